@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import pickle
 import re
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import numpy as np
@@ -13,7 +17,7 @@ import pytest
 
 import tensorwire as tw
 from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
-from tensorwire.server import Model, create_app
+from tensorwire.server import Model, RequestError, create_app
 from tensorwire.server.http import Selection
 
 
@@ -107,9 +111,23 @@ def test_unknown_paths_and_methods(method: str, path: str, status: int, message:
     assert ("allow" in answer.headers) == (status == 405)
 
 
-def test_model_version_in_the_path() -> None:
-    answer = ask(APP, "/v2/models/echo/versions/1/infer", "POST", [BODY], FRAME.headers).response()
-    assert answer.id == "7"
+@pytest.mark.parametrize(("path", "expected"), [("", "None"), ("/versions/1", "1")])
+def test_model_version_in_the_path(path: str, expected: str) -> None:
+    app = create_app({"m": lambda request: {"version": [str(request.model_version)]}})
+    frame = tw.encode_request(tw.InferRequest([X], model_name="m", id="7", model_version="5"))
+    for chunks, headers in (
+        ([bytes(frame)], frame.headers),
+        (
+            [
+                b'{"model_name": "m", "model_version": "5", "id": "7", "inputs": '
+                b'[{"name": "x", "datatype": "INT8", "shape": [1], "data": [1]}]}'
+            ],
+            None,
+        ),
+    ):
+        answer = ask(app, f"/v2/models/m{path}/infer", "POST", chunks, headers).response()
+        assert answer["version"].elements[0].decode() == expected
+        assert answer.id == "7"
 
 
 def test_lifespan_and_websocket() -> None:
@@ -387,6 +405,149 @@ def test_output_none_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> No
     assert "the model returned None for output 'y'" in caplog.text
 
 
+class Secretive:
+    """An object whose conversion to an array fails."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("a secret")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (np.zeros(1, complex), "cannot be sent: tensor 'y' is an array of complex128, which has"),
+        ([[1], [2, 3]], "the model returned a ragged list for output 'y'"),
+        ([object()], "cannot be sent: tensor 'y' is a list of numbers: pass an array"),
+        ([10**30], "cannot be sent: tensor 'y' is a list of numbers: pass an array"),
+        (["a", None], "cannot be sent: element 1 of tensor 'y' is None"),
+        (["\ud800"], "cannot be sent: element 0 of tensor 'y' cannot be encoded as UTF-8"),
+        ({"a": 1}, "the model returned dict for output 'y', which is not an array, a list or a"),
+        (range(3), "the model returned range for output 'y', which is not an array, a list or a"),
+        (Secretive(), "model 'm' failed"),
+    ],
+)
+@pytest.mark.thread_unsafe(reason="it reads the log")
+def test_output_that_cannot_be_sent(
+    value: Any, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reason is in the response and in the log, unless it is an exception of other code."""
+    app = create_app({"m": Model(lambda _: {"y": value}, in_event_loop=True)})
+    answer = infer(app, "m", FRAME)
+    assert (answer.status, text in answer.error) == (500, True)
+    assert text in caplog.text
+    assert "secret" not in answer.error
+
+
+def rejecting(*arguments: Any) -> Callable[[tw.InferRequest], Any]:
+    def model(_: tw.InferRequest) -> Any:
+        raise RequestError(*arguments)
+
+    return model
+
+
+class UnusualError(RequestError):
+    """A subclass with its own text."""
+
+    def __init__(self, status: Any) -> None:
+        super().__init__("unusual")
+        self.status = status
+
+    def __str__(self) -> str:
+        return f"unusual {self.status}"
+
+
+class SilentError(RequestError):
+    def __str__(self) -> str:
+        raise RuntimeError("a secret")
+
+
+def raising(error: Exception) -> Callable[[tw.InferRequest], Any]:
+    def model(_: tw.InferRequest) -> Any:
+        raise error
+
+    return model
+
+
+def call(function: Any, request: tw.InferRequest) -> Any:
+    return function(request)
+
+
+class Lazy(Mapping[str, Any]):
+    """A result that finds out late that the request is wrong."""
+
+    def __getitem__(self, name: str) -> Any:
+        raise RequestError("late")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("y")
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "text"),
+    [
+        (rejecting("wrong"), 400, "wrong"),
+        (rejecting("wrong", 422), 422, "wrong"),
+        (rejecting("later", np.int64(503)), 503, "later"),
+        (rejecting("", HTTPStatus.NOT_FOUND), 404, "Not Found"),
+        (rejecting("\ud800\0\n\U0001f600"), 400, "\\ud800\0\n\U0001f600"),
+        (raising(UnusualError(409)), 409, "unusual 409"),
+        (lambda _: Lazy(), 400, "late"),
+    ],
+)
+@pytest.mark.parametrize("how", ["thread", "event loop", "async", "awaitable"])
+@pytest.mark.thread_unsafe(reason="it reads the log")
+def test_model_rejects_a_request(
+    model: Any, status: int, text: str, how: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run(request: tw.InferRequest) -> Any:
+        await asyncio.sleep(0)
+        return model(request)
+
+    models: dict[str, Any] = {
+        "thread": model,
+        "event loop": Model(model, in_event_loop=True),
+        "async": run,
+        "awaitable": Model(partial(call, run), in_event_loop=True),
+    }
+    answer = infer(create_app({"m": models[how]}), "m", FRAME)
+    assert (answer.status, answer.error) == (status, text)
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        rejecting(5),
+        rejecting("wrong", 200),
+        rejecting("wrong", 399),
+        rejecting("wrong", 600),
+        rejecting("wrong", 499),
+        rejecting("wrong", "400"),
+        rejecting("wrong", [400]),
+        raising(UnusualError(200)),
+        raising(UnusualError(None)),
+        raising(SilentError("wrong")),
+        raising(tw.DecodeError("of another message")),
+    ],
+)
+@pytest.mark.thread_unsafe(reason="it reads the log")
+def test_model_that_fails_to_reject(model: Any, caplog: pytest.LogCaptureFixture) -> None:
+    answer = infer(create_app({"m": model}), "m", FRAME)
+    assert (answer.status, answer.error) == (500, "model 'm' failed")
+    assert caplog.records
+
+
+def test_request_error() -> None:
+    error = RequestError("text", 404)
+    assert isinstance(error, tw.TensorwireError)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), copy.status) == (RequestError, "text", 404)
+    assert RequestError("text").status == 400
+
+
 async def async_item(request: tw.InferRequest) -> Any:
     return {"y": request["absent"].as_numpy()}
 
@@ -476,4 +637,8 @@ def test_input_that_a_model_reads_is_in_shared_memory(caplog: pytest.LogCaptureF
     assert answer.error == "tensor 'x' is in shared memory: the message does not have its data"
     assert not caplog.records
     answer = infer(app, "other error", frame)  # about the output of the same name
-    assert (answer.status, answer.error) == (500, "model 'other error' failed")
+    assert answer.status == 500
+    assert answer.error == (
+        "an output of model 'other error' cannot be sent: tensor 'x' is an array of complex64, "
+        "which has no datatype"
+    )

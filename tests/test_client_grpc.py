@@ -30,10 +30,13 @@ import tensorwire as tw
 import tensorwire.grpc as codec
 from support import client_fixtures
 from support.client_fixtures import Connect, X, free_port
-from support.grpc_server import GrpcServer, grpc
+from support.grpc_scripted_servers import ScriptedServer
+from support.requirements import package
 from support.servers import Scripted
 from tensorwire.cli import main
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Progress, Timeout
+
+grpc = package("grpc")
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -41,13 +44,13 @@ certificate = client_fixtures.certificate
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[GrpcServer]:
-    with GrpcServer() as found:
+def server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as found:
         yield found
 
 
 @pytest.fixture
-def client(connect: Connect, server: GrpcServer) -> Iterator[Any]:
+def client(connect: Connect, server: ScriptedServer) -> Iterator[Any]:
     with connect(server.url, timeout=20) as found:
         yield found
 
@@ -72,7 +75,7 @@ def connect_with_channel(connect: Connect, url: str, options: dict[str, Any]) ->
 # --- requests and responses ---
 
 
-def test_infer(client: Any, server: GrpcServer) -> None:
+def test_infer(client: Any, server: ScriptedServer) -> None:
     inputs = [tw.Tensor("x", X), tw.Tensor("words", ["a", "bc"]), tw.Tensor("none", X[:0])]
     response = client.infer("echo", inputs, id="7", parameters={"more": 1}, version="3")
     assert np.array_equal(response["x"].as_numpy(), X)
@@ -99,7 +102,7 @@ def test_requests_are_numbered(client: Any) -> None:
     assert client.infer("echo", {"x": X}, id=None).id is None
 
 
-def test_lists_of_numbers(client: Any, server: GrpcServer) -> None:
+def test_lists_of_numbers(client: Any, server: ScriptedServer) -> None:
     before = len(server.calls)
     for _ in range(2):
         assert client.infer("declared", {"x": [1, 2]})["y"].tolist() == [2, 4]
@@ -132,7 +135,7 @@ def test_readiness(client: Any, connect: Connect) -> None:
         assert nowhere.is_ready() is False
 
 
-def test_headers_are_metadata(connect: Connect, server: GrpcServer) -> None:
+def test_headers_are_metadata(connect: Connect, server: ScriptedServer) -> None:
     headers = {"X-Tenant": "9", "User-Agent": "mine", "Authorization": "Bearer a"}
     with connect(server.url, headers=headers) as client:
         client.infer("echo", {"x": X}, headers={"x-tenant": "10", "X-B.c_d": "a b"})
@@ -162,7 +165,7 @@ def test_headers_are_metadata(connect: Connect, server: GrpcServer) -> None:
     ],
 )
 def test_headers_that_cannot_be_sent(
-    client: Any, server: GrpcServer, headers: dict[str, str], message: str
+    client: Any, server: ScriptedServer, headers: dict[str, str], message: str
 ) -> None:
     before = len(server.calls)
     for call in (
@@ -214,10 +217,10 @@ def test_progress(client: Any) -> None:
         client.infer("echo", message, on_progress=fail)
 
 
-def test_compression_of_grpcio(server: GrpcServer) -> None:
+def test_compression_of_grpcio(server: ScriptedServer) -> None:
     chosen: list[Any] = []
 
-    class Records(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+    class Records(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc, name-defined]
         def intercept_unary_unary(self, proceed: Any, details: Any, message: Any) -> Any:
             chosen.append(details.compression)
             return proceed(details, message)
@@ -231,7 +234,7 @@ def test_compression_of_grpcio(server: GrpcServer) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
-def test_compression(client: Any, server: GrpcServer, algorithm: Any) -> None:
+def test_compression(client: Any, server: ScriptedServer, algorithm: Any) -> None:
     sizes: list[int] = []
     options: dict[str, Any] = {
         "request_compression_algorithm": algorithm,
@@ -247,7 +250,7 @@ def test_compression(client: Any, server: GrpcServer, algorithm: Any) -> None:
 # --- encoded requests ---
 
 
-def test_encoded_request_is_sent_repeatedly(client: Any, server: GrpcServer) -> None:
+def test_encoded_request_is_sent_repeatedly(client: Any, server: ScriptedServer) -> None:
     request = tw.InferRequest({"x": X}, id="7", model_name="echo", model_version="1")
     message = codec.encode_request(request)
     for _ in range(3):
@@ -271,7 +274,7 @@ def test_encoded_request_is_sent_repeatedly(client: Any, server: GrpcServer) -> 
     ],
 )
 def test_encoded_request_for_another_model(
-    client: Any, server: GrpcServer, name: Any, version: Any, call: Any
+    client: Any, server: ScriptedServer, name: Any, version: Any, call: Any
 ) -> None:
     request = tw.InferRequest({"x": X}, model_name=name, model_version=version)
     before = len(server.calls)
@@ -313,7 +316,7 @@ STATUSES = {
 
 
 @pytest.mark.parametrize("code", STATUSES)
-def test_status_of_an_error(client: Any, server: GrpcServer, code: str) -> None:
+def test_status_of_an_error(client: Any, server: ScriptedServer, code: str) -> None:
     parameters = {"code": code, "details": "no \u00fc"}
     with pytest.raises(InferenceServerError, match=f"^ModelInfer {server.url}: status ") as caught:
         client.infer("status", {"x": X}, parameters=parameters)
@@ -335,7 +338,7 @@ def test_long_text_of_an_error(client: Any) -> None:
 
 def test_method_that_the_server_does_not_have(connect: Connect) -> None:
     fails = pytest.raises(InferenceServerError, match="Method not found")
-    with GrpcServer({"ServerMetadata": None}) as server, connect(server.url) as client:
+    with ScriptedServer({"ServerMetadata": None}) as server, connect(server.url) as client:
         with fails as caught:
             client.server_metadata()
         assert caught.value.status == 501
@@ -351,7 +354,7 @@ def test_retries(connect: Connect, code: str) -> None:
             context.abort(getattr(grpc.StatusCode, code), "try again")
         return codec.encode_response(tw.InferResponse({"x": X}))
 
-    with GrpcServer({"ModelInfer": fails_twice}) as server:
+    with ScriptedServer({"ModelInfer": fails_twice}) as server:
         with connect(server.url, retries=2) as client:
             started = time.perf_counter()
             assert client.infer("m", {"x": X})["x"].shape == X.shape
@@ -364,7 +367,7 @@ def test_retries(connect: Connect, code: str) -> None:
             assert len(server.calls) == 5
 
 
-def test_other_errors_are_not_retried(connect: Connect, server: GrpcServer) -> None:
+def test_other_errors_are_not_retried(connect: Connect, server: ScriptedServer) -> None:
     before = len(server.messages)
     with connect(server.url, retries=3) as client:
         for code in ("INTERNAL", "INVALID_ARGUMENT", "NOT_FOUND"):
@@ -435,7 +438,7 @@ def test_invalid_response(connect: Connect) -> None:
     answers: dict[str, Any] = {
         name: lambda *_: garbage for name in ("ModelInfer", "ModelMetadata", "ModelReady")
     }
-    with GrpcServer(answers) as server, connect(server.url, retries=3) as client:
+    with ScriptedServer(answers) as server, connect(server.url, retries=3) as client:
         calls: list[Callable[[], Any]] = [
             lambda: client.infer("m", {"x": X}),
             lambda: client.model_metadata("m"),
@@ -448,7 +451,7 @@ def test_invalid_response(connect: Connect) -> None:
         assert len(server.calls) == 4
 
 
-def test_limits(connect: Connect, server: GrpcServer) -> None:
+def test_limits(connect: Connect, server: ScriptedServer) -> None:
     with connect(server.url, limits=tw.Limits(max_tensors=1)) as client:
         with pytest.raises(tw.HeaderError, match="more than 1 output"):
             client.infer("echo", {"x": X, "y": X})
@@ -464,7 +467,7 @@ def test_messages_above_four_megabytes(client: Any) -> None:
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_response_above_max_body(connect: Connect, server: GrpcServer, is_own: bool) -> None:
+def test_response_above_max_body(connect: Connect, server: ScriptedServer, is_own: bool) -> None:
     options: dict[str, Any] = {"max_body": 1000, "retries": 3}
     if is_own:
         options["channel"] = lambda library: library.insecure_channel(server.address)
@@ -482,7 +485,7 @@ def test_response_above_max_body(connect: Connect, server: GrpcServer, is_own: b
 
 
 def test_request_above_a_limit(connect: Connect) -> None:
-    with GrpcServer(max_nbytes=1000) as server:
+    with ScriptedServer(max_nbytes=1000) as server:
         with connect(server.url, retries=3) as client:
             with pytest.raises(InferenceServerError, match="larger than max") as caught:
                 client.infer("echo", {"x": X})
@@ -506,7 +509,7 @@ def test_compressed_message_above_a_limit(connect: Connect, is_server: bool) -> 
 
     calls: list[bytes] = []
     with (
-        GrpcServer({"ModelInfer": reject}) as server,
+        ScriptedServer({"ModelInfer": reject}) as server,
         connect(server.url, retries=3) as client,
         pytest.raises((InferenceServerError, tw.HeaderError)) as caught,
     ):
@@ -517,7 +520,7 @@ def test_compressed_message_above_a_limit(connect: Connect, is_server: bool) -> 
     assert len(calls) == 1
 
 
-def test_max_body_of_the_options(connect: Connect, server: GrpcServer) -> None:
+def test_max_body_of_the_options(connect: Connect, server: ScriptedServer) -> None:
     for max_body in (None, (1 << 31) - 1, 1 << 31, 1 << 70):
         with connect(server.url, max_body=max_body) as client:
             assert client.infer("echo", {"x": X})["x"].shape == X.shape
@@ -534,7 +537,7 @@ def test_max_body_of_the_options(connect: Connect, server: GrpcServer) -> None:
         (Timeout(total=0.2), "the call took longer than 0.2 seconds (total timeout)"),
     ],
 )
-def test_timeouts(connect: Connect, server: GrpcServer, timeout: Any, message: str) -> None:
+def test_timeouts(connect: Connect, server: ScriptedServer, timeout: Any, message: str) -> None:
     before = len(server.calls)
     with connect(server.url, retries=3) as client:
         started = time.perf_counter()
@@ -546,7 +549,9 @@ def test_timeouts(connect: Connect, server: GrpcServer, timeout: Any, message: s
 
 
 @pytest.mark.parametrize("timeout", [None, 9e14, Timeout(connect=1e-9, total=1e12)])
-def test_timeouts_that_do_not_expire(connect: Connect, server: GrpcServer, timeout: Any) -> None:
+def test_timeouts_that_do_not_expire(
+    connect: Connect, server: ScriptedServer, timeout: Any
+) -> None:
     with connect(server.url, timeout=timeout) as client:
         assert client.infer("echo", {"x": X})["x"].shape == X.shape
 
@@ -567,7 +572,7 @@ def test_server_that_never_responds(connect: Connect) -> None:
 # --- channels ---
 
 
-def test_channel_of_the_caller(connect: Connect, server: GrpcServer) -> None:
+def test_channel_of_the_caller(connect: Connect, server: ScriptedServer) -> None:
     made: list[Any] = []
 
     def make(library: Any) -> Any:
@@ -594,7 +599,7 @@ def test_channel_of_the_caller(connect: Connect, server: GrpcServer) -> None:
             client.runner.run(use())
 
 
-def test_channel_that_the_caller_has_closed(connect: Connect, server: GrpcServer) -> None:
+def test_channel_that_the_caller_has_closed(connect: Connect, server: ScriptedServer) -> None:
     made: list[Any] = []
 
     def make(library: Any) -> Any:
@@ -615,7 +620,7 @@ def test_channel_that_the_caller_has_closed(connect: Connect, server: GrpcServer
                 call()
 
 
-def test_channel_of_the_wrong_kind(server: GrpcServer) -> None:
+def test_channel_of_the_wrong_kind(server: ScriptedServer) -> None:
     with grpc.insecure_channel(server.address) as channel:
 
         async def main() -> None:
@@ -637,14 +642,14 @@ def test_channel_of_the_wrong_kind(server: GrpcServer) -> None:
             pickle.dumps(Client(server.url, channel=channel))
 
 
-def test_options_of_a_channel(server: GrpcServer) -> None:
+def test_options_of_a_channel(server: ScriptedServer) -> None:
     with pytest.raises(ValueError, match="ssl_context requires an https:// URL"):
         Client("grpcs://localhost", ssl_context=ssl.create_default_context())
     with pytest.raises(ValueError, match="retries must be 0 or more"):
         Client(server.url, retries=-1)
 
 
-def test_pickled_client_has_the_same_options(server: GrpcServer) -> None:
+def test_pickled_client_has_the_same_options(server: ScriptedServer) -> None:
     client = Client(server.url, timeout=Timeout(total=9), headers={"X-A": "1"}, max_body=10_000)
     with client, pickle.loads(pickle.dumps(client)) as copy:
         assert repr(copy) == f"<Client of {server.url}>"
@@ -655,7 +660,7 @@ def test_pickled_client_has_the_same_options(server: GrpcServer) -> None:
 def test_unix_socket(connect: Connect, tmp_path: Path) -> None:
     path = tmp_path / "a b%41.sock"
     with (
-        GrpcServer(address=f"unix:{quote(str(path))}"),
+        ScriptedServer(address=f"unix:{quote(str(path))}"),
         connect(f"grpc+unix:{quote(str(path))}") as c,
     ):
         assert c.infer("echo", {"x": X})["x"].shape == X.shape
@@ -669,7 +674,7 @@ def test_tls(
 ) -> None:
     key, chain = Path(certificate.key).read_bytes(), Path(certificate.file).read_bytes()
     serving = grpc.ssl_server_credentials([(key, chain)])
-    with GrpcServer(credentials=serving) as server:
+    with ScriptedServer(credentials=serving) as server:
         trusting = {
             "channel": lambda library: library.secure_channel(
                 server.address, grpc.ssl_channel_credentials(chain)
@@ -694,22 +699,22 @@ def test_tls(
 
 
 def test_restarted_server(connect: Connect) -> None:
-    with GrpcServer() as first:
+    with ScriptedServer() as first:
         client_of = connect(first.url, retries=4)
         with client_of as client:
             client.infer("echo", {"x": X})
             first.server.stop(0).wait()
-            with GrpcServer(address=first.address) as second:
+            with ScriptedServer(address=first.address) as second:
                 assert client.infer("echo", {"x": X})["x"].shape == X.shape
                 assert len(second.calls) == 1
 
 
 def test_wait_for_a_server_that_starts(connect: Connect) -> None:
     port = free_port()
-    started: list[GrpcServer] = []
+    started: list[ScriptedServer] = []
 
     def start() -> None:
-        started.append(GrpcServer(address=f"127.0.0.1:{port}").__enter__())
+        started.append(ScriptedServer(address=f"127.0.0.1:{port}").__enter__())
 
     timer = threading.Timer(0.3, start)
     timer.start()
@@ -722,7 +727,7 @@ def test_wait_for_a_server_that_starts(connect: Connect) -> None:
 
 
 def test_server_that_goes_away_during_a_call(connect: Connect) -> None:
-    with GrpcServer() as server, connect(server.url, timeout=20) as client:
+    with ScriptedServer() as server, connect(server.url, timeout=20) as client:
 
         def stop() -> None:
             server.has_begun.wait(5)
@@ -741,7 +746,7 @@ def test_server_that_goes_away_during_a_call(connect: Connect) -> None:
 # --- closing, cancelling, signals, processes ---
 
 
-def test_closed_client(connect: Connect, server: GrpcServer) -> None:
+def test_closed_client(connect: Connect, server: ScriptedServer) -> None:
     for n_calls in (0, 1):
         with connect(server.url) as client:
             for _ in range(n_calls):
@@ -758,7 +763,7 @@ def test_closed_client(connect: Connect, server: GrpcServer) -> None:
 
 
 def test_close_during_a_call_of_another_thread() -> None:
-    with GrpcServer() as server:
+    with ScriptedServer() as server:
         client = Client(server.url, retries=3)
 
         def close() -> None:
@@ -775,7 +780,7 @@ def test_close_during_a_call_of_another_thread() -> None:
 
 @pytest.mark.parametrize("is_own", [False, True])
 def test_close_during_a_call_of_another_task(is_own: bool) -> None:
-    async def main(server: GrpcServer) -> None:
+    async def main(server: ScriptedServer) -> None:
         channel = grpc.aio.insecure_channel(server.address) if is_own else None
         client = AsyncClient(server.url, channel=channel)
         calls = [asyncio.create_task(client.infer("slow", {"x": X})) for _ in range(2)]
@@ -792,7 +797,7 @@ def test_close_during_a_call_of_another_task(is_own: bool) -> None:
             await channel.unary_unary("/inference.GRPCInferenceService/ServerReady")(b"")
             await channel.close()
 
-    with GrpcServer() as server:
+    with ScriptedServer() as server:
         asyncio.run(main(server))
         wait_for(lambda: server.n_cancelled == 3)
 
@@ -805,7 +810,7 @@ def wait_for(condition: Any) -> None:
 
 
 def test_cancelled_task() -> None:
-    async def main(server: GrpcServer) -> None:
+    async def main(server: ScriptedServer) -> None:
         async with AsyncClient(server.url, retries=3) as client:
             call = asyncio.create_task(client.infer("slow", {"x": X}))
             await asyncio.to_thread(server.has_begun.wait, 5)
@@ -817,13 +822,13 @@ def test_cancelled_task() -> None:
                     await client.infer("slow", {"x": X})
             assert (await client.infer("echo", {"x": X}))["x"].shape == X.shape
 
-    with GrpcServer() as server:
+    with ScriptedServer() as server:
         asyncio.run(main(server))
         wait_for(lambda: server.n_cancelled == 2)
         assert len(server.calls) == 3
 
 
-def test_client_of_another_event_loop(server: GrpcServer) -> None:
+def test_client_of_another_event_loop(server: ScriptedServer) -> None:
     client = AsyncClient(server.url)
     asyncio.run(client.is_ready())
     with pytest.raises(RuntimeError, match="belongs to another event loop"):
@@ -841,7 +846,7 @@ def test_signal_during_a_call() -> None:
 
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
-        with GrpcServer() as server, Client(server.url) as client:
+        with ScriptedServer() as server, Client(server.url) as client:
 
             def send() -> None:
                 server.has_begun.wait(5)
@@ -909,7 +914,7 @@ def test_fork(kind: str, own: str, status: int, n_calls: int) -> None:
     of the caller is not its own.
     """
     path = os.pathsep.join([str(Path(tw.__file__).parent.parent), *sys.path])
-    with GrpcServer() as server:
+    with ScriptedServer() as server:
         done = subprocess.run(
             [sys.executable, "-c", FORK, server.url, kind, own],
             env=os.environ | {"PYTHONPATH": path},
@@ -933,7 +938,7 @@ def test_missing_grpcio() -> None:
     assert done.stderr.strip().splitlines()[-1] == f"ImportError: {message}"
 
 
-def test_grpc_does_not_require_httptools(server: GrpcServer) -> None:
+def test_grpc_does_not_require_httptools(server: ScriptedServer) -> None:
     script = (
         "import sys; sys.modules['httptools'] = None; from tensorwire.client import Client;"
         f"print(Client('{server.url}').is_ready())"
@@ -980,7 +985,7 @@ def test_retries_of_a_large_request_take_no_more_memory() -> None:
     array = np.zeros(32 << 20, np.uint8)
     message = codec.encode_request(tw.InferRequest({"x": array}, model_name="m"))
     peaks = []
-    with GrpcServer({"ModelInfer": reject}) as server:
+    with ScriptedServer({"ModelInfer": reject}) as server:
         for retries in (0, 2):
             with Client(server.url, retries=retries) as client:
                 tracemalloc.start()
@@ -993,7 +998,7 @@ def test_retries_of_a_large_request_take_no_more_memory() -> None:
     assert peaks[1] < 1.1 * peaks[0]
 
 
-def test_failed_call_does_not_keep_its_input(server: GrpcServer) -> None:
+def test_failed_call_does_not_keep_its_input(server: ScriptedServer) -> None:
     class Input(np.ndarray[Any, Any]):
         pass
 
@@ -1017,7 +1022,7 @@ def request(**parameters: Any) -> tw.InferRequest:
     return tw.InferRequest({"x": X[:3]}, parameters=parameters)
 
 
-def test_stream(client: Any, server: GrpcServer) -> None:
+def test_stream(client: Any, server: ScriptedServer) -> None:
     requests = [{"x": X}, [tw.Tensor("x", X)], {"x": [1, 2]}, request(), encoded("repeat")]
     responses = client.stream("repeat", iter(requests), headers={"X-A": "1"})
     assert iter(responses) is responses
@@ -1058,7 +1063,7 @@ def test_responses_arrive_between_the_requests(client: Any) -> None:
     assert list(responses) == []
 
 
-def test_asynchronous_requests(server: GrpcServer) -> None:
+def test_asynchronous_requests(server: ScriptedServer) -> None:
     async def main() -> None:
         answered = asyncio.Event()
 
@@ -1112,7 +1117,7 @@ def test_server_that_ends_a_stream_while_requests_are_sent(connect: Connect, cod
         if code is not None:
             context.abort(getattr(grpc.StatusCode, code), "aborted")
 
-    with GrpcServer({"ModelStreamInfer": answer}) as server, connect(server.url) as client:
+    with ScriptedServer({"ModelStreamInfer": answer}) as server, connect(server.url) as client:
         for _ in range(10):
             responses = client.stream("m", [{"x": np.zeros(1 << 18)}] * 20)
             assert next(responses)["x"].shape == X.shape
@@ -1128,7 +1133,7 @@ def test_invalid_response_of_a_stream(connect: Connect) -> None:
     def answer(messages: Any, context: Any) -> Iterator[bytes]:
         yield from (b"\x12\x02\x2a\xff", good)
 
-    with GrpcServer({"ModelStreamInfer": answer}) as server, connect(server.url) as client:
+    with ScriptedServer({"ModelStreamInfer": answer}) as server, connect(server.url) as client:
         responses = client.stream("m", [])
         with pytest.raises(tw.DecodeError, match="malformed"):
             next(responses)
@@ -1205,7 +1210,7 @@ def test_stream_that_is_left(connect: Connect, end: str) -> None:
     """The server sees that the call is cancelled, also while the requests have not ended."""
     requests: queue.Queue[Any] = queue.Queue()
     requests.put(request(hang=True))
-    with GrpcServer() as server, connect(server.url) as client:
+    with ScriptedServer() as server, connect(server.url) as client:
         responses = client.stream("repeat", items_of(requests, client))
         if end == "leave":
             for _ in responses:
@@ -1224,7 +1229,7 @@ def test_stream_that_is_left(connect: Connect, end: str) -> None:
         assert client.infer("echo", {"x": X})["x"].shape == X.shape
 
 
-def test_close_of_a_client_ends_its_streams(server: GrpcServer) -> None:
+def test_close_of_a_client_ends_its_streams(server: ScriptedServer) -> None:
     with grpc.insecure_channel(server.address) as channel:
         for client in (Client(server.url), Client(server.url, channel=channel)):
             responses = client.stream("repeat", [request(hang=True)])
@@ -1235,7 +1240,7 @@ def test_close_of_a_client_ends_its_streams(server: GrpcServer) -> None:
             assert list(responses) == []
 
 
-def test_stream_that_another_thread_closes(server: GrpcServer) -> None:
+def test_stream_that_another_thread_closes(server: ScriptedServer) -> None:
     with Client(server.url) as client, client.stream("repeat", [request(hang=True)]) as responses:
         next(responses)
         threading.Timer(0.1, responses.close).start()
@@ -1243,7 +1248,7 @@ def test_stream_that_another_thread_closes(server: GrpcServer) -> None:
 
 
 def test_cancelled_task_that_reads_a_stream() -> None:
-    async def main(server: GrpcServer) -> None:
+    async def main(server: ScriptedServer) -> None:
         async with (
             AsyncClient(server.url) as client,
             client.stream("repeat", [request(hang=True)]) as responses,
@@ -1254,7 +1259,7 @@ def test_cancelled_task_that_reads_a_stream() -> None:
                     await anext(responses)
             assert [response async for response in responses] == []
 
-    with GrpcServer() as server:
+    with ScriptedServer() as server:
         asyncio.run(main(server))
         wait_for(lambda: server.n_cancelled == 1)
 
@@ -1283,7 +1288,7 @@ def test_large_messages_of_a_stream(client: Any) -> None:
 # --- the command ---
 
 
-def test_infer_command(server: GrpcServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_infer_command(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["infer", server.url, "declared", "--input", "x=[1, 2]"]) == 0
     assert "y  FP32  [2]\n[2. 4.]" in capsys.readouterr().out
     assert main(["infer", server.url, "nobody", "--input", "x=[1, 2]"]) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -28,7 +29,7 @@ from tensorwire.client import Client
 grpc = package("grpc")
 
 import tensorwire.grpc  # noqa: E402
-from support.grpc_servers import HOST, UNLIMITED, free_port, message  # noqa: E402
+from support.grpc_served_app import HOST, UNLIMITED, free_port, message  # noqa: E402
 from tensorwire.grpc_messages import SERVICE  # noqa: E402
 from tensorwire.server import serve  # noqa: E402
 
@@ -48,11 +49,16 @@ def slow(request):
 async def hang(request):
     await asyncio.sleep(1000)
 
+async def gate(request):
+    while not os.path.exists(request.id):
+        await asyncio.sleep(0.01)
+    return tw.InferResponse(request.inputs)
+
 def process(request):
     return {"process": os.getpid()}
 
 models = {"echo": lambda request: tw.InferResponse(request.inputs), "slow": slow, "hang": hang,
-          "process": process}
+          "gate": gate, "process": process}
 app = create_app(models, max_body=5000)
 
 async def other(scope, receive, send):
@@ -93,7 +99,8 @@ class Serve:
     def call(self, model: str, x: Any, **options: Any) -> Any:
         """Begin a call on a connection of its own, and return its future."""
         channel = grpc.insecure_channel(f"{HOST}:{self.grpc_port}", options=OPTIONS)
-        return channel.unary_unary(f"/{SERVICE}/ModelInfer").future(message(model, x), **options)
+        sent = message(model, x, id=options.pop("id", ""))
+        return channel.unary_unary(f"/{SERVICE}/ModelInfer").future(sent, **options)
 
     def infer(self, model: str, x: Any) -> tw.InferResponse:
         return tw.grpc.decode_response(self.call(model, x).result(20))
@@ -145,9 +152,86 @@ def test_both_transports_and_graceful_shutdown(tmp_path: Path, workers: int) -> 
         log = server.log.read_text()
     processes = "1 process" if workers == 1 else "2 processes"
     addresses = f"http://{HOST}:{server.port} and grpc://{HOST}:{server.grpc_port}"
-    assert f"serves echo, hang, process, slow at {addresses} with InferProtocol" in log
+    assert f"serves echo, gate, hang, process, slow at {addresses} with InferProtocol" in log
     assert log.splitlines()[0].endswith(processes)
     assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(
+    ("workers", "number"),
+    [
+        (1, signal.SIGTERM),
+        (1, signal.SIGINT),
+        pytest.param(2, signal.SIGTERM, marks=pytest.mark.slow(reason="two processes start")),
+        pytest.param(2, signal.SIGINT, marks=pytest.mark.slow(reason="two processes start")),
+    ],
+)
+def test_both_transports_shut_down_at_once(tmp_path: Path, workers: int, number: int) -> None:
+    """gRPC refuses calls, and finishes the ones in progress, before the HTTP requests end."""
+    x = np.full(1, 1.0, np.float32)
+    with serving(tmp_path, "served_here", "--workers", str(workers)) as server:
+        over_http: list[Any] = []
+
+        def infer() -> None:
+            with Client(f"{HOST}:{server.port}") as client:
+                over_http.append(client.infer("gate", {"x": x}, id="http"))
+
+        thread = threading.Thread(target=infer)
+        thread.start()
+        calls = [server.call("gate", x, id="grpc") for _ in range(8)]
+        time.sleep(0.3)
+        server.signal(number)
+        deadline = time.monotonic() + 10
+        codes = [None]
+        while codes[-1] is not grpc.StatusCode.UNAVAILABLE:
+            error = server.call("echo", x, timeout=5).exception(10)
+            codes.append(error and error.code())
+            assert time.monotonic() < deadline
+        # grpcio cancels a call that arrives while the server stops.
+        assert {*codes} <= {None, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
+        assert not any(call.done() for call in calls)
+        (tmp_path / "grpc").touch()
+        for call in calls:
+            assert tw.grpc.decode_response(call.result(20))["x"].as_numpy().tolist() == [1]
+        time.sleep(0.3)
+        assert thread.is_alive()
+        assert server.process.poll() is None
+        (tmp_path / "http").touch()
+        thread.join(20)
+        assert over_http[0]["x"].as_numpy().tolist() == [1]
+        server.process.wait(20)
+        assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize(
+    "workers", [1, pytest.param(2, marks=pytest.mark.slow(reason="two processes start"))]
+)
+def test_interrupt_after_sigterm_ends_both_transports(tmp_path: Path, workers: int) -> None:
+    x = np.zeros(1, np.float32)
+    with serving(tmp_path, "served_here", "--workers", str(workers)) as server:
+        errors: list[Any] = []
+
+        def infer() -> None:
+            with Client(f"{HOST}:{server.port}", retries=0) as client:
+                with pytest.raises(Exception) as caught:
+                    client.infer("hang", {"x": x})
+                errors.append(caught.value)
+
+        thread = threading.Thread(target=infer)
+        thread.start()
+        call = server.call("hang", x)
+        time.sleep(0.3)
+        server.signal(signal.SIGTERM)
+        time.sleep(0.7)
+        server.signal(signal.SIGTERM)  # only an interrupt does not wait
+        time.sleep(0.3)
+        assert server.process.poll() is None
+        assert not call.done()
+        server.signal(signal.SIGINT)
+        server.process.wait(10)
+        assert call.exception(10).code() == grpc.StatusCode.UNAVAILABLE
+        thread.join(10)
+        assert len(errors) == 1
 
 
 def test_second_interrupt_does_not_wait(tmp_path: Path) -> None:
@@ -219,12 +303,36 @@ def test_port_is_reserved_for_one_server() -> None:
     serve.reserve(HOST, port).close()
 
 
+def test_socket_that_cannot_be_bound_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port may be taken between the probe and the reservation."""
+    opened: list[Any] = []
+
+    class Socket(socket.socket):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            opened.append(self)
+
+        def bind(self, address: Any) -> None:
+            if len(opened) == 2:
+                raise OSError(errno.EADDRINUSE, "Address already in use")
+            super().bind(address)
+
+    monkeypatch.setattr(socket, "socket", Socket)
+    with pytest.raises(serve.InvalidArgumentsError, match="Address already in use"):
+        serve.reserve(HOST, 0)
+    assert [each.fileno() for each in opened] == [-1, -1]
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
         (
             ["served_here:other", "--grpc-port", "0"],
             "served_here:other was not created by create_app, which --grpc-port requires",
+        ),
+        (
+            ["--echo", "--grpc-port", "8001", "--port", "8001"],
+            "--port and --grpc-port must differ: both are 8001",
         ),
         (["--echo", "--grpc-port", "x"], "argument --grpc-port: must be 0 to 65535, not 'x'"),
         (
@@ -259,7 +367,7 @@ def test_without_grpcio(
 
 def test_server_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message of the event ends the process of uvicorn."""
-    options = serve.Options(None, True, grpc=("192.0.2.1:5", None, None, None))
+    options = serve.Options(None, True, grpc={"address": "192.0.2.1:5"})
     monkeypatch.setenv("_TENSORWIRE_SERVE", json.dumps(options))
     port = free_port()
     script = f"""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import signal
 import sys
 import threading
 import time
@@ -24,13 +25,13 @@ from support.requirements import optional, package
 grpc = package("grpc")
 
 import tensorwire.grpc  # noqa: E402
-from support.grpc_servers import (  # noqa: E402
+from support.grpc_served_app import (  # noqa: E402
     HOST,
     SMALL,
     UNLIMITED,
-    GrpcServer,
-    grpc_server,
+    ServedApp,
     message,
+    served_app,
 )
 from tensorwire._codec.protobuf_reader import read_message  # noqa: E402
 from tensorwire._codec.protobuf_writer import write_message  # noqa: E402
@@ -43,7 +44,7 @@ from tensorwire.grpc_messages import (  # noqa: E402
     SERVICE,
     STREAM_ERROR,
 )
-from tensorwire.server import Model, add_to_grpc_server, create_app  # noqa: E402
+from tensorwire.server import Model, RequestError, add_to_grpc_server, create_app  # noqa: E402
 from tensorwire.server import grpc as served  # noqa: E402
 from tensorwire.server.model import MAX_BODY_NBYTES, MAX_JSON_NBYTES  # noqa: E402
 from tensorwire.server.workers import N_THREADS  # noqa: E402
@@ -83,6 +84,14 @@ async def cancel_itself(request: tw.InferRequest) -> Any:
     raise asyncio.CancelledError
 
 
+def reject(request: tw.InferRequest) -> Any:
+    raise RequestError(request.parameters["text"], request.parameters["status"])
+
+
+async def reject_async(request: tw.InferRequest) -> Any:
+    return reject(request)
+
+
 def wrong_output(request: tw.InferRequest) -> Any:
     return {"z": 1.5}
 
@@ -101,14 +110,17 @@ MODELS: dict[str, Any] = {
     "fail async": fail_async,
     "cancel": cancel_itself,
     "wrong": Model(wrong_output, [], [X]),
+    "reject": reject,
+    "reject async": Model(reject_async, in_event_loop=False),
+    "version": lambda request: {"y": [str(request.model_version)]},
 }
 MAX_BODY = 64 << 20
 
 
 @pytest.fixture(scope="module", params=["asyncio", "uvloop"])
-def server(request: pytest.FixtureRequest) -> Iterator[GrpcServer]:
+def server(request: pytest.FixtureRequest) -> Iterator[ServedApp]:
     app = create_app(MODELS, max_body=MAX_BODY)
-    with grpc_server(app, is_uvloop=request.param == "uvloop") as found:
+    with served_app(app, is_uvloop=request.param == "uvloop") as found:
         yield found
 
 
@@ -128,7 +140,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 # --- health and metadata -------------------------------------------------------------------------
 
 
-def test_methods_without_inference(server: GrpcServer) -> None:
+def test_methods_without_inference(server: ServedApp) -> None:
     assert server.small("ServerLive", SERVER_LIVE_RESPONSE) == {"live": True}
     assert server.small("ServerReady", READY_RESPONSE) == {"ready": True}
     assert server.small("ServerMetadata", SERVER_METADATA_RESPONSE) == {
@@ -150,7 +162,7 @@ def test_methods_without_inference(server: GrpcServer) -> None:
 
 
 @pytest.mark.parametrize(("name", "version"), [("none", ""), ("", ""), ("echo", "2")])
-def test_unknown_model(server: GrpcServer, name: str, version: str) -> None:
+def test_unknown_model(server: ServedApp, name: str, version: str) -> None:
     """It is not ready, as for Triton. Its metadata does not exist."""
     sent = write_message({"name": name, "version": version}, MODEL_REQUEST)
     assert server.small("ModelReady", READY_RESPONSE, sent) == {"ready": False}
@@ -169,7 +181,7 @@ def test_unknown_model(server: GrpcServer, name: str, version: str) -> None:
 @pytest.mark.parametrize(
     "method", ["ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata"]
 )
-def test_malformed_small_messages(server: GrpcServer, method: str) -> None:
+def test_malformed_small_messages(server: ServedApp, method: str) -> None:
     for sent in (b"\x0a\x05abc", b"\xff" * 20, b"\x07"):
         error = error_of(lambda sent=sent: server.small(method, {}, sent))  # type: ignore[misc]
         assert error.code() == Code.INVALID_ARGUMENT
@@ -177,18 +189,24 @@ def test_malformed_small_messages(server: GrpcServer, method: str) -> None:
     assert server.small("ServerLive", SERVER_LIVE_RESPONSE) == {"live": True}
 
 
-def test_unknown_method(server: GrpcServer) -> None:
+def test_unknown_method(server: ServedApp) -> None:
     assert error_of(lambda: server.small("ModelConfig", {})).code() == Code.UNIMPLEMENTED
 
 
 def test_health_service() -> None:
-    with grpc_server(create_app(MODELS)) as server:
+    with served_app(create_app(MODELS)) as server:
         for service in ("", SERVICE):
             assert server.check_health(service) == served.SERVING
         assert error_of(lambda: server.check_health("other")).code() == Code.NOT_FOUND
         watched, other = server.watch_health(SERVICE), server.watch_health("other")
         assert next(watched) == served.SERVING
         assert next(other) == served.SERVICE_UNKNOWN
+        methods = (server.channel.unary_unary, server.channel.unary_stream)
+        for name, method in zip(("Check", "Watch"), methods, strict=True):
+            call = method(f"/{served.HEALTH_SERVICE}/{name}")
+            error = error_of(lambda call=call: list(call(b"\x0a\x05abc")))  # type: ignore[misc]
+            assert error.code() == Code.INVALID_ARGUMENT
+            assert error.details().startswith("the gRPC message is malformed")
         server.stop()
         assert list(watched) == [served.NOT_SERVING]
         assert list(other) == []
@@ -199,17 +217,17 @@ def test_health_service() -> None:
 
 @pytest.mark.parametrize("model", ["echo", "thread", "async", "wrapped", "declared", "a b/ü"])
 @pytest.mark.parametrize("x", [SMALL, LARGE], ids=["small", "large"])
-def test_models(server: GrpcServer, model: str, x: Any) -> None:
+def test_models(server: ServedApp, model: str, x: Any) -> None:
     response = tw.grpc.decode_response(server.method(message(model, x, id="7")))
     assert (response.model_name, response.id) == (model, "7")
     assert np.array_equal(response["x"].as_numpy(), x)
 
 
-def test_model_that_returns_a_list(server: GrpcServer) -> None:
+def test_model_that_returns_a_list(server: ServedApp) -> None:
     assert server.infer("list")["y"].as_numpy().tolist() == SMALL.tolist()
 
 
-def test_message_of_tens_of_megabytes(server: GrpcServer) -> None:
+def test_message_of_tens_of_megabytes(server: ServedApp) -> None:
     x = np.arange(12 << 20, dtype=np.float32)
     assert np.array_equal(server.infer("thread", x)["x"].as_numpy(), x)
 
@@ -221,7 +239,7 @@ def test_arrays_of_the_model_are_views_of_the_message() -> None:
         found.append((request["x"].as_numpy().flags.writeable, request.model_name))
         return {}
 
-    with grpc_server(create_app({"m": model})) as server:
+    with served_app(create_app({"m": model})) as server:
         server.infer("m")
     assert found == [(False, "m")]
 
@@ -253,7 +271,7 @@ def test_arrays_of_the_model_are_views_of_the_message() -> None:
         (message("a\0\r\n%\u2028"), Code.NOT_FOUND, r"model 'a\x00\r\n%\u2028' is not known"),
     ],
 )
-def test_errors(server: GrpcServer, sent: bytes, code: Any, text: str) -> None:
+def test_errors(server: ServedApp, sent: bytes, code: Any, text: str) -> None:
     """The same text as over HTTP, in a call and in a stream. The next request works."""
     error = error_of(lambda: server.method(sent))
     assert error.code() == code
@@ -265,6 +283,49 @@ def test_errors(server: GrpcServer, sent: bytes, code: Any, text: str) -> None:
     assert np.array_equal(server.infer()["x"].as_numpy(), SMALL)
 
 
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [
+        (400, Code.INVALID_ARGUMENT),
+        (401, Code.UNAUTHENTICATED),
+        (403, Code.PERMISSION_DENIED),
+        (404, Code.NOT_FOUND),
+        (409, Code.ABORTED),
+        (413, Code.RESOURCE_EXHAUSTED),
+        (422, Code.INVALID_ARGUMENT),
+        (429, Code.RESOURCE_EXHAUSTED),
+        (500, Code.INTERNAL),
+        (501, Code.UNIMPLEMENTED),
+        (503, Code.UNAVAILABLE),
+        (504, Code.DEADLINE_EXCEEDED),
+        (507, Code.INTERNAL),
+    ],
+)
+@pytest.mark.parametrize("model", ["reject", "reject async"])
+def test_model_rejects_a_request(server: ServedApp, model: str, status: int, code: Any) -> None:
+    parameters: dict[str, Any] = {"text": "wrong %", "status": status}
+    error = error_of(lambda: server.method(message(model, parameters=parameters)))
+    assert (error.code(), error.details()) == (code, "wrong %")
+
+
+@pytest.mark.parametrize("text", ["", "\0\r\n\U0001f600", "long " * 10_000])
+def test_text_of_a_rejection(server: ServedApp, text: str) -> None:
+    sent = message("reject", parameters={"text": text, "status": 404}, id="5")
+    error = error_of(lambda: server.method(sent))
+    expected = text or "Not Found"
+    assert error.details() == expected[:2000]
+    first, second = server.stream(iter([sent, message()]))
+    found = read_message(first, STREAM_ERROR)
+    assert (found["error_message"], found["infer_response"]) == (expected, [{"id": "5"}])
+    assert np.array_equal(tw.grpc.decode_stream_response(second)["x"].as_numpy(), SMALL)
+
+
+def test_version_of_a_request(server: ServedApp) -> None:
+    for version, expected in ((None, b"None"), ("1", b"1")):
+        response = tw.grpc.decode_response(server.method(message("version", model_version=version)))
+        assert response["y"].elements[0] == expected
+
+
 def test_model_that_cancels_its_own_task() -> None:
     async def model(request: tw.InferRequest) -> Any:
         task = asyncio.current_task()
@@ -272,7 +333,7 @@ def test_model_that_cancels_its_own_task() -> None:
         task.cancel()
         await asyncio.sleep(1)
 
-    with grpc_server(create_app({"m": model})) as server:
+    with served_app(create_app({"m": model})) as server:
         error = error_of(lambda: server.infer("m", timeout=5))
     assert (error.code(), error.details()) == (Code.INTERNAL, "internal server error")
 
@@ -303,14 +364,14 @@ def test_result_that_raises_when_it_is_read(
         return model(request)
 
     served_model = async_model if kind == "async" else Model(model, in_event_loop=kind[0] == "e")
-    with grpc_server(create_app({"m": served_model})) as server:
+    with served_app(create_app({"m": served_model})) as server:
         sent = message("m", x=SMALL, parameters={"fail": True})
         failed = error_of(lambda: server.method(sent, timeout=5))
         assert (failed.code(), failed.details()) == (Code.INTERNAL, "model 'm' failed")
         server.method(message("m", x=SMALL), timeout=5)
 
 
-def test_exceptions_are_logged(server: GrpcServer, caplog: pytest.LogCaptureFixture) -> None:
+def test_exceptions_are_logged(server: ServedApp, caplog: pytest.LogCaptureFixture) -> None:
     error_of(lambda: server.infer("fail"))
     [record] = caplog.records
     assert record.name == "tensorwire.server"
@@ -318,7 +379,7 @@ def test_exceptions_are_logged(server: GrpcServer, caplog: pytest.LogCaptureFixt
 
 
 def test_unexpected_exceptions(
-    server: GrpcServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: ServedApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("a secret")
@@ -340,7 +401,7 @@ def test_long_details_reach_the_client() -> None:
         return {"\U0001f600" * 70 + str(i): 1 for i in range(9)}
 
     sent = tw.InferRequest({"x": SMALL}, [tw.RequestedOutput("y")], model_name="m")
-    with grpc_server(create_app({"m": model})) as server:
+    with served_app(create_app({"m": model})) as server:
         error = error_of(lambda: server.method(tw.grpc.encode_request(sent)))
     assert error.code() == Code.INVALID_ARGUMENT
     assert error.details().startswith("the request asks for output 'y', but the response has")
@@ -348,7 +409,7 @@ def test_long_details_reach_the_client() -> None:
 
 
 def test_messages_above_max_body() -> None:
-    with grpc_server(create_app({"echo": echo}, max_body=1000)) as server:
+    with served_app(create_app({"echo": echo}, max_body=1000)) as server:
         error = error_of(lambda: server.infer(x=np.zeros(1000, np.uint8)))
         assert error.code() == Code.RESOURCE_EXHAUSTED
         assert "1000" in error.details()
@@ -362,7 +423,7 @@ def test_messages_above_max_body() -> None:
 
 
 def test_limits_of_the_application() -> None:
-    with grpc_server(create_app(MODELS, limits=tw.Limits(max_tensors=1))) as server:
+    with served_app(create_app(MODELS, limits=tw.Limits(max_tensors=1))) as server:
         sent = tw.InferRequest({"x": SMALL, "y": SMALL}, model_name="echo")
         error = error_of(lambda: server.method(tw.grpc.encode_request(sent)))
         assert error.code() == Code.INVALID_ARGUMENT
@@ -379,7 +440,7 @@ def generated_input(client: Any, x: Any) -> Any:
     return found
 
 
-def test_tritonclient(server: GrpcServer) -> None:
+def test_tritonclient(server: ServedApp) -> None:
     with tritonclient.InferenceServerClient(server.address) as client:
         assert client.is_server_live()
         assert client.is_server_ready()
@@ -398,7 +459,7 @@ def test_tritonclient(server: GrpcServer) -> None:
             client.infer("none", inputs)
 
 
-def test_asynchronous_tritonclient(server: GrpcServer) -> None:
+def test_asynchronous_tritonclient(server: ServedApp) -> None:
     async def run() -> None:
         async with tritonclient_aio.InferenceServerClient(server.address) as client:
             inputs = [generated_input(tritonclient, SMALL)]
@@ -422,7 +483,7 @@ def test_asynchronous_tritonclient(server: GrpcServer) -> None:
     asyncio.run(run())
 
 
-def test_stream_of_tritonclient(server: GrpcServer) -> None:
+def test_stream_of_tritonclient(server: ServedApp) -> None:
     found: list[Any] = []
     with tritonclient.InferenceServerClient(server.address) as client:
         client.start_stream(lambda result, error: found.append((result, error)))
@@ -441,7 +502,7 @@ def test_stream_of_tritonclient(server: GrpcServer) -> None:
             assert result.as_numpy("x")[0] == (0 if i % 16 == 0 else i)
 
 
-def test_id_of_a_request_that_fails_in_a_stream(server: GrpcServer) -> None:
+def test_id_of_a_request_that_fails_in_a_stream(server: ServedApp) -> None:
     stub = pb_grpc.GRPCInferenceServiceStub(server.channel)
     sent = [pb.ModelInferRequest(model_name="none", id=id) for id in ("5", "")]
     first, second = stub.ModelStreamInfer(iter(sent), timeout=10)
@@ -451,7 +512,7 @@ def test_id_of_a_request_that_fails_in_a_stream(server: GrpcServer) -> None:
 
 
 @pytest.mark.parametrize("model", ["echo", "declared", "thread"])
-def test_typed_contents(server: GrpcServer, model: str) -> None:
+def test_typed_contents(server: ServedApp, model: str) -> None:
     stub = pb_grpc.GRPCInferenceServiceStub(server.channel)
     request = pb.ModelInferRequest(model_name=model, model_version="1", id="9")
     tensor = request.inputs.add(name="x", datatype="FP32", shape=[3])
@@ -470,7 +531,7 @@ def test_typed_contents(server: GrpcServer, model: str) -> None:
 @pytest.mark.parametrize("model", ["echo", "thread", "async"])
 @pytest.mark.parametrize(("x", "expected"), [(SMALL, False), (LARGE, True)])
 def test_where_requests_are_decoded_and_responses_encoded(
-    server: GrpcServer, monkeypatch: pytest.MonkeyPatch, model: str, x: Any, expected: bool
+    server: ServedApp, monkeypatch: pytest.MonkeyPatch, model: str, x: Any, expected: bool
 ) -> None:
     loop_thread = server.run(current_thread())
     threads: list[tuple[str, bool]] = []
@@ -493,7 +554,7 @@ async def current_thread() -> threading.Thread:
     return threading.current_thread()
 
 
-def test_where_lists_are_converted(server: GrpcServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_lists_are_converted(server: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
     loop_thread = server.run(current_thread())
     threads: list[bool] = []
     encode = served.GrpcFormat.encode
@@ -543,7 +604,7 @@ class Gate:
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
 def test_requests_that_wait_for_a_thread_are_dropped(how: str) -> None:
     gate = Gate()
-    with grpc_server(gate.app) as server:
+    with served_app(gate.app) as server:
         running = [server.start("m") for _ in range(N_THREADS)]
         wait_until(lambda: gate.n_called == N_THREADS)
         dropped = [server.start("m", timeout=0.2 if how == "deadline" else 10) for _ in range(20)]
@@ -565,7 +626,7 @@ def test_requests_that_wait_for_a_thread_are_dropped(how: str) -> None:
 def test_models_are_not_interrupted(is_async: bool) -> None:
     """A call that the client cancels counts for `max_concurrency` until the model returns."""
     gate = Gate(is_async, max_concurrency=2)
-    with grpc_server(gate.app) as server:
+    with served_app(gate.app) as server:
         call = server.start("m", timeout=0.1)
         assert error_of(call.result).code() == Code.DEADLINE_EXCEEDED
         second = server.start("m")
@@ -609,8 +670,8 @@ def test_request_that_is_cancelled_while_it_is_decoded(
 
     monkeypatch.setattr(served, "decode_request", slowly)
     for name in ("m", "async", "echo"):
-        monkeypatch.setattr(gate.app.models[name].model, "function", count)
-    with grpc_server(gate.app) as server:
+        monkeypatch.setattr(gate.app.models[name], "function", count)
+    with served_app(gate.app) as server:
         call = server.start(model, LARGE)
         assert decoding.wait(10)
         call.cancel()
@@ -624,7 +685,7 @@ def test_deadline_that_expired_before_the_server_began() -> None:
     """The event loop is busy while the requests arrive."""
     gate = Gate()
     gate.released.set()
-    with grpc_server(gate.app) as server:
+    with served_app(gate.app) as server:
         server.infer("m")
         server.loop.call_soon_threadsafe(time.sleep, 0.3)
         time.sleep(0.02)
@@ -668,7 +729,7 @@ def test_messages_are_released() -> None:
     """After a call, in a stream, and after a call that the client cancels; without the GC."""
     gate = Gate()
     gate.released.set()
-    with grpc_server(gate.app) as server:
+    with served_app(gate.app) as server:
         for x in (SMALL, LARGE):
             server.infer("m", x)
             stream = server.stream(iter([message("m", x)]))
@@ -690,7 +751,7 @@ def test_messages_are_released() -> None:
     ["unknown model", "malformed", "fail", "fail in event loop", "fail async", "other method"],
 )
 def test_messages_that_are_rejected_are_released(
-    server: GrpcServer, kind: str, monkeypatch: pytest.MonkeyPatch
+    server: ServedApp, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # pytest keeps what is logged, and with it the frame of the model.
     monkeypatch.setattr(logging.getLogger("tensorwire.server"), "disabled", True)
@@ -711,7 +772,7 @@ def test_messages_that_are_rejected_are_released(
 
 
 @pytest.mark.usefixtures("_without_gc")
-def test_idle_stream_keeps_no_message(server: GrpcServer) -> None:
+def test_idle_stream_keeps_no_message(server: ServedApp) -> None:
     """Neither the request nor the response."""
     sent = message("thread", LARGE)
     proceed = threading.Event()
@@ -746,7 +807,7 @@ def test_shutdown_with_requests_in_progress(is_async: bool) -> None:
         yield from sent
         proceed.wait(10)
 
-    with grpc_server(gate.app) as server:
+    with served_app(gate.app) as server:
         idle = server.stream(messages([message()]))
         next(idle)
         busy = server.stream(messages([message("m")] * 2))
@@ -769,7 +830,7 @@ def test_shutdown_with_requests_in_progress(is_async: bool) -> None:
 
 def test_shutdown_waits_for_a_model_whose_client_is_gone() -> None:
     gate = Gate(is_async=True)
-    with grpc_server(gate.app) as server:
+    with served_app(gate.app) as server:
         call = server.start("m")
         wait_until(lambda: gate.n_called == 1)
         call.cancel()
@@ -781,7 +842,7 @@ def test_shutdown_waits_for_a_model_whose_client_is_gone() -> None:
 
 def test_shutdown_does_not_wait_for_a_client_that_sends_nothing() -> None:
     started = time.monotonic()
-    with grpc_server(create_app(MODELS, receive_timeout=0.3)) as server:
+    with served_app(create_app(MODELS, receive_timeout=0.3)) as server:
         proceed = threading.Event()
 
         def nothing() -> Iterator[bytes]:
@@ -794,6 +855,38 @@ def test_shutdown_does_not_wait_for_a_client_that_sends_nothing() -> None:
         assert error_of(call.result).code() == Code.UNAVAILABLE
         proceed.set()
     assert 0.3 < time.monotonic() - started < 5
+
+
+def test_signal_handlers() -> None:
+    """The original handlers are called, and restored unless the program has replaced ours."""
+    called: list[Any] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+
+    def original(number: int, frame: Any) -> None:
+        called.append(("original", number))
+
+    def other(number: int, frame: Any) -> None:
+        raise AssertionError
+
+    async def main() -> None:
+        with served.calling_on_signals(called.append):
+            for number in numbers:
+                signal.raise_signal(number)
+            await asyncio.sleep(0)
+        assert [signal.getsignal(number) for number in numbers] == [original, original]
+        with served.calling_on_signals(called.append):
+            signal.signal(signal.SIGTERM, other)
+        assert [signal.getsignal(number) for number in numbers] == [original, other]
+
+    before = [signal.getsignal(number) for number in numbers]
+    try:
+        for number in numbers:
+            signal.signal(number, original)
+        asyncio.run(main())
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    assert called == [("original", number) for number in numbers] + [*numbers]
 
 
 # --- servers -------------------------------------------------------------------------------------

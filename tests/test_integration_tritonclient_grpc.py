@@ -25,7 +25,7 @@ import tensorwire as tw
 from interop.samples import DTYPES, Array, binary_sample, bits, bytes_array
 from support import client_fixtures, tritonclient_comparison
 from support.client_fixtures import Certificate
-from support.recording_grpc_server import GrpcServer, grpc
+from support.grpc_scripted_servers import RecordingServer, grpc
 from support.requirements import package
 from support.tritonclient_comparison import (
     FLOATS,
@@ -233,7 +233,7 @@ def exchange(
     **options: Any,
 ) -> Any:
     """Return the outcomes of the calls, and what the server has received."""
-    with GrpcServer(answer(ARRAYS, infer) if reply is None else reply) as server:
+    with RecordingServer(answer(ARRAYS, infer) if reply is None else reply) as server:
         found = infer(server.address, calls, read, **options)
         metadata = [{k: v for k, v in m.items() if k != "user-agent"} for m in server.metadata]
         return found, [canonical(request) for request in server.requests], metadata
@@ -367,7 +367,7 @@ def test_request_has_the_same_bytes(api: ModuleType, infer: Any) -> None:
     received = []
     for is_installed in (False, True):
         (tritonclient.install if is_installed else tritonclient.uninstall)()
-        with GrpcServer(answer(ARRAYS, infer)) as server:
+        with RecordingServer(answer(ARRAYS, infer)) as server:
             infer(server.address, lambda _: [{"inputs": several(), "request_id": "7"}], arrays_of)
             received += server.requests
     assert received[0] == received[1]
@@ -408,7 +408,7 @@ def test_tls(api: ModuleType, infer: Any, either: bool, certificate: Certificate
     key, chain = Path(certificate.key).read_bytes(), Path(certificate.file).read_bytes()
     credentials = grpc.ssl_server_credentials([(key, chain)])
     options = {"ssl": True, "root_certificates": certificate.file}
-    with GrpcServer(answer(ARRAYS, infer), credentials) as server:
+    with RecordingServer(answer(ARRAYS, infer), credentials) as server:
         found = infer(server.address, CALLS["twice"], arrays_of, **options)
     assert [[each and each[2] for each in call] for call in found] == [SHAPES] * 2
     assert len(server.requests) == 2
@@ -429,7 +429,7 @@ def test_each_request_sends_the_values_that_the_array_has_then(
         array[:], small[:] = 7, 7
         yield {"inputs": inputs}
 
-    with GrpcServer(answer(ARRAYS)) as server:
+    with RecordingServer(answer(ARRAYS)) as server:
         by_infer(server.address, calls, arrays_of)  # type: ignore[arg-type]
     sent = [tw.grpc.decode_request(request) for request in server.requests]
     assert bits(sent[0]["a"].as_numpy()) == bits(FLOATS)
@@ -440,7 +440,7 @@ def test_each_request_sends_the_values_that_the_array_has_then(
 def test_async_infer_has_read_the_array_when_it_returns(api: ModuleType, either: bool) -> None:
     array, results = FLOATS.copy(), queue.Queue[Any]()
     with (
-        GrpcServer(answer(ARRAYS)) as server,
+        RecordingServer(answer(ARRAYS)) as server,
         closing(api.InferenceServerClient(server.address)) as client,
     ):
         client.async_infer("m", [given(array)], lambda result, error: results.put(error))
@@ -455,7 +455,7 @@ def test_async_stream_infer_has_read_the_array_when_it_returns(
     """Also if the thread that sends the requests has not taken the request from the queue."""
     array, results, gate = FLOATS.copy(), queue.Queue[Any](), Event()
     with (
-        GrpcServer(answer(ARRAYS, by_stream)) as server,
+        RecordingServer(answer(ARRAYS, by_stream)) as server,
         closing(api.InferenceServerClient(server.address)) as client,
     ):
         client.start_stream(lambda result, error: results.put(error))
@@ -482,7 +482,7 @@ def test_one_input_in_concurrent_requests(api: ModuleType) -> None:
     """The integration is installed and uninstalled while the requests run."""
     inputs = [given(FLOATS)]
     with (
-        GrpcServer(answer(ARRAYS)) as server,
+        RecordingServer(answer(ARRAYS)) as server,
         closing(api.InferenceServerClient(server.address)) as client,
     ):
 
@@ -520,7 +520,7 @@ def test_number_of_copies(api: ModuleType, either: bool) -> None:
         server.requests.clear()
 
     with (
-        GrpcServer(WHOLE) as server,
+        RecordingServer(WHOLE) as server,
         closing(api.InferenceServerClient(server.address)) as client,
     ):
         call(client)
@@ -672,7 +672,7 @@ def test_timeout(api: ModuleType, infer: Any, either: bool) -> None:
         return b""
 
     option = "stream_timeout" if infer in STREAMS else "client_timeout"
-    with GrpcServer(wait) as server:
+    with RecordingServer(wait) as server:
         [(_, text)] = infer(
             server.address, lambda _: [{"inputs": [given()], option: 0.1}], arrays_of
         )
@@ -682,7 +682,7 @@ def test_timeout(api: ModuleType, infer: Any, either: bool) -> None:
 
 @pytest.mark.parametrize("infer", [by_infer, by_async_infer, by_aio])
 def test_unreachable_server(api: ModuleType, infer: Any) -> None:
-    with GrpcServer(WHOLE) as server:
+    with RecordingServer(WHOLE) as server:
         address = server.address
     assert "StatusCode.UNAVAILABLE" in repr(same(lambda: infer(address, CALLS["one"], arrays_of)))
 
@@ -733,7 +733,7 @@ def test_request_that_a_program_creates(api: ModuleType, either: bool) -> None:
     assert message.raw_input_contents == [FLOATS.tobytes()]
     methods = import_module("tritonclient.grpc.service_pb2_grpc")
     with (
-        GrpcServer(WHOLE) as server,
+        RecordingServer(WHOLE) as server,
         closing(api.InferenceServerClient(server.address)) as client,
         grpc.insecure_channel(server.address) as channel,
     ):
@@ -775,8 +775,8 @@ def test_client_and_stream_outlive_the_integration(
     (tritonclient.install if is_installed_first else tritonclient.uninstall)()
     results: queue.Queue[Any] = queue.Queue()
     with (
-        GrpcServer(WHOLE) as server,
-        GrpcServer(field(2, WHOLE)) as streaming,
+        RecordingServer(WHOLE) as server,
+        RecordingServer(field(2, WHOLE)) as streaming,
         closing(api.InferenceServerClient(server.address)) as client,
         closing(api.InferenceServerClient(streaming.address)) as of_stream,
     ):
@@ -833,7 +833,7 @@ class OtherMethod:
 @pytest.mark.parametrize("replaced", ["the stub", "a method", "a method, by a function"])
 def test_stub_of_the_program(api: ModuleType, installed: None, replaced: str) -> None:
     with (
-        GrpcServer(WHOLE) as server,
+        RecordingServer(WHOLE) as server,
         closing(api.InferenceServerClient(server.address)) as client,
     ):
         stub = OtherStub(copy.copy(client._client_stub))
@@ -851,7 +851,7 @@ def test_stub_of_the_program(api: ModuleType, installed: None, replaced: str) ->
 
 def test_stub_with_other_serializers(api: ModuleType, installed: None) -> None:
     with (
-        GrpcServer(WHOLE) as server,
+        RecordingServer(WHOLE) as server,
         closing(api.InferenceServerClient(server.address)) as client,
     ):
         method = client._client_stub.ModelInfer
@@ -925,7 +925,7 @@ def test_methods_are_replaced(api: ModuleType, installed: None) -> None:
     """A change of grpcio's classes would otherwise only be noticed by measuring."""
     ours = integration()
     with (
-        GrpcServer(answer(ARRAYS)) as server,
+        RecordingServer(answer(ARRAYS)) as server,
         closing(api.InferenceServerClient(server.address)) as client,
     ):
         client.infer("m", [given()])
@@ -945,7 +945,7 @@ def by_aio_types() -> Any:
         yield {"model_name": "m", "inputs": [given()]}
 
     async def call() -> Any:
-        with GrpcServer(field(2, answer(ARRAYS))) as server:
+        with RecordingServer(field(2, answer(ARRAYS))) as server:
             async with aio.InferenceServerClient(server.address) as client:
                 client.infer("m", [given()]).close()
                 await anext(aiter(client.stream_infer(requests())))

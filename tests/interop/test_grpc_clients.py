@@ -15,7 +15,7 @@ from support.requirements import package, skip_or_fail
 
 package("grpc")
 
-from support.grpc_servers import grpc_server  # noqa: E402
+from support.grpc_served_app import served_app  # noqa: E402
 from tensorwire.server import Model, create_app  # noqa: E402
 
 pytestmark = [
@@ -58,7 +58,7 @@ def descriptors() -> bytes:
 @pytest.mark.slow(reason="KServe is imported")
 def test_kserve(tmp_path: Path) -> None:
     python = interpreter("kserve")
-    with grpc_server(create_app(MODELS)) as server:
+    with served_app(create_app(MODELS)) as server:
         command = [str(python), str(HERE / "kserve_grpc_client.py"), server.address]
         assert "all calls are as expected" in run(command, tmp_path, 60)
 
@@ -70,6 +70,6 @@ def test_node(tmp_path: Path) -> None:
             skip_or_fail("node", f"{program} is not installed")
     run(["npm", "install", "--no-audit", "--no-fund", *PACKAGES], tmp_path, 300)
     (tmp_path / "service.pb").write_bytes(descriptors())
-    with grpc_server(create_app(MODELS)) as server:
+    with served_app(create_app(MODELS)) as server:
         command = ["node", str(HERE / "grpc_client.js"), server.address, "service.pb"]
         assert "all calls are as expected" in run(command, tmp_path, 60)

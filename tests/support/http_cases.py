@@ -669,6 +669,17 @@ BODY_CASES = (
         error(500, "'raises_in_thread' failed"),
     ),
     Case("model that was cancelled", post("cancelled", ONE), error(500, "'cancelled' failed")),
+    Case("model that rejects", post("rejects", ONE), error(422, "the image is too small")),
+    Case(
+        "model that rejects in a thread",
+        post("rejects_in_thread", ONE),
+        error(429, "the quota is exhausted"),
+    ),
+    Case(
+        "model that rejects at once",
+        post("rejects_at_once", ONE),
+        error(429, "the quota is exhausted"),
+    ),
     Case("model that raises GeneratorExit", post("leaves", ONE), error(500, "'leaves' failed")),
     Case(
         "model that cancels its own task",
@@ -681,7 +692,11 @@ BODY_CASES = (
         ),
     ),
     Case("model that returns nonsense", post("nonsense", ONE), error(500, "")),
-    Case("model that returns an unusable array", post("nonsense_output", ONE), error(500, "")),
+    Case(
+        "model that returns an unusable array",
+        post("nonsense_output", ONE),
+        error(500, "cannot be sent"),
+    ),
 )
 
 EXPECT = "Expect: 100-continue"

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import tensorwire as tw
-from tensorwire.server import Model, create_app
+from tensorwire.server import Model, RequestError, create_app
 
 from .memory import in_use
 from .scale import scaled
@@ -40,6 +40,14 @@ async def raises(_: tw.InferRequest) -> tw.InferResponse:
 
 def raises_in_thread(_: tw.InferRequest) -> tw.InferResponse:
     raise ValueError("an internal detail that clients must not see")
+
+
+async def rejects(_: tw.InferRequest) -> tw.InferResponse:
+    raise RequestError("the image is too small", 422)
+
+
+def rejects_in_thread(_: tw.InferRequest) -> tw.InferResponse:
+    raise RequestError("the quota is exhausted", 429)
 
 
 async def cancelled(_: tw.InferRequest) -> tw.InferResponse:
@@ -99,6 +107,9 @@ models: dict[str, Callable[..., Any] | Model] = {
     "echo_in_thread": echo_in_thread,
     "raises": raises,
     "raises_in_thread": raises_in_thread,
+    "rejects": rejects,
+    "rejects_in_thread": rejects_in_thread,
+    "rejects_at_once": Model(rejects_in_thread, in_event_loop=True),
     "cancelled": cancelled,
     "leaves": leaves,
     "cancels_itself": cancels_itself,

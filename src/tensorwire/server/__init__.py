@@ -19,7 +19,7 @@ from .body import (
     ReceiveTimeoutError,
     UnsupportedEncodingError,
 )
-from .model import Model
+from .model import Model, RequestError
 from .workers import DEFAULT_MAX_CONCURRENCY
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ __all__ = [
     "InferProtocol",
     "Model",
     "ReceiveTimeoutError",
+    "RequestError",
     "UnsupportedEncodingError",
     "add_to_grpc_server",
     "create_app",

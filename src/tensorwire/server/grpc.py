@@ -23,6 +23,7 @@ from ..grpc import decode_request, encode_response, encode_stream_response
 from ..grpc_messages import (
     MODEL_METADATA_RESPONSE,
     MODEL_REQUEST,
+    NO_FIELDS,
     READY_RESPONSE,
     SERVER_LIVE_RESPONSE,
     SERVER_METADATA_RESPONSE,
@@ -41,20 +42,22 @@ try:
 except ModuleNotFoundError:
     raise ImportError("gRPC requires grpcio: pip install 'tensorwire[grpc]'") from None
 
-# Larger responses are written in a thread: memory of the size of the response is filled.
-MAX_COPIED_NBYTES = 2 << 20
 # Names in an error message may have any characters, and each byte becomes up to three in the
 # metadata of HTTP/2, which clients limit to 8 KiB.
 MAX_DETAILS_NBYTES = 2000
 MAX_MESSAGE_NBYTES = 2**31 - 1  # the limit of grpcio
 _FOREVER = 1e9  # seconds
 
-# The gRPC codes for the statuses of errors.
+# The gRPC codes for the statuses of errors. Others are INVALID_ARGUMENT and, from 500, INTERNAL.
 CODES = {
-    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
+    409: grpc.StatusCode.ABORTED,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
     499: grpc.StatusCode.CANCELLED,
+    501: grpc.StatusCode.UNIMPLEMENTED,
     503: grpc.StatusCode.UNAVAILABLE,
     504: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
@@ -62,15 +65,25 @@ HEALTH_SERVICE = "grpc.health.v1.Health"
 HEALTH_REQUEST: Fields = {1: ("service", str)}
 # The HealthCheckResponses. Field 1 is an enum.
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
-# The methods without inference: the endpoint, and the fields of the response.
-SMALL_METHODS: dict[str, tuple[str, Fields]] = {
-    "ServerLive": ("live", SERVER_LIVE_RESPONSE),
-    "ServerReady": ("ready", READY_RESPONSE),
-    "ServerMetadata": ("server", SERVER_METADATA_RESPONSE),
-    "ModelReady": ("ready", READY_RESPONSE),
-    "ModelMetadata": ("model", MODEL_METADATA_RESPONSE),
+
+
+class SmallMethod(NamedTuple):
+    """A method without inference."""
+
+    endpoint: str
+    request: Fields
+    response: Fields
+
+
+SMALL_METHODS = {
+    "ServerLive": SmallMethod("live", NO_FIELDS, SERVER_LIVE_RESPONSE),
+    "ServerReady": SmallMethod("ready", NO_FIELDS, READY_RESPONSE),
+    "ServerMetadata": SmallMethod("server", NO_FIELDS, SERVER_METADATA_RESPONSE),
+    "ModelReady": SmallMethod("ready", MODEL_REQUEST, READY_RESPONSE),
+    "ModelMetadata": SmallMethod("model", MODEL_REQUEST, MODEL_METADATA_RESPONSE),
 }
 GrpcModel = ServedModel[bytes, bytes]
+GrpcModels = dict[tuple[str, str], GrpcModel]
 
 
 class GrpcFormat:
@@ -89,7 +102,7 @@ class GrpcFormat:
 
     @staticmethod
     def is_slow_to_encode(nbytes: int, request: tw.InferRequest) -> bool:
-        return nbytes > MAX_COPIED_NBYTES
+        return nbytes > MAX_BODY_NBYTES
 
     def encode(self, response: tw.InferResponse, request: tw.InferRequest) -> bytes:
         return self._encode(response, request)
@@ -103,7 +116,10 @@ class Failure(NamedTuple):
 
     @property
     def code(self) -> Any:
-        return CODES.get(self.status, grpc.StatusCode.INTERNAL)
+        other = grpc.StatusCode
+        return CODES.get(
+            self.status, other.INVALID_ARGUMENT if self.status < 500 else other.INTERNAL
+        )
 
     @property
     def details(self) -> str:
@@ -127,19 +143,22 @@ class InferenceService:
         self._idle_streams: set[Any] = set()
         self._is_ending = False
 
-    def _models(self, encode: Callable[..., bytes]) -> dict[str, GrpcModel]:
+    def _models(self, encode: Callable[..., bytes]) -> GrpcModels:
         service = self._service
         message_format = GrpcFormat(service.limits, encode)
         return {
-            name: ServedModel(name, model.model, message_format, service.workers)
+            (name, version or ""): ServedModel(
+                name, version, model, message_format, service.workers
+            )
             for name, model in service.models.items()
+            for version in (None, VERSION)
         }
 
     def handler(self) -> Any:
         """Return the handler that a server of grpcio calls."""
         methods = {
-            name: grpc.unary_unary_rpc_method_handler(self._small_method(name, *how))
-            for name, how in SMALL_METHODS.items()
+            name: grpc.unary_unary_rpc_method_handler(self._small_method(method))
+            for name, method in SMALL_METHODS.items()
         }
         methods["ModelInfer"] = grpc.unary_unary_rpc_method_handler(self._model_infer)
         methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
@@ -150,21 +169,19 @@ class InferenceService:
     # --- metadata and health ---
 
     def _small_method(
-        self, method: str, endpoint: str, fields: Fields
+        self, method: SmallMethod
     ) -> Callable[[bytes, Any], Coroutine[Any, Any, bytes]]:
         def reply(message: bytes) -> bytes:
+            wanted = read_message(message, method.request)
             model = None
-            if method.startswith("Model"):
-                wanted = read_message(message, MODEL_REQUEST)
+            if wanted:
                 try:
-                    model = self._find(self._service.models, wanted["name"], wanted["version"])
+                    model = self._find(self._unary, **wanted)
                 except TensorwireError:
-                    if method != "ModelReady":
+                    if method.endpoint != "ready":
                         raise
-                    return write_message({"ready": False}, fields)
-            else:
-                read_message(message, {})
-            return write_message(self._service.metadata(endpoint, model), fields)
+                    return write_message({"ready": False}, method.response)
+            return write_message(self._service.metadata(method.endpoint, model), method.response)
 
         async def respond(message: bytes, context: Any) -> bytes:
             try:
@@ -174,9 +191,9 @@ class InferenceService:
 
         return respond
 
-    def _find(self, models: Mapping[str, Any], name: str, version: str) -> Any:
-        model = models.get(name)
-        if model is None or version not in ("", VERSION):
+    def _find(self, models: GrpcModels, name: str, version: str) -> GrpcModel:
+        model = models.get((name, version))
+        if model is None:
             raise TensorwireError(self._service.unknown_model(name, version), status=404)
         return model
 
@@ -206,9 +223,7 @@ class InferenceService:
             await context.write(result)
             del result  # while the client sends nothing
 
-    async def _infer(
-        self, models: Mapping[str, GrpcModel], message: bytes, context: Any
-    ) -> bytes | Failure:
+    async def _infer(self, models: GrpcModels, message: bytes, context: Any) -> bytes | Failure:
         """Return the response to a request."""
         call = ThreadCall()
         try:
@@ -219,8 +234,7 @@ class InferenceService:
                 text = f"SERVER: Received message larger than max ({len(message)} vs. {limit})"
                 return Failure(text, 413)
             name, version, _ = read_names(message, self._service.limits)
-            model: GrpcModel = self._find(models, name, version)
-            result = model.infer(message, call)
+            result = self._find(models, name, version).infer(message, call)
         except Exception as error:
             return Failure(*describe_failure(error))
         if isinstance(result, bytes):
@@ -297,21 +311,24 @@ class HealthService:
     async def _check(self, message: bytes, context: Any) -> bytes:
         status = self._status(message)
         if status == SERVICE_UNKNOWN:
-            return fail(context, Failure("the service is not known", 404))
-        return status
+            status = Failure("the service is not known", 404)
+        return fail(context, status) if isinstance(status, Failure) else status
 
     async def _watch(self, message: bytes, context: Any) -> None:
         status = self._status(message)
+        if isinstance(status, Failure):
+            fail(context, status)
+            return
         await context.write(status)
         await self.is_ending.wait()
         if status != SERVICE_UNKNOWN:
             await context.write(NOT_SERVING)
 
-    def _status(self, message: bytes) -> bytes:
+    def _status(self, message: bytes) -> bytes | Failure:
         try:
             service = read_message(message, HEALTH_REQUEST)["service"]
-        except TensorwireError:
-            return SERVICE_UNKNOWN
+        except TensorwireError as error:
+            return Failure(str(error), error.status)
         if service not in ("", SERVICE):
             return SERVICE_UNKNOWN
         return NOT_SERVING if self.is_ending.is_set() else SERVING
@@ -329,8 +346,8 @@ def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Mo
 
     Errors have one of these codes: INVALID_ARGUMENT (invalid request), NOT_FOUND (unknown model or
     version), RESOURCE_EXHAUSTED (message too long), UNAVAILABLE (too many requests) and INTERNAL
-    (the model failed). The exception of a model is logged by the logger ``tensorwire.server`` and
-    is not sent to the client.
+    (the model failed). A model chooses another one with ``RequestError``. Any other exception of a
+    model is logged by the logger ``tensorwire.server`` and is not sent to the client.
 
     Parameters
     ----------
@@ -369,14 +386,15 @@ def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Mo
 async def serving(
     service: Service,
     address: str,
+    *,
     certfile: str | None = None,
     keyfile: str | None = None,
     max_rpcs: int | None = None,
 ) -> AsyncIterator[None]:
-    """Serve the models of an application at an address, until the end of the context.
+    """Serve the models of an application at an address, until a signal or the end of the context.
 
-    At the end, requests in progress are finished. Other processes of this user may listen at the
-    same address. Raises OSError if the server cannot listen.
+    Then new calls are refused, and requests in progress are finished. Other processes of this user
+    may listen at the same address. Raises OSError if the server cannot listen.
     """
     server = grpc.aio.server(
         options=[
@@ -397,58 +415,73 @@ async def serving(
     except RuntimeError as error:
         raise OSError(f"gRPC cannot listen at {address}: {error}") from None
     await server.start()
-    try:
-        yield
-    finally:
-        health.is_ending.set()
-        await stop(server, inference, service.receive_timeout)
+    is_ending = health.is_ending
+
+    async def finish() -> None:
+        await is_ending.wait()
+        await finish_calls(server, inference, service.receive_timeout)
+
+    finishing = asyncio.ensure_future(finish())
+
+    def end(number: int) -> None:
+        if number == signal.SIGINT and is_ending.is_set():
+            finishing.cancel()
+        is_ending.set()
+
+    with calling_on_signals(end):
+        try:
+            yield
+        finally:
+            is_ending.set()
+            await asyncio.wait({finishing})
+            await server.stop(None)
 
 
-async def stop(server: Any, inference: InferenceService, timeout: float | None) -> None:
-    """Stop a server after the requests in progress, or at once if SIGINT arrives.
+async def finish_calls(server: Any, inference: InferenceService, timeout: float | None) -> None:
+    """Refuse new calls, and wait for the calls in progress.
 
     Clients that do not send their request, or do not read a response, have ``timeout`` seconds.
     """
-
-    async def finish() -> None:
-        stopping = asyncio.ensure_future(server.stop(_FOREVER))
-        await asyncio.sleep(0)  # from now on, the server accepts no calls
-        await inference.end_streams()
-        while inference.tasks:
-            await asyncio.wait(inference.tasks)
-        await asyncio.wait({stopping}, timeout=timeout)
-        while inference.tasks:  # of requests that have arrived meanwhile
-            await asyncio.wait(inference.tasks)
-
-    finishing = asyncio.ensure_future(finish())
-    with calling_on_interrupt(finishing.cancel):
-        await asyncio.wait({finishing})
-    await server.stop(None)
+    stopping = asyncio.ensure_future(server.stop(_FOREVER))
+    await asyncio.sleep(0)  # from now on, the server accepts no calls
+    await inference.end_streams()
+    while inference.tasks:
+        await asyncio.wait(inference.tasks)
+    await asyncio.wait({stopping}, timeout=timeout)
+    while inference.tasks:  # of requests that have arrived meanwhile
+        await asyncio.wait(inference.tasks)
 
 
 @contextmanager
-def calling_on_interrupt(function: Callable[[], object]) -> Iterator[None]:
-    """Call a function in the event loop if SIGINT arrives, after the handler of the program.
+def calling_on_signals(function: Callable[[int], object]) -> Iterator[None]:
+    """Call a function with the number of each SIGINT or SIGTERM, in the event loop.
 
-    uvicorn does not tell the application that the user has pressed CTRL+C again, and does not stop
-    waiting for it.
+    The handlers of uvicorn are called, too. uvicorn tells the application about the first signal
+    only when all HTTP requests have ended, and does not tell it about a second one.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
-    original = signal.getsignal(signal.SIGINT)
 
     def handle(number: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(function)
+        loop.call_soon_threadsafe(function, number)
+        original = originals[number]
         if callable(original):
             original(number, frame)
 
-    signal.signal(signal.SIGINT, handle)
+    numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
+    originals = {number: signal.getsignal(number) for number in numbers}
+    for number in originals:
+        signal.signal(number, handle)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, original)
+        for number, original in originals.items():
+            # After a second signal, uvicorn does not wait for the application, and has removed the
+            # handlers already.
+            if signal.getsignal(number) is handle:
+                signal.signal(number, original)
 
 
 def credentials(certfile: str, keyfile: str | None) -> Any:

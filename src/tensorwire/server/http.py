@@ -10,7 +10,7 @@ from .._codec.datatypes import UNLIMITED
 from ..http import HEADER_LENGTH
 from .body import decompress
 from .framing import Framing
-from .model import MAX_BODY_NBYTES, MAX_JSON_NBYTES, InvalidInputError, Model
+from .model import MAX_BODY_NBYTES, MAX_JSON_NBYTES, Model, RequestError
 
 Selection = Literal["spec", "triton"]
 HttpMessage = tuple[tw.BodyBuffer, Framing]
@@ -34,7 +34,7 @@ class HttpFormat:
     def decode(self, message: HttpMessage, model: Model) -> tw.InferRequest:
         body, framing = message
         if framing.header_length == 0 and model.raw_input is None:
-            raise InvalidInputError(
+            raise RequestError(
                 f"{HEADER_LENGTH} is 0, which means a raw binary request, but the model does not "
                 "declare exactly one input"
             )

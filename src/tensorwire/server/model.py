@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..errors import (
     format_names,
     format_shape,
     format_subject,
+    format_value,
 )
 from .body import ClientDisconnectedError
 from .workers import ThreadCall, Workers, in_thread
@@ -27,10 +29,12 @@ log = logging.getLogger("tensorwire.server")
 
 Result = tw.InferResponse | Mapping[str, Any]
 # Larger JSON is read and written in a thread, and larger lists are converted there. Larger messages
-# are read in a thread, because their BYTES and BOOL elements are checked one by one. Up to these
-# sizes, this takes up to about 2 ms.
+# are read in a thread, because their BYTES and BOOL elements are checked one by one. Larger gRPC
+# responses are written in a thread, because they are copied. Up to these sizes, this takes up to
+# about 2 ms.
 MAX_JSON_NBYTES = 64 << 10
 MAX_BODY_NBYTES = 2 << 20
+ERROR_STATUSES = frozenset(status for status in HTTPStatus if status >= 400)
 SpecsByName = dict[str, tw.TensorSpec]
 Function = Callable[[tw.InferRequest], Result | Awaitable[Result]]
 
@@ -110,10 +114,45 @@ def _specs_by_name(argument: str, specs: Sequence[tw.TensorSpec], batching: bool
     return by_name
 
 
-class InvalidInputError(tw.TensorwireError):
-    """A valid request does not match the inputs that the model declares."""
+class RequestError(tw.TensorwireError):
+    """A model cannot answer a request, and the client receives the reason.
+
+    A model raises it. It is not logged.
+
+    Parameters
+    ----------
+    text : str
+        The text of the error. If it is empty, it is the phrase of the status.
+    status : int, default 400
+        The HTTP status, 400 to 599. gRPC clients receive the code for it.
+
+    Raises
+    ------
+    TypeError
+        ``text`` is not a str, or ``status`` is not an integer.
+    ValueError
+        ``status`` is not the status of an error.
+
+    Examples
+    --------
+    >>> from tensorwire.server import RequestError
+    >>> def classify(request):
+    ...     image = request["image"]
+    ...     if image.shape[0] < 32:
+    ...         raise RequestError(f"the image has {image.shape[0]} rows: 32 are required", 422)
+    ...     return {"label": 0}
+    """
 
     status = 400
+
+    def __init__(self, text: str, status: int = 400) -> None:
+        check_type("text", text, str, "a str")
+        if status not in ERROR_STATUSES:
+            raise ValueError(f"status must be that of an error, not {format_value(status)}")
+        # gRPC and JSON in UTF-8 cannot contain lone surrogates. In a stream of gRPC, an empty text
+        # would not be an error.
+        sent = text.encode(errors="backslashreplace").decode() or HTTPStatus(status).phrase
+        super().__init__(sent, status=int(status))
 
 
 class InvalidOutputError(tw.TensorwireError):
@@ -157,6 +196,8 @@ class ServedModel(Generic[Received, Encoded]):
     Parameters
     ----------
     name : str
+    version : str or None
+        The version that the requests ask for.
     model : Model
     format : Format
         The messages of the transport.
@@ -165,9 +206,15 @@ class ServedModel(Generic[Received, Encoded]):
     """
 
     def __init__(
-        self, name: str, model: Model, format: Format[Received, Encoded], workers: Workers
+        self,
+        name: str,
+        version: str | None,
+        model: Model,
+        format: Format[Received, Encoded],
+        workers: Workers,
     ) -> None:
         self.name = name
+        self.version = version
         self.model = model
         self.format = format
         self.workers = workers
@@ -262,9 +309,9 @@ class ServedModel(Generic[Received, Encoded]):
         request = self.format.decode(message, self.model)
         if self.model.inputs:
             check_inputs(request.inputs, self.model.inputs)
-        if request.model_name == self.name:
+        if request.model_name == self.name and request.model_version == self.version:
             return request
-        return request.replace(model_name=self.name)
+        return request.replace(model_name=self.name, model_version=self.version)
 
     def _call(self, request: tw.InferRequest) -> Any:
         try:
@@ -324,22 +371,30 @@ class ServedModel(Generic[Received, Encoded]):
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # see _call: objects of the model run code, too
-            # 400: the request asks for an output that does not exist, or that cannot be JSON
-            if isinstance(error, tw.EncodeError) and error.status == 400:
-                raise
+            if isinstance(error, tw.EncodeError):
+                # 400: the request asks for an output that does not exist, or that cannot be JSON
+                if error.status == 400:
+                    raise
+                name = format_subject("model", self.name)
+                error = InvalidOutputError(f"an output of {name} cannot be sent: {error}")
             raise self._model_error(error, request) from None
 
     def _model_error(self, error: BaseException, request: tw.InferRequest) -> tw.TensorwireError:
         """Return the error that the client receives. Log it unless the request is the cause."""
+        if isinstance(error, RequestError):
+            try:
+                return RequestError(str(error), error.status)
+            except Exception as invalid:  # of a subclass with another text or status
+                error = invalid
         if (
             isinstance(error, TensorNotFoundError)
             and error.tensors is request.inputs
             and error.tensor is not None  # a number, for example, is a mistake of the model
             and not self.model.inputs
         ):
-            return InvalidInputError(f"an input is missing: {error}")
+            return RequestError(f"an input is missing: {error}")
         if isinstance(error, tw.TensorwireError) and self._is_about_data(error, request):
-            return InvalidInputError(str(error))
+            return RequestError(str(error))
         if isinstance(error, InvalidOutputError):
             log.error("model %r: %s", self.name, error)
             return error
@@ -439,31 +494,43 @@ def as_tensor(name: str, value: Any, declared: SpecsByName) -> tw.Tensor:
         shape = () if is_scalar else None
         if spec is not None:
             return tw.Tensor(name, items, datatype=spec.datatype, shape=shape)
-        array = np.asarray(items)
+        try:
+            array = np.asarray(items)
+        except ValueError:
+            text = f"the model returned a ragged list for {format_subject('output', name)}"
+            raise InvalidOutputError(text) from None
         # numpy removes trailing NUL bytes of text, so lists of text are not passed as arrays.
         return tw.Tensor(name, array if array.dtype.kind in "biuf" else items, shape=shape)
-    return tw.Tensor(name, value)
+    try:
+        return tw.Tensor(name, value)
+    except TypeError:
+        if hasattr(value, "__array__") or hasattr(value, "__dlpack__"):
+            raise
+        raise InvalidOutputError(
+            f"the model returned {type(value).__name__} for {format_subject('output', name)}, "
+            "which is not an array, a list or a number"
+        ) from None
 
 
 def check_inputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
-    """Raise InvalidInputError unless the inputs are exactly the declared ones, in any order.
+    """Raise RequestError unless the inputs are exactly the declared ones, in any order.
 
     The decoder has already rejected duplicate names.
     """
     for tensor in tensors:
         spec = declared.get(tensor.name)
         if spec is None:
-            raise InvalidInputError(
+            raise RequestError(
                 f"unexpected {format_subject('input', tensor.name)}: the model takes "
                 f"{format_names(list(declared))}"
             )
         if not spec.accepts(tensor):
-            raise InvalidInputError(
+            raise RequestError(
                 f"{format_subject('input', tensor.name)} is {format_mismatch(tensor, spec)}"
             )
     if len(tensors) < len(declared):
         missing = declared.keys() - {tensor.name for tensor in tensors}
-        raise InvalidInputError(f"{format_subject('input', min(missing))} is missing")
+        raise RequestError(f"{format_subject('input', min(missing))} is missing")
 
 
 def check_outputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:

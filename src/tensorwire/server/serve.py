@@ -6,7 +6,7 @@ import inspect
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from importlib import import_module
@@ -40,8 +40,8 @@ class Options(NamedTuple):
     """Time in seconds in which a body must arrive, if the application is created."""
     max_concurrency: int | None = None
     """Maximum number of requests in progress, if the application is created."""
-    grpc: Sequence[Any] | None = None
-    """The arguments of ``grpc.serving`` after the application; None without gRPC."""
+    grpc: Mapping[str, Any] | None = None
+    """The arguments of ``grpc.serving`` except for the application; None without gRPC."""
 
 
 def echo(request: tw.InferRequest) -> tw.InferResponse:
@@ -86,6 +86,8 @@ def run(
             raise InvalidArgumentsError(
                 f"{options.models} was not created by create_app, which --grpc-port requires"
             )
+        if grpc_port == uvicorn_options["port"] != 0 and uvicorn_options.get("uds") is None:
+            raise InvalidArgumentsError(f"--port and --grpc-port must differ: both are {grpc_port}")
         reserved = reserve(uvicorn_options["host"], grpc_port)
         options = options._replace(grpc=grpc_arguments(reserved, uvicorn_options))
     reason = why_not_fast(app) if http == "fast" else "as requested"
@@ -119,7 +121,7 @@ def create() -> Any:
     if options.grpc is not None:
         from .grpc import serving  # noqa: PLC0415 - grpcio is optional
 
-        app.lifespan = partial(serving, app, *options.grpc)
+        app.lifespan = partial(serving, app, **options.grpc)
     return app
 
 
@@ -142,8 +144,12 @@ def reserve(host: str, port: int) -> socket.socket:
             probe.bind(address)
             address = probe.getsockname()  # the port was 0, or the same
         reserved = socket.socket(family, kind)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        reserved.bind(address)
+        try:
+            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            reserved.bind(address)
+        except OSError:
+            reserved.close()
+            raise
     except OSError as error:
         raise InvalidArgumentsError(
             f"--grpc-port: cannot listen at {format_host(host)}:{port}: {error.strerror}"
@@ -151,14 +157,16 @@ def reserve(host: str, port: int) -> socket.socket:
     return reserved
 
 
-def grpc_arguments(reserved: socket.socket, uvicorn_options: Mapping[str, Any]) -> Sequence[Any]:
+def grpc_arguments(
+    reserved: socket.socket, uvicorn_options: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """Return ``Options.grpc``."""
-    return (
-        f"{format_host(uvicorn_options['host'])}:{reserved.getsockname()[1]}",
-        uvicorn_options.get("ssl_certfile"),
-        uvicorn_options.get("ssl_keyfile"),
-        uvicorn_options.get("limit_concurrency"),
-    )
+    return {
+        "address": f"{format_host(uvicorn_options['host'])}:{reserved.getsockname()[1]}",
+        "certfile": uvicorn_options.get("ssl_certfile"),
+        "keyfile": uvicorn_options.get("ssl_keyfile"),
+        "max_rpcs": uvicorn_options.get("limit_concurrency"),
+    }
 
 
 def why_not_fast(app: Any) -> str | None:
@@ -190,7 +198,7 @@ def format_models(app: Any, options: Options) -> str:
     """Return the names of the models; for an application of another kind, its own name."""
     if not isinstance(app, App):
         return str(options.models)
-    return ", ".join(sorted({model.name for _, model in app.routes.values() if model is not None}))
+    return ", ".join(sorted(app.models))
 
 
 def format_addresses(options: Options, uvicorn_options: Mapping[str, Any]) -> str:
@@ -199,7 +207,7 @@ def format_addresses(options: Options, uvicorn_options: Mapping[str, Any]) -> st
         address = f"unix:{uvicorn_options['uds']}"
     else:
         address = f"http{s}://{format_host(uvicorn_options['host'])}:{uvicorn_options['port']}"
-    return address if options.grpc is None else f"{address} and grpc{s}://{options.grpc[0]}"
+    return address if options.grpc is None else f"{address} and grpc{s}://{options.grpc['address']}"
 
 
 def format_host(host: str) -> str:

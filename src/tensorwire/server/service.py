@@ -107,11 +107,10 @@ class Service:
         self.routes: dict[str, Route] = {
             path: (endpoint, None) for path, endpoint in SERVER_ENDPOINTS.items()
         }
-        self.models: dict[str, HttpModel] = {}
+        self.models: dict[str, Model] = {}
         http = HttpFormat(self.max_body, limits, selection)
         for name, model in models.items():
-            served = model if isinstance(model, Model) else Model(model)
-            self._add(ServedModel(name, served, http, self.workers))
+            self._add(name, model if isinstance(model, Model) else Model(model), http)
         # The models by the usual form of the request target, which needs no parsing.
         self.infer_targets: dict[bytes, HttpModel] = {
             quote(path).encode(): model
@@ -119,22 +118,23 @@ class Service:
             if endpoint == "infer" and model is not None
         }
 
-    def _add(self, model: HttpModel) -> None:
-        name = model.name
+    def _add(self, name: str, model: Model, http: HttpFormat) -> None:
         check_type("the name of a model", name, str, "a str")
         if not name or name.startswith("/") or name.endswith("/"):
             raise ValueError(
                 f"a model name must not be empty, or begin or end with /: {format_value(name)}"
             )
-        for version in ("", f"/versions/{VERSION}"):
+        for version in (VERSION, None):
+            served = ServedModel(name, version, model, http, self.workers)
+            prefix = f"/v2/models/{name}" + (f"/versions/{version}" if version else "")
             for suffix, endpoint in MODEL_ENDPOINTS.items():
-                path = f"/v2/models/{name}{version}{suffix}"
+                path = prefix + suffix
                 if path in self.routes:
                     raise ValueError(
                         f"the name of {format_subject('model', name)} makes {format_text(path)} "
                         "ambiguous"
                     )
-                self.routes[path] = endpoint, model
+                self.routes[path] = endpoint, served
         self.models[name] = model
 
     def route(self, method: str, path: str) -> HttpModel | Reply:
@@ -169,7 +169,7 @@ class Service:
         )
 
     @staticmethod
-    def metadata(endpoint: str, model: HttpModel | None) -> dict[str, Any]:
+    def metadata(endpoint: str, model: ServedModel[Any, Any] | None) -> dict[str, Any]:
         """Return the value of a metadata or health endpoint."""
         if model is None:
             if endpoint == "server":

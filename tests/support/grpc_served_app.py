@@ -1,4 +1,4 @@
-"""gRPC servers in a thread, and calls with serialized messages."""
+"""Serve an application over gRPC in a thread, and call it with serialized messages."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class GrpcServer:
-    """A server of an application, and a channel to it."""
+class ServedApp:
+    """An application with its gRPC server, and a channel to it."""
 
     def __init__(self, app: App, loop: asyncio.AbstractEventLoop) -> None:
         self.app, self.loop = app, loop
@@ -90,13 +90,13 @@ def message(model: str = "echo", x: Any = SMALL, **options: Any) -> bytes:
 
 
 @contextmanager
-def grpc_server(app: App, is_uvloop: bool = False) -> Iterator[GrpcServer]:
+def served_app(app: App, is_uvloop: bool = False) -> Iterator[ServedApp]:
     """Serve an application in a thread. At the end, no task may be left."""
-    found: Future[GrpcServer] = Future()
+    found: Future[ServedApp] = Future()
     left: list[Any] = []
 
     async def serve() -> None:
-        server = GrpcServer(app, asyncio.get_running_loop())
+        server = ServedApp(app, asyncio.get_running_loop())
         await server.serve(lambda: found.set_result(server))
         if tasks := asyncio.all_tasks() - {asyncio.current_task()}:  # they have been cancelled
             left.extend((await asyncio.wait(tasks, timeout=2))[1])

@@ -1,4 +1,4 @@
-"""A gRPC server with the codec of this package, for tests of clients."""
+"""gRPC servers for tests of clients: one returns given bytes, the other serves models."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 import tensorwire as tw
-from support.requirements import package
+from support.requirements import optional
 from tensorwire._codec.protobuf_reader import read_message
 from tensorwire._codec.protobuf_writer import write_message
 from tensorwire.grpc import decode_request, encode_response, encode_stream_response
 
-grpc = package("grpc")
+grpc = optional("grpc")
 
 SERVICE = "/inference.GRPCInferenceService/"
 TENSOR = [{1: ("name", str), 2: ("datatype", str), 3: ("shape", [int])}]
@@ -26,14 +26,6 @@ MODEL_METADATA = {
     **{1: ("name", str), 2: ("versions", [str]), 3: ("platform", str)},
     **{4: ("inputs", TENSOR), 5: ("outputs", TENSOR)},
 }
-METHODS = {
-    "ServerReady": "server_ready",
-    "ModelReady": "model_ready",
-    "ServerMetadata": "server_metadata",
-    "ModelMetadata": "model_metadata",
-    "ModelInfer": "model_infer",
-    "ModelStreamInfer": "model_stream_infer",
-}
 READY = {1: ("ready", bool)}
 STREAM_ERROR = {1: ("error_message", str), 2: ("infer_response", [{3: ("id", str)}])}
 X_METADATA = {"name": "x", "datatype": "FP32", "shape": [-1]}
@@ -41,45 +33,106 @@ X_METADATA = {"name": "x", "datatype": "FP32", "shape": [-1]}
 Answer = Callable[[Any, Any], Any] | None
 
 
-class GrpcServer:
-    """Serves the models `echo`, `declared`, `fails`, `slow`, `status`, `repeat` and `loading`.
+class _Server:
+    """A server of grpcio in threads.
 
-    `answers` replaces methods of the service by functions of the message (an iterator of messages
-    for streams) and the context of grpcio, which return serialized messages, or by None, for a
-    server without the method. `calls` has the method and the metadata of each call.
+    `methods` are functions of the message (an iterator of messages for streams) and the context of
+    grpcio, which return serialized messages. The server does not have a method that is None.
+    `calls` has the name and the metadata of each call to another method.
     """
 
     def __init__(
         self,
-        answers: dict[str, Answer] | None = None,
+        methods: dict[str, Answer],
         address: str = "127.0.0.1:0",
         credentials: Any = None,
         max_nbytes: int = -1,
     ) -> None:
-        self.answers = answers or {}
+        self.methods = methods
         self.calls: list[tuple[str, dict[str, str]]] = []
-        self.messages: list[bytes] = []  # of ModelInfer
-        self.n_cancelled = 0
-        self.has_begun = threading.Event()  # a call of `slow` has
-        pool = ThreadPoolExecutor(16)
-        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", max_nbytes)]
-        self.server = grpc.server(pool, options=options)
-        self.server.add_generic_rpc_handlers((Handler(self),))
+        self.threads = ThreadPoolExecutor(16)
+        options = [
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", max_nbytes),
+            ("grpc.max_send_message_length", -1),
+        ]
+        self.server = grpc.server(self.threads, options=options)
+        self.server.add_generic_rpc_handlers((self,))
         if credentials is None:
-            self.port = self.server.add_insecure_port(address)
+            port = self.server.add_insecure_port(address)
         else:
-            self.port = self.server.add_secure_port(address, credentials)
-        self.address = f"127.0.0.1:{self.port}"
+            port = self.server.add_secure_port(address, credentials)
+        self.address = f"127.0.0.1:{port}"
         self.url = f"grpc://{self.address}"
 
-    def __enter__(self) -> GrpcServer:
+    def service(self, details: Any) -> Any:
+        """Return the handler of a call. grpcio calls this method before the message arrives."""
+        name = details.method.removeprefix(SERVICE)
+        if name not in self.methods:
+            return None
+        metadata = {item.key: item.value for item in details.invocation_metadata}
+        self.calls.append((name, metadata))
+        function = self.methods[name]
+        if function is None:
+            return None
+        if name == "ModelStreamInfer":
+            return grpc.stream_stream_rpc_method_handler(function)
+        return grpc.unary_unary_rpc_method_handler(function)
+
+    def __enter__(self) -> Self:
         self.server.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.server.stop(0).wait(5)
+        self.server.stop(0).wait(10)
+        self.threads.shutdown(wait=False)
 
-    # --- the methods of the service ---
+
+class RecordingServer(_Server):
+    """Answers each request of ``ModelInfer``, and each request of a stream, with ``answer``.
+
+    It is a serialized message, or a function of the request and the context. ``requests`` has the
+    requests as they were received, and ``metadata`` the metadata of their calls.
+    """
+
+    def __init__(
+        self, answer: bytes | Callable[[bytes, Any], bytes], credentials: Any = None
+    ) -> None:
+        methods: dict[str, Answer] = {"ModelInfer": self.reply, "ModelStreamInfer": self.stream}
+        super().__init__(methods, credentials=credentials)
+        self.answer = answer
+        self.requests: list[bytes] = []
+        self.metadata: list[dict[str, Any]] = []
+
+    def stream(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        for request in requests:
+            yield self.reply(request, context)
+
+    def reply(self, request: bytes, context: Any) -> bytes:
+        self.requests.append(request)
+        self.metadata.append(dict(context.invocation_metadata()))
+        return self.answer if isinstance(self.answer, bytes) else self.answer(request, context)
+
+
+class ScriptedServer(_Server):
+    """Serves the models `echo`, `declared`, `fails`, `slow`, `status`, `repeat` and `loading`.
+
+    `answers` replaces methods of the service; see `_Server`.
+    """
+
+    def __init__(self, answers: dict[str, Answer] | None = None, **options: Any) -> None:
+        methods: dict[str, Answer] = {
+            "ServerReady": self.server_ready,
+            "ModelReady": self.model_ready,
+            "ServerMetadata": self.server_metadata,
+            "ModelMetadata": self.model_metadata,
+            "ModelInfer": self.model_infer,
+            "ModelStreamInfer": self.model_stream_infer,
+        }
+        super().__init__(methods | (answers or {}), **options)
+        self.messages: list[bytes] = []  # of ModelInfer
+        self.n_cancelled = 0
+        self.has_begun = threading.Event()  # a call of `slow` has
 
     def server_ready(self, message: bytes, context: Any) -> bytes:
         return write_message({"ready": True}, READY)
@@ -144,23 +197,3 @@ class GrpcServer:
                     time.sleep(0.01)
         finally:
             self.n_cancelled += not context.is_active()
-
-
-class Handler(grpc.GenericRpcHandler):  # type: ignore[misc, name-defined]
-    """Calls the methods of a GrpcServer."""
-
-    def __init__(self, server: GrpcServer) -> None:
-        self.server = server
-
-    def service(self, details: Any) -> Any:
-        name = details.method.removeprefix(SERVICE)
-        if name not in METHODS:
-            return None
-        metadata = {item.key: item.value for item in details.invocation_metadata}
-        self.server.calls.append((name, metadata))
-        function: Any = self.server.answers.get(name, getattr(self.server, METHODS[name]))
-        if function is None:
-            return None
-        if name == "ModelStreamInfer":
-            return grpc.stream_stream_rpc_method_handler(function)
-        return grpc.unary_unary_rpc_method_handler(function)
