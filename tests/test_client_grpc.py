@@ -419,7 +419,7 @@ def test_server_that_does_not_respond_with_a_status(connect: Connect, name: str)
         client.infer("m", {"x": X})
 
 
-def test_url_of_the_other_protocol(connect: Connect, server: GrpcServer) -> None:
+def test_url_of_the_other_protocol(connect: Connect, server: ScriptedServer) -> None:
     with connect(f"http://{server.address}", timeout=20) as client:
         for call in (client.server_metadata, lambda: client.infer("m", {"x": np.zeros(1 << 20)})):
             with pytest.raises(ConnectionError, match=r": the server speaks .* use a grpc:// URL$"):

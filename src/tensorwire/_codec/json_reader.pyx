@@ -48,10 +48,8 @@ from .json_scanner cimport (
     ReadCursor,
     Text,
     append_digits,
-    equals,
     is_digit,
     next_character,
-    next_is,
     open_level,
     scan_key,
     scan_number,
@@ -774,60 +772,6 @@ def read_json(bytes text not None, int max_level):
         return value
     finally:
         end_reading(&keys)
-
-
-def find_data(bytes header not None, bytes member not None, int max_level):
-    """Return the JSON text of the `data` of each tensor in a message, as a list of memoryviews.
-
-    `member` is the name of the list of tensors: `inputs` or `outputs`. None stands for a tensor
-    without a list as its `data`. Raises HeaderError.
-    """
-    cdef ReadCursor cursor
-    cdef Keys keys
-    cdef Text key
-    cdef list found = []
-    cdef bint is_first = True
-    cdef object view = memoryview(header)
-    begin_reading(
-        &cursor, &keys, PyBytes_AS_STRING(header), len(header), max_level, len(header))
-    try:
-        open_object(&cursor)
-        while next_member(&cursor, &key, is_first):
-            is_first = False
-            if equals(&key, PyBytes_AS_STRING(member), len(member)) and next_is(&cursor, c"["):
-                open_level_or_raise(&cursor)
-                while next_item(&cursor, not found):
-                    found.append(find_data_of_entry(&cursor, view))
-            else:
-                skip_value_or_raise(&cursor)
-        return found
-    finally:
-        end_reading(&keys)
-
-
-cdef int open_object(ReadCursor* cursor) except -1:
-    """Advance past the opening bracket of an object. Raises HeaderError for another value."""
-    if not next_is(cursor, c"{"):
-        raise_fault(cursor, unexpected(cursor, "an object"))
-    return open_level_or_raise(cursor)
-
-
-cdef object find_data_of_entry(ReadCursor* cursor, view):
-    """Return the text of the `data` of the tensor at the cursor, and advance past the tensor."""
-    cdef Text key
-    cdef Py_ssize_t begin
-    cdef bint is_first = True
-    cdef object found = None
-    open_object(cursor)
-    while next_member(cursor, &key, is_first):
-        is_first = False
-        if equals(&key, b"data", 4) and next_is(cursor, c"["):
-            begin = cursor.position - cursor.start
-            skip_data(cursor)
-            found = view[begin:cursor.position - cursor.start]
-        else:
-            skip_value_or_raise(cursor)
-    return found
 
 
 cdef void begin_reading(
