@@ -34,7 +34,9 @@ OUTPUT = Path(os.environ.get("TENSORWIRE_OUTPUT", ROOT / "output")).resolve()
 TRITON = Path(os.environ.setdefault("TENSORWIRE_TRITON", str(ROOT / ".triton")))
 SCALE = float(os.environ.get("TENSORWIRE_TEST_SCALE", "1"))
 TODAY = datetime.now(UTC).strftime("%Y%m%d")
-LARGE = ("kserve", "mlserver", "ray", "torch")  # their environments: tests/interop/environment.py
+# The environments of programs: tests/interop/environment.py.
+MEASURED = ("kserve", "mlserver", "ray", "torch")
+LARGE = (*MEASURED, "docling", "omle", "triton_clients")
 # Tests of the codec, which need only these packages.
 CODEC_PACKAGES = ["pytest>=8.2", "hypothesis", "ml_dtypes", "msgspec"]
 CODEC_TESTS = [
@@ -337,7 +339,7 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session(name="nightly-tests")
 def nightly_tests(session: nox.Session) -> None:
-    """All tests, also those of KServe, MLServer, Ray and torch."""
+    """All tests, also those of KServe, MLServer, Ray, torch, docling and clients of Triton."""
     environment(session, "dev")
     triton(session)
     debian(session, "valgrind", "valgrind")
@@ -442,5 +444,6 @@ def nightly_soak(session: nox.Session) -> None:
 def nightly_benchmarks(session: nox.Session) -> None:
     """All measurements; run it on a machine that does nothing else."""
     environment(session, "bench")
-    large_environments(session, *LARGE)
-    session.run("python", "-m", "benchmarks", "--results", str(OUTPUT / "benchmarks"))
+    large_environments(session, *MEASURED)
+    session.run("python", "-m", "benchmarks")
+    shutil.copytree(".benchmarks/results", OUTPUT / "benchmarks", dirs_exist_ok=True)

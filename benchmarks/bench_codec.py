@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -17,13 +19,23 @@ from .contenders import (
     HTTP,
     PREPARED,
     Contender,
+    Encoded,
     Found,
     contenders_in,
     joined,
     module,
     response_of,
 )
-from .measure import check_arrays, marked, measure, measuring, read_elements, require_memory
+from .measure import (
+    OURS,
+    check_arrays,
+    marked,
+    measure,
+    measure_turns,
+    measuring,
+    read_elements,
+    require_memory,
+)
 from .workloads import LARGE, QUICK, SIZES, WORKLOADS, floats, message_of, nbytes_of_size
 
 every_contender = pytest.mark.parametrize(
@@ -31,15 +43,22 @@ every_contender = pytest.mark.parametrize(
 )
 every_workload = pytest.mark.parametrize("workload", marked(WORKLOADS, quick=QUICK, large=LARGE))
 every_size = pytest.mark.parametrize("workload", marked(SIZES, quick=QUICK, large=LARGE))
-decode_only_or_read = pytest.mark.parametrize("then", ["", " and read"])
+every_environment = pytest.mark.parametrize(
+    "environment", marked(["ours", *ENVIRONMENTS[:2]], **{name: {name} for name in ENVIRONMENTS})
+)
 
 
 @every_contender
-@decode_only_or_read
 @every_workload
-def test_decode(benchmark: BenchmarkFixture, workload: str, then: str, contender: str) -> None:
-    with measuring(benchmark, f"decode{then}", workload, contender):
-        decode(benchmark, workload, contender, is_read=bool(then))
+def test_decode(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    with measuring(benchmark, "decode", workload, contender):
+        decode(benchmark, workload, contender)
+
+
+@every_environment
+@every_workload
+def test_read(benchmark: BenchmarkFixture, workload: str, environment: str) -> None:
+    decode_and_read(benchmark, "decode and read", workload, environment)
 
 
 @pytest.mark.parametrize("contender", marked(["tensorwire", "tritonclient"]))
@@ -64,15 +83,19 @@ def test_decode_in_one_expression(benchmark: BenchmarkFixture, contender: str) -
 
 
 @every_contender
-@decode_only_or_read
 @every_size
-def test_decode_by_size(
-    benchmark: BenchmarkFixture, workload: str, then: str, contender: str
-) -> None:
-    table, nbytes = f"by size: decode{then}", nbytes_of_size(workload)
-    with measuring(benchmark, table, workload, contender, nbytes=nbytes):
+def test_decode_by_size(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    nbytes = nbytes_of_size(workload)
+    with measuring(benchmark, "by size: decode", workload, contender, nbytes=nbytes):
         require_memory(6 * nbytes)
-        decode(benchmark, workload, contender, is_read=bool(then))
+        decode(benchmark, workload, contender)
+
+
+@every_environment
+@every_size
+def test_read_by_size(benchmark: BenchmarkFixture, workload: str, environment: str) -> None:
+    benchmark.extra_info["nbytes"] = nbytes_of_size(workload)
+    decode_and_read(benchmark, "by size: decode and read", workload, environment)
 
 
 @every_contender
@@ -98,20 +121,52 @@ def test_encode_by_size(benchmark: BenchmarkFixture, workload: str, contender: s
         encode(benchmark, workload, CONTENDERS[contender])
 
 
-def decode(benchmark: BenchmarkFixture, workload: str, contender: str, *, is_read: bool) -> None:
+def decode(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
     codec, message = CONTENDERS[contender], message_of(workload)
     codec.require(message)
-    body, header_length = codec.body_of(message)
-    given = (body, header_length, list(message.arrays))
+    given = (*codec.body_of(message), list(message.arrays))
     check = partial(check_arrays, message=message)
-
-    def decode_and_read(*args: Any) -> Found:
-        found = codec.decode(*args)
-        read_elements(found)
-        return found
-
     with codec.context():
-        measure(benchmark, check, decode_and_read if is_read else codec.decode, *given)
+        measure(benchmark, check, codec.decode, *given)
+
+
+def decode_and_read(
+    benchmark: BenchmarkFixture, table: str, workload: str, environment: str
+) -> None:
+    """Measure all contenders of an environment in turns.
+
+    The time to read many megabytes depends on the pages and caches that the machine has at the
+    moment, more than on the contender.
+    """
+    message = message_of(workload)
+    bodies: dict[str, Encoded] = {}
+
+    @contextmanager
+    def start(contender: str) -> Iterator[Callable[[], Found]]:
+        codec = CONTENDERS[contender]
+        codec.require(message)
+        require_memory(6 * message.nbytes - sum(len(body) for body, _ in bodies.values()))
+        if contender not in bodies:
+            bodies[contender] = codec.body_of(message)
+        given = (*bodies[contender], list(message.arrays))
+
+        def decode_and_read() -> Found:
+            found = codec.decode(*given)
+            read_elements(found)
+            return found
+
+        with codec.context():
+            yield decode_and_read
+
+    chosen = contenders_in("" if environment == "ours" else environment)
+    measure_turns(
+        benchmark,
+        table,
+        workload,
+        {name: partial(start, name) for name in CONTENDERS if name in {OURS, *chosen}},
+        partial(check_arrays, message=message),
+        base_only=environment != "ours",
+    )
 
 
 def encode(benchmark: BenchmarkFixture, workload: str, codec: Contender) -> None:

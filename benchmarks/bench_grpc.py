@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,17 @@ import tensorwire as tw
 import tensorwire.grpc
 
 from .bench_http import ECHOES as HTTP_ECHOES
-from .bench_http import check_echo, datatype_of, model_of
+from .bench_http import (
+    OURS_HTTP,
+    Client,
+    by_our_client,
+    by_tritonclient,
+    check_echo,
+    datatype_of,
+)
 from .bench_memory import peak_of
-from .contenders import TRITON_INTEGRATION, Missing, installed, module
-from .measure import is_same_array, marked, measure, measuring
+from .contenders import TRITON_INTEGRATION, Unsupported, installed, module
+from .measure import is_same_array, marked, measure, measure_turns, measuring
 from .servers import LOOPBACK, Servers
 from .workloads import floats, texts
 
@@ -170,37 +177,13 @@ def main(direction: str, contender: str) -> None:
 
 # --- echoes: each client yields the function that is measured, which returns the echoed array ---
 
-
-@contextmanager
-def by_our_client(port: int, array: Array) -> Iterator[Echo]:
-    model, url = model_of(array), f"grpc://{LOOPBACK}:{port}"
-    with closing(module("tensorwire.client").Client(url)) as client:
-
-        def echo() -> Array:
-            found: Array = client.infer(model, {"INPUT0": array})["OUTPUT0"].as_numpy()
-            return found
-
-        yield echo
-
-
-@contextmanager
-def by_tritonclient(port: int, array: Array) -> Iterator[Echo]:
-    grpc, model = module(TRITON_GRPC), model_of(array)
-    url = f"{LOOPBACK}:{port}"
-    with closing(grpc.InferenceServerClient(url)) as client:
-
-        def echo() -> Array:
-            tensor = grpc.InferInput("INPUT0", list(array.shape), datatype_of(array))
-            tensor.set_data_from_numpy(array)
-            found: Array = client.infer(model, [tensor]).as_numpy("OUTPUT0")
-            return found
-
-        yield echo
+by_our_grpc = partial(by_our_client, scheme="grpc")
+by_triton_grpc = partial(by_tritonclient, api=TRITON_GRPC)
 
 
 @contextmanager
 def by_tritonclient_on_tensorwire(port: int, array: Array) -> Iterator[Echo]:
-    with installed(TRITON_INTEGRATION), by_tritonclient(port, array) as echo:
+    with installed(TRITON_INTEGRATION), by_triton_grpc(port, array) as echo:
         yield echo
 
 
@@ -226,23 +209,18 @@ def by_flight(port: int, array: Array) -> Iterator[Echo]:
         yield echo
 
 
-def by_http(name: str) -> Callable[[int, Array], AbstractContextManager[Echo]]:
-    return HTTP_ECHOES[name][0]
-
-
-Client = Callable[[int, Array], AbstractContextManager[Echo]]
 ECHOES: dict[str, tuple[Client, str]] = {  # the client and the name of the server
-    "tensorwire, tensorwire serve": (by_our_client, "tensorwire serve, gRPC"),
-    "tritonclient, generated classes": (by_tritonclient, "generated classes"),
-    "tritonclient, tensorwire serve": (by_tritonclient, "tensorwire serve, gRPC"),
-    "tritonclient, Triton": (by_tritonclient, "Triton, gRPC"),
+    "tensorwire, tensorwire serve": (by_our_grpc, "tensorwire serve, gRPC"),
+    "tritonclient, generated classes": (by_triton_grpc, "generated classes"),
+    "tritonclient, tensorwire serve": (by_triton_grpc, "tensorwire serve, gRPC"),
+    "tritonclient, Triton": (by_triton_grpc, "Triton, gRPC"),
     "tritonclient on tensorwire, Triton": (by_tritonclient_on_tensorwire, "Triton, gRPC"),
-    "tensorwire, Triton": (by_our_client, "Triton, gRPC"),
-    "tritonclient, KServe": (by_tritonclient, "KServe, gRPC"),
-    "tritonclient, KServe on tensorwire": (by_tritonclient, "KServe on tensorwire, gRPC"),
+    "tensorwire, Triton": (by_our_grpc, "Triton, gRPC"),
+    "tritonclient, KServe": (by_triton_grpc, "KServe, gRPC"),
+    "tritonclient, KServe on tensorwire": (by_triton_grpc, "KServe on tensorwire, gRPC"),
     "Arrow Flight": (by_flight, "Arrow Flight"),
-    "tensorwire over HTTP": (by_http("tensorwire, tensorwire serve"), "tensorwire serve"),
-    "limit (raw sockets)": (by_http("limit (raw sockets)"), "raw sockets"),
+    "tensorwire over HTTP": HTTP_ECHOES[OURS_HTTP],
+    **{name: echo for name, echo in HTTP_ECHOES.items() if name.startswith("limit")},
 }
 ECHOED = ["128 B FP32", "4 KB FP32", "1 MB FP32", "64 MB FP32", "1 GB FP32", "BYTES 200k x 0-40 B"]
 QUICK_ECHOED = {"128 B FP32", "1 MB FP32"}
@@ -250,16 +228,20 @@ QUICK_ECHOED = {"128 B FP32", "1 MB FP32"}
 MAX_NBYTES = {"Triton, gRPC": 64_000_000, "KServe, gRPC": 64_000_000}
 
 
-@pytest.mark.parametrize("contender", ECHOES)
 @pytest.mark.parametrize("workload", marked(ECHOED, quick=QUICK_ECHOED, large={"1 GB FP32"}))
-def test_echo(benchmark: BenchmarkFixture, servers: Servers, workload: str, contender: str) -> None:
-    client, server = ECHOES[contender]
+def test_echo(benchmark: BenchmarkFixture, servers: Servers, workload: str) -> None:
     array = floats(16_000_000) if workload == "64 MB FP32" else ARRAYS[workload]()
-    with measuring(benchmark, "gRPC echo", workload, contender):
-        if array.nbytes > MAX_NBYTES.get(server, array.nbytes):
-            raise Missing(f"not measured above {MAX_NBYTES[server] // 10**6} MB")
-        with client(servers.port(server), array) as echo:
-            measure(benchmark, partial(check_echo, sent=array), echo)
+    contenders = {name: partial(start_echo, servers, name, array) for name in ECHOES}
+    measure_turns(benchmark, "gRPC echo", workload, contenders, partial(check_echo, sent=array))
+
+
+@contextmanager
+def start_echo(servers: Servers, contender: str, array: Array) -> Iterator[Echo]:
+    client, server = ECHOES[contender]
+    if array.nbytes > MAX_NBYTES.get(server, array.nbytes):
+        raise Unsupported(f"not measured above {MAX_NBYTES[server] // 10**6} MB")
+    with client(servers.port(server), array) as echo:
+        yield echo
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
@@ -35,8 +36,8 @@ from .contenders import (
     installed,
     module,
 )
-from .measure import Slow, is_same_array, marked, measure, measuring, noting
-from .servers import LOOPBACK, Server, Servers, receive_into
+from .measure import Slow, is_same_array, marked, measure_turns, noting
+from .servers import LOOPBACK, SOCKETS, Server, Servers, receive_into, send_whole
 from .workloads import floats, texts
 from .wrk import Turn, WrongResponse, options_of, take_turn
 
@@ -57,20 +58,22 @@ def model_of(array: Array) -> str:
 
 
 @contextmanager
-def by_sockets(port: int, array: Array) -> Iterator[Echo]:
-    """Send and receive only the bytes, in reused memory. BYTES are in their wire format."""
+def by_sockets(port: int, array: Array, *, way: str) -> Iterator[Echo]:
+    """Send and receive only the bytes, in memory that is reused and was written before.
+
+    BYTES are in their wire format.
+    """
     is_text = array.dtype.kind == "O"
     wire = np.frombuffer(tw.encode_bytes(array), np.uint8) if is_text else array
-    found = np.empty_like(wire)
-    header = wire.nbytes.to_bytes(8, "little")
-    sent, received = wire.data.cast("B"), found.data.cast("B")
-    with socket.create_connection((LOOPBACK, port), TIMEOUT_SECONDS) as connection:
+    found = np.full_like(wire, 1)
+    header = memoryview(wire.nbytes.to_bytes(8, "little"))
+    sent, received = [header, wire.data.cast("B")], found.data.cast("B")
+    with socket.create_connection((LOOPBACK, port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
         def echo() -> Array:
-            connection.sendall(header)
-            connection.sendall(sent)
-            receive_into(connection, received)
+            send_whole(connection, sent)
+            receive_into(connection, received, way)
             return found
 
         yield echo
@@ -101,8 +104,8 @@ def by_http_client(port: int, array: Array) -> Iterator[Echo]:
 
 
 @contextmanager
-def by_our_client(port: int, array: Array) -> Iterator[Echo]:
-    model, url = model_of(array), f"http://{LOOPBACK}:{port}"
+def by_our_client(port: int, array: Array, *, scheme: str = "http") -> Iterator[Echo]:
+    model, url = model_of(array), f"{scheme}://{LOOPBACK}:{port}"
     with closing(module("tensorwire.client").Client(url)) as client:
 
         def echo() -> Array:
@@ -131,13 +134,12 @@ def by_our_async_client(port: int, array: Array) -> Iterator[Echo]:
 
 
 @contextmanager
-def by_tritonclient(port: int, array: Array) -> Iterator[Echo]:
-    http, model = module(HTTP), model_of(array)
-    url = f"{LOOPBACK}:{port}"
-    with closing(http.InferenceServerClient(url, network_timeout=TIMEOUT_SECONDS)) as client:
+def by_tritonclient(port: int, array: Array, *, api: str = HTTP) -> Iterator[Echo]:
+    triton, model = module(api), model_of(array)
+    with closing(triton.InferenceServerClient(f"{LOOPBACK}:{port}")) as client:
 
         def echo() -> Array:
-            tensor = http.InferInput("INPUT0", list(array.shape), datatype_of(array))
+            tensor = triton.InferInput("INPUT0", list(array.shape), datatype_of(array))
             tensor.set_data_from_numpy(array)
             found: Array = client.infer(model, [tensor]).as_numpy("OUTPUT0")
             return found
@@ -193,8 +195,9 @@ ECHOES: dict[str, tuple[Client, str]] = {  # the client and the name of the serv
     "tensorwire, KServe on tensorwire": (by_our_client, "KServe on tensorwire"),
     "kserve, KServe": (by_kserve, "KServe"),
     "kserve on tensorwire, KServe on tensorwire": (by_kserve_on_tensorwire, "KServe on tensorwire"),
-    "limit (raw sockets)": (by_sockets, "raw sockets"),
+    **{f"limit ({way})": (partial(by_sockets, way=way), way) for way in SOCKETS},
 }
+OURS_HTTP = "tensorwire, tensorwire serve"
 KSERVE_CLIENTS = {name for name in ECHOES if name.startswith("kserve")}
 ARRAYS: dict[str, Callable[[], Array]] = {
     "128 B FP32": lambda: floats(32),
@@ -208,15 +211,34 @@ QUICK_ARRAYS = {"128 B FP32", "16 MB FP32", "BYTES 200k x 0-40 B"}
 KSERVE_MAX_NBYTES = 16_000_000
 
 
-@pytest.mark.parametrize("contender", marked(ECHOES, kserve=KSERVE_CLIENTS))
 @pytest.mark.parametrize("workload", marked(ARRAYS, quick=QUICK_ARRAYS, large={"16 MB FP32"}))
-def test_echo(benchmark: BenchmarkFixture, servers: Servers, workload: str, contender: str) -> None:
-    array, (client, server) = ARRAYS[workload](), ECHOES[contender]
-    with measuring(benchmark, "HTTP echo", workload, contender):
-        if server == "KServe" or contender in KSERVE_CLIENTS:
-            require_kserve_size(array.nbytes)
-        with client(servers.port(server), array) as echo:
-            measure(benchmark, lambda found: check_echo(found, array), echo)
+@pytest.mark.parametrize("clients", marked(["ours", "kserve"], kserve={"kserve"}))
+def test_echo(benchmark: BenchmarkFixture, servers: Servers, workload: str, clients: str) -> None:
+    """Measure all clients that one environment has in turns: those of KServe, or the others."""
+    array = ARRAYS[workload]()
+    chosen = KSERVE_CLIENTS if clients == "kserve" else set(ECHOES) - KSERVE_CLIENTS
+    contenders = {
+        name: partial(start_echo, servers, name, array)
+        for name in ECHOES  # the first one is ours
+        if name in chosen | {OURS_HTTP}
+    }
+    measure_turns(
+        benchmark,
+        "HTTP echo",
+        workload,
+        contenders,
+        partial(check_echo, sent=array),
+        base_only=clients == "kserve",
+    )
+
+
+@contextmanager
+def start_echo(servers: Servers, contender: str, array: Array) -> Iterator[Echo]:
+    client, server = ECHOES[contender]
+    if server == "KServe" or contender in KSERVE_CLIENTS:
+        require_kserve_size(array.nbytes)
+    with client(servers.port(server), array) as echo:
+        yield echo
 
 
 def require_kserve_size(nbytes: int) -> None:

@@ -10,8 +10,8 @@ import atexit
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache, partial
@@ -29,7 +29,7 @@ from tensorwire.client import Client
 from tensorwire.grpc_messages import SERVICE
 
 from .contenders import ENVIRONMENTS, installed, module, triton_decode, triton_encode, triton_inputs
-from .measure import OURS, measure, measure_pairs, measuring
+from .measure import OURS, measure, measure_pairs, measure_turns, measuring
 from .report import ALONE, ON_TENSORWIRE, SMALL
 from .servers import LOOPBACK, SERVERS, free_port
 from .workloads import Message, Part, floats, numbered_texts, objects, one, texts
@@ -45,9 +45,9 @@ class Case:
     integration is installed. Its result is the same. ``finish`` is called with the result of
     ``prepare`` after the measurement.
 
-    ``in_turns`` is for short calls over a network, whose time depends on the scheduler more than on
-    the integration: both contenders are then measured in one benchmark, on the same server and
-    connection. ``run_on_tensorwire`` is not used.
+    ``in_turns`` is for calls over a network, whose time depends on the scheduler more than on the
+    integration: both contenders are then measured in one benchmark, on the same server and
+    connection.
     """
 
     prepare: Callable[[], Any]
@@ -185,7 +185,6 @@ WHOLE_CALLS = {
     "4 MB FP32": 1 << 20,
     "64 MB FP32": 16_000_000,
 }
-IN_TURNS = {"1 FP32", "128 B FP32", "4 KB FP32", "50 x 32 FP32", "64 KB FP32"}  # of whole calls
 SHORT, LONG = "300k x 0-40 B", "100k x 100-300 B"
 TRITONCLIENT = {
     f"serialize {SHORT}": Case(lambda: texts(300_000, 0, 40), serialize),
@@ -220,13 +219,13 @@ for size, n in WHOLE_CALLS.items():
         lambda n=n: triton_client(floats(n)),  # type: ignore[misc]
         infer_by_http,
         finish=close_http,
-        in_turns=size in IN_TURNS,
+        in_turns=True,
     )
     TRITONCLIENT[f"aio infer {size}"] = Case(
         lambda n=n: triton_aio_client(floats(n)),  # type: ignore[misc]
         infer_by_aio,
         finish=close_aio,
-        in_turns=size in IN_TURNS,
+        in_turns=True,
     )
 
 
@@ -295,8 +294,8 @@ def set_data(input_and_array: tuple[Any, Any]) -> Any:
     return list(tensor.shape())
 
 
-def triton_parts(arrays: list[Any], *, is_binary: bool = True) -> list[Part]:
-    return [(f"x{i}", array, "FP32", [array.size], is_binary) for i, array in enumerate(arrays)]
+def triton_parts(arrays: list[Any]) -> list[Part]:
+    return [(f"x{i}", array, "FP32", [array.size], True) for i, array in enumerate(arrays)]
 
 
 def triton_grpc_result(array: Any) -> Any:
@@ -353,12 +352,6 @@ TRITONCLIENT_SMALL: Mapping[str, Case] = {
         lambda tensor: tensor._get_binary_data(),
     ),
     **small_cases(
-        "_get_inference_request",
-        SMALL_LISTS,
-        lambda arrays: triton_inputs(triton_parts(arrays)),
-        triton_encode,
-    ),
-    **small_cases(
         "InferResult.__init__",
         SMALL_LISTS,
         lambda arrays: TritonReply(*triton_response(*arrays)),
@@ -375,12 +368,6 @@ TRITONCLIENT_SMALL: Mapping[str, Case] = {
     ),
     **small_cases(
         "whole response", SMALL_RESPONSES, lambda arrays: triton_response(*arrays), triton_result
-    ),
-    **small_cases(
-        "whole request in JSON",
-        SMALL_JSON,
-        lambda arrays: triton_parts(arrays, is_binary=False),
-        lambda parts: triton_encode(triton_inputs(parts)),
     ),
     **small_cases(
         "whole response in JSON",
@@ -590,7 +577,7 @@ KSERVE: dict[str, Case] = {
     f"REST request, binary, {name}": Case(
         lambda make=make: clients_of_kserve(make()),  # type: ignore[misc]
         binary_answer,
-        in_turns=name in IN_TURNS,
+        in_turns=True,
     )
     for name, make in KSERVE_ARRAYS.items()
 }
@@ -598,7 +585,7 @@ KSERVE |= {
     f"REST request, JSON, {name}": Case(
         lambda make=make: kserve_post(make()),  # type: ignore[misc]
         post_to_kserve,
-        in_turns=name in IN_TURNS,
+        in_turns=True,
     )
     for name, make in KSERVE_JSON_INPUTS.items()
 }
@@ -716,18 +703,20 @@ def post_to_mlserver(sent: tuple[bytes, Any, str]) -> memoryview:
 WORDS = "BYTES 100k x 16 B"
 MLSERVER = {
     f"REST echo, JSON or binary, {size} FP32": Case(
-        partial(clients_and_numbers, n_elements), infer_json, infer_binary
+        partial(clients_and_numbers, n_elements), infer_json, infer_binary, in_turns=True
     )
     for size, n_elements in {"1 MB": 250_000, "4 MB": 1 << 20}.items()
 }
 MLSERVER |= {
-    f"REST echo, JSON, {NUMBERS}": Case(partial(clients_and_numbers, 1 << 20), infer_json),
+    f"REST echo, JSON, {NUMBERS}": Case(
+        partial(clients_and_numbers, 1 << 20), infer_json, in_turns=True
+    ),
 }
 MLSERVER |= {
     f"REST request, JSON, {name}": Case(
         lambda make=make: mlserver_post(make()),  # type: ignore[misc]
         post_to_mlserver,
-        in_turns=name in IN_TURNS,
+        in_turns=True,
     )
     for name, make in JSON_INPUTS.items()
 }
@@ -1017,16 +1006,28 @@ def test_integration(
         def check(found: object) -> None:
             assert is_same(found, expected)
 
-        if measured == ALONE:
-            measure(benchmark, check, case.run, argument)
+        starts = {
+            on_tensorwire: partial(
+                start,
+                case.run_on_tensorwire or case.run,
+                argument,
+                f"tensorwire.integrations.{package}",
+            ),
+            package: partial(start, case.run, argument),
+        }
+        if measured == BOTH:
+            measure_turns(benchmark, table, workload, starts, check)
             return
-        with installed(f"tensorwire.integrations.{package}"):
-            if measured == ON_TENSORWIRE:
-                measure(benchmark, check, case.run_on_tensorwire or case.run, argument)
-                return
-            check(case.run(argument))
-            names = (on_tensorwire, package)
-            measure_in_turns(benchmark, package, case, argument, names, HTTP_ROUND_SECONDS)
+        with starts[contender]() as function:
+            measure(benchmark, check, function)
+
+
+@contextmanager
+def start(
+    run: Callable[[Any], Any], argument: Any, *integrations: str
+) -> Iterator[Callable[[], Any]]:
+    with installed(*integrations):
+        yield partial(run, argument)
 
 
 @pytest.mark.parametrize(("package", "workload"), SMALL_CASES)
@@ -1037,19 +1038,10 @@ def test_small_messages(benchmark: BenchmarkFixture, package: str, workload: str
         expected = case.run(argument)
         with installed(f"tensorwire.integrations.{package}"):
             assert is_same(case.run(argument), expected)
-            names = (ON_TENSORWIRE, ALONE)
-            round_seconds = HTTP_ROUND_SECONDS if case.in_turns else ROUND_SECONDS
-            measure_in_turns(benchmark, package, case, argument, names, round_seconds)
+            measure_in_turns(benchmark, package, case, argument)
 
 
-def measure_in_turns(
-    benchmark: BenchmarkFixture,
-    package: str,
-    case: Case,
-    argument: Any,
-    contenders: tuple[str, str],
-    round_seconds: float,
-) -> None:
+def measure_in_turns(benchmark: BenchmarkFixture, package: str, case: Case, argument: Any) -> None:
     """Measure a case with and without the integration, which are the two contenders."""
     if benchmark.disabled:
         benchmark(lambda: None)
@@ -1059,8 +1051,8 @@ def measure_in_turns(
     def switch(with_tensorwire: bool) -> None:
         (integration.install if with_tensorwire else integration.uninstall)()
 
+    round_seconds = HTTP_ROUND_SECONDS if case.in_turns else ROUND_SECONDS
     alone, on_tensorwire = benchmark.pedantic(  # type: ignore[no-untyped-call]
         measure_pairs, (case.run, argument, switch, round_seconds)
     )
-    rows = dict(zip(contenders, (on_tensorwire, alone), strict=True))
-    benchmark.extra_info.update(contenders=rows)
+    benchmark.extra_info.update(contenders={ON_TENSORWIRE: on_tensorwire, ALONE: alone})

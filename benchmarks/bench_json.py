@@ -33,15 +33,27 @@ from .contenders import (
     triton_decode,
     triton_inputs,
 )
-from .measure import OURS, check_arrays, is_same_array, marked, measure, measuring
+from .measure import (
+    OURS,
+    as_bytes,
+    check_arrays,
+    is_same_array,
+    marked,
+    measure,
+    measure_with_new,
+    measuring,
+)
 from .workloads import (
     DTYPES,
     JSON_DATATYPES,
+    VOCABULARIES,
     Envelope,
     Message,
     header_message,
     json_elements,
     json_response,
+    objects,
+    strings,
 )
 
 Array = NDArray[Any]
@@ -144,6 +156,80 @@ def test_write_tensor(benchmark: BenchmarkFixture, workload: str, contender: str
             assert is_same_array(tw.decode_response(bytes(found))["x"].as_numpy(), array)
 
         measure(benchmark, check, tensor_writer(contender, array, datatype))
+
+
+# --- strings ---
+
+SIZES = {"8 B": (8, 100_000), "40 B": (40, 100_000), "2 KB": (2048, 10_000)}
+STRINGS = {
+    f"{count // 1000}K x {size}, {kind}": (kind, nbytes, count)
+    for size, (nbytes, count) in SIZES.items()
+    for kind in VOCABULARIES
+}
+QUICK_STRINGS = {"100K x 40 B, ASCII", "100K x 40 B, Chinese"}
+every_string = pytest.mark.parametrize("workload", marked(STRINGS, quick=QUICK_STRINGS))
+# What tensorwire reads strings to, other than a BytesArray, and writes strings from, other than a
+# list of str.
+TO_STR = f"{OURS}, as_strings()"
+FROM_BYTES, FROM_BYTES_ARRAY = f"{OURS}, bytes", f"{OURS}, BytesArray"
+
+
+def string_reader(contender: str) -> Callable[[bytes], Any]:
+    """Return a function that converts the text of a response to a BytesArray or an object array."""
+    if contender == OURS:
+        return lambda text: tw.decode_response(text)["x"].elements
+    if contender == TO_STR:
+        return lambda text: tw.decode_response(text)["x"].as_strings()
+    return tensor_reader(contender, np.dtype(object))
+
+
+def string_writer(contender: str, n: int) -> Callable[[Any], Any]:
+    """Return a function that converts strings to the text of a response."""
+    if contender.startswith(OURS):
+        return lambda data: tw.encode_response(
+            tw.InferResponse([tw.Tensor("x", data, binary=False)], model_name="m")
+        )
+    dumps = LIBRARIES[contender]().dumps
+
+    def write(data: list[str]) -> bytes:
+        entry = {"name": "x", "datatype": "BYTES", "shape": [n], "data": data}
+        return dumps({"model_name": "m", "outputs": [entry]})
+
+    return write
+
+
+@pytest.mark.parametrize("contender", [OURS, TO_STR, *LIBRARIES])
+@every_string
+def test_read_strings(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    with measuring(benchmark, "read JSON strings", workload, contender):
+        read, texts = string_reader(contender), strings(*STRINGS[workload])
+        text = json_response(objects(texts), "BYTES")
+
+        def check(found: Any) -> None:
+            assert as_bytes(np.asarray(found)) == as_bytes(objects(texts))
+
+        measure(benchmark, check, read, text)
+
+
+@pytest.mark.parametrize("contender", [OURS, FROM_BYTES, FROM_BYTES_ARRAY, *LIBRARIES])
+@every_string
+def test_write_strings(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    """Write new objects in each round, as a server does: a `str` may store its UTF-8."""
+    with measuring(benchmark, "write JSON strings", workload, contender):
+        texts = strings(*STRINGS[workload])
+        elements = [text.encode() for text in texts]
+
+        def make() -> Any:
+            if contender == FROM_BYTES:
+                return objects([bytes(bytearray(element)) for element in elements])
+            if contender == FROM_BYTES_ARRAY:
+                return tw.decode_bytes(tw.encode_bytes(elements))
+            return [element.decode() for element in elements]
+
+        def check(found: Any) -> None:
+            assert json.loads(bytes(found))["outputs"][0]["data"] == texts
+
+        measure_with_new(benchmark, check, string_writer(contender, len(texts)), make)
 
 
 # --- small headers ---

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from statistics import median, quantiles
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from .contenders import Missing, Unsupported
+from .contenders import Missing, Unchanged, Unsupported
 from .workloads import Message
 
 OURS = "tensorwire"
@@ -22,8 +24,10 @@ OURS = "tensorwire"
 # The cells that were not measured: table, workload, contender, kind and text of the reason.
 # `conftest.py` adds them to the JSON that pytest-benchmark writes.
 NOTES: list[dict[str, str]] = []
+MISSING = "not installed"
 KINDS = {
-    Missing: "not installed",
+    Missing: MISSING,
+    Unchanged: "unchanged",
     Unsupported: "unsupported",
     AssertionError: "wrong result",
 }
@@ -115,6 +119,21 @@ def measure(
         benchmark(function, *args)
 
 
+def measure_with_new(
+    benchmark: BenchmarkFixture,
+    check: Callable[[Any], None],
+    function: Callable[[Any], Any],
+    make: Callable[[], Any],
+) -> None:
+    """Check and measure ``function(make())``, where each round has an argument of its own.
+
+    The time to make it does not count.
+    """
+    check(function(make()))
+    rounds = 3 if benchmark.disabled else 10 * Slow.rounds
+    benchmark.pedantic(function, setup=lambda: ((make(),), {}), rounds=rounds)  # type: ignore[no-untyped-call]
+
+
 class Pairs:
     """The setting for `measure_pairs`, which `conftest.py` derives from pytest-benchmark's options.
 
@@ -154,6 +173,82 @@ def measure_pairs(
     return first, second
 
 
+@dataclass
+class Turns:
+    """The turns of one contender: how many there are, their calls, and the times of a call."""
+
+    n_turns: int
+    n_calls: int
+    seconds: list[float] = field(default_factory=list)
+
+    # The settings for a call that is not slow, which `conftest.py` derives from the options.
+    max_turns: ClassVar[int] = 15
+    turn_seconds: ClassVar[float] = 0.01
+
+    @classmethod
+    def of(cls, seconds: float) -> Turns:
+        """Plan the turns for a call that takes this time."""
+        if seconds > Slow.long_seconds:
+            return cls(1, 1)
+        if seconds > Slow.seconds:
+            return cls(Slow.rounds, 1)
+        return cls(cls.max_turns, max(1, round(cls.turn_seconds / seconds)))
+
+
+def measure_turns(
+    benchmark: BenchmarkFixture,
+    table: str,
+    workload: str,
+    contenders: Mapping[str, Callable[[], AbstractContextManager[Callable[[], Any]]]],
+    check: Callable[[Any], None],
+    *,
+    base_only: bool = False,
+) -> None:
+    """Measure all contenders of a row in turns, so that changes of the machine affect all of them.
+
+    A contender yields the function that is measured. What it needs exists only during its turn: a
+    connection, for example, or the replaced functions of a package. The ``relative_time`` of a row
+    is the median of the ratios to the first contender in the same round. With ``base_only``, the
+    first one has no row, because another environment measures it.
+    """
+    running: dict[str, Turns] = {}
+    for name, start in contenders.items():
+        with noting(benchmark, table, workload, name), start() as function:
+            check(function())
+            running[name] = Turns.of(seconds_of(lambda _: function(), None, 1))
+    if not running:
+        pytest.skip(f"{NOTES[-1]['kind']}: {NOTES[-1]['text']}")
+    if benchmark.disabled:
+        benchmark(lambda: None)
+        return
+
+    def take_turns() -> None:
+        for i in range(max(turns.n_turns for turns in running.values())):
+            # The caches have what the last contender has read, which should not always be the same.
+            for name in Random(i).sample(list(running), len(running)):
+                if i < running[name].n_turns:
+                    take_turn(name, running[name])
+
+    def take_turn(name: str, turns: Turns) -> None:
+        del running[name]  # a contender that fails has no other turn
+        with noting(benchmark, table, workload, name), contenders[name]() as function:
+            seconds_of(lambda _: function(), None, 1 + turns.n_calls // 2)  # slower than others
+            seconds = seconds_of(lambda _: function(), None, turns.n_calls)
+            turns.seconds.append(seconds / turns.n_calls)
+            running[name] = turns
+
+    benchmark.pedantic(take_turns)  # type: ignore[no-untyped-call]
+    base = running.get(next(iter(contenders)))
+    rows = {}
+    for name in list(contenders)[base_only:]:
+        if name in running:
+            rows[name] = summary(running[name].seconds)
+            if base is not None:
+                pairs = zip(running[name].seconds, base.seconds, strict=False)
+                rows[name]["relative_time"] = median(a / b for a, b in pairs)
+    benchmark.extra_info.update(table=table, workload=workload, contenders=rows)
+
+
 def calls_per_round(function: Callable[..., Any], argument: Any, round_seconds: float) -> int:
     """Return a number of calls that take at least half of ``round_seconds``."""
     n_calls = 1
@@ -171,7 +266,7 @@ def seconds_of(function: Callable[..., Any], argument: Any, n_calls: int) -> flo
 
 
 def summary(seconds: list[float]) -> dict[str, float]:
-    quarters = quantiles(seconds, n=4)
+    quarters = quantiles(seconds, n=4, method="inclusive") if len(seconds) > 1 else [0.0] * 3
     return {"median": median(seconds), "iqr": quarters[2] - quarters[0], "rounds": len(seconds)}
 
 

@@ -1,7 +1,6 @@
 """The servers of the benchmarks and of the interop tests, each in separate processes.
 
 ``Servers`` starts them by name, on free ports of the loopback interface, and stops them at the end.
-``python -m benchmarks.servers sockets PORT`` runs a server with plain sockets, and
 ``python -m benchmarks.servers kserve plain|installed PORT`` runs KServe, alone or with tensorwire;
 there are others.
 """
@@ -42,6 +41,7 @@ __all__ = [
     "free_port",
     "interpreter",
     "receive_into",
+    "send_whole",
 ]
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -57,24 +57,18 @@ TOOLS = ROOT / ".benchmarks" / f"tools-{sys.version_info.major}.{sys.version_inf
 REQUIREMENTS = ["msgspec", "pytest", "pytest-benchmark"]
 
 
-def interpreter(environment: str, *, create: bool = False) -> list[str]:
+def interpreter(environment: str) -> list[str]:
     """Return the command that starts Python in this environment; "" means the running one.
 
-    It imports the tensorwire that this process imports. Raises Missing if the environment does not
-    exist, or with ``create`` if it cannot be created.
+    It imports the tensorwire that this process imports. Raises Missing without the environment.
     """
     if not environment:
         return [sys.executable]
     setup = interop("environment")
     folder = setup.folder_of(environment)
     if setup.read_marker(folder) is None:
-        if not create:
-            script = Path(setup.__file__).relative_to(ROOT)
-            raise Missing(f"it has no environment (`python {script} {environment}` creates it)")
-        try:
-            setup.set_up(environment, folder)
-        except (setup.SetupError, OSError) as error:
-            raise Missing(f"its environment cannot be created: {error}") from None
+        script = Path(setup.__file__).relative_to(ROOT)
+        raise Missing(f"it has no environment (`python {script} {environment}` creates it)")
     install_tools()
     path = os.pathsep.join(map(str, (ROOT, ROOT / "tests", TOOLS)))
     return ["env", f"PYTHONPATH={path}", str(setup.interpreter(folder))]
@@ -154,10 +148,19 @@ class BareApp:
 bare = BareApp()
 
 
-def serve_sockets(port: int) -> None:
+# Ways to receive with plain sockets: the greatest number of bytes of a call, and its flags. Which
+# one is the fastest depends on the size of the body and on the machine.
+SOCKETS = {
+    "raw sockets": (1 << 30, 0),
+    "raw sockets, 256 KB": (1 << 18, 0),
+    "raw sockets, 1 MB, MSG_WAITALL": (1 << 20, socket.MSG_WAITALL),
+}
+
+
+def serve_sockets(way: str, port: int) -> None:
     """Echo bodies that follow a length of 8 bytes, one connection after another.
 
-    The memory is reused.
+    The memory is reused, and was written before.
     """
     memory = memoryview(bytearray())
     with socket.create_server((LOOPBACK, port)) as listener:
@@ -168,15 +171,22 @@ def serve_sockets(port: int) -> None:
                 while prefix := stream.read(8):
                     nbytes = int.from_bytes(prefix, "little")
                     if nbytes > len(memory):
-                        memory = memoryview(bytearray(nbytes))
-                    receive_into(connection, memory[:nbytes])
-                    connection.sendall(memory[:nbytes])
+                        memory = memoryview(bytearray(b"\1") * nbytes)
+                    receive_into(connection, memory[:nbytes], way)
+                    send_whole(connection, [memory[:nbytes]])
 
 
-def receive_into(connection: socket.socket, memory: memoryview) -> None:
+def send_whole(connection: socket.socket, buffers: list[memoryview]) -> None:
+    """Send with one call. The kernel sends all bytes, because the socket has no timeout."""
+    nbytes = connection.sendmsg(buffers)
+    assert nbytes == sum(buffer.nbytes for buffer in buffers)
+
+
+def receive_into(connection: socket.socket, memory: memoryview, way: str) -> None:
     """Receive as many bytes as the memory has."""
+    max_nbytes, flags = SOCKETS[way]
     while memory:
-        n = connection.recv_into(memory)
+        n = connection.recv_into(memory[:max_nbytes], 0, flags)
         if n == 0:
             raise ConnectionError("the connection was closed too early")
         memory = memory[n:]
@@ -344,11 +354,11 @@ def kserve_command(mode: str, port: int) -> list[str]:
     return [*python, "-m", "benchmarks.servers", "kserve", mode, str(port)]
 
 
-def own_command(program: str, package: str, port: int) -> list[str]:
-    """Return the command that runs a server of this module."""
+def own_command(package: str, program: str, *modes: str | int) -> list[str]:
+    """Return the command that runs a server of this module. The last mode is the port."""
     if find_spec(package) is None:
         raise Missing(f"{package} is not installed")
-    return [sys.executable, "-m", "benchmarks.servers", program, str(port)]
+    return [sys.executable, "-m", "benchmarks.servers", program, *map(str, modes)]
 
 
 @contextmanager
@@ -428,11 +438,14 @@ def serving(program: str, name: str) -> AbstractContextManager[Server]:
 
 
 SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
-    "raw sockets": partial(running, partial(own_command, "sockets", "socket"), accepts),
+    **{
+        way: partial(running, partial(own_command, "socket", "sockets", way), accepts)
+        for way in SOCKETS
+    },
     "generated classes": partial(
-        running, partial(own_command, "generated", "tritonclient"), accepts
+        running, partial(own_command, "tritonclient", "generated"), accepts
     ),
-    "Arrow Flight": partial(running, partial(own_command, "flight", "pyarrow"), accepts),
+    "Arrow Flight": partial(running, partial(own_command, "pyarrow", "flight"), accepts),
     "tensorwire serve, gRPC": partial(running, grpc_command, accepts),
     "KServe, gRPC": partial(running, partial(kserve_command, "plain gRPC"), accepts),
     "KServe on tensorwire, gRPC": partial(

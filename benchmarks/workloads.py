@@ -70,7 +70,7 @@ def objects(elements: list[Any]) -> NDArray[np.object_]:
 # --- messages ---
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Message:
     """Arrays by name, and the names of those that are sent as JSON."""
 
@@ -192,14 +192,44 @@ def json_elements(datatype: str, n: int) -> Array:
     return rng.integers(limits.min, limits.max, n, dtype, endpoint=True)
 
 
-def json_response(array: Array, datatype: str) -> bytes:
-    """Return a response whose only tensor is JSON."""
+def json_response(array: Array, datatype: str, *, ensure_ascii: bool = False) -> bytes:
+    """Return a response whose only tensor is JSON; non-ASCII is escaped if ``ensure_ascii``."""
     values = array.tolist()
     if datatype == "FP32":  # servers write the shortest text that reads back as this float
         values = [float(str(value)) for value in array]
     entry = {"name": "x", "datatype": datatype, "shape": [len(array)], "data": values}
     header = {"model_name": "m", "outputs": [entry]}
-    return json.dumps(header, separators=(",", ":")).encode()
+    return json.dumps(header, separators=(",", ":"), ensure_ascii=ensure_ascii).encode()
+
+
+# --- JSON strings ---
+
+# Words, and what is between them. The characters take 1 byte of UTF-8; 1 and few 2; 3; 4 and 1; 1,
+# and some of them are escaped.
+VOCABULARIES = {
+    "ASCII": ("the quick brown fox jumps over a lazy dog while it rains in the city", " "),
+    "German": ("Füchse springen über den trägen Hund und schlafen danach größtenteils", " "),
+    "Chinese": ("今天 天气 很好 我们 一起 去 公园 散步 然后 回家 做饭", "\N{FULLWIDTH COMMA}"),
+    "emoji": ("🙂 👍 🎉 🚀 nice work 🦊 party 🌧 sun", " "),
+    "escapes": ('she said "hello" to all and left without another word.\n\n', " "),
+}
+
+
+def strings(kind: str, mean_nbytes: int, n: int) -> list[str]:
+    """Return ``n`` strings of words, whose lengths in UTF-8 vary around their mean.
+
+    The lengths are distributed uniformly, from half to one and a half times the mean.
+    """
+    rng = np.random.default_rng(7)
+    sentence, separator = VOCABULARIES[kind]
+    words = sentence.split(" ")
+    pool = separator.join(words[i] for i in rng.integers(0, len(words), 20_000))
+    length = mean_nbytes * len(pool) / len(pool.encode())
+    low = max(1, round(length / 2))
+    lengths = rng.integers(low, max(low, round(1.5 * length)), n, endpoint=True)
+    begins = rng.integers(0, len(pool) - 2 * round(length), n)
+    ranges = zip(begins.tolist(), lengths.tolist(), strict=True)
+    return [pool[begin : begin + length] for begin, length in ranges]
 
 
 # --- headers ---

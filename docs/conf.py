@@ -26,6 +26,8 @@ version = release = tensorwire.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 html_theme = "furo"
 html_title = f"tensorwire {release}"
+html_static_path = ["_static"]
+html_css_files = ["wide.css"]
 html_baseurl = f"{URLS['Documentation']}/en/latest/"
 html_theme_options = {
     "source_repository": URLS["Source"],

@@ -24,6 +24,15 @@ ANYTHING = "from typing import Any\ndef __getattr__(name: str) -> Any: ...\n"
 STUBS = {
     **dict.fromkeys(
         (
+            "django/__init__",
+            "django/core/__init__",
+            "django/core/handlers/__init__",
+            "django/core/handlers/wsgi",
+            "django/http",
+            "django/urls",
+            "django/views/__init__",
+            "django/views/decorators/__init__",
+            "django/views/decorators/csrf",
             "grpc/__init__",
             "jax/__init__",
             "jax/numpy",
@@ -49,6 +58,9 @@ class InferRequest:
     inputs: list[Any]
 class InferResponse:
     def __init__(self, response_id: str | None, model_name: str, outputs: list[Any]) -> None: ...
+""",
+    "litserve/__init__": """
+class LitAPI: ...
 """,
     "mlserver/__init__": """
 class MLModel:

@@ -449,9 +449,10 @@ def test_nulls_outside_the_slice_do_not_matter() -> None:
 def test_types_without_a_datatype(values: Any, what: str) -> None:
     with pytest.raises(TypeError) as caught:
         tw.Tensor("x", values)
+    hint = "; tensors_from_dataframe makes a tensor of each column of a table"
     assert str(caught.value) == (
         f"tensor 'x' is an Arrow array {what}, which has no datatype: convert it to numbers, bytes "
-        f"or text first"
+        f"or text first{hint if 'table' in what else ''}"
     )
 
 

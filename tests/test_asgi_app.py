@@ -88,7 +88,7 @@ def test_model_name_with_a_slash() -> None:
         ("GET", "/", 404, "not found: /"),
         ("GET", "/v1/models/echo", 404, "not found: /v1/models/echo"),
         ("POST", "/v2/models//infer", 404, "not found: /v2/models//infer"),
-        ("GET", "/v2/models/echo/config", 404, "not found: /v2/models/echo/config"),
+        ("GET", "/v2/models/echo/other", 404, "not found: /v2/models/echo/other"),
         (
             "POST",
             "/v2/models/echo/versions/99/infer",
@@ -175,6 +175,31 @@ def test_selection_of_the_app(selection: Selection, binary: bool) -> None:
     app = create_app({"echo": echo}, selection=selection)
     answer = infer(app, chunks=[text + bytes(frame)[n:]], headers=frame.headers)
     assert answer.response()["x"].binary is binary
+
+
+@pytest.mark.parametrize(
+    ("options", "data"),
+    [({}, "[null,null,1.0]"), ({"nonfinite": "literal"}, "[NaN,-Infinity,1.0]")],
+)
+def test_nonfinite_outputs_of_the_app(options: Any, data: str) -> None:
+    array = np.array([np.nan, -np.inf, 1])
+    app = create_app({"echo": lambda _: {"y": array}}, **options)
+    plain = tw.encode_request(tw.InferRequest([X.replace(binary=False)]))
+    answer = infer(app, chunks=[bytes(plain)], headers=plain.headers)
+    assert f'"data":{data}' in answer.body.decode()
+    binary = tw.encode_request(tw.InferRequest([X], parameters=ALL))
+    answer = infer(app, chunks=[bytes(binary)], headers=binary.headers)
+    assert np.array_equal(answer.response()["y"].as_numpy(), array, equal_nan=True)
+
+
+def test_nonfinite_outputs_as_errors() -> None:
+    app = create_app({"echo": lambda _: {"y": np.array([1, np.inf])}}, nonfinite="error")
+    plain = tw.encode_request(tw.InferRequest([X.replace(binary=False)]))
+    answer = infer(app, chunks=[bytes(plain)], headers=plain.headers)
+    assert answer.status == 500
+    assert answer.error.endswith("element 1 of output 'y' is inf, which JSON cannot represent")
+    with pytest.raises(ValueError, match="nonfinite must be 'null', 'literal' or 'error'"):
+        create_app({}, nonfinite="Null")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
@@ -307,9 +332,11 @@ def test_awaitable_returned_by_a_function_is_awaited() -> None:
 @pytest.mark.parametrize("model", ["echo", None, {}])
 def test_model_that_is_not_callable_is_rejected_by_create_app(model: Any) -> None:
     with pytest.raises(
-        TypeError, match=f"a model must be a function or .*not {type(model).__name__}"
+        TypeError, match=f"model 'm' must be a function or .*not {type(model).__name__}"
     ):
         create_app({"m": model})
+    with pytest.raises(TypeError, match=f"a model must be a function .*not {type(model).__name__}"):
+        Model(model)
 
 
 class AsyncObject:

@@ -192,6 +192,19 @@ def test_encode_bytes_into(values: Any) -> None:
         tw.encode_bytes_into(values, "text")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("character", ["\x7f", "\xe9", "\u20ac", "\U0001f600"])
+def test_text_is_not_written_beyond_its_end(character: str) -> None:
+    """The kernels write whole words, except where the memory ends."""
+    for n_before in range(20):
+        for n_after in (0, 1, 7, 8, 9):
+            text = "a" * n_before + character + "b" * n_after
+            wire = len(text.encode()).to_bytes(4, "little") + text.encode()
+            for values in ([text], np.array([text])):
+                buffer = bytearray(b"\xee" * (len(wire) + 16))
+                assert tw.encode_bytes_into(values, buffer) == len(wire)
+                assert buffer == wire + b"\xee" * 16
+
+
 def test_encode_bytes_into_the_memory_of_the_values() -> None:
     buffer = bytearray(WIRE)
     assert tw.encode_bytes_into(tw.decode_bytes(buffer)[1:], buffer) == len(WIRE) - 5

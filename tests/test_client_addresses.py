@@ -475,6 +475,29 @@ def test_json_inputs(client: Any) -> None:
         client.infer("echo", {"x": X.astype(np.float16)}, binary_inputs=False)
 
 
+def test_infinities_in_json_inputs(client: Any) -> None:
+    array = np.array([1, np.nan, -np.inf])
+    assert np.array_equal(client.infer("echo", {"x": array})["x"].as_numpy(), array, equal_nan=True)
+    n_requests = len(seen)
+    for form in (array, tw.Tensor("x", array, binary=False)):
+        with pytest.raises(
+            tw.EncodeError, match=r"element 2 of input 'x' is -inf, .*: pass nonfinite='literal'"
+        ):
+            client.infer("echo", {"x": form}, binary_inputs=False)
+    with pytest.raises(tw.EncodeError, match="element 1 of input 'x' is nan"):
+        client.infer("echo", {"x": array}, binary_inputs=False, nonfinite="error")
+    with pytest.raises(ValueError, match="nonfinite must be 'null', 'literal' or 'error'"):
+        client.infer("echo", {"x": array}, nonfinite="zero")
+    assert len(seen) == n_requests
+    for nonfinite, expected in (("literal", array), ("null", [1, np.nan, np.nan])):
+        response = client.infer(
+            "echo", {"x": array}, binary_inputs=False, binary_outputs=True, nonfinite=nonfinite
+        )
+        assert np.array_equal(response["x"].as_numpy(), expected, equal_nan=True)
+    response = client.infer("echo", {"x": array[:2]}, binary_inputs=False, binary_outputs=True)
+    assert np.array_equal(response["x"].as_numpy(), array[:2], equal_nan=True)
+
+
 def test_client_for_a_server_that_reads_only_json(connect: Connect, server: str) -> None:
     with connect(server, binary_inputs=False) as client:
         assert not client.infer("echo", {"x": X})["x"].binary

@@ -97,6 +97,13 @@ def test_outputs_and_requests_of_the_caller(client: Any) -> None:
     assert response.parameters["saw"] == "more,most"
 
 
+def test_infinities_are_exact_whatever_is_chosen_for_json(client: Any) -> None:
+    array = np.array([np.inf, -np.inf, np.nan, 1])
+    for options in ({}, {"nonfinite": "null"}, {"nonfinite": "error", "binary_inputs": False}):
+        received = client.infer("echo", {"x": array}, **options)["x"].as_numpy()
+        assert np.array_equal(received, array, equal_nan=True)
+
+
 def test_requests_are_numbered(client: Any) -> None:
     assert [client.infer("echo", {"x": X}).id for _ in range(3)] == ["1", "2", "3"]
     assert client.infer("echo", {"x": X}, id=None).id is None

@@ -297,7 +297,7 @@ def test_large_request_is_compressed_in_a_thread(
 @pytest.mark.parametrize("name", ["request", "response"])
 def test_unknown_compression_algorithm(client: Any, name: str) -> None:
     options = {f"{name}_compression_algorithm": "br"}
-    with pytest.raises(ValueError, match="must be 'gzip', 'deflate' or None, not 'br'"):
+    with pytest.raises(ValueError, match="must be 'gzip', 'deflate', 'zstd' or None, not 'br'"):
         client.infer("echo", {"x": X}, **options)
 
 

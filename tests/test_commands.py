@@ -12,6 +12,7 @@ import pytest
 
 import tensorwire as tw
 from support.console_script import PROGRAMS, programs
+from support.requirements import package
 from tensorwire.cli import main
 
 FRAME = tw.encode_request(
@@ -119,6 +120,8 @@ def test_inspect_malformed_body(
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_usage_is_what_the_user_has_written(name: str, tmp_path: Path) -> None:
     program = programs(tmp_path / "bin")[name]
+    package("httptools")
+    package("uvicorn")
 
     def printed(*arguments: str) -> str:
         done = subprocess.run(

@@ -342,6 +342,56 @@ def test_other_objects_are_rejected(make: Callable[[], Any]) -> None:
 # --- to frames ---
 
 
+def test_text_columns_of_pandas_do_not_require_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    package("pandas")
+    words = ["a", "é", ""]
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pd.option_context("mode.string_storage", "python"):
+        frame = tw.dataframe_from_tensors([tw.Tensor("s", words)], "pandas")
+        assert frame["s"].tolist() == words
+
+
+@pytest.mark.parametrize("name", ["pandas.DataFrame", "polars.DataFrame", "pyarrow.table"])
+def test_data_frame_in_place_of_tensors(name: str) -> None:
+    module, _, function = name.partition(".")
+    frame: Any = getattr(package(module), function)({"a": [1, 2], "b": [0.5, 2]})
+    kind = type(frame).__name__
+    for message, what in ((tw.InferRequest, "inputs"), (tw.InferResponse, "outputs")):
+        with pytest.raises(TypeError) as caught:
+            message(frame)
+        assert str(caught.value) == (
+            f"{what} must be a mapping or an iterable of tensors, not {kind}: pass "
+            f"tensors_from_dataframe({what})"
+        )
+    pattern = (
+        r"tensor 'x' .* \(struct or table\), .*; tensors_from_dataframe makes a tensor of each"
+    )
+    for make in (lambda: tw.Tensor("x", frame), lambda: tw.InferRequest({"x": frame})):
+        with pytest.raises(TypeError, match=pattern):
+            make()
+
+
+@pytest.mark.filterwarnings("ignore:The 'future.infer_string' option is deprecated")
+@pytest.mark.parametrize("storage", ["pyarrow", "python", None])
+def test_text_columns_of_pandas_have_the_dtype_of_pandas(storage: str | None) -> None:
+    """None is the object dtype of pandas 2."""
+    package("pandas")
+    package("pyarrow")
+    option = ("future.infer_string", False) if storage is None else ("mode.string_storage", storage)
+    words = ["a", "é", "", "x\0y", "longer than twelve bytes"]
+    with pd.option_context(*option):
+        expected = pd.Series(words, name="s")
+        frame = tw.dataframe_from_tensors([tw.Tensor("s", words)], "pandas")
+        binary = tw.dataframe_from_tensors([tw.Tensor("s", [b"\xff", b"a"])], "pandas")["s"]
+        (again,) = tw.tensors_from_dataframe(frame)
+    pd.testing.assert_series_equal(frame["s"], expected)
+    assert getattr(frame["s"].dtype, "storage", None) == storage
+    assert (binary.dtype, binary.tolist()) == (object, [b"\xff", b"a"])
+    assert again.as_strings().tolist() == words
+    frame.loc[1, "s"] = "changed"
+    assert frame["s"].tolist() == ["a", "changed", *words[2:]]
+
+
 def test_columns_of_pandas_are_views_of_the_tensors() -> None:
     package("pandas")
     rows = np.arange(6.0).reshape(3, 2)

@@ -223,7 +223,7 @@ def json_of(frame: tw.Frame) -> Any:
 def test_nonfinite_numbers_in_json() -> None:
     array = np.array([np.nan, 1, -np.inf], np.float32)
     request = tw.InferRequest([tw.Tensor("x", array, binary=False)])
-    as_null = json_of(tw.encode_request(request))["inputs"][0]["data"]
+    as_null = json_of(tw.encode_request(request, nonfinite="null"))["inputs"][0]["data"]
     assert as_null == [None, 1, None]
     literal = tw.encode_request(request, nonfinite="literal")
     assert b"[NaN,1.0,-Infinity]" in bytes(literal)
@@ -235,6 +235,34 @@ def test_nonfinite_numbers_in_json() -> None:
         tw.encode_request(request, nonfinite="error")
     with pytest.raises(ValueError, match="nonfinite must be"):
         tw.encode_request(request, nonfinite="zero")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("infinity", [np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["<f4", "<f8"])
+def test_an_infinity_does_not_become_nan_unless_it_may(dtype: str, infinity: float) -> None:
+    array = np.array([np.nan, 1, infinity, infinity], dtype)
+    request = tw.InferRequest([tw.Tensor("x", array, binary=False)])
+    with pytest.raises(
+        tw.EncodeError,
+        match=f"^element 2 of input 'x' is {infinity}, which JSON cannot represent: pass "
+        "nonfinite='literal' to send a literal, which Triton reads, or nonfinite='null' to send "
+        "null, which is read as NaN$",
+    ) as caught:
+        tw.encode_request(request)
+    assert (caught.value.tensor, caught.value.element) == ("x", 2)
+    nan = tw.InferRequest([tw.Tensor("x", array[:2], binary=False)])
+    assert json_of(tw.encode_request(nan))["inputs"][0]["data"] == [None, 1]
+    binary = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)]))
+    decoded = tw.decode_request(bytes(binary), binary.header_length)["x"].as_numpy()
+    assert np.array_equal(decoded, array, equal_nan=True)
+
+
+def test_an_infinity_in_a_response_is_null_by_default() -> None:
+    response = tw.InferResponse([tw.Tensor("y", np.array([np.inf, np.nan, 1.0]), binary=False)])
+    for frame in (tw.encode_response(response), tw.encode_response(response, nonfinite="null")):
+        assert json_of(frame)["outputs"][0]["data"] == [None, None, 1]
+    with pytest.raises(ValueError, match="nonfinite must be"):
+        tw.encode_response(response, nonfinite=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32"])
@@ -255,6 +283,16 @@ def test_nonfinite_numbers_in_parameters(number: float) -> None:
         tw.EncodeError, match=f"^parameter 'k' contains {number}, which JSON cannot represent$"
     ):
         tw.encode_request(request, nonfinite="error")
+    if np.isnan(number):
+        frame = tw.encode_request(request)
+        assert tw.decode_request(bytes(frame), frame.header_length).parameters["k"] == (None,)
+    else:
+        with pytest.raises(
+            tw.EncodeError,
+            match=f"^parameter 'k' contains {number}, which JSON cannot represent: "
+            "nonfinite='null' sends null$",
+        ):
+            tw.encode_request(request)
     output = tw.RequestedOutput("y", parameters={"k": number})
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_request(request.replace(parameters=None, outputs=[output]), nonfinite="error")
@@ -269,9 +307,13 @@ def test_half_precision_has_no_json_form(dtype: Any) -> None:
     assert (caught.value.status, caught.value.tensor) == (400, "y")
 
 
-@pytest.mark.parametrize("element", [0, 1])
-def test_bytes_that_are_not_utf8_have_no_json_form(element: int) -> None:
-    tensor = tw.Tensor("y", [b"fine"] * element + [b"\xff\xfe"], binary=False)
+@pytest.mark.parametrize("is_scanned", [False, True])
+@pytest.mark.parametrize("element", [0, 1, 255, 256, 700])
+def test_bytes_that_are_not_utf8_have_no_json_form(element: int, is_scanned: bool) -> None:
+    data: Any = [b"fine"] * element + [b"\xff\xfe"]
+    if is_scanned:
+        data = tw.decode_bytes(tw.encode_bytes(data))
+    tensor = tw.Tensor("y", data, binary=False)
     with pytest.raises(tw.EncodeError) as caught:
         tw.encode_response(tw.InferResponse([tensor]))
     assert str(caught.value) == (

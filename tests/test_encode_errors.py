@@ -138,7 +138,7 @@ MAX_INTEGER_OF_FP64 = 2**1024 - 2**970 - 1  # larger ones are rounded to infinit
             "INT8",
             "element 0 of tensor 'x' must be an integer (INT8), not Own",
         ),
-        ([np.timedelta64(5)], "INT8", "must be an integer (INT8), not timedelta64"),
+        ([np.timedelta64(5, "s")], "INT8", "must be an integer (INT8), not timedelta64"),
         ([np.datetime64(5, "ns")], "FP32", "must be a number (FP32), not datetime64"),
         ([np.zeros(2), np.ones(2)], "FP32", "element 0 of tensor 'x' must be a number (FP32)"),
     ],

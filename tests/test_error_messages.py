@@ -159,6 +159,9 @@ CASES: dict[str, Callable[[str], Any]] = {
     ),
     "selection": lambda name: tw.encode_response(tw.InferResponse([]), selection=name),
     "nonfinite": lambda name: tw.encode_response(tw.InferResponse([]), nonfinite=name),
+    "nonfinite of a request": lambda name: tw.encode_request(
+        tw.InferRequest([tw.Tensor("x", ZERO)]), nonfinite=name
+    ),
     # decoding
     "two header lengths": lambda name: tw.header_length(
         [("Inference-Header-Content-Length", 10**5000), ("Inference-Header-Content-Length", 1)]
@@ -232,6 +235,7 @@ CASES: dict[str, Callable[[str], Any]] = {
     "model name": lambda name: server.create_app({f"/{name}": print}),
     "ambiguous model": lambda name: server.create_app({name: print, f"{name}/ready": print}),
     "server selection": lambda name: server.create_app({}, selection=name),
+    "server nonfinite": lambda name: server.create_app({}, nonfinite=name),
 }
 
 

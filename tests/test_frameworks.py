@@ -20,6 +20,7 @@ if os.environ.get("CI"):
     import httpx
     import litestar
     import starlette.applications
+    import starlette.middleware.cors
     import starlette.requests
     import starlette.responses
     import starlette.routing
@@ -29,6 +30,7 @@ else:
     litestar = pytest.importorskip("litestar", reason=MISSING)
     starlette = pytest.importorskip("starlette", reason=MISSING)
     pytest.importorskip("starlette.applications", reason=MISSING)
+    pytest.importorskip("starlette.middleware.cors", reason=MISSING)
 
 
 class FrameResponse(starlette.responses.Response):
@@ -118,3 +120,44 @@ def test_mounted_application(mount: Any) -> None:
     assert response["x"].as_numpy().tolist() == [0, 1, 2]
     reply = asyncio.run(post(app, bytes(frame), frame.headers, path.replace("echo", "nobody")))
     assert (reply.status_code, reply.json()["error"]) == (404, "model 'nobody' is not known")
+
+
+def test_cors_middleware() -> None:
+    """A page of another origin may send a request, and read the header length of the response."""
+    app = starlette.middleware.cors.CORSMiddleware(
+        create_app({"echo": echo}),
+        allow_origins=["https://app.example"],
+        allow_methods=["GET", "POST"],
+        allow_headers=["Inference-Header-Content-Length"],
+        expose_headers=["Inference-Header-Content-Length"],
+    )
+    parameters = {"binary_data_output": True}
+    x = tw.Tensor("x", np.arange(3))
+    frame = tw.encode_request(tw.InferRequest([x], parameters=parameters))
+    path = "/v2/models/echo/infer"
+
+    async def ask() -> tuple[Any, Any]:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://models") as client:
+            origin = {"Origin": "https://app.example"}
+            preflight = {
+                **origin,
+                "Access-Control-Request-Method": "POST",
+                "Access-Control-Request-Headers": "inference-header-content-length",
+            }
+            return (
+                await client.options(path, headers=preflight),
+                await client.post(path, content=bytes(frame), headers=origin | frame.headers),
+            )
+
+    allowed, reply = asyncio.run(ask())
+    assert allowed.status_code == 200
+    assert allowed.headers["access-control-allow-origin"] == "https://app.example"
+    assert (
+        "inference-header-content-length" in allowed.headers["access-control-allow-headers"].lower()
+    )
+    assert reply.headers["access-control-allow-origin"] == "https://app.example"
+    exposed = reply.headers["access-control-expose-headers"].lower()
+    assert "inference-header-content-length" in exposed
+    response = tw.decode_response(reply.content, tw.header_length(reply.headers))
+    assert response["x"].as_numpy().tolist() == [0, 1, 2]

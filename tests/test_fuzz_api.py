@@ -115,13 +115,16 @@ def test_str_without_utf8_form_is_rejected() -> None:
         tw.encode_bytes(list(beyond))
 
 
-@pytest.mark.parametrize("fields", [{"release": None}, {"format": None}])
-def test_released_requested_schema_is_rejected(fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [({"release": None}, "has been released"), ({"format": None}, "has no format")],
+)
+def test_invalid_requested_schema_is_rejected(fields: dict[str, Any], message: str) -> None:
     producer = invalid_arrow.InvalidProducer(
         b"vu", invalid_arrow.FIELD_CHANGES.index((fields, {})), 0
     )
     schema, _ = producer.__arrow_c_array__()
-    with pytest.raises(tw.EncodeError, match="released"):
+    with pytest.raises(tw.EncodeError, match=f"the requested Arrow schema {message}"):
         tw.decode_bytes(reference.elements([b"a"])).__arrow_c_array__(schema)
 
 

@@ -163,6 +163,7 @@ def test_generated_classes_read_it(datatype: str, kind: str) -> None:
     assert type(expected).FromString(encode(read)) == expected
 
 
+@pytest.mark.thread_unsafe(reason="it measures the process")
 def test_data_is_copied_once() -> None:
     """There is one allocation, of the size of the message."""
     array = np.zeros(1 << 22, np.uint8)
@@ -336,6 +337,13 @@ def test_small_messages() -> None:
     assert protobuf_reader.read_message(written, KINDS) == values
     empty: dict[str, Any] = {"name": "", "names": [], "ready": False, "items": []}
     assert protobuf_writer.write_message(empty, KINDS) == b""
+
+
+def test_integers_of_small_messages() -> None:
+    """A 0 is written, because a field may be optional. None is not."""
+    kinds = {1: ("a", int), 2: ("b", int), 3: ("c", int)}
+    written = protobuf_writer.write_message({"a": 0, "b": None, "c": -300}, kinds)
+    assert written == integer(1, 0) + integer(3, -300)
 
 
 @pytest.mark.parametrize("number", [RAW_OUTPUT_CONTENTS, RAW_INPUT_CONTENTS])

@@ -157,6 +157,7 @@ def test_both_transports_and_graceful_shutdown(tmp_path: Path, workers: int) -> 
     assert "Traceback" not in log
 
 
+@pytest.mark.thread_unsafe(reason="it measures time")
 @pytest.mark.parametrize(
     ("workers", "number"),
     [

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import ask
+from support.asgi_requests import ask, infer
 from support.requirements import optional, package
 
 grpc = package("grpc")
@@ -33,6 +33,7 @@ from support.grpc_served_app import (  # noqa: E402
     message,
     served_app,
 )
+from tensorwire._codec.datatypes import DATATYPES  # noqa: E402
 from tensorwire._codec.protobuf_reader import read_message  # noqa: E402
 from tensorwire._codec.protobuf_writer import write_message  # noqa: E402
 from tensorwire.grpc_messages import (  # noqa: E402
@@ -49,6 +50,7 @@ from tensorwire.server import grpc as served  # noqa: E402
 from tensorwire.server.model import MAX_BODY_NBYTES, MAX_JSON_NBYTES  # noqa: E402
 from tensorwire.server.workers import N_THREADS  # noqa: E402
 
+json_format = optional("google.protobuf.json_format")
 tritonclient = optional("tritonclient.grpc")
 tritonclient_aio = optional("tritonclient.grpc.aio")
 pb = optional("tritonclient.grpc.service_pb2")
@@ -178,9 +180,7 @@ def test_unknown_model(server: ServedApp, name: str, version: str) -> None:
     assert texts == [expected if version else f"model {name!r} is not known"] * 2
 
 
-@pytest.mark.parametrize(
-    "method", ["ServerLive", "ServerReady", "ServerMetadata", "ModelReady", "ModelMetadata"]
-)
+@pytest.mark.parametrize("method", served.SMALL_METHODS)
 def test_malformed_small_messages(server: ServedApp, method: str) -> None:
     for sent in (b"\x0a\x05abc", b"\xff" * 20, b"\x07"):
         error = error_of(lambda sent=sent: server.small(method, {}, sent))  # type: ignore[misc]
@@ -190,7 +190,7 @@ def test_malformed_small_messages(server: ServedApp, method: str) -> None:
 
 
 def test_unknown_method(server: ServedApp) -> None:
-    assert error_of(lambda: server.small("ModelConfig", {})).code() == Code.UNIMPLEMENTED
+    assert error_of(lambda: server.small("ModelStatistics", {})).code() == Code.UNIMPLEMENTED
 
 
 def test_health_service() -> None:
@@ -318,6 +318,33 @@ def test_text_of_a_rejection(server: ServedApp, text: str) -> None:
     found = read_message(first, STREAM_ERROR)
     assert (found["error_message"], found["infer_response"]) == (expected, [{"id": "5"}])
     assert np.array_equal(tw.grpc.decode_stream_response(second)["x"].as_numpy(), SMALL)
+
+
+def test_statistics() -> None:
+    """The requests of all transports are counted together."""
+    app = create_app({"m": twice_rejecting()})
+    with served_app(app) as server:
+        for _ in range(2):
+            server.infer("m")
+            error_of(lambda: server.infer("m"))
+        assert len(list(server.stream(iter([message("m")] * 2)))) == 2
+        error_of(lambda: server.infer("none"))
+    assert infer(app, "m", tw.encode_request(tw.InferRequest({"x": SMALL}))).status == 200
+    stats = app.statistics["m"].describe()["inference_stats"]
+    assert (stats["success"]["count"], stats["fail"]["count"]) == (4, 3)
+
+
+def twice_rejecting() -> Callable[[tw.InferRequest], Any]:
+    n_calls = 0
+
+    def model(request: tw.InferRequest) -> Any:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls % 2 == 0:
+            raise RequestError("no")
+        return echo(request)
+
+    return model
 
 
 def test_version_of_a_request(server: ServedApp) -> None:
@@ -448,6 +475,10 @@ def test_tritonclient(server: ServedApp) -> None:
         assert not client.is_model_ready("none")
         assert client.get_server_metadata().extensions == ["binary_tensor_data"]
         assert client.get_model_metadata("declared").inputs[0].shape == [-1]
+        index = client.get_model_repository_index().models
+        assert [(each.name, each.version, each.state) for each in index] == [
+            (name, "1", "READY") for name in MODELS
+        ]
         words = np.array([b"a", b"", b"\xff\x00"], object)
         for x in (SMALL, words, LARGE):
             inputs = [generated_input(tritonclient, x)]
@@ -457,6 +488,23 @@ def test_tritonclient(server: ServedApp) -> None:
             assert result.get_response().id == "7"
         with pytest.raises(tritonclient.InferenceServerException, match="NOT_FOUND"):
             client.infer("none", inputs)
+
+
+def test_config() -> None:
+    """The configuration is that of HTTP, except the backend."""
+    datatypes: Any = DATATYPES
+    specs = [tw.TensorSpec(datatype, datatype, [-1, 3], batching=True) for datatype in datatypes]
+    app = create_app({"batching": Model(echo, specs, specs), "plain": echo})
+    with (
+        served_app(app) as server,
+        tritonclient.InferenceServerClient(server.address) as client,
+    ):
+        for name in app.models:
+            found = client.get_model_config(name, "1").config
+            config = {**app.describe("config", name), "backend": ""}
+            assert found == json_format.ParseDict(config, type(found)())
+        with pytest.raises(tritonclient.InferenceServerException, match="NOT_FOUND"):
+            client.get_model_config("none")
 
 
 def test_asynchronous_tritonclient(server: ServedApp) -> None:
@@ -928,7 +976,7 @@ def test_arguments_of_add_to_grpc_server() -> None:
         server: Any = grpc.aio.server()
         with pytest.raises(TypeError, match="models must be a mapping"):
             add_to_grpc_server(server, [echo])  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="a model must be a function or a Model, not int"):
+        with pytest.raises(TypeError, match="model 'm' must be a function or a Model, not int"):
             add_to_grpc_server(server, {"m": 5})  # type: ignore[dict-item]
 
     asyncio.run(run())

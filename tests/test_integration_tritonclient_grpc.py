@@ -38,7 +38,10 @@ from support.wrappers import Proxy, closure, functools_wrapper, wrapped
 from tensorwire.grpc import encode_response, encode_stream_response
 from tensorwire.integrations import tritonclient
 
-pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
+pytestmark = [
+    pytest.mark.no_sanitizers(reason="it tests Python code"),
+    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
+]
 package("tritonclient.grpc")  # the tables of responses are made with its classes
 
 api = tritonclient_comparison.grpc
@@ -510,7 +513,6 @@ def peak_nbytes(call: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.thread_unsafe(reason="it measures the process")
 def test_number_of_copies(api: ModuleType, either: bool) -> None:
     """The client only has the serialized message. The server receives it in this process, too."""
     array = np.ones(1 << 22, np.float32)
@@ -708,14 +710,6 @@ def test_arrays_are_views_of_the_response(api: ModuleType, infer: Any, installed
 
     found, _, _ = exchange(infer, CALLS["one"], read=read)
     assert found == [None]
-
-
-def test_small_response_is_the_message_of_the_generated_class(
-    api: ModuleType, infer: Any, either: bool
-) -> None:
-    reply = answer([FLOATS[:4]], infer)
-    found, _, _ = exchange(infer, CALLS["one"], reply, lambda result: type(result._result))
-    assert found[0] is service().ModelInferResponse
 
 
 # --- what programs do beside the methods of the client -------------------------------------------

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import random
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -292,6 +293,16 @@ def test_mutated_texts_are_accepted_or_rejected_as_by_json() -> None:
         assert found == expected, text
         n_accepted += found != ""
     assert 0.1 < n_accepted / n_texts < 0.9
+
+
+@pytest.mark.parametrize("text", ['"', '"abc', '"\\n', '"\\u0041', '"' + "x" * 63, '"' + "é" * 32])
+def test_string_without_an_end(text: str) -> None:
+    with pytest.raises(tw.HeaderError) as caught:
+        read_json(text.encode(), 10)
+    n = len(text.encode())
+    assert str(caught.value) == (
+        f"the JSON header is malformed: expected the end of a string, found its end (byte {n})"
+    )
 
 
 # --- numbers ---
@@ -583,7 +594,7 @@ NO_NUMBERS += [
 def test_invalid_numbers_are_rejected(datatype: str, text: str) -> None:
     for padded in (text, text + " ", text + "," + "0" * 9, text + "," + "0," * 9 + "0"):
         for message in (body(entry(datatype, f"[{padded}]")), body(entry("FP32", f"[1,{padded}]"))):
-            # For integers, "1e5" in "1e5.5" is rejected for its type before the rest is read.
+            # For integers, "0.5" in "0.5.5" is rejected for its type before the rest is read.
             error = tw.HeaderError if datatype[:2] == "FP" else tw.DecodeError
             with pytest.raises(error):
                 decode(message)
@@ -626,9 +637,143 @@ def test_integers_in_and_out_of_range(datatype: str) -> None:
             tw.ElementError, match=f"element 2 of .* out of range for .*{least} to {most}"
         ):
             read(datatype, ["1", "1", text])
-    for text in ("1.0", "1e2", "1E0", "0.5", "9" * 30 + ".5", "9" * 30 + "e-30", "-0.0"):
-        with pytest.raises(tw.ElementError, match=r"element 1 of .* must be an integer"):
+
+
+@pytest.mark.parametrize("datatype", RANGES)
+def test_integers_with_a_point_or_an_exponent(datatype: str) -> None:
+    least, most = RANGES[datatype]
+    values = [1, 5, 10, 100, 127, most // 10, most - 1, most]
+    values += [least, *(-value for value in values)] if least < 0 else []
+    for value in values:
+        tens = f"{value}{'0' * 30}"
+        for text in (
+            f"{value}.0",
+            f"{value}.{'0' * 40}",
+            f"{value}e0",
+            f"{value}E+0",
+            f"{value}.0e-0",
+            f"{value}00e-2",
+            f"{value}0.0e-1",
+            f"{tens}e-30",
+            f"{tens}.000E-000000030",
+            re.sub(r"(\d)(\d*)$", r"\1.\2", f"{value}0") + f"e{len(str(abs(value))) - 1}",
+            f"{'-' if value < 0 else ''}0.{'0' * 25}{abs(value)}e{25 + len(str(abs(value)))}",
+        ):
+            for tail in ("", " ", "\n\t      ", " " * 50):  # short paths need more bytes after it
+                assert read(datatype, ["1", text + tail, "2"]).tolist() == [1, value, 2], text
+    for text in ("-0.0", "0.0", "0e0", "-0e5", "0.00e-7", "0e999999999", "-0.0e-99999999999999999"):
+        assert read(datatype, [text]).tolist() == [0]
+    for text in (
+        "0.5",
+        "1e-1",
+        "-1.5",
+        f"{most}.5",
+        f"{most}0.1",
+        f"{most}.{'0' * 40}1",
+        f"{most}e-1",
+        "12345678901234567890.1",
+        "1234567890123456789.01e1",
+        "1e-999999999",
+        "9" * 30 + ".5",
+        "9" * 30 + "e-30",
+        "0." + "0" * 30 + "1e30",
+        "0." + "0" * 30 + "10e30",
+        "10e-99999999999999999999",
+    ):
+        with pytest.raises(tw.ElementError, match=r"element 1 of .* must be an integer") as caught:
             read(datatype, ["1", text])
+        assert caught.value.element == 1
+        assert text[:60] in str(caught.value)
+        with pytest.raises(tw.ElementError, match=r"element 0 of .* must be an integer"):
+            read(datatype, [text, " " * 50 + "1"])
+    for text in (
+        f"{most + 1}.0",
+        f"{least - 1}.00",
+        f"{most + 1}0e-1",
+        f"{most}0.0",
+        f"{most}e1",
+        "18446744073709551616.0",
+        "18446744073709551616e0",
+        "1844674407370955161.6e1",
+        "1.8446744073709551616E19",
+        "99999999999999999999.0",
+        "100000000000000000000e0",
+        "1e20",
+        "1e400",
+        "-1e400",
+        "1e999999999",
+        "1e99999999999999999999",
+        "0.001e999999999",
+        "1234567890123456789010e-1",
+        "1234567890123456789012.0",
+    ):
+        with pytest.raises(tw.ElementError, match=r"element 1 of .* out of range for") as caught:
+            read(datatype, ["1", text])
+        assert caught.value.element == 1
+        with pytest.raises(tw.ElementError, match=r"element 0 of .* out of range for"):
+            read(datatype, [text, " " * 50 + "1"])
+
+
+def test_integers_beyond_those_of_a_double_are_exact() -> None:
+    assert read("INT64", ["9007199254740993.0", "-9007199254740993e0"]).tolist() == [
+        2**53 + 1,
+        -(2**53) - 1,
+    ]
+    assert read("INT64", ["9223372036854775807.0", "-9.223372036854775808e18"]).tolist() == [
+        2**63 - 1,
+        -(2**63),
+    ]
+    assert (
+        read("UINT64", ["18446744073709551615.0", "1.8446744073709551615e19"]).tolist()
+        == [2**64 - 1] * 2
+    )
+
+
+def test_integers_in_any_notation() -> None:
+    """The same value, or the same kind of error, as exact arithmetic."""
+    chooser = random.Random(32)
+    for _ in range(3000):
+        digits = str(chooser.randrange(10 ** chooser.choice((1, 3, 18, 19, 20, 21))))
+        digits += "0" * chooser.choice((0, 0, 1, 5, 25)) if digits != "0" else ""
+        fraction = "".join(chooser.choice("0000059") for _ in range(chooser.choice((0, 1, 3, 25))))
+        power = chooser.choice((0, 1, 2, 3, 19, 20, -1, -2, -3, -5, -19, -25))
+        text = chooser.choice(("", "-")) + digits + ("." + fraction if fraction else "")
+        text += f"e{power}" if power or chooser.random() < 0.5 else ".0" if not fraction else ""
+        exact = Fraction(text)
+        datatype = chooser.choice(list(RANGES))
+        least, most = RANGES[datatype]
+        if exact.denominator == 1 and least <= exact <= most:
+            assert read(datatype, [text]).tolist() == [exact], text
+            continue
+        problem = "must be an integer" if exact.denominator > 1 else "out of range"
+        with pytest.raises(tw.ElementError, match=problem):
+            read(datatype, [text])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1" + "0" * 10**6 + "e-1000000", 1),
+        ("7." + "0" * 10**6, 7),
+        ("0." + "0" * (10**6 - 1) + "12e1000001", 12),
+        ("1e" + "0" * 10**6 + "2", 100),
+        ("0e" + "9" * 10**6, 0),
+        ("1e" + "9" * 10**6, "out of range"),
+        ("1e-" + "9" * 10**6, "must be an integer"),
+        ("9" * 10**6 + ".0", "out of range"),
+        ("7." + "0" * 10**6 + "1", "must be an integer"),
+        ("0." + "0" * 10**6 + "1e1000000", "must be an integer"),
+    ],
+    ids=lambda value: f"{value:.20}" if isinstance(value, str) else str(value),
+)
+def test_integers_of_a_million_digits(text: str, value: int | str) -> None:
+    if isinstance(value, int):
+        assert read("INT64", [text, "5"]).tolist() == [value, 5]
+        return
+    with pytest.raises(tw.ElementError, match=value) as caught:
+        read("INT64", ["5", text])
+    assert caught.value.element == 1
+    assert len(str(caught.value)) < 300
 
 
 def test_integers_of_all_lengths() -> None:

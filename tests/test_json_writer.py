@@ -243,6 +243,7 @@ def test_shape_without_data(dim: int, message: str) -> None:
 def data_text(array: Any, *, kind: str = "input", **options: Any) -> str:
     """Return the text between the brackets of an array's `data`."""
     tensor = tw.Tensor("x", array, binary=False)
+    options = {"nonfinite": "null"} | options
     text = bytes(tw.encode_request(tw.InferRequest([tensor]), **options).buffers[0]).decode()
     front, _, data = text.partition(',"data":[')
     assert front.startswith('{"inputs":[{"name":"x","datatype":"')
@@ -488,8 +489,13 @@ def test_nan_and_infinities(dtype: str, n: int) -> None:
             f"element {n - 4} of {kind} 'x' is nan, which JSON cannot represent"
         )
         assert (caught.value.tensor, caught.value.element) == ("x", n - 4)
+    for first, value in ((n - 3, np.inf), (n - 1, -np.inf)):
+        with pytest.raises(tw.EncodeError, match=f"^element {first} of input 'x' is {value}, "):
+            data_text(array, nonfinite=None)
+        array[first] = np.nan
+    assert data_text(array, nonfinite=None) == data_text(array)
     array[-4:] = 0
-    assert data_text(array, nonfinite="error") == data_text(array)
+    assert data_text(array, nonfinite="error") == data_text(array, nonfinite=None)
 
 
 @pytest.mark.parametrize("bits", [0x7F800001, 0x7FC00000, 0xFFC00000, 0xFFFFFFFF])
@@ -653,13 +659,13 @@ class Color(Enum):
 
 
 def parameter_text(value: Any) -> str:
-    frames = [
-        tw.encode_request(tw.InferRequest([tw.Tensor("x", X)], parameters={"k": value})),
-        tw.encode_request(tw.InferRequest([tw.Tensor("x", X, parameters={"k": value})])),
-        tw.encode_request(
-            tw.InferRequest([tw.Tensor("x", X)], [tw.RequestedOutput("y", parameters={"k": value})])
-        ),
+    x, parameters = tw.Tensor("x", X), {"k": value}
+    requests = [
+        tw.InferRequest([x], parameters=parameters),
+        tw.InferRequest([x.replace(parameters=parameters)]),
+        tw.InferRequest([x], [tw.RequestedOutput("y", parameters=parameters)]),
     ]
+    frames = [tw.encode_request(request, nonfinite="null") for request in requests]
     texts = [bytes(frame.buffers[0]).decode().partition('{"k":')[2] for frame in frames]
     ends = ["}}", ',"binary_data_size":8}}]}', "}}]}"]
     (found,) = {text.rstrip(" ").removesuffix(end) for text, end in zip(texts, ends, strict=True)}

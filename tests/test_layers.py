@@ -21,8 +21,8 @@ CODEC = {"errors", "http", "versions"}
 PUBLIC = {"tensorwire", "_codec", "arguments", "digests", "grpc", "grpc_messages", *CODEC}
 ALLOWED = {
     "_codec": CODEC,
-    "client": PUBLIC,
-    "server": PUBLIC,
+    "client": {*PUBLIC, "compression"},
+    "server": {*PUBLIC, "compression"},
     "integrations": {*PUBLIC, "server"},
     "cli": {*PUBLIC, "client", "server"},
 }

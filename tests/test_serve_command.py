@@ -18,6 +18,7 @@ import uvicorn
 
 import tensorwire as tw
 from support import client_fixtures
+from support.asgi_requests import infer
 from support.client_fixtures import Certificate
 from support.console_script import PROGRAMS, programs
 from tensorwire import digests
@@ -111,33 +112,25 @@ def test_models_and_echo(port: int) -> None:
             "cannot load no_such_module:x: ModuleNotFoundError: No module named 'no_such_module'\n",
         ),
         (["json:nothing"], "cannot load json:nothing: module 'json' has no attribute"),
-        (
-            ["json:detect_encoding"],
-            "json:detect_encoding is not an application: it does not take three arguments. If it",
-        ),
-        (["json:__name__"], "json:__name__ must be a mapping of models or an application, not str"),
-        (
-            ["json:__dict__"],
-            "cannot serve json:__dict__: a model must be a function or a Model, not str",
-        ),
         (["--port", "99999"], "argument --port: must be 0 to 65535, not '99999'"),
         (["--port", "http"], "argument --port: must be 0 to 65535, not 'http'"),
-        (["json:loads", "--echo"], "json:loads is an application: --echo requires a mapping"),
-        (["json:loads", "--max-body", "9"], "application: --max-body requires a mapping"),
-        (["json:loads", "--max-concurrency", "9"], "application: --max-concurrency requires a"),
-        (["json:loads", "--receive-timeout", "9"], "application: --receive-timeout requires a"),
-        (["json:loads", "--max-body", "0"], "application: --max-body requires a mapping"),
+        (
+            ["shutil:copyfileobj", "--echo"],
+            "shutil:copyfileobj is an application: --echo requires a mapping",
+        ),
+        (["shutil:copyfileobj", "--max-body", "9"], "application: --max-body requires a mapping"),
+        (
+            ["shutil:copyfileobj", "--max-concurrency", "9"],
+            "application: --max-concurrency requires a",
+        ),
+        (
+            ["shutil:copyfileobj", "--receive-timeout", "9"],
+            "application: --receive-timeout requires a",
+        ),
+        (["shutil:copyfileobj", "--max-body", "0"], "application: --max-body requires a mapping"),
         (["--echo", "--max-body", "0"], "cannot serve echo: max_body must be 1 or more, not 0"),
         (["--echo", "--receive-timeout", "0"], "echo: receive_timeout must be a positive number"),
         (["--echo", "--max-concurrency", "0"], "max_concurrency must be 1 or more, not 0"),
-        (
-            ["--echo", "--ssl-certfile", "/no/file"],
-            "--ssl-certfile: cannot read /no/file: No such file or directory\n",
-        ),
-        (
-            ["--echo", "--ssl-certfile", "/dev/null", "--ssl-keyfile", "/no/file"],
-            "--ssl-keyfile: cannot read /no/file: No such file or directory\n",
-        ),
         (["json"], "cannot load json: module 'json' has no attribute 'models'"),
     ],
 )
@@ -152,6 +145,190 @@ def test_invalid_models_are_rejected(
         main(["serve", *arguments])
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
+
+
+OBJECTS = """
+from tensorwire.server import Model
+
+def model(request):
+    return {"y": 1}
+
+def with_option(request, scale=1):
+    return {"y": scale}
+
+async def waits(request):
+    return {"y": 1}
+
+class Class:
+    def __call__(self, request):
+        return {"y": 1}
+
+instance = Class()
+declared = Model(model, in_event_loop=True)
+
+def factory():
+    return None
+
+def optional(debug=False):
+    return None
+
+def wsgi(environ, start_response):
+    return []
+
+async def app(scope, receive, send):
+    pass
+
+empty = {}
+wrong = {"right": model, "a": 5}
+named = {5: model}
+nothing = None
+"""
+
+
+@pytest.fixture
+def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory has a module `objects_here`."""
+    (tmp_path / "objects_here.py").write_text(OBJECTS)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "other.py").write_text(OBJECTS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("objects_here", None)
+
+
+@pytest.mark.usefixtures("objects")
+@pytest.mark.parametrize("name", ["model", "with_option", "waits", "instance", "declared"])
+def test_one_model(name: str) -> None:
+    """A model has the name of the object."""
+    app = load(Options(f"objects_here:{name}", with_echo=True))
+    assert sorted(app.models) == sorted(["echo", name])
+    frame = tw.encode_request(tw.InferRequest({"x": np.zeros(1)}))
+    assert infer(app, name, frame).response()["y"].as_numpy() == 1
+    assert app.models[name].in_event_loop == (name == "declared")
+
+
+NEITHER = "is neither a model, which takes one argument, nor an ASGI application, which takes three"
+
+
+@pytest.mark.usefixtures("objects")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("objects_here:factory", f"objects_here:factory {NEITHER}"),
+        ("objects_here:optional", f"objects_here:optional {NEITHER}"),
+        ("objects_here:wsgi", f"objects_here:wsgi {NEITHER}"),
+        ("objects_here:Class", f"objects_here:Class {NEITHER}"),
+        (
+            "objects_here:app --echo",
+            "objects_here:app is an application: --echo requires a mapping",
+        ),
+        (
+            "objects_here:app --metrics",
+            "objects_here:app is an application: --metrics requires a mapping",
+        ),
+        ("objects_here:empty", "objects_here:empty is an empty mapping: pass module:name of a"),
+        ("objects_here:wrong", "model 'a' must be a function or a Model, not int"),
+        ("objects_here:named", "the name of a model must be a str, not int"),
+        (
+            "objects_here:nothing",
+            "objects_here:nothing must be a mapping of models, a model or an application, not ",
+        ),
+        ("objects_here.py", "objects_here.py is a file: pass objects_here:models"),
+        ("objects_here.py:model", "objects_here.py is a file: pass objects_here:model"),
+        (
+            "folder/other.py:model",
+            "folder/other.py is a file: pass other:model in the folder folder",
+        ),
+        ("no.py", "cannot load no.py: ModuleNotFoundError: No module named 'no'"),
+        ("--echo --workers 0", "argument --workers: must be 1 or more, not '0'"),
+        ("--echo --workers -1", "argument --workers: must be 1 or more, not '-1'"),
+        ("--echo --workers two", "argument --workers: must be 1 or more, not 'two'"),
+        (
+            "--echo --limit-concurrency 0",
+            "argument --limit-concurrency: must be 1 or more, not '0'",
+        ),
+        ("--echo --uds no/socket", "--uds: cannot listen at no/socket: No such file or directory"),
+        ("--echo --uds folder", "--uds: cannot listen at folder: Address already in use"),
+        (
+            "--echo --uds objects_here.py",
+            "--uds: cannot listen at objects_here.py: Address already",
+        ),
+        (f"--echo --uds {'a' * 120}", "AF_UNIX path too long"),
+        (f"--echo --uds {'a' * 300}", "too long"),
+        ("--echo --ssl-keyfile objects_here.py", "--ssl-keyfile requires --ssl-certfile"),
+        ("--echo --ssl-certfile no", "--ssl-certfile: cannot read no: No such file or directory"),
+        ("--echo --ssl-certfile folder", "--ssl-certfile: cannot read folder: Is a directory"),
+        (
+            "--echo --ssl-certfile objects_here.py",
+            "--ssl-certfile: objects_here.py does not contain a certificate in PEM format",
+        ),
+    ],
+)
+def test_one_line_names_the_cause(
+    name: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: pytest.fail("the server starts"))
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", *name.split()])
+    assert caught.value.code == 2
+    printed = capsys.readouterr().err
+    assert message in printed.splitlines()[-1]
+    assert "Traceback" not in printed
+
+
+def test_files_of_tls(
+    objects: Path,
+    certificate: Certificate,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(uvicorn, "run", lambda *_, **options: started.append(options))
+    monkeypatch.setenv("_TENSORWIRE_SERVE", "")
+    key, chain = Path(certificate.key).read_text(), Path(certificate.file).read_text()
+    (objects / "both.pem").write_text(f"{key}\n{chain}")
+    (objects / "broken.pem").write_text("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----")
+    make = ["genpkey -algorithm RSA -out key.pem"]
+    make.append(f"pkcs8 -topk8 -in {certificate.key} -out encrypted.pem -passout pass:secret")
+    for arguments in make:
+        subprocess.run(["openssl", *arguments.split()], check=True, capture_output=True)
+    for files, problem in (
+        ([certificate.file, certificate.key], None),
+        (["both.pem"], None),
+        ([certificate.file], f"--ssl-certfile: {certificate.file} does not contain a private key"),
+        ([certificate.file, certificate.file], "--ssl-keyfile: "),
+        ([certificate.key], f"{certificate.key} does not contain a certificate in PEM format"),
+        (["broken.pem", certificate.key], "--ssl-certfile: the certificate and the private key"),
+        ([certificate.file, "key.pem"], "cannot be used: KEY_VALUES_MISMATCH"),
+        ([certificate.file, "encrypted.pem"], "--ssl-keyfile: the private key is encrypted"),
+    ):
+        options = ["--ssl-certfile", files[0]]
+        options += ["--ssl-keyfile", files[1]] if len(files) == 2 else []
+        started.clear()
+        if problem is None:
+            assert main(["serve", "--echo", *options]) == 0
+            assert started[0]["ssl_certfile"] == files[0]
+        else:
+            with pytest.raises(SystemExit):
+                main(["serve", "--echo", *options])
+            assert problem in capsys.readouterr().err.splitlines()[-1]
+            assert started == []
+
+
+def test_old_socket_is_replaced(objects: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is left to uvicorn, and no socket remains from the check of a new one."""
+    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: None)
+    monkeypatch.setenv("_TENSORWIRE_SERVE", "")
+    assert main(["serve", "--echo", "--uds", "socket"]) == 0
+    assert not (objects / "socket").exists()
+    with socket.socket(socket.AF_UNIX) as old:
+        old.bind("socket")
+    assert main(["serve", "--echo", "--uds", "socket"]) == 0
+    assert (objects / "socket").is_socket()
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
-"""Checks of the arguments of servers and clients. Each error names the argument and its value."""
+"""The arguments of servers and clients: types, and checks whose errors name argument and value."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from .errors import format_number, format_value
+
+Nonfinite = Literal["null", "literal", "error"]
+"""How to write numbers that are not finite as JSON."""
 
 _MAX_NESTING = 64  # dimensions of an array of numpy
 _MAX_SECONDS = 1e15  # 30 million years: times of a clock in float64 remain exact to 0.1 s

@@ -27,6 +27,11 @@ from .errors import (
 
 Library = Literal["pandas", "polars", "pyarrow"]
 
+# Formats of Arrow types.
+STRING_VIEW = b"vu"
+LARGE_STRING = b"U"
+LARGE_BINARY = b"Z"
+
 
 def tensors_from_dataframe(dataframe: Any) -> list[Tensor]:
     """Return a tensor for each column of a data frame.
@@ -300,18 +305,26 @@ def _check_column(tensor: Tensor, first: Tensor) -> None:
         )
 
 
-class _Text:
-    """Exports BYTES to Arrow as text, whatever type the consumer requests."""
+class _Exported:
+    """Exports BYTES to Arrow as a type, whatever the consumer requests.
 
-    def __init__(self, elements: BytesArray) -> None:
+    If it is a type of text, and an element is not UTF-8, they are exported as binary view.
+    """
+
+    def __init__(self, elements: BytesArray, format: bytes) -> None:
         self.elements = elements
+        self.format = format
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
-        return self.elements.__arrow_c_array__(arrow_schema(True))
+        return self.elements.__arrow_c_array__(arrow_schema(self.format))
 
 
 def _pandas_column(pandas: Any, tensor: Tensor) -> Any:
     if isinstance(tensor.data, BytesArray):
+        if len(tensor.shape) == 1:
+            column = _pandas_text(pandas, tensor.data)
+            if column is not None:
+                return column
         try:
             array = tensor.data.as_strings()
         except ElementError:
@@ -327,14 +340,27 @@ def _pandas_column(pandas: Any, tensor: Tensor) -> Any:
     return pandas.Series(rows, copy=False)
 
 
+def _pandas_text(pandas: Any, elements: BytesArray) -> Any:
+    """Return a column of text if pandas keeps text in Arrow memory by default, else None.
+
+    It has the dtype that pandas infers from ``str`` objects, which are not created. The result is
+    None if an element is not UTF-8.
+    """
+    dtype = pandas.Series([""]).dtype
+    if getattr(dtype, "storage", "") != "pyarrow":
+        return None
+    pyarrow = import_module("pyarrow")
+    column = pyarrow.array(_Exported(elements, LARGE_STRING))
+    if column.type != pyarrow.large_string():
+        return None
+    return pandas.Series(dtype.__from_arrow__(column), copy=False)
+
+
 def _polars_column(polars: Any, tensor: Tensor) -> Any:
     if not isinstance(tensor.data, BytesArray):
         # polars panics when it imports Arrow lists of size 0.
         return polars.Series(tensor.as_numpy() if 0 in tensor.shape[1:] else tensor)
-    try:
-        column = polars.Series(_Text(tensor.data))
-    except ElementError:
-        column = polars.Series(tensor.data)
+    column = polars.Series(_Exported(tensor.data, STRING_VIEW))
     return column if len(tensor.shape) == 1 else column.reshape(tensor.shape)
 
 
@@ -342,10 +368,9 @@ def _arrow_column(pyarrow: Any, tensor: Tensor) -> Any:
     if not isinstance(tensor.data, BytesArray):
         return pyarrow.array(tensor)
     # Many functions of pyarrow do not support views. A type with 64-bit offsets has no limit.
-    try:
-        column = pyarrow.array(_Text(tensor.data)).cast(pyarrow.large_string())
-    except ElementError:
-        column = pyarrow.array(tensor.data).cast(pyarrow.large_binary())
+    column = pyarrow.array(_Exported(tensor.data, LARGE_STRING))
+    if column.type != pyarrow.large_string():
+        column = pyarrow.array(_Exported(tensor.data, LARGE_BINARY))
     for dim in reversed(tensor.shape[1:]):
         column = pyarrow.FixedSizeListArray.from_arrays(column, dim)
     return column

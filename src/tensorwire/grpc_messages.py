@@ -25,7 +25,8 @@ SERVER_METADATA_RESPONSE: Fields = {
     2: ("version", str),
     3: ("extensions", [str]),
 }
-MODEL_REQUEST: Fields = {1: ("name", str), 2: ("version", str)}  # of ModelReady and ModelMetadata
+# Of ModelReady, ModelMetadata and ModelConfig.
+MODEL_REQUEST: Fields = {1: ("name", str), 2: ("version", str)}
 TENSOR_METADATA: Fields = {1: ("name", str), 2: ("datatype", str), 3: ("shape", [int])}
 MODEL_METADATA_RESPONSE: Fields = {
     1: ("name", str),
@@ -34,5 +35,28 @@ MODEL_METADATA_RESPONSE: Fields = {
     4: ("inputs", [TENSOR_METADATA]),
     5: ("outputs", [TENSOR_METADATA]),
 }
+MODEL_INPUT: Fields = {1: ("name", str), 2: ("data_type", int), 4: ("dims", [int])}
+MODEL_OUTPUT: Fields = {1: ("name", str), 2: ("data_type", int), 3: ("dims", [int])}
+MODEL_CONFIG: Fields = {
+    1: ("name", str),
+    2: ("platform", str),
+    4: ("max_batch_size", int),
+    5: ("input", [MODEL_INPUT]),
+    6: ("output", [MODEL_OUTPUT]),
+}
+MODEL_CONFIG_RESPONSE: Fields = {1: ("config", [MODEL_CONFIG])}
+# The enum inference.DataType, whose first value is 1.
+DATA_TYPES = (
+    *("TYPE_BOOL", "TYPE_UINT8", "TYPE_UINT16", "TYPE_UINT32", "TYPE_UINT64", "TYPE_INT8"),
+    *("TYPE_INT16", "TYPE_INT32", "TYPE_INT64", "TYPE_FP16", "TYPE_FP32", "TYPE_FP64"),
+    *("TYPE_STRING", "TYPE_BF16"),
+)
+MODEL_INDEX: Fields = {
+    1: ("name", str),
+    2: ("version", str),
+    3: ("state", str),
+    4: ("reason", str),
+}
+REPOSITORY_INDEX_RESPONSE: Fields = {1: ("models", [MODEL_INDEX])}
 # The error of a request in a stream.
 STREAM_ERROR: Fields = {1: ("error_message", str), 2: ("infer_response", [{3: ("id", str)}])}

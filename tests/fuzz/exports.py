@@ -272,10 +272,17 @@ def arrow(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
 
 
 def arrow_text(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
-    array = text_or_error(lambda: pa.array(tensor, pa.string_view()), items)
-    if array is not None:
+    as_text = texts(items)
+    for requested in (pa.string_view(), pa.string(), pa.large_string(), pa.large_binary()):
+        capsules = tensor.__arrow_c_array__(requested.__arrow_c_schema__())
+        array = pa.Array._import_from_c_capsule(*capsules)
         array.validate(full=True)
-        assert array.to_pylist() == texts(items)
+        if requested == pa.large_binary():
+            assert (array.type, array.to_pylist()) == (requested, items)
+        elif isinstance(as_text, list):
+            assert (array.type, array.to_pylist()) == (requested, as_text)
+        else:  # an element is not UTF-8
+            assert (array.type, array.to_pylist()) == (pa.binary_view(), items)
         assert tw.encode_bytes(array) == reference.elements(items)
 
 

@@ -2,7 +2,7 @@
 
    The generated C++ file of the module is included completely, so that its static functions can be
    called. An interpreter starts once, to initialise the tables of the module; no Python code runs
-   after that, except for `grow_wire`, which resizes a bytes object.
+   after that.
 
    The first byte of an input chooses the check, the second one its options. The text is at the end
    of its memory block, and numbers are written to a block of the exact size, so that
@@ -297,7 +297,7 @@ static void skips(const byte *text, size_t nbytes, byte option) {
 /* A string is valid if the judge accepts it, has the same characters, and its unescaped form fits
    into the memory of the escaped one. */
 static void strings(const byte *text, size_t nbytes, byte option) {
-    Reading whole(text, nbytes, 0), slow(text, nbytes, 0);
+    Reading whole(text, nbytes, 0), copied(text, nbytes, 0);
     Judge judge = {text, text + nbytes, 0, 0};
     Points points;
     Text found, again;
@@ -305,17 +305,37 @@ static void strings(const byte *text, size_t nbytes, byte option) {
     bool is_valid = judge.string(&points);
     Fault fault = whole.seen(SCANNER(scan_string)(&whole.cursor, &found));
     CHECK((fault == E(NO_FAULT)) == is_valid);
-    CHECK(slow.seen(SCANNER(scan_any_string)(&slow.cursor, &again)) == fault);
-    CHECK(slow.cursor.position == whole.cursor.position);
+    byte *memory = (byte *)malloc(nbytes), *end = memory;
+    CHECK(copied.seen(SCANNER(copy_string)(&copied.cursor, &end, &again)) == fault);
+    CHECK(copied.cursor.position == whole.cursor.position);
+    std::string written((char *)memory, end - memory);
+    free(memory);
     if (!is_valid) return;
     CHECK(whole.cursor.position == judge.p && found.begin + found.nbytes + 1 == judge.p);
     CHECK(again.begin == found.begin && again.nbytes == found.nbytes);
-    CHECK(again.has_escapes == found.has_escapes);
+    CHECK(again.has_escapes == found.has_escapes && again.is_ascii == found.is_ascii);
     std::string meant = utf8(points);
-    byte *written = (byte *)malloc(found.nbytes);
-    Py_ssize_t n = SCANNER(unescape)(written, &found);
-    CHECK(n == (Py_ssize_t)meant.size() && memcmp(written, meant.data(), n) == 0);
-    free(written);
+    CHECK(written == meant);
+    CHECK(SCANNER(utf8_nbytes_of)(&found) == (Py_ssize_t)meant.size());
+    /* What the writer writes for these characters means the same. */
+    for (size_t begin = 0; begin < meant.size() + 1; begin += 1 + option) {
+        byte *source = (byte *)malloc(meant.size() - begin);
+        memcpy(source, meant.data() + begin, meant.size() - begin);
+        Py_ssize_t n = meant.size() - begin;
+        byte *escaped = (byte *)malloc(6 * n + BLOCK_NBYTES + 2);
+        byte *stop = escape_text(escaped + 1, source, n, n);
+        free(source);
+        bool is_cut = n > 0 && ((byte)meant[begin] & 0xC0) == 0x80;
+        CHECK((stop == NULL) == is_cut);
+        if (stop != NULL) {
+            Judge writers = {escaped, stop + 1, 0, 0};
+            Points same;
+            escaped[0] = *stop = '"';
+            CHECK(writers.string(&same) && writers.p == stop + 1);
+            CHECK(utf8(same) == meant.substr(begin));
+        }
+        free(escaped);
+    }
     CHECK(SCANNER(equals)(&found, meant.data(), meant.size()) == std::all_of(
         meant.begin(), meant.end(), [&](char c) { return (byte)c < 0x80 || !found.has_escapes; }));
     meant += (char)option;
@@ -347,6 +367,29 @@ static __int128 integer(const Token &token) {
     for (; p < token.end; p++)
         if (value < (__int128)1 << 100) value = value * 10 + (*p - '0');
     return *token.begin == '-' ? -value : value;
+}
+
+/* Return whether a number is an integer in any notation, and its value; 10^30 stands for all that
+   are as large. */
+static bool integral(const Token &token, __int128 *value) {
+    std::string text(token.begin, token.end), digits;
+    bool is_negative = text[0] == '-';
+    size_t e = std::min(text.find_first_of("eE"), text.size()), point = text.find('.');
+    for (size_t i = is_negative; i < e; i++)
+        if (text[i] != '.') digits += text[i];
+    double power = e < text.size() ? strtod(text.c_str() + e + 1, NULL) : 0;
+    double n_zeros = power - (point < e ? (double)(e - point - 1) : 0);
+    while (!digits.empty() && digits.back() == '0') digits.pop_back(), n_zeros++;
+    digits.erase(0, std::min(digits.find_first_not_of('0'), digits.size()));
+    *value = 0;
+    if (digits.empty()) return true;
+    if (n_zeros < 0) return false;
+    bool is_large = (double)digits.size() + n_zeros > 30;
+    if (is_large) digits = "1", n_zeros = 30;
+    for (char c : digits) *value = *value * 10 + (c - '0');
+    for (int i = 0; i < (int)n_zeros; i++) *value *= 10;
+    if (is_negative) *value = -*value;
+    return true;
 }
 
 /* A number is valid if the judge accepts it, and rounds to the same value as in the C library. */
@@ -418,8 +461,8 @@ static bool element_value(int kind, const Token &token, std::string *made) {
         return true;
     }
     if (kind <= 10) {
-        if (token.kind != '0' || !token.is_integer) return false;
-        __int128 value = integer(token), most, least = 0;
+        __int128 value, most, least = 0;
+        if (token.kind != '0' || !integral(token, &value)) return false;
         if (kind <= 6) most = ((__int128)1 << (8 * itemsize)) - 1;
         else most = ((__int128)1 << (8 * itemsize - 1)) - 1, least = -most - 1;
         if (value < least || value > most) return false;
@@ -460,14 +503,17 @@ struct Elements_ {
                 elements.most_negative = elements.most_positive + 1;
             }
         }
-        if (kind == 11) {
-            elements.capacity = 1 + option % 64;
-            elements.wire = PyBytes_FromStringAndSize(NULL, elements.capacity);
-        }
     }
-    ~Elements_() {
-        free(memory);
-        Py_XDECREF(elements.wire);
+    ~Elements_() { free(memory); }
+    /* Return the elements for a text. The memory for strings is that of `allocate_wire`. */
+    ParsedElements from(const ReadCursor *cursor) {
+        if (elements.read_list == READER(read_texts)) {
+            size_t nbytes = cursor->end - cursor->position;
+            nbytes += std::min<size_t>(elements.n_expected, nbytes / 3) + 4;
+            memory = (char *)realloc(memory, nbytes);
+            elements.element = (byte *)memory;
+        }
+        return elements;
     }
 };
 
@@ -497,12 +543,11 @@ static void lists(const byte *text, size_t nbytes, byte option) {
     std::vector<Token> tokens;
     bool is_valid = judge.elements(&tokens, read.elements.max_depth);
     std::string values;
-    size_t bad = 0;
-    while (bad < tokens.size() && element_value(kind, tokens[bad], &values)) bad++;
-    ParsedElements elements = read.elements;
+    size_t bad = 0, stored = 0;  /* the size of the elements up to the expected number */
+    while (bad < tokens.size() && element_value(kind, tokens[bad], &values))
+        if (++bad <= n_expected) stored = values.size();
+    ParsedElements elements = read.from(&whole.cursor);
     Fault fault = whole.seen(elements.read_list(&whole.cursor, &elements));
-    read.elements.wire = elements.wire;
-    read.elements.capacity = elements.capacity;
     if (bad < tokens.size()) {
         CHECK(fault == E(WRONG_TYPE) || fault == E(OUT_OF_RANGE));
         CHECK(elements.n_read == bad && whole.cursor.position == tokens[bad].begin);
@@ -512,9 +557,8 @@ static void lists(const byte *text, size_t nbytes, byte option) {
         CHECK(fault == E(NO_FAULT) && elements.n_read == tokens.size());
         CHECK(whole.cursor.position == judge.p);
         if (kind == 11) {
-            CHECK(elements.nbytes == (Py_ssize_t)values.size());
-            CHECK(elements.nbytes <= elements.capacity);
-            CHECK(!memcmp(PyBytes_AS_STRING(elements.wire), values.data(), values.size()));
+            CHECK((size_t)(elements.element - (byte *)read.memory) == stored);
+            CHECK(!memcmp(read.memory, values.data(), stored));
         } else if (kind < 11) {
             size_t itemsize = ITEMSIZES[kind];
             size_t n = std::min<size_t>(n_expected, tokens.size()) * itemsize;
@@ -528,20 +572,17 @@ static void lists(const byte *text, size_t nbytes, byte option) {
     }
     /* Read a part of the text, then, unless that result is final, the whole text again. */
     ReadCursor tried = cut(part, more);
-    ParsedElements first = read.elements;
+    ParsedElements first = read.from(&tried);
     Fault again = first.read_list(&tried, &first);
-    read.elements.wire = first.wire;
-    read.elements.capacity = first.capacity;
     CHECK(part.cursor.start <= tried.position && tried.position <= tried.end);
     if (READER(is_final)(&tried, &part.cursor, again)) {
         CHECK(again == fault && tried.position == whole.cursor.position);
-        CHECK(first.n_read == elements.n_read && first.nbytes == elements.nbytes);
+        CHECK(first.n_read == elements.n_read);
     } else {
         part.keys.n_keys = 0;
-        ParsedElements second = read.elements;
+        ParsedElements second = read.from(&part.cursor);
         CHECK(part.seen(second.read_list(&part.cursor, &second)) == fault);
-        read.elements.wire = second.wire;
-        CHECK(second.n_read == elements.n_read && second.nbytes == elements.nbytes);
+        CHECK(second.n_read == elements.n_read);
         CHECK(part.cursor.position == whole.cursor.position);
     }
 }

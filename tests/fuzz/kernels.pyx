@@ -143,7 +143,8 @@ cdef void validates(const uint8_t* text, Py_ssize_t nbytes) noexcept nogil:
     check(first_invalid(text, nbytes) == (ALL_VALID if position == nbytes else position))
     check(utf8_nbytes(<const uint32_t*>points, n_points) == position)
     written = <uint8_t*>malloc(position)
-    write_utf8(written, position, <const uint32_t*>points, n_points)
+    check(write_utf8(written, written + position, <const uint32_t*>points, n_points)
+          == written + position)
     check(memcmp(written, text, position) == 0)
     free(written)
     free(points)
@@ -160,11 +161,11 @@ cdef void encodes(const CodeUnit* text, Py_ssize_t n_characters) noexcept nogil:
             check(nbytes == NOT_ENCODABLE)
             nbytes = n_characters  # as if the text had changed since it was measured
             written = <uint8_t*>malloc(nbytes)
-            write_utf8(written, nbytes, text, n_characters)
+            write_utf8(written, written + nbytes, text, n_characters)
             free(written)
             return
     written = <uint8_t*>malloc(nbytes)
-    write_utf8(written, nbytes, text, n_characters)
+    check(write_utf8(written, written + nbytes, text, n_characters) == written + nbytes)
     check(first_invalid(written, nbytes) == ALL_VALID)
     for i in range(n_characters):
         n = decoded(written + position, nbytes - position, &point)
@@ -173,7 +174,8 @@ cdef void encodes(const CodeUnit* text, Py_ssize_t n_characters) noexcept nogil:
     check(position == nbytes)
     free(written)
     written = <uint8_t*>malloc(nbytes // 2)
-    write_utf8(written, nbytes // 2, text, n_characters)
+    if nbytes > 0:
+        check(write_utf8(written, written + nbytes // 2, text, n_characters) == NULL)
     free(written)
 
 

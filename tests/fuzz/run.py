@@ -144,6 +144,7 @@ def build_kernels(fast: bool) -> None:
         flags += ["-fno-sanitize-recover=undefined", "-fno-sanitize=function"]
     source, made = TESTS / "fuzz" / "kernels.pyx", FOLDER / "kernels.c"
     do(PYTHON, "-m", "cython", "-3", "-I", "src", source, "-o", made)
+    flags.append(f"-I{PACKAGE / '_codec'}")
     do("clang", *flags, "-o", program("kernels", fast), made, *link)
     source, made = PACKAGE / "_codec" / "json_reader.pyx", FOLDER / "json_reader.cpp"
     do(PYTHON, "-m", "cython", "-3", "--cplus", "-I", "src", source, "-o", made)
@@ -152,7 +153,7 @@ def build_kernels(fast: bool) -> None:
     defined = [f'-D{name}="{value}"' for name, value in names.items()]
     defined += ["-DNPY_NO_DEPRECATED_API=NPY_2_0_API_VERSION"]
     source = TESTS / "fuzz" / "json_kernels.cpp"
-    flags += ["-std=c++17", f"-I{numpy}", f"-I{PACKAGE / '_codec'}", *defined]
+    flags += ["-std=c++17", f"-I{numpy}", *defined]
     do("clang++", *flags, "-o", program("json_kernels", fast), source, *link)
 
 

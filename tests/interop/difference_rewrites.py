@@ -280,6 +280,39 @@ def nan_for_null(root: Node) -> None:
         item.set("data", data)
 
 
+INTEGERS = (*NARROW, "INT64", "UINT64")
+
+
+def integers_without_a_point(root: Node) -> None:
+    """J10: write integers without a point and an exponent."""
+
+    def change(value: Node) -> Node:
+        if isinstance(value, Literal) and re.fullmatch(r"-?\d.*[.eE].*", value.text):
+            number = reference.integral(value.text)
+            return value if number is None else Literal(str(number))
+        return value
+
+    for item in with_json(root, INTEGERS):
+        item.set("data", replaced(item.get("data"), change))
+
+
+def zero_without_exponent(root: Node) -> None:
+    def change(value: Node) -> Node:
+        found = isinstance(value, Literal) and re.fullmatch(r"(-?)0(\.0+)?[eE].*", value.text)
+        return Literal(f"{found[1]}0.0") if found else value
+
+    for item in with_json(root, ("FP32", "FP64")):
+        item.set("data", replaced(item.get("data"), change))
+
+
+def minus_zero_with_a_point(root: Node) -> None:
+    def change(value: Node) -> Node:
+        return Literal("-0.0") if isinstance(value, Literal) and value.text == "-0" else value
+
+    for item in with_json(root, ("FP32", "FP64")):
+        item.set("data", replaced(item.get("data"), change))
+
+
 def without_null(root: Node) -> None:
     if isinstance(root, Members):
         for key in ("id", "parameters", "outputs"):
@@ -326,7 +359,8 @@ def without_reserved_parameters(root: Node) -> None:
 
 def without_shared_memory_outputs(root: Node) -> None:
     for item in members(root, "outputs"):
-        drop_parameter(item, "shared_memory_region")
+        for key in ("region", "byte_size", "offset"):
+            drop_parameter(item, f"shared_memory_{key}")
 
 
 def without_classification(root: Node) -> None:

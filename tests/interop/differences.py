@@ -23,7 +23,9 @@ from interop.difference_rewrites import (
     flattened,
     full_names_of_infinities,
     infinities,
+    integers_without_a_point,
     lenient_bools,
+    minus_zero_with_a_point,
     nan_for_null,
     one_for_scalar,
     only_leading_digits,
@@ -51,6 +53,7 @@ from interop.difference_rewrites import (
     wrapped,
     wrapped_length,
     zero_for_nan,
+    zero_without_exponent,
 )
 from interop.plain_message import Members, Message, extent, members, n_dims, parameter
 
@@ -163,6 +166,11 @@ DIFFERENCES = (
     Difference("C17 rank 0",
                "a scalar has one element (3)", None, r"got \[\]", tree(one_for_scalar), True),
     Difference("J14 null", "NaN (4)", None, "non-number", tree(nan_for_null), True),
+    Difference("J10 integers with a point or an exponent", "no value changes (4)", None,
+               "non-(un)?signed-integer|Number too big",
+               tree(integers_without_a_point), True),
+    Difference("0e999 for FP32 and FP64", "it is zero (4)", None, "Number too big",
+               tree(zero_without_exponent), True),
     Difference("null members", "absent (3)", None, "", tree(without_null), True),
     Difference("null sources", "absent (3)", None, "only one of", tree(without_null_source), True),
     Difference("X4 lists, objects and null as request parameters", "any JSON is accepted (10)",
@@ -183,6 +191,8 @@ DIFFERENCES = (
                "not JSON (4)", "is not valid UTF-8", None, tree(all_outputs_binary),
                True),
     Difference("decimals", "nearest (4)", None, None, exact_decimals, True),
+    Difference("-0 for FP32 and FP64", "the sign is kept (4)", None, None,
+               tree(minus_zero_with_a_point), True),
     Difference("names and ranks of the model",
                "a property of the model, not of the format", None, "unexpected|data-type is",
                tree(with_declared_names_and_ranks), True),

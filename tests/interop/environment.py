@@ -1,6 +1,7 @@
 """Environments for other programs: `python3 environment.py NAME [FOLDER]`.
 
-FOLDER/venv has the program and tensorwire, built from the checkout (not a link to it).
+FOLDER/venv has the program and tensorwire, built from the checkout (not a link to it). Programs
+whose requirements conflict with those of tensorwire are alone.
 FOLDER/.gitignore excludes everything. FOLDER/ready.json is written last, and records what the
 environment was made from.
 """
@@ -26,6 +27,7 @@ class Program:
 
     packages: tuple[str, ...]
     imported: str
+    has_tensorwire: bool = True
 
 
 PROGRAMS = {
@@ -57,6 +59,19 @@ PROGRAMS = {
     "tritonclient_tests": Program(
         ("tritonclient[all]==2.73.0", "pytest==9.2.0"), "tritonclient.http"
     ),
+    "triton_clients": Program(  # they require NumPy 1
+        ("nvidia-pytriton==0.7.0", "tritony==0.0.23"),
+        "pytriton.client, tritony",
+        has_tensorwire=False,
+    ),
+    "omle": Program(("omle==0.2.0", "omle-server==0.2.1"), "omle", has_tensorwire=False),
+    "docling": Program(
+        (
+            "docling-slim[convert-core,format-pdf-pypdfium2,models-remote]==2.143.0",
+            *("transformers==5.23.0", "httptools>=0.6", "pytest>=8"),
+        ),
+        "docling",
+    ),
     "ray": Program(("ray[serve]==2.60.0",), "ray.serve"),
     "torch": Program(
         (
@@ -77,7 +92,7 @@ class Recipe:
 
     packages: list[str]
     folder: str  # an environment does not work in another folder
-    sources: str  # the digest of the source files
+    sources: str | None  # the digest of the source files, unless tensorwire is not installed
 
 
 class SetupError(Exception):
@@ -102,6 +117,7 @@ def set_up(name: str, folder: Path) -> None:
     with TemporaryDirectory() as copy:
         copy_sources(Path(copy))
         wanted = recipe(name, folder, Path(copy))
+        program = PROGRAMS[name]
         found = read_marker(folder)
         if found == wanted:
             return
@@ -109,9 +125,11 @@ def set_up(name: str, folder: Path) -> None:
         if found is None or (found.packages, found.folder) != (wanted.packages, wanted.folder):
             make_environment(folder)
             pip(folder, *wanted.packages)
-        # Built from a copy: a build in the checkout would leave files there, or use old ones.
-        pip(folder, copy)
-    run([str(interpreter(folder)), "-c", f"import tensorwire, {PROGRAMS[name].imported}"])
+        if program.has_tensorwire:
+            # Built from a copy: a build in the checkout would leave files there, or use old ones.
+            pip(folder, copy)
+    imported = f"tensorwire, {program.imported}" if program.has_tensorwire else program.imported
+    run([str(interpreter(folder)), "-c", f"import {imported}"])
     marker(folder).write_text(json.dumps(asdict(wanted), indent=1))
 
 
@@ -149,12 +167,15 @@ def read_marker(folder: Path) -> Recipe | None:
 
 
 def recipe(name: str, folder: Path, sources: Path) -> Recipe:
+    packages = list(PROGRAMS[name].packages)
+    if not PROGRAMS[name].has_tensorwire:
+        return Recipe(packages, str(folder), None)
     digest = hashlib.sha256()
     for path in sorted(sources.rglob("*")):
         if path.is_file() and path.suffix != ".md":
             digest.update(f"{path.relative_to(sources)}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return Recipe(list(PROGRAMS[name].packages), str(folder), digest.hexdigest())
+    return Recipe(packages, str(folder), digest.hexdigest())
 
 
 def copy_sources(target: Path) -> None:

@@ -138,6 +138,7 @@ READ_AS_ARRAYS: dict[str, bytes] = {
         for kind in ("INT", "UINT")
         for bits in (8, 16, 32, 64)
     },
+    "integers with a point": data_text("[1.0, -2.0e2]", "INT32"),
     "BYTES": message(entry(["a", "ein Hündchen", "", "\0\n\"\\", "\U0001f600"], "BYTES")),
     "BYTES, nested": message(entry([["a", "b"], ["c", "d"]], "BYTES", [2, 2])),
     "BYTES, escaped": data_text(r'["é😀", "\/\b"]', "BYTES"),

@@ -44,7 +44,7 @@ OTHER_PACKAGES = {
         "fastapi": ("0.110.0", "0.115"),
         "pydantic": ("2.13.0", "2.14"),
     },
-    "tritonclient": {},
+    "tritonclient": {"geventhttpclient": ("2.3.3", "2.6")},
 }
 
 LIST_FUNCTIONS = """

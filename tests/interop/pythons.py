@@ -93,10 +93,10 @@ print(*project["optional-dependencies"]["test"], sep="\\n")
 """
 
 # A file that cannot be collected, and the module that it needs. The second form of the message is
-# that of tensorwire.client.
+# that of tensorwire.
 MISSING_MODULE = re.compile(
     r"^_+ ERROR collecting (\S+) _+\n(?:(?!_+ ERROR ).*\n)*?"
-    r"E +(?:ModuleNotFoundError: No module named '|ImportError: the clients need )([\w.]+)",
+    r"E +(?:ModuleNotFoundError: No module named '|ImportError: .* requires? )([\w.]+)",
     re.MULTILINE,
 )
 

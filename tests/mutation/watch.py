@@ -12,7 +12,8 @@ SECONDS = int(os.environ["TENSORWIRE_TEST_SECONDS"])
 MAX_NBYTES = 12 << 30  # of address space: a mutant may allocate without an end
 
 if "LD_PRELOAD" not in os.environ:  # AddressSanitizer reserves more
-    resource.setrlimit(resource.RLIMIT_AS, (MAX_NBYTES, MAX_NBYTES))
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_NBYTES, hard))
 
 
 def pytest_runtest_logstart(nodeid: str) -> None:

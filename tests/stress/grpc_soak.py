@@ -2,10 +2,10 @@
 
 `PYTHONPATH=tests python -m stress.grpc_soak [CALLS [PROCESSES]]` makes 1,000,000 calls from 4
 processes: valid ones with `Client`, `AsyncClient`, tritonclient with and without the integration,
-and streams; malformed messages, unknown models, expired deadlines and cancelled calls. Each call
-has its own payload, which its response must contain. After each fifth of the calls, the memory of
-the idle server is measured. It must not grow after the first fifth. The exit code is 1 if a check
-failed.
+and streams; reflection, malformed messages, unknown models, expired deadlines and cancelled calls.
+Each inference has its own payload, which its response must contain. After each fifth of the calls,
+the memory of the idle server is measured. It must not grow after the first fifth. The exit code is
+1 if a check failed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from tritonclient.utils import InferenceServerException
 
 import tensorwire as tw
 from support import grpc_cases
+from support.protobuf_wire import delimited
 from support.servers import HOST
 from tensorwire.client import AsyncClient, Client, InferenceServerError
 from tensorwire.grpc import encode_request
 from tensorwire.grpc_messages import SERVICE
 from tensorwire.integrations import tritonclient as integration
+from tensorwire.server.reflection import SERVICES as REFLECTION_SERVICES
 
 from .soak import Memory, growth
 
@@ -48,10 +50,14 @@ class Calls:
 
     def __init__(self, port: int, name: str) -> None:
         self.name, self.rng, self.n_made = name, random.Random(name), 0
+        self.n_cancelled = 0  # calls and streams that were cancelled, or whose deadline expired
         self.url = f"grpc://{HOST}:{port}"
         self.client = Client(self.url, timeout=SECONDS)
         self.channel = grpc.insecure_channel(f"{HOST}:{port}")
         self.method = self.channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        self.reflection = self.channel.stream_stream(
+            f"/{REFLECTION_SERVICES[0]}/ServerReflectionInfo"
+        )
         self.triton = tritonclient.InferenceServerClient(f"{HOST}:{port}")
         if self.rng.random() < 0.5:
             integration.install()
@@ -63,6 +69,7 @@ class Calls:
             (15, self.streamed),
             (15, self.by_tritonclient),
             (15, self.malformed),
+            (5, self.reflected),
             (5, self.unknown),
             (5, self.late),
             (5, self.cancelled),
@@ -118,7 +125,8 @@ class Calls:
             for _, check in made:
                 check(next(responses))
                 if self.rng.random() < 0.02:
-                    break  # the stream is cancelled
+                    self.n_cancelled += 1
+                    break
         return len(made)
 
     def by_tritonclient(self) -> int:
@@ -139,6 +147,15 @@ class Calls:
             raise AssertionError("a malformed message was accepted")
         return 1
 
+    def reflected(self) -> int:
+        """Ask for the descriptors of a service and for an unknown one in a stream."""
+        asked = [delimited(4, SERVICE), delimited(4, self.name)] * self.rng.randrange(1, 4)
+        answers = self.reflection(iter(asked), timeout=SECONDS)
+        for sent, answer in zip(asked, answers, strict=True):
+            assert answer.startswith(delimited(2, sent)), answer
+            assert (b"ModelInferRequest" in answer) == (SERVICE.encode() in sent), answer
+        return len(asked)
+
     def unknown(self) -> int:
         try:
             self.client.infer("unknown", {"x": self.array()})
@@ -156,6 +173,7 @@ class Calls:
             answer = self.method(message, timeout=self.rng.choice([0.0001, 0.0003, 0.001]))
         except grpc.RpcError as error:
             assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED, error
+            self.n_cancelled += 1
         else:
             check(tw.grpc.decode_response(answer))
         return 1
@@ -166,11 +184,15 @@ class Calls:
         future = self.method.future(message, timeout=SECONDS)
         time.sleep(self.rng.random() * 0.0005)
         future.cancel()
+        self.n_cancelled += 1
         return 1
 
 
-def run_process(port: int, name: str, n_calls: int) -> tuple[Counter[str], list[str]]:
-    """Make the calls of one process in one round."""
+def run_process(port: int, name: str, n_calls: int) -> tuple[Counter[str], int, list[str]]:
+    """Make the calls of one process in one round.
+
+    Return how many calls of each kind were made, how many were cancelled, and what was wrong.
+    """
     counts: Counter[str] = Counter()
     wrong: list[str] = []
     calls = Calls(port, name)
@@ -185,7 +207,7 @@ def run_process(port: int, name: str, n_calls: int) -> tuple[Counter[str], list[
             kind, n = "wrong", 1
         counts[kind] += n
     calls.close()
-    return counts, wrong
+    return counts, calls.n_cancelled, wrong
 
 
 @contextmanager
@@ -218,6 +240,7 @@ def main() -> None:
     n_calls, n_processes = numbers + [N_CALLS, N_PROCESSES][len(numbers) :]
     share = math.ceil(n_calls / n_processes / N_ROUNDS)
     counts: Counter[str] = Counter()
+    n_cancelled: list[int] = []  # of each process in each round
     wrong: list[str] = []
     samples: list[Memory] = []
     started = time.perf_counter()
@@ -227,15 +250,17 @@ def main() -> None:
             with context.Pool(n_processes) as pool:
                 names = [f"client {number}.{i}" for i in range(n_processes)]
                 made = [(port, name, share) for name in names]
-                for found, problems in pool.starmap(run_process, made):
+                for found, n, problems in pool.starmap(run_process, made):
                     counts += found
+                    n_cancelled.append(n)
                     wrong += problems
             samples.append(measure(port, pid))
             if wrong:
                 break
     rate = counts.total() / (time.perf_counter() - started)
-    wrong += growth(samples, share * n_processes * (N_ROUNDS - 1))
-    print(f"{counts.total()} calls, {rate:.0f}/s; after each round:")
+    n_later = share * n_processes * (N_ROUNDS - 1)
+    wrong += growth(samples, n_later, sum(n_cancelled[n_processes:]))
+    print(f"{counts.total()} calls, {sum(n_cancelled)} cancelled, {rate:.0f}/s; after each round:")
     for name, sizes in zip(Memory._fields, zip(*samples, strict=True), strict=True):
         print(f"  {name}: " + ", ".join(f"{size:,}" for size in sizes))
     print("  " + ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())), flush=True)

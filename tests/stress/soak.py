@@ -73,10 +73,12 @@ class Memory(NamedTuple):
 
 
 # How much more the server may use after the last round than after the first one: a constant, for
-# caches, and an amount per request. grpcio keeps 5 bytes of each call whose deadline has expired
-# and 11 of each cancelled one, also in a server of its own, and malloc cannot return such pages.
+# caches, an amount per request, and one per gRPC call that the client cancelled or whose deadline
+# expired. grpcio leaks the operations of such calls, up to 480 bytes of a call and 10 to 140 on
+# average, whatever the method does (grpc/grpc#43360).
 ALLOWED_GROWTH = Memory(1000, 50_000, 4 << 20)
-ALLOWED_PER_REQUEST = (0.02, 5, 5)
+ALLOWED_PER_REQUEST = (0.02, 5, 0)
+ALLOWED_PER_CANCELLED = (0, 200, 200)
 
 
 @dataclass
@@ -294,12 +296,16 @@ def measure(server: Server) -> Memory:
     return Memory(n_blocks, malloc_nbytes, server.resident_nbytes())
 
 
-def growth(samples: list[Memory], n_requests: int) -> Iterator[str]:
+def growth(samples: list[Memory], n_requests: int, n_cancelled: int = 0) -> Iterator[str]:
     """Describe which sizes have grown too much from the first to the last sample."""
-    allowed = zip(ALLOWED_GROWTH, ALLOWED_PER_REQUEST, strict=True)
+    amounts = zip(ALLOWED_GROWTH, ALLOWED_PER_REQUEST, ALLOWED_PER_CANCELLED, strict=True)
+    allowed = [
+        constant + per_request * n_requests + per_cancelled * n_cancelled
+        for constant, per_request, per_cancelled in amounts
+    ]
     sizes = zip(*samples, strict=True)
-    for name, each, (constant, per_request) in zip(Memory._fields, sizes, allowed, strict=True):
-        if each[-1] - each[0] > constant + per_request * n_requests:
+    for name, each, limit in zip(Memory._fields, sizes, allowed, strict=True):
+        if each[-1] - each[0] > limit:
             yield f"{name} grows by {each[-1] - each[0]} in {n_requests} requests: {each}"
 
 

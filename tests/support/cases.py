@@ -188,8 +188,18 @@ NESTED = "[" * 99 + "7" + "]" * 99
 JSON_DATA = (
     json_data("BOOL JSON, J11", "BOOL", [2], "[true,false]", [True, False]),
     json_data("UINT8 JSON, minus zero", "UINT8", [1], "[-0]", [0]),
+    json_data("FP32 JSON, minus zero", "FP32", [1], "[-0]", [-0.0]),
+    json_data("FP64 JSON, zero with a large exponent", "FP64", [1], "[0e999]", [0.0]),
     *(json_data(f"{datatype} JSON", datatype, [2], f"[{low},{high}]", [low, high])
       for datatype, (low, high) in INTEGERS.items()),
+    *(json_data(f"J10 {datatype} JSON, with a point and an exponent", datatype, [8],
+                f"[{low}.0,{high}.000,{high}00e-2,{low}E+0,1e2,0.12e3,-0.0,0e999999999]",
+                [low, high, high, low, 100, 120, 0, 0],
+                why="Triton rejects it; the value is an integer (section 4)")
+      for datatype, (low, high) in INTEGERS.items()),
+    json_data("J10 INT64 JSON, beyond 2^53 with a point", "INT64", [2],
+              "[9007199254740993.0,-9.007199254740993e15]", [2**53 + 1, -(2**53) - 1],
+              why="Triton rejects it; the value is an integer (section 4)"),
     json_data("FP32 JSON", "FP32", [4], "[-0.0,1,3.4028234663852886e38,1.401298464324817e-45]",
               [-0.0, 1.0, 2.0**128 - 2.0**104, 2.0**-149]),
     json_data("FP64 JSON", "FP64", [4], "[-0.0,10,1.7976931348623157E+308,5e-324]",

@@ -534,7 +534,7 @@ PATH_CASES = (
         Case(f"path {path}", infer(path), error(404, path))
         for path in (
             "/v2/models//infer",
-            "/v2/models/echo/config",
+            "/v2/models/echo/other",
             "/v2/models/echo/infer/more",
             "/v2/models/echo/versions//infer",
             "/v2/models",

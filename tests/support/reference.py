@@ -303,6 +303,26 @@ class Number:
         return not any(c in self.text for c in ".eE")
 
 
+_NUMBER = re.compile(r"(-?)(\d+)(?:\.(\d+))?(?:[eE]([+-]?)(\d+))?")
+
+
+def integral(text: str) -> int | None:
+    """Return the value of a number if it is an integer; 10^30 stands for all that are as large."""
+    found = _NUMBER.fullmatch(text)
+    assert found is not None
+    minus, whole, fraction, power_sign, power = found.groups(default="")
+    digits = (whole + fraction).strip("0")
+    if not digits:
+        return 0
+    # No text has 10^17 zeros, so that longer powers need not be exact.
+    n_zeros = int((power.lstrip("0") or "0")[:18]) * (-1 if power_sign == "-" else 1)
+    n_zeros += len(whole + fraction) - len((whole + fraction).rstrip("0")) - len(fraction)
+    if n_zeros < 0:
+        return None
+    magnitude = int(digits) * 10**n_zeros if len(digits) + n_zeros <= 30 else 10**30
+    return -magnitude if minus else magnitude
+
+
 class Bare(float):
     """NaN, Infinity or -Infinity, which JSON does not have."""
 
@@ -504,11 +524,11 @@ def _scalar(datatype: str, item: Any) -> Any:
             if math.isinf(value):
                 raise ElementError(f"{item.text:.40} is out of range")
             return value
-    elif datatype not in ("BYTES", "BOOL") and type(item) is Number and item.is_integer:
+    elif datatype not in ("BYTES", "BOOL") and type(item) is Number:
         code = "<" + FORMATS[datatype]
-        try:  # struct checks the range
-            return struct.unpack(code, struct.pack(code, int(item.text)))[0]
-        except (struct.error, ValueError) as error:
+        try:  # struct checks the type and the range
+            return struct.unpack(code, struct.pack(code, integral(item.text)))[0]
+        except struct.error as error:
             raise ElementError(f"{item.text:.40} is not a valid {datatype}") from error
     raise ElementError(f"{item!r:.40} in a {datatype} tensor")
 

@@ -11,6 +11,7 @@ cdef class BytesArray:
     cdef Py_ssize_t end  # offset where the last element ends
 
     cdef Elements scanned(self)
+    cdef Elements scanned_or_none(self)
     cdef converted(self, dtype)
     cdef strings(self)
     cdef tuple arrow_capsules(self, requested_schema)

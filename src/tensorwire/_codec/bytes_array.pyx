@@ -7,16 +7,14 @@ from libc.stdint cimport int64_t
 from .bytes_reader cimport (
     Element,
     Elements,
-    arrow_array,
-    check_utf8,
     element_at,
     element_bytes,
     elements_as_fixed_width,
     elements_as_objects,
     elements_as_str,
     elements_as_stringdtype,
+    export_elements,
     gather_elements,
-    is_text_requested,
     new_elements,
     scan_elements,
 )
@@ -99,14 +97,17 @@ cdef class BytesArray:
 
         Several threads may scan them at once, with the same result.
         """
-        cdef Elements elements
-        with cython.critical_section(self):  # another thread may set it
-            elements = self.elements
+        cdef Elements elements = self.scanned_or_none()
         if elements is None:
             elements = scan_elements(self.body, self.size, self.begin, self.nbytes)
             with cython.critical_section(self):
                 self.elements = elements
         return elements
+
+    cdef Elements scanned_or_none(self):
+        """Return the elements. If they were just encoded, and not scanned, return None."""
+        with cython.critical_section(self):  # another thread may set it
+            return self.elements
 
     # --- attributes ---
 
@@ -358,11 +359,7 @@ cdef class BytesArray:
 
     cdef tuple arrow_capsules(self, requested_schema):
         """Return the result of `__arrow_c_array__`."""
-        is_text = is_text_requested(requested_schema)
-        if is_text:
-            check_utf8(self.scanned())
-        array = arrow_array(self.scanned())
-        return arrow_schema(is_text), array
+        return export_elements(self.scanned(), requested_schema)
 
     def as_strings(self) -> NDArray[np.object_]:
         """Decode the elements as UTF-8.
@@ -433,33 +430,32 @@ cdef class BytesArray:
 
     def __arrow_c_schema__(self):
         """Return the Arrow schema (PyCapsule protocol): binary view."""
-        return arrow_schema(False)
+        return arrow_schema(b"vz")
 
     def __arrow_c_array__(self, requested_schema=None):
         """Return the elements in row-major order as an Arrow array (PyCapsule protocol).
 
-        The data buffers of the array are the body, which is not copied. 16 bytes per element are
-        allocated for the views. The array keeps a reference to the body until it is released. If
-        the body is writable and changes, the array changes, too. An Arrow array has one dimension,
-        so the shape is lost.
+        The type is binary view by default. The data buffers of the array are then the body, which
+        is not copied. 16 bytes per element are allocated for the views. The array keeps a reference
+        to the body until it is released. If the body is writable and changes, the array changes,
+        too. An Arrow array has one dimension, so the shape is lost.
 
         Parameters
         ----------
         requested_schema : capsule, optional
-            The type is string view if this is a schema of text, and binary view otherwise.
+            A schema of the type that the consumer prefers: binary, string, their large or view
+            types. String view is not a copy; the others are. The type is binary view if this is any
+            other type, if text is requested and an element is not valid UTF-8, or if binary or
+            string is requested and the elements have more than 2^31 - 1 bytes in total.
 
         Raises
         ------
-        ElementError
-            Text was requested, and an element is not valid UTF-8.
         EncodeError
-            An element has 2 GiB or more.
+            An element of a view has 2 GiB or more, or the requested schema was released.
+        TypeError
+            ``requested_schema`` is not a capsule of a schema.
         """
-        try:
-            return self.arrow_capsules(requested_schema)
-        except ElementError as error:
-            name_tensor(error, "array", None)
-            raise
+        return self.arrow_capsules(requested_schema)
 
     def __array__(self, dtype=None, copy=None):
         """Return ``as_numpy(dtype)``. This method is called by ``numpy.asarray``."""

@@ -45,7 +45,5 @@ cdef elements_as_objects(Elements elements)
 cdef elements_as_str(Elements elements)
 cdef elements_as_stringdtype(Elements elements)
 cdef elements_as_fixed_width(Elements elements)
-cdef int check_utf8(Elements elements) except -1
 cdef gather_elements(Elements elements, int64_t[::1] chosen)
-cdef bint is_text_requested(requested) except -1
-cdef arrow_array(Elements elements)
+cdef tuple export_elements(Elements elements, requested)

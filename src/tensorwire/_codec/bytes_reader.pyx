@@ -9,16 +9,23 @@ prefix is not read again.
 cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
+from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
-from libc.string cimport memcpy
+from libc.string cimport memcpy, strcmp
 
 from .arrow cimport array_capsule, schema_capsule
-from .arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, ArrowSchema, View
+from .arrow_abi cimport (
+    INLINE_NBYTES,
+    N_OFFSET_BUFFERS,
+    N_VIEW_BUFFERS,
+    ArrowArray,
+    ArrowSchema,
+    View,
+)
 from .memory cimport Body, drop_reference
 from .npystring cimport (
     NpyString_acquire_allocator,
@@ -45,6 +52,7 @@ cdef extern from "Python.h":
 cdef enum:
     # The GIL is released for scans of this cost and above: about 1 ms (benchmarks/README.md).
     SCAN_NOGIL_FROM_COST = 500_000  # see `scan_cost`
+    EXPORT_NOGIL_FROM_NBYTES = 1 << 20
     # The maximum size of a numpy `S` array is the larger of two limits: a number of bytes, and a
     # multiple of the size of the wire bytes.
     MAX_PADDED_NBYTES = 64 << 20
@@ -115,7 +123,7 @@ cdef Elements scan_elements(
     scan_interruptibly(
         &scan, body.data + offset, nbytes, <int64_t*>cnp.PyArray_DATA(starts), n_elements, offset)
     if scan.fault != NO_SCAN_FAULT:
-        raise truncated_element_error(&scan, offset, nbytes)
+        raise truncated_element_error(body, &scan, offset, nbytes)
     if scan.n_elements < n_elements:
         raise LayoutError(
             f"{SUBJECT} does not match its shape: it has {format_count('element', n_elements)}, "
@@ -126,7 +134,7 @@ cdef Elements scan_elements(
         raise LayoutError(
             f"{SUBJECT} does not match its shape: it has {format_count('element', n_elements)} of "
             f"{format_count('byte', scan.position)} in total, but there are {nbytes} "
-            f"(body byte {offset + scan.position})",
+            f"{body.place(offset + scan.position)}",
             element=n_elements, offset=offset + scan.position,
             expected=scan.position, actual=nbytes)
     cnp.PyArray_CLEARFLAGS(starts, cnp.NPY_ARRAY_WRITEABLE)
@@ -143,7 +151,7 @@ def count_elements(Body body not None):
     scan.position = scan.n_elements = 0
     scan_interruptibly(&scan, body.data, body.nbytes, NULL, more_than_fit, 0)
     if scan.fault != NO_SCAN_FAULT:
-        raise truncated_element_error(&scan, 0, body.nbytes)
+        raise truncated_element_error(body, &scan, 0, body.nbytes)
     return scan.n_elements
 
 
@@ -157,22 +165,22 @@ def elements_nbytes(Body body not None, Py_ssize_t n_elements):
     scan.position = scan.n_elements = 0
     scan_interruptibly(&scan, body.data, body.nbytes, NULL, n_elements, 0)
     if scan.n_elements < <uint64_t>n_elements:
-        raise truncated_element_error(&scan, 0, body.nbytes)
+        raise truncated_element_error(body, &scan, 0, body.nbytes)
     return scan.position
 
 
-cdef truncated_element_error(Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
+cdef truncated_element_error(Body body, Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
     element, position = scan.n_elements, offset + scan.position
     remaining = nbytes - scan.position
     if remaining < PREFIX_NBYTES:
         return ElementError(
             f"element {element} of {SUBJECT} is truncated: a length prefix has 4 bytes, but "
-            f"{remaining} remain (body byte {position})",
+            f"{remaining} remain {body.place(position)}",
             element=element, offset=position, expected=PREFIX_NBYTES, actual=remaining)
     remaining -= PREFIX_NBYTES
     return ElementError(
         f"element {element} of {SUBJECT} is truncated: its prefix declares "
-        f"{format_count('byte', scan.declared)}, but {remaining} remain (body byte {position})",
+        f"{format_count('byte', scan.declared)}, but {remaining} remain {body.place(position)}",
         element=element, offset=position, expected=scan.declared, actual=remaining)
 
 
@@ -248,8 +256,8 @@ cdef not_utf8_error(Elements elements, Py_ssize_t element):
     except UnicodeDecodeError as error:
         reason, at = error.reason, error.start
     return ElementError(
-        f"element {element} of {SUBJECT} is not valid UTF-8: {reason} at its byte {at} (body byte "
-        f"{offset + at})", element=element, offset=offset + at)
+        f"element {element} of {SUBJECT} is not valid UTF-8: {reason} at its byte {at} "
+        f"{elements.body.place(offset + at)}", element=element, offset=offset + at)
 
 
 cdef enum PackFault:
@@ -313,16 +321,6 @@ cdef elements_as_stringdtype(Elements elements):
         f"numpy could not allocate element {result.element} of {element.nbytes} bytes")
 
 
-cdef int check_utf8(Elements elements) except -1:
-    """Raise ElementError for the first element that is not valid UTF-8."""
-    cdef Element element
-    cdef Py_ssize_t i
-    for i in range(elements.span.n):
-        element = element_at(&elements.span, i)
-        if first_invalid(element.data, element.nbytes) != ALL_VALID:
-            raise not_utf8_error(elements, i)
-
-
 cdef elements_as_fixed_width(Elements elements):
     """Return the elements as a numpy `S` array [n_elements], as wide as the longest element.
 
@@ -382,11 +380,38 @@ cdef gather_elements(Elements elements, int64_t[::1] chosen):
 # --- Arrow export ---
 
 
-def arrow_schema(bint is_text):
-    """Return an `arrow_schema` capsule of string views or binary views, without nulls."""
+cdef enum Format:
+    # The Arrow types of BYTES. The odd ones are text, which is valid UTF-8.
+    BINARY_VIEW
+    STRING_VIEW
+    BINARY
+    STRING
+    LARGE_BINARY
+    LARGE_STRING
+
+
+cdef const char* FORMATS[6]  # in the order of Format
+FORMATS[:] = [b"vz", b"vu", b"z", b"u", b"Z", b"U"]
+
+
+cdef Format format_of(const char* text) noexcept nogil:
+    """Return the type with an Arrow format; BINARY_VIEW for the types that BYTES cannot have."""
+    cdef int i
+    for i in range(6):
+        if strcmp(text, FORMATS[i]) == 0:
+            return <Format>i
+    return BINARY_VIEW
+
+
+def arrow_schema(bytes format not None):
+    """Return an `arrow_schema` capsule of a type of BYTES, without nulls."""
+    return new_schema(format_of(format))
+
+
+cdef new_schema(Format format):
     cdef ArrowSchema* schema = NULL
     capsule = schema_capsule(&schema)
-    schema.format = b"vu" if is_text else b"vz"
+    schema.format = FORMATS[<int>format]
     schema.name = b""
     schema.release = release_schema
     return capsule
@@ -396,40 +421,48 @@ cdef void release_schema(ArrowSchema* schema) noexcept nogil:
     schema.release = NULL  # there is nothing to free, because the members are static
 
 
-cdef bint is_text_requested(requested) except -1:
-    """Return whether a requested schema (a capsule or None) is for text, and not for bytes.
+cdef Format requested_format(requested) except *:
+    """Return the type that a requested schema (a capsule or None) is for.
 
     Raises TypeError if it is not a capsule of a schema, and EncodeError if it was released.
     """
     cdef ArrowSchema* schema
     if requested is None:
-        return False
+        return BINARY_VIEW
     if not PyCapsule_IsValid(requested, "arrow_schema"):
         raise TypeError(
             f"a requested schema must be an 'arrow_schema' capsule, not {type(requested).__name__}")
     schema = <ArrowSchema*>PyCapsule_GetPointer(requested, "arrow_schema")
-    if schema.release == NULL or schema.format == NULL:
+    if schema.release == NULL:
         raise EncodeError("the requested Arrow schema has been released")
-    return schema.format in (b"u", b"U", b"vu")
+    if schema.format == NULL:
+        raise EncodeError("the requested Arrow schema has no format")
+    return format_of(schema.format)
 
 
-cdef arrow_array(Elements elements):
-    """Return an `arrow_array` capsule of the elements. The data buffers of the array are the body.
+cdef tuple export_elements(Elements elements, requested):
+    """Return `arrow_schema` and `arrow_array` capsules of the elements.
 
-    The array keeps a reference to the body until its consumer releases it. Raises EncodeError for
-    an element of 2 GiB or more, which a view cannot describe.
+    The type is the requested one if it is a type of BYTES that can represent the elements, and
+    binary view otherwise: text must be valid UTF-8, and the offsets of binary and string have 32
+    bits. Views refer to the body, and the array keeps a reference to it until its consumer releases
+    it. Other types are copies. Raises EncodeError for an element of 2 GiB or more, which a view
+    cannot describe.
     """
+    cdef Format format = requested_format(requested)
     cdef ExportedArray exported = ExportedArray(elements)
     cdef ArrowArray* array = NULL
     capsule = array_capsule(&array)
-    exported.build()
+    if not exported.build(format):
+        format = BINARY_VIEW
+        exported.build(format)
     array.length = elements.span.n
-    array.n_buffers = N_VIEW_BUFFERS + exported.n_data
+    array.n_buffers = exported.n_buffers
     array.buffers = exported.buffers
     array.private_data = <void*>exported
     array.release = release_array
     Py_INCREF(exported)  # released with the array
-    return capsule
+    return new_schema(format), capsule
 
 
 cdef void release_array(ArrowArray* array) noexcept nogil:
@@ -438,31 +471,127 @@ cdef void release_array(ArrowArray* array) noexcept nogil:
     drop_reference(exported)
 
 
+ctypedef fused Offset:
+    int32_t
+    int64_t
+
+
+cdef bint copy_elements(
+    const Span* span, Offset* offsets, unsigned char* data, bint is_text
+) noexcept nogil:
+    """Copy the elements to `data`, one after the other, and store their offsets.
+
+    Returns False if `is_text` is true, and an element is not valid UTF-8. The copy is validated,
+    because another thread may change the body.
+    """
+    cdef Py_ssize_t position = 0, i
+    cdef Element element
+    for i in range(span.n):
+        element = element_at(span, i)
+        offsets[i] = <Offset>position
+        memcpy(data + position, element.data, element.nbytes)
+        if is_text and first_invalid(data + position, element.nbytes) != ALL_VALID:
+            return False
+        position += element.nbytes
+    offsets[span.n] = <Offset>position
+    return True
+
+
+cdef bint are_utf8(const Span* span) noexcept nogil:
+    """Return whether all elements are valid UTF-8."""
+    cdef Py_ssize_t i
+    cdef Element element
+    for i in range(span.n):
+        element = element_at(span, i)
+        if first_invalid(element.data, element.nbytes) != ALL_VALID:
+            return False
+    return True
+
+
 # There is no tp_clear, because the consumer may release the array after a cycle was cleared.
 @cython.final
 @cython.no_gc_clear
 cdef class ExportedArray:
-    """The owner of the views, the list of buffers and the elements of an exported array.
+    """The owner of the memory of an exported array, and of the elements to which views refer.
 
-    Offsets into a data buffer are signed 32-bit numbers. A body of 2 GiB or more is therefore
-    exported as several data buffers, each of which begins at an element.
+    The offsets of views into a data buffer are signed 32-bit numbers. A body of 2 GiB or more is
+    therefore exported as several data buffers, each of which begins at an element.
     """
 
     cdef Elements elements
     cdef View* views
+    cdef void* offsets
+    cdef unsigned char* data  # a copy of the elements, for offsets
     cdef const void** buffers
     cdef int64_t* data_nbytes
     cdef Py_ssize_t n_data
+    cdef Py_ssize_t n_buffers
 
     def __cinit__(self, Elements elements not None):
         self.elements = elements
 
     def __dealloc__(self):
+        self.free()
+
+    cdef void free(self) noexcept:
         PyMem_RawFree(self.views)
+        PyMem_RawFree(self.offsets)
+        PyMem_RawFree(self.data)
         PyMem_RawFree(self.buffers)
         PyMem_RawFree(self.data_nbytes)
+        self.views, self.offsets, self.data = NULL, NULL, NULL
+        self.buffers, self.data_nbytes = NULL, NULL
 
-    cdef int build(self) except -1:
+    cdef bint build(self, Format format) except -1:
+        """Make the buffers of a type. Return False if it cannot represent the elements."""
+        cdef bint is_text = <int>format & 1
+        cdef const Span* span = &self.elements.span
+        cdef bint is_valid = True
+        if <int>format >= BINARY:
+            return self.build_offsets(
+                sizeof(int64_t) if <int>format >= LARGE_BINARY else sizeof(int32_t), is_text)
+        if is_text:
+            if span.end < EXPORT_NOGIL_FROM_NBYTES:
+                is_valid = are_utf8(span)
+            else:
+                with nogil:
+                    is_valid = are_utf8(span)
+        return is_valid and self.build_views()
+
+    cdef bint build_offsets(self, Py_ssize_t offset_nbytes, bint is_text) except -1:
+        cdef const Span* span = &self.elements.span
+        # No overflow: each element has a prefix of 4 bytes, and the elements are in memory.
+        cdef Py_ssize_t nbytes = (
+            span.end - <Py_ssize_t>span.starts[0] - span.n * PREFIX_NBYTES if span.n else 0)
+        cdef bint is_valid
+        if offset_nbytes == sizeof(int32_t) and nbytes > INT32_MAX:
+            return False
+        self.offsets = PyMem_RawMalloc((span.n + 1) * offset_nbytes)
+        self.data = <unsigned char*>PyMem_RawMalloc(max(nbytes, 1))
+        self.buffers = <const void**>PyMem_RawCalloc(N_OFFSET_BUFFERS, sizeof(void*))
+        if self.offsets == NULL or self.data == NULL or self.buffers == NULL:
+            raise MemoryError
+        if nbytes < EXPORT_NOGIL_FROM_NBYTES:
+            is_valid = self.copy(span, offset_nbytes, is_text)
+        else:
+            with nogil:
+                is_valid = self.copy(span, offset_nbytes, is_text)
+        if not is_valid:
+            self.free()
+            return False
+        self.buffers[1], self.buffers[2] = self.offsets, self.data
+        self.n_buffers = N_OFFSET_BUFFERS
+        self.elements = None  # the copy does not need them
+        return True
+
+    cdef bint copy(
+        self, const Span* span, Py_ssize_t offset_nbytes, bint is_text
+    ) noexcept nogil:
+        if offset_nbytes == sizeof(int64_t):
+            return copy_elements(span, <int64_t*>self.offsets, self.data, is_text)
+        return copy_elements(span, <int32_t*>self.offsets, self.data, is_text)
+
+    cdef bint build_views(self) except -1:
         cdef const Span* span = &self.elements.span
         cdef Py_ssize_t begin = <Py_ssize_t>span.starts[0] if span.n else span.end
         # A new data buffer begins at an element that would end more than 2^31 - 1 bytes after the
@@ -477,7 +606,8 @@ cdef class ExportedArray:
         self.buffers[1] = self.views
         self.write_views(span)
         self.buffers[2 + self.n_data] = self.data_nbytes
-        return 0
+        self.n_buffers = N_VIEW_BUFFERS + self.n_data
+        return True
 
     cdef int write_views(self, const Span* span) except -1:
         cdef const unsigned char* data = NULL  # where the current data buffer begins

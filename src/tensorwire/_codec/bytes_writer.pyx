@@ -18,7 +18,6 @@ from cpython.buffer cimport (
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Check, PyByteArray_GET_SIZE
 from cpython.bytes cimport (
     PyBytes_AS_STRING,
-    PyBytes_Check,
     PyBytes_CheckExact,
     PyBytes_FromStringAndSize,
     PyBytes_GET_SIZE,
@@ -66,7 +65,7 @@ from .npystring cimport (
     npy_string_allocator,
 )
 from .utf8 cimport NOT_ENCODABLE, utf8_nbytes, write_utf8
-from .wire cimport PREFIX_NBYTES
+from .wire cimport PREFIX_NBYTES, store_le32
 
 import numpy as np
 
@@ -75,13 +74,25 @@ from ..errors import SUBJECT, EncodeError, format_count
 cnp.import_array()
 
 cdef extern from "Python.h":
-    bint PyUnicode_IS_ASCII(object text)
+    # For borrowed references, which Cython would otherwise count.
+    bint is_bytes "PyBytes_Check"(PyObject* value) noexcept
+    char* bytes_data "PyBytes_AS_STRING"(PyObject* value) noexcept
+    Py_ssize_t bytes_nbytes "PyBytes_GET_SIZE"(PyObject* value) noexcept
+    bint is_str "PyUnicode_Check"(PyObject* value) noexcept
+    bint is_ascii_str "PyUnicode_IS_ASCII"(PyObject* value) noexcept
+    void* str_data "PyUnicode_DATA"(PyObject* value) noexcept
+    Py_ssize_t str_length "PyUnicode_GET_LENGTH"(PyObject* value) noexcept
     uint32_t PyUnicode_READ_CHAR(object text, Py_ssize_t i)
     Py_ssize_t PY_SSIZE_T_MAX
 
 cdef enum:
     NOT_BYTES_OR_STR = -2
     UNREADABLE = -3  # a memoryview that is released or not contiguous
+
+
+cdef struct Span:
+    const char* data
+    int64_t nbytes
 
 
 cdef class Source:
@@ -205,14 +216,24 @@ cdef class Objects(Source):
         cdef PyObject** items = self.items(&n_elements)
         cdef uint64_t total = 0
         cdef Py_ssize_t i, nbytes
+        cdef Span span
         if writer != NULL:
             for i in range(n_elements):
+                if locate_plain(&span, items[i]):
+                    memcpy(next_element(writer, span.nbytes), span.data, span.nbytes)
+                    continue
                 value = value_at(items, i)
+                if PyUnicode_Check(value):
+                    pack_text(writer, value)
+                    continue
                 nbytes = value_nbytes(value, self)
                 # A negative size is a huge unsigned number, which does not fit.
                 pack_value(next_element(writer, nbytes), value, nbytes)
             return 0
         for i in range(n_elements):
+            if locate_plain(&span, items[i]):
+                total += wire_nbytes(self, span.nbytes, i)
+                continue
             value = value_at(items, i)
             nbytes = value_nbytes(value, self)
             if nbytes < 0:
@@ -272,16 +293,30 @@ cdef cnp.ndarray checked_array(values, int type_num):
     return array
 
 
+cdef inline bint locate_plain(Span* span, PyObject* value) noexcept:
+    """Set `span` to the memory of bytes or of an ASCII str. Return False for other values.
+
+    These are the usual values, and neither their size nor their memory changes.
+    """
+    if value == NULL:
+        return False
+    if is_bytes(value):
+        span.data, span.nbytes = bytes_data(value), bytes_nbytes(value)
+        return True
+    if is_str(value) and is_ascii_str(value):
+        span.data, span.nbytes = <const char*>str_data(value), str_length(value)
+        return True
+    return False
+
+
 cdef inline object value_at(PyObject** items, Py_ssize_t i):
     return <object>items[i] if items[i] != NULL else None  # numpy treats NULL as None
 
 
 cdef inline Py_ssize_t value_nbytes(object value, Objects values) except -4:
-    """Return the size of a value without its prefix, or a negative number for an invalid value."""
-    if PyBytes_Check(value):
-        return PyBytes_GET_SIZE(value)
+    """Return the size of a value that is not plain, or a negative number for an invalid value."""
     if PyUnicode_Check(value):
-        return PyUnicode_GET_LENGTH(value) if PyUnicode_IS_ASCII(value) else text_nbytes(value)
+        return text_nbytes(value)
     if PyByteArray_Check(value):
         return values.note_memory(PyByteArray_AS_STRING(value), PyByteArray_GET_SIZE(value))
     return buffer_nbytes(value, values)
@@ -313,30 +348,31 @@ cdef Py_ssize_t text_nbytes(object text) noexcept:
 
 
 cdef inline int pack_value(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
-    if PyBytes_Check(value):
-        memcpy(target, PyBytes_AS_STRING(value), nbytes)
-    elif PyUnicode_Check(value):
-        if PyUnicode_IS_ASCII(value):
-            memcpy(target, PyUnicode_DATA(value), nbytes)
-        else:
-            pack_text(target, nbytes, value)
-    elif PyByteArray_Check(value) and not FREE_THREADED:  # else another thread may resize it
+    if PyByteArray_Check(value) and not FREE_THREADED:  # else another thread may resize it
         memcpy(target, PyByteArray_AS_STRING(value), nbytes)
     else:
         pack_buffer(target, value, nbytes)
     return 0
 
 
-cdef void pack_text(unsigned char* target, Py_ssize_t nbytes, object text) noexcept:
+cdef int pack_text(Writer* writer, object text) except -1:
+    """Write a str, which cannot change, and then its size, which fitted 32 bits."""
+    cdef unsigned char* begin = next_element(writer, 0)
     cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text)
     cdef void* data = PyUnicode_DATA(text)
     cdef int kind = PyUnicode_KIND(text)
+    cdef unsigned char* end
     if kind == 1:
-        write_utf8(target, nbytes, <const uint8_t*>data, n_characters)
+        end = write_utf8(begin, writer.end, <const uint8_t*>data, n_characters)
     elif kind == 2:
-        write_utf8(target, nbytes, <const uint16_t*>data, n_characters)
+        end = write_utf8(begin, writer.end, <const uint16_t*>data, n_characters)
     else:
-        write_utf8(target, nbytes, <const uint32_t*>data, n_characters)
+        end = write_utf8(begin, writer.end, <const uint32_t*>data, n_characters)
+    if end == NULL:  # other values have grown
+        raise modified_error()
+    store_le32(begin - PREFIX_NBYTES, <uint32_t>(end - begin))
+    writer.target = end
+    return 0
 
 
 cdef int pack_buffer(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
@@ -400,11 +436,16 @@ cdef class Unicode(Source):
         cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array) // 4
         cdef uint64_t total = 0
         cdef Py_ssize_t i, n_characters, nbytes
+        cdef unsigned char* target
         for i in range(cnp.PyArray_SIZE(array)):
             n_characters = unpadded_text(data + i * width, width)
             nbytes = utf8_nbytes(data + i * width, n_characters)
             if writer != NULL:
-                write_utf8(next_element(writer, nbytes), nbytes, data + i * width, n_characters)
+                target = next_element(writer, nbytes)
+                if write_utf8(
+                    target, target + nbytes, data + i * width, n_characters
+                ) != target + nbytes:
+                    raise modified_error()
                 continue
             if nbytes < 0:
                 raise invalid_text_error(data + i * width, width, i, self.shape)
@@ -516,11 +557,6 @@ cdef class WireBytes(Source):
 
 
 # --- Arrow arrays and streams -----------------------------------------------------------------
-
-
-cdef struct Span:
-    const char* data
-    int64_t nbytes
 
 
 @cython.final

@@ -1,3 +1,5 @@
+from collections.abc import Iterable
+
 from .datatypes import Limits
 from .memory import ReadableBuffer
 from .messages import InferRequest, InferResponse, TensorSpec
@@ -6,6 +8,7 @@ def decode_request(
     body: ReadableBuffer,
     header_length: int | str | bytes | None = None,
     *,
+    data: ReadableBuffer | Iterable[ReadableBuffer] | None = None,
     raw_input: TensorSpec | None = None,
     limits: Limits = ...,
 ) -> InferRequest: ...
@@ -13,5 +16,6 @@ def decode_response(
     body: ReadableBuffer,
     header_length: int | str | bytes | None = None,
     *,
+    data: ReadableBuffer | Iterable[ReadableBuffer] | None = None,
     limits: Limits = ...,
 ) -> InferResponse: ...

@@ -13,6 +13,7 @@ requests, which have no header.
 
 cimport cython
 cimport numpy as cnp
+from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.stdint cimport INT64_MAX, uint64_t
 from libc.string cimport memcmp
@@ -123,6 +124,7 @@ cdef Limits DEFAULT_LIMITS = Limits()
 
 def decode_request(
     body: ReadableBuffer, header_length: int | str | bytes | None = None, *,
+    data: ReadableBuffer | Iterable[ReadableBuffer] | None = None,
     TensorSpec raw_input: TensorSpec | None = None,
     Limits limits not None: Limits = DEFAULT_LIMITS,
 ) -> InferRequest:
@@ -135,6 +137,9 @@ def decode_request(
     header_length : int, str, bytes or None, default None
         The value of the HTTP header ``Inference-Header-Content-Length``, which is the size of the
         JSON header in bytes. None if there is no such HTTP header: then the whole body is JSON.
+    data : buffer or iterable of buffers, optional
+        The binary data, if it is not in the same memory as the header. ``body`` is then only the
+        JSON header. A tensor must be in one of the buffers; a buffer may contain several tensors.
     raw_input : TensorSpec, optional
         The declaration of the model's only input. It is needed if ``header_length`` is 0, because
         such a body only consists of the data (WIRE.md 5).
@@ -144,17 +149,18 @@ def decode_request(
     Returns
     -------
     InferRequest
-        Binary tensors are views of ``body``: they are not copied, keep the whole body alive, and
-        are writable if it is. JSON tensors have their own memory.
+        Binary tensors are views of ``body`` or ``data``: they are not copied, keep the whole buffer
+        alive, and are writable if it is. JSON tensors have their own memory.
 
     Raises
     ------
     DecodeError
-        The body is not a valid request: ``HeaderError``, ``LayoutError`` or ``ElementError``.
+        The body is not a valid request: ``HeaderError``, ``LayoutError`` or ``ElementError``. Its
+        ``offset`` is a position in the header, or in the buffer of ``data`` that the message names.
     TypeError
-        An argument has the wrong type.
+        An argument has the wrong type, or both ``header_length`` and ``data`` are passed.
     BufferError
-        The body is not contiguous, or its items are not bytes.
+        A buffer is not contiguous, or its items are not bytes.
 
     Examples
     --------
@@ -165,18 +171,24 @@ def decode_request(
     ... )
     >>> tw.decode_request(header + b"\\x01\\x02", len(header))["x"].as_numpy()
     array([1, 2], dtype=uint8)
+    >>> tw.decode_request(header, data=b"\\x01\\x02")["x"].as_numpy()
+    array([1, 2], dtype=uint8)
     """
     cdef Body source = Body(body)
     cdef Py_ssize_t header_nbytes = checked_header_length(source, header_length, limits)
-    if header_nbytes == 0 and header_length is not None:
-        return raw_request(source, raw_input, limits)
     cdef MessageReader reader = MessageReader.__new__(MessageReader)
-    reader.begin(source, header_nbytes, limits)
+    if data is not None:
+        reader.begin_with_data(source, header_length, data, limits)
+    elif header_nbytes == 0 and header_length is not None:
+        return raw_request(source, raw_input, limits)
+    else:
+        reader.begin(source, header_nbytes, limits)
     return reader.read_request()
 
 
 def decode_response(
     body: ReadableBuffer, header_length: int | str | bytes | None = None, *,
+    data: ReadableBuffer | Iterable[ReadableBuffer] | None = None,
     Limits limits not None: Limits = DEFAULT_LIMITS,
 ) -> InferResponse:
     """Decode a response, and return its tensors as views of ``body`` (WIRE.md 1 to 4).
@@ -188,6 +200,9 @@ def decode_response(
     header_length : int, str, bytes or None, default None
         The value of the HTTP header ``Inference-Header-Content-Length``, which is the size of the
         JSON header in bytes. None if there is no such HTTP header: then the whole body is JSON.
+    data : buffer or iterable of buffers, optional
+        The binary data, if it is not in the same memory as the header. ``body`` is then only the
+        JSON header. A tensor must be in one of the buffers; a buffer may contain several tensors.
     limits : Limits, default Limits()
         Limits and options.
 
@@ -195,18 +210,19 @@ def decode_response(
     -------
     InferResponse
         The outputs in the order in which the server sent them. Binary tensors are views of
-        ``body``: they are not copied, keep the whole body alive, and are writable if it is. JSON
-        tensors have their own memory.
+        ``body`` or ``data``: they are not copied, keep the whole buffer alive, and are writable if
+        it is. JSON tensors have their own memory.
 
     Raises
     ------
     DecodeError
         The body is not a valid response: ``HeaderError``, ``LayoutError`` or ``ElementError``. If
-        it is the ``{"error": ...}`` of a server, a HeaderError with that text is raised.
+        it is the ``{"error": ...}`` of a server, a HeaderError with that text is raised. Its
+        ``offset`` is a position in the header, or in the buffer of ``data`` that the message names.
     TypeError
-        An argument has the wrong type.
+        An argument has the wrong type, or both ``header_length`` and ``data`` are passed.
     BufferError
-        The body is not contiguous, or its items are not bytes.
+        A buffer is not contiguous, or its items are not bytes.
 
     Examples
     --------
@@ -218,7 +234,10 @@ def decode_response(
     cdef Body source = Body(body)
     cdef Py_ssize_t header_nbytes = checked_header_length(source, header_length, limits)
     cdef MessageReader reader = MessageReader.__new__(MessageReader)
-    reader.begin(source, header_nbytes, limits)
+    if data is not None:
+        reader.begin_with_data(source, header_length, data, limits)
+    else:
+        reader.begin(source, header_nbytes, limits)
     return reader.read_response()
 
 
@@ -277,19 +296,27 @@ cdef struct Entry:
     Layout layout
 
 
+cdef Body named_body(source, str name):
+    cdef Body body = Body(source)
+    body.name = name
+    return body
+
+
 @cython.final
 @cython.freelist(8)
 cdef class MessageReader:
     """Reads one message. Its fields contain the state of the parser and the current entry."""
 
-    cdef Body body
+    cdef Body body  # the memory that `offset` refers to, which is one of `parts` if there are any
+    cdef tuple parts  # the Body of each buffer of `data`; None if the header is in the body, too
+    cdef Py_ssize_t part  # index of `body` in `parts`
     cdef object text  # keeps the memory of the header alive
     cdef ReadCursor cursor
     cdef Keys keys  # keys of skipped members and objects; `cursor` points to this struct
     cdef Limits limits
     cdef str kind  # the kind of the tensors: "input" or "output"
     cdef Py_ssize_t header_nbytes
-    cdef Py_ssize_t offset  # of the next binary tensor in the body; at most the size of the body
+    cdef Py_ssize_t offset  # of the next binary tensor in `body`; at most the size of `body`
     cdef uint64_t n_elements  # of all tensors so far
     cdef str server_error  # the "error" of a server's error response, or None
     cdef Text key  # the key of the member that is being read, for error messages
@@ -317,6 +344,23 @@ cdef class MessageReader:
         begin_reading(
             &self.cursor, &self.keys, PyBytes_AS_STRING(self.text), header_nbytes,
             <int>limits.max_nesting, limits.max_parameters)
+        return 0
+
+    cdef int begin_with_data(self, Body header, header_length, data, Limits limits) except -1:
+        """Begin to read a header whose binary data is in other buffers.
+
+        The header has `header.nbytes` bytes, which the caller has checked with the limit.
+        """
+        if header_length is not None:
+            raise TypeError(
+                "header_length and data exclude each other: with data, the body is only the header")
+        self.begin(header, header.nbytes, limits)
+        if PyObject_CheckBuffer(data):
+            self.parts = (named_body(data, "data"),)
+        else:
+            self.parts = tuple([named_body(part, f"data[{i}]") for i, part in enumerate(data)])
+        self.body = self.parts[0] if self.parts else named_body(b"", "data[0]")
+        self.offset = 0
         return 0
 
     def __dealloc__(self):
@@ -388,7 +432,7 @@ cdef class MessageReader:
         n_following = self.cursor.end - self.cursor.position
         if n_following > 0:
             offset = self.cursor.position - self.cursor.start
-            is_whole_body = self.header_nbytes == self.body.nbytes
+            is_whole_body = self.parts is None and self.header_nbytes == self.body.nbytes
             hint = f" (is {HEADER_LENGTH} missing?)" if is_whole_body else ""
             raise HeaderError(
                 f"the JSON header is malformed: it is followed by "
@@ -405,14 +449,29 @@ cdef class MessageReader:
                     f"the server returned an error: "
                     f"{format_text(self.server_error, MAX_FOREIGN_TEXT)}")
             raise HeaderError(f'the JSON header has no "{self.kind}s"')
+        if self.parts is not None:
+            self.use_next_part()
         if self.offset != self.body.nbytes:
-            n_following = self.body.nbytes - self.offset
-            raise LayoutError(
-                f"the body has {format_count('byte', n_following)} after its last tensor: the "
-                f"header of {self.header_nbytes} bytes and "
-                f"{format_count('tensor', len(self.message.tensors))} end at byte {self.offset} of "
-                f"{self.body.nbytes}",
-                offset=self.offset, expected=self.offset, actual=self.body.nbytes)
+            raise self.bytes_after_last_tensor_error()
+        return 0
+
+    cdef bytes_after_last_tensor_error(self):
+        n_following = format_count("byte", self.body.nbytes - self.offset)
+        tensors = format_count("tensor", len(self.message.tensors))
+        header = f"the header of {self.header_nbytes} bytes and " if self.parts is None else ""
+        return LayoutError(
+            f"{self.body.subject()} has {n_following} after its last tensor: {header}{tensors} end "
+            f"at byte {self.offset} of {self.body.nbytes}",
+            offset=self.offset, expected=self.offset, actual=self.body.nbytes)
+
+    # --- buffers of `data` ---
+
+    cdef int use_next_part(self) except -1:
+        """At the end of a buffer, continue with the next one that is not empty, if there is one."""
+        while self.offset == self.body.nbytes and self.part + 1 < len(self.parts):
+            self.part += 1
+            self.body = self.parts[self.part]
+            self.offset = 0
         return 0
 
     # --- members ---
@@ -774,6 +833,8 @@ cdef class MessageReader:
         cdef Tensor tensor
         self.measure_entry()
         tensor = self.bare_tensor(True)
+        if self.parts is not None and nbytes > 0:
+            self.use_next_part()
         view_body(tensor, &self.entry.layout, self.body, self.offset, nbytes, self.limits)
         self.offset += nbytes
         return tensor

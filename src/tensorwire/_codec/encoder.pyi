@@ -10,7 +10,7 @@ def encode_request(
     request: InferRequest,
     *,
     align: int = 64,
-    nonfinite: Nonfinite = "null",
+    nonfinite: Nonfinite | None = None,
     limits: Limits = ...,
 ) -> Frame: ...
 def encode_response(

@@ -25,6 +25,7 @@ from .json_writer cimport (
     AS_ERROR,
     AS_LITERAL,
     AS_NULL,
+    NAN_AS_NULL,
     JsonWriter,
     Nonfinite,
     write_literal,
@@ -74,7 +75,7 @@ cdef enum:
 
 def encode_request(
     InferRequest request not None: InferRequest, *, align: int = 64,
-    str nonfinite: Nonfinite = "null", Limits limits not None: Limits = DEFAULT_LIMITS,
+    str nonfinite: Nonfinite | None = None, Limits limits not None: Limits = DEFAULT_LIMITS,
 ) -> Frame:
     """Encode a request (WIRE.md 1 to 7).
 
@@ -86,10 +87,12 @@ def encode_request(
     align : int, default 64
         The JSON header is padded with spaces so that the binary data begins at a multiple of this
         number of bytes, from 1 (no padding) to 2^24 (WIRE.md 6).
-    nonfinite : {"null", "literal", "error"}, default "null"
-        How to write NaN and infinities in JSON tensors: as ``null``, or as ``NaN`` and
-        ``Infinity``, which Triton accepts. With "error", they raise EncodeError (WIRE.md 4). In
-        parameters, they are written as ``null`` unless this is "error".
+    nonfinite : {"null", "literal", "error"}, optional
+        How to write NaN and infinities in JSON tensors: all as ``null``, or as the literals ``NaN``
+        and ``Infinity``, which Triton accepts. With "error", they raise EncodeError (WIRE.md 4). By
+        default, NaN is written as ``null``, which is read as NaN, and an infinity raises
+        EncodeError, because it would be read as NaN, too. In parameters, "literal" is the same as
+        "null". Binary tensors are sent as they are.
     limits : Limits, default Limits()
         The limits of the receiver. ``decode_request`` with the same limits accepts the request.
 
@@ -118,7 +121,8 @@ def encode_request(
     >>> frame.header_length % 64, len(frame) - frame.header_length
     (0, 16)
     """
-    cdef Draft draft = new_draft("input", nonfinite, limits)
+    cdef Draft draft = new_draft(
+        "input", NAN_AS_NULL if nonfinite is None else nonfinite_of(nonfinite), limits)
     cdef JsonWriter writer = draft.writer
     cdef Tensor tensor
     write_literal(writer, b'{"inputs":[')
@@ -155,7 +159,10 @@ def encode_response(
     selection : {"spec", "triton"}, default "spec"
         With "triton", ``binary_data_output`` does not apply to outputs that the request lists
         (WIRE.md 7).
-    align, nonfinite, limits
+    nonfinite : {"null", "literal", "error"}, default "null"
+        How to write NaN and infinities in JSON tensors; see ``encode_request``. By default, all are
+        written as ``null``, so that a client receives an infinity as NaN.
+    align, limits
         See ``encode_request``.
 
     Returns
@@ -185,7 +192,7 @@ def encode_response(
     """
     if selection not in ("spec", "triton"):
         raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
-    cdef Draft draft = new_draft("output", nonfinite, limits)
+    cdef Draft draft = new_draft("output", nonfinite_of(nonfinite), limits)
     cdef JsonWriter writer = draft.writer
     write_literal(writer, b'{"outputs":[')
     add_outputs(draft, response, request, selection)
@@ -335,7 +342,7 @@ cdef class Draft:
             tuple(self.buffers), nbytes if is_binary else None, nbytes + self.nbytes)
 
 
-cdef Draft new_draft(str kind, str nonfinite, Limits limits):
+cdef Draft new_draft(str kind, Nonfinite nonfinite, Limits limits):
     cdef Draft draft = Draft.__new__(Draft)
     if limits.max_nesting < TENSOR_DEPTH:
         raise EncodeError(
@@ -347,7 +354,7 @@ cdef Draft new_draft(str kind, str nonfinite, Limits limits):
     draft.writer.max_nesting = limits.max_nesting
     draft.writer.max_values = limits.max_parameters
     draft.kind = kind
-    draft.writer.nonfinite = nonfinite_of(nonfinite)
+    draft.writer.nonfinite = nonfinite
     draft.limits = limits
     return draft
 
@@ -394,7 +401,7 @@ cdef int write_data(JsonWriter writer, data) except -1:
     cdef Py_ssize_t element
     if isinstance(data, BytesArray):
         texts = data
-        element = writer.write_strings(texts.scanned())
+        element = writer.write_strings(texts)
         if element >= 0:
             raise EncodeError(
                 f"element {element} of {SUBJECT} is not valid UTF-8, and can only be sent as "
@@ -402,9 +409,12 @@ cdef int write_data(JsonWriter writer, data) except -1:
         return 0
     element = writer.write_array(data)
     if element >= 0:
+        hint = "" if writer.nonfinite != NAN_AS_NULL else (
+            ": pass nonfinite='literal' to send a literal, which Triton reads, or nonfinite='null' "
+            "to send null, which is read as NaN")
         raise EncodeError(
             f"element {element} of {SUBJECT} is {np.asarray(data).reshape(-1)[element]}, which "
-            f"JSON cannot represent", element=element)
+            f"JSON cannot represent{hint}", element=element)
     return 0
 
 

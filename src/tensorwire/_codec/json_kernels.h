@@ -1,4 +1,4 @@
-/* The parts of the JSON reader that are C and C++: tables, and the conversion of decimal numbers to
+/* The numbers of the JSON reader in C and C++: tables, and the conversion of decimal numbers to
    doubles and floats. Nothing here uses Python.
 
    `nearest_double` rounds any number of up to 19 digits and a moderate exponent. `parse_float`
@@ -15,22 +15,13 @@
 /* ONES * b is a word with b in each of its 8 bytes. */
 #define ONES 0x0101010101010101ULL
 
-/* 1 for ASCII bytes that a string may contain unescaped: not control characters, quotes and
-   backslashes. */
-static const unsigned char PLAIN[256] = {
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
-    1, 1, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1,
-    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
-    1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-
 static const double SIGNS[2] = {1.0, -1.0};
 
 static const uint64_t INTEGER_POWERS_OF_10[9] = {
     1, 10, 100, 1000, 10000, 100000, 1000000, 10000000, 100000000};
+
+/* The value of a larger exponent is not needed: no text has enough digits to make up for it. */
+#define MAX_EXPONENT ((int64_t)100000000000000000)
 
 /* 10^22 is the largest power of ten that a double represents exactly. */
 #define MAX_EXACT_EXPONENT 22

@@ -1,7 +1,7 @@
-"""Convert scanned JSON numbers to the nearest double or float, half to even.
+"""Convert scanned JSON numbers to the nearest double or float, half to even, or to an integer.
 
-Numbers of up to 19 digits and a moderate exponent, which are nearly all, take one of two short
-paths. `parse_float` converts the others.
+For doubles and floats, numbers of up to 19 digits and a moderate exponent, which are nearly all,
+take one of two short paths. `parse_float` converts the others.
 """
 
 cimport cython
@@ -15,6 +15,7 @@ from .json_scanner cimport (
     NO_FAULT,
     NO_MEMORY,
     OUT_OF_RANGE,
+    WRONG_TYPE,
     Fault,
     Number,
     ReadCursor,
@@ -156,3 +157,63 @@ cdef inline Fault nearest_float(
             return OUT_OF_RANGE
         value[0] = -0.0 if number.is_negative else 0.0
     return NO_FAULT
+
+
+@cython.cdivision(True)  # no divisor is zero
+cdef inline Fault exact_magnitude(
+    const Number* number, const unsigned char* begin, const unsigned char* end, uint64_t* magnitude
+) noexcept nogil:
+    """Compute the magnitude of a scanned number, whose text is `begin` to `end`, if it is integral.
+
+    A fraction and an exponent do not matter: 1.0, 1e2 and 100e-2 are integers. Returns WRONG_TYPE
+    if a fraction remains, and OUT_OF_RANGE if the magnitude exceeds 64 bits.
+
+    If digits were dropped, `digits` has 19 digits, so that it is at least 10^18. An exponent of 2
+    or more makes the number too large, and of the dropped digits at most the first one can count.
+    Both loops run at most 20 times: a number other than 0 has at most 19 zeros at its end, and
+    exceeds 64 bits when it is multiplied by 10^20.
+    """
+    cdef uint64_t digits = number.digits
+    cdef int64_t exponent = number.exponent
+    cdef int64_t n_dropped = 0
+    cdef unsigned char first_dropped = c"0"
+    if not number.is_exact:
+        n_dropped = dropped_digits(begin, end, &first_dropped)
+    if n_dropped > 0:
+        if n_dropped > exponent:
+            return WRONG_TYPE
+        if exponent > 1 or digits > (<uint64_t>-1 - (first_dropped - c"0")) // 10:
+            return OUT_OF_RANGE
+        digits = digits * 10 + (first_dropped - c"0")
+        exponent = 0
+    while exponent < 0 and digits != 0:
+        if digits % 10 != 0:
+            return WRONG_TYPE
+        digits //= 10
+        exponent += 1
+    while exponent > 0 and digits != 0:
+        if digits > <uint64_t>-1 // 10:
+            return OUT_OF_RANGE
+        digits *= 10
+        exponent -= 1
+    magnitude[0] = digits
+    return NO_FAULT
+
+
+cdef inline int64_t dropped_digits(
+    const unsigned char* position, const unsigned char* end, unsigned char* first
+) noexcept nogil:
+    """Return the number of digits that `scan_number` dropped, without the zeros at their end.
+
+    The text of the number is `position` to `end`. `first` is set to the first digit.
+    """
+    cdef int64_t n_digits = 0, n_dropped = 0  # significant digits
+    while position < end and position[0] | 0x20 != c"e":
+        if <unsigned char>(position[0] - c"0") < 10 and (n_digits > 0 or position[0] != c"0"):
+            n_digits += 1
+            if n_digits == MAX_DIGITS + 1:
+                first[0] = position[0]
+            if n_digits > MAX_DIGITS and position[0] != c"0":
+                n_dropped = n_digits - MAX_DIGITS
+        position += 1
+    return n_dropped

@@ -6,12 +6,12 @@ There is one extension of JSON: `data` of a tensor may contain NaN, Infinity and
 
 The numbers and strings in the `data` of a tensor do not become objects: `read_numbers` writes
 numbers to the memory of an array, and `read_strings` writes strings as the length-prefixed bytes of
-a BYTES tensor. The functions that read them use no Python objects; the only exception is
-`grow_wire`, which acquires the GIL. Other values become objects. A fault raises a HeaderError.
+a BYTES tensor. The functions that read them use no Python objects. Other values become objects. A
+fault raises a HeaderError.
 
 Long `data` and long values that are skipped are read without the GIL. A first attempt keeps the GIL
 and reads at most SHORT_NBYTES bytes. If the value does not end there, it is read again from its
-beginning without the GIL.
+beginning without the GIL. There is no such attempt for `data` of more elements than fit.
 """
 
 cimport numpy as cnp
@@ -26,7 +26,14 @@ from libc.math cimport INFINITY, NAN
 from libc.stdint cimport INT64_MAX, UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from .json_numbers cimport Float, exact_double, exact_single, nearest_float, scan_decimal
+from .json_numbers cimport (
+    Float,
+    exact_double,
+    exact_magnitude,
+    exact_single,
+    nearest_float,
+    scan_decimal,
+)
 from .json_scanner cimport (
     BAD_ESCAPE,
     CONTROL_CHARACTER,
@@ -48,6 +55,7 @@ from .json_scanner cimport (
     ReadCursor,
     Text,
     append_digits,
+    copy_string,
     is_digit,
     next_character,
     open_level,
@@ -58,7 +66,6 @@ from .json_scanner cimport (
     skip_literal,
     skip_value,
     take,
-    unescape,
     unexpected,
 )
 from .wire cimport PREFIX_NBYTES, store_le32
@@ -96,11 +103,10 @@ cdef struct ParsedElements:
     # Only for integers: the largest magnitudes in the range of the datatype.
     uint64_t most_positive
     uint64_t most_negative
-    # Only for strings: a bytes object of `capacity` bytes without other references, and the number
-    # of bytes that were written to it.
+    # Only for strings: where the next element is written, in the memory of `wire`, a bytes object
+    # without other references.
+    unsigned char* element
     PyObject* wire
-    Py_ssize_t capacity
-    Py_ssize_t nbytes
 
 
 ctypedef Fault (*ReadElement)(ReadCursor* cursor, ParsedElements* elements) noexcept nogil
@@ -161,7 +167,11 @@ cdef inline Fault wrong_type_or_unexpected(ReadCursor* cursor, const char* expec
 
 
 cdef inline Fault read_integer(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
-    """Read an integer in the range of the datatype."""
+    """Read an integer in the range of the datatype.
+
+    Digits are read here. A number with a fraction or an exponent, and one of more digits than fit
+    in 64 bits, is left to `read_any_integer`.
+    """
     cdef const unsigned char* position = cursor.position
     cdef const unsigned char* end = cursor.end
     cdef bint is_negative = position < end and position[0] == c"-"
@@ -189,40 +199,54 @@ cdef inline Fault read_integer(ReadCursor* cursor, ParsedElements* elements) noe
         if n_digits > MAX_DIGITS and (
             n_digits > MAX_DIGITS + 1 or digits > (<uint64_t>-1 - digit) // 10
         ):
-            return out_of_range_or_wrong_type(cursor)
+            return read_any_integer(cursor, elements)
         digits = digits * 10 + digit
         position += 1
     if position < end and (position[0] == c"." or position[0] | 0x20 == c"e"):
-        return out_of_range_or_wrong_type(cursor)
-    if digits > (elements.most_negative if is_negative else elements.most_positive):
+        return read_any_integer(cursor, elements)
+    if not store_integer(elements, digits, is_negative):
         return OUT_OF_RANGE
-    if is_negative:
-        digits = 0 - digits  # two's complement
-    # Little-endian: the low bytes come first. A number in range does not need the others.
-    if elements.itemsize == 8:
-        memcpy(elements.target, &digits, 8)
-    elif elements.itemsize == 4:
-        memcpy(elements.target, &digits, 4)
-    elif elements.itemsize == 2:
-        memcpy(elements.target, &digits, 2)
-    else:
-        elements.target[0] = <char>digits
     cursor.position = position
     return NO_FAULT
 
 
-cdef Fault out_of_range_or_wrong_type(ReadCursor* cursor) noexcept nogil:
-    """Return the fault of a number that is too long, or that may have a fraction or an exponent.
+cdef inline bint store_integer(
+    ParsedElements* elements, uint64_t magnitude, bint is_negative
+) noexcept nogil:
+    """Store an integer as the next element. Return False if the datatype does not have it."""
+    if magnitude > (elements.most_negative if is_negative else elements.most_positive):
+        return False
+    if is_negative:
+        magnitude = 0 - magnitude  # two's complement
+    # Little-endian: the low bytes come first. A number in range does not need the others.
+    if elements.itemsize == 8:
+        memcpy(elements.target, &magnitude, 8)
+    elif elements.itemsize == 4:
+        memcpy(elements.target, &magnitude, 4)
+    elif elements.itemsize == 2:
+        memcpy(elements.target, &magnitude, 2)
+    else:
+        elements.target[0] = <char>magnitude
+    return True
 
-    The cursor stays at the beginning of the number, unless the number is malformed.
+
+cdef Fault read_any_integer(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
+    """Read a number in any form, which must be an integer in the range of the datatype.
+
+    If it is not, the cursor stays at the beginning of the number.
     """
     cdef const unsigned char* begin = cursor.position
+    cdef uint64_t magnitude = 0
     cdef Number number
     cdef Fault fault = scan_number(cursor, &number)
     if fault != NO_FAULT:
         return fault
-    cursor.position = begin
-    return OUT_OF_RANGE if number.is_integer else WRONG_TYPE
+    fault = exact_magnitude(&number, begin, cursor.position, &magnitude)
+    if fault == NO_FAULT and not store_integer(elements, magnitude, number.is_negative):
+        fault = OUT_OF_RANGE
+    if fault != NO_FAULT:
+        cursor.position = begin
+    return fault
 
 
 cdef inline Fault read_double(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
@@ -311,37 +335,32 @@ cdef inline Fault skip_element(ReadCursor* cursor, ParsedElements* elements) noe
 
 
 cdef inline Fault read_string(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
-    """Read a string, and write it as a BYTES element: a length prefix and the unescaped text."""
+    """Read a string, and write it as a BYTES element: a length prefix and the unescaped text.
+
+    Bounds: see `allocate_wire`. Elements beyond `n_expected` are all written to the same memory.
+    """
     cdef Text text
-    cdef Py_ssize_t nbytes
-    cdef unsigned char* target
+    cdef unsigned char* begin = elements.element + PREFIX_NBYTES
+    cdef unsigned char* end = begin
     cdef Fault fault
     if cursor.position == cursor.end or cursor.position[0] != c'"':
         return wrong_type_or_unexpected(cursor, "a string")
-    fault = scan_string(cursor, &text)
+    fault = copy_string(cursor, &end, &text)
     if fault != NO_FAULT:
         return fault
-    if PREFIX_NBYTES + text.nbytes > elements.capacity - elements.nbytes:
-        if not grow_wire(elements, PREFIX_NBYTES + text.nbytes):
-            return NO_MEMORY
-    target = <unsigned char*>address_of(elements.wire) + elements.nbytes
-    nbytes = text.nbytes
-    if text.has_escapes:
-        nbytes = unescape(target + PREFIX_NBYTES, &text)
-    else:
-        memcpy(target + PREFIX_NBYTES, text.begin, nbytes)
-    if <uint64_t>nbytes > UINT32_MAX:
+    if end - begin > <Py_ssize_t>UINT32_MAX:
         cursor.position = text.begin - 1
         return OUT_OF_RANGE
-    store_le32(target, <uint32_t>nbytes)
-    elements.nbytes += PREFIX_NBYTES + nbytes
+    if elements.n_read < elements.n_expected:
+        store_le32(elements.element, <uint32_t>(end - begin))
+        elements.element = end
     return NO_FAULT
 
 
 cdef extern from "Python.h":
     PyObject* owned_bytes "PyBytes_FromStringAndSize"(const char* text, Py_ssize_t nbytes)
-    # This macro only computes an address, so it can be used without the GIL.
-    char* address_of "PyBytes_AS_STRING"(PyObject* bytes) noexcept nogil
+    unsigned char* address_of "(unsigned char *)PyBytes_AS_STRING"(PyObject* bytes)
+    void Py_CLEAR(PyObject* reference)
 
 
 cdef Fault read_doubles(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
@@ -366,21 +385,6 @@ cdef Fault skip_elements(ReadCursor* cursor, ParsedElements* elements) noexcept 
 
 cdef Fault read_texts(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
     return read_list(cursor, elements, read_string)
-
-
-cdef bint grow_wire(ParsedElements* elements, Py_ssize_t n_more) noexcept with gil:
-    """Make room for `n_more` bytes. Return False if there is no memory.
-
-    No overflow: every term is the size of something in memory, or half of such a size.
-    """
-    cdef Py_ssize_t capacity = max(
-        elements.nbytes + n_more, elements.capacity + (elements.capacity >> 1))
-    if _PyBytes_Resize(&elements.wire, capacity) != 0:
-        PyErr_Clear()
-        elements.capacity = 0
-        return False
-    elements.capacity = capacity
-    return True
 
 
 # --- with the GIL: values ------------------------------------------------------------------------
@@ -671,7 +675,7 @@ cdef int skip_data(ReadCursor* cursor) except -1:
     elements.read_list = skip_elements
     elements.target = NULL
     elements.itemsize, elements.max_depth = 0, cursor.max_level
-    elements.n_read = elements.n_expected = elements.nbytes = 0
+    elements.n_read = elements.n_expected = 0
     cdef Fault fault = read_elements(cursor, &elements)
     if fault != NO_FAULT:
         raise_fault(cursor, fault)
@@ -683,15 +687,44 @@ cdef Fault read_elements(ReadCursor* cursor, ParsedElements* elements):
     cdef ReadCursor attempt = begin_attempt(cursor)
     cdef char* target = elements.target
     cdef Py_ssize_t n_keys = cursor.keys.n_keys
-    cdef Fault fault = elements.read_list(&attempt, elements)
-    if is_final(&attempt, cursor, fault):
-        accept(cursor, &attempt)
-        return fault
-    elements.target, elements.n_read, elements.nbytes = target, 0, 0
+    cdef Fault fault
+    # An element takes at least a character and a comma.
+    if elements.n_expected <= <uint64_t>SHORT_NBYTES // 2:
+        if not allocate_wire(elements, &attempt):
+            return NO_MEMORY
+        fault = elements.read_list(&attempt, elements)
+        if is_final(&attempt, cursor, fault):
+            accept(cursor, &attempt)
+            return fault
+    elements.target, elements.n_read = target, 0
     cursor.keys.n_keys = n_keys
+    if not allocate_wire(elements, cursor):
+        return NO_MEMORY
     with nogil:
         fault = elements.read_list(cursor, elements)
     return fault
+
+
+cdef bint allocate_wire(ParsedElements* elements, const ReadCursor* cursor):
+    """Allocate memory for all strings up to the end of the cursor. Return False if there is none.
+
+    Bounds: before the content of element i, i + 1 prefixes and the content of i others are written.
+    Their text, which is not shorter, 3 i quotes and commas, a bracket and a quote are read. So at
+    most 4 (i + 1) - (3 i + 2) = i + 2 more bytes are written than read, and `copy_string` requires
+    no more room than is left of the text. i is at most `n_expected`, and less than a third of the
+    text. Memory that is not used is never touched, and `read_strings` frees it.
+    """
+    cdef Py_ssize_t nbytes = cursor.end - cursor.position
+    cdef Py_ssize_t n_elements = min(<Py_ssize_t>elements.n_expected, nbytes // 3)
+    if elements.read_list != read_texts:
+        return True
+    Py_CLEAR(elements.wire)
+    elements.wire = owned_bytes(NULL, nbytes + n_elements + PREFIX_NBYTES)
+    if elements.wire == NULL:
+        PyErr_Clear()
+        return False
+    elements.element = address_of(elements.wire)
+    return True
 
 
 cdef Fault read_numbers(
@@ -719,7 +752,7 @@ cdef Fault read_numbers(
             elements.most_positive >>= 1
             elements.most_negative = elements.most_positive + 1
     elements.target, elements.max_depth = target, MAX_DATA_DEPTH
-    elements.n_read, elements.n_expected, elements.nbytes = 0, n_expected, 0
+    elements.n_read, elements.n_expected = 0, n_expected
     cdef Fault fault = read_elements(cursor, &elements)
     n_read[0] = elements.n_read
     return fault
@@ -737,21 +770,18 @@ cdef bytes read_strings(ReadCursor* cursor, uint64_t n_expected, uint64_t* n_rea
     elements.read_list = read_texts
     elements.target = NULL
     elements.itemsize, elements.max_depth = 0, MAX_DATA_DEPTH
-    elements.n_read, elements.n_expected, elements.nbytes = 0, n_expected, 0
-    # An estimate, which `grow_wire` corrects. It is not 0, because the object b"" is shared.
-    elements.capacity = 64 + PREFIX_NBYTES * <Py_ssize_t>n_expected
-    elements.wire = owned_bytes(NULL, elements.capacity)
-    if elements.wire == NULL:
-        raise MemoryError
+    elements.n_read, elements.n_expected = 0, n_expected
+    elements.wire = NULL
     fault[0] = read_elements(cursor, &elements)
     n_read[0] = elements.n_read
-    if fault[0] == NO_FAULT and _PyBytes_Resize(&elements.wire, elements.nbytes) != 0:
-        raise MemoryError
-    if elements.wire == NULL:
+    if fault[0] != NO_FAULT:
+        Py_CLEAR(elements.wire)
         return None
+    if _PyBytes_Resize(&elements.wire, elements.element - address_of(elements.wire)) != 0:
+        raise MemoryError
     wire = <bytes>elements.wire
     Py_DECREF(wire)  # the reference that `elements` owned
-    return wire if fault[0] == NO_FAULT else None
+    return wire
 
 
 def read_json(bytes text not None, int max_level):

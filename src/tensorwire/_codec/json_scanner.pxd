@@ -18,19 +18,29 @@ from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memcpy, strlen
 
-from .utf8 cimport ALL_VALID, first_invalid, write_utf8
+from .utf8 cimport first_invalid
 
 
 cdef extern from "json_kernels.h":
-    const unsigned char* PLAIN
     const uint64_t ONES
     const uint64_t* INTEGER_POWERS_OF_10
+    int64_t MAX_EXPONENT
     int ctz "__builtin_ctzll"(unsigned long long bits) noexcept nogil
 
+cdef extern from "text_kernels.h":
+    enum:
+        NOT_ASCII
+        HAS_ESCAPES
+    const unsigned char* ESCAPED
+    int short_string(const unsigned char* text, const unsigned char* end) noexcept nogil
+    int unescape_text(
+        unsigned char** target, const unsigned char** text, const unsigned char* end) noexcept nogil
+    int read_unicode_escape(
+        const unsigned char* text, Py_ssize_t nbytes, uint32_t* character) noexcept nogil
+    unsigned char* write_character(unsigned char* target, uint32_t character) noexcept nogil
+
 cdef enum:
-    SHORT_STRING = 24  # bytes; longer strings are scanned 8 bytes at a time
     MAX_DIGITS = 19  # any number of 19 digits fits in 64 bits
-    MAX_EXPONENT = 1 << 30  # larger exponents are beyond any double, so their value is not needed
 
 cdef enum Fault:
     NO_FAULT
@@ -112,24 +122,16 @@ cdef inline bint take(ReadCursor* cursor, unsigned char byte) noexcept nogil:
 cdef inline Fault scan_string(ReadCursor* cursor, Text* text) noexcept nogil:
     """Validate the string at the cursor, and advance past its closing quote.
 
-    Later reads of `text` need no checks: it is valid UTF-8, and its escapes are valid. Short ASCII
-    strings without escapes, such as most keys, are handled here. All other strings are scanned
-    again from their beginning by `scan_any_string`.
+    Later reads of `text` need no checks: it is valid UTF-8, and its escapes are valid.
     """
-    cdef const unsigned char* position
-    cdef const unsigned char* last
     if next_is(cursor, c'"'):
-        position = cursor.position + 1
-        last = cursor.end if cursor.end - position < SHORT_STRING else position + SHORT_STRING
-        text.begin = position
-        while position < last and PLAIN[position[0]]:
-            position += 1
-        if position < last and position[0] == c'"':
-            text.nbytes = position - text.begin
+        text.begin = cursor.position + 1
+        text.nbytes = short_string(text.begin, cursor.end)
+        if text.nbytes >= 0:
             text.is_ascii, text.has_escapes = True, False
-            cursor.position = position + 1
+            cursor.position = text.begin + text.nbytes + 1
             return NO_FAULT
-    return scan_any_string(cursor, text)
+    return copy_string(cursor, NULL, text)
 
 
 cdef inline Fault unexpected(ReadCursor* cursor, const char* expected) noexcept nogil:
@@ -148,113 +150,58 @@ cdef inline bint equals(const Text* text, const char* word, Py_ssize_t nbytes) n
 # --- strings -------------------------------------------------------------------------------------
 
 
-cdef inline uint64_t mark_special(uint64_t word) noexcept nogil:
-    """Mark the quotes, backslashes and control characters in `word` with 0x80 in the result.
+cdef inline Fault copy_string(
+    ReadCursor* cursor, unsigned char** target, Text* text
+) noexcept nogil:
+    """Do the work of `scan_string`, and write the string with its escapes resolved.
 
-    All other bytes of the result are 0, unless a borrow marks a byte wrongly. This only happens
-    above a byte that is marked correctly. The lowest mark is therefore always correct, and a result
-    of 0 means that there are no such characters.
+    `target` points to the address to write to, and is advanced to the end of what was written. If
+    it is NULL, nothing is written. Bounds: the target has room for as many bytes as are left of the
+    text. What is written is no longer than what was read, because an escape of 2 bytes becomes 1
+    byte, one of 6 bytes at most 3, and a surrogate pair of 12 bytes 4. `write_character` may write
+    4 bytes, and was called for at least 6.
     """
-    cdef uint64_t quotes = word ^ (ONES * c'"')
-    cdef uint64_t backslashes = word ^ (ONES * c"\\")
-    return (
-        ((quotes - ONES) & ~quotes) | ((backslashes - ONES) & ~backslashes)
-        | ((word - ONES * 0x20) & ~word)
-    ) & (ONES * 0x80)
-
-
-cdef inline Fault scan_any_string(ReadCursor* cursor, Text* text) noexcept nogil:
-    """Do the work of `scan_string` for any string, 8 bytes at a time."""
     cdef const unsigned char* position
+    cdef const unsigned char* begin
     cdef const unsigned char* end = cursor.end
-    cdef uint64_t word, special, high_bits = 0
-    cdef Py_ssize_t invalid
-    cdef Fault fault
+    cdef int found, n
+    cdef uint32_t character
     if not next_is(cursor, c'"'):
         return unexpected(cursor, "a string")
-    position = cursor.position + 1
-    text.begin = position
-    text.has_escapes = False
+    text.begin = position = cursor.position + 1
+    text.is_ascii, text.has_escapes = True, False
     while True:
-        while end - position >= 8:
-            memcpy(&word, position, 8)
-            # The word may pass the end of the string. At worst, ASCII is validated as UTF-8 below.
-            high_bits |= word & (ONES * 0x80)
-            special = mark_special(word)
-            if special != 0:
-                position += ctz(special) >> 3
-                break
-            position += 8
-        while position < end and position[0] >= 0x20 and position[0] != c'"' and (
-            position[0] != c"\\"
-        ):
-            high_bits |= position[0] & 0x80
-            position += 1
-        if position == end:
-            cursor.position = position
-            return unexpected(cursor, "the end of a string")
-        if position[0] == c'"':
+        begin = position
+        found = unescape_text(target, &position, end)
+        if found < 0:
+            cursor.position = begin + first_invalid(begin, end - begin)
+            return NOT_UTF8
+        if found & NOT_ASCII:
+            text.is_ascii = False
+        if found & HAS_ESCAPES:
+            text.has_escapes = True
+        if position < end and position[0] == c'"':
             break
         cursor.position = position
-        if position[0] < 0x20:
+        if position == end:
+            return unexpected(cursor, "the end of a string")
+        if position[0] != c"\\":
             return CONTROL_CHARACTER
         text.has_escapes = True
-        fault = scan_escape(cursor)
-        if fault != NO_FAULT:
-            return fault
-        position = cursor.position
+        while True:
+            n = read_unicode_escape(position, end - position, &character)
+            if n <= 0:
+                break
+            position += n
+            if target != NULL:
+                target[0] = write_character(target[0], character)
+            if position == end or position[0] != c"\\":
+                break
+        if position == cursor.position:
+            return BAD_ESCAPE if n == 0 else LONE_SURROGATE
     text.nbytes = position - text.begin
-    text.is_ascii = high_bits == 0
     cursor.position = position + 1
-    if high_bits != 0:
-        invalid = first_invalid(text.begin, text.nbytes)
-        if invalid != ALL_VALID:
-            cursor.position = text.begin + invalid
-            return NOT_UTF8
     return NO_FAULT
-
-
-cdef inline Fault scan_escape(ReadCursor* cursor) noexcept nogil:
-    """Validate the escape at the cursor, or both of a surrogate pair, and advance past it."""
-    cdef const unsigned char* position = cursor.position
-    cdef Py_ssize_t remaining = cursor.end - position
-    cdef int unit, low
-    if remaining < 2:
-        return BAD_ESCAPE
-    if position[1] != c"u":
-        if position[1] not in b'"\\/bfnrt':
-            return BAD_ESCAPE
-        cursor.position += 2
-        return NO_FAULT
-    unit = hex_unit(position + 2) if remaining >= 6 else -1
-    if unit < 0:
-        return BAD_ESCAPE
-    if not 0xD800 <= unit <= 0xDFFF:
-        cursor.position += 6
-        return NO_FAULT
-    if unit >= 0xDC00 or remaining < 12 or position[6] != c"\\" or position[7] != c"u":
-        return LONE_SURROGATE
-    low = hex_unit(position + 8)
-    if not 0xDC00 <= low <= 0xDFFF:
-        return LONE_SURROGATE
-    cursor.position += 12
-    return NO_FAULT
-
-
-cdef inline int hex_unit(const unsigned char* digits) noexcept nogil:
-    """Return the value of four hexadecimal digits, or -1 if one of the bytes is not a digit."""
-    cdef int value = 0
-    cdef int i
-    cdef unsigned char digit
-    for i in range(4):
-        digit = digits[i]
-        if c"0" <= digit <= c"9":
-            value = value * 16 + digit - c"0"
-        elif c"a" <= digit | 0x20 <= c"f":
-            value = value * 16 + (digit | 0x20) - c"a" + 10
-        else:
-            return -1
-    return value
 
 
 cdef inline uint32_t next_character(const unsigned char** position) noexcept nogil:
@@ -262,25 +209,10 @@ cdef inline uint32_t next_character(const unsigned char** position) noexcept nog
     cdef const unsigned char* raw = position[0]
     cdef uint32_t unit = raw[0]
     if unit == c"\\":
-        position[0] = raw + 2
-        unit = raw[1]
-        if unit == c"b":
-            return 8
-        if unit == c"f":
-            return 12
-        if unit == c"n":
-            return 10
-        if unit == c"r":
-            return 13
-        if unit == c"t":
-            return 9
-        if unit != c"u":
-            return unit
-        position[0] = raw + 6
-        unit = hex_unit(raw + 2)
-        if 0xD800 <= unit <= 0xDBFF:
-            position[0] = raw + 12
-            unit = 0x10000 + ((unit - 0xD800) << 10) + (hex_unit(raw + 8) - 0xDC00)
+        if raw[1] != c"u":
+            position[0] = raw + 2
+            return ESCAPED[raw[1]]
+        position[0] = raw + read_unicode_escape(raw, 12, &unit)
         return unit
     if unit < 0x80:
         position[0] = raw + 1
@@ -296,32 +228,8 @@ cdef inline uint32_t next_character(const unsigned char** position) noexcept nog
     return unit
 
 
-cdef inline Py_ssize_t unescape(unsigned char* target, const Text* text) noexcept nogil:
-    """Write a validated string with its escapes resolved. Return the number of bytes.
-
-    They are at most `text.nbytes`: an escape of 2 bytes becomes 1 byte, an escape of 6 bytes at
-    most 3, and a surrogate pair of 12 bytes becomes 4.
-    """
-    cdef const unsigned char* raw = text.begin
-    cdef const unsigned char* end = raw + text.nbytes
-    cdef unsigned char* begin = target
-    cdef uint32_t character
-    cdef Py_ssize_t nbytes
-    while raw < end:
-        if raw[0] != c"\\":
-            target[0] = raw[0]
-            target += 1
-            raw += 1
-            continue
-        character = next_character(&raw)
-        nbytes = 1 + (character >= 0x80) + (character >= 0x800) + (character >= 0x10000)
-        write_utf8[uint32_t](target, nbytes, &character, 1)
-        target += nbytes
-    return target - begin
-
-
 cdef inline Py_ssize_t utf8_nbytes_of(const Text* text) noexcept nogil:
-    """Return the number of bytes that `unescape` would write."""
+    """Return the size of a validated string with its escapes resolved."""
     cdef const unsigned char* raw = text.begin
     cdef const unsigned char* end = raw + text.nbytes
     cdef uint32_t character

@@ -3,7 +3,7 @@ from libc.stdint cimport int64_t
 from libc.string cimport memcpy, strlen
 from numpy cimport ndarray
 
-from .bytes_reader cimport Elements
+from .bytes_array cimport BytesArray
 
 cdef enum:
     INLINE_CAPACITY = 448  # bytes of memory inside the writer: enough for most headers
@@ -14,6 +14,7 @@ cdef enum Nonfinite:
     AS_NULL
     AS_LITERAL
     AS_ERROR
+    NAN_AS_NULL  # infinities as errors
 
 
 cdef struct WriteCursor:
@@ -40,7 +41,7 @@ cdef class JsonWriter:
     cdef int write_value(self, value, int depth) except -1
     cdef int write_parameters(self, dict parameters, int depth) except -1
     cdef Py_ssize_t write_array(self, ndarray array) except -2
-    cdef Py_ssize_t write_strings(self, Elements elements) except -2
+    cdef Py_ssize_t write_strings(self, BytesArray array) except -2
     cdef bytes finish(self, Py_ssize_t align)
 
 

@@ -30,6 +30,7 @@ from libc.stdint cimport (
 )
 from libc.string cimport memcpy, memset, strlen
 
+from .bytes_array cimport BytesArray
 from .bytes_reader cimport Element, Elements, Span, element_at
 from .shortest cimport (
     FIRST_POWER,
@@ -41,7 +42,7 @@ from .shortest cimport (
     write_float,
     write_integer,
 )
-from .utf8 cimport sequence_nbytes
+from .wire cimport Scan, scan_prefixes
 
 from ..errors import EncodeError, format_value, format_count
 
@@ -53,20 +54,28 @@ cdef extern from "Python.h":
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
     int _PyBytes_Resize(PyObject** text, Py_ssize_t nbytes) except -1
 
+cdef extern from "text_kernels.h":
+    bint copy_short(
+        unsigned char* target, const unsigned char* text, Py_ssize_t nbytes) noexcept nogil
+    unsigned char* escape_text(
+        unsigned char* target, const unsigned char* text, Py_ssize_t nbytes, Py_ssize_t n_readable
+    ) noexcept nogil
+
 cdef enum:
     # The maximum size of an element of an array with its comma. Numbers are the longest elements.
     MAX_ELEMENT_NBYTES = MAX_NUMBER_NBYTES + 1
     # When a kernel is called, there is room for this many elements, or for all that are left.
     MIN_BATCH = 1024
-    # Text is escaped in pieces of this size. A byte becomes at most 6 bytes ("\u0001").
+    # Text is escaped in pieces of at most this size. Before each, there is this much room: a byte
+    # becomes at most 6, and `escape_text` writes blocks; there may be two quotes and a comma.
     PIECE_NBYTES = 1024
-    # Up to 8 bytes are escaped in one step, so the last step may exceed the piece by 7 bytes.
-    MAX_PIECE_NBYTES = 6 * (PIECE_NBYTES + 7)
+    PIECE_ROOM = 6 * PIECE_NBYTES + 16 + 3
+    SHORT_ROOM = 16 + 2  # for a text that `copy_short` writes, a quote and a comma
+    N_STARTS = 256  # the number of offsets that are computed at once
     # The GIL is released from these sizes on, for which writing takes about 1 ms.
     RELEASE_GIL_FROM_ELEMENTS = 50_000
     RELEASE_GIL_FROM_NBYTES = 1 << 20
     BEFORE_TEXT = -1
-    INVALID_UTF8 = -1
 
 cdef enum Status:
     DONE
@@ -74,13 +83,10 @@ cdef enum Status:
     INVALID  # the next element cannot be written
 
 cdef Power[N_POWERS] powers_of_ten
-# For each ASCII character: 0 if it is not escaped, "u" if it becomes \u00xx, or else the letter
-# that follows the backslash.
-cdef char[128] escapes
 
 
 cdef int fill_tables() except -1:
-    """Compute `powers_of_ten` and `escapes`."""
+    """Compute `powers_of_ten`."""
     cdef int i
     for i in range(N_POWERS):
         exponent = <object>i + FIRST_POWER  # a Python int, so that nothing overflows
@@ -93,10 +99,6 @@ cdef int fill_tables() except -1:
             value = -(-(1 << ten.bit_length() + 127) // ten)
         powers_of_ten[i].high = value >> 64
         powers_of_ten[i].low = value & 0xFFFF_FFFF_FFFF_FFFF
-    memset(escapes, 0, 128)
-    memset(escapes, c"u", 0x20)
-    for character, letter in zip(b'"\\\b\f\n\r\t', b'"\\bfnrt'):
-        escapes[<int>character] = letter
 
 
 fill_tables()
@@ -191,8 +193,8 @@ cdef class JsonWriter:
     cdef int write_value(self, value, int depth) except -1:
         """Write a value that `own_value` has returned. `depth` lists and objects are open.
 
-        Floating-point numbers that are not finite are written as null, unless `nonfinite` is
-        AS_ERROR. Raises EncodeError for such a number, or if a limit is exceeded.
+        Floating-point numbers that are not finite are written as null, unless `nonfinite` makes
+        them errors. Raises EncodeError for such a number, or if a limit is exceeded.
         """
         cdef char* end
         if self.n_values >= self.max_values:
@@ -213,10 +215,11 @@ cdef class JsonWriter:
         if type(value) is float:
             reserve(self, MAX_ELEMENT_NBYTES)
             end = write_float(self.cursor.position, powers_of_ten, PyFloat_AS_DOUBLE(value))
-            if end == NULL and self.nonfinite == AS_ERROR:
+            if end == NULL and is_error(PyFloat_AS_DOUBLE(value), self.nonfinite):
+                hint = ": nonfinite='null' sends null" if self.nonfinite == NAN_AS_NULL else ""
                 raise EncodeError(
                     f"parameter {format_value(self.parameter)} contains {value}, which JSON cannot "
-                    f"represent")
+                    f"represent{hint}")
             if end == NULL:
                 return write_literal(self, b"null,")
             end_element(&self.cursor, end)
@@ -253,8 +256,8 @@ cdef class JsonWriter:
         """Write the elements of a C-contiguous little-endian array as one flat list.
 
         The array may be misaligned. `nonfinite` determines how floating-point numbers that are not
-        finite are written. If it is AS_ERROR, the index of the first such number is returned.
-        Returns -1 if all elements were written.
+        finite are written. The index of the first one that is an error is returned. Returns -1 if
+        all elements were written.
         """
         cdef ArrayElements elements
         cdef Status status = FULL
@@ -280,26 +283,32 @@ cdef class JsonWriter:
         self.close(c"]")
         return -1
 
-    cdef Py_ssize_t write_strings(self, Elements elements) except -2:
-        """Write scanned BYTES elements (see bytes_reader.pyx) as one flat list of strings.
+    cdef Py_ssize_t write_strings(self, BytesArray array) except -2:
+        """Write BYTES elements as one flat list of strings.
 
         Returns the index of the first element that is not valid UTF-8, or -1 if all are.
         """
         cdef Texts texts
+        # The array may get other elements from another thread. This reference keeps these alive.
+        cdef Elements elements = array.scanned_or_none()
+        cdef Py_ssize_t nbytes = array.end - array.begin
         cdef Status status = FULL
-        texts.span = &elements.span
-        texts.i = 0
-        texts.position = BEFORE_TEXT
+        begin_texts(&texts, array, elements)
         write_literal(self, b"[")
+        # Enough for the quotes and commas, and some escapes.
+        reserve(self, nbytes + nbytes // 8 + PIECE_ROOM)
         while status == FULL:
-            reserve(self, MAX_PIECE_NBYTES + 3)
-            if elements.span.end < RELEASE_GIL_FROM_NBYTES:
+            if nbytes < RELEASE_GIL_FROM_NBYTES:
                 status = write_texts(&self.cursor, &texts)
             else:
                 with nogil:
                     status = write_texts(&self.cursor, &texts)
+            if status == FULL:
+                reserve(self, PIECE_ROOM)
         if status == INVALID:
-            return texts.i
+            return texts.n_before + texts.i
+        if texts.n_left > 0 or texts.scan.position < texts.nbytes:
+            array.scanned()  # raises the error
         self.close(c"]")
         return -1
 
@@ -321,20 +330,22 @@ cdef inline void end_element(WriteCursor* cursor, char* end) noexcept nogil:
 
 cdef int write_quoted(JsonWriter writer, const unsigned char* text, Py_ssize_t nbytes) except -1:
     """Write valid UTF-8 as a string."""
-    cdef Py_ssize_t i = 0, stop
-    reserve(writer, nbytes + 3)
-    if plain_nbytes(text, nbytes) == nbytes:
-        writer.cursor.position[0] = c'"'
-        memcpy(writer.cursor.position + 1, text, nbytes)
-        writer.cursor.position[nbytes + 1] = c'"'
-        end_element(&writer.cursor, writer.cursor.position + nbytes + 2)
+    cdef unsigned char* target
+    cdef Py_ssize_t i = 0, n
+    reserve(writer, 1 + SHORT_ROOM)
+    writer.cursor.position[0] = c'"'
+    writer.cursor.position += 1
+    if copy_short(<unsigned char*>writer.cursor.position, text, nbytes):
+        writer.cursor.position[nbytes] = c'"'
+        end_element(&writer.cursor, writer.cursor.position + nbytes + 1)
         return 0
-    write_literal(writer, b'"')
     while i < nbytes:
-        stop = min(nbytes, i + PIECE_NBYTES)
-        reserve(writer, 6 * (stop - i + 7))
-        i = escape(&writer.cursor.position, text, nbytes, i, stop)
-        assert i >= 0  # the text is valid UTF-8
+        n = piece_nbytes(text + i, nbytes - i)
+        reserve(writer, 6 * n + PIECE_ROOM - 6 * PIECE_NBYTES)
+        target = escape_text(<unsigned char*>writer.cursor.position, text + i, n, nbytes - i)
+        assert target != NULL  # the text is valid UTF-8
+        writer.cursor.position = <char*>target
+        i += n
     return write_literal(writer, b'",')
 
 
@@ -478,7 +489,7 @@ cdef Status write_floats(
 ) noexcept nogil:
     """Write floating-point numbers. The argument `number` only determines their type.
 
-    Returns INVALID if the next element is not finite and `nonfinite` is AS_ERROR.
+    Returns INVALID if the next element is not finite, and an error according to `nonfinite`.
     """
     cdef char* target = cursor.position
     cdef char* end
@@ -489,7 +500,7 @@ cdef Status write_floats(
         memcpy(&number, data + i * <Py_ssize_t>sizeof(Float), sizeof(Float))
         end = write_float(target, powers_of_ten, number)
         if end == NULL:
-            if elements.nonfinite == AS_ERROR:
+            if is_error(number, elements.nonfinite):
                 status, stop = INVALID, i
                 break
             end = write_nonfinite(target, number, elements.nonfinite)
@@ -498,6 +509,11 @@ cdef Status write_floats(
     cursor.position = target
     elements.i = stop
     return status
+
+
+cdef inline bint is_error(double number, Nonfinite nonfinite) noexcept nogil:
+    """Return whether a number that is not finite must not be written."""
+    return nonfinite == AS_ERROR or (nonfinite == NAN_AS_NULL and number == number)
 
 
 cdef char* write_nonfinite(char* target, double number, Nonfinite nonfinite) noexcept nogil:
@@ -513,116 +529,98 @@ cdef char* write_nonfinite(char* target, double number, Nonfinite nonfinite) noe
 
 
 cdef struct Texts:
-    const Span* span
-    Py_ssize_t i  # index of the next element
+    Span span  # elements whose offsets are known
+    Py_ssize_t i  # index of the next element of the span
     Py_ssize_t position  # of the next byte in the text of that element, or BEFORE_TEXT
+    Py_ssize_t n_before  # number of elements before the span
+    # The elements after the span. `starts` is the memory for their offsets.
+    uint64_t n_left
+    const unsigned char* wire
+    uint64_t nbytes
+    Scan scan
+    int64_t[N_STARTS] starts
+
+
+cdef void begin_texts(Texts* texts, BytesArray array, Elements elements) noexcept:
+    """Begin with all elements. If they were just encoded, `elements` is None.
+
+    Their offsets are not stored then, because each is used once. `texts` must not move.
+    """
+    texts.i = texts.n_before = 0
+    texts.position = BEFORE_TEXT
+    texts.n_left = texts.nbytes = texts.scan.position = 0
+    if elements is not None:
+        texts.span = elements.span
+        return
+    texts.n_left = array.size
+    texts.wire, texts.nbytes = array.body.data + array.begin, array.nbytes
+    texts.span.data, texts.span.starts = texts.wire, texts.starts
+    texts.span.n = texts.span.end = 0
+
+
+cdef bint next_span(Texts* texts, Py_ssize_t* i) noexcept nogil:
+    """Replace the span by the elements after it, and set `i` to 0. Return False at the end."""
+    texts.n_before += texts.span.n
+    i[0] = 0
+    texts.scan.n_elements = 0
+    if texts.n_left == 0:
+        return False
+    scan_prefixes(
+        &texts.scan, texts.wire, texts.nbytes, texts.starts,
+        min(texts.n_left, <uint64_t>N_STARTS), 0)
+    texts.span.n = texts.scan.n_elements
+    texts.span.end = texts.scan.position
+    texts.n_left -= texts.span.n
+    return texts.span.n > 0
 
 
 cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
     """Write elements as strings while there is room, from the next piece of the next element on.
 
-    Bounds: before each piece, there is room for MAX_PIECE_NBYTES, a quote before it, and a quote
-    and a comma after it. Lengths are differences of offsets, which were validated before.
+    Lengths are differences of offsets, which were validated before.
     """
+    cdef unsigned char* target = <unsigned char*>cursor.position
+    cdef const unsigned char* end = <const unsigned char*>cursor.end
+    cdef const unsigned char* readable  # the end of the memory of the elements
+    cdef unsigned char* written
+    cdef Status status = DONE
     cdef Element text
-    cdef Py_ssize_t stop
-    while texts.i < texts.span.n:
-        text = element_at(texts.span, texts.i)
-        if cursor.end - cursor.position < MAX_PIECE_NBYTES + 3:
-            return FULL
-        if texts.position == BEFORE_TEXT:
-            cursor.position[0] = c'"'
-            cursor.position += 1
-            texts.position = 0
-        if texts.position < text.nbytes:
-            stop = min(text.nbytes, texts.position + PIECE_NBYTES)
-            texts.position = escape(&cursor.position, text.data, text.nbytes, texts.position, stop)
-            if texts.position < 0:
-                return INVALID
-        if texts.position == text.nbytes:
-            memcpy(cursor.position, b'",', 2)
-            cursor.position += 2
-            texts.position = BEFORE_TEXT
-            texts.i += 1
-    return DONE
-
-
-cdef inline uint64_t not_plain(uint64_t word) noexcept nogil:
-    """Return 0 if the 8 bytes of `word` are plain: ASCII that JSON does not escape.
-
-    The high bit of a byte is set in the result if it is set in `word`, if byte - 0x20 borrows, or
-    if the byte is a quote or a backslash, because 0 - 1 borrows. A borrow may change the result for
-    the bytes above. The result is not 0 in that case, because the byte that borrows has its high
-    bit set.
-    """
-    cdef uint64_t ones = <uint64_t>0x0101010101010101
-    return (
-        word | (word - 0x20 * ones) | ((word ^ c'"' * ones) - ones) | ((word ^ c"\\" * ones) - ones)
-    ) & 0x80 * ones
-
-
-cdef inline Py_ssize_t plain_nbytes(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
-    """Return how many bytes at the start of `text` are ASCII that JSON does not escape."""
-    cdef Py_ssize_t i = 0
-    cdef uint64_t word
-    while nbytes - i >= 8:
-        memcpy(&word, text + i, 8)
-        if not_plain(word):
+    cdef Py_ssize_t position = texts.position, i = texts.i, n
+    while i < texts.span.n or next_span(texts, &i):
+        if end - target < PIECE_ROOM:
+            status = FULL
             break
-        i += 8
-    while i < nbytes and text[i] < 0x80 and not escapes[text[i]]:
-        i += 1
-    return i
-
-
-cdef Py_ssize_t escape(
-    char** position, const unsigned char* text, Py_ssize_t nbytes, Py_ssize_t i, Py_ssize_t stop
-) noexcept nogil:
-    """Write text from index `i` on as the content of a JSON string, until `stop` is reached.
-
-    Returns the index of the next byte, which is up to 7 bytes after `stop` and at most `nbytes`, or
-    INVALID_UTF8. Bounds: a step starts before `stop`, reads at most 8 bytes, all before `nbytes`,
-    and writes at most 6 bytes for each. A byte is not loaded again between its validation and the
-    write, so that the output is valid even if another thread changes the text.
-    """
-    cdef char* target = position[0]
-    cdef uint64_t word
-    cdef unsigned char c
-    cdef int n
-    while i < stop:
-        if nbytes - i >= 8:
-            memcpy(&word, text + i, 8)
-            if not not_plain(word):
-                memcpy(target, &word, 8)
-                target += 8
-                i += 8
-                continue
-        c = text[i]
-        if c >= 0x80:
-            # The copy is validated, because another thread may change the text.
-            target[0] = <char>c
-            if nbytes - i >= 4:
-                memcpy(target + 1, text + i + 1, 3)
-            else:
-                memcpy(target + 1, text + i + 1, nbytes - i - 1)
-            n = sequence_nbytes(<const unsigned char*>target, nbytes - i)
-            if n == 0:
-                return INVALID_UTF8
-            target += n
-            i += n
-            continue
-        i += 1
-        if not escapes[c]:
-            target[0] = <char>c
+        text = element_at(&texts.span, i)
+        readable = texts.span.data + texts.span.end
+        if position == BEFORE_TEXT:
+            target[0] = c'"'
             target += 1
-        elif escapes[c] != c"u":
-            target[0] = c"\\"
-            target[1] = escapes[c]
+            position = 0
+        n = piece_nbytes(text.data + position, text.nbytes - position)
+        written = escape_text(target, text.data + position, n, readable - text.data - position)
+        if written == NULL:
+            status = INVALID
+            break
+        target = written
+        position += n
+        if position == text.nbytes:
+            memcpy(target, b'",', 2)
             target += 2
-        else:
-            memcpy(target, b"\\u00", 4)
-            target[4] = c"0" + (c >> 4)  # below 0x20
-            target[5] = b"0123456789abcdef"[c & 0xF]
-            target += 6
-    position[0] = target
-    return i
+            position = BEFORE_TEXT
+            i += 1
+    cursor.position = <char*>target
+    texts.position, texts.i = position, i
+    return status
+
+
+cdef inline Py_ssize_t piece_nbytes(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
+    """Return the size of the next piece of a text, which does not cut a character of valid UTF-8.
+
+    The first byte of a character is followed by at most 3 bytes that continue it.
+    """
+    cdef Py_ssize_t n = PIECE_NBYTES
+    if nbytes <= n:
+        return nbytes
+    while n > PIECE_NBYTES - 3 and text[n] & 0xC0 == 0x80:
+        n -= 1
+    return n

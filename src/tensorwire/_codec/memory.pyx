@@ -161,6 +161,14 @@ cdef class Body:
     def __len__(self):
         return self.nbytes
 
+    cdef str subject(self):
+        """Return the subject of an error message."""
+        return "the body" if self.name is None else self.name
+
+    cdef str place(self, Py_ssize_t offset):
+        """Return the text for a position at the end of an error message."""
+        return f"({'body' if self.name is None else self.name} byte {offset})"
+
     cdef bytes immutable_bytes(self, Py_ssize_t nbytes):
         """Return at least the first `nbytes` bytes, which the caller has checked to exist.
 
@@ -194,8 +202,8 @@ cdef class Body:
         if invalid.value > 1:
             i = invalid.index
             raise ElementError(
-                f"element {i} of {SUBJECT} must be 0 or 1 (BOOL), not {invalid.value} (body byte "
-                f"{offset + i})",
+                f"element {i} of {SUBJECT} must be 0 or 1 (BOOL), not {invalid.value} "
+                f"{self.place(offset + i)}",
                 element=i, offset=offset + i, expected=1, actual=invalid.value)
         return 0
 
@@ -204,8 +212,8 @@ cdef class Body:
         if nbytes > self.nbytes - offset:
             remaining = self.nbytes - offset
             raise LayoutError(
-                f"the body ends inside {SUBJECT}: it requires {format_count('byte', nbytes)}, but "
-                f"{remaining} remain (body byte {offset})",
+                f"{self.subject()} ends inside {SUBJECT}: it requires "
+                f"{format_count('byte', nbytes)}, but {remaining} remain {self.place(offset)}",
                 offset=offset, expected=nbytes, actual=remaining)
         return 0
 

@@ -138,6 +138,10 @@ cdef tuple checked_tensors(items, str what):
     elif isinstance(items, Mapping):
         return tuple([named_tensor(name, items[name]) for name in items])
     else:
+        if hasattr(type(items), "columns"):  # a data frame, or a table of pyarrow
+            raise TypeError(
+                f"{what} must be a mapping or an iterable of tensors, not {type(items).__name__}: "
+                f"pass tensors_from_dataframe({what})")
         # tuple() would allocate memory for the length that an object with __len__ declares.
         tensors = tuple([item for item in items])
     for i in range(len(tensors)):
@@ -509,7 +513,7 @@ cdef class Tensor:
         Parameters
         ----------
         requested_schema : capsule, optional
-            The type that the consumer prefers. It is ignored, except for BYTES.
+            The type that the consumer prefers. It is ignored, except for BYTES: see ``BytesArray``.
 
         Raises
         ------
@@ -518,15 +522,13 @@ cdef class Tensor:
             is 2^31 or more. For BYTES, an element has 2 GiB or more.
         TensorwireError
             The tensor is in shared memory.
-        ElementError
-            Text was requested, and an element is not valid UTF-8.
         """
         try:
             if self.texts is not None:
                 return self.texts.arrow_capsules(requested_schema)
             array = array_of(self)
             return export_schema(array, self.row), export_array(array, self.row)
-        except (EncodeError, ElementError) as error:
+        except EncodeError as error:
             name_tensor(error, "tensor", self.name)
             raise
 

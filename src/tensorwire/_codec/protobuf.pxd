@@ -45,7 +45,7 @@ cdef struct Field:
     WireType wire_type
     int depth  # of the message that has the field
     uint64_t value  # of VARINT
-    # The bytes of the value, without the length. A group has none.
+    # The bytes of the value, without the length. Those of a group are empty.
     const unsigned char* begin
     const unsigned char* end
 
@@ -72,7 +72,7 @@ cdef inline FieldFault read_tag(Fields* fields, Field* field) noexcept nogil:
     """Read the number and the wire type of a field."""
     cdef uint64_t tag = 0
     cdef FieldFault fault
-    field.tag = fields.position
+    field.tag = field.begin = field.end = fields.position
     fault = read_varint(fields, &tag)
     if fault != NO_FIELD_FAULT:
         return fault

@@ -425,7 +425,8 @@ def write_message(dict values not None, dict kinds not None):
     values : dict
         The values of the fields by their names.
     kinds : dict
-        The name and the kind of each field number. See ``read_message``.
+        The name and the kind of each field number. See ``read_message``. Fields of the kind ``int``
+        are written even if they are 0.
 
     Returns
     -------
@@ -436,7 +437,9 @@ def write_message(dict values not None, dict kinds not None):
 
 
 cdef bytes field_bytes(unsigned char number, value, kind):
-    """Return the fields of a value. Values that are empty, 0 or False are not written."""
+    """Return the fields of a value. Values that are empty, False or None are not written."""
+    if kind is int and value is not None:
+        return varint_bytes(number << 3 | VARINT) + varint_bytes(<uint64_t><int64_t>value)
     if not value:
         return b""
     if kind is str:

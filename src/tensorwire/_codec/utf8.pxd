@@ -3,9 +3,18 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+
+cdef extern from "text_kernels.h":
+    bint is_utf8(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil
+    unsigned char* write_character(unsigned char* target, uint32_t character) noexcept nogil
+    int n_two_bytes(const unsigned char* text) noexcept nogil
+    unsigned char* write_one(unsigned char* target, unsigned char character) noexcept nogil
+    int write_up_to_eight(unsigned char** target, const unsigned char* text) noexcept nogil
+
 cdef enum:
     NOT_ENCODABLE = -1
     ALL_VALID = -1
+    CHUNK = 64  # characters
 
 ctypedef fused CodeUnit:
     uint8_t
@@ -73,71 +82,71 @@ cdef inline int sequence_nbytes(const unsigned char* text, Py_ssize_t nbytes) no
 cdef inline Py_ssize_t first_invalid(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
     """Return the index where the first invalid sequence of `text` starts, or ALL_VALID."""
     cdef Py_ssize_t i = 0
-    cdef uint64_t eight
     cdef int n
-    if is_ascii(text, nbytes):  # the usual case
+    if is_ascii(text, nbytes) or is_utf8(text, nbytes):
         return ALL_VALID
     while i < nbytes:
-        if nbytes - i >= 8:
-            memcpy(&eight, text + i, 8)
-            if eight & <uint64_t>0x8080808080808080 == 0:
-                i += 8
-                continue
         n = sequence_nbytes(text + i, nbytes - i)
         if n == 0:
             return i
         i += n
-    return ALL_VALID
+    return ALL_VALID  # another thread has changed it
 
 
 cdef inline Py_ssize_t utf8_nbytes(const CodeUnit* text, Py_ssize_t n_characters) noexcept nogil:
-    """Return the size of `text` as UTF-8, or NOT_ENCODABLE if a character has no UTF-8 form."""
-    cdef Py_ssize_t nbytes = n_characters
-    cdef Py_ssize_t i
-    cdef CodeUnit c
-    for i in range(n_characters):
-        c = text[i]
-        nbytes += c >= 0x80
-        if CodeUnit is not uint8_t:
-            if 0xD800 <= c <= 0xDFFF:
-                return NOT_ENCODABLE
-            nbytes += c >= 0x800
-        if CodeUnit is uint32_t:
-            if c > 0x10FFFF:
-                return NOT_ENCODABLE
-            nbytes += c >= 0x10000
-    return nbytes
+    """Return the size of `text` as UTF-8, or NOT_ENCODABLE if a character has no UTF-8 form.
 
-
-cdef inline void write_utf8(
-    unsigned char* target, Py_ssize_t nbytes, const CodeUnit* text, Py_ssize_t n_characters
-) noexcept nogil:
-    """Write `text` as UTF-8; `nbytes` is the result of `utf8_nbytes`.
-
-    At most `nbytes` bytes are written, even if another thread has changed `text` since then.
+    No overflow: `n_more` is at most 3 for each of the CHUNK characters. All variables of the inner
+    loop have the width of a character, so that compilers can generate vector code.
     """
-    cdef unsigned char* end = target + nbytes
-    cdef Py_ssize_t i
-    cdef uint32_t c
-    for i in range(n_characters):
-        c = text[i]
-        if end - target < 1 + (c >= 0x80) + (c >= 0x800) + (c >= 0x10000):
-            return
-        if c < 0x80:
-            target[0] = <unsigned char>c
-            target += 1
-        elif c < 0x800:
-            target[0] = <unsigned char>(0xC0 | c >> 6)
-            target[1] = <unsigned char>(0x80 | c & 0x3F)
-            target += 2
-        elif c < 0x10000:
-            target[0] = <unsigned char>(0xE0 | c >> 12)
-            target[1] = <unsigned char>(0x80 | c >> 6 & 0x3F)
-            target[2] = <unsigned char>(0x80 | c & 0x3F)
-            target += 3
-        else:
-            target[0] = <unsigned char>(0xF0 | c >> 18)
-            target[1] = <unsigned char>(0x80 | c >> 12 & 0x3F)
-            target[2] = <unsigned char>(0x80 | c >> 6 & 0x3F)
-            target[3] = <unsigned char>(0x80 | c & 0x3F)
-            target += 4
+    cdef Py_ssize_t nbytes = n_characters, i = 0, stop
+    cdef CodeUnit c, n_more, invalid = 0
+    if CodeUnit is uint8_t:
+        while n_characters - i >= 8:
+            nbytes += n_two_bytes(text + i)
+            i += 8
+    while i < n_characters:
+        stop = min(n_characters, i + CHUNK)
+        n_more = 0
+        while i < stop:
+            c = text[i]
+            n_more += c >= 0x80
+            if CodeUnit is not uint8_t:
+                n_more += c >= 0x800
+                invalid |= (c & <CodeUnit>0xFFFFF800) == 0xD800  # surrogates
+            if CodeUnit is uint32_t:
+                n_more += c >= 0x10000
+                invalid |= c > 0x10FFFF
+            i += 1
+        nbytes += n_more
+    return NOT_ENCODABLE if invalid else nbytes
+
+
+cdef inline unsigned char* write_utf8(
+    unsigned char* target, const unsigned char* end, const CodeUnit* text, Py_ssize_t n_characters
+) noexcept nogil:
+    """Write `text` as UTF-8. Return the end of what was written, or NULL if `end` is before it.
+
+    Bounds: while there is room for what the functions write, they write to the target, and then to
+    other memory, from which the bytes of a character are copied if there is room for them.
+    """
+    cdef Py_ssize_t i = 0, nbytes
+    cdef unsigned char[4] last
+    if CodeUnit is uint8_t:
+        while n_characters - i >= 8 and end - target >= 9:
+            i += write_up_to_eight(&target, text + i)
+        while i < n_characters and end - target >= 2:
+            target = write_one(target, text[i])
+            i += 1
+    else:
+        while i < n_characters and end - target >= 4:
+            target = write_character(target, text[i])
+            i += 1
+    while i < n_characters:
+        nbytes = write_character(last, text[i]) - last
+        if end - target < nbytes:
+            return NULL
+        memcpy(target, last, nbytes)
+        target += nbytes
+        i += 1
+    return target

@@ -16,7 +16,8 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "models",
         nargs="?",
-        help="module:name of a mapping of models or of an ASGI application (default name: models)",
+        help="module:name of a mapping of models, of a model or of an ASGI application (default "
+        "name: models)",
     )
     parser.add_argument(
         "--echo", action="store_true", help="also serve a model 'echo', which returns its inputs"
@@ -34,7 +35,9 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="serve the models over gRPC, too, at this port",
     )
     parser.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead of --port")
-    parser.add_argument("--workers", type=int, metavar="N", help="number of processes (default: 1)")
+    parser.add_argument(
+        "--workers", type=_positive, metavar="N", help="number of processes (default: 1)"
+    )
     parser.add_argument(
         "--ssl-certfile", metavar="FILE", help="serve with TLS and this certificate chain (PEM)"
     )
@@ -69,10 +72,13 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--limit-concurrency",
-        type=int,
+        type=_positive,
         metavar="N",
         help="reply with status 503 when there are N connections or requests, or more; and with "
         "RESOURCE_EXHAUSTED when there are more than N gRPC calls",
+    )
+    parser.add_argument(
+        "--metrics", action="store_true", help="serve metrics for Prometheus at /metrics"
     )
     parser.add_argument("--access-log", action="store_true", help="log every HTTP request")
     parser.add_argument(
@@ -88,6 +94,12 @@ def _port(text: str) -> int:
     if text.isdecimal() and int(text) <= 65535:
         return int(text)
     raise argparse.ArgumentTypeError(f"must be 0 to 65535, not {text!r}")
+
+
+def _positive(text: str) -> int:
+    if text.isdecimal() and int(text) > 0:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"must be 1 or more, not {text!r}")
 
 
 def run(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
@@ -107,6 +119,7 @@ def run(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         chosen.max_body,
         chosen.receive_timeout,
         chosen.max_concurrency,
+        chosen.metrics,
     )
     try:
         return serve.run(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import tensorwire as tw
 
-from ..arguments import check_integer, check_seconds, check_type, is_list_of_numbers
+from ..arguments import Nonfinite, check_integer, check_seconds, check_type, is_list_of_numbers
 from ..errors import format_value
 from .addresses import Server, parse_url
 from .errors import InferenceServerError
@@ -210,6 +210,7 @@ class BaseClient:
         parameters: Mapping[str, Any] | None = None,
         binary_inputs: bool | None = None,
         binary_outputs: bool | None = None,
+        nonfinite: Nonfinite | None = None,
     ) -> Any:
         """Encode the arguments of ``infer``."""
         if isinstance(inputs, _ENCODED):
@@ -241,7 +242,7 @@ class BaseClient:
         id = str(next(self._ids)) if id is AUTO_ID else id
         parameters = {**defaults, **(parameters or {})}
         request = tw.InferRequest(tensors, outputs, id=id, parameters=parameters)
-        return self._transport.encode(target, request, binary_inputs)
+        return self._transport.encode(target, request, binary_inputs, nonfinite)
 
     async def _input_datatypes(self, target: Target, deadline: Deadline) -> dict[str, Any]:
         """Return the datatypes of the inputs that the metadata of a model declares."""
@@ -272,6 +273,7 @@ class Calls(BaseClient):
         *,
         binary_inputs: bool | None = None,
         binary_outputs: bool | None = None,
+        nonfinite: Nonfinite | None = None,
         version: str | None = None,
         id: Id = AUTO_ID,
         parameters: Mapping[str, Any] | None = None,
@@ -296,9 +298,10 @@ class Calls(BaseClient):
             passed. Its model name and version are not used.
 
             A Frame is a request that ``encode_request`` returned. It can be sent any number of
-            times, and is not encoded again. ``outputs``, ``id``, ``parameters``, ``binary_inputs``
-            and ``binary_outputs`` do not apply: set them in the InferRequest. (To receive all
-            outputs as binary data, set its parameter ``binary_data_output``.)
+            times, and is not encoded again. ``outputs``, ``id``, ``parameters``, ``binary_inputs``,
+            ``binary_outputs`` and ``nonfinite`` do not apply: set them in the InferRequest, and
+            ``nonfinite`` in the call of ``encode_request``. (To receive all outputs as binary data,
+            set the parameter ``binary_data_output``.)
 
             Over gRPC, an encoded request is the ``bytes`` that ``tensorwire.grpc.encode_request``
             returned for an InferRequest with the ``model_name`` and ``model_version`` of the call.
@@ -311,6 +314,10 @@ class Calls(BaseClient):
             Whether to request all outputs as binary data. The ``binary`` of a RequestedOutput and
             a ``binary_data_output`` in ``parameters`` take precedence. By default, it is
             ``binary_inputs``.
+        nonfinite : {"null", "literal", "error"}, optional
+            How to write NaN and infinities in inputs that are sent as JSON; see ``encode_request``.
+            By default, NaN is sent as ``null``, and an infinity raises EncodeError. It has no
+            effect on binary data and over gRPC, which has no JSON.
         version : str, optional
             The version of the model. By default, the server chooses one.
         id : str or None, default AUTO_ID
@@ -323,9 +330,10 @@ class Calls(BaseClient):
             Additional headers for this request, which are metadata over gRPC.
         timeout : float or Timeout, optional
             Timeouts for this call. By default, the timeouts of the client apply.
-        request_compression_algorithm : {"gzip", "deflate"}, optional
-            Compress the request. By default, it is not compressed.
-        response_compression_algorithm : {"gzip", "deflate"}, optional
+        request_compression_algorithm : {"gzip", "deflate", "zstd"}, optional
+            Compress the request. By default, it is not compressed. zstd is only for HTTP, and
+            requires Python 3.14 or ``tensorwire[zstd]``.
+        response_compression_algorithm : {"gzip", "deflate", "zstd"}, optional
             Ask the server to compress the response, which is then decompressed. By default, the
             server is asked not to compress it. Over gRPC, the server decides.
         on_progress : callable, optional
@@ -346,12 +354,15 @@ class Calls(BaseClient):
         InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError
             See ``Client``.
         EncodeError
-            The request cannot be encoded.
+            The request cannot be encoded. For example, JSON cannot represent FP16 and infinities.
         ValueError
-            ``model``, ``version``, ``timeout``, a header or a compression algorithm is invalid, or
-            an input is a list of numbers, and the metadata of the model does not declare it.
+            ``model``, ``version``, ``timeout``, ``nonfinite``, a header or a compression algorithm
+            is invalid, or an input is a list of numbers, and the metadata of the model does not
+            declare it.
         TypeError
             An argument has the wrong type.
+        ImportError
+            zstd is not installed.
 
         Examples
         --------
@@ -376,7 +387,15 @@ class Calls(BaseClient):
         deadline = self._deadline(timeout)
         target = Target(model, version, headers)
         message = await self._encode(
-            target, deadline, inputs, outputs, id, parameters, binary_inputs, binary_outputs
+            target,
+            deadline,
+            inputs,
+            outputs,
+            id,
+            parameters,
+            binary_inputs,
+            binary_outputs,
+            nonfinite,
         )
         if request_compression_algorithm:
             message = await self._transport.compress(

@@ -22,7 +22,7 @@ import tensorwire as tw
 from .._codec.datatypes import UNLIMITED
 from .._codec.protobuf_reader import read_message, read_names
 from .._codec.protobuf_writer import encode_request, write_message
-from ..arguments import check_type
+from ..arguments import Nonfinite, check_type
 from ..errors import format_seconds, format_value
 from ..grpc_messages import (
     MODEL_METADATA_RESPONSE,
@@ -46,7 +46,14 @@ from .grpc_channels import (
 from .grpc_errors import call_error, has_expired, status_error
 from .grpc_streams import AsyncStream, BlockingStream, Stream
 from .limits import MAX_INT32, Deadline
-from .requests import Algorithm, Compressed, Headers, ProgressReporter, Target, check_headers
+from .requests import (
+    Algorithm,
+    Compressed,
+    Headers,
+    ProgressReporter,
+    Target,
+    check_headers,
+)
 from .transport import Options
 
 if TYPE_CHECKING:
@@ -157,7 +164,13 @@ class GrpcTransport:
         message = write_message({"name": name, "version": version}, MODEL_REQUEST)
         return self._request(f"Model{what}", message, target, fields)
 
-    def encode(self, target: Target, request: tw.InferRequest, binary_inputs: bool) -> bytes:
+    def encode(
+        self,
+        target: Target,
+        request: tw.InferRequest,
+        binary_inputs: bool,
+        nonfinite: Nonfinite | None,
+    ) -> bytes:
         name, version = _checked_model(target)
         return encode_request(request.replace(model_name=name, model_version=version or None))
 
@@ -184,6 +197,8 @@ class GrpcTransport:
         return message
 
     async def compress(self, message: bytes, algorithm: Algorithm, backend: Backend) -> Compressed:
+        if algorithm == "zstd":
+            raise ValueError("gRPC has no compression algorithm 'zstd'")
         return Compressed(algorithm, message, None)  # grpcio does it
 
     def infer_request(

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
+from ..arguments import Nonfinite
 from ..http import EXTENSION
 from .addresses import Server, find_proxy
 from .connection import Backend, Connection, Connector, may_resend
@@ -91,10 +92,16 @@ class HttpTransport:
         path = "/v2/health" if target.model is None else model_path(target)
         return self._get(f"{path}/ready", target)
 
-    def encode(self, target: Target, request: tw.InferRequest, binary_inputs: bool) -> tw.Frame:
+    def encode(
+        self,
+        target: Target,
+        request: tw.InferRequest,
+        binary_inputs: bool,
+        nonfinite: Nonfinite | None,
+    ) -> tw.Frame:
         if not binary_inputs:
             request = request.replace(inputs=[t.replace(binary=False) for t in request.inputs])
-        return tw.encode_request(request, limits=UNLIMITED)
+        return tw.encode_request(request, nonfinite=nonfinite, limits=UNLIMITED)
 
     def encode_raw(self, array: Any) -> tw.Frame:
         return tw.encode_raw_request(array)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import enum
 import re
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import tensorwire as tw
 
+from .. import compression
 from ..arguments import check_type
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
@@ -45,7 +45,7 @@ MAX_CACHED = 1000  # entries of each cache of a client
 
 Headers = Mapping[str, str]
 Id = str | Literal[AutoId.AUTO_ID] | None
-Algorithm = Literal["gzip", "deflate"]
+Algorithm = Literal["gzip", "deflate", "zstd"]
 
 
 class Target(NamedTuple):
@@ -208,9 +208,14 @@ def check_headers(headers: Headers | None) -> dict[str, str]:
 
 
 def check_algorithm(algorithm: str | None) -> None:
-    if algorithm not in (None, "gzip", "deflate"):
+    if algorithm not in (None, "gzip", "deflate", "zstd"):
         raise ValueError(
-            f"the compression algorithm must be 'gzip', 'deflate' or None, not {algorithm!r}"
+            "the compression algorithm must be 'gzip', 'deflate', 'zstd' or None, not "
+            f"{algorithm!r}"
+        )
+    if algorithm == "zstd" and compression.find_zstd() is None:
+        raise ImportError(
+            "zstd requires Python 3.14 or backports.zstd: pip install 'tensorwire[zstd]'"
         )
 
 
@@ -223,10 +228,8 @@ class Compressed(NamedTuple):
 
 
 def compress(frame: tw.Frame, algorithm: Algorithm) -> Compressed:
-    wbits = zlib.MAX_WBITS | (16 if algorithm == "gzip" else 0)  # 16: with the header of gzip
-    deflater = zlib.compressobj(wbits=wbits)
-    chunks = [deflater.compress(piece) for piece in frame.chunks(PIECE_NBYTES)]
-    return Compressed(algorithm, b"".join((*chunks, deflater.flush())), frame.header_length)
+    body = compression.compress(frame.chunks(PIECE_NBYTES), algorithm)
+    return Compressed(algorithm, body, frame.header_length)
 
 
 def body_headers(header_length: int | None, nbytes: int) -> bytes:

@@ -5,14 +5,13 @@ calls ``received(n)``, or ``eof()`` at the end of the stream, until ``complete``
 (httptools) parses the head. The rest of a body whose length is known, and which is not compressed,
 does not go through the parser: ``get_buffer()`` is then the free memory of the BodyBuffer, so that
 the socket receives into the memory that the arrays will refer to. Every other body goes through
-the parser, and through zlib if it is compressed.
+the parser, and is decompressed if it is compressed.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-import zlib
 from typing import Any, NamedTuple
 
 try:
@@ -30,6 +29,7 @@ except ImportError:
 import tensorwire as tw
 
 from .._codec.json_reader import read_json
+from ..compression import CompressionError, Decompressor, is_supported
 from ..errors import format_count
 from .errors import too_long_error
 
@@ -40,8 +40,6 @@ _SCRATCH_NBYTES = 64 << 10
 # The limit of a head, including interim responses. Chunk headers between two parts of a body, and
 # the trailer section, have the same limit.
 _MAX_HEAD_NBYTES = 256 << 10
-# Decompress in steps, so that a body that expands beyond max_body is rejected early.
-_INFLATE_NBYTES = 1 << 20
 _HTTP2_SETTINGS = re.compile(rb"\x00..\x04.\x00{4}", re.DOTALL)  # the first frame (RFC 9113 3.4)
 _WHITESPACE = b" \t"  # of HTTP headers; bytes.strip() without arguments removes more
 _HEADERS = {  # the headers that are read
@@ -102,7 +100,7 @@ class ResponseReader:
             self._parser = HttpResponseParser(self)
         self._headers: dict[bytes, list[bytes]] = {}
         self._error: BaseException | None = None
-        self._inflater: Any = None
+        self._decompressor: Decompressor | None = None
         self.is_direct = self._until_eof = False
         self._is_readable = True  # whether the body of an error response can be decompressed
         self._framing_nbytes = self.n_received = self.body_nbytes = 0
@@ -209,7 +207,7 @@ class ResponseReader:
             raise ConnectionError(
                 f"{part} of the response exceeds the limit of {_MAX_HEAD_NBYTES} bytes"
             )
-        if self.buffer is not None and self.content_length is not None and not self._inflater:
+        if self.buffer is not None and self.content_length is not None and not self._decompressor:
             self.is_direct = True
             self._parser = None  # it does not see the rest of this response
 
@@ -253,10 +251,10 @@ class ResponseReader:
             return
         self.body_nbytes += len(chunk)
         try:
-            if self._inflater is None:
+            if self._decompressor is None:
                 self._write(chunk)
             else:
-                self._inflate(chunk)
+                self._decompress(chunk, self._decompressor)
         except BaseException as error:
             self._error = error
             raise
@@ -294,9 +292,8 @@ class ResponseReader:
             self._until_eof = True
         if b"content-encoding" in headers:
             encoding = b",".join(headers[b"content-encoding"]).lower()
-            if encoding in (b"gzip", b"x-gzip", b"deflate"):
-                # 32: detect whether the data has the header of zlib or of gzip
-                self._inflater = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+            if is_supported(encoding):
+                self._decompressor = Decompressor(encoding)
             elif encoding not in (b"", b"identity"):
                 if 200 <= self.status < 300:
                     raise tw.HeaderError(
@@ -309,7 +306,7 @@ class ResponseReader:
             self.header_length = tw.header_length(
                 [(name, value) for name in names for value in headers.get(name, ())]
             )
-            length = None if self._inflater else self.content_length
+            length = None if self._decompressor else self.content_length
             self.buffer = tw.BodyBuffer(length, self.header_length, max_nbytes=self.max_body)
         elif b"retry-after" in headers:
             self.retry_after = headers[b"retry-after"][0]
@@ -320,28 +317,28 @@ class ResponseReader:
         elif self._is_readable:
             self.error_body += chunk[: ERROR_NBYTES - len(self.error_body)]
 
-    def _inflate(self, chunk: bytes) -> None:
-        # zlib copies the unconsumed rest of its input at every step. A chunk is at most as large as
-        # the scratch memory, so the copies stay small.
-        inflater = self._inflater
-        try:
-            while chunk:
-                self._write(inflater.decompress(chunk, _INFLATE_NBYTES))
-                chunk = inflater.unconsumed_tail
-                if self.buffer is None and len(self.error_body) >= ERROR_NBYTES:
+    def _decompress(self, chunk: bytes, decompressor: Decompressor) -> None:
+        # A chunk is at most as large as the scratch memory.
+        if not decompressor.is_complete:
+            try:
+                for piece in decompressor.pieces(chunk):
+                    self._write(piece)
+                    if self.buffer is None and len(self.error_body) >= ERROR_NBYTES:
+                        return
+            except CompressionError as error:
+                if self.buffer is None:  # the status of the error is more important
+                    self._decompressor = None
+                    self._is_readable = False
                     return
-        except zlib.error as error:
-            if self.buffer is None:  # the status of the error is more important
-                self._inflater = None
-                self._is_readable = False
+                raise tw.HeaderError(f"the compressed response is invalid: {error}") from None
+            if not decompressor.is_followed:
                 return
-            raise tw.HeaderError(f"the compressed response is invalid: {error}") from None
-        if inflater.unused_data:
-            raise tw.HeaderError("the compressed response is followed by other data")
+        raise tw.HeaderError("the compressed response is followed by other data")
 
     def _finish(self) -> None:
-        inflater = self._inflater
-        if inflater and not inflater.eof and self.buffer is not None and self.body_nbytes > 0:
+        decompressor = self._decompressor
+        is_truncated = decompressor is not None and not decompressor.is_complete
+        if is_truncated and self.buffer is not None and self.body_nbytes > 0:
             raise tw.HeaderError(
                 f"the compressed response is truncated after "
                 f"{format_count('byte', self.body_nbytes)} "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import tensorwire as tw
 
+from ..arguments import Nonfinite
 from .limits import Deadline, Timeout
 from .requests import Algorithm, ProgressReporter, Target
 
@@ -76,7 +77,13 @@ class Transport(Protocol):
 
     def readiness_request(self, target: Target) -> Any: ...
 
-    def encode(self, target: Target, request: tw.InferRequest, binary_inputs: bool) -> Any: ...
+    def encode(
+        self,
+        target: Target,
+        request: tw.InferRequest,
+        binary_inputs: bool,
+        nonfinite: Nonfinite | None,
+    ) -> Any: ...
 
     def encode_raw(self, array: Any) -> Any: ...
 

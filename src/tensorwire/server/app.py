@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorwire as tw
 
+from ..arguments import Nonfinite
 from . import asgi
 from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT
 from .http import Selection
@@ -37,16 +38,19 @@ def create_app(
     max_body: int = DEFAULT_MAX_BODY,
     limits: tw.Limits | None = None,
     selection: Selection = "spec",
+    nonfinite: Nonfinite = "null",
     receive_timeout: float | None = DEFAULT_RECEIVE_TIMEOUT,
     max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
     zero_copy: bool = False,
+    metrics: bool = False,
 ) -> App:
     """Return an application that serves models by name, with ASGI and RSGI.
 
     The endpoints are ``GET /v2``, ``GET /v2/health/live``, ``GET /v2/health/ready``,
     ``GET /v2/models/{name}``, ``GET /v2/models/{name}/ready`` and
-    ``POST /v2/models/{name}/infer``. The paths of a model may contain ``/versions/{version}`` after
-    the name. The only version is 1.
+    ``POST /v2/models/{name}/infer``; and, in the form of Triton, ``GET /v2/models/{name}/config``,
+    ``GET /v2/models/{name}/stats``, ``GET /v2/models/stats`` and ``POST /v2/repository/index``. The
+    paths of a model may contain ``/versions/{version}`` after the name. The only version is 1.
 
     Errors are responses with a JSON body ``{"error": ...}`` and one of these statuses: 400 (invalid
     request), 404 (unknown path, model or version), 405 (wrong method), 408 (the body did not arrive
@@ -66,6 +70,11 @@ def create_app(
         The limits for ``decode_request``.
     selection : {"spec", "triton"}, default "spec"
         The rule that determines which outputs are binary; see ``encode_response``.
+    nonfinite : {"null", "literal", "error"}, default "null"
+        How to write NaN and infinities in outputs that are sent as JSON. By default, they become
+        ``null``, as in KServe, so that an infinity is lost: clients read NaN, or a missing value.
+        With "literal", they are written as Triton does, which strict JSON parsers reject. With
+        "error", the response is an error with status 500. Binary outputs and gRPC are exact.
     receive_timeout : float or None, default 300.0
         Time in seconds in which the whole body of a request must arrive. None means no limit. With
         ``InferProtocol``, the time includes the headers, and a client that reads nothing of its
@@ -79,6 +88,9 @@ def create_app(
     zero_copy : bool, default False
         Whether to send large ASGI responses as memoryviews of the arrays, which saves a copy.
         uvicorn accepts memoryviews. ASGI only requires ``bytes``, so other servers may not.
+    metrics : bool, default False
+        Whether to serve metrics for Prometheus at ``GET /metrics``, which requires
+        prometheus_client. They are in its default registry.
 
     Returns
     -------
@@ -88,11 +100,13 @@ def create_app(
 
     Raises
     ------
+    ImportError
+        ``metrics`` is true, and prometheus_client is not installed.
     TypeError
         An argument has the wrong type, or a model is neither callable nor a ``Model``.
     ValueError
-        ``max_body``, ``selection``, ``receive_timeout``, ``max_concurrency`` or the name of a model
-        is invalid.
+        ``max_body``, ``selection``, ``nonfinite``, ``receive_timeout``, ``max_concurrency`` or the
+        name of a model is invalid.
 
     Examples
     --------
@@ -110,7 +124,9 @@ def create_app(
         max_body=max_body,
         limits=tw.Limits() if limits is None else limits,
         selection=selection,
+        nonfinite=nonfinite,
         receive_timeout=receive_timeout,
         max_concurrency=max_concurrency,
         zero_copy=zero_copy,
+        metrics=metrics,
     )

@@ -21,18 +21,25 @@ from ..arguments import check_type
 from ..errors import TensorwireError
 from ..grpc import decode_request, encode_response, encode_stream_response
 from ..grpc_messages import (
+    DATA_TYPES,
+    MODEL_CONFIG_RESPONSE,
+    MODEL_INDEX,
     MODEL_METADATA_RESPONSE,
     MODEL_REQUEST,
     NO_FIELDS,
     READY_RESPONSE,
+    REPOSITORY_INDEX_RESPONSE,
     SERVER_LIVE_RESPONSE,
     SERVER_METADATA_RESPONSE,
     SERVICE,
     STREAM_ERROR,
+    TENSOR_METADATA,
     Fields,
 )
 from .app import create_app
 from .model import MAX_BODY_NBYTES, Function, Model, ServedModel
+from .reflection import CONFIG_MESSAGES, INFER_MESSAGES, INFER_METHODS, File, Reflection, Rpc
+from .reflection import SERVICES as REFLECTION_SERVICES
 from .service import VERSION, Service, describe_failure
 from .workers import ThreadCall
 
@@ -81,7 +88,46 @@ SMALL_METHODS = {
     "ServerMetadata": SmallMethod("server", NO_FIELDS, SERVER_METADATA_RESPONSE),
     "ModelReady": SmallMethod("ready", MODEL_REQUEST, READY_RESPONSE),
     "ModelMetadata": SmallMethod("model", MODEL_REQUEST, MODEL_METADATA_RESPONSE),
+    "ModelConfig": SmallMethod("config", MODEL_REQUEST, MODEL_CONFIG_RESPONSE),
+    "RepositoryIndex": SmallMethod("index", NO_FIELDS, REPOSITORY_INDEX_RESPONSE),
 }
+# What the server tells the clients of the reflection service.
+INFERENCE_FILE = File(
+    "open_inference_grpc.proto",
+    SERVICE,
+    {name: Rpc(f"{name}Request", f"{name}Response") for name in SMALL_METHODS} | INFER_METHODS,
+    {f"{name}Request": method.request for name, method in SMALL_METHODS.items()}
+    | {f"{name}Response": method.response for name, method in SMALL_METHODS.items()}
+    | {
+        "ModelMetadataResponse.TensorMetadata": TENSOR_METADATA,
+        "RepositoryIndexResponse.ModelIndex": MODEL_INDEX,
+    }
+    | INFER_MESSAGES
+    | CONFIG_MESSAGES,
+    {"DataType": {"TYPE_INVALID": 0} | {name: i for i, name in enumerate(DATA_TYPES, 1)}},
+)
+HEALTH_FILE = File(
+    "grpc/health/v1/health.proto",
+    HEALTH_SERVICE,
+    {
+        "Check": Rpc("HealthCheckRequest", "HealthCheckResponse"),
+        "Watch": Rpc("HealthCheckRequest", "HealthCheckResponse", is_response_stream=True),
+    },
+    {
+        "HealthCheckRequest": HEALTH_REQUEST,
+        "HealthCheckResponse": {1: ("status", "HealthCheckResponse.ServingStatus")},
+    },
+    {
+        "HealthCheckResponse.ServingStatus": {
+            "UNKNOWN": 0,
+            "SERVING": 1,
+            "NOT_SERVING": 2,
+            "SERVICE_UNKNOWN": 3,
+        }
+    },
+)
+MAX_REFLECTION_NBYTES = 4096  # of a request, which is a part of the response
+
 GrpcModel = ServedModel[bytes, bytes]
 GrpcModels = dict[tuple[str, str], GrpcModel]
 
@@ -130,6 +176,32 @@ class Failure(NamedTuple):
 SHUTTING_DOWN = Failure("the server is shutting down", 503)
 
 
+class Streams:
+    """The streams of clients, which a shutdown ends."""
+
+    def __init__(self) -> None:
+        self._idle: set[Any] = set()
+        self._is_ending = False
+
+    async def read(self, context: Any) -> Any:
+        """Wait for the next message of a stream. EOF is its end, or that of the server."""
+        if self._is_ending:
+            fail(context, SHUTTING_DOWN)
+            return grpc.aio.EOF
+        self._idle.add(context)
+        try:
+            return await context.read()
+        finally:
+            self._idle.discard(context)
+
+    async def end(self) -> None:
+        """End each stream after the response to the request in progress."""
+        self._is_ending = True
+        for context in list(self._idle):
+            with suppress(Exception):  # abort always raises an exception, which the method gets
+                await context.abort(SHUTTING_DOWN.code, SHUTTING_DOWN.details)
+
+
 class InferenceService:
     """The methods of the service."""
 
@@ -140,15 +212,14 @@ class InferenceService:
         # The requests in progress. If a client does not wait for the response, its request remains
         # here until the model returns: models are not interrupted.
         self.tasks: set[asyncio.Task[bytes | Failure]] = set()
-        self._idle_streams: set[Any] = set()
-        self._is_ending = False
+        self.streams = Streams()
 
     def _models(self, encode: Callable[..., bytes]) -> GrpcModels:
         service = self._service
         message_format = GrpcFormat(service.limits, encode)
         return {
             (name, version or ""): ServedModel(
-                name, version, model, message_format, service.workers
+                name, version, model, service.statistics[name], message_format, service.workers
             )
             for name, model in service.models.items()
             for version in (None, VERSION)
@@ -173,15 +244,20 @@ class InferenceService:
     ) -> Callable[[bytes, Any], Coroutine[Any, Any, bytes]]:
         def reply(message: bytes) -> bytes:
             wanted = read_message(message, method.request)
-            model = None
-            if wanted:
+            name = None
+            if method.request is MODEL_REQUEST:
                 try:
-                    model = self._find(self._unary, **wanted)
+                    name = self._find(self._unary, **wanted).name
                 except TensorwireError:
                     if method.endpoint != "ready":
                         raise
                     return write_message({"ready": False}, method.response)
-            return write_message(self._service.metadata(method.endpoint, model), method.response)
+            found = self._service.describe(method.endpoint, name)
+            if method.endpoint == "index":
+                found = {"models": found}
+            elif method.endpoint == "config":
+                found = {"config": [number_data_types(found)]}
+            return write_message(found, method.response)
 
         async def respond(message: bytes, context: Any) -> bytes:
             try:
@@ -205,17 +281,7 @@ class InferenceService:
 
     async def _model_stream_infer(self, _: Any, context: Any) -> None:
         """Respond to the requests of a stream one after another."""
-        while True:
-            if self._is_ending:
-                fail(context, SHUTTING_DOWN)
-                return
-            self._idle_streams.add(context)
-            try:
-                message = await context.read()
-            finally:
-                self._idle_streams.discard(context)
-            if message is grpc.aio.EOF:
-                return
+        while (message := await self.streams.read(context)) is not grpc.aio.EOF:
             result = await self._infer(self._stream, message, context)
             if isinstance(result, Failure):
                 result = stream_error(message, result.text, self._service.limits)
@@ -250,15 +316,6 @@ class InferenceService:
             call.cancel()  # the client does not wait any longer
             raise
 
-    # --- shutdown ---
-
-    async def end_streams(self) -> None:
-        """End each stream after the response to the request in progress."""
-        self._is_ending = True
-        for context in list(self._idle_streams):
-            with suppress(Exception):  # abort always raises an exception, which the method gets
-                await context.abort(SHUTTING_DOWN.code, SHUTTING_DOWN.details)
-
 
 def fail(context: Any, failure: Failure) -> bytes:
     """Set the error that a call ends with. grpcio does not send what the method then returns.
@@ -288,6 +345,15 @@ def stream_error(message: bytes, text: str, limits: tw.Limits) -> bytes:
         request_id = ""
     response = [{"id": request_id}] if request_id else []
     return write_message({"error_message": text, "infer_response": response}, STREAM_ERROR)
+
+
+def number_data_types(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration whose data types are values of the enum."""
+
+    def convert(tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [{**each, "data_type": DATA_TYPES.index(each["data_type"]) + 1} for each in tensors]
+
+    return {**config, "input": convert(config["input"]), "output": convert(config["output"])}
 
 
 class HealthService:
@@ -334,15 +400,46 @@ class HealthService:
         return NOT_SERVING if self.is_ending.is_set() else SERVING
 
 
+class ReflectionService:
+    """The reflection service, which grpcurl and other generic clients call."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self._reflection = Reflection([INFERENCE_FILE, HEALTH_FILE])
+
+    def handlers(self) -> list[Any]:
+        """Return the handlers that a server of grpcio calls: one for each version."""
+        method = grpc.stream_stream_rpc_method_handler(self._respond)
+        return [
+            grpc.method_handlers_generic_handler(service, {"ServerReflectionInfo": method})
+            for service in REFLECTION_SERVICES
+        ]
+
+    async def _respond(self, _: Any, context: Any) -> None:
+        """Respond to the requests of a stream one after another."""
+        while (message := await self._streams.read(context)) is not grpc.aio.EOF:
+            if len(message) > MAX_REFLECTION_NBYTES:
+                text = f"the request has {len(message)} bytes; the limit is {MAX_REFLECTION_NBYTES}"
+                fail(context, Failure(text, 413))
+                return
+            try:
+                response = self._reflection.answer(message)
+            except TensorwireError as error:
+                fail(context, Failure(str(error), error.status))
+                return
+            await context.write(response)
+
+
 # --- servers -------------------------------------------------------------------------------------
 
 
 def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Model]) -> None:
     """Add the service ``inference.GRPCInferenceService`` to a server of ``grpc.aio``.
 
-    Its methods are ServerLive, ServerReady, ServerMetadata, ModelReady, ModelMetadata, ModelInfer
-    and ModelStreamInfer. A stream has one response for each request, in the order of the requests;
-    the error of a request is an ``error_message``, and the stream continues.
+    Its methods are ServerLive, ServerReady, ServerMetadata, ModelReady, ModelMetadata, ModelConfig,
+    ModelInfer, ModelStreamInfer and RepositoryIndex. A stream has one response for each request, in
+    the order of the requests; the error of a request is an ``error_message``, and the stream
+    continues.
 
     Errors have one of these codes: INVALID_ARGUMENT (invalid request), NOT_FOUND (unknown model or
     version), RESOURCE_EXHAUSTED (message too long), UNAVAILABLE (too many requests) and INTERNAL
@@ -406,7 +503,8 @@ async def serving(
     )
     inference = InferenceService(service)
     health = HealthService()
-    server.add_generic_rpc_handlers((inference.handler(), health.handler()))
+    reflection = ReflectionService(inference.streams)
+    server.add_generic_rpc_handlers((inference.handler(), health.handler(), *reflection.handlers()))
     try:
         if certfile is None:
             server.add_insecure_port(address)
@@ -444,7 +542,7 @@ async def finish_calls(server: Any, inference: InferenceService, timeout: float 
     """
     stopping = asyncio.ensure_future(server.stop(_FOREVER))
     await asyncio.sleep(0)  # from now on, the server accepts no calls
-    await inference.end_streams()
+    await inference.streams.end()
     while inference.tasks:
         await asyncio.wait(inference.tasks)
     await asyncio.wait({stopping}, timeout=timeout)

@@ -7,6 +7,7 @@ from typing import Literal
 import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
+from ..arguments import Nonfinite
 from ..http import HEADER_LENGTH
 from .body import decompress
 from .framing import Framing
@@ -19,10 +20,13 @@ HttpMessage = tuple[tw.BodyBuffer, Framing]
 class HttpFormat:
     """See ``Format``. The parameters are those of ``create_app``."""
 
-    def __init__(self, max_body: int, limits: tw.Limits, selection: Selection) -> None:
+    def __init__(
+        self, max_body: int, limits: tw.Limits, selection: Selection, nonfinite: Nonfinite
+    ) -> None:
         self.max_body = max_body
         self.limits = limits
         self.selection: Selection = selection
+        self.nonfinite: Nonfinite = nonfinite
 
     @staticmethod
     def is_slow_to_decode(message: HttpMessage) -> bool:
@@ -50,7 +54,13 @@ class HttpFormat:
         return not is_all_binary(request)
 
     def encode(self, response: tw.InferResponse, request: tw.InferRequest) -> tw.Frame:
-        return tw.encode_response(response, request, selection=self.selection, limits=UNLIMITED)
+        return tw.encode_response(
+            response,
+            request,
+            selection=self.selection,
+            nonfinite=self.nonfinite,
+            limits=UNLIMITED,
+        )
 
 
 def is_all_binary(request: tw.InferRequest) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -23,6 +24,7 @@ from ..errors import (
     format_value,
 )
 from .body import ClientDisconnectedError
+from .statistics import Statistics
 from .workers import ThreadCall, Workers, in_thread
 
 log = logging.getLogger("tensorwire.server")
@@ -181,6 +183,28 @@ class Format(Protocol[Received_contra, Encoded_co]):
         """Encode a response. Raises EncodeError; its status is 400 if the request is the cause."""
 
 
+class Work:
+    """The context of a request in progress, which counts for ``max_concurrency``."""
+
+    __slots__ = ("_started_ns", "_statistics", "_workers")
+
+    def __init__(self, workers: Workers, statistics: Statistics, started_ns: int) -> None:
+        self._workers = workers
+        self._statistics = statistics
+        self._started_ns = started_ns
+
+    def __enter__(self) -> None:
+        try:
+            self._workers.begin_request()
+        except TensorwireError as error:
+            self._statistics.add(self._started_ns, error)
+            raise
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
+        self._workers.end_request()
+        self._statistics.add(self._started_ns, error)
+
+
 class Pending(NamedTuple):
     """What a synchronous function returned that has to be awaited."""
 
@@ -199,6 +223,8 @@ class ServedModel(Generic[Received, Encoded]):
     version : str or None
         The version that the requests ask for.
     model : Model
+    statistics : Statistics
+        The statistics of the model, which its versions and transports share.
     format : Format
         The messages of the transport.
     workers : Workers
@@ -210,12 +236,14 @@ class ServedModel(Generic[Received, Encoded]):
         name: str,
         version: str | None,
         model: Model,
+        statistics: Statistics,
         format: Format[Received, Encoded],
         workers: Workers,
     ) -> None:
         self.name = name
         self.version = version
         self.model = model
+        self.statistics = statistics
         self.format = format
         self.workers = workers
 
@@ -227,31 +255,34 @@ class ServedModel(Generic[Received, Encoded]):
         nothing has to be done in a thread; otherwise an awaitable of the response. It raises
         ClientDisconnectedError if ``call`` is cancelled before the model runs.
         """
-        if self.format.is_slow_to_decode(message):
-            return self._decode_and_infer(message, call)
-        request = self._decode(message)
-        if not self.model.in_event_loop:
-            return self._infer(request, call)
-        result = self._call(request)
-        if self._is_slow_to_encode(result, request) or is_awaitable(result):
-            return self._finish_later(result, request)
-        return self._encode(result, request)
-
-    async def _decode_and_infer(self, message: Received, call: ThreadCall) -> Encoded:
-        self.workers.begin_request()
+        started_ns = time.perf_counter_ns()
         try:
+            if self.format.is_slow_to_decode(message):
+                return self._decode_and_infer(message, call, started_ns)
+            request = self._decode(message)
+            if not self.model.in_event_loop:
+                return self._infer(request, call, started_ns)
+            result = self._call(request)
+            if self._is_slow_to_encode(result, request) or is_awaitable(result):
+                return self._finish_later(result, request, started_ns)
+            encoded = self._encode(result, request)
+        except BaseException as error:
+            self.statistics.add(started_ns, error)
+            raise
+        self.statistics.add(started_ns)
+        return encoded
+
+    async def _decode_and_infer(
+        self, message: Received, call: ThreadCall, started_ns: int
+    ) -> Encoded:
+        with Work(self.workers, self.statistics, started_ns):
             request = await in_thread(self._decode, message)
             del message
             return await self._run(request, call)
-        finally:
-            self.workers.end_request()
 
-    async def _infer(self, request: tw.InferRequest, call: ThreadCall) -> Encoded:
-        self.workers.begin_request()
-        try:
+    async def _infer(self, request: tw.InferRequest, call: ThreadCall, started_ns: int) -> Encoded:
+        with Work(self.workers, self.statistics, started_ns):
             return await self._run(request, call)
-        finally:
-            self.workers.end_request()
 
     async def _run(self, request: tw.InferRequest, call: ThreadCall) -> Encoded:
         """Run the model, and encode the response."""
@@ -269,17 +300,15 @@ class ServedModel(Generic[Received, Encoded]):
             result = encoded.awaitable
         return await self._finish(result, request)
 
-    async def _finish_later(self, result: Any, request: tw.InferRequest) -> Encoded:
+    async def _finish_later(
+        self, result: Any, request: tw.InferRequest, started_ns: int
+    ) -> Encoded:
         try:
-            self.workers.begin_request()
-        except TensorwireError:
-            if inspect.iscoroutine(result):
-                result.close()
-            raise
-        try:
-            return await self._finish(result, request)
+            with Work(self.workers, self.statistics, started_ns):
+                return await self._finish(result, request)
         finally:
-            self.workers.end_request()
+            if inspect.iscoroutine(result):
+                result.close()  # if there are too many requests
 
     async def _finish(self, result: Any, request: tw.InferRequest) -> Encoded:
         """Await the result of a model if it is an awaitable, and encode the response."""
@@ -349,14 +378,7 @@ class ServedModel(Generic[Received, Encoded]):
         declared = self.model.outputs
         try:
             if isinstance(result, tw.InferResponse):
-                # A new response, because a model may return the same object for several requests.
-                response = tw.InferResponse(
-                    result.outputs,
-                    model_name=self.name,
-                    model_version=result.model_version,
-                    id=request.id,
-                    parameters=result.parameters,
-                )
+                response = result.replace(model_name=self.name, id=request.id)
             elif isinstance(result, Mapping):
                 outputs = [as_tensor(name, value, declared) for name, value in result.items()]
                 response = tw.InferResponse(outputs, model_name=self.name, id=request.id)

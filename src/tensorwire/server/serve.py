@@ -6,10 +6,13 @@ import inspect
 import json
 import os
 import socket
-from collections.abc import Callable, Mapping
-from contextlib import nullcontext
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from traceback import extract_tb
 from typing import Any, NamedTuple
 
@@ -21,6 +24,9 @@ from .model import Model
 FAST_PROTOCOL = "tensorwire.server:InferProtocol"
 # The environment variable that passes the options to the processes of the server.
 _OPTIONS_VARIABLE = "_TENSORWIRE_SERVE"
+# The variable of prometheus_client that names the folder in which the processes of a server add up
+# their metrics.
+FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 class InvalidArgumentsError(Exception):
@@ -31,7 +37,7 @@ class Options(NamedTuple):
     """What to serve."""
 
     models: str | None
-    """``module:name`` of a mapping of models or of an ASGI application, by default ``models``."""
+    """``module:name`` of models, a model or an ASGI application. The default name is ``models``."""
     with_echo: bool
     """Whether to add the model ``echo``."""
     max_body: int | None = None
@@ -40,6 +46,8 @@ class Options(NamedTuple):
     """Time in seconds in which a body must arrive, if the application is created."""
     max_concurrency: int | None = None
     """Maximum number of requests in progress, if the application is created."""
+    metrics: bool = False
+    """Whether to serve metrics, if the application is created."""
     grpc: Mapping[str, Any] | None = None
     """The arguments of ``grpc.serving`` except for the application; None without gRPC."""
 
@@ -68,8 +76,8 @@ def run(
     Raises
     ------
     InvalidArgumentsError
-        There are no models, they cannot be loaded, a file of TLS cannot be read, the port for gRPC
-        is in use, or a package is not installed.
+        There are no models, they cannot be loaded, a file of TLS is invalid, the server cannot
+        listen at the Unix socket or the port for gRPC, or a package is not installed.
     """
     try:
         uvicorn: Any = import_module("uvicorn")
@@ -77,8 +85,8 @@ def run(
         raise InvalidArgumentsError(
             "uvicorn is not installed: pip install 'tensorwire[serve]'"
         ) from None
-    for file in ("ssl_certfile", "ssl_keyfile"):
-        check_readable(f"--{file.replace('_', '-')}", uvicorn_options.get(file))
+    check_certificate(uvicorn_options.get("ssl_certfile"), uvicorn_options.get("ssl_keyfile"))
+    check_unix_socket(uvicorn_options.get("uds"))
     app = load(options)
     reserved = None
     if grpc_port is not None:
@@ -101,7 +109,8 @@ def run(
         flush=True,
     )
     os.environ[_OPTIONS_VARIABLE] = json.dumps(options)
-    with reserved or nullcontext():
+    has_folder = isinstance(app, App) and app.has_metrics and workers > 1
+    with reserved or nullcontext(), metrics_folder() if has_folder else nullcontext():
         uvicorn.run(
             f"{__name__}:create",
             factory=True,
@@ -123,6 +132,20 @@ def create() -> Any:
 
         app.lifespan = partial(serving, app, **options.grpc)
     return app
+
+
+@contextmanager
+def metrics_folder() -> Iterator[None]:
+    """Create the folder in which the processes add up their metrics, unless there is one."""
+    if FOLDER_VARIABLE in os.environ:
+        yield
+        return
+    with TemporaryDirectory(prefix="tensorwire-metrics-") as folder:
+        os.environ[FOLDER_VARIABLE] = folder
+        try:
+            yield
+        finally:
+            del os.environ[FOLDER_VARIABLE]
 
 
 def reserve(host: str, port: int) -> socket.socket:
@@ -180,18 +203,55 @@ def why_not_fast(app: Any) -> str | None:
     return None
 
 
-def check_readable(option: str, path: str | None) -> None:
-    """Raise InvalidArgumentsError if a file cannot be read.
+def check_certificate(certfile: str | None, keyfile: str | None) -> None:
+    """Raise InvalidArgumentsError unless the files have a certificate and its private key.
 
-    The error of uvicorn does not name the file.
+    The errors of uvicorn and grpcio do not name the file.
     """
+    if certfile is None:
+        if keyfile is not None:
+            raise InvalidArgumentsError("--ssl-keyfile requires --ssl-certfile")
+        return
+    check_pem("--ssl-certfile", certfile, "CERTIFICATE-----")
+    key_option = "--ssl-certfile" if keyfile is None else "--ssl-keyfile"
+    check_pem(key_option, keyfile or certfile, "PRIVATE KEY-----")
+
+    def ask_for_password() -> str:
+        raise InvalidArgumentsError(f"{key_option}: the private key is encrypted")
+
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certfile, keyfile, ask_for_password)
+    except ssl.SSLError as error:
+        problem = f"the certificate and the private key cannot be used: {error.reason or error}"
+        raise InvalidArgumentsError(f"--ssl-certfile: {problem}") from None
+
+
+def check_pem(option: str, path: str, ending: str) -> None:
+    """Raise InvalidArgumentsError unless a file has a line with this ending, as PEM has."""
+    try:
+        with open(path, "rb") as file:
+            lines = [line.rstrip() for line in file.read().splitlines()]
+    except OSError as error:
+        raise InvalidArgumentsError(f"{option}: cannot read {path}: {error.strerror}") from None
+    if not any(line.startswith(b"-----BEGIN") and line.endswith(ending.encode()) for line in lines):
+        name = ending.strip("-").lower()
+        raise InvalidArgumentsError(f"{option}: {path} does not contain a {name} in PEM format")
+
+
+def check_unix_socket(path: str | None) -> None:
+    """Raise InvalidArgumentsError if a socket cannot be created. uvicorn replaces an old one."""
     if path is None:
         return
     try:
-        with open(path, "rb"):
-            pass
+        if Path(path).is_socket():
+            return
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.bind(path)
+        os.unlink(path)
     except OSError as error:
-        raise InvalidArgumentsError(f"{option}: cannot read {path}: {error.strerror}") from None
+        problem = error.strerror or error
+        raise InvalidArgumentsError(f"--uds: cannot listen at {path}: {problem}") from None
 
 
 def format_models(app: Any, options: Options) -> str:
@@ -221,35 +281,39 @@ def load(options: Options) -> Any:
     ------
     InvalidArgumentsError
         There are no models, the module cannot be imported, or the object that ``models`` names is
-        neither a mapping nor an application.
+        neither a mapping nor a model nor an application.
     """
     models = options.models
     found: Any = {} if models is None else find(models)
+    if isinstance(found, Model) or is_function_of_a_request(found):
+        found = {name_in(str(models)): found}
     if not isinstance(found, Mapping):
         if not callable(found):
             kind = type(found).__name__
             raise InvalidArgumentsError(
-                f"{models} must be a mapping of models or an application, not {kind}"
+                f"{models} must be a mapping of models, a model or an application, not {kind}"
+            )
+        if not takes_arguments(found, 3):
+            raise InvalidArgumentsError(
+                f"{models} is neither a model, which takes one argument, nor an ASGI application, "
+                "which takes three"
             )
         for option, value in (
             ("--echo", options.with_echo or None),
             ("--max-body", options.max_body),
             ("--receive-timeout", options.receive_timeout),
             ("--max-concurrency", options.max_concurrency),
+            ("--metrics", options.metrics or None),
         ):
             if value is not None:
                 raise InvalidArgumentsError(
                     f"{models} is an application: {option} requires a mapping of models"
                 )
-        if not takes_three_arguments(found):
-            raise InvalidArgumentsError(
-                f"{models} is not an application: it does not take three arguments. If it is a "
-                "model, pass a mapping of names to models"
-            )
         return found
     served = {"echo": Model(echo, in_event_loop=True), **found} if options.with_echo else found
     if not served:
-        raise InvalidArgumentsError("no models: pass module:name of a mapping, or --echo")
+        problem = "no models" if models is None else f"{models} is an empty mapping"
+        raise InvalidArgumentsError(f"{problem}: pass module:name of a mapping, or --echo")
     limits = {
         "max_body": options.max_body,
         "receive_timeout": options.receive_timeout,
@@ -257,18 +321,25 @@ def load(options: Options) -> Any:
     }
     given: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
     try:
-        return create_app(served, zero_copy=True, **given)  # uvicorn accepts memoryviews
+        # uvicorn accepts memoryviews.
+        return create_app(served, zero_copy=True, metrics=options.metrics, **given)
+    except ImportError as error:
+        raise InvalidArgumentsError(f"--metrics: {error}") from None
     except (TypeError, ValueError) as error:  # an invalid model, name or limit
         raise InvalidArgumentsError(f"cannot serve {models or 'echo'}: {error}") from error
 
 
-def takes_three_arguments(application: Callable[..., Any]) -> bool:
-    """Return whether an object accepts three arguments, as ASGI applications do.
+def is_function_of_a_request(found: Any) -> bool:
+    """Return whether an object is a function that requires exactly one argument, as a model."""
+    if not callable(found) or takes_arguments(found, 0) or takes_arguments(found, 3):
+        return False
+    return takes_arguments(found, 1)
 
-    The result is True if its signature is unknown.
-    """
+
+def takes_arguments(function: Callable[..., Any], n: int) -> bool:
+    """Return whether a function accepts n arguments. It is True if its signature is unknown."""
     try:
-        inspect.signature(application).bind("scope", "receive", "send")
+        inspect.signature(function).bind(*range(n))
     except TypeError:
         return False
     except ValueError:
@@ -278,16 +349,26 @@ def takes_three_arguments(application: Callable[..., Any]) -> bool:
 
 def find(models: str) -> Any:
     """Import the object that ``module:name`` names."""
-    module, _, name = models.partition(":")
+    module, _, _ = models.partition(":")
+    name = name_in(models)
+    if module.endswith(".py") and os.path.isfile(module):
+        folder, file = os.path.split(module)
+        where = f" in the folder {folder}" if folder else ""
+        raise InvalidArgumentsError(f"{module} is a file: pass {file[:-3]}:{name}{where}")
     try:
         found = import_module(module)
     except Exception as error:
         problem = f"{type(error).__name__}: {error}{format_failed_lines(error)}"
         raise InvalidArgumentsError(f"cannot load {models}: {problem}") from None
     try:
-        return getattr(found, name or "models")
+        return getattr(found, name)
     except AttributeError as error:
         raise InvalidArgumentsError(f"cannot load {models}: {error}") from None
+
+
+def name_in(models: str) -> str:
+    """Return the name in ``module:name``."""
+    return models.partition(":")[2] or "models"
 
 
 def format_failed_lines(error: Exception) -> str:

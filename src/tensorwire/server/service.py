@@ -13,22 +13,37 @@ from urllib.parse import quote
 import tensorwire as tw
 
 from .._codec.messages import Frame
-from ..arguments import check_integer, check_seconds, check_type
+from ..arguments import Nonfinite, check_integer, check_seconds, check_type
 from ..errors import TensorwireError, format_subject, format_text, format_value
 from ..http import EXTENSION, JSON_TYPE
 from .framing import frame_headers
 from .http import HttpFormat, HttpMessage, Selection
 from .model import Function, Model, ServedModel
+from .statistics import Statistics
 from .workers import Workers
 
 log = logging.getLogger("tensorwire.server")
 
 VERSION = "1"  # the version of every model
-SERVER_ENDPOINTS = {"/v2": "server", "/v2/health/live": "live", "/v2/health/ready": "ready"}
-MODEL_ENDPOINTS = {"": "model", "/ready": "ready", "/infer": "infer"}
+SERVER_ENDPOINTS = {
+    "/v2": "server",
+    "/v2/health/live": "live",
+    "/v2/health/ready": "ready",
+    "/v2/models/stats": "stats",
+    "/v2/repository/index": "index",
+}
+MODEL_ENDPOINTS = {
+    "": "model",
+    "/ready": "ready",
+    "/infer": "infer",
+    "/config": "config",
+    "/stats": "stats",
+}
+POST_ENDPOINTS = ("infer", "index")
 MODEL_PATH = re.compile(
-    r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/(infer|ready))?"
+    r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/(infer|ready|config|stats))?"
 )
+UNLIMITED_BATCH_SIZE = 2**31 - 1  # the largest that Triton's ModelConfig can have
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 CLOSE = (b"connection", b"close")  # the server closes the connection after the reply
@@ -41,14 +56,16 @@ class Reply(NamedTuple):
 
     status: int
     body: bytes | Frame
-    """A frame, or JSON."""
+    """A frame, or bytes of another type, usually JSON."""
     extra_headers: tuple[tuple[bytes, bytes], ...] = ()
+    content_type: str = JSON_TYPE
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         if isinstance(self.body, Frame):
             return [*frame_headers(self.body), *self.extra_headers]
         content_length = (b"content-length", b"%d" % len(self.body))
-        return [(b"content-type", JSON_TYPE.encode()), content_length, *self.extra_headers]
+        content_type = (b"content-type", self.content_type.encode())
+        return [content_type, content_length, *self.extra_headers]
 
     def closing(self) -> Reply:
         """Return this reply with the header ``Connection: close``."""
@@ -63,6 +80,18 @@ def json_reply(value: Any, status: int = 200, headers: RawHeaders = ()) -> Reply
 def error_reply(message: str, status: int, headers: RawHeaders = ()) -> Reply:
     """Return a reply with the JSON body ``{"error": message}``."""
     return json_reply({"error": message}, status, headers)
+
+
+def metrics_reply() -> Reply:
+    """Return the reply with the metrics for Prometheus."""
+    from .metrics import exposition  # noqa: PLC0415 - prometheus_client is optional
+
+    try:
+        text, content_type = exposition()
+    except Exception:  # of a metric of the program, or of the folder of several processes
+        log.exception("the metrics cannot be read")
+        return error_reply("internal server error", 500)
+    return Reply(200, text, content_type=content_type)
 
 
 def describe_failure(error: BaseException) -> tuple[str, int]:
@@ -91,12 +120,18 @@ class Service:
         max_body: int,
         limits: tw.Limits,
         selection: Selection,
+        nonfinite: Nonfinite,
         receive_timeout: float | None,
         max_concurrency: int,
         zero_copy: bool,
+        metrics: bool,
     ) -> None:
         if selection not in ("spec", "triton"):
             raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
+        if nonfinite not in ("null", "literal", "error"):
+            raise ValueError(
+                f"nonfinite must be 'null', 'literal' or 'error', not {format_value(nonfinite)}"
+            )
         check_type("models", models, Mapping, "a mapping of names to functions or Models")
         check_type("limits", limits, tw.Limits, "a Limits object")
         self.max_body: int = check_integer("max_body", max_body, minimum=1)
@@ -104,13 +139,17 @@ class Service:
         self.workers: Workers = Workers(max_concurrency)
         self.receive_timeout: float | None = check_seconds("receive_timeout", receive_timeout)
         self.zero_copy = zero_copy
-        self.routes: dict[str, Route] = {
-            path: (endpoint, None) for path, endpoint in SERVER_ENDPOINTS.items()
-        }
+        self.has_metrics = metrics
+        self.routes: dict[str, Route] = {}
         self.models: dict[str, Model] = {}
-        http = HttpFormat(self.max_body, limits, selection)
+        self.statistics: dict[str, Statistics] = {}
+        http = HttpFormat(self.max_body, limits, selection, nonfinite)
         for name, model in models.items():
-            self._add(name, model if isinstance(model, Model) else Model(model), http)
+            self._add(name, model, http)
+        for path, endpoint in SERVER_ENDPOINTS.items():
+            self.routes.setdefault(path, (endpoint, None))  # a model may have the name "stats"
+        if metrics:
+            self.routes["/metrics"] = "metrics", None
         # The models by the usual form of the request target, which needs no parsing.
         self.infer_targets: dict[bytes, HttpModel] = {
             quote(path).encode(): model
@@ -118,14 +157,21 @@ class Service:
             if endpoint == "infer" and model is not None
         }
 
-    def _add(self, name: str, model: Model, http: HttpFormat) -> None:
+    def _add(self, name: str, function: Function | Model, http: HttpFormat) -> None:
         check_type("the name of a model", name, str, "a str")
+        if not isinstance(function, Model) and not callable(function):
+            raise TypeError(
+                f"{format_subject('model', name)} must be a function or a Model, not "
+                f"{type(function).__name__}"
+            )
+        model = function if isinstance(function, Model) else Model(function)
         if not name or name.startswith("/") or name.endswith("/"):
             raise ValueError(
                 f"a model name must not be empty, or begin or end with /: {format_value(name)}"
             )
+        statistics = Statistics(self._observer(name))
         for version in (VERSION, None):
-            served = ServedModel(name, version, model, http, self.workers)
+            served = ServedModel(name, version, model, statistics, http, self.workers)
             prefix = f"/v2/models/{name}" + (f"/versions/{version}" if version else "")
             for suffix, endpoint in MODEL_ENDPOINTS.items():
                 path = prefix + suffix
@@ -136,6 +182,14 @@ class Service:
                     )
                 self.routes[path] = endpoint, served
         self.models[name] = model
+        self.statistics[name] = statistics
+
+    def _observer(self, name: str) -> Callable[[int, BaseException | None], None] | None:
+        if not self.has_metrics:
+            return None
+        from .metrics import observer  # noqa: PLC0415 - prometheus_client is optional
+
+        return observer(name)
 
     def route(self, method: str, path: str) -> HttpModel | Reply:
         """Return the model of an inference request, or the reply to any other request."""
@@ -143,7 +197,7 @@ class Service:
         if found is None:
             return error_reply(self._not_found(path), 404)
         endpoint, model = found
-        methods = ("POST",) if endpoint == "infer" else ("GET", "HEAD")
+        methods = ("POST",) if endpoint in POST_ENDPOINTS else ("GET", "HEAD")
         if method not in methods:
             allowed = [(b"allow", ", ".join(methods).encode())]
             return error_reply(
@@ -151,7 +205,9 @@ class Service:
             )
         if endpoint == "infer" and model is not None:
             return model
-        return json_reply(self.metadata(endpoint, model))
+        if endpoint == "metrics":
+            return metrics_reply()
+        return json_reply(self.describe(endpoint, None if model is None else model.name))
 
     def _not_found(self, path: str) -> str:
         found = MODEL_PATH.fullmatch(path.rstrip("/"))
@@ -168,23 +224,61 @@ class Service:
             f"only {VERSION!r}"
         )
 
-    @staticmethod
-    def metadata(endpoint: str, model: ServedModel[Any, Any] | None) -> dict[str, Any]:
-        """Return the value of a metadata or health endpoint."""
-        if model is None:
-            if endpoint == "server":
-                return {"name": "tensorwire", "version": tw.__version__, "extensions": [EXTENSION]}
-            return {endpoint: True}
+    def describe(self, endpoint: str, name: str | None) -> Any:
+        """Return the value of an endpoint without inference, of the server or of a model."""
+        if name is not None:
+            return self._describe_model(endpoint, name)
+        if endpoint == "server":
+            return {"name": "tensorwire", "version": tw.__version__, "extensions": [EXTENSION]}
+        if endpoint == "stats":
+            return {"model_stats": [self._describe_statistics(each) for each in self.models]}
+        if endpoint == "index":
+            state = {"version": VERSION, "state": "READY", "reason": ""}
+            return [{"name": each, **state} for each in self.models]
+        return {endpoint: True}
+
+    def _describe_model(self, endpoint: str, name: str) -> dict[str, Any]:
         if endpoint == "ready":
-            return {"name": model.name, "ready": True}
+            return {"name": name, "ready": True}
+        if endpoint == "stats":
+            return {"model_stats": [self._describe_statistics(name)]}
+        model = self.models[name]
+        if endpoint == "config":
+            return _describe_config(name, model)
         return {
-            "name": model.name,
+            "name": name,
             "versions": [VERSION],
             "platform": "tensorwire",
-            "inputs": [_spec_metadata(spec) for spec in model.model.inputs.values()],
-            "outputs": [_spec_metadata(spec) for spec in model.model.outputs.values()],
+            "inputs": [_describe_tensor(spec) for spec in model.inputs.values()],
+            "outputs": [_describe_tensor(spec) for spec in model.outputs.values()],
         }
 
+    def _describe_statistics(self, name: str) -> dict[str, Any]:
+        return {"name": name, "version": VERSION, **self.statistics[name].describe()}
 
-def _spec_metadata(spec: tw.TensorSpec) -> dict[str, Any]:
+
+def _describe_tensor(spec: tw.TensorSpec) -> dict[str, Any]:
     return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
+
+
+def _describe_config(name: str, model: Model) -> dict[str, Any]:
+    """Return the fields of Triton's ModelConfig that are declared.
+
+    There, the shapes of a model with a maximum batch size do not contain the batch dimension.
+    """
+    specs = [*model.inputs.values(), *model.outputs.values()]
+    is_batched = bool(specs) and all(spec.batching for spec in specs)
+
+    def describe(spec: tw.TensorSpec) -> dict[str, Any]:
+        datatype = "STRING" if spec.datatype == "BYTES" else spec.datatype
+        dims = spec.dims if is_batched else spec.shape
+        return {"name": spec.name, "data_type": f"TYPE_{datatype}", "dims": list(dims)}
+
+    return {
+        "name": name,
+        "platform": "tensorwire",
+        "backend": "tensorwire",
+        "max_batch_size": UNLIMITED_BATCH_SIZE if is_batched else 0,
+        "input": [{**describe(spec), "optional": False} for spec in model.inputs.values()],
+        "output": [describe(spec) for spec in model.outputs.values()],
+    }

@@ -146,6 +146,12 @@ def iterate(world: World) -> Any:
     return world.choices.of(parts) if parts else None
 
 
+TYPES_OF_BYTES = (
+    *(pa.string_view(), pa.string(), pa.large_string()),
+    *(pa.binary_view(), pa.binary(), pa.large_binary(), pa.int64()),
+)
+
+
 @operation
 def arrow_out(world: World) -> Any:
     tensor = world.pick(tw.BytesArray)
@@ -153,7 +159,7 @@ def arrow_out(world: World) -> Any:
     if form == 0:
         return world.call(Cached, tensor)
     if form == 1:
-        requested = world.or_junk(lambda: pa.string_view().__arrow_c_schema__())
+        requested = world.or_junk(lambda: world.choices.of(TYPES_OF_BYTES).__arrow_c_schema__())
         return world.call(tensor.__arrow_c_array__, requested)
     if form == 2:
         producer = InvalidProducer(
@@ -163,8 +169,12 @@ def arrow_out(world: World) -> Any:
         return world.call(tensor.__arrow_c_array__, producer.__arrow_c_array__()[0])
     if form == 3:
         return world.call(tensor.__arrow_c_schema__)
-    text = pa.string_view() if form == 4 else None
-    made = world.call(pa.array, tensor, text)
+    if form == 4:
+        schema = world.choices.of(TYPES_OF_BYTES).__arrow_c_schema__()
+        capsules = world.call(tensor.__arrow_c_array__, schema)
+        made = None if capsules is None else pa.Array._import_from_c_capsule(*capsules)
+    else:
+        made = world.call(pa.array, tensor)
     if made is not None:
         made.validate(full=True)
         assert len(made.to_pylist()) == tensor.size

@@ -14,9 +14,9 @@ What changes:
 - Requests over gRPC are serialized with one copy of each tensor, and responses are parsed without
   their tensors: ``infer``, ``async_infer`` and streams of ``tritonclient.grpc`` and its ``aio``.
 - ``infer`` over HTTP sends such arrays without copying them. Over ``tritonclient.http``, it
-  receives a large binary response directly into separate memory.
-- ``as_numpy`` of a large binary output returns a view of the response. The view keeps the whole
-  response in memory, and it may be misaligned.
+  receives the binary data of a response directly into separate memory.
+- ``as_numpy`` of a binary output of numbers returns a view of the response. The view keeps the
+  whole response in memory, and it may be misaligned.
 - BYTES inputs can also be a ``BytesArray``, or numpy arrays of kind ``U`` or StringDType.
 
 Unchanged: the values, types and errors of all results; JSON tensors, and CUDA shared memory.
@@ -27,11 +27,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..patching import Patch, Replacement, Untested
-from .convert import VIEW_FROM_NBYTES
 from .fast import REFER_FROM_NBYTES
 from .sources import RELIES_ON
 
-__all__ = ["REFER_FROM_NBYTES", "VIEW_FROM_NBYTES", "install", "is_installed", "uninstall"]
+__all__ = ["REFER_FROM_NBYTES", "install", "is_installed", "uninstall"]
 
 _PATCH = Patch(
     "tritonclient", ("2.60", "2.73"), Path(__file__).with_name("sources.json"), RELIES_ON

@@ -16,11 +16,6 @@ from ..._codec.conversion import encode_bytes
 from ..._codec.memory import Body
 from .fast import REFER_FROM_NBYTES, flat_bytes, is_extra_bytes, serialized_objects
 
-# A copy of a smaller response takes less time than a view (benchmarks/bench_integrations.py).
-VIEW_FROM_NBYTES = 64 * 1024
-"""The minimum size in bytes of responses whose outputs are views instead of copies."""
-
-
 # --- BYTES ---------------------------------------------------------------------------------------
 
 
@@ -125,8 +120,7 @@ def binary_data(inputs: Iterable[Any], input_class: type[Any]) -> list[Any]:
 class BodyResponse:
     """A response body with the methods of the HTTP response that ``InferResult`` reads.
 
-    ``InferResult`` first reads the JSON header, then the rest. If the body is long, ``read``
-    returns the rest as a view of the body.
+    ``InferResult`` first reads the JSON header, then the rest, which is a view of the body.
     """
 
     __slots__ = ("body", "content_encoding", "header_length", "position")
@@ -147,8 +141,8 @@ class BodyResponse:
             begin = self.position
             self.position += length
             return self.body[begin : self.position]
-        if self.position == 0 or len(self.body) < VIEW_FROM_NBYTES:
-            return self.body[self.position :]
+        if self.position == 0:
+            return self.body
         return byte_array(self.body)[self.position :]
 
 

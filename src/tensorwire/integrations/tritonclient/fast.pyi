@@ -16,16 +16,3 @@ def flat_bytes(array: NDArray[Any]) -> NDArray[Any]: ...
 def raw_contents(inputs: Any, input_class: type) -> list[Any] | None: ...
 def replace_get_binary_data(original: Function) -> Function: ...
 def refer_to_arrays(inputs: Any, input_class: type) -> bool: ...
-def request_buffers(
-    inputs: Any,
-    input_class: type,
-    request_id: Any,
-    outputs: Any,
-    output_class: type,
-    sequence_id: Any,
-    sequence_start: Any,
-    sequence_end: Any,
-    priority: Any,
-    timeout: Any,
-    custom_parameters: Any,
-) -> list[Any] | None: ...

@@ -8,14 +8,11 @@ read and written in the same order as by its own methods.
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_CheckExact, PyBytes_GET_SIZE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
-from cpython.mem cimport PyMem_Free
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
-from libc.math cimport isfinite
 
 from ..._codec.bytes_reader cimport elements_as_objects, scan_elements
 from ..._codec.bytes_array cimport BytesArray
-from ..._codec.json_writer cimport JsonWriter, write_literal
 from ..._codec.memory cimport Body
 
 import numpy as np
@@ -27,16 +24,8 @@ from ...errors import DecodeError, EncodeError
 cnp.import_array()
 
 cdef extern from "Python.h":
-    bint PyUnicode_IS_ASCII(object text)
-    const unsigned char* PyUnicode_1BYTE_DATA(object text)
-    Py_ssize_t PyUnicode_GET_LENGTH(object text)
-    bint PyUnicode_CheckExact(object value)
     bint PyLong_CheckExact(object value)
     bint PyDict_CheckExact(object value)
-    bint PyFloat_CheckExact(object value)
-    char* PyOS_double_to_string(
-        double value, char format, int precision, int flags, int* kind) except NULL
-    int Py_DTSF_ADD_DOT_0
 
 # A copy of a smaller array takes less time than a reference (benchmarks/bench_integrations.py).
 REFER_FROM_NBYTES = 256 * 1024
@@ -257,57 +246,6 @@ def replace_get_binary_data(original):
     return _get_binary_data
 
 
-# --- the body of a request ----------------------------------------------------------------------
-
-
-def request_buffers(
-    inputs, type input_class not None, request_id, outputs, type output_class not None,
-    sequence_id, sequence_start, sequence_end, priority, timeout, custom_parameters,
-):
-    """Return a list with the JSON header of a request and the binary data that follows it.
-
-    The header is the one that tritonclient writes, byte for byte. Returns None if the request has
-    text with control characters or beyond ASCII, custom parameters, or anything else that the
-    original must write.
-    """
-    cdef JsonWriter writer
-    cdef list buffers = [None]
-    if not isinstance(inputs, list) or custom_parameters:
-        return None
-    writer = JsonWriter.__new__(JsonWriter)
-    write_literal(writer, b"{")
-    if not (PyUnicode_CheckExact(request_id) and PyUnicode_GET_LENGTH(request_id) == 0):
-        write_literal(writer, b'"id":')
-        if not write_text(writer, request_id):
-            return None
-    write_literal(writer, b'"inputs":[')
-    for tensor in inputs:
-        if type(tensor) is not input_class or not write_input(writer, tensor, buffers):
-            return None
-    writer.close(c"]")
-    if outputs:
-        if type(outputs) is not list:
-            return None
-        write_literal(writer, b'"outputs":[')
-        for output in <list>outputs:
-            if type(output) is not output_class:
-                return None
-            write_literal(writer, b'{"name":')
-            if not write_text(writer, output._name):
-                return None
-            if not write_parameters(writer, output._parameters):
-                return None
-            writer.close(c"}")
-        writer.close(c"]")
-    if not write_request_parameters(
-        writer, sequence_id, sequence_start, sequence_end, priority, timeout, not outputs
-    ):
-        return None
-    writer.close(c"}")
-    buffers[0] = writer.finish(1)
-    return buffers
-
-
 def refer_to_arrays(inputs, type input_class not None):
     """Return whether an input in a list or tuple keeps an array by reference.
 
@@ -319,149 +257,3 @@ def refer_to_arrays(inputs, type input_class not None):
         if type(tensor) is input_class and type(tensor._raw_data) is cnp.ndarray:
             return True
     return False
-
-
-cdef bint write_input(JsonWriter writer, tensor, list buffers) except -1:
-    raw, shape, parameters = tensor._raw_data, tensor._shape, tensor._parameters
-    write_literal(writer, b'{"name":')
-    if not write_text(writer, tensor._name) or type(shape) is not list:
-        return False
-    write_literal(writer, b'"shape":[')
-    for dim in <list>shape:
-        if not write_integer(writer, dim):
-            return False
-    writer.close(c"]")
-    write_literal(writer, b'"datatype":')
-    if not write_text(writer, tensor._datatype):
-        return False
-    if not write_parameters(writer, parameters):
-        return False
-    if raw is None and "shared_memory_region" not in <dict>parameters:
-        if not write_json_data(writer, tensor._data):
-            return False
-    writer.close(c"}")
-    if PyBytes_CheckExact(raw) or type(raw) is cnp.ndarray:
-        buffers.append(raw)
-        return True
-    return raw is None
-
-
-cdef bint write_json_data(JsonWriter writer, data) except -1:
-    """Write the member "data", unless it is None. Returns False for values that need the original.
-
-    Numbers are written as Python represents them, as tritonclient's JSON library does.
-    """
-    cdef char* text
-    if data is None:
-        return True
-    if type(data) is not list:
-        return False
-    write_literal(writer, b'"data":[')
-    for value in <list>data:
-        if PyFloat_CheckExact(value):
-            if not isfinite(value):
-                return False
-            text = PyOS_double_to_string(value, c"r", 0, Py_DTSF_ADD_DOT_0, NULL)
-            try:
-                write_literal(writer, text)
-                write_literal(writer, b",")
-            finally:
-                PyMem_Free(text)
-        elif not write_scalar(writer, value):
-            return False
-    writer.close(c"]")
-    return True
-
-
-cdef bint write_request_parameters(
-    JsonWriter writer, sequence_id, sequence_start, sequence_end, priority, timeout, binary_output,
-) except -1:
-    cdef bint has_sequence = not is_default(sequence_id)
-    cdef bint has_priority = not (PyLong_CheckExact(priority) and priority == 0)
-    if not (has_sequence or has_priority or timeout is not None or binary_output):
-        return True
-    write_literal(writer, b'"parameters":{')
-    if has_sequence:
-        write_literal(writer, b'"sequence_id":')
-        if not write_scalar(writer, sequence_id):
-            return False
-        write_literal(writer, b'"sequence_start":')
-        if not write_scalar(writer, sequence_start):
-            return False
-        write_literal(writer, b'"sequence_end":')
-        if not write_scalar(writer, sequence_end):
-            return False
-    if has_priority:
-        write_literal(writer, b'"priority":')
-        if not write_integer(writer, priority):
-            return False
-    if timeout is not None:
-        write_literal(writer, b'"timeout":')
-        if not write_integer(writer, timeout):
-            return False
-    if binary_output:
-        write_literal(writer, b'"binary_data_output":true,')
-    writer.close(c"}")
-    return True
-
-
-cdef bint is_default(sequence_id) except -1:
-    """Return whether a request belongs to no sequence: its id is 0 or an empty `str`."""
-    if PyLong_CheckExact(sequence_id):
-        return sequence_id == 0
-    return PyUnicode_CheckExact(sequence_id) and PyUnicode_GET_LENGTH(sequence_id) == 0
-
-
-cdef bint write_parameters(JsonWriter writer, parameters) except -1:
-    """Write the member "parameters", unless they are empty. Returns False for unusual ones."""
-    if not PyDict_CheckExact(parameters):
-        return False
-    if not <dict>parameters:
-        return True
-    write_literal(writer, b'"parameters":{')
-    for key, value in (<dict>parameters).items():
-        if not write_text(writer, key):
-            return False
-        writer.cursor.position[-1] = c":"
-        if not write_scalar(writer, value):
-            return False
-    writer.close(c"}")
-    return True
-
-
-cdef bint write_scalar(JsonWriter writer, value) except -1:
-    if value is True:
-        return write_literal(writer, b"true,") == 0
-    if value is False:
-        return write_literal(writer, b"false,") == 0
-    return write_integer(writer, value) or write_text(writer, value)
-
-
-cdef bint write_integer(JsonWriter writer, value) except -1:
-    """Write an `int` of at most 64 bits. Returns False, and writes nothing, for anything else."""
-    cdef int overflow = 0
-    cdef long long number
-    if not PyLong_CheckExact(value):
-        return False
-    number = PyLong_AsLongLongAndOverflow(value, &overflow)
-    if overflow:
-        return False
-    writer.write_int64(number)
-    return True
-
-
-cdef bint write_text(JsonWriter writer, value) except -1:
-    """Write an ASCII `str`. Returns False, and writes nothing, for anything else.
-
-    tritonclient's JSON library escapes control characters in another way.
-    """
-    cdef const unsigned char* text
-    cdef Py_ssize_t i
-    if not PyUnicode_CheckExact(value) or not PyUnicode_IS_ASCII(value):
-        return False
-    text = PyUnicode_1BYTE_DATA(value)
-    for i in range(PyUnicode_GET_LENGTH(value)):
-        if text[i] < 0x20:
-            return False
-    writer.write_string(value)
-    return True

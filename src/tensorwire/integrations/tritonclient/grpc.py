@@ -39,7 +39,6 @@ from ...errors import EncodeError
 from ...grpc_messages import INFER_RESPONSE, RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 from ..patching import Function, Replacement
 from .convert import (
-    VIEW_FROM_NBYTES,
     HeaderInput,
     ReferencedArray,
     is_large_array,
@@ -174,9 +173,7 @@ def serialize_for_stream(request: Any) -> bytes:
 
 
 def read_response(message: Any) -> Any:
-    """Return a ModelInferResponse. If it is large and has raw contents, it is a `RawResponse`."""
-    if len(message) < VIEW_FROM_NBYTES:
-        return parse_response(message)
+    """Return a ModelInferResponse. If it has raw contents, it is a `RawResponse`."""
     head, contents = split_field(message, RAW_OUTPUT_CONTENTS)
     parsed = parse_response(head)
     return RawResponse(parsed, contents, message) if contents else parsed
@@ -184,8 +181,6 @@ def read_response(message: Any) -> Any:
 
 def read_stream_response(message: bytes) -> Any:
     """Return a ModelStreamInferResponse, in which `read_response` has read the response."""
-    if len(message) < VIEW_FROM_NBYTES:
-        return parse_stream_response(message)
     head, responses = split_field(message, INFER_RESPONSE)
     if len(responses) == 1:  # several are merged
         response = read_response(responses[0])

@@ -14,7 +14,6 @@ from ..._codec.bytes_array import decode_bytes
 from ...errors import TensorwireError
 from ..patching import Function, Replacement, package_of, place
 from .convert import (
-    VIEW_FROM_NBYTES,
     BodyResponse,
     HeaderInput,
     ReferencedArray,
@@ -31,7 +30,6 @@ from .fast import (
     is_extra_bytes,
     refer_to_arrays,
     replace_get_binary_data,
-    request_buffers,
     scalar_array,
     set_binary_data,
 )
@@ -144,55 +142,16 @@ def replace_http_set_data_from_numpy(original: Function) -> Function:
 
 
 def replace_get_inference_request(original: Function) -> Function:
-    http = import_module("tritonclient.http")
-    input_class, output_class = http.InferInput, http.InferRequestedOutput
+    input_class = import_module("tritonclient.http").InferInput
 
-    def _get_inference_request(
-        inputs: Any,
-        request_id: Any,
-        outputs: Any,
-        sequence_id: Any,
-        sequence_start: Any,
-        sequence_end: Any,
-        priority: Any,
-        timeout: Any,
-        custom_parameters: Any,
-    ) -> Any:
-        buffers = request_buffers(
-            inputs,
-            input_class,
-            request_id,
-            outputs,
-            output_class,
-            sequence_id,
-            sequence_start,
-            sequence_end,
-            priority,
-            timeout,
-            custom_parameters,
-        )
-        if buffers is None:
-            is_referring = refer_to_arrays(inputs, input_class)
-            body, header_length = original(
-                [HeaderInput(each) for each in inputs] if is_referring else inputs,
-                request_id,
-                outputs,
-                sequence_id,
-                sequence_start,
-                sequence_end,
-                priority,
-                timeout,
-                custom_parameters,
-            )
-            if not is_referring:
-                return body, header_length
-            buffers = [body, *binary_data(inputs, input_class)]
-        if len(buffers) == 1:
-            return buffers[0], None
+    def _get_inference_request(inputs: Any, *arguments: Any, **options: Any) -> Any:
+        if not refer_to_arrays(inputs, input_class):
+            return original(inputs, *arguments, **options)
+        header, _ = original([HeaderInput(each) for each in inputs], *arguments, **options)
         join = inputs.body_type if type(inputs) is TransportInputs else b"".join
-        return join(buffers), len(buffers[0])
+        return join([header, *binary_data(inputs, input_class)]), len(header)
 
-    return _get_inference_request
+    return with_signature_of(original, _get_inference_request)
 
 
 # --- InferenceServerClient -----------------------------------------------------------------------
@@ -301,7 +260,7 @@ def replace_result_init(original: Function) -> Function:
                     offsets[output["name"]] = position
                     position += nbytes
         buffer = vars(self).get("_buffer")
-        if type(buffer) is bytes and len(buffer) >= VIEW_FROM_NBYTES:
+        if type(buffer) is bytes:
             self._buffer = byte_array(buffer)
 
     return __init__

@@ -27,6 +27,19 @@ CLIENTS = (
     "tritonclient.http.aio:InferenceServerClient",
 )
 
+# A body is passed to geventhttpclient like a file, and a response is received from its socket.
+GEVENT_REQUEST = "geventhttpclient.client:HTTPClient.request"
+GEVENT_RESPONSE = tuple(
+    f"geventhttpclient.response:{name}"
+    for name in (
+        "HTTPResponse.__init__",
+        "HTTPSocketResponse.__init__",
+        "HTTPSocketResponse.read",
+        "HTTPSocketPoolResponse.__init__",
+        "HTTPSocketPoolResponse.release",
+    )
+)
+
 GRPC = "tritonclient.grpc"
 GRPC_INPUT = f"{GRPC}._infer_input:InferInput"
 GRPC_RESULT = f"{GRPC}._infer_result:InferResult"
@@ -59,7 +72,11 @@ RELIES_ON = {
     **dict.fromkeys(REFERRING, READS_INPUTS),
     f"{INPUT}.set_data_from_numpy": (*READS_INPUTS, f"{UTILS}:np_to_triton_dtype"),
     # as_numpy reads the outputs from an array instead of bytes.
-    f"{RESULT}.__init__": (f"{RESULT}.as_numpy", f"{UTILS}:deserialize_bytes_tensor"),
+    f"{RESULT}.__init__": (
+        f"{RESULT}.as_numpy",
+        f"{UTILS}:deserialize_bytes_tensor",
+        *GEVENT_RESPONSE,
+    ),
     f"{RESULT}.from_response_body": (f"{RESULT}.__init__",),
     # infer sends and receives with the connections of the client.
     **{
@@ -67,6 +84,7 @@ RELIES_ON = {
             f"{client}.__init__",
             f"{client}._post",
             "tritonclient.http._utils:_get_inference_request",
+            *((GEVENT_REQUEST,) if client == CLIENTS[0] else ()),
         )
         for client in CLIENTS
     },

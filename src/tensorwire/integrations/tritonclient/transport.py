@@ -20,9 +20,6 @@ from ..patching import foreign_code
 PIECE_NBYTES = 1 << 20
 """The maximum size in bytes of the pieces that are passed to aiohttp."""
 
-DIRECT_FROM_NBYTES = 64 * 1024
-"""The minimum size in bytes of responses that do not pass through the parser."""
-
 
 # --- requests ------------------------------------------------------------------------------------
 
@@ -171,17 +168,14 @@ def receive_rest(response: Any) -> NDArray[np.uint8] | None:
     The bytes go from the socket to the array that is returned, which is read-only. They do not pass
     through the HTTP parser, which would receive them in pieces of 4 KB and copy them three times.
 
-    Returns None, and has received nothing, if the rest is small, or the response has no
+    Returns None, and has received nothing, if the rest has arrived, or the response has no
     Content-Length, or the memory is too small for it.
     """
     try:
         sock, begun = response._sock, response._body_buffer
         if sock is None or response.message_complete or "content-length" not in response:
             return None
-        n_missing = response.get_remaining_content_length()
-        if n_missing < DIRECT_FROM_NBYTES:
-            return None
-        rest = np.empty(len(begun) + n_missing, np.uint8)
+        rest = np.empty(len(begun) + response.get_remaining_content_length(), np.uint8)
     except (AttributeError, MemoryError):  # another version of geventhttpclient, or a wrong length
         return None
     n_received = len(begun)

@@ -1,0 +1,450 @@
+/* Text, 16 bytes at a time: validate UTF-8, and copy the content of JSON strings up to the next
+   character that is or must be escaped. Nothing here uses Python.
+
+   A `Block` is a vector type of gcc and clang. Its operators become SIMD instructions where there
+   are any, and scalar code elsewhere. The two operations without an operator, `marks_of` and
+   BYTES_BEFORE, have a version for SSE2, which every x86-64 processor has, one for NEON, and one in
+   plain C, which TENSORWIRE_NO_SIMD selects. */
+
+#ifndef TENSORWIRE_TEXT_KERNELS_H
+#define TENSORWIRE_TEXT_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#define BLOCK_NBYTES 16
+typedef unsigned char Block __attribute__((vector_size(BLOCK_NBYTES)));
+
+/* The bytes that have a property: one bit for each, the lowest for the first byte. */
+typedef uint64_t Marks;
+
+#if defined(__SSE2__) && !defined(TENSORWIRE_NO_SIMD)
+#include <emmintrin.h>
+/* Mark the bytes whose high bit is set. */
+static inline Marks high_bits(Block block) {
+    return (Marks)(unsigned)_mm_movemask_epi8((__m128i)block);
+}
+/* Mark the bytes that are 0xFF. All others are 0. */
+static inline Marks marks_of(Block flags) { return high_bits(flags); }
+/* The block that begins n bytes before `block`. The n bytes before it are the last of `previous`. */
+#define BYTES_BEFORE(previous, block, n) \
+    ((Block)_mm_or_si128(_mm_slli_si128((__m128i)(block), n), \
+                         _mm_srli_si128((__m128i)(previous), BLOCK_NBYTES - (n))))
+
+#elif defined(__aarch64__) && !defined(TENSORWIRE_NO_SIMD)
+#include <arm_neon.h>
+static inline Marks marks_of(Block flags) {
+    static const unsigned char weights[BLOCK_NBYTES] = {
+        1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+    uint8x16_t bits = vandq_u8((uint8x16_t)flags, vld1q_u8(weights));
+    bits = vpaddq_u8(bits, bits);  /* sums of neighbours: of 2, 4 and then 8 bytes */
+    bits = vpaddq_u8(bits, bits);
+    bits = vpaddq_u8(bits, bits);
+    return vgetq_lane_u16(vreinterpretq_u16_u8(bits), 0);
+}
+static inline Marks high_bits(Block block) {
+    return marks_of((Block)vcltzq_s8(vreinterpretq_s8_u8((uint8x16_t)block)));
+}
+#define BYTES_BEFORE(previous, block, n) \
+    ((Block)vextq_u8((uint8x16_t)(previous), (uint8x16_t)(block), BLOCK_NBYTES - (n)))
+
+#else
+static inline Marks high_bits(Block block) {
+    /* The high bit of byte i is moved to bit 8 i, and the product moves that to bit 56 + i. Its
+       other terms are at bits that differ from these and from each other, so nothing is carried.
+       The machine is little-endian: on other machines, importing the package raises ImportError. */
+    uint64_t words[2];
+    int i;
+    memcpy(words, &block, BLOCK_NBYTES);
+    for (i = 0; i < 2; i++)
+        words[i] = (words[i] >> 7 & 0x0101010101010101ULL) * 0x0102040810204080ULL >> 56;
+    return words[0] | words[1] << 8;
+}
+static inline Marks marks_of(Block flags) { return high_bits(flags); }
+static inline Block bytes_before(Block previous, Block block, int n) {
+    unsigned char both[2 * BLOCK_NBYTES];
+    memcpy(both, &previous, BLOCK_NBYTES);
+    memcpy(both + BLOCK_NBYTES, &block, BLOCK_NBYTES);
+    memcpy(&block, both + BLOCK_NBYTES - n, BLOCK_NBYTES);
+    return block;
+}
+#define BYTES_BEFORE(previous, block, n) bytes_before(previous, block, n)
+#endif
+
+/* Return the index of the first byte that is marked. There is one. */
+static inline int first_mark(Marks marks) { return __builtin_ctzll(marks); }
+
+/* Return a block of equal bytes. */
+static inline Block each(unsigned char c) {
+    Block block = {c, c, c, c, c, c, c, c, c, c, c, c, c, c, c, c};
+    return block;
+}
+
+/* Return 1 to 15 bytes in the first bytes of a block, whose others are 0. No other bytes are read:
+   the words may overlap. A word of 8 bytes is shifted twice, because a shift by 64 is undefined. */
+static inline Block load_partial(const unsigned char *text, int nbytes) {
+    uint64_t words[2] = {0, 0};
+    uint32_t first, last;
+    Block block;
+    if (nbytes >= 8) {
+        memcpy(&words[0], text, 8);
+        memcpy(&words[1], text + nbytes - 8, 8);
+        words[1] = words[1] >> 8 >> 8 * (15 - nbytes);
+    } else if (nbytes >= 4) {
+        memcpy(&first, text, 4);
+        memcpy(&last, text + nbytes - 4, 4);
+        words[0] = first | (uint64_t)last << 8 * (nbytes - 4);
+    } else {
+        words[0] = text[0] | (uint64_t)text[nbytes / 2] << 8 * (nbytes / 2)
+                   | (uint64_t)text[nbytes - 1] << 8 * (nbytes - 1);
+    }
+    memcpy(&block, words, BLOCK_NBYTES);
+    return block;
+}
+
+/* Return the next 16 bytes of a text, of which `nbytes`, at least 1, are left. Bytes that do not
+   belong to it are replaced by 0. `n_readable`, at least `nbytes`, is the size of the memory from
+   `text` on: no bytes beyond it are read. */
+static inline Block load_text(const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_readable) {
+    static const unsigned char own[2 * BLOCK_NBYTES] = {
+        255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
+    Block block, mask;
+    if (n_readable < BLOCK_NBYTES) return load_partial(text, (int)nbytes);
+    memcpy(&block, text, BLOCK_NBYTES);
+    if (nbytes < BLOCK_NBYTES) {
+        memcpy(&mask, own + BLOCK_NBYTES - nbytes, BLOCK_NBYTES);  /* `nbytes` 255, and then 0 */
+        block &= mask;
+    }
+    return block;
+}
+
+/* --- UTF-8 ------------------------------------------------------------------------------------ */
+
+/* Return 255 for the bytes of a block that violate RFC 3629, and 0 for the others. `previous` is
+   the block before it, or 0. A sequence is checked when its last byte is seen, so what a block ends
+   with is checked with the next block.
+
+   A byte must continue a sequence if it follows the first byte of one of 2 or more bytes (C0 and
+   above), is the second after that of one of 3 or more (E0), or the third after one of 4 (F0).
+   All others must not. The bytes C0, C1 and F5 to FF never occur. The second byte has a narrower
+   range after E0 and F0 (no overlong forms), ED (no surrogates) and F4 (nothing past U+10FFFF). */
+static inline Block utf8_errors(Block previous, Block block) {
+    Block one = BYTES_BEFORE(previous, block, 1);
+    Block two = BYTES_BEFORE(previous, block, 2);
+    Block three = BYTES_BEFORE(previous, block, 3);
+    Block follows = (Block)((one >= each(0xC0)) | (two >= each(0xE0)) | (three >= each(0xF0)));
+    Block continues = (Block)((block & each(0xC0)) == each(0x80));
+    Block never = (Block)(((block & each(0xFE)) == each(0xC0)) | (block >= each(0xF5)));
+    Block low = (Block)(((one == each(0xE0)) & (block < each(0xA0)))
+                        | ((one == each(0xF0)) & (block < each(0x90))));
+    Block high = (Block)(((one == each(0xED)) & (block >= each(0xA0)))
+                         | ((one == each(0xF4)) & (block >= each(0x90))));
+    return (follows ^ continues) | never | low | high;
+}
+
+/* Return whether a text is valid UTF-8. */
+static inline int is_utf8(const unsigned char *text, ptrdiff_t nbytes) {
+    Block previous = each(0), errors = each(0), block;
+    ptrdiff_t i;
+    for (i = 0; i < nbytes; i += BLOCK_NBYTES) {
+        block = load_text(text + i, nbytes - i, nbytes - i);
+        errors |= utf8_errors(previous, block);
+        previous = block;
+    }
+    /* A sequence that the end of the text cuts is an error of the first byte after it. If that is
+       not in the last block, it is in the next one. */
+    return !marks_of(errors | utf8_errors(previous, each(0)));
+}
+
+/* Write a code point as 1 to 4 bytes of UTF-8. Return the end of the text. 4 bytes are written: there
+   is no branch, because the sizes of characters are hard to predict. */
+static inline unsigned char *write_character(unsigned char *target, uint32_t c) {
+    static const uint32_t leads[5] = {0, 0, 0x80C0u, 0x8080E0u, 0x808080F0u};
+    int nbytes = 1 + (c >= 0x80) + (c >= 0x800) + (c >= 0x10000);
+    /* Groups of 6 bits. The first byte of the text is the lowest one. */
+    uint32_t bytes = (c & 0x3F) << 24 | (c & 0xFC0) << 10 | (c & 0x3F000) >> 4 | c >> 18;
+    bytes = bytes >> 8 * (4 - nbytes) | leads[nbytes];
+    bytes = c < 0x80 ? c : bytes;
+    memcpy(target, &bytes, 4);
+    return target + nbytes;
+}
+
+/* --- text in which Python stores a character in one byte (U+0000 to U+00FF) --------------------- */
+
+/* Return how many of 8 characters take 2 bytes of UTF-8. */
+static inline int n_two_bytes(const unsigned char *text) {
+    uint64_t word;
+    memcpy(&word, text, 8);
+    return (int)((word >> 7 & 0x0101010101010101ULL) * 0x0101010101010101ULL >> 56);
+}
+
+/* Do the work of `write_character`. 2 bytes are written. */
+static inline unsigned char *write_one(unsigned char *target, unsigned char c) {
+    unsigned is_two = c >> 7, two = 0x80C0u | c >> 6 | (c & 0x3Fu) << 8;
+    uint16_t bytes = (uint16_t)(c ^ ((two ^ c) & (0u - is_two)));
+    memcpy(target, &bytes, 2);
+    return target + 1 + is_two;
+}
+
+/* Write the first of 8 characters up to one that takes 2 bytes, and that. Advance `target`. Return
+   the number of characters. 9 bytes are written at most. There is no branch, because the distances
+   between such characters are hard to predict. */
+static inline int write_up_to_eight(unsigned char **target, const unsigned char *text) {
+    uint64_t word;
+    int n;
+    memcpy(&word, text, 8);
+    memcpy(*target, &word, 8);
+    /* If there is none, this is the last one. */
+    n = __builtin_ctzll((word & 0x8080808080808080ULL) | 1ULL << 63) >> 3;
+    *target = write_one(*target + n, text[n]);
+    return n + 1;
+}
+
+/* --- strings of JSON -------------------------------------------------------------------------- */
+
+/* Mark the characters that a string contains only with a backslash, and backslashes. */
+static inline Marks special_characters(Block block) {
+    return marks_of(
+        (Block)((block == each('"')) | (block == each('\\')) | (block < each(0x20))));
+}
+
+/* The character that follows a backslash in a string, and what it means; 0 for all others. */
+static const unsigned char ESCAPED[256] = {
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, '"', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '/',
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '\\', 0, 0, 0,
+    0, 0, '\b', 0, 0, 0, '\f', 0, 0, 0, 0, 0, 0, 0, '\n', 0,
+    0, 0, '\r', 0, '\t'};
+
+/* Return the size of a string if it is shorter than two blocks, ASCII and without escapes, as most
+   keys are, or else -1. The text begins after its first quote. No bytes from `end` on are read. */
+static inline int short_string(const unsigned char *text, const unsigned char *end) {
+    Block block;
+    Marks stops, high;
+    int i, begin;
+    for (begin = 0; begin < 2 * BLOCK_NBYTES && end - text >= begin + BLOCK_NBYTES;
+         begin += BLOCK_NBYTES) {
+        memcpy(&block, text + begin, BLOCK_NBYTES);
+        stops = special_characters(block);
+        high = high_bits(block);
+        if (stops) {
+            i = begin + first_mark(stops);
+            return text[i] == '"' && !(high & ((stops & (0 - stops)) - 1)) ? i : -1;
+        }
+        if (high) break;
+    }
+    return -1;
+}
+
+#define N_BLOCKS 4
+#define WINDOW_NBYTES (N_BLOCKS * BLOCK_NBYTES)  /* as many as Marks has bits */
+#define HALF_NBYTES (WINDOW_NBYTES / 2)
+
+/* Copy at most WINDOW_NBYTES bytes of a text, of which `left` are left. Return the end of the copy.
+   If a whole window is left, the bytes after the copy may be written, too, up to its size. */
+static inline unsigned char *copy_part(
+    unsigned char *target, const unsigned char *text, int nbytes, ptrdiff_t left
+) {
+    if (left >= WINDOW_NBYTES) {
+        memcpy(target, text, HALF_NBYTES);
+        if (nbytes > HALF_NBYTES) memcpy(target + HALF_NBYTES, text + HALF_NBYTES, HALF_NBYTES);
+    } else {
+        memcpy(target, text, (size_t)nbytes);
+    }
+    return target + nbytes;
+}
+
+#define NOT_ASCII 1
+#define HAS_ESCAPES 2
+
+/* Advance `text` to the first character of a string that needs attention: the quote at its end, a
+   control character, or a backslash that begins \uXXXX or nothing valid; or to `end`. Escapes of two
+   bytes are passed. Return what was passed: NOT_ASCII, HAS_ESCAPES, both or neither (0); or -1 if it
+   is not UTF-8, or cut in a sequence.
+
+   What was passed is written to `*target`, which is advanced, with its escapes resolved. If `target`
+   is NULL, nothing is written. The text must not change.
+
+   Bounds: the target has room for as many bytes as are left of the text. No more are written than
+   were passed, and `copy_part` writes no more than are left of the text at that place.
+
+   The characters that need attention are found in a whole window, and then passed, because their
+   number is hard to predict: a processor guesses wrong once for each window. */
+static inline int unescape_text(
+    unsigned char **target, const unsigned char **text, const unsigned char *end
+) {
+    const unsigned char *position = *text;
+    unsigned char *written = target == NULL ? NULL : *target;
+    Block previous = each(0), window[N_BLOCKS];
+    Marks stops, stop, errors, own, high = 0;
+    ptrdiff_t left;
+    int i, begin, passed = 0;
+    while ((left = end - position) > 0) {
+        stops = own = errors = 0;
+        for (i = 0; i < N_BLOCKS; i++) {
+            begin = i * BLOCK_NBYTES;
+            window[i] = left > begin ? load_text(position + begin, left - begin, left - begin)
+                                     : each(0);
+            /* The zeros after the end of the text are control characters. */
+            stops |= special_characters(window[i]) << begin;
+            own |= high_bits(window[i]) << begin;
+        }
+        /* From the first bytes that are not ASCII on, all are validated: which windows are not ASCII
+           is hard to predict. */
+        if (own | high) {
+            for (i = 0; i < N_BLOCKS; i++) {
+                errors |= marks_of(utf8_errors(previous, window[i])) << i * BLOCK_NBYTES;
+                previous = window[i];
+            }
+        }
+        begin = 0;  /* the index of the first byte that was not passed */
+        while (stops) {
+            i = first_mark(stops);
+            stop = stops & (0 - stops);
+            if (written != NULL) written = copy_part(written, position + begin, i - begin, left - begin);
+            if (left - i < 2 || position[i] != '\\' || ESCAPED[position[i + 1]] == 0) {
+                /* A sequence that is cut by this character is an error there. */
+                if (errors & (stop | (stop - 1))) return -1;
+                if (high | (own & (stop - 1))) passed |= NOT_ASCII;
+                *text = position + i;
+                if (target != NULL) *target = written;
+                return passed;
+            }
+            passed |= HAS_ESCAPES;
+            if (written != NULL) *written++ = ESCAPED[position[i + 1]];
+            begin = i + 2;
+            /* The second byte of the escape does not count. It may be the first one after the
+               window. Then the bytes before it are taken for those before the next one, when that
+               is validated. This is correct, because the escape is ASCII. */
+            stops &= ~(stop | stop << 1);
+        }
+        if (errors) return -1;
+        high |= own;
+        if (written != NULL && begin < WINDOW_NBYTES)
+            written = copy_part(written, position + begin, WINDOW_NBYTES - begin, left - begin);
+        position += begin > WINDOW_NBYTES ? begin : WINDOW_NBYTES;
+    }
+    if (high) {
+        if (marks_of(utf8_errors(previous, each(0)))) return -1;
+        passed |= NOT_ASCII;
+    }
+    *text = position;
+    if (target != NULL) *target = written;
+    return passed;
+}
+
+/* Return the value of four hexadecimal digits, or -1 if one of the bytes is not a digit.
+
+   The sums set the high bit of a byte from a limit on: 0x30 + 0x50 and 0x3A + 0x46 are 0x80, and so
+   on. A byte that is not ASCII is no digit: both of its sums have the high bit, or the first one has
+   wrapped, as it does before the second one, even if that has a carry. So all bytes are ASCII if all
+   are digits, and then nothing is carried. */
+static inline int hex_unit(const unsigned char *digits) {
+    uint32_t word, lower, is_digit, is_letter;
+    memcpy(&word, digits, 4);
+    lower = word | 0x20202020u;
+    is_digit = (word + 0x50505050u) & ~(word + 0x46464646u);  /* from 0x30 to 0x39 */
+    is_letter = (lower + 0x1F1F1F1Fu) & ~(lower + 0x19191919u);  /* from 0x61 to 0x66 */
+    if (((is_digit | is_letter) & 0x80808080u) != 0x80808080u) return -1;
+    word = (word & 0x0F0F0F0Fu) + 9 * (word >> 6 & 0x01010101u);
+    return (int)((word & 0xF) << 12 | (word >> 8 & 0xF) << 8 | (word >> 16 & 0xF) << 4 | word >> 24);
+}
+
+/* Read the escape \uXXXX, or two of a surrogate pair, that a text begins with. Return its size in
+   bytes; 0 if it is no such escape; or -1 if it is half of a pair. `nbytes`, at least 1, are left.
+   If the escape is valid, no bytes after it are used. */
+static inline int read_unicode_escape(
+    const unsigned char *text, ptrdiff_t nbytes, uint32_t *character
+) {
+    int unit = nbytes >= 6 && text[1] == 'u' ? hex_unit(text + 2) : -1, low;
+    if (unit < 0) return 0;
+    *character = (uint32_t)unit;
+    if ((unit & 0xF800) != 0xD800) return 6;
+    if (unit >= 0xDC00 || nbytes < 12 || text[6] != '\\' || text[7] != 'u') return -1;
+    low = hex_unit(text + 8);
+    if (low < 0xDC00 || low > 0xDFFF) return -1;
+    *character = 0x10000u + (uint32_t)((unit - 0xD800) << 10 | (low - 0xDC00));
+    return 12;
+}
+
+/* The character that follows a backslash for each character that needs one; 'u' if \u00xx follows. */
+static const unsigned char ESCAPES[128] = {
+    'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'b', 't', 'n', 'u', 'f', 'r', 'u', 'u',
+    'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u', 'u',
+    0, 0, '"', 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, '\\'};
+
+/* Write a character that needs a backslash. Return the end of the text: at most 6 bytes. */
+static inline unsigned char *write_escape(unsigned char *target, unsigned char c) {
+    target[0] = '\\';
+    target[1] = ESCAPES[c];
+    if (target[1] != 'u') return target + 2;
+    target[2] = target[3] = '0';
+    target[4] = (unsigned char)('0' + (c >> 4));
+    target[5] = (unsigned char)"0123456789abcdef"[c & 0xF];
+    return target + 6;
+}
+
+/* Copy a text of 1 to 15 bytes if it contains no character that needs a backslash. Return whether it
+   was copied. 16 bytes are written. */
+static inline int copy_short(unsigned char *target, const unsigned char *text, ptrdiff_t nbytes) {
+    Block block;
+    if (nbytes < 1 || nbytes >= BLOCK_NBYTES) return 0;
+    block = load_partial(text, (int)nbytes);
+    memcpy(target, &block, BLOCK_NBYTES);
+    return !(special_characters(block) & (((Marks)1 << nbytes) - 1));
+}
+
+/* Write a text as the content of a string. Return the end of what was written, or NULL if the text
+   is not UTF-8. `n_readable`, at least `nbytes`, is the size of the memory from `text` on.
+
+   A byte becomes at most 6, and blocks are written: the target has room for 6 `nbytes` + 16 bytes.
+   A block is loaded once, and then only its copy is used, so that the result is valid even if
+   another thread changes the text. */
+static inline unsigned char *escape_text(
+    unsigned char *target, const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_readable
+) {
+    unsigned char copy[2 * BLOCK_NBYTES] = {0};
+    Block previous = each(0), block;
+    Marks stops, high = 0;
+    ptrdiff_t i;
+    int n, begin, stop;
+    for (i = 0; i < nbytes; i += BLOCK_NBYTES) {
+        block = load_text(text + i, nbytes - i, n_readable - i);
+        memcpy(target, &block, BLOCK_NBYTES);
+        stops = special_characters(block);
+        high |= high_bits(block);
+        /* A sequence that is cut by the end of the text is an error of the zeros after it. */
+        if (high && marks_of(utf8_errors(previous, block))) return NULL;
+        previous = block;
+        if (!stops) {
+            target += BLOCK_NBYTES;
+            continue;
+        }
+        n = BLOCK_NBYTES;
+        if (nbytes - i < n) {
+            n = (int)(nbytes - i);
+            stops &= ((Marks)1 << n) - 1;  /* the zeros after the end do not count */
+        }
+        begin = 0;
+        if (stops) memcpy(copy, &block, BLOCK_NBYTES);
+        while (stops) {
+            stop = first_mark(stops);
+            target = write_escape(target + (stop - begin), copy[stop]);
+            begin = stop + 1;
+            memcpy(target, copy + begin, BLOCK_NBYTES);
+            stops &= stops - 1;
+        }
+        target += n - begin;
+    }
+    if (high && marks_of(utf8_errors(previous, each(0)))) return NULL;
+    return target;
+}
+
+#endif

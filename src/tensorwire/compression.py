@@ -1,0 +1,103 @@
+"""Compressed HTTP bodies: gzip, deflate and zstd, in steps of limited size.
+
+zlib detects whether data has a zlib or a gzip header. Therefore zlib data with the encoding
+``gzip`` is accepted, and gzip data with the encoding ``deflate``. zstd is in the standard library
+of Python 3.14; before, the package backports.zstd has the same functions.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Iterable, Iterator
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+STEP_NBYTES = 1 << 20
+"""Maximum size of what is decompressed at once: a body that expands too much is rejected early."""
+
+# Encoders for HTTP use windows of up to 8 MiB (RFC 9659), which the decoder has to allocate.
+_MAX_WINDOW_LOG = 23
+_ZLIB_NAMES = (b"gzip", b"x-gzip", b"deflate")
+
+
+class CompressionError(ValueError):
+    """Compressed data is invalid."""
+
+
+@cache
+def find_zstd() -> Any:
+    """Return the module of zstd, or None if there is none."""
+    name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+def is_supported(encoding: bytes) -> bool:
+    """Return whether a Content-Encoding, in lower case, can be decompressed."""
+    return encoding in _ZLIB_NAMES or (encoding == b"zstd" and find_zstd() is not None)
+
+
+class Decompressor:
+    """Decompresses one body, which is one member of gzip or one frame of zstd.
+
+    Parameters
+    ----------
+    encoding : bytes
+        A supported Content-Encoding.
+    """
+
+    def __init__(self, encoding: bytes) -> None:
+        self._is_zstd = encoding == b"zstd"
+        if self._is_zstd:
+            zstd = find_zstd()
+            self._error: type[Exception] = zstd.ZstdError
+            options = {zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}
+            self._state: Any = zstd.ZstdDecompressor(options=options)
+        else:
+            self._error = zlib.error
+            self._state = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)  # 32: detect the header
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the end of the compressed data has arrived."""
+        return bool(self._state.eof)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether other data follows the compressed data in the last chunk."""
+        return bool(self._state.unused_data)
+
+    def pieces(self, chunk: bytes | memoryview) -> Iterator[bytes]:
+        """Decompress a chunk, in pieces of up to 1 MiB. Call it only if it is not complete.
+
+        zlib copies the unconsumed rest of a chunk at every step. Pass chunks of limited size.
+        Raises CompressionError.
+        """
+        state = self._state
+        try:
+            yield state.decompress(chunk, STEP_NBYTES)
+            if self._is_zstd:
+                while not (state.eof or state.needs_input):
+                    yield state.decompress(b"", STEP_NBYTES)
+            else:
+                # At the end, the data that follows may be in unconsumed_tail, too.
+                while not state.eof and (rest := state.unconsumed_tail):
+                    yield state.decompress(rest, STEP_NBYTES)
+        except self._error as error:
+            raise CompressionError(str(error)) from None
+
+
+def compress(chunks: Iterable[bytes | memoryview], encoding: str) -> bytes:
+    """Return the compressed chunks: "gzip", "deflate" (the zlib format) or "zstd"."""
+    compressor: Any
+    if encoding == "zstd":
+        compressor = find_zstd().ZstdCompressor()
+    else:
+        wbits = zlib.MAX_WBITS | (16 if encoding == "gzip" else 0)  # 16: with the header of gzip
+        compressor = zlib.compressobj(wbits=wbits)
+    compressed = [compressor.compress(chunk) for chunk in chunks]
+    return b"".join((*compressed, compressor.flush()))

@@ -1,0 +1,58 @@
+"""Metrics for Prometheus, with the package prometheus_client."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+
+try:
+    import prometheus_client
+    from prometheus_client.multiprocess import MultiProcessCollector
+except ModuleNotFoundError:
+    raise ImportError(
+        "metrics require prometheus_client: pip install 'tensorwire[metrics]'"
+    ) from None
+
+from ..errors import TensorwireError
+
+# In the registry of the process, where a program can add its own metrics, and which a second
+# application of the process shares.
+DURATION = prometheus_client.Histogram(
+    "tensorwire_request_duration_seconds",
+    "Time from the arrival of a request to a model until its response is ready.",
+    ["model", "status"],
+    buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+
+
+def observer(name: str) -> Callable[[int, BaseException | None], None]:
+    """Return the function that observes the durations of the requests to a model."""
+    by_status: dict[int, prometheus_client.Histogram] = {}
+
+    def observe(duration_ns: int, error: BaseException | None) -> None:
+        status = status_of(error)
+        histogram = by_status.get(status)
+        if histogram is None:
+            histogram = by_status[status] = DURATION.labels(name, str(status))
+        histogram.observe(duration_ns / 1e9)
+
+    return observe
+
+
+def status_of(error: BaseException | None) -> int:
+    """Return the HTTP status of a response; 499 if the client or the server has cancelled it."""
+    if error is None:
+        return 200
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return 499
+    return error.status if isinstance(error, TensorwireError) else 500
+
+
+def exposition() -> tuple[bytes, str]:
+    """Return the metrics of all processes of the server, and their Content-Type."""
+    registry = prometheus_client.REGISTRY
+    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        registry = prometheus_client.CollectorRegistry()
+        MultiProcessCollector(registry)
+    return prometheus_client.generate_latest(registry), prometheus_client.CONTENT_TYPE_LATEST

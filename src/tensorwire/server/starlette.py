@@ -1,0 +1,158 @@
+"""Arrays in the routes of Starlette, FastAPI and frameworks that are based on them.
+
+``read_tensors`` returns the arrays, strings and JSON values of a request, and ``TensorResponse``
+sends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from .._codec.datatypes import Limits
+from ..errors import TensorwireError
+from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
+from .asgi import Message, read_request, send_frame
+from .body import DEFAULT_MAX_BODY
+from .values import Content, frame_of, values_of
+
+__all__ = ["OPENAPI", "TensorResponse", "read_tensors"]
+
+OPENAPI: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            BINARY_TYPE: {"schema": {"type": "string", "format": "binary"}},
+            JSON_TYPE: {"schema": {"type": "object"}},
+        },
+    },
+    "parameters": [
+        {
+            "name": HEADER_LENGTH,
+            "in": "header",
+            "required": False,
+            "description": "Size of the JSON header in bytes. Without it, the whole body is JSON.",
+            "schema": {"type": "integer", "minimum": 1},
+        }
+    ],
+}
+"""What OpenAPI says about a request that ``read_tensors`` reads: FastAPI's ``openapi_extra``."""
+
+_DEFAULT_LIMITS = Limits()
+_FRAME_HEADERS = (b"content-type", b"content-length", HEADER_LENGTH.lower().encode())
+
+
+async def read_tensors(
+    request: Request, *, max_body: int = DEFAULT_MAX_BODY, limits: Limits = _DEFAULT_LIMITS
+) -> dict[str, Any]:
+    """Read the arrays, strings and JSON values of an inference request.
+
+    Parameters
+    ----------
+    request : starlette.requests.Request
+        The request.
+    max_body : int, default 2**31 - 1
+        Maximum length of the body in bytes, after decompression.
+    limits : Limits, optional
+        The limits for ``decode_request``.
+
+    Returns
+    -------
+    dict
+        The inputs by name, as ``ndarray``, or ``BytesArray`` for BYTES; and the parameters of the
+        request, except ``binary_data_output``, as JSON values. Binary arrays are writable views of
+        the body that was received.
+
+    Raises
+    ------
+    HTTPException
+        The request is not valid: status 400, 413 or 415. The framework sends the response.
+    ClientDisconnect
+        Starlette's exception: the client closed the connection before the whole body had arrived.
+
+    Examples
+    --------
+    >>> from fastapi import FastAPI, Request
+    >>> from tensorwire.server.starlette import OPENAPI, TensorResponse, read_tensors
+    >>> app = FastAPI()
+    >>> @app.post("/scale", response_class=TensorResponse, openapi_extra=OPENAPI)
+    ... async def scale(request: Request) -> TensorResponse:
+    ...     values = await read_tensors(request, max_body=1 << 30)
+    ...     return TensorResponse({"y": values["x"] * values["factor"], "unit": "cm"})
+    """
+    chunks = request.stream()  # also if the body was read before
+
+    async def receive() -> Message:
+        async for chunk in chunks:
+            return {"type": "http.request", "body": chunk, "more_body": True}
+        return {"type": "http.request", "more_body": False}
+
+    try:
+        return values_of(
+            await read_request(request.scope, receive, max_body=max_body, limits=limits)
+        )
+    except TensorwireError as error:
+        raise HTTPException(error.status, str(error)) from error
+
+
+class TensorResponse(Response):
+    """A response with arrays, strings and JSON values.
+
+    Parameters
+    ----------
+    content : mapping, InferResponse or Frame
+        The values by name. Strings, numbers, booleans, None, lists, tuples and mappings become
+        parameters of the response, which are for few values: a decoder accepts 1024 by default.
+        Whatever else ``Tensor`` accepts becomes a binary output. An
+        InferResponse or a Frame is sent as it is. The memory of the arrays is not copied before it
+        is sent, and must not change until then.
+    status_code : int, default 200
+        The HTTP status.
+    headers : mapping of str to str, optional
+        Additional headers. Content-Type, Content-Length and Inference-Header-Content-Length are
+        those of the frame (WIRE.md 1).
+    background : BackgroundTask, optional
+        What Starlette runs after the response.
+
+    Raises
+    ------
+    EncodeError, TypeError
+        A value cannot be sent.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from tensorwire.server.starlette import TensorResponse
+    >>> response = TensorResponse({"y": np.zeros(3), "label": "cat"})
+    >>> response.headers["content-type"]
+    'application/octet-stream'
+    """
+
+    media_type = BINARY_TYPE
+
+    def __init__(
+        self,
+        content: Content,
+        status_code: int = 200,
+        headers: Mapping[str, str] | None = None,
+        background: BackgroundTask | None = None,
+    ) -> None:
+        self.frame = frame_of(content)
+        super().__init__(None, status_code, headers, background=background)
+        self.headers.update(self.frame.headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [pair for pair in self.raw_headers if pair[0] not in _FRAME_HEADERS]
+        await send_frame(send, self.frame, status=self.status_code, headers=headers)
+        if self.background is not None:
+            await self.background()
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

@@ -1,0 +1,146 @@
+"""Arrays in WSGI applications, such as those of Flask and Django.
+
+``read_tensors`` returns the arrays, strings and JSON values of a request, and ``TensorResponse``
+sends them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from http import HTTPStatus
+from typing import Any
+
+from .._codec.datatypes import Limits
+from .._codec.decoder import decode_request
+from .._codec.memory import BodyBuffer
+from .body import DEFAULT_MAX_BODY, check_complete, decompress, open_body
+from .framing import FRAMING_HEADERS, Framing
+from .values import Content, frame_of, values_of
+
+__all__ = ["TensorResponse", "read_tensors"]
+
+_CHUNK_NBYTES = 1 << 20
+_DEFAULT_LIMITS = Limits()
+# WSGI has these two headers without the prefix HTTP_.
+_PLAIN_HEADERS = ("CONTENT_TYPE", "CONTENT_LENGTH")
+
+
+def read_tensors(
+    environ: dict[str, Any], *, max_body: int = DEFAULT_MAX_BODY, limits: Limits = _DEFAULT_LIMITS
+) -> dict[str, Any]:
+    """Read the arrays, strings and JSON values of an inference request.
+
+    Parameters
+    ----------
+    environ : dict
+        The WSGI environment: ``request.environ`` in Flask and Django. The body must not have been
+        read before.
+    max_body : int, default 2**31 - 1
+        Maximum length of the body in bytes, after decompression.
+    limits : Limits, optional
+        The limits for ``decode_request``.
+
+    Returns
+    -------
+    dict
+        The inputs by name, as ``ndarray``, or ``BytesArray`` for BYTES; and the parameters of the
+        request, except ``binary_data_output``, as JSON values. Binary arrays are writable views of
+        the body that was received.
+
+    Raises
+    ------
+    DecodeError
+        The request is not valid. Its ``status`` is the HTTP status to respond with: 400, 413 or
+        415.
+
+    Examples
+    --------
+    A WSGI application that doubles an array:
+
+    >>> import json
+    >>> import tensorwire as tw
+    >>> from tensorwire.server.wsgi import TensorResponse, read_tensors
+    >>> def app(environ, start_response):
+    ...     try:
+    ...         response = TensorResponse({"y": read_tensors(environ)["x"] * 2})
+    ...     except tw.DecodeError as error:
+    ...         start_response(f"{error.status} Error", [("Content-Type", "application/json")])
+    ...         return [json.dumps({"error": str(error)}).encode()]
+    ...     return response(environ, start_response)
+    """
+    framing = Framing(_headers(environ))
+    body = open_body(framing, max_body)
+    for chunk in _chunks(environ, framing.content_length):
+        body.write(chunk)
+    check_complete(body)
+    found: BodyBuffer = decompress(body, framing, max_body)
+    return values_of(decode_request(found, framing.header_length, limits=limits))
+
+
+def _headers(environ: dict[str, Any]) -> Iterator[tuple[bytes, bytes]]:
+    """Return the headers that `Framing` uses."""
+    for name in FRAMING_HEADERS:
+        key = name.upper().replace("-", "_")
+        value = environ.get(key if key in _PLAIN_HEADERS else f"HTTP_{key}")
+        if value:  # some servers set an empty CONTENT_LENGTH
+            yield name.encode(), value.encode("latin-1", "replace")
+
+
+def _chunks(environ: dict[str, Any], content_length: int | None) -> Iterator[bytes]:
+    """Read the body. Without Content-Length, only some servers let the application find its end."""
+    stream = environ["wsgi.input"]
+    if content_length is None and not environ.get("wsgi.input_terminated"):
+        return
+    remaining = content_length
+    while chunk := stream.read(
+        _CHUNK_NBYTES if remaining is None else min(remaining, _CHUNK_NBYTES)
+    ):
+        yield chunk
+        if remaining is not None:
+            remaining -= len(chunk)
+
+
+class TensorResponse:
+    """A response with arrays, strings and JSON values: a WSGI application.
+
+    Parameters
+    ----------
+    content : mapping, InferResponse or Frame
+        The values by name. Strings, numbers, booleans, None, lists, tuples and mappings become
+        parameters of the response, which are for few values: a decoder accepts 1024 by default.
+        Whatever else ``Tensor`` accepts becomes a binary output. An
+        InferResponse or a Frame is sent as it is. The memory of the arrays must not change until it
+        is sent.
+    status : int, default 200
+        The HTTP status.
+    headers : iterable of (str, str), optional
+        Additional headers.
+
+    Attributes
+    ----------
+    frame : Frame
+        The encoded response, with its headers.
+
+    Raises
+    ------
+    EncodeError, TypeError
+        A value cannot be sent.
+    """
+
+    def __init__(
+        self, content: Content, status: int = 200, headers: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        self.frame = frame_of(content)
+        self.status = HTTPStatus(status)
+        self.headers = tuple(headers)
+
+    def __call__(
+        self, environ: dict[str, Any], start_response: Callable[..., Any]
+    ) -> Iterable[bytes]:
+        headers = [*self.frame.headers.items(), *self.headers]
+        start_response(f"{self.status.value} {self.status.phrase}", headers)
+        return map(bytes, self.frame.chunks(_CHUNK_NBYTES))  # WSGI requires bytes
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]

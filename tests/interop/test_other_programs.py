@@ -1,0 +1,147 @@
+"""Clients and a server of other projects, with the released packages.
+
+Clients run in their environments, against the command `tensorwire serve` with the models of
+served_models.py. omle-server is called with tensorwire's clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from interop import programs
+from support.requirements import package
+from tensorwire.client import AsyncClient, Client, InferenceServerError
+
+package("grpc")
+
+from support.grpc_served_app import HOST, free_port  # noqa: E402
+
+pytestmark = [
+    pytest.mark.nightly(reason="it needs the environments of other programs"),
+    pytest.mark.thread_unsafe(reason="it runs other programs"),
+]
+
+HERE = Path(__file__).parent
+START_SECONDS = 60.0
+CLIENT_SECONDS = 300.0
+EXPECTED = "all calls are as expected"
+
+
+@contextmanager
+def running(command: list[Any], folder: Path, ports: list[int]) -> Iterator[list[str]]:
+    """Run a server with these ports for HTTP and gRPC; yield its addresses."""
+    log = folder / "server.log"
+    with log.open("w") as output:
+        program = subprocess.Popen(
+            [str(each) for each in command],
+            cwd=HERE,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    addresses = [f"{HOST}:{port}" for port in ports]
+    try:
+        for scheme, address in zip(("http", "grpc"), addresses, strict=True):
+            with Client(f"{scheme}://{address}") as client:
+                client.wait_until_ready(timeout=START_SECONDS)
+        yield addresses
+    finally:
+        programs.stop(program)
+        sys.stdout.write(log.read_text())
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    ports = [free_port(), free_port()]
+    command = [sys.executable, "-m", "tensorwire", "serve", "served_models"]
+    command += ["--port", str(ports[0]), "--grpc-port", str(ports[1])]
+    with running(command, tmp_path_factory.mktemp("served"), ports) as addresses:
+        yield addresses
+
+
+# --- clients -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("client", ["tritony", "pytriton"])
+def test_clients_of_triton(client: str, served: list[str], tmp_path: Path) -> None:
+    python = programs.interpreter("triton_clients")
+    command = [str(python), str(HERE / f"{client}_client.py"), *served]
+    assert EXPECTED in programs.run(command, tmp_path, CLIENT_SECONDS)
+
+
+def test_docling(served: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run inside_docling.py."""
+    python = programs.interpreter("docling")
+    monkeypatch.setenv("TENSORWIRE_SERVED", " ".join(served))
+    command = [str(python), "-m", "pytest", "-q", "--import-mode=importlib", "--noconftest"]
+    command += ["-p", "no:cacheprovider", str(HERE / "inside_docling.py")]
+    programs.run(command, tmp_path, CLIENT_SECONDS)
+
+
+# --- omle-server ---------------------------------------------------------------------------------
+
+# omle-server has no option for its host. It listens at all addresses while these tests run.
+
+X = np.array([[1, 2, 3], [0, -4, 0.25]], np.float32)
+SUM = X @ np.array([[1], [10], [100]], np.float32) + np.float32(0.5)
+
+
+@pytest.fixture(scope="module")
+def omle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
+    python = programs.interpreter("omle")
+    folder = tmp_path_factory.mktemp("omle")
+    model = folder / "linear.omle"
+    programs.run([str(python), str(HERE / "omle_model.py"), str(model)], folder, CLIENT_SECONDS)
+    ports = [free_port(), free_port()]
+    command = [python.parent / "omle-server", "--model", model]
+    command += ["--rest-port", ports[0], "--grpc-port", ports[1]]
+    with running(command, folder, ports) as addresses:
+        yield addresses
+
+
+def check(response: tw.InferResponse) -> None:
+    """omle-server writes the labels as 0.0 and 1.0 in JSON."""
+    assert np.array_equal(response["sum"].as_numpy(), SUM)
+    assert response["label"].datatype == "INT64"
+    assert response["label"].tolist() == [[0], [1]]
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_omle_server(omle: list[str], scheme: str) -> None:
+    url = f"{scheme}://{omle[scheme == 'grpc']}"
+    with Client(url, binary_inputs=False) as client:
+        assert client.server_metadata()["name"] == "omle-server"
+        [described] = client.model_metadata("linear")["inputs"]
+        assert described == {"name": "x", "datatype": "FP32", "shape": [-1, 3]}
+        check(client.infer("linear", {"x": X}))
+        check(client.infer("linear", {"x": X.tolist()}))
+        check(client.infer("linear", {"x": X}, ["sum", "label"], version="1"))
+        with pytest.raises(InferenceServerError, match="model 'none' not found") as caught:
+            client.infer("none", {"x": X})
+        assert caught.value.status == 404
+
+    async def call() -> list[tw.InferResponse]:  # it rejects calls while all threads are busy
+        async with AsyncClient(url, binary_inputs=False, retries=5) as client:
+            calls = [client.infer("linear", {"x": X}) for _ in range(8)]
+            return await asyncio.gather(*calls)
+
+    for response in asyncio.run(call()):
+        check(response)
+
+
+def test_omle_server_reads_only_json(omle: list[str]) -> None:
+    """The error says what to pass."""
+    with Client(omle[0]) as client, pytest.raises(InferenceServerError) as caught:
+        client.infer("linear", {"x": X})
+    assert caught.value.status == 400
+    assert "binary_inputs=False sends JSON" in str(caught.value)

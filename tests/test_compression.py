@@ -1,0 +1,295 @@
+"""Bodies that are compressed with zstd, and hostile ones with any encoding."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import os
+import sys
+import tracemalloc
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support import client_fixtures
+from support.client_fixtures import Connect
+from support.requirements import package
+from support.servers import Scripted, http
+from tensorwire import compression
+from tensorwire.client import Client, InferenceServerError
+from tensorwire.client import requests as client_requests
+from tensorwire.compression import STEP_NBYTES, Decompressor
+from tensorwire.http import HEADER_LENGTH
+from tensorwire.server import UnsupportedEncodingError, read_request
+from tensorwire.server.body import decompress, open_body
+from tensorwire.server.framing import Framing
+
+zstd = package("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+
+pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
+connect = client_fixtures.connect
+server, client = client_fixtures.server, client_fixtures.client
+
+MiB = 1 << 20
+X = np.arange(MiB, dtype=np.float32) // 7
+FRAME = tw.encode_request(tw.InferRequest([tw.Tensor("x", X)]))
+BODY = bytes(FRAME)
+PACKED = {"gzip": gzip.compress(BODY, 1), "deflate": zlib.compress(BODY, 1)}
+PACKED["zstd"] = zstd.compress(BODY)
+SKIPPABLE = b"\x50\x2a\x4d\x18\x03\0\0\0abc"
+
+
+def window_log(value: int) -> bytes:
+    """Return a frame that declares a window of 2**value bytes, and contains 64 MiB of zeros."""
+    options = {zstd.CompressionParameter.window_log: value}
+    maker = zstd.ZstdCompressor(options=options)
+    first: bytes = maker.compress(bytes(64 * MiB))
+    return first + bytes(maker.flush())
+
+
+def unpack(body: bytes, encoding: str = "zstd", max_body: int = 128 * MiB) -> Any:
+    framing = Framing([(b"content-encoding", encoding.encode())])
+    received = open_body(framing, None)
+    received.write(body)
+    return decompress(received, framing, max_body)
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+def test_request_that_arrives_in_chunks(encoding: str) -> None:
+    sent = PACKED[encoding]
+    chunks = [sent[i : i + 70_000] for i in range(0, len(sent), 70_000)]
+    headers = [(k.lower().encode(), v.encode()) for k, v in FRAME.headers.items()]
+    headers = [(k, v) for k, v in headers if k != b"content-length"]
+    headers.append((b"content-encoding", encoding.upper().encode()))
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": chunks.pop(0), "more_body": bool(chunks)}
+
+    x = asyncio.run(read_request({"headers": headers}, receive))["x"].as_numpy()
+    assert np.array_equal(x, X)
+    assert x.ctypes.data % 64 == 0
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+@pytest.mark.parametrize("n_chunk", [1, 1000, STEP_NBYTES])
+def test_pieces_are_limited(encoding: str, n_chunk: int) -> None:
+    decompressor = Decompressor(encoding.encode())
+    sent = PACKED[encoding][: n_chunk * 1000]
+    found = bytearray()
+    for start in range(0, len(sent), n_chunk):
+        for piece in decompressor.pieces(sent[start : start + n_chunk]):
+            assert len(piece) <= STEP_NBYTES
+            found += piece
+    assert BODY.startswith(found)
+    assert decompressor.is_complete == (len(sent) == len(PACKED[encoding]))
+    assert not decompressor.is_followed
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+def test_every_truncated_body_is_rejected(encoding: str) -> None:
+    pack = {"gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstd.compress}[encoding]
+    sent = pack(BODY[:300])
+    assert bytes(unpack(sent, encoding)) == BODY[:300]
+    for n in range(len(sent)):
+        with pytest.raises(tw.HeaderError, match=rf"is truncated after {n} byte"):
+            unpack(sent[:n], encoding)
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+@pytest.mark.parametrize("size", ["one byte", "64 MiB", "a second body"])
+def test_data_after_the_body_is_rejected(encoding: str, size: str) -> None:
+    """Only one frame: a body of many empty frames would take much time."""
+    tail = {"one byte": b"x", "64 MiB": bytes(64 * MiB), "a second body": PACKED[encoding]}[size]
+    with pytest.raises(tw.HeaderError, match=rf"other data: it ends after {len(BODY)} decomp"):
+        unpack(PACKED[encoding] + tail, encoding)
+
+
+def test_data_after_a_body_that_ends_with_a_step() -> None:
+    sizes = range(STEP_NBYTES - 400, STEP_NBYTES)
+    bodies = (zlib.compress(bytes(n), 0) for n in sizes)
+    body = next(body for body in bodies if len(body) == STEP_NBYTES)
+    assert len(unpack(body, "deflate")) < STEP_NBYTES
+    with pytest.raises(tw.HeaderError, match="followed by other data"):
+        unpack(body + b"x", "deflate")
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+def test_body_that_expands_is_rejected_early(encoding: str) -> None:
+    zeros = bytes(256 * MiB)
+    pack = {"gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstd.compress}[encoding]
+    bomb = pack(zeros) if encoding == "zstd" else pack(zeros, 1)
+    del zeros
+    tracemalloc.start()
+    try:
+        with pytest.raises(tw.HeaderError, match=r"body is \d+ bytes long; the limit is") as caught:
+            unpack(bomb, encoding, max_body=2 * MiB)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert caught.value.status == 413
+    assert peak < 12 * MiB
+
+
+def test_skippable_frames() -> None:
+    """A skippable frame is a frame without data, so that the frame after it is other data."""
+    with pytest.raises(tw.HeaderError, match="followed by other data: it ends after 0 decomp"):
+        unpack(SKIPPABLE + PACKED["zstd"])
+    with pytest.raises(tw.HeaderError, match=f"other data: it ends after {len(BODY)} decomp"):
+        unpack(PACKED["zstd"] + SKIPPABLE)
+
+
+def test_window_is_limited() -> None:
+    """The decoder allocates a window before the first byte is decompressed (RFC 9659)."""
+    assert len(unpack(window_log(23))) == 64 * MiB
+    for value in (24, 27, 31):
+        fails = pytest.raises(
+            tw.HeaderError, match=r"invalid after 0 decompressed bytes: .* too much memory"
+        )
+        with fails as caught:
+            unpack(window_log(value)[:1000])
+        assert caught.value.status == 400
+
+
+@pytest.mark.parametrize("n", range(4, 40))
+def test_damaged_bytes(n: int) -> None:
+    checked = {zstd.CompressionParameter.checksum_flag: 1}
+    damaged = bytearray(zstd.compress(os.urandom(20) + BODY[:400], options=checked))
+    damaged[n] ^= 0x55
+    with pytest.raises(tw.HeaderError, match=r"compressed body is (invalid|truncated)|other data"):
+        unpack(bytes(damaged))
+
+
+def test_frame_with_a_dictionary_is_rejected() -> None:
+    words = zstd.train_dict([b"tensor %d wire" % i * 9 for i in range(5000)], 2000)
+    with pytest.raises(tw.HeaderError, match="is invalid after 0 decompressed bytes"):
+        unpack(zstd.compress(BODY[:500], zstd_dict=words))
+
+
+# --- without zstd ---
+
+
+@pytest.fixture
+def without_zstd(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def fail(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr(compression, "import_module", fail)
+    compression.find_zstd.cache_clear()
+    yield
+    compression.find_zstd.cache_clear()
+
+
+@pytest.mark.usefixtures("without_zstd")
+def test_server_without_zstd() -> None:
+    with pytest.raises(UnsupportedEncodingError, match="'zstd' is not supported") as caught:
+        unpack(PACKED["zstd"])
+    assert caught.value.status == 415
+    assert bytes(unpack(PACKED["gzip"], "gzip")) == BODY
+
+
+@pytest.mark.usefixtures("without_zstd")
+def test_client_without_zstd(connect: Connect) -> None:
+    for name in ("request", "response"):
+        options = {f"{name}_compression_algorithm": "zstd"}
+        with connect("127.0.0.1:9") as client, pytest.raises(ImportError, match=r"tensorwire\[z"):
+            client.infer("m", {"x": X}, **options)
+
+
+# --- clients ---
+
+
+def test_client_compresses_requests() -> None:
+    sent = client_requests.compress(FRAME, "zstd")
+    assert zstd.decompress(sent.body) == BODY
+    assert (sent.algorithm, sent.header_length) == ("zstd", FRAME.header_length)
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+def test_requests_of_clients(client: Any, encoding: Any) -> None:
+    response = client.infer("echo", {"x": X}, request_compression_algorithm=encoding)
+    assert np.array_equal(response["x"].data, X)
+    assert client_fixtures.seen[-1]["content-encoding"] == encoding
+    assert int(client_fixtures.seen[-1]["content-length"]) < X.nbytes / 2
+
+
+def test_grpc_has_no_zstd() -> None:
+    package("grpc")
+    options: Any = {"request_compression_algorithm": "zstd"}
+    with Client("grpc://127.0.0.1:9") as client, pytest.raises(ValueError, match="gRPC has no"):
+        client.infer("m", {"x": X}, **options)
+
+
+def response_of(body: bytes, encoding: str = "zstd", status: str = "200 OK") -> bytes:
+    length = {HEADER_LENGTH: str(RESPONSE.header_length)} if status == "200 OK" else {}
+    return http(body, length | {"Content-Encoding": encoding}, status)
+
+
+RESPONSE = tw.encode_response(tw.InferResponse([tw.Tensor("x", X)]))
+
+
+def test_responses_for_clients(connect: Connect) -> None:
+    answer = response_of(zstd.compress(bytes(RESPONSE)))
+    with Scripted([answer]) as server, connect(server.address) as client:
+        response = client.infer("m", {"x": X[:9]}, response_compression_algorithm="zstd")
+        assert np.array_equal(response["x"].data, X)
+        assert response["x"].data.ctypes.data % 64 == 0
+        assert "\r\naccept-encoding: zstd\r\n" in server.heads[0] + "\r\n"
+
+
+PACKED_RESPONSE = zstd.compress(bytes(RESPONSE))
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (PACKED_RESPONSE[:-1], rf"is truncated after {len(PACKED_RESPONSE) - 1} bytes"),
+        (PACKED_RESPONSE + b"x", "is followed by other data"),
+        (PACKED_RESPONSE * 2, "is followed by other data"),
+        (PACKED_RESPONSE + bytes(MiB), "is followed by other data"),
+        (SKIPPABLE + PACKED_RESPONSE, "is followed by other data"),
+        (b"x" * 100, "is invalid: .*[Uu]nknown frame"),
+        (window_log(24)[:1000], "is invalid: .* too much memory"),
+    ],
+)
+def test_invalid_responses_for_clients(connect: Connect, body: bytes, message: str) -> None:
+    fails = pytest.raises(tw.HeaderError, match=message)
+    server = Scripted([response_of(body)])
+    with server, connect(server.address) as client, fails:
+        client.infer("m", {"x": X[:9]})
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+def test_data_after_a_response_that_expands(connect: Connect, encoding: str) -> None:
+    """Its last chunk is decompressed in several steps."""
+    body = {"gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstd.compress}[encoding](
+        bytes(20 * MiB)
+    )
+    server = Scripted([response_of(body + b"x", encoding)])
+    fails = pytest.raises(tw.HeaderError, match="is followed by other data")
+    with server, connect(server.address) as client, fails:
+        client.infer("m", {"x": X[:9]})
+
+
+def test_response_that_expands(connect: Connect) -> None:
+    server = Scripted([response_of(window_log(20))])
+    fails = pytest.raises(tw.HeaderError, match=r"body is \d+ bytes long; the limit is")
+    with server, connect(server.address, max_body=2 * MiB) as client, fails as caught:
+        client.infer("m", {"x": X[:9]})
+    assert caught.value.status == 413
+
+
+def test_errors_for_clients(connect: Connect) -> None:
+    bodies = {
+        zstd.compress(b'{"error": "busy"}'): "busy",
+        zstd.compress(b"no " * MiB): ("no " * MiB)[:2000],
+        b"no zstd": "Busy",
+    }
+    for body, message in bodies.items():
+        server = Scripted([response_of(body, status="429 Busy")])
+        fails = pytest.raises(InferenceServerError)
+        with server, connect(server.address) as client, fails as caught:
+            client.infer("m", {"x": X[:9]})
+        assert (caught.value.status, caught.value.message) == (429, message)

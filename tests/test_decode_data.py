@@ -1,0 +1,315 @@
+"""decode_request and decode_response with the header and the binary data in separate buffers."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from multiprocessing.shared_memory import SharedMemory
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support import cases
+from support.requirements import package
+from tensorwire.http import parse_header_length
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+TENSORS = [
+    tw.Tensor("x", X),
+    tw.Tensor("empty", np.zeros((0, 2), np.int64)),
+    tw.Tensor("words", ["a", "bcd"]),
+    tw.Tensor("flags", np.array([True, False])),
+]
+FRAME = tw.encode_request(tw.InferRequest(TENSORS))
+HEADER, *PARTS = [bytes(buffer) for buffer in FRAME.buffers]
+DATA = b"".join(PARTS)
+
+
+def decode(kind: str, header: Any, data: Any) -> tw.InferRequest | tw.InferResponse:
+    return (tw.decode_request if kind == "request" else tw.decode_response)(header, data=data)
+
+
+def check(request: tw.InferRequest) -> None:
+    assert list(request) == ["x", "empty", "words", "flags"]
+    assert np.array_equal(request["x"].as_numpy(), X)
+    assert request["empty"].shape == (0, 2)
+    assert request["words"].elements.tolist() == [b"a", b"bcd"]
+    assert request["flags"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        DATA,
+        [DATA],
+        PARTS,
+        tuple(PARTS),
+        [PARTS[0] + PARTS[1], PARTS[2]],
+        [b"", PARTS[0], b"", b"", PARTS[1] + PARTS[2], b""],
+        [np.frombuffer(PARTS[0], np.uint8), bytearray(PARTS[1]), memoryview(PARTS[2])],
+    ],
+)
+def test_data_in_one_or_several_buffers(data: Any) -> None:
+    check(tw.decode_request(HEADER, data=data))
+
+
+def test_iterators_are_accepted() -> None:
+    check(tw.decode_request(memoryview(bytearray(HEADER)), data=iter(PARTS)))
+    response = tw.encode_response(tw.InferResponse(TENSORS))
+    first, *rest = response.buffers
+    assert np.array_equal(tw.decode_response(first, data=rest)["x"].as_numpy(), X)
+
+
+@pytest.mark.parametrize("case", cases.VALID, ids=lambda case: case.id)
+def test_same_message_as_joined(case: cases.Valid) -> None:
+    n = len(case.body) if case.header_length is None else parse_header_length(case.header_length)
+    message = decode(case.kind, case.body[:n], case.body[n:])
+    assert list(message) == [tensor.name for tensor in case.tensors]
+    for tensor, expected in zip(message.values(), case.tensors, strict=True):
+        assert (tensor.datatype, tensor.shape) == (expected.datatype, expected.shape)
+        if tensor.data is not None and tensor.datatype != "BF16":
+            values = tensor.as_numpy().reshape(-1).tolist()
+            assert cases.same(values, expected.values)
+
+
+@pytest.mark.parametrize("case", cases.MALFORMED, ids=lambda case: case.id)
+def test_malformed_message_is_rejected(case: cases.Malformed) -> None:
+    n = len(case.body) if case.header_length is None else case.header_length
+    if not isinstance(n, int):
+        n = int(n) if n.isascii() and n.isdigit() and len(n) < 20 else -1
+    if not 0 < n <= len(case.body):
+        return  # the header length is what is malformed
+    with pytest.raises(tw.DecodeError) as caught:
+        decode(case.kind, case.body[:n], case.body[n:])
+    assert "body byte" not in str(caught.value)
+
+
+def test_tensors_are_views_of_their_buffers() -> None:
+    header = memoryview(bytearray(HEADER))
+    first, second, third = bytearray(PARTS[0]), PARTS[1], bytearray(PARTS[2])
+    request = tw.decode_request(header, data=[first, second, third])
+    header[:] = bytes(len(header))  # the header was copied
+    first[:4] = np.float32(7).tobytes()
+    x = request["x"].as_numpy()
+    assert x[0, 0] == 7
+    x[0, 1] = 8
+    assert np.frombuffer(bytes(first[4:8]), np.float32)[0] == 8
+    assert request["words"].elements.element(0).readonly
+    assert request["flags"].as_numpy().flags.writeable
+    with pytest.raises(BufferError):
+        first.append(0)
+    del x, request
+    first.append(0)
+    third.append(0)
+
+
+def test_a_tensor_keeps_only_its_own_buffer_alive() -> None:
+    class Memory(bytearray):
+        pass
+
+    first, last = Memory(PARTS[0]), Memory(PARTS[2])
+    dead = weakref.ref(last)
+    request = tw.decode_request(HEADER, data=[first, PARTS[1], last])
+    x = request["x"]
+    del request, last
+    gc.collect()
+    assert dead() is None
+    assert np.array_equal(x.as_numpy(), X)
+
+
+def test_shared_memory() -> None:
+    """The recipe of the manual."""
+    memory = SharedMemory(create=True, size=len(DATA) + 100)
+    try:
+        assert memory.buf is not None
+        memory.buf[: len(DATA)] = DATA
+        window = memory.buf[: len(DATA)]
+        request = tw.decode_request(HEADER, data=window)
+        check(request)
+        request["x"].as_numpy()[0, 0] = 5
+        assert memory.buf[:4] == np.float32(5).tobytes()
+        del request
+        window.release()
+    finally:
+        memory.close()
+        memory.unlink()
+
+
+def test_zeromq() -> None:
+    """The recipe of the manual: the parts of a message are the buffers of a frame."""
+    zmq = package("zmq")
+    with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as two:
+        for socket in (one, two):
+            socket.linger = 0
+            socket.rcvtimeo = 10_000
+        one.connect(f"tcp://127.0.0.1:{two.bind_to_random_port('tcp://127.0.0.1')}")
+        one.send_multipart(FRAME.buffers, copy=False)
+        header, *data = two.recv_multipart(copy=False)
+        request = tw.decode_request(header, data=data)
+        check(request)
+        assert np.shares_memory(request["x"].as_numpy(), np.frombuffer(data[0], np.uint8))
+        del data, header
+        check(request)
+
+
+# --- errors ---
+
+BOOLS = tw.encode_request(
+    tw.InferRequest([tw.Tensor("x", X), tw.Tensor("(body byte 1)", np.array([True, True]))])
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "message", "offset", "expected", "actual"),
+    [
+        (
+            DATA + b"xy",
+            f"data has 2 bytes after its last tensor: 4 tensors end at byte {len(DATA)} of "
+            f"{len(DATA) + 2}",
+            len(DATA),
+            len(DATA),
+            len(DATA) + 2,
+        ),
+        (
+            DATA[:-1],
+            f"data ends inside input 'flags': it requires 2 bytes, but 1 remain (data byte "
+            f"{len(DATA) - 2})",
+            len(DATA) - 2,
+            2,
+            1,
+        ),
+        (
+            [*PARTS[:2], b"\1\2"],
+            "element 1 of input 'flags' must be 0 or 1 (BOOL), not 2 (data[2] byte 1)",
+            1,
+            1,
+            2,
+        ),
+        (
+            [DATA[:10], DATA[10:]],
+            "data[0] ends inside input 'x': it requires 24 bytes, but 10 remain (data[0] byte 0)",
+            0,
+            24,
+            10,
+        ),
+        (
+            [*PARTS[:2], PARTS[2][:1], PARTS[2][1:]],
+            "data[2] ends inside input 'flags': it requires 2 bytes, but 1 remain (data[2] byte 0)",
+            0,
+            2,
+            1,
+        ),
+        (
+            [*PARTS, b"", b"xyz", b"abc"],
+            "data[4] has 3 bytes after its last tensor: 4 tensors end at byte 0 of 3",
+            0,
+            0,
+            3,
+        ),
+        (
+            [],
+            "data[0] ends inside input 'x': it requires 24 bytes, but 0 remain (data[0] byte 0)",
+            0,
+            24,
+            0,
+        ),
+        (
+            [PARTS[0]],
+            "data[0] ends inside input 'words': it requires 12 bytes, but 0 remain "
+            "(data[0] byte 24)",
+            24,
+            12,
+            0,
+        ),
+    ],
+)
+def test_errors_name_the_buffer(
+    data: Any, message: str, offset: int, expected: int, actual: int
+) -> None:
+    with pytest.raises(tw.DecodeError) as caught:
+        tw.decode_request(HEADER, data=data)
+    error = caught.value
+    assert str(error) == message
+    assert (error.offset, error.expected, error.actual) == (offset, expected, actual)
+
+
+def test_names_of_tensors_are_not_changed_in_errors() -> None:
+    header, x, flags = BOOLS.buffers
+    assert bytes(flags) == b"\1\1"
+    with pytest.raises(tw.ElementError) as caught:
+        tw.decode_request(header, data=[x, b"\1\3"])
+    assert str(caught.value) == (
+        "element 1 of input '(body byte 1)' must be 0 or 1 (BOOL), not 3 (data[1] byte 1)"
+    )
+
+
+def test_errors_that_are_found_later_name_the_buffer() -> None:
+    tensors = [tw.Tensor("a", X), tw.Tensor("b", [b"ok", b"no\xff"])]
+    header, *parts = tw.encode_request(tw.InferRequest(tensors)).buffers
+    words = tw.decode_request(header, data=parts)["b"]
+    with pytest.raises(tw.ElementError, match=r"at its byte 2 \(data\[1\] byte 12\)$"):
+        words.as_strings()
+
+
+def test_errors_in_the_header_have_offsets_of_the_header() -> None:
+    for data in (DATA, bytes(len(HEADER) + 1)):
+        with pytest.raises(tw.HeaderError, match=r"by 1 more byte \(byte \d+\)$") as caught:
+            tw.decode_request(HEADER + b"x", data=data)
+        assert caught.value.offset == len(HEADER)
+    with pytest.raises(tw.HeaderError, match=r"^the JSON header is empty$"):
+        tw.decode_request(b"", data=DATA)
+    with pytest.raises(tw.HeaderError, match=r"JSON header is \d+ bytes long; the limit is 5"):
+        tw.decode_request(HEADER, data=DATA, limits=tw.Limits(max_header_nbytes=5))
+    with pytest.raises(tw.HeaderError, match="the server returned an error: busy"):
+        tw.decode_response(b'{"error": "busy"}', data=b"")
+
+
+@pytest.mark.parametrize("length", [len(HEADER), 0, "5"])
+def test_header_length_and_data_exclude_each_other(length: Any) -> None:
+    for function in (tw.decode_request, tw.decode_response):
+        with pytest.raises(TypeError, match="header_length and data exclude each other"):
+            function(HEADER, length, data=DATA)
+
+
+@pytest.mark.parametrize("data", [5, [DATA, None], [5], "text", ["text"]])
+def test_data_of_a_wrong_type(data: Any) -> None:
+    with pytest.raises(TypeError):
+        tw.decode_request(HEADER, data=data)
+
+
+@pytest.mark.parametrize("wrap", [lambda part: part, lambda part: [part]])
+def test_data_in_an_unsuitable_buffer(wrap: Any) -> None:
+    for part in (np.arange(8, dtype=np.float32), np.zeros((4, 4), np.uint8)[:, ::2]):
+        with pytest.raises(BufferError):
+            tw.decode_request(HEADER, data=wrap(part))
+
+
+def test_an_incomplete_body_buffer_is_rejected() -> None:
+    body = tw.BodyBuffer(len(DATA))
+    body.write(DATA[:-1])
+    with pytest.raises(tw.LayoutError, match="incomplete"):
+        tw.decode_request(HEADER, data=body)
+    body.write(DATA[-1:])
+    check(tw.decode_request(HEADER, data=body))
+
+
+def test_iterator_that_fails_or_changes_the_header() -> None:
+    header = bytearray(HEADER)
+
+    def hostile() -> Iterator[Any]:
+        with pytest.raises(BufferError):
+            header.clear()
+        header[:] = bytes(len(header))
+        yield DATA
+
+    check(tw.decode_request(header, data=hostile()))
+
+    def failing() -> Iterator[Any]:
+        yield PARTS[0]
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        tw.decode_request(HEADER, data=failing())

@@ -1,0 +1,618 @@
+"""Dicts of arrays, strings and JSON values in the routes of web frameworks, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import http.client
+import io
+import json
+import os
+import pickle
+import queue
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+from wsgiref.validate import validator
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support.requirements import optional, package
+from support.servers import uvicorn_server
+from tensorwire.server import read_request, send_error, send_frame, wsgi
+from tensorwire.server.values import frame_of, values_of
+
+aiohttp_web = optional("aiohttp.web")
+django_http = optional("django.http")
+fastapi = optional("fastapi")
+flask = optional("flask")
+litestar = optional("litestar")
+starlette_requests = optional("starlette.requests")
+
+pytestmark = pytest.mark.thread_unsafe(reason="the tests start servers")
+
+MAX_BODY = 4 << 20
+X = np.arange(300_000, dtype=np.float32)
+VALUES = {
+    "x": X,
+    "factor": 2,
+    "label": "Katze \N{CAT}",
+    "options": {"top_k": [1, 2.5, None], "deep": {"a": True}},
+    "words": np.array(["a", "bcd"], dtype=object),
+    "nothing": None,
+}
+
+
+def scaled(values: dict[str, Any]) -> dict[str, Any]:
+    """The program of each route: everything is returned, the array multiplied."""
+    return values | {"x": values["x"] * values["factor"]}
+
+
+# --- applications ---
+
+
+def starlette_app() -> Any:
+    applications, routing = package("starlette.applications"), package("starlette.routing")
+    pair = package("tensorwire.server.starlette")
+
+    async def route(request: Any) -> Any:
+        return pair.TensorResponse(scaled(await pair.read_tensors(request, max_body=MAX_BODY)))
+
+    return applications.Starlette(routes=[routing.Route("/scale", route, methods=["POST"])])
+
+
+def fastapi_app() -> Any:
+    pair = package("tensorwire.server.starlette")
+    app = fastapi.FastAPI()
+
+    async def route(request: Any) -> Any:
+        return pair.TensorResponse(scaled(await pair.read_tensors(request, max_body=MAX_BODY)))
+
+    route.__annotations__["request"] = fastapi.Request
+    options = {"response_class": pair.TensorResponse, "openapi_extra": pair.OPENAPI}
+    app.post("/scale", **options)(route)
+    return app
+
+
+def litestar_app() -> Any:
+    package("litestar")
+
+    async def route(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            values = values_of(await read_request(scope, receive, max_body=MAX_BODY))
+        except tw.DecodeError as error:
+            await send_error(send, str(error), error.status)
+        else:
+            await send_frame(send, frame_of(scaled(values)))
+
+    return litestar.Litestar([litestar.asgi("/scale", copy_scope=False)(route)])
+
+
+def wsgi_app() -> Any:
+    def app(environ: Any, start_response: Any) -> Any:
+        try:
+            response = wsgi.TensorResponse(scaled(wsgi.read_tensors(environ, max_body=MAX_BODY)))
+        except tw.DecodeError as error:
+            start_response(f"{error.status} Error", [("Content-Type", "application/json")])
+            return [json.dumps({"error": str(error)}).encode()]
+        return response(environ, start_response)
+
+    return validator(app)
+
+
+def flask_app() -> Any:
+    app = flask.Flask("scale")
+
+    def scale() -> Any:
+        values = wsgi.read_tensors(flask.request.environ, max_body=MAX_BODY)
+        return wsgi.TensorResponse(scaled(values))
+
+    def invalid(error: tw.DecodeError) -> Any:
+        return {"error": str(error)}, error.status
+
+    app.post("/scale")(scale)
+    app.errorhandler(tw.DecodeError)(invalid)
+    return app
+
+
+def django_app() -> Any:
+    django, conf = package("django"), package("django.conf")
+    csrf, urls = package("django.views.decorators.csrf"), package("django.urls")
+
+    def scale(request: Any) -> Any:
+        try:
+            values = wsgi.read_tensors(request.environ, max_body=MAX_BODY)
+        except tw.DecodeError as error:
+            return django_http.JsonResponse({"error": str(error)}, status=error.status)
+        frame = wsgi.TensorResponse(scaled(values)).frame
+        return django_http.StreamingHttpResponse(map(bytes, frame), headers=frame.headers)
+
+    class Urls:
+        urlpatterns = (urls.path("scale", csrf.csrf_exempt(scale)),)
+
+    if not conf.settings.configured:
+        conf.settings.configure(ROOT_URLCONF=Urls, ALLOWED_HOSTS=["*"], LOGGING_CONFIG=None)
+        django.setup()
+    return package("django.core.wsgi").get_wsgi_application()
+
+
+def aiohttp_app() -> Any:
+    package("aiohttp")
+
+    async def route(request: Any) -> Any:
+        try:
+            header_length = tw.header_length(request.headers)
+            # aiohttp decompresses the body, so that Content-Length is not its length.
+            is_compressed = "Content-Encoding" in request.headers
+            content_length = None if is_compressed else request.content_length
+            body = tw.BodyBuffer(content_length, header_length, max_nbytes=MAX_BODY)
+            async for chunk in request.content.iter_any():
+                body.write(chunk)
+            values = values_of(tw.decode_request(body, header_length))
+        except tw.DecodeError as error:
+            return aiohttp_web.json_response({"error": str(error)}, status=error.status)
+        frame = frame_of(scaled(values))
+        response = aiohttp_web.StreamResponse(headers=frame.headers)
+        await response.prepare(request)
+        for chunk in frame.chunks(1 << 20):
+            await response.write(chunk)
+        return response
+
+    app = aiohttp_web.Application()
+    app.router.add_post("/scale", route)
+    return app
+
+
+# --- servers ---
+
+
+class QuietHandler(WSGIRequestHandler):
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@contextmanager
+def wsgi_server(app: Any) -> Iterator[str]:
+    with make_server("127.0.0.1", 0, app, WSGIServer, QuietHandler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def aiohttp_server(app: Any) -> Iterator[str]:
+    started: queue.Queue[Any] = queue.Queue()
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        runner = aiohttp_web.AppRunner(app)
+        await runner.setup()
+        await aiohttp_web.TCPSite(runner, "127.0.0.1", 0).start()
+        started.put((f"127.0.0.1:{runner.addresses[0][1]}", asyncio.get_running_loop(), stop))
+        await stop.wait()
+        await runner.cleanup()
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()))
+    thread.start()
+    address, loop, stop = started.get(timeout=10)
+    try:
+        yield address
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join()
+
+
+APPLICATIONS: dict[str, tuple[Callable[[], Any], Callable[..., AbstractContextManager[str]]]] = {
+    "starlette": (starlette_app, uvicorn_server),
+    "fastapi": (fastapi_app, uvicorn_server),
+    "litestar": (litestar_app, uvicorn_server),
+    "wsgi": (wsgi_app, wsgi_server),
+    "flask": (flask_app, wsgi_server),
+    "django": (django_app, wsgi_server),
+    "aiohttp": (aiohttp_app, aiohttp_server),
+}
+
+
+@pytest.fixture(scope="module", params=APPLICATIONS)
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    make, serve = APPLICATIONS[request.param]
+    with serve(make()) as address:
+        yield address
+
+
+def post(address: str, body: Any, headers: dict[str, str]) -> Any:
+    connection = http.client.HTTPConnection(address, timeout=20)
+    try:
+        connection.request("POST", "/scale", body, headers)
+        answer = connection.getresponse()
+        content = answer.read()
+    finally:
+        connection.close()
+    return answer, content
+
+
+def request_of(values: dict[str, Any], **parameters: Any) -> tw.Frame:
+    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
+    others = {name: value for name, value in values.items() if name not in arrays}
+    return tw.encode_request(tw.InferRequest(arrays, parameters=others | parameters))
+
+
+FRAME = request_of(VALUES)
+
+
+def check(answer: Any, content: bytes) -> None:
+    assert answer.status == 200, content[:300]
+    assert answer.headers.get_all("Content-Type") == ["application/octet-stream"]
+    response = tw.decode_response(content, tw.header_length(answer.headers))
+    assert np.array_equal(response["x"].as_numpy(), X * 2)
+    assert response["words"].as_strings().tolist() == ["a", "bcd"]
+    parameters = {name: value for name, value in VALUES.items() if name not in ("x", "words")}
+    assert json.loads(json.dumps(dict(response.parameters), default=dict)) == parameters
+
+
+# --- each of them ---
+
+
+def test_arrays_strings_and_json_values(address: str) -> None:
+    check(*post(address, bytes(FRAME), FRAME.headers))
+    frame = request_of(VALUES, binary_data_output=True)  # what clients of models send
+    check(*post(address, bytes(frame), frame.headers))
+
+
+def test_json_request(address: str) -> None:
+    x = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}
+    body = json.dumps({"inputs": [x], "parameters": {"factor": 3}}).encode()
+    answer, content = post(address, body, {"Content-Type": "application/json"})
+    response = tw.decode_response(content, tw.header_length(answer.headers))
+    assert (response["x"].tolist(), dict(response.parameters)) == ([3, 6], {"factor": 3})
+
+
+def test_compressed_request(address: str) -> None:
+    check(*post(address, gzip.compress(bytes(FRAME)), LENGTH | {"Content-Encoding": "gzip"}))
+
+
+LENGTH = {
+    "Inference-Header-Content-Length": str(FRAME.header_length),
+    "Content-Type": "application/octet-stream",
+}
+
+
+@pytest.mark.parametrize(
+    ("body", "headers", "status", "message"),
+    [
+        (bytes(FRAME)[:-1], LENGTH, 400, "the body ends inside input 'words'"),
+        (bytes(FRAME) + b"x", LENGTH, 400, "1 byte after its last tensor"),
+        (b"{", {"Content-Type": "application/json"}, 400, "JSON header is malformed|ends"),
+        (b"", {"Content-Type": "application/json"}, 400, "the JSON header is empty"),
+        (b"{}", {**LENGTH, "Inference-Header-Content-Length": "x"}, 400, "not a number"),
+        (b"{}", {**LENGTH, "Inference-Header-Content-Length": "0"}, 400, "raw binary"),
+        # The servers respond before the body has arrived.
+        (b"x", {**LENGTH, "Content-Length": str(MAX_BODY + 1)}, 413, f"the limit is {MAX_BODY}"),
+        (
+            b'{"inputs":[{"name":"x","datatype":"INT8","shape":[0],"data":[]}],"parameters":{"x":1}}',
+            {"Content-Type": "application/json"},
+            400,
+            "an input and a parameter with the name 'x'",
+        ),
+    ],
+)
+def test_invalid_request(
+    address: str, body: bytes, headers: dict[str, str], status: int, message: str
+) -> None:
+    answer, content = post(address, body, headers)
+    assert answer.status == status, content[:300]
+    assert re.search(message, content.decode().replace('\\"', '"'))
+    check(*post(address, bytes(FRAME), FRAME.headers))  # the next request works
+
+
+# --- values ---
+
+
+def test_an_input_and_a_parameter_with_the_same_name() -> None:
+    request = tw.InferRequest({"x": X[:2]}, parameters={"x": 1})
+    with pytest.raises(
+        tw.HeaderError, match="an input and a parameter with the name 'x'"
+    ) as caught:
+        values_of(request)
+    assert (caught.value.tensor, caught.value.status) == ("x", 400)
+
+
+@pytest.mark.parametrize("n_lists", [0, 1, 996])
+def test_json_values_are_plain(n_lists: int) -> None:
+    """They can be pickled and written as JSON, and have any depth that the decoder accepts."""
+    value: Any = {"b": [1, 2.5, "c", None, True], "a": {}, "e": []}
+    text = "[" * n_lists + json.dumps(value) + "]" * n_lists
+    inputs = '[{"name": "x", "datatype": "INT8", "shape": [0], "data": []}]'
+    header = f'{{"inputs": {inputs}, "parameters": {{"p": {text}}}}}'
+    limits = tw.Limits(max_nesting=1000)
+    found = values_of(tw.decode_request(header.encode(), limits=limits))["p"]
+    for _ in range(n_lists):
+        assert type(found) is list
+        (found,) = found
+    assert (found, list(found)) == (value, list(value))
+    assert (type(found), type(found["a"]), type(found["b"])) == (dict, dict, list)
+    assert pickle.loads(pickle.dumps(found)) == value
+
+
+def test_an_input_in_shared_memory() -> None:
+    region = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
+    tensor = tw.Tensor("x", None, datatype="FP32", shape=[1], parameters=region)
+    with pytest.raises(tw.HeaderError, match="input 'x' is in shared memory") as caught:
+        values_of(tw.InferRequest([tensor]))
+    assert caught.value.tensor == "x"
+
+
+def test_what_becomes_an_output() -> None:
+    values = {
+        "array": np.zeros(()),
+        "tensor": tw.Tensor("tensor", [1], datatype="INT8"),
+        "bytes": tw.decode_bytes(b"\1\0\0\0a"),
+        "text": "a",
+        "number": np.float32(1.5),
+        "list": [1, "a"],
+        "tuple": (1,),
+        "true": True,
+    }
+    frame = frame_of(values)
+    response = tw.decode_response(bytes(frame), frame.header_length)
+    assert list(response) == ["array", "tensor", "bytes"]
+    assert response.parameters == {
+        "text": "a", "number": 1.5, "list": (1, "a"), "tuple": (1,), "true": True,
+    }  # fmt: skip
+    assert frame_of(frame) is frame
+    assert bytes(frame_of(response)) == bytes(frame)
+    assert frame_of({"only": "text"}).headers["Content-Type"] == "application/json"
+
+
+@pytest.mark.parametrize("value", [object(), {1}, b"bytes", np.datetime64("2026"), 1j])
+def test_values_that_cannot_be_sent(value: Any) -> None:
+    with pytest.raises((TypeError, tw.EncodeError)):
+        frame_of({"a": value})
+
+
+# --- Starlette and FastAPI ---
+
+
+def test_openapi_describes_the_bodies() -> None:
+    package("fastapi")
+    operation = fastapi_app().openapi()["paths"]["/scale"]["post"]
+    assert operation["requestBody"]["content"].keys() == {
+        "application/octet-stream",
+        "application/json",
+    }
+    assert operation["parameters"][0]["name"] == "Inference-Header-Content-Length"
+    assert operation["responses"]["200"]["content"].keys() == {"application/octet-stream"}
+
+
+def test_body_that_was_read_before() -> None:
+    """The receive callable of ASGI would wait for ever."""
+    package("starlette")
+    pair = package("tensorwire.server.starlette")
+
+    async def main() -> Any:
+        headers = [(k.lower().encode(), v.encode()) for k, v in FRAME.headers.items()]
+        scope = {"type": "http", "method": "POST", "headers": headers, "path": "/"}
+        messages = [{"type": "http.request", "body": bytes(FRAME)}]
+
+        async def receive() -> Any:
+            return messages.pop()
+
+        request = starlette_requests.Request(scope, receive)
+        await request.body()
+        return await pair.read_tensors(request)
+
+    assert np.array_equal(asyncio.run(main())["x"], X)
+
+
+def test_client_that_disconnects() -> None:
+    package("starlette")
+    pair = package("tensorwire.server.starlette")
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    async def main() -> None:
+        headers = [(b"content-length", b"5")]
+        scope = {"type": "http", "method": "POST", "headers": headers, "path": "/"}
+        await pair.read_tensors(starlette_requests.Request(scope, receive))
+
+    with pytest.raises(starlette_requests.ClientDisconnect):
+        asyncio.run(main())
+
+
+def test_headers_and_background_of_a_response() -> None:
+    package("starlette")
+    pair = package("tensorwire.server.starlette")
+    background: list[int] = []
+    sent: list[Any] = []
+
+    async def task() -> None:
+        background.append(len(sent))
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    response = pair.TensorResponse(
+        {"x": X}, 201, {"X-Kind": "a", "Content-Type": "text/html"}, background=task
+    )
+    assert response.headers["content-length"] == str(len(response.frame))
+    response.set_cookie("a", "b")
+    response.headers["content-length"] = "5"
+    asyncio.run(response({"type": "http"}, None, send))
+    headers = dict(sent[0]["headers"])
+    assert len(headers) == len(sent[0]["headers"])
+    assert (sent[0]["status"], headers[b"x-kind"]) == (201, b"a")
+    assert headers[b"content-type"] == b"application/octet-stream"
+    assert headers[b"content-length"] == b"%d" % len(response.frame)
+    assert headers[b"set-cookie"].startswith(b"a=b")
+    assert b"".join(message["body"] for message in sent[1:]) == bytes(response.frame)
+    assert background == [len(sent)]
+
+
+def test_the_limit_does_not_become_a_query_parameter() -> None:
+    """A client could otherwise choose it, if read_tensors is used as a dependency."""
+    package("fastapi")
+    pair = package("tensorwire.server.starlette")
+    app = fastapi.FastAPI()
+
+    reads = fastapi.Depends(pair.read_tensors)
+
+    def route(values: Any = reads) -> None: ...
+
+    with pytest.raises(fastapi.exceptions.FastAPIError):
+        app.post("/")(route)
+
+
+# --- WSGI ---
+
+
+def environ_of(body: bytes, **changes: Any) -> dict[str, Any]:
+    environ = {
+        "CONTENT_LENGTH": str(len(body)),
+        "HTTP_INFERENCE_HEADER_CONTENT_LENGTH": str(FRAME.header_length),
+        "wsgi.input": io.BytesIO(body),
+        "HTTP_HOST": "",
+    }
+    return {key: value for key, value in (environ | changes).items() if value is not None}
+
+
+def test_wsgi_reads_only_the_body() -> None:
+    environ = environ_of(bytes(FRAME) + b"next", CONTENT_LENGTH=str(len(FRAME)))
+    x = wsgi.read_tensors(environ)["x"]
+    assert np.array_equal(x, X)
+    assert x.ctypes.data % 64 == 0
+    assert environ["wsgi.input"].read() == b"next"
+
+
+def test_wsgi_without_content_length() -> None:
+    for length in (None, ""):
+        environ = environ_of(bytes(FRAME), CONTENT_LENGTH=length)
+        environ["wsgi.input_terminated"] = True
+        assert np.array_equal(wsgi.read_tensors(environ)["x"], X)
+        environ = environ_of(bytes(FRAME), CONTENT_LENGTH=length)
+        with pytest.raises(tw.HeaderError, match="the body has 0 bytes"):
+            wsgi.read_tensors(environ)
+        assert environ["wsgi.input"].tell() == 0
+
+
+def test_wsgi_client_that_disconnects() -> None:
+    environ = environ_of(bytes(FRAME)[:-5], CONTENT_LENGTH=str(len(FRAME)))
+    with pytest.raises(tw.LayoutError, match="shorter than Content-Length"):
+        wsgi.read_tensors(environ)
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "message"),
+    [
+        ({"CONTENT_LENGTH": "-1"}, 400, "Content-Length is not a number"),
+        ({"CONTENT_LENGTH": "\N{ARABIC-INDIC DIGIT THREE}"}, 400, "Content-Length is not a number"),
+        ({"CONTENT_LENGTH": str(2**40)}, 413, "the limit is"),
+        ({"HTTP_TRANSFER_ENCODING": "chunked"}, 400, "both Content-Length and Transfer-Encoding"),
+        ({"HTTP_CONTENT_ENCODING": "br"}, 415, "'br' is not supported"),
+        ({"HTTP_INFERENCE_HEADER_CONTENT_LENGTH": "5,6"}, 400, "two header lengths"),
+    ],
+)
+def test_wsgi_rejects_before_it_reads(changes: Any, status: int, message: str) -> None:
+    environ = environ_of(bytes(FRAME), **changes)
+    with pytest.raises(tw.DecodeError, match=message) as caught:
+        wsgi.read_tensors(environ)
+    assert caught.value.status == status
+    assert environ["wsgi.input"].tell() == 0
+
+
+def test_wsgi_response() -> None:
+    response = wsgi.TensorResponse({"x": X}, 201, [("X-Kind", "a")])
+    started: list[Any] = []
+    chunks = list(response({}, lambda *arguments: started.append(arguments)))
+    assert {type(chunk) for chunk in chunks} == {bytes}
+    assert b"".join(chunks) == bytes(response.frame)
+    assert started == [("201 Created", [*response.frame.headers.items(), ("X-Kind", "a")])]
+
+
+# --- LitServe ---
+
+LITSERVE = """
+import sys
+from typing import Annotated, Any
+
+import litserve
+from fastapi import Depends, Request
+from tensorwire.server.starlette import TensorResponse, read_tensors
+
+
+async def values_of(request: Request) -> dict[str, Any]:
+    return await read_tensors(request, max_body=4 << 20)
+
+
+class Scale(litserve.LitAPI):
+    def setup(self, device):
+        pass
+
+    def decode_request(self, request: Annotated[dict[str, Any], Depends(values_of)]):
+        return request
+
+    def predict(self, values):
+        return values | {"x": values["x"] * values["factor"]}
+
+    def encode_response(self, output):
+        return TensorResponse(output)
+
+
+if __name__ == "__main__":
+    server = litserve.LitServer(Scale(api_path="/scale"), accelerator="cpu")
+    server.run(host="127.0.0.1", port=int(sys.argv[1]), generate_client_file=False)
+"""
+
+
+@pytest.mark.slow("LitServe starts several processes")
+def test_litserve(tmp_path: Path) -> None:
+    """The recipe of the manual. The values and the response pass through pickle."""
+    package("litserve")
+    script = tmp_path / "service.py"
+    script.write_text(LITSERVE)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, str(script), str(port)]
+    options: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
+    process = subprocess.Popen(command, env=environment, start_new_session=True, **options)
+    try:
+        deadline = time.monotonic() + 60
+        while not is_healthy(port):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        address = f"127.0.0.1:{port}"
+        check(*post(address, bytes(FRAME), FRAME.headers))
+        answer, content = post(address, bytes(FRAME)[:-1], LENGTH)
+        assert (answer.status, b"the body ends inside" in content) == (400, True)
+        check(*post(address, bytes(FRAME), FRAME.headers))
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def is_healthy(port: int) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except OSError:
+        return False
+    finally:
+        connection.close()

@@ -1,0 +1,281 @@
+"""Metrics for Prometheus: what they count, and where they are served."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support.asgi_requests import ask, infer
+from support.client_fixtures import free_port
+from support.requirements import optional, package
+from support.servers import HOST, uvicorn_server
+from tensorwire.cli import main
+from tensorwire.client import Client
+from tensorwire.server import InferProtocol, Model, RequestError, create_app, serve
+
+prometheus_client = package("prometheus_client")
+
+from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
+
+from tensorwire.server.metrics import status_of  # noqa: E402
+
+grpc = optional("grpc")
+
+pytestmark = pytest.mark.thread_unsafe(reason="the metrics are those of the process")
+FRAME = tw.encode_request(tw.InferRequest({"x": np.zeros(3)}))
+NAMES = (
+    f"metrics test {i}" for i in itertools.count()
+)  # the metrics remain until the process ends
+
+
+def echo(request: tw.InferRequest) -> tw.InferResponse:
+    return tw.InferResponse(request.inputs)
+
+
+def fail(_: tw.InferRequest) -> Any:
+    raise RuntimeError
+
+
+def samples(text: str, model: str) -> dict[str, float]:
+    """Return the number of requests to a model by the status."""
+    return {
+        sample.labels["status"]: sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "tensorwire_request_duration_seconds_count"
+        and sample.labels["model"] == model
+    }
+
+
+def read(app: Any) -> str:
+    answer = ask(app, "/metrics")
+    assert answer.status == 200
+    assert answer.headers["content-type"] == prometheus_client.CONTENT_TYPE_LATEST
+    return answer.body.decode()
+
+
+def test_metrics_are_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    assert ask(create_app({"m": echo}), "/metrics").status == 404
+
+
+@pytest.mark.parametrize("in_event_loop", [False, True])
+def test_requests_by_model_and_status(in_event_loop: bool) -> None:
+    name, other = next(NAMES), 'a "model"\n\\ü' + next(NAMES)
+
+    def model(request: tw.InferRequest) -> Any:
+        status = request.parameters.get("status")
+        if status:
+            raise RequestError("no", int(status))
+        return echo(request)
+
+    app = create_app(
+        {
+            name: Model(model, in_event_loop=in_event_loop),
+            other: Model(fail, in_event_loop=in_event_loop),
+        },
+        metrics=True,
+    )
+    assert samples(read(app), name) == {}
+    for status in (None, None, 422, 503, 422):
+        parameters: dict[str, Any] = {"status": status} if status else {}
+        frame = tw.encode_request(tw.InferRequest({"x": np.zeros(3)}, parameters=parameters))
+        infer(app, name, frame)
+        infer(app, other, frame)
+    text = read(app)
+    assert samples(text, name) == {"200": 2, "422": 2, "503": 1}
+    assert samples(text, other) == {"500": 5}
+    assert app.statistics[name].describe()["inference_stats"]["fail"]["count"] == 3
+
+
+def test_duration() -> None:
+    name = next(NAMES)
+
+    def model(request: tw.InferRequest) -> Any:
+        time.sleep(0.03)
+        return echo(request)
+
+    app = create_app({name: model}, metrics=True)
+    infer(app, name, FRAME)
+    registry = prometheus_client.REGISTRY
+    labels = {"model": name, "status": "200"}
+    seconds = registry.get_sample_value("tensorwire_request_duration_seconds_sum", labels)
+    assert 0.03 <= seconds < 2
+    bucket = "tensorwire_request_duration_seconds_bucket"
+    assert registry.get_sample_value(bucket, {**labels, "le": "0.025"}) == 0
+    assert registry.get_sample_value(bucket, {**labels, "le": "10.0"}) == 1
+
+
+def test_status_of_a_cancelled_request() -> None:
+    for error in (asyncio.CancelledError(), GeneratorExit()):
+        assert status_of(error) == 499
+    assert status_of(ZeroDivisionError()) == 500
+
+
+def test_metrics_of_the_program_and_of_two_applications() -> None:
+    name, other = next(NAMES), next(NAMES)
+    counter = prometheus_client.Counter("of_the_program", "A metric of the user.")
+    try:
+        counter.inc(7)
+        apps = [create_app({each: echo}, metrics=True) for each in (name, other)]
+        infer(apps[0], name, FRAME)
+        infer(apps[1], other, FRAME)
+        text = read(apps[0])
+        assert "of_the_program_total 7.0" in text
+        assert samples(text, name) == samples(text, other) == {"200": 1}
+    finally:
+        prometheus_client.REGISTRY.unregister(counter)
+
+
+def test_metric_that_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        def describe(self) -> Any:
+            return []
+
+        def collect(self) -> Any:
+            raise RuntimeError("a secret")
+
+    app = create_app({next(NAMES): echo}, metrics=True)
+    broken = Broken()
+    prometheus_client.REGISTRY.register(broken)
+    try:
+        answer = ask(app, "/metrics")
+        assert (answer.status, answer.error) == (500, "internal server error")
+        assert "a secret" in str(caplog.records[-1].exc_info)
+    finally:
+        prometheus_client.REGISTRY.unregister(broken)
+    read(app)
+
+
+@pytest.mark.parametrize(
+    "options", [{"http": InferProtocol}, {"http": "h11"}], ids=["fast", "asgi"]
+)
+def test_metrics_on_uvicorn(options: dict[str, Any]) -> None:
+    name = next(NAMES)
+    app = create_app({name: echo}, metrics=True)
+    with uvicorn_server(app, **options) as address, Client(address) as client:
+        client.infer(name, {"x": np.zeros(3)})
+        with urllib.request.urlopen(f"http://{address}/metrics") as response:
+            assert response.headers["content-type"] == prometheus_client.CONTENT_TYPE_LATEST
+            assert samples(response.read().decode(), name) == {"200": 1}
+        head = urllib.request.Request(f"http://{address}/metrics", method="HEAD")
+        with urllib.request.urlopen(head) as response:
+            assert response.read() == b""
+        post = urllib.request.Request(f"http://{address}/metrics", b"", method="POST")
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(post)
+        assert caught.value.code == 405
+        caught.value.close()
+
+
+def test_grpc_calls_are_counted() -> None:
+    grpc.aio  # noqa: B018 - skip the test without grpcio
+    from support.grpc_served_app import served_app  # noqa: PLC0415
+
+    name = next(NAMES)
+    app = create_app({name: echo}, metrics=True)
+    with served_app(app) as server:
+        server.infer(name)
+    assert samples(read(app), name) == {"200": 1}
+
+
+# --- the command ---------------------------------------------------------------------------------
+
+MODELS = """
+import os
+import tensorwire as tw
+from tensorwire.server import create_app
+
+def process(request):
+    return {"process": os.getpid()}
+
+models = {"process": process}
+app = create_app(models, metrics=True)
+"""
+
+
+@pytest.mark.no_sanitizers(reason="it runs other programs")
+@pytest.mark.parametrize(
+    ("arguments", "workers"),
+    [
+        (["served_metrics", "--metrics"], 1),
+        pytest.param(
+            ["served_metrics", "--metrics"], 2, marks=pytest.mark.slow(reason="it starts processes")
+        ),
+        pytest.param(
+            ["served_metrics:app"], 2, marks=pytest.mark.slow(reason="it starts processes")
+        ),
+    ],
+)
+def test_metrics_of_all_processes(tmp_path: Path, arguments: list[str], workers: int) -> None:
+    """Each response has the sum, and the temporary folder is removed."""
+    (tmp_path / "served_metrics.py").write_text(MODELS)
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    port = free_port()
+    command = [sys.executable, "-m", "tensorwire", "serve", *arguments, "--port", str(port)]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    environment.pop("PROMETHEUS_MULTIPROC_DIR", None)
+    process = subprocess.Popen(
+        [*command, "--workers", str(workers)], cwd=tmp_path, env=environment, start_new_session=True
+    )
+    try:
+        found: set[int] = set()
+        n_requests = 0
+        deadline = time.monotonic() + 20
+        while len(found) < workers:
+            assert time.monotonic() < deadline
+            try:
+                with Client(f"{HOST}:{port}") as client:
+                    found.add(
+                        int(client.infer("process", {"x": np.zeros(1)})["process"].as_numpy())
+                    )
+                n_requests += 1
+            except OSError:
+                time.sleep(0.1)
+        for _ in range(6):
+            with urllib.request.urlopen(f"http://{HOST}:{port}/metrics") as response:
+                text = response.read().decode()
+            assert samples(text, "process") == {"200": n_requests}
+        assert ("process_cpu_seconds_total" in text) == (workers == 1)
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+        assert list(folder.iterdir()) == []
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+
+
+def test_without_prometheus_client(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    monkeypatch.delitem(sys.modules, "tensorwire.server.metrics")
+    expected = "metrics require prometheus_client: pip install 'tensorwire[metrics]'"
+    with pytest.raises(ImportError, match="metrics require prometheus_client"):
+        create_app({"m": echo}, metrics=True)
+    with pytest.raises(SystemExit):
+        main(["serve", "--echo", "--metrics"])
+    assert capsys.readouterr().err.endswith(f"--metrics: {expected}\n")
+
+
+def test_folder_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    with serve.metrics_folder():
+        assert os.environ["PROMETHEUS_MULTIPROC_DIR"] == str(tmp_path)
+    assert os.environ["PROMETHEUS_MULTIPROC_DIR"] == str(tmp_path)
+    assert tmp_path.is_dir()

@@ -1,0 +1,355 @@
+"""The header text_kernels.h, compiled on its own in each of its versions, compared with Python.
+
+A program reads the cases from its input and writes the results. The text of a case is at the end of
+its memory block, and results are written to blocks of exactly the size that the header asks for, so
+that AddressSanitizer detects accesses out of bounds.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import resource
+import shutil
+import struct
+import subprocess
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from support.scale import scaled
+
+HEADER = Path(__file__).parents[1] / "src" / "tensorwire" / "_codec" / "text_kernels.h"
+SOURCE = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include "text_kernels.h"
+
+static unsigned char *memory(size_t nbytes) {
+    unsigned char *block = (unsigned char *)malloc(nbytes ? nbytes : 1);
+    if (block == NULL) abort();
+    return block;
+}
+
+int main(void) {
+    uint32_t sizes[2];
+    int kind;
+    while ((kind = getchar()) != EOF) {
+        if (fread(sizes, 4, 2, stdin) != 2) return 1;
+        ptrdiff_t nbytes = sizes[0], n_readable = sizes[1];
+        unsigned char *block = memory((size_t)n_readable);
+        if (fread(block, 1, (size_t)n_readable, stdin) != (size_t)n_readable) return 1;
+        unsigned char *result = memory((size_t)(6 * nbytes + 31)), *end = result;
+        const unsigned char *position = block;
+        int32_t status = 0;
+        uint32_t character = 0;
+        if (kind == 'v') {
+            status = is_utf8(block, nbytes);
+        } else if (kind == 'e') {
+            result = (unsigned char *)realloc(result, (size_t)(6 * nbytes + BLOCK_NBYTES));
+            end = escape_text(result, block, nbytes, n_readable);
+            status = end == NULL ? -1 : (int32_t)(end - result);
+        } else if (kind == 'c') {
+            status = copy_short(result, block, nbytes);
+            end = result + nbytes;
+        } else if (kind == 's') {
+            status = short_string(block, block + nbytes);
+        } else if (kind == 'u' || kind == 'p') {  /* copy or pass */
+            result = (unsigned char *)realloc(result, (size_t)(nbytes ? nbytes : 1));
+            end = result;
+            status = unescape_text(kind == 'u' ? &end : NULL, &position, block + nbytes);
+        } else if (kind == 'x') {
+            status = read_unicode_escape(block, nbytes, &character);
+            end = write_character(result, character);
+        } else if (kind == '1') {
+            while (block + nbytes - position >= 8) position += write_up_to_eight(&end, position);
+            while (position < block + nbytes) end = write_one(end, *position++);
+            for (ptrdiff_t i = 0; i + 8 <= nbytes; i += 8) status += n_two_bytes(block + i);
+        }
+        uint32_t size = status < 0 && kind != 's' ? 0 : (uint32_t)(end - result);
+        uint32_t passed = (uint32_t)(position - block);
+        fwrite(&status, 4, 1, stdout);
+        fwrite(&passed, 4, 1, stdout);
+        fwrite(&size, 4, 1, stdout);
+        fwrite(result, 1, size, stdout);
+        free(block);
+        free(result);
+    }
+    return 0;
+}
+"""
+STRICT = ["-O2", "-Wall", "-Wextra", "-Wconversion", "-Wno-unused", "-Werror"]
+SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+# The compiler, its flags, and the program that runs the result.
+VERSIONS = {
+    "gcc": (["gcc", *STRICT, "-x", "c", "-std=gnu11"], []),
+    "g++, sanitizers": (["g++", *STRICT, *SANITIZERS, "-x", "c++", "-std=c++17"], []),
+    "gcc, no SIMD": (
+        ["gcc", *STRICT, *SANITIZERS, "-x", "c", "-std=gnu11", "-DTENSORWIRE_NO_SIMD"],
+        [],
+    ),
+    "clang, sanitizers": (["clang", *STRICT, *SANITIZERS, "-x", "c", "-std=gnu11"], []),
+    "aarch64": (
+        ["aarch64-linux-gnu-gcc", *STRICT, "-static", "-x", "c", "-std=gnu11"],
+        ["qemu-aarch64"],
+    ),
+}
+
+pytestmark = [
+    pytest.mark.skipif(not HEADER.exists(), reason="this checkout has no sources"),
+    pytest.mark.no_sanitizers(reason="its programs have sanitizers of their own"),
+]
+
+Case = tuple[str, bytes, int]  # kind, text, and how many other bytes follow the text
+Result = tuple[int, int, bytes]
+
+
+def without_soft_limit() -> None:
+    """Allow AddressSanitizer to reserve address space, also when mutants are tested (watch.py)."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+
+
+class Kernels:
+    """A version of the kernels."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.command = command
+
+    def results(self, cases: Iterable[Case]) -> list[Result]:
+        """Return the status, the number of bytes that were read and what was written."""
+        parts = []
+        for kind, text, n_more in cases:
+            parts.append(kind.encode() + struct.pack("<II", len(text), len(text) + n_more))
+            parts.append(text + b"\xe2\x82" * n_more + b"\xac" * n_more)
+            parts[-1] = parts[-1][: len(text) + n_more]
+        done = subprocess.run(
+            self.command, input=b"".join(parts), capture_output=True, check=False,
+            preexec_fn=without_soft_limit,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr.decode()
+        found, at, output = [], 0, done.stdout
+        while at < len(output):
+            status, n_read, nbytes = struct.unpack_from("<iII", output, at)
+            at += 12 + nbytes
+            found.append((status, n_read, output[at - nbytes : at]))
+        return found
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
+    compiler, runner = VERSIONS[request.param]
+    for program in (compiler[0], *runner):
+        if shutil.which(program) is None:
+            pytest.skip(f"this machine has no {program}")
+    folder = tmp_path_factory.mktemp("kernels")
+    source, made = folder / "kernels.c", folder / "kernels"
+    source.write_text(SOURCE)
+    subprocess.run([*compiler, f"-I{HEADER.parent}", source, "-o", made], check=True)
+    return Kernels([*runner, str(made)])
+
+
+# --- the same in Python ---
+
+
+def is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def escaped(text: bytes) -> Result:
+    if not is_utf8(text):
+        return -1, 0, b""
+    found = json.dumps(text.decode(), ensure_ascii=False)[1:-1].encode()
+    return len(found), 0, found
+
+
+SIMPLE = rb'\\["\\/bfnrt]'
+
+
+def unescaped(text: bytes) -> Result:
+    passed = re.match(rb'(?s:[^"\\\x00-\x1f]|' + SIMPLE + rb")*", text)
+    assert passed is not None
+    found = passed.group()
+    if not is_utf8(found):
+        return -1, 0, b""
+    plain = re.sub(SIMPLE, lambda escape: json.loads(b'"' + escape.group() + b'"').encode(), found)
+    status = (not found.isascii()) | (plain != found) << 1
+    return status, len(found), plain
+
+
+# --- cases ---
+
+EDGES = b"\x00\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0\xff"  # of the ranges of RFC 3629
+
+
+def sequences() -> Iterator[bytes]:
+    """Yield 1 to 4 bytes around the bounds of RFC 3629."""
+    yield from (bytes([first]) for first in range(256))
+    for first in range(0x80, 256):
+        for second in EDGES:
+            yield bytes([first, second])
+            if first >= 0xE0:
+                yield from (bytes([first, second, third]) for third in EDGES)
+    for first in (0xE0, 0xED, 0xEF, 0xF0, 0xF1, 0xF4, 0xF5):
+        for second in EDGES:
+            for third in EDGES:
+                yield from (bytes([first, second, third, last]) for last in EDGES)
+
+
+# Positions at the beginning of a text, and around the ends of one and two blocks and of a window.
+OFFSETS = [0, 1, *range(12, 18), *range(28, 34), *range(60, 66)]
+
+
+def test_utf8_at_the_borders_of_blocks(kernels: Kernels) -> None:
+    chooser = random.Random(1)
+    texts = []
+    for sequence in sequences():
+        for offset in chooser.sample(OFFSETS, 2):
+            front = chooser.choice(["a", "é", "€", "🙂"]).encode() * offset
+            front = b"a" * max(0, offset - len(front)) + front[len(front) - offset :]
+            texts.append(front + sequence + b"z" * chooser.choice([0, 1, 3, 17, 70]))
+    cases = [(kind, text, n) for text in texts for kind, n in (("v", 0), ("e", 0), ("e", 40))]
+    cases += [(kind, text, 0) for text in texts for kind in "up"]
+    found = kernels.results(cases)
+    n_invalid = 0
+    for (kind, text, _), result in zip(cases, found, strict=True):
+        if kind == "v":
+            assert result[0] == is_utf8(text), text
+            n_invalid += not result[0]
+        elif kind == "e":
+            assert result == escaped(text), text
+        else:
+            status, n_read, written = unescaped(text)
+            assert result == (status, n_read, written if kind == "u" else b""), text
+    assert len(texts) // 4 < n_invalid < len(texts)
+
+
+SPECIAL = ['"', "\\", "\0", "\x1f", "\n", "\t", "\x7f", "é", "€", "\U0001f600", "/"]
+
+
+def test_escapes_at_all_positions(kernels: Kernels) -> None:
+    texts = [""]
+    for character in SPECIAL:
+        texts += [
+            "x" * n + character * k + "y" * m
+            for n in range(35)
+            for k in (1, 2, 16)
+            for m in (0, 1, 14, 15, 16, 33)
+        ]
+    cases = [("e", text.encode(), n_more) for text in texts for n_more in (0, 3, 16)]
+    found = kernels.results(cases)
+    for (_, text, _), result in zip(cases, found, strict=True):
+        assert result == escaped(text)
+    escapes = [result[2] for result in found[::3]]
+    cases = [(kind, text, 0) for text in escapes for kind in "up"]
+    cases += [(kind, text + b'"' + text, 0) for text in escapes for kind in "up"]
+    for (kind, text, _), result in zip(cases, kernels.results(cases), strict=True):
+        status, n_read, written = unescaped(text)
+        assert result == (status, n_read, written if kind == "u" else b""), text
+
+
+def test_random_text(kernels: Kernels) -> None:
+    chooser = random.Random(2)
+    pieces = [
+        b"a",
+        b"word",
+        b'"',
+        b"\\",
+        b"\n",
+        b"\\n",
+        b'\\"',
+        b"\\\\",
+        b"\\u00e9",
+        b"\\x",
+        b"\x01",
+    ]
+    pieces += ["é", "€", "天气", "🙂"]  # type: ignore[list-item]
+    pieces = [p.encode() if isinstance(p, str) else p for p in pieces]
+    broken = [b"\xe2\x82", b"\xf0\x9f\x99", b"\x80", b"\xff"]
+    cases: list[Case] = []
+    for _ in range(scaled(3000)):
+        weights = [chooser.choice([0, 1, 8]) for _ in pieces]
+        made = chooser.choices(pieces, [w + 0.01 for w in weights], k=chooser.randrange(60))
+        if chooser.random() < 0.3 and made:
+            made[chooser.randrange(len(made))] = chooser.choice(broken)
+        text = b"".join(made)
+        cases += [("e", text, chooser.choice([0, 1, 20])), ("v", text, 0), ("u", text, 0)]
+    for (kind, text, _), result in zip(cases, kernels.results(cases), strict=True):
+        if kind == "v":
+            assert result[0] == is_utf8(text), text
+        else:
+            assert result == (escaped(text) if kind == "e" else unescaped(text)), text
+
+
+def test_short_strings(kernels: Kernels) -> None:
+    texts = [
+        b"x" * n + c.encode() + b"y" * m + end
+        for c in SPECIAL
+        for n in range(35)
+        for m in range(17)
+        for end in (b"", b'"')
+    ]
+    cases = [("s", text, 0) for text in texts] + [("c", text, 0) for text in texts]
+    for (kind, text, _), (status, _, written) in zip(cases, kernels.results(cases), strict=True):
+        if kind == "s":
+            head, quote, _ = text.partition(b'"')
+            is_plain = bool(quote) and head.isascii() and unescaped(head)[1] == len(head)
+            is_short = len(head) < 32 and len(text) >= 16 * (len(head) // 16 + 1)
+            assert status == (len(head) if is_plain and is_short and b"\\" not in head else -1)
+        else:
+            assert status == (len(text) < 16 and escaped(text)[2] == text)
+            assert not status or written == text
+
+
+def test_unicode_escapes(kernels: Kernels) -> None:
+    """All hexadecimal digits, all bytes that are not digits, and pairs of surrogates."""
+    units = [f"\\u{unit:04x}" for unit in (*range(0, 0x10000, 7), *range(0xD7F0, 0xE010))]
+    units += [unit.upper().replace("U", "u") for unit in units[::11]]
+    texts = [unit.encode() for unit in units]
+    texts += [b"\\u" + b"0" * i + bytes([c]) + b"0" * (3 - i) for c in range(256) for i in range(4)]
+    texts += [texts[1][:n] for n in range(1, 6)]
+    pairs = [0x10000, 0x103FF, 0x10400, 0x1F600, 0xFFFFF, 0x10FC00, 0x10FFFF]
+    texts += [json.dumps(chr(point))[1:-1].encode() for point in pairs]
+    texts += [b"\\ud83d" + text for text in (*texts[::97], b"\\u", b"\\ude0", b"x", b"\\ude00")]
+    texts += [b"\\ude00\\ude00", b"\\ude00\\ud83d"]
+    texts += [text + b"\\u0041" for text in texts[::5]]
+    for text, result in zip(texts, kernels.results(("x", text, 0) for text in texts), strict=True):
+        pair = re.match(rb"\\u[dD][89abAB]..\\u[dD][c-fC-F]..", text)
+        unit = re.match(rb"\\u[0-9a-fA-F]{4}", text)
+        if pair is not None or (unit is not None and not 0xD8 <= int(text[2:4], 16) <= 0xDF):
+            escape = (pair or unit).group()  # type: ignore[union-attr]
+            character = json.loads(b'"' + escape + b'"').encode()
+            assert result == (len(escape), 0, character), text
+        else:
+            assert result == (0 if unit is None else -1, 0, result[2]), text
+
+
+def test_latin_1(kernels: Kernels) -> None:
+    chooser = random.Random(3)
+    texts = [bytes([c]) * n for c in (0, 0x7F, 0x80, 0xBF, 0xC0, 0xFF) for n in range(20)]
+    texts += [b"x" * n + b"\xe9" + b"y" * m for n in range(18) for m in range(18)]
+    texts += [
+        bytes(chooser.choices(b"ab\xe4\xff\x80", k=chooser.randrange(50))) for _ in range(500)
+    ]
+    for text, result in zip(texts, kernels.results(("1", text, 0) for text in texts), strict=True):
+        n_two = sum(c >= 0x80 for c in text[: len(text) // 8 * 8])
+        assert result == (n_two, len(text), text.decode("latin-1").encode())
+
+
+PROGRAMS = ["gcc", "g++", "clang", "clang++", "aarch64-linux-gnu-gcc", "aarch64-linux-gnu-g++"]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_header_has_no_warnings(program: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"this machine has no {program}")
+    language = "c++" if program.endswith("++") else "c"
+    for flags in ([], ["-DTENSORWIRE_NO_SIMD"]):
+        command = [program, *STRICT, *flags, "-fsyntax-only", "-x", language, str(HEADER)]
+        subprocess.run(command, check=True)
