@@ -38,7 +38,7 @@ from .shortest cimport (
     N_POWERS,
     Float,
     Integer,
-    Power,
+    Tables,
     write_float,
     write_integer,
 )
@@ -82,11 +82,11 @@ cdef enum Status:
     FULL  # there may be no room for the next element or piece
     INVALID  # the next element cannot be written
 
-cdef Power[N_POWERS] powers_of_ten
+cdef Tables tables
 
 
 cdef int fill_tables() except -1:
-    """Compute `powers_of_ten`."""
+    """Compute the powers of ten, and the digits of the numbers below 1000."""
     cdef int i
     for i in range(N_POWERS):
         exponent = <object>i + FIRST_POWER  # a Python int, so that nothing overflows
@@ -97,8 +97,11 @@ cdef int fill_tables() except -1:
         else:
             ten = 10 ** -exponent
             value = -(-(1 << ten.bit_length() + 127) // ten)
-        powers_of_ten[i].high = value >> 64
-        powers_of_ten[i].low = value & 0xFFFF_FFFF_FFFF_FFFF
+        tables.powers[i].high = value >> 64
+        tables.powers[i].low = value & 0xFFFF_FFFF_FFFF_FFFF
+    for i in range(1000):
+        digits = f"{i:03}".encode()
+        tables.groups[i] = int.from_bytes(digits, "little") | (3 - len(str(i))) << 24
 
 
 fill_tables()
@@ -180,7 +183,7 @@ cdef class JsonWriter:
     cdef int write_int64(self, int64_t value) except -1:
         """Write an integer."""
         reserve(self, MAX_ELEMENT_NBYTES)
-        end_element(&self.cursor, write_integer(self.cursor.position, value))
+        end_element(&self.cursor, write_integer(self.cursor.position, &tables, value))
         return 0
 
     cdef int write_shape(self, tuple shape) except -1:
@@ -214,7 +217,7 @@ cdef class JsonWriter:
             return write_any_int(self, value)
         if type(value) is float:
             reserve(self, MAX_ELEMENT_NBYTES)
-            end = write_float(self.cursor.position, powers_of_ten, PyFloat_AS_DOUBLE(value))
+            end = write_float(self.cursor.position, &tables, PyFloat_AS_DOUBLE(value))
             if end == NULL and is_error(PyFloat_AS_DOUBLE(value), self.nonfinite):
                 hint = ": nonfinite='null' sends null" if self.nonfinite == NAN_AS_NULL else ""
                 raise EncodeError(
@@ -477,7 +480,7 @@ cdef void write_integers(
     cdef Py_ssize_t i
     for i in range(elements.i, stop):
         memcpy(&number, data + i * <Py_ssize_t>sizeof(Integer), sizeof(Integer))
-        target = write_integer(target, number)
+        target = write_integer(target, &tables, number)
         target[0] = c","
         target += 1
     cursor.position = target
@@ -498,7 +501,7 @@ cdef Status write_floats(
     cdef Status status = DONE
     for i in range(elements.i, stop):
         memcpy(&number, data + i * <Py_ssize_t>sizeof(Float), sizeof(Float))
-        end = write_float(target, powers_of_ten, number)
+        end = write_float(target, &tables, number)
         if end == NULL:
             if is_error(number, elements.nonfinite):
                 status, stop = INVALID, i

@@ -22,13 +22,11 @@ cdef extern from *:
     typedef unsigned __int128 tensorwire_uint128;
     """
     ctypedef unsigned long long uint128 "tensorwire_uint128"
-    # The argument of both must not be 0.
-    int leading_zeros "__builtin_clzll"(unsigned long long word) nogil
-    int trailing_zeros "__builtin_ctzll"(unsigned long long word) nogil
+    int leading_zeros "__builtin_clzll"(unsigned long long word) nogil  # the word must not be 0
 
 cdef enum:
-    # The most bytes that are stored for one number: a sign and 20 digits of an integer, or a sign
-    # and the 23 bytes of `write_decimal`. They include bytes after the end of the text, which the
+    # The most bytes that are stored for one number: a sign and the 21 bytes of `write_unsigned`, or
+    # a sign and the 23 bytes of `write_decimal`. They include bytes after the end of the text, which the
     # caller overwrites.
     MAX_NUMBER_NBYTES = 24
     # Doubles are multiplied by powers of ten from 10^-292 to 10^324.
@@ -56,6 +54,14 @@ cdef struct Power:
     uint64_t low
 
 
+cdef struct Tables:
+    Power[N_POWERS] powers
+    # The digits of 0 to 999 in the lowest three bytes, the first in the lowest, as ASCII. The
+    # highest byte is the number of leading zeros. Integers are written in groups of three digits,
+    # because a look-up takes less time than the multiplications for the digits.
+    uint32_t[1000] groups
+
+
 cdef struct Decimal:
     # The number is digits * 10^exponent.
     uint64_t digits  # an integer of at most 17 digits, which may have trailing zeros
@@ -63,6 +69,74 @@ cdef struct Decimal:
 
 
 # --- integers --------------------------------------------------------------------------------
+
+
+cdef inline char* write_head(char* target, const Tables* tables, uint64_t group) noexcept nogil:
+    """Write the first group of an integer, 0 to 999, without leading zeros. Return its end."""
+    cdef uint32_t digits = tables.groups[group]
+    cdef int n_zeros = digits >> 24
+    digits >>= 8 * n_zeros
+    memcpy(target, &digits, 4)
+    return target + 3 - n_zeros
+
+
+cdef inline char* write_group(char* target, const Tables* tables, uint64_t group) noexcept nogil:
+    """Write another group as three digits, and return its end."""
+    memcpy(target, &tables.groups[group], 4)
+    return target + 3
+
+
+cdef inline char* write_below_1e9(
+    char* target, const Tables* tables, uint32_t number
+) noexcept nogil:
+    """Write 1 to 9 digits, and return their end."""
+    cdef uint32_t thousands = number // 1000
+    if thousands == 0:
+        return write_head(target, tables, number)
+    if thousands < 1000:
+        target = write_head(target, tables, thousands)
+    else:
+        target = write_head(target, tables, thousands // 1000)
+        target = write_group(target, tables, thousands % 1000)
+    return write_group(target, tables, number % 1000)
+
+
+cdef inline char* write_9(char* target, const Tables* tables, uint32_t number) noexcept nogil:
+    """Write exactly 9 digits, and return their end."""
+    cdef uint32_t thousands = number // 1000
+    target = write_group(target, tables, thousands // 1000)
+    target = write_group(target, tables, thousands % 1000)
+    return write_group(target, tables, number % 1000)
+
+
+cdef inline char* write_unsigned(char* target, const Tables* tables, uint64_t number) noexcept nogil:
+    """Write up to 20 digits, and return their end. One byte more is stored."""
+    cdef uint64_t high
+    if number < 1000000000:
+        return write_below_1e9(target, tables, <uint32_t>number)
+    high = number // 1000000000
+    if high < 1000000000:
+        target = write_below_1e9(target, tables, <uint32_t>high)
+    else:  # below 2^64 / 10^9
+        target = write_head(target, tables, high // 1000000000)
+        target = write_9(target, tables, <uint32_t>(high % 1000000000))
+    return write_9(target, tables, <uint32_t>(number % 1000000000))
+
+
+cdef inline char* write_integer(
+    char* target, const Tables* tables, Integer number
+) noexcept nogil:
+    """Write an integer, and return the end of its text. Stores at most MAX_NUMBER_NBYTES bytes."""
+    cdef uint64_t magnitude = <uint64_t>number
+    if Integer is int8_t or Integer is int16_t or Integer is int32_t or Integer is int64_t:
+        # No branch, because signs are hard to predict. The magnitude of -2^63 only fits unsigned.
+        target[0] = c"-"
+        target += number < 0
+        magnitude = 0 - magnitude if number < 0 else magnitude
+    return write_unsigned(target, tables, magnitude)
+
+
+# --- floating point --------------------------------------------------------------------------
 
 
 cdef inline uint64_t digits_8(uint32_t number) noexcept nogil:
@@ -83,45 +157,6 @@ cdef inline void write_8(char* target, uint64_t digits) noexcept nogil:
     """Write 8 digits, in the form that `digits_8` returns, as ASCII."""
     digits |= <uint64_t>0x3030303030303030  # ASCII
     memcpy(target, &digits, 8)
-
-
-cdef inline char* write_below_1e8(char* target, uint32_t number) noexcept nogil:
-    """Write 1 to 8 digits, and return their end. 8 bytes are always stored."""
-    cdef uint64_t digits = digits_8(number)
-    # Leading zeros are in the lowest bytes. Of the 8 zeros of the number 0, one is written.
-    cdef int n_zeros = trailing_zeros(digits | <uint64_t>1 << 56) >> 3
-    write_8(target, digits >> 8 * n_zeros)
-    return target + 8 - n_zeros
-
-
-cdef inline char* write_unsigned(char* target, uint64_t number) noexcept nogil:
-    """Write up to 20 digits, and return their end. At least 8 bytes are always stored."""
-    cdef uint64_t high
-    if number < 100000000:
-        return write_below_1e8(target, <uint32_t>number)
-    high = number // 100000000
-    if high < 100000000:
-        target = write_below_1e8(target, <uint32_t>high)
-    else:  # below 2^64 / 10^8
-        target = write_below_1e8(target, <uint32_t>(high // 100000000))
-        write_8(target, digits_8(<uint32_t>(high % 100000000)))
-        target += 8
-    write_8(target, digits_8(<uint32_t>(number % 100000000)))
-    return target + 8
-
-
-cdef inline char* write_integer(char* target, Integer number) noexcept nogil:
-    """Write an integer, and return the end of its text. Stores at most MAX_NUMBER_NBYTES bytes."""
-    cdef uint64_t magnitude = <uint64_t>number
-    if Integer is int8_t or Integer is int16_t or Integer is int32_t or Integer is int64_t:
-        # No branch, because signs are hard to predict. The magnitude of -2^63 only fits unsigned.
-        target[0] = c"-"
-        target += number < 0
-        magnitude = 0 - magnitude if number < 0 else magnitude
-    return write_unsigned(target, magnitude)
-
-
-# --- floating point --------------------------------------------------------------------------
 
 
 cdef inline int floor_log10_2(int q) noexcept nogil:
@@ -153,7 +188,7 @@ cdef inline uint64_t scaled(Power power, uint64_t number, bint is_single) noexce
 
 
 cdef inline Decimal shortest_exactly(
-    const Power* powers, uint64_t c, int q, bint is_irregular, bint is_single
+    const Tables* tables, uint64_t c, int q, bint is_irregular, bint is_single
 ) noexcept nogil:
     """Return the shortest decimal of `c * 2^q`, c > 0, by comparing with both ends of the interval.
 
@@ -164,7 +199,7 @@ cdef inline Decimal shortest_exactly(
     cdef uint64_t is_odd = c & 1  # the ends of the interval round to the number if c is even
     cdef int k = floor_log10_3_2(q) if is_irregular else floor_log10_2(q)
     cdef int shift = q + floor_log2_10(-k) + 1  # 1 to 4, since 10^k <= 2^q < 10^(k + 1)
-    cdef Power power = powers[-k - FIRST_POWER]
+    cdef Power power = tables.powers[-k - FIRST_POWER]
     cdef uint64_t lower = scaled(power, (4 * c - 2 + is_irregular) << shift, is_single) + is_odd
     cdef uint64_t value = scaled(power, 4 * c << shift, is_single)
     cdef uint64_t upper = scaled(power, (4 * c + 2) << shift, is_single) - is_odd
@@ -187,7 +222,7 @@ cdef inline Decimal shortest_exactly(
 
 
 cdef inline Decimal shortest(
-    const Power* powers, uint64_t c, int q, bint is_irregular, bint is_single
+    const Tables* tables, uint64_t c, int q, bint is_irregular, bint is_single
 ) noexcept nogil:
     """Return the shortest decimal of `c * 2^q`, c > 0.
 
@@ -203,7 +238,7 @@ cdef inline Decimal shortest(
     cdef Decimal decimal
     cdef int k = floor_log10_2(q)
     cdef int shift = q + floor_log2_10(-k) + 1
-    cdef Power power = powers[-k - FIRST_POWER]
+    cdef Power power = tables.powers[-k - FIRST_POWER]
     cdef uint128 product
     cdef uint64_t whole, fraction, tens, under, over, half_width
     cdef uint64_t error = (<uint64_t>1 << 25) if is_single else 4  # several times the bound
@@ -226,7 +261,7 @@ cdef inline Decimal shortest(
         or (over - half_width + error <= 2 * error)
         or (fraction - half + error <= 2 * error)
     ):
-        return shortest_exactly(powers, c, q, is_irregular, is_single)
+        return shortest_exactly(tables, c, q, is_irregular, is_single)
     # The interval is at most 10 wide, so it contains at most one multiple of ten. It is at least 1
     # wide, so it contains the closest integer. No branch, because it could not be predicted.
     is_under = under < half_width
@@ -329,7 +364,7 @@ cdef inline char* write_decimal(char* target, Decimal decimal, bint is_single) n
     return target + 2
 
 
-cdef inline char* write_float(char* target, const Power* powers, Float number) noexcept nogil:
+cdef inline char* write_float(char* target, const Tables* tables, Float number) noexcept nogil:
     """Write a number, and return the end of its text, or NULL if the number is not finite.
 
     Stores at most MAX_NUMBER_NBYTES bytes.
@@ -373,8 +408,8 @@ cdef inline char* write_float(char* target, const Power* powers, Float number) n
     if -n_bits <= q <= 0 and c & (((<uint64_t>1) << -q) - 1) == 0:
         # A whole number below 2^53, or 2^24 if single. Its neighbours are at most 1 away, so that
         # no other whole number rounds to it. Its own digits are therefore the shortest.
-        target = write_unsigned(target, c >> -q)
+        target = write_unsigned(target, tables, c >> -q)
         memcpy(target, b".0", 2)
         return target + 2
-    decimal = shortest(powers, c, q, fraction == 0 and biased > 1, Float is float)
+    decimal = shortest(tables, c, q, fraction == 0 and biased > 1, Float is float)
     return write_decimal(target, decimal, Float is float)
