@@ -22,7 +22,8 @@ cdef extern from *:
     typedef unsigned __int128 tensorwire_uint128;
     """
     ctypedef unsigned long long uint128 "tensorwire_uint128"
-    int leading_zeros "__builtin_clzll"(unsigned long long word) nogil  # the word must not be 0
+    # The word must not be 0.
+    int leading_zeros "__builtin_clzll"(unsigned long long word) nogil
 
 cdef enum:
     # The most bytes that are stored for one number: a sign and the 21 bytes of `write_unsigned`, or
@@ -109,7 +110,9 @@ cdef inline char* write_9(char* target, const Tables* tables, uint32_t number) n
     return write_group(target, tables, number % 1000)
 
 
-cdef inline char* write_unsigned(char* target, const Tables* tables, uint64_t number) noexcept nogil:
+cdef inline char* write_unsigned(
+    char* target, const Tables* tables, uint64_t number
+) noexcept nogil:
     """Write up to 20 digits, and return their end. One byte more is stored."""
     cdef uint64_t high
     if number < 1000000000:
