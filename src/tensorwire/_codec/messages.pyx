@@ -203,7 +203,7 @@ cdef tuple checked_outputs(items):
     if items is None:
         return None
     checked = []
-    if isinstance(items, (str, Mapping, int, Tensor, RequestedOutput)):
+    if type(items) is not list and isinstance(items, (str, Mapping, int, Tensor, RequestedOutput)):
         raise TypeError(
             f"outputs must be an iterable of names or RequestedOutput, not {type(items).__name__}")
     for item in items:

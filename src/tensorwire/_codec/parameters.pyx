@@ -54,7 +54,7 @@ cdef dict own_parameters(parameters):
     """
     if parameters is None:
         return None
-    if not isinstance(parameters, Mapping):
+    if type(parameters) is not dict and not isinstance(parameters, Mapping):
         raise TypeError(
             f"the parameters of {SUBJECT} must be a mapping, not {type(parameters).__name__}")
     return own_members(parameters, None, 0) or None
@@ -62,11 +62,24 @@ cdef dict own_parameters(parameters):
 
 cdef dict own_members(members, parameter, int depth):
     """Return a checked copy of a mapping: of parameters, or of an object in a parameter."""
-    cdef dict own = {}
-    cdef str name
     # No other thread can change a copy while its items are read.
-    members = (<dict>members).copy() if type(members) is dict else dict(members)
-    for key, value in (<dict>members).items():
+    cdef dict own = (<dict>members).copy() if type(members) is dict else dict(members)
+    for key in own:
+        if type(key) is not str:
+            own = with_exact_keys(own, parameter)
+            break
+    for key, value in own.items():
+        exact_text(key, PARAMETERS, parameter)
+        checked = own_value(value, key if parameter is None else parameter, depth + 1)
+        if checked is not value:
+            own[key] = checked  # the key exists, so that the iteration can continue
+    return own
+
+
+cdef dict with_exact_keys(dict members, parameter):
+    """Return a copy whose keys are exact `str`."""
+    cdef dict own = {}
+    for key, value in members.items():
         if not isinstance(key, str):
             if parameter is None:
                 raise TypeError(
@@ -75,10 +88,11 @@ cdef dict own_members(members, parameter, int depth):
             raise TypeError(
                 f"the keys of a JSON object must be str, parameter {format_value(parameter)} of "
                 f"{SUBJECT} contains one of type {type(key).__name__}")
-        name = exact_text(key, PARAMETERS, parameter)
+        name = exact_str(key)
         if name in own:
-            raise EncodeError(f"the key {format_value(name)} appears twice in {PARAMETERS}")
-        own[name] = own_value(value, name if parameter is None else parameter, depth + 1)
+            raise EncodeError(
+                f"the key {format_value(name)} appears twice in {PARAMETERS}")
+        own[name] = value
     return own
 
 

@@ -27,8 +27,8 @@ cdef extern from *:
 
 cdef enum:
     # The most bytes that are stored for one number: a sign and the 21 bytes of `write_unsigned`, or
-    # a sign and the 23 bytes of `write_decimal`. They include bytes after the end of the text, which the
-    # caller overwrites.
+    # a sign and the 23 bytes of `write_decimal`. They include bytes after the end of a text, which
+    # the caller overwrites.
     MAX_NUMBER_NBYTES = 24
     # Doubles are multiplied by powers of ten from 10^-292 to 10^324.
     FIRST_POWER = -292
