@@ -1,8 +1,9 @@
 """Formats in which programs send arrays and strings to services of their own, over HTTP.
 
 The HTTP calls of all formats have the same client, ``http.client``, and the same server, which
-decodes the values and encodes them again: Starlette on uvicorn. Arrow Flight has a transport of its
-own. All contenders of a row are measured in turns.
+decodes the values and encodes them again: Starlette on uvicorn. Frames of tensorwire are sent in
+buffers, without joining them, except by one contender. Arrow Flight has a transport of its own. All
+contenders of a row are measured in turns.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tensorwire.http import HEADER_LENGTH
 
 from .bench_grpc import exchange
 from .bench_http import TIMEOUT_SECONDS, by_sockets
-from .contenders import BUFFERS, FORMATS, arrow_batch, arrow_values, module
+from .contenders import FORMATS, ONE_BODY, arrow_batch, arrow_values, module
 from .measure import OURS, has_copies, is_same_array, marked, measure_turns, read_elements
 from .servers import LOOPBACK, SOCKETS, Servers
 from .workloads import VALUES, Values
@@ -97,7 +98,7 @@ def test_read(benchmark: BenchmarkFixture, workload: str) -> None:
         check_values(found, values)
         copied[name] = has_copies(map(np.asarray, found.values()), bodies[name][0])
 
-    contenders = {name: partial(start, name) for name in FORMATS if name != BUFFERS}
+    contenders = {name: partial(start, name) for name in FORMATS if name != ONE_BODY}
     measure_turns(benchmark, "alternatives: decode and read", workload, contenders, check)
     for name, row in benchmark.extra_info.get("contenders", {}).items():
         row["is_copied"] = copied[name]
@@ -146,7 +147,7 @@ def by_raw_sockets(servers: Servers, body: bytes, way: str) -> Iterator[Callable
 def test_call(benchmark: BenchmarkFixture, servers: Servers, workload: str) -> None:
     """The limit transfers the body of tensorwire with plain sockets."""
     values = VALUES[workload]()
-    body, header_length = FORMATS[OURS].encode(values)
+    body, header_length = FORMATS[ONE_BODY].encode(values)
     contenders: dict[str, Start] = {
         **{name: partial(by_format, servers, name, values) for name in FORMATS},
         "Arrow Flight": partial(by_flight, servers, values),

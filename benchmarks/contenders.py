@@ -534,7 +534,7 @@ def contenders_in(environment: str) -> set[str]:
 class Format:
     """A way to send arrays and lists of strings in a body.
 
-    ``encode`` returns the body, or its buffers, and the header length, which only the protocol has.
+    ``encode`` returns the body or a frame, and the header length, which only the protocol has.
     ``decode`` takes both, and returns strings in a list or in an array of objects.
     """
 
@@ -564,23 +564,29 @@ def values_of_request(body: Any, header_length: int | None) -> Values:
 MSGPACK = "msgpack_numpy"
 
 
+STRINGS = "strings: "  # before their names
+
+
 def tenso_encode(values: Values) -> tuple[Any, None]:
     """Encode a dict of arrays. Strings are a packet in it, because it can have only arrays."""
-    tenso = module("tenso")
-    arrays, strings = {}, {}
+    tenso, arrays = module("tenso"), {}
     for name, value in values.items():
         if isinstance(value, list):
-            strings[name] = np.frombuffer(tenso.StringTensor(value).dumps(), np.uint8)
+            packet = tenso.StringTensor(value).dumps()
+            arrays[STRINGS + name] = np.frombuffer(packet, np.uint8)
         else:
             arrays[name] = value
-    return tenso.dumps({"arrays": arrays, "strings": strings}), None
+    return tenso.dumps(arrays), None
 
 
 def tenso_decode(body: Any, header_length: int | None) -> Values:
-    tenso = module("tenso")
-    found = tenso.loads(body)
-    strings = {k: tenso.StringTensor.loads(v).to_list() for k, v in found["strings"].items()}
-    return {**found["arrays"], **strings}
+    tenso, found = module("tenso"), {}
+    for name, value in tenso.loads(body).items():
+        if name.startswith(STRINGS):
+            found[name.removeprefix(STRINGS)] = tenso.StringTensor.loads(value).to_list()
+        else:
+            found[name] = value
+    return found
 
 
 MULTIPART, JSON_TYPE = ("multipart", "urllib3", "orjson"), "application/json"
@@ -632,11 +638,10 @@ def base64_decode(body: Any, header_length: int | None) -> Values:
     return found
 
 
-BUFFERS = "tensorwire, buffers"
-FLIGHT = "Arrow Flight"
+ONE_BODY = "tensorwire, one body"
 FORMATS = {
-    "tensorwire": Format(lambda values: joined(frame_of(values)[0]), values_of_request),
-    BUFFERS: Format(frame_of, values_of_request),  # which are not joined to one body
+    "tensorwire": Format(frame_of, values_of_request),
+    ONE_BODY: Format(lambda values: joined(frame_of(values)[0]), values_of_request),
     "msgpack-numpy": Format(
         lambda values: (module(MSGPACK).packb(dict(values)), None),
         lambda body, _: module(MSGPACK).unpackb(body),

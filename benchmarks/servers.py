@@ -31,7 +31,7 @@ from tensorwire.http import HEADER_LENGTH
 from tensorwire.server import Model, create_app
 from tensorwire.server.serve import why_not_fast
 
-from .contenders import BUFFERS, FORMATS, Missing, arrow_batch, arrow_values
+from .contenders import FORMATS, Missing, arrow_batch, arrow_values
 
 __all__ = [
     "LOOPBACK",
@@ -159,7 +159,7 @@ async def formats(scope: Any, receive: Any, send: Any) -> None:
     request = import_module("starlette.requests").Request(scope, receive)
     make_response = import_module("starlette.responses").Response
     name = scope["path"].removeprefix("/")
-    if name == BUFFERS:
+    if name == "tensorwire":
         tensors = import_module("tensorwire.server.starlette")
         found = await tensors.read_tensors(request)
         for key, value in found.items():
