@@ -193,20 +193,25 @@ def by_flight(port: int, array: Array) -> Iterator[Echo]:
     arrow, flight = module("pyarrow"), module("pyarrow.flight")
     kind = arrow.binary() if array.dtype.kind == "O" else None
     batch = arrow.record_batch({"x": arrow.array(array, kind)})
-    descriptor = flight.FlightDescriptor.for_command(b"echo")
     with closing(flight.connect(f"grpc://{LOOPBACK}:{port}")) as client:
 
         def echo() -> Array:
-            writer, reader = client.do_exchange(descriptor)
-            with writer:
-                writer.begin(batch.schema)
-                writer.write_batch(batch)
-                writer.done_writing()
-                found = reader.read_chunk().data.column(0)
+            found = exchange(client, batch, b"echo").column(0)
             echoed: Array = found.to_numpy(zero_copy_only=array.dtype.kind != "O")
             return echoed
 
         yield echo
+
+
+def exchange(client: Any, batch: Any, command: bytes) -> Any:
+    """Send a record batch with Arrow Flight, and return the one that is received."""
+    descriptor = module("pyarrow.flight").FlightDescriptor.for_command(command)
+    writer, reader = client.do_exchange(descriptor)
+    with writer:
+        writer.begin(batch.schema)
+        writer.write_batch(batch)
+        writer.done_writing()
+        return reader.read_chunk().data
 
 
 ECHOES: dict[str, tuple[Client, str]] = {  # the client and the name of the server

@@ -23,7 +23,8 @@ MARKERS = {
     **{name: f"needs the environment of {name}" for name in ENVIRONMENTS},
 }
 PACKAGES = ["numpy", "tritonclient", "kserve", "mlserver", "torch", "pyarrow", "safetensors"]
-PACKAGES += ["uvicorn", "granian", "urllib3", "orjson", "msgspec"]
+PACKAGES += ["uvicorn", "granian", "starlette", "urllib3", "orjson", "msgspec"]
+PACKAGES += ["msgpack", "msgpack-numpy", "tenso", "multipart"]
 SERVER_VERSIONS: dict[str, str] = {}
 
 

@@ -2,7 +2,8 @@
 
 To add a contender, write two functions, ``encode`` and ``decode``, and add an entry to
 ``CONTENDERS``. All contenders have the same arguments and results, so that one check applies to
-all: a message becomes a body and its header length, and the reverse.
+all: a message becomes a body and its header length, and the reverse. ``FORMATS`` has the formats
+in which programs send arrays and strings to services of their own.
 
 A contender whose pinned dependencies conflict with ours names its ``environment``, an entry of
 ``PROGRAMS`` in `tests/interop/environment.py`. It is measured by the interpreter of that
@@ -11,6 +12,7 @@ environment.
 
 from __future__ import annotations
 
+import base64
 import json
 import pickle
 import struct
@@ -19,6 +21,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
+from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -26,7 +29,7 @@ from numpy.typing import NDArray
 
 import tensorwire as tw
 
-from .workloads import DTYPES, Message, Part
+from .workloads import DTYPES, Message, Part, Values
 
 Names = list[str]
 Found = list[NDArray[Any]]
@@ -384,36 +387,43 @@ def safetensors_decode(body: bytes, header_length: int | None, names: Names) -> 
 ARROW = "pyarrow"
 
 
-def arrow_encode(message: Message) -> Any:
-    pa, arrays = module(ARROW), message.arrays
-    columns = [
-        pa.array(array, pa.binary() if array.dtype.kind == "O" else None)
-        for array in (array.ravel() for array in arrays.values())
-    ]
-    fields = [
-        pa.field(name, pa.large_list(column.type), metadata={"shape": repr(arrays[name].shape)})
-        for name, column in zip(arrays, columns, strict=True)
-    ]
-    lists = [
-        pa.LargeListArray.from_arrays(pa.array([0, len(column)], pa.int64()), column)
-        for column in columns
-    ]
-    sink = pa.BufferOutputStream()
-    batch = pa.record_batch(lists, schema=pa.schema(fields))
+def arrow_batch(values: Values) -> Any:
+    pa = module(ARROW)
+    fields, lists = [], []
+    for name, value in values.items():
+        column = pa.array(value if isinstance(value, list) else value.ravel())
+        shape = getattr(value, "shape", (len(value),))
+        fields.append(pa.field(name, pa.large_list(column.type), metadata={"shape": repr(shape)}))
+        offsets = pa.array([0, len(column)], pa.int64())
+        lists.append(pa.LargeListArray.from_arrays(offsets, column))
+    return pa.record_batch(lists, schema=pa.schema(fields))
+
+
+def arrow_encode(values: Values) -> Any:
+    pa = module(ARROW)
+    sink, batch = pa.BufferOutputStream(), arrow_batch(values)
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return sink.getvalue()
 
 
-def arrow_decode(body: bytes, header_length: int | None, names: Names) -> Found:
-    batch = module(ARROW).ipc.open_stream(body).read_next_batch()
-    found = []
+def arrow_arrays(batch: Any, names: Names) -> Found:
+    pa, found = module(ARROW), []
     for name in names:
         column = batch.column(name).values
         shape = [int(n) for n in batch.field(name).metadata[b"shape"][1:-1].split(b",") if n]
-        is_copied = column.type in (module(ARROW).binary(), module(ARROW).bool_())
+        is_copied = column.type in (pa.binary(), pa.string(), pa.bool_())
         found.append(column.to_numpy(zero_copy_only=not is_copied).reshape(shape))
     return found
+
+
+def arrow_decode(body: bytes, header_length: int | None, names: Names) -> Found:
+    return arrow_arrays(module(ARROW).ipc.open_stream(body).read_next_batch(), names)
+
+
+def arrow_values(batch: Any) -> Values:
+    names = batch.schema.names
+    return dict(zip(names, arrow_arrays(batch, names), strict=True))
 
 
 # --- pickle, protocol 5, followed by its out-of-band buffers ---
@@ -477,6 +487,7 @@ OTHER_FORMATS = {
     "Arrow IPC": Contender(
         arrow_encode,
         arrow_decode,
+        lambda message: message.arrays,
         join=lambda buffer: (buffer.to_pybytes(), None),
         needs=(ARROW,),
         has_own_format=True,
@@ -514,3 +525,138 @@ ENVIRONMENTS = ("kserve", "mlserver", "torch")
 def contenders_in(environment: str) -> set[str]:
     """Return the names of the contenders that need this environment."""
     return {name for name, c in CONTENDERS.items() if c.environment == environment}
+
+
+# --- formats of arrays and strings, which are sent by name ---
+
+
+@dataclass(frozen=True)
+class Format:
+    """A way to send arrays and lists of strings in a body.
+
+    ``encode`` returns the body or a frame, and the header length, which only the protocol has.
+    ``decode`` takes both, and returns strings in a list or in an array of objects.
+    """
+
+    encode: Callable[[Values], tuple[Any, int | None]]
+    decode: Callable[[Any, int | None], Values]
+    needs: tuple[str, ...] = ()  # modules
+
+    def require(self) -> None:
+        """Raise Missing if a module is missing."""
+        for name in self.needs:
+            module(name)
+
+
+def frame_of(values: Values) -> tuple[tw.Frame, int | None]:
+    frame = tw.encode_request(tw.InferRequest(values))
+    return frame, frame.header_length
+
+
+def values_of_request(body: Any, header_length: int | None) -> Values:
+    request = tw.decode_request(body, header_length)
+    return {
+        name: tensor.as_strings() if tensor.datatype == "BYTES" else tensor.as_numpy()
+        for name, tensor in request.items()
+    }
+
+
+MSGPACK = "msgpack_numpy"
+
+
+STRINGS = "strings: "  # before their names
+
+
+def tenso_encode(values: Values) -> tuple[Any, None]:
+    """Encode a dict of arrays. Strings are a packet in it, because it can have only arrays."""
+    tenso, arrays = module("tenso"), {}
+    for name, value in values.items():
+        if isinstance(value, list):
+            packet = tenso.StringTensor(value).dumps()
+            arrays[STRINGS + name] = np.frombuffer(packet, np.uint8)
+        else:
+            arrays[name] = value
+    return tenso.dumps(arrays), None
+
+
+def tenso_decode(body: Any, header_length: int | None) -> Values:
+    tenso, found = module("tenso"), {}
+    for name, value in tenso.loads(body).items():
+        if name.startswith(STRINGS):
+            found[name.removeprefix(STRINGS)] = tenso.StringTensor.loads(value).to_list()
+        else:
+            found[name] = value
+    return found
+
+
+MULTIPART, JSON_TYPE = ("multipart", "urllib3", "orjson"), "application/json"
+BOUNDARY, MAX_NBYTES = "boundary-of-the-parts", 1 << 40
+
+
+def multipart_encode(values: Values) -> tuple[bytes, None]:
+    parts = {}
+    for name, value in values.items():
+        if isinstance(value, list):
+            parts[name] = (name, module("orjson").dumps(value), JSON_TYPE)
+        else:
+            file = BytesIO()
+            np.save(file, value, allow_pickle=False)
+            parts[name] = (name, file.getvalue(), "application/octet-stream")
+    body, _ = module("urllib3").encode_multipart_formdata(parts, BOUNDARY)
+    return body, None
+
+
+def multipart_decode(body: Any, header_length: int | None) -> Values:
+    """Decode with the fastest one of the parsers that Litestar, Flask and Starlette use."""
+    limits = {"spool_limit": MAX_NBYTES, "memory_limit": MAX_NBYTES}
+    found = {}
+    for part in module("multipart").MultipartParser(BytesIO(body), BOUNDARY, **limits):
+        if part.content_type == JSON_TYPE:
+            found[part.name] = module("orjson").loads(part.raw)
+        else:
+            found[part.name] = np.load(part.file, allow_pickle=False)
+    return found
+
+
+def base64_encode(values: Values) -> tuple[bytes, None]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, list):
+            found[name] = value
+        else:
+            data = base64.b64encode(value.data).decode()
+            found[name] = {"dtype": value.dtype.str, "shape": value.shape, "data": data}
+    return module("orjson").dumps(found), None
+
+
+def base64_decode(body: Any, header_length: int | None) -> Values:
+    found: dict[str, Any] = module("orjson").loads(body)
+    for name, value in found.items():
+        if isinstance(value, dict):
+            array = np.frombuffer(base64.b64decode(value["data"]), value["dtype"])
+            found[name] = array.reshape(value["shape"])
+    return found
+
+
+ONE_BODY = "tensorwire, one body"
+FORMATS = {
+    "tensorwire": Format(frame_of, values_of_request),
+    ONE_BODY: Format(lambda values: joined(frame_of(values)[0]), values_of_request),
+    "msgpack-numpy": Format(
+        lambda values: (module(MSGPACK).packb(dict(values)), None),
+        lambda body, _: module(MSGPACK).unpackb(body),
+        needs=(MSGPACK,),
+    ),
+    "tenso": Format(tenso_encode, tenso_decode, needs=("tenso",)),
+    "Arrow IPC stream": Format(
+        lambda values: (memoryview(arrow_encode(values)), None),
+        lambda body, _: arrow_values(module(ARROW).ipc.open_stream(body).read_next_batch()),
+        needs=(ARROW,),
+    ),
+    "pickle 5, in-band": Format(
+        lambda values: (pickle.dumps(dict(values), protocol=5), None),
+        lambda body, _: pickle.loads(body),
+    ),
+    "multipart, np.save": Format(multipart_encode, multipart_decode, needs=MULTIPART),
+    "base64 in JSON": Format(base64_encode, base64_decode, needs=("orjson",)),
+}

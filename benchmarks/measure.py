@@ -287,6 +287,12 @@ def as_bytes(array: NDArray[Any]) -> list[bytes]:
     return [e.encode() if isinstance(e, str) else e for e in array.ravel().tolist()]
 
 
+def has_copies(arrays: Iterable[NDArray[Any]], body: bytes) -> bool:
+    """Return whether an array of numbers does not share its memory with the body."""
+    whole = np.frombuffer(body, np.uint8)
+    return not all(np.shares_memory(array, whole) for array in arrays if array.dtype.kind in "fiu")
+
+
 def read_elements(arrays: list[NDArray[Any]]) -> None:
     """Read every element once."""
     for array in arrays:

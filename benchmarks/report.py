@@ -159,6 +159,8 @@ def cell(row: Row, base: Row | None) -> str:
     text = f"{1e9 * time / n_elements:.1f} ns" if n_elements else time_text(time)
     if row["rounds"] > 1:
         text += f" ±{100 * row['iqr'] / 2 / time:.0f}%"
+    if row.get("is_copied"):
+        text += ", copied"
     if base is None or row is base:
         return text
     ratio = time_ratio(row, base)
@@ -617,6 +619,11 @@ PAGES: dict[str, dict[str, Sequence[View] | Region]] = {
     **{
         f"docs/integrations/{package}.md": {"what to expect": integration(package)}
         for package in INTEGRATIONS
+    },
+    "docs/guide/alternatives.md": {
+        "measurements": whole(
+            *(f"alternatives: {what}" for what in ("HTTP call", "encode", "decode and read"))
+        ),
     },
     "docs/why.md": {"echoes": [ECHOES], "other formats": [OTHERS]},
     "docs/guide/grpc.md": {

@@ -27,10 +27,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tensorwire as tw
+from tensorwire.http import HEADER_LENGTH
 from tensorwire.server import Model, create_app
 from tensorwire.server.serve import why_not_fast
 
-from .contenders import Missing
+from .contenders import FORMATS, Missing, arrow_batch, arrow_values
 
 __all__ = [
     "LOOPBACK",
@@ -148,6 +149,34 @@ class BareApp:
 bare = BareApp()
 
 
+async def formats(scope: Any, receive: Any, send: Any) -> None:
+    """Decode a body in the format that the path names, and respond with the encoded values.
+
+    The values are the same in every format: arrays and strings.
+    """
+    if scope["type"] != "http":
+        return
+    request = import_module("starlette.requests").Request(scope, receive)
+    make_response = import_module("starlette.responses").Response
+    name = scope["path"].removeprefix("/")
+    if name == "tensorwire":
+        tensors = import_module("tensorwire.server.starlette")
+        found = await tensors.read_tensors(request)
+        for key, value in found.items():
+            if isinstance(value, tw.BytesArray):
+                found[key] = value.as_strings()
+        response = tensors.TensorResponse(FORMATS[name].encode(found)[0])
+    elif name in FORMATS:
+        codec = FORMATS[name]
+        values = codec.decode(await request.body(), tw.header_length(request.headers))
+        body, header_length = codec.encode(values)
+        more = {} if header_length is None else {HEADER_LENGTH: str(header_length)}
+        response = make_response(body, headers=more)
+    else:  # whether the server is ready
+        response = make_response()
+    await response(scope, receive, send)
+
+
 # Ways to receive with plain sockets: the greatest number of bytes of a call, and its flags. Which
 # one is the fastest depends on the size of the body and on the machine.
 SOCKETS = {
@@ -249,14 +278,16 @@ def serve_generated(port: int) -> None:
 
 
 def serve_flight(port: int) -> None:
-    """Echo the record batches of Arrow Flight."""
+    """Echo the record batches of Arrow Flight, or convert them to values and back."""
     flight = import_module("pyarrow.flight")
 
     class Echo(flight.FlightServerBase):  # type: ignore[misc, name-defined]
         def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
             writer.begin(reader.schema)
             for chunk in reader:
-                writer.write_batch(chunk.data)
+                is_converted = descriptor.command == b"values"
+                batch = arrow_batch(arrow_values(chunk.data)) if is_converted else chunk.data
+                writer.write_batch(batch)
 
     Echo(f"grpc://{LOOPBACK}:{port}").serve()
 
@@ -452,6 +483,7 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
         running, partial(kserve_command, "installed gRPC"), accepts
     ),
     "Triton, gRPC": partial(running_triton, "grpc_port"),
+    "formats": partial(serving, "uvicorn", "formats"),
     "bare app, uvicorn": partial(serving, "uvicorn", "bare"),
     "bare app, granian": partial(serving, "granian", "bare"),
     "bare app, granian RSGI": partial(serving, "granian RSGI", "bare"),

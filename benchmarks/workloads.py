@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
+Values = Mapping[str, Array | list[str]]
 Part = tuple[str, Array, str, list[int], bool]
 
 DATATYPES = {
@@ -155,6 +156,22 @@ QUICK = {
     *("tokens INT64 [64,2048]", "1 KB", "16 KB", "256 KB", "4 MB", "16 MB"),
 }
 LARGE = {"100 MB FP32", "16 MB"}
+
+
+# Arrays and strings by name, as programs send them to services of their own.
+VALUES: dict[str, Callable[[], Values]] = {
+    "10k embeddings FP32 [1024] and ids": lambda: {
+        "embeddings": floats(10_000, 1024),
+        "ids": [f"document-{i:05}" for i in range(10_000)],
+    },
+    "3 camera images UINT8 [480,640,3] and a state": lambda: {
+        **{f"image_{i}": floats(480, 640, 3, dtype="|u1") for i in range(3)},
+        "state": floats(14),
+    },
+    "300k strings of 0-40 B": lambda: {
+        "texts": [element.decode() for element in texts(300_000, 0, 40)]
+    },
+}
 
 
 @lru_cache(1)

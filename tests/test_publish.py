@@ -6,13 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from support.requirements import package
 
 package("pytest_benchmark")
 
-from benchmarks import machine, publish, report  # noqa: E402
+from benchmarks import machine, measure, publish, report  # noqa: E402
 
 pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
 
@@ -59,3 +60,13 @@ def test_a_change_that_is_not_committed_is_a_problem(
     assert machine.uncommitted_changes() == ""
     source.write_text("two")
     assert "src/codec.pyx" in machine.uncommitted_changes()
+
+
+def test_decoding_that_copies_an_array_is_marked() -> None:
+    body = bytes(64)
+    view = np.frombuffer(body, np.float32, 8, 32).reshape(2, 4)
+    assert not measure.has_copies([view, np.array(["one", "two"], object)], body)
+    assert measure.has_copies([view, view.copy()], body)
+    row = {"table": "decode", "median": 2e-3, "iqr": 4e-5, "rounds": 3}
+    assert report.cell({**row, "is_copied": False}, None) == "2 ms ±1%"
+    assert report.cell({**row, "is_copied": True}, None) == "2 ms ±1%, copied"
