@@ -37,6 +37,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "integrations": ("kserve", "mlserver"),
     "memory": ("kserve", "mlserver"),
     "grpc": (),
+    "scale": (),
 }
 QUICK_SUBJECTS = ("codec", "bytes", "json", "http")  # of a quick run without arguments
 HERE = Path(__file__).resolve().parent
