@@ -378,14 +378,15 @@ def frame_of(n_floats: int) -> tw.Frame:
 def seconds_per_request(
     contender: str, port: int, path: str, frame: tw.Frame, n_floats: int
 ) -> float:
-    """Return the time of the second of two requests. The bare app returns the request."""
+    """Return the shortest time of several requests. The bare app returns the request."""
+    seconds = []
     with closing(HTTPConnection(LOOPBACK, port, timeout=TIMEOUT_SECONDS)) as connection:
-        for _ in range(2):
+        for _ in range(5):
             start = perf_counter()
             connection.request("POST", path, body=frame, headers=frame.headers)
             reply = connection.getresponse()
             body = reply.read()
-            seconds = perf_counter() - start
+            seconds.append(perf_counter() - start)
             if reply.status != 200:
                 raise WrongResponse(f"{contender} responds with {reply.status}: {body[:200]!r}")
             if contender.startswith("bare"):
@@ -395,4 +396,4 @@ def seconds_per_request(
                 is_right = np.array_equal(response["OUTPUT0"].as_numpy(), floats(n_floats))
             if not is_right:
                 raise WrongResponse(f"{contender} does not return what it was sent")
-    return seconds
+    return min(seconds)

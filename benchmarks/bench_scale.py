@@ -1,7 +1,7 @@
 """Scale: idle connections, 1,000 active connections, and servers with two processes.
 
-``wrk`` uses one CPU. On a machine with two, a server with two processes can only become faster if
-its requests take more CPU time in the server than in ``wrk``.
+``wrk`` needs CPU time as well. On a machine with two CPUs, two processes can therefore only be
+twice as fast as one if a request takes much less time in ``wrk`` than in the server.
 """
 
 from __future__ import annotations
