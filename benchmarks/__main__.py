@@ -38,6 +38,7 @@ SUBJECTS: dict[str, tuple[str, ...]] = {
     "memory": ("kserve", "mlserver"),
     "grpc": (),
     "alternatives": (),
+    "scale": (),
 }
 QUICK_SUBJECTS = ("codec", "bytes", "json", "http")  # of a quick run without arguments
 HERE = Path(__file__).resolve().parent

@@ -1,8 +1,8 @@
-"""Memory: the peak while a message is encoded or decoded, and buffers for received bodies.
+"""Memory: the peaks of encoding, decoding and requests over HTTP; buffers for received bodies.
 
-``python -m benchmarks.bench_memory DIRECTION WORKLOAD CONTENDER`` measures one peak and prints it
-as JSON. Each peak is measured in a separate process. The kernel records the peak, which therefore
-includes all allocators.
+``python -m benchmarks.bench_memory DIRECTION WORKLOAD CONTENDER [PORT PID ...]`` measures one peak,
+or that of a client and of the processes of a server, and prints them as JSON. Each peak is measured
+in a separate process. The kernel records the peak, which therefore includes all allocators.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import tensorwire as tw
 
+from .bench_http import Echo, by_our_async_client, by_our_client, by_tritonclient
 from .contenders import CONTENDERS, ENVIRONMENTS, Missing, Unchanged, Unsupported, contenders_in
-from .measure import marked, measure, measuring
+from .measure import marked, measure, measuring, require_memory
+from .servers import SERVERS, processes
 from .workloads import message_of
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,7 +38,6 @@ WORKLOADS = [
     *("128 B FP32", "100 MB FP32", "logits FP16 [8,128,32000]"),
     *("BYTES 300k x 0-40 B", "BYTES 8 x 8 MB"),
 ]
-STATUS, RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 WARM_UP = "128 B FP32"  # imports and caches of the first call are not counted
 
 
@@ -49,31 +51,37 @@ def test_peak(benchmark: BenchmarkFixture, direction: str, workload: str, conten
     with measuring(benchmark, f"peak memory: {direction}", workload, contender, nbytes=nbytes):
         CONTENDERS[contender].require()
         arguments = (direction, workload, contender)
-        peak = benchmark.pedantic(peak_in_subprocess, arguments)  # type: ignore[no-untyped-call]
-        benchmark.extra_info["peak_nbytes"] = peak
+        found = benchmark.pedantic(run_in_subprocess, arguments)  # type: ignore[no-untyped-call]
+        benchmark.extra_info.update(found)
 
 
-def peak_in_subprocess(direction: str, workload: str, contender: str) -> int:
-    command = [sys.executable, "-m", "benchmarks.bench_memory", direction, workload, contender]
+def run_in_subprocess(*arguments: str) -> dict[str, int]:
+    """Run ``main`` in another process, and return the peaks that it prints."""
+    command = [sys.executable, "-m", "benchmarks.bench_memory", *arguments]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if run.returncode:
         raise RuntimeError((run.stderr.splitlines() or [f"exit code {run.returncode}"])[-1])
-    answer = json.loads(run.stdout)
+    answer: dict[str, Any] = json.loads(run.stdout)
     for reason in (Missing, Unchanged, Unsupported):
         if reason.__name__ in answer:
             raise reason(answer[reason.__name__])
-    return int(answer["peak_nbytes"])
+    return answer
 
 
-def main(direction: str, workload: str, contender: str) -> None:
+def main(direction: str, workload: str, contender: str, *server: str) -> None:
     try:
-        with CONTENDERS[contender].context():
-            with suppress(Unchanged):
-                job(direction, WARM_UP, contender)()
-            answer: dict[str, Any] = {"peak_nbytes": peak_of(job(direction, workload, contender))}
+        measured = transfer_peaks if server else codec_peaks
+        answer: dict[str, Any] = measured(direction, workload, contender, *server)
     except (Missing, Unsupported) as reason:
         answer = {type(reason).__name__: str(reason)}
     print(json.dumps(answer))
+
+
+def codec_peaks(direction: str, workload: str, contender: str) -> dict[str, int]:
+    with CONTENDERS[contender].context():
+        with suppress(Unchanged):
+            job(direction, WARM_UP, contender)()
+        return {"peak_nbytes": peak_of(job(direction, workload, contender))}
 
 
 def job(direction: str, workload: str, contender: str) -> Callable[[], Any]:
@@ -90,23 +98,90 @@ def job(direction: str, workload: str, contender: str) -> Callable[[], Any]:
 
 def peak_of(run: Callable[[], Any]) -> int:
     """Return the largest growth of the memory of this process, in bytes, while ``run`` runs."""
+    return peaks_of(run, ["self"])[0]
+
+
+def peaks_of(run: Callable[[], Any], pids: Sequence[str]) -> list[int]:
+    """Return the largest growth of the memory of each process, in bytes, while ``run`` runs."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     try:
-        RESET.write_text("5")
+        for pid in pids:
+            Path("/proc", pid, "clear_refs").write_text("5")
     except OSError as error:
         raise Missing(f"the kernel does not let a process reset its peak: {error}") from None
-    before = status("VmRSS")
+    before = [status(pid, "VmRSS") for pid in pids]
     kept = run()
-    peak = status("VmHWM")
+    peaks = [status(pid, "VmHWM") for pid in pids]
     del kept
-    return max(0, peak - before)
+    return [max(0, peak - rss) for peak, rss in zip(peaks, before, strict=True)]
 
 
-def status(field: str) -> int:
+def status(pid: str, field: str) -> int:
     """Return VmRSS or VmHWM in bytes."""
-    lines = STATUS.read_text().splitlines()
+    lines = Path("/proc", pid, "status").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(field))
+
+
+# --- the peak memory of a request over HTTP ---
+
+TRANSFER = "peak memory over HTTP"
+SIZES = {"16 MB": 4_000_000, "1 GB": 250_000_000}  # the number of elements of FP32
+TRANSFERS: dict[
+    str, tuple[Callable[..., AbstractContextManager[Echo]], str]
+] = {  # the client and the name of the server
+    "tensorwire, tensorwire serve": (by_our_client, "tensorwire serve"),
+    "tensorwire async, tensorwire serve": (by_our_async_client, "tensorwire serve"),
+    "tensorwire, tensorwire serve, ASGI": (by_our_client, "tensorwire serve, ASGI"),
+    "tensorwire, granian RSGI": (by_our_client, "granian RSGI"),
+    "tritonclient, tensorwire serve": (by_tritonclient, "tensorwire serve"),
+}
+MAX_MULTIPLE = 6  # of the tensor, for both processes; for the check of the available memory
+
+
+@pytest.mark.parametrize("contender", TRANSFERS)
+@pytest.mark.parametrize("size", marked(SIZES, quick={"16 MB"}))
+@pytest.mark.parametrize("direction", ["request", "response"])
+def test_transfer(benchmark: BenchmarkFixture, direction: str, size: str, contender: str) -> None:
+    """Measure client and server, each in a process of its own that has transferred nothing large.
+
+    The tensor that is sent is created during the measurement, and counts.
+    """
+    workload, nbytes = f"{direction} of {size}: {contender}", 4 * SIZES[size]
+    with measuring(benchmark, TRANSFER, workload, "client"):
+        require_memory(MAX_MULTIPLE * nbytes)
+        with SERVERS[TRANSFERS[contender][1]]() as server:
+            pids = map(str, processes(server))
+            arguments = (direction, size, contender, str(server.port), *pids)
+            peaks = benchmark.pedantic(run_in_subprocess, arguments)  # type: ignore[no-untyped-call]
+        benchmark.extra_info["contenders"] = {
+            name: {"per_byte": peaks[name] / nbytes} for name in ("client", "server")
+        }
+
+
+def transfer_peaks(
+    direction: str, size: str, contender: str, port: str, *pids: str
+) -> dict[str, int]:
+    transfer(direction, 1, contender, int(port))()
+    run = transfer(direction, SIZES[size], contender, int(port))
+    client, *server = peaks_of(run, ["self", *pids])
+    return {"client": client, "server": sum(server)}
+
+
+def transfer(direction: str, n_floats: int, contender: str, port: int) -> Callable[[], Any]:
+    """Return a call that sends or receives a tensor with a new client."""
+    client, _ = TRANSFERS[contender]
+    is_request = direction == "request"
+    model = "last" if is_request else "ones"
+
+    def run() -> Any:
+        sent = np.ones(n_floats, np.float32) if is_request else np.array([n_floats], np.float32)
+        with client(port, sent, model) as infer:
+            received = infer()
+        assert received.shape == ((1,) if is_request else (n_floats,)) and received[-1] == 1
+        return sent, received
+
+    return run
 
 
 # --- receiving a body in chunks ---

@@ -216,7 +216,10 @@ def nbytes_text(nbytes: int) -> str:
 MEDIANS = "Medians ± half the interquartile range"
 PAIRS = "the median of the ratios of rounds that were measured in turns"
 OF_RATES = "Medians; in brackets, the ratio to the bare app"
+OF_PROCESSES = "Medians; in brackets, the ratio to one process of tensorwire serve"
 PEAKS = "Peak memory in addition to the arguments"
+MULTIPLES = "Peak memory per byte of the tensor, which is included"
+RESIDENT = "Growth of the resident memory of the server"
 
 
 def provenance(tables: Iterable[Table], of: str = MEDIANS) -> str:
@@ -393,6 +396,11 @@ RATE_VIEWS = (
     View("latency, p50 / p99", RATES, cell=latency_cell, has_remarks=False, of=OF_RATES),
     View("CPU time per request", RATES, cell=cpu_cell, of=OF_RATES),
 )
+
+
+def rates_and_latencies(name: str, of: str = OF_RATES) -> list[View]:
+    latencies = View(f"{name}: latency, p50 / p99", name, cell=latency_cell, of=of)
+    return [View(f"{name}: {RATES}", name, has_remarks=False, of=of), latencies]
 
 
 # --- integrations ---
@@ -650,7 +658,14 @@ PAGES: dict[str, dict[str, Sequence[View] | Region]] = {
         "integrations": whole(*(f"integration: {package}" for package in INTEGRATIONS)),
         SMALL: [View(SMALL, SMALL, named(ALONE, ON_TENSORWIRE), cell=paired_cell, of=OF_PAIRS)],
         "memory": with_other_formats("peak memory: decode", "peak memory: encode", of=PEAKS),
+        "transfers": whole("peak memory over HTTP", of=MULTIPLES),
         "receive": whole("receive a body"),
+        "idle connections": [
+            *whole("memory per idle connection", of=RESIDENT),
+            *rates_and_latencies("idle connections"),
+        ],
+        "active connections": rates_and_latencies("active connections"),
+        "processes": rates_and_latencies("processes", OF_PROCESSES),
         "json read": whole("read a JSON tensor"),
         "json write": whole("write a JSON tensor"),
         "json headers": whole(

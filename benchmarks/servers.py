@@ -41,6 +41,7 @@ __all__ = [
     "cpu_seconds",
     "free_port",
     "interpreter",
+    "processes",
     "receive_into",
     "send_whole",
 ]
@@ -108,6 +109,22 @@ async def identity(request: tw.InferRequest) -> tw.InferResponse:
     return tw.InferResponse(outputs)
 
 
+async def busy(request: tw.InferRequest) -> tw.InferResponse:
+    """Return the inputs after computing for about 1 ms in Python."""
+    assert sum(i & 1 for i in range(20_000)) == 10_000
+    return await identity(request)
+
+
+async def last(request: tw.InferRequest) -> dict[str, Any]:
+    """Return the last element of INPUT0, so that only the request is large."""
+    return {"OUTPUT0": request["INPUT0"].as_numpy()[-1:]}
+
+
+async def ones(request: tw.InferRequest) -> dict[str, Any]:
+    """Return as many ones as INPUT0 says, so that only the response is large."""
+    return {"OUTPUT0": np.ones(int(request["INPUT0"].as_numpy()[0]), np.float32)}
+
+
 def model(*datatypes: Any) -> Model:
     """Declare ``identity`` for vectors of these datatypes."""
     inputs, outputs = (
@@ -120,6 +137,9 @@ def model(*datatypes: Any) -> Model:
 MODELS = {
     **{f"identity_{name.lower()}": model(name) for name in ("FP32", "FP16", "BYTES")},
     "two": model("FP32", "BYTES"),
+    "busy": Model(busy),
+    "last": Model(last),
+    "ones": Model(ones),
 }
 app = create_app(MODELS)
 uvicorn_app = create_app(MODELS, zero_copy=True)
@@ -341,22 +361,38 @@ class Servers:
         return {} if triton is None else {"Triton": version_of(triton.port)}
 
 
-def cpu_seconds(server: Server) -> float:
-    """Return the CPU time that all processes of the server have used, including ended ones."""
-    n_ticks = 0
+def processes(server: Server) -> dict[int, list[str]]:
+    """Return the fields of ``/proc/PID/stat`` after the name, for each process of the server."""
+    found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # the process has ended
             # The name is in parentheses, and may contain any character.
             fields = path.read_text(errors="replace").rpartition(")")[2].split()
             if int(fields[3]) == server.pid:  # the session
-                n_ticks += sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+                found[int(path.parent.name)] = fields
+    return found
+
+
+def cpu_seconds(server: Server) -> float:
+    """Return the CPU time that all processes of the server have used, including ended ones."""
+    # utime, stime, cutime, cstime
+    n_ticks = sum(int(n) for fields in processes(server).values() for n in fields[11:15])
     return n_ticks / os.sysconf("SC_CLK_TCK")
 
 
+TENSORWIRE = ["tensorwire", "serve", "--log-level=warning"]
 GRANIAN = ["granian", "--http=1", "--no-ws", "--log-level=warning"]
-PROGRAMS = {  # Python modules with their arguments; each runs one worker
-    "tensorwire serve": ["tensorwire", "serve", "--log-level=warning"],
-    "uvicorn": ["uvicorn", "--no-access-log", "--log-level=warning"],
+UVICORN = ["uvicorn", "--no-access-log", "--log-level=warning"]
+# Idle connections remain open. `tensorwire serve` has no such option.
+KEPT = "--timeout-keep-alive=600"
+PROGRAMS = {  # Python modules with their arguments; each runs one worker, or the given number
+    "tensorwire serve": TENSORWIRE,
+    "tensorwire serve, ASGI": [*TENSORWIRE, "--http=asgi"],
+    "tensorwire serve, 2 processes": [*TENSORWIRE, "--workers=2"],
+    "uvicorn": UVICORN,
+    "uvicorn, 2 processes": [*UVICORN, "--workers=2"],
+    "uvicorn, kept": [*UVICORN, KEPT],
+    "InferProtocol, kept": [*UVICORN, KEPT, "--http=tensorwire.server:InferProtocol"],
     "granian": [*GRANIAN, "--interface=asgi"],
     "granian RSGI": [*GRANIAN, "--interface=rsgi"],
 }
@@ -468,6 +504,35 @@ def serving(program: str, name: str) -> AbstractContextManager[Server]:
     return running(partial(serve_command, program, name), is_ready)
 
 
+@contextmanager
+def serving_with(n_processes: int, program: str, name: str) -> Iterator[Server]:
+    """Start a server, and yield it when this number of processes accept connections."""
+    with serving(program, name) as server:
+        deadline = time.monotonic() + START_SECONDS
+        while n_accepting(server) < n_processes:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"fewer than {n_processes} processes accept connections")
+        yield server
+
+
+def n_accepting(server: Server, n_connections: int = 64) -> int:
+    """Open connections at once, and return how many processes of the server have accepted some."""
+    before = {pid: n_sockets(pid) for pid in processes(server)}
+    with ExitStack() as connections:
+        for _ in range(n_connections):
+            connections.enter_context(socket.create_connection((LOOPBACK, server.port)))
+        time.sleep(0.2)
+        return sum(n_sockets(pid) > n for pid, n in before.items())
+
+
+def n_sockets(pid: int) -> int:
+    n = 0
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):  # it has been closed
+            n += os.readlink(descriptor).startswith("socket:")
+    return n
+
+
 SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
     **{
         way: partial(running, partial(own_command, "socket", "sockets", way), accepts)
@@ -488,9 +553,16 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
     "bare app, granian": partial(serving, "granian", "bare"),
     "bare app, granian RSGI": partial(serving, "granian RSGI", "bare"),
     "tensorwire serve": partial(serving, "tensorwire serve", "MODELS"),
+    "tensorwire serve, ASGI": partial(serving, "tensorwire serve, ASGI", "MODELS"),
     "uvicorn": partial(serving, "uvicorn", "uvicorn_app"),
     "granian": partial(serving, "granian", "app"),
     "granian RSGI": partial(serving, "granian RSGI", "app"),
+    "tensorwire serve, 2 processes": partial(
+        serving_with, 2, "tensorwire serve, 2 processes", "MODELS"
+    ),
+    "bare app, uvicorn, 2 processes": partial(serving_with, 2, "uvicorn, 2 processes", "bare"),
+    "bare app, uvicorn, kept": partial(serving, "uvicorn, kept", "bare"),
+    "InferProtocol, kept": partial(serving, "InferProtocol, kept", "uvicorn_app"),
     "Triton": partial(running_triton, "port"),
     "KServe": partial(running, partial(kserve_command, "plain"), is_ready),
     "KServe on tensorwire": partial(running, partial(kserve_command, "installed"), is_ready),

@@ -107,13 +107,14 @@ def peak_nbytes(process: int) -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this machine has no /proc")
-def test_memory_of_a_64_mb_echo() -> None:
+@pytest.mark.parametrize("interface", ["fast", "asgi"])
+def test_memory_of_a_64_mb_echo(interface: str) -> None:
     """The server needs memory for one body and at most 8 MB. The response refers to the body."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port = probe.getsockname()[1]
     command = [sys.executable, "-m", "tensorwire", "serve", "--echo", "--port", str(port)]
-    server = subprocess.Popen(command)
+    server = subprocess.Popen([*command, "--http", interface])
     try:
         with Client(f"{HOST}:{port}") as client:
             deadline = time.monotonic() + 20
