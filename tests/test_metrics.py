@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -179,6 +180,45 @@ def test_metrics_on_uvicorn(options: dict[str, Any]) -> None:
             urllib.request.urlopen(post)
         assert caught.value.code == 405
         caught.value.close()
+
+
+@pytest.mark.parametrize(
+    "options", [{"http": InferProtocol}, {"http": "h11"}], ids=["fast", "asgi"]
+)
+def test_reading_does_not_block_other_requests(options: dict[str, Any]) -> None:
+    """It takes about 1 ms for each model."""
+
+    class Slow:
+        def __init__(self) -> None:
+            self.has_begun, self.may_end = threading.Event(), threading.Event()
+
+        def describe(self) -> Any:
+            return []
+
+        def collect(self) -> Any:
+            self.has_begun.set()
+            self.may_end.wait(10)
+            return []
+
+    slow = Slow()
+    app = create_app({next(NAMES): echo}, metrics=True)
+    prometheus_client.REGISTRY.register(slow)
+    try:
+        with uvicorn_server(app, **options) as address:
+            reader = threading.Thread(
+                target=lambda: urllib.request.urlopen(f"http://{address}/metrics").close()
+            )
+            reader.start()
+            assert slow.has_begun.wait(5)
+            try:
+                with Client(address, timeout=5) as client:
+                    assert client.is_ready()
+                assert not slow.may_end.is_set()
+            finally:
+                slow.may_end.set()
+                reader.join()
+    finally:
+        prometheus_client.REGISTRY.unregister(slow)
 
 
 def test_grpc_calls_are_counted() -> None:
