@@ -31,7 +31,7 @@ prometheus_client = package("prometheus_client")
 
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
-from tensorwire.server.metrics import status_of  # noqa: E402
+from tensorwire.server.metrics import DURATION, status_of  # noqa: E402
 
 grpc = optional("grpc")
 
@@ -159,6 +159,26 @@ def test_metric_that_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
     finally:
         prometheus_client.REGISTRY.unregister(broken)
     read(app)
+
+
+@pytest.mark.parametrize("in_event_loop", [False, True])
+def test_request_that_cannot_be_counted(
+    in_event_loop: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The temporary folder of several processes may be deleted while they run."""
+    name = next(NAMES)
+    app = create_app({name: Model(echo, in_event_loop=in_event_loop)}, metrics=True)
+
+    def open_file(*_: str) -> Any:
+        raise FileNotFoundError("histogram_1.db")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DURATION, "labels", open_file)
+        assert infer(app, name, FRAME).status == 200
+    assert "histogram_1.db" in str(caplog.records[-1].exc_info)
+    assert app.statistics[name].describe()["inference_count"] == 1
+    infer(app, name, FRAME)
+    assert samples(read(app), name) == {"200": 1}
 
 
 @pytest.mark.parametrize(
