@@ -296,7 +296,7 @@ LENGTH = {
     ("body", "headers", "status", "message"),
     [
         (bytes(FRAME)[:-1], LENGTH, 400, "the body ends inside input 'words'"),
-        (bytes(FRAME) + b"x", LENGTH, 400, "1 byte after its last tensor"),
+        (bytes(FRAME) + b"x", LENGTH, 400, "1 byte after the last tensor"),
         (b"{", {"Content-Type": "application/json"}, 400, "JSON header is malformed|ends"),
         (b"", {"Content-Type": "application/json"}, 400, "the JSON header is empty"),
         (b"{}", {**LENGTH, "Inference-Header-Content-Length": "x"}, 400, "not a number"),
