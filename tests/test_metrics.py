@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -202,43 +203,47 @@ def test_metrics_on_uvicorn(options: dict[str, Any]) -> None:
         caught.value.close()
 
 
+class ModelsThatWait(dict[str, Any]):
+    def __init__(self, models: Mapping[str, Any], wait: Callable[[], object]) -> None:
+        super().__init__(models)
+        self.wait = wait
+
+    def __iter__(self) -> Iterator[str]:
+        self.wait()
+        return super().__iter__()
+
+
 @pytest.mark.parametrize(
     "options", [{"http": InferProtocol}, {"http": "h11"}], ids=["fast", "asgi"]
 )
-def test_reading_does_not_block_other_requests(options: dict[str, Any]) -> None:
-    """It takes about 1 ms for each model."""
+@pytest.mark.parametrize("path", ["/metrics", "/v2/models/stats", "/v2/repository/index"])
+def test_all_models_do_not_block_other_requests(
+    path: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
 
-    class Slow:
-        def __init__(self) -> None:
-            self.has_begun, self.may_end = threading.Event(), threading.Event()
+    def wait(*_: Any) -> Any:
+        has_begun.set()
+        may_end.wait(10)
+        return b"", "text/plain"
 
-        def describe(self) -> Any:
-            return []
-
-        def collect(self) -> Any:
-            self.has_begun.set()
-            self.may_end.wait(10)
-            return []
-
-    slow = Slow()
     app = create_app({next(NAMES): echo}, metrics=True)
-    prometheus_client.REGISTRY.register(slow)
-    try:
-        with uvicorn_server(app, **options) as address:
-            reader = threading.Thread(
-                target=lambda: urllib.request.urlopen(f"http://{address}/metrics").close()
-            )
-            reader.start()
-            assert slow.has_begun.wait(5)
-            try:
-                with Client(address, timeout=5) as client:
-                    assert client.is_ready()
-                assert not slow.may_end.is_set()
-            finally:
-                slow.may_end.set()
-                reader.join()
-    finally:
-        prometheus_client.REGISTRY.unregister(slow)
+    monkeypatch.setattr("tensorwire.server.metrics.exposition", wait)
+    monkeypatch.setattr(app, "models", ModelsThatWait(app.models, wait))
+    with uvicorn_server(app, **options) as address:
+        body = b"" if path.endswith("index") else None
+        reader = threading.Thread(
+            target=lambda: urllib.request.urlopen(f"http://{address}{path}", body).close()
+        )
+        reader.start()
+        assert has_begun.wait(5)
+        try:
+            with Client(address, timeout=5) as client:
+                assert client.is_ready()
+            assert not may_end.is_set()
+        finally:
+            may_end.set()
+            reader.join()
 
 
 def test_grpc_calls_are_counted() -> None:

@@ -41,6 +41,8 @@ MODEL_ENDPOINTS = {
     "/stats": "stats",
 }
 POST_ENDPOINTS = ("infer", "index")
+# These take up to 1 ms for each model, and are made in a thread.
+ALL_MODELS = (("stats", None), ("index", None), ("metrics", None))
 MODEL_PATH = re.compile(
     r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/(infer|ready|config|stats))?"
 )
@@ -214,10 +216,14 @@ class Service:
             )
         if endpoint == "infer" and model is not None:
             return model
-        if endpoint == "metrics":
-            return partial(in_thread, metrics_reply)  # about 1 ms for each model
         name = None if model is None else model.name
-        return lambda: json_reply(self.describe(endpoint, name))
+
+        def make() -> Reply:
+            if endpoint == "metrics":
+                return metrics_reply()
+            return json_reply(self.describe(endpoint, name))
+
+        return partial(in_thread, make) if found in ALL_MODELS else make
 
     def _not_found(self, path: str) -> str:
         found = MODEL_PATH.fullmatch(path.rstrip("/"))
