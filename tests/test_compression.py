@@ -285,6 +285,8 @@ def test_errors_for_clients(connect: Connect) -> None:
     bodies = {
         zstd.compress(b'{"error": "busy"}'): "busy",
         zstd.compress(b"no " * MiB): ("no " * MiB)[:2000],
+        zstd.compress(b'{"error": "busy"}') + b"x": "busy",
+        zstd.compress(b'{"error": "busy"}') + bytes(MiB): "busy",
         b"no zstd": "Busy",
     }
     for body, message in bodies.items():

@@ -296,7 +296,7 @@ LENGTH = {
     ("body", "headers", "status", "message"),
     [
         (bytes(FRAME)[:-1], LENGTH, 400, "the body ends inside input 'words'"),
-        (bytes(FRAME) + b"x", LENGTH, 400, "1 byte after its last tensor"),
+        (bytes(FRAME) + b"x", LENGTH, 400, "1 byte after the last tensor"),
         (b"{", {"Content-Type": "application/json"}, 400, "JSON header is malformed|ends"),
         (b"", {"Content-Type": "application/json"}, 400, "the JSON header is empty"),
         (b"{}", {**LENGTH, "Inference-Header-Content-Length": "x"}, 400, "not a number"),
@@ -383,6 +383,8 @@ def test_what_becomes_an_output() -> None:
 def test_values_that_cannot_be_sent(value: Any) -> None:
     with pytest.raises((TypeError, tw.EncodeError)):
         frame_of({"a": value})
+    with pytest.raises(TypeError, match="content must be a mapping, an InferResponse or a Frame"):
+        frame_of(value)
 
 
 # --- Starlette and FastAPI ---
@@ -536,7 +538,8 @@ def test_wsgi_rejects_before_it_reads(changes: Any, status: int, message: str) -
 
 
 def test_wsgi_response() -> None:
-    response = wsgi.TensorResponse({"x": X}, 201, [("X-Kind", "a")])
+    others = [("X-Kind", "a"), ("content-Length", "5"), (tw.http.HEADER_LENGTH, "6")]
+    response = wsgi.TensorResponse({"x": X}, 201, others)
     started: list[Any] = []
     chunks = list(response({}, lambda *arguments: started.append(arguments)))
     assert {type(chunk) for chunk in chunks} == {bytes}

@@ -526,6 +526,24 @@ def test_pipelining_behind_slow_models(server: Server) -> None:
         check_next(connection)
 
 
+def test_pipelined_reply_is_made_when_it_is_sent(server: Server) -> None:
+    """Otherwise thousands of small requests, sent at once, would make all their replies at once."""
+    path = "/v2/models/echo_in_thread/stats"
+    request = echo()
+
+    def n_requests(connection: Connection) -> int:
+        (found,) = json.loads(connection.read().body)["model_stats"]
+        return int(found["inference_count"])
+
+    with Connection(server.port) as connection:
+        connection.send(get(path, "GET"))
+        n = n_requests(connection)
+        connection.send((post("echo_in_thread", request) + get(path, "GET")) * 2)
+        for i in (1, 2):
+            request.check(connection.read())
+            assert n_requests(connection) == n + i
+
+
 @pytest.mark.parametrize("model", ["echo", "sleep", "sleep_in_thread"])
 def test_garbage_after_a_request(server: Server, model: str) -> None:
     """The server responds to the request, then rejects the garbage and closes the connection."""

@@ -8,9 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +32,7 @@ prometheus_client = package("prometheus_client")
 
 from prometheus_client.parser import text_string_to_metric_families  # noqa: E402
 
-from tensorwire.server.metrics import status_of  # noqa: E402
+from tensorwire.server.metrics import DURATION, status_of  # noqa: E402
 
 grpc = optional("grpc")
 
@@ -160,6 +162,26 @@ def test_metric_that_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
     read(app)
 
 
+@pytest.mark.parametrize("in_event_loop", [False, True])
+def test_request_that_cannot_be_counted(
+    in_event_loop: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The temporary folder of several processes may be deleted while they run."""
+    name = next(NAMES)
+    app = create_app({name: Model(echo, in_event_loop=in_event_loop)}, metrics=True)
+
+    def open_file(*_: str) -> Any:
+        raise FileNotFoundError("histogram_1.db")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DURATION, "labels", open_file)
+        assert infer(app, name, FRAME).status == 200
+    assert "histogram_1.db" in str(caplog.records[-1].exc_info)
+    assert app.statistics[name].describe()["inference_count"] == 1
+    infer(app, name, FRAME)
+    assert samples(read(app), name) == {"200": 1}
+
+
 @pytest.mark.parametrize(
     "options", [{"http": InferProtocol}, {"http": "h11"}], ids=["fast", "asgi"]
 )
@@ -179,6 +201,49 @@ def test_metrics_on_uvicorn(options: dict[str, Any]) -> None:
             urllib.request.urlopen(post)
         assert caught.value.code == 405
         caught.value.close()
+
+
+class ModelsThatWait(dict[str, Any]):
+    def __init__(self, models: Mapping[str, Any], wait: Callable[[], object]) -> None:
+        super().__init__(models)
+        self.wait = wait
+
+    def __iter__(self) -> Iterator[str]:
+        self.wait()
+        return super().__iter__()
+
+
+@pytest.mark.parametrize(
+    "options", [{"http": InferProtocol}, {"http": "h11"}], ids=["fast", "asgi"]
+)
+@pytest.mark.parametrize("path", ["/metrics", "/v2/models/stats", "/v2/repository/index"])
+def test_all_models_do_not_block_other_requests(
+    path: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def wait(*_: Any) -> Any:
+        has_begun.set()
+        may_end.wait(10)
+        return b"", "text/plain"
+
+    app = create_app({next(NAMES): echo}, metrics=True)
+    monkeypatch.setattr("tensorwire.server.metrics.exposition", wait)
+    monkeypatch.setattr(app, "models", ModelsThatWait(app.models, wait))
+    with uvicorn_server(app, **options) as address:
+        body = b"" if path.endswith("index") else None
+        reader = threading.Thread(
+            target=lambda: urllib.request.urlopen(f"http://{address}{path}", body).close()
+        )
+        reader.start()
+        assert has_begun.wait(5)
+        try:
+            with Client(address, timeout=5) as client:
+                assert client.is_ready()
+            assert not may_end.is_set()
+        finally:
+            may_end.set()
+            reader.join()
 
 
 def test_grpc_calls_are_counted() -> None:

@@ -51,7 +51,7 @@ MESSAGES: dict[str, str] = {
     "C1 BYTES too short by 3 bytes": "the body ends inside input 'x': it requires 8 bytes, but 5 remain (body byte 92)",
     "C20 C21 FP8 before malformed JSON": "input 'x' has an unknown datatype: 'FP8'",
     "error of a requested output": 'the JSON header has no "inputs"',
-    "C2 body too long by 2 bytes": "the body has 2 bytes after its last tensor: the header of 91 bytes and 1 tensor end at byte 99 of 101",
+    "C2 body too long by 2 bytes": "the body has 2 bytes after the last tensor: the header of 91 bytes and 1 tensor end at byte 99 of 101",
     "9 KServe request as printed": "input 'input0' does not match its datatype: FP16 [2, 2] requires 8 bytes, but its binary data has 16",
     "C10 X2 size -8": "binary_data_size of input 'x' is negative: -8",
     "C10 X2 size 9223372036854775808": "binary_data_size of input 'x' exceeds 2^63 - 1 bytes: 9223372036854775808",

@@ -296,12 +296,6 @@ cdef struct Entry:
     Layout layout
 
 
-cdef Body named_body(source, str name):
-    cdef Body body = Body(source)
-    body.name = name
-    return body
-
-
 @cython.final
 @cython.freelist(8)
 cdef class MessageReader:
@@ -356,10 +350,10 @@ cdef class MessageReader:
                 "header_length and data exclude each other: with data, the body is only the header")
         self.begin(header, header.nbytes, limits)
         if PyObject_CheckBuffer(data):
-            self.parts = (named_body(data, "data"),)
+            self.parts = (Body(data, "data"),)
         else:
-            self.parts = tuple([named_body(part, f"data[{i}]") for i, part in enumerate(data)])
-        self.body = self.parts[0] if self.parts else named_body(b"", "data[0]")
+            self.parts = tuple([Body(part, f"data[{i}]") for i, part in enumerate(data)])
+        self.body = self.parts[0] if self.parts else Body(b"", "data[0]")
         self.offset = 0
         return 0
 
@@ -458,10 +452,12 @@ cdef class MessageReader:
     cdef bytes_after_last_tensor_error(self):
         n_following = format_count("byte", self.body.nbytes - self.offset)
         tensors = format_count("tensor", len(self.message.tensors))
-        header = f"the header of {self.header_nbytes} bytes and " if self.parts is None else ""
+        # The last tensor need not be in the last buffer.
+        reason = f" {self.body.place(self.offset)}" if self.parts is not None else (
+            f": the header of {self.header_nbytes} bytes and {tensors} end at byte {self.offset} "
+            f"of {self.body.nbytes}")
         return LayoutError(
-            f"{self.body.subject()} has {n_following} after its last tensor: {header}{tensors} end "
-            f"at byte {self.offset} of {self.body.nbytes}",
+            f"{self.body.subject()} has {n_following} after the last tensor{reason}",
             offset=self.offset, expected=self.offset, actual=self.body.nbytes)
 
     # --- buffers of `data` ---

@@ -112,26 +112,30 @@ cdef class Body:
     do not form a chain.
 
     Raises TypeError if `source` has no buffer, and BufferError if the buffer is not contiguous or
-    has items of several bytes.
+    has items of several bytes. `name` is its name in error messages; None for "the body".
     """
 
-    def __cinit__(self, source):
+    def __cinit__(self, source, str name=None):
         cdef Body owner
+        self.name = name
         if not PyObject_CheckBuffer(source):
-            raise TypeError(f"a body must be a bytes-like object, not {type(source).__name__}")
+            raise TypeError(
+                f"{self.subject()} must be a bytes-like object, not {type(source).__name__}")
         try:
             PyObject_GetBuffer(source, &self.buffer, PyBUF_SIMPLE)
         except ValueError as error:  # from numpy and released memoryviews, instead of BufferError
             raise BufferError(
-                f"the body cannot be read: {format_text(error, MAX_FOREIGN_TEXT)}") from None
+                f"{self.subject()} cannot be read: {format_text(error, MAX_FOREIGN_TEXT)}"
+            ) from None
         if self.buffer.itemsize != 1:
             raise BufferError(
-                f"the items of a body must be 1 byte long, not {self.buffer.itemsize}: pass "
-                f"memoryview(body).cast('B')")
+                f"the items of {self.subject()} must be 1 byte long, not {self.buffer.itemsize}: "
+                f"pass memoryview(...).cast('B')")
         announced = source.content_length if type(source) is BodyBuffer else None
         if announced is not None and self.buffer.len != announced:
             raise LayoutError(
-                f"the body is incomplete: {self.buffer.len} of {announced} bytes have arrived",
+                f"{self.subject()} is incomplete: {self.buffer.len} of {announced} bytes have "
+                f"arrived",
                 expected=announced, actual=self.buffer.len)
         self.data = <const unsigned char*>self.buffer.buf if self.buffer.len > 0 else &no_data
         self.nbytes = self.buffer.len

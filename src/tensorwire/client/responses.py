@@ -333,7 +333,8 @@ class ResponseReader:
                 raise tw.HeaderError(f"the compressed response is invalid: {error}") from None
             if not decompressor.is_followed:
                 return
-        raise tw.HeaderError("the compressed response is followed by other data")
+        if self.buffer is not None:
+            raise tw.HeaderError("the compressed response is followed by other data")
 
     def _finish(self) -> None:
         decompressor = self._decompressor

@@ -9,7 +9,8 @@ from .._codec.messages import Frame
 from ..errors import TensorwireError, format_seconds
 from .body import ClientDisconnectedError, ReceiveTimeoutError, check_complete, open_body
 from .framing import AmbiguousLengthError, Framing, expects_continue
-from .service import HttpModel, Reply, Service, describe_failure, error_reply
+from .model import ServedModel
+from .service import HttpModel, MakeReply, Reply, Service, describe_failure, error_reply
 from .workers import ThreadCall
 
 # Up to this size, the body of a rejected request is discarded before the reply. If a server closes
@@ -27,7 +28,7 @@ class Exchange:
     ----------
     service : Service
         The application.
-    target : ServedModel or Reply
+    target : ServedModel, Reply or callable
         What ``Service.route`` returned for the request.
     headers : iterable of (bytes, bytes)
         The headers of the request. Names are in lower case.
@@ -37,7 +38,7 @@ class Exchange:
     Attributes
     ----------
     body : BodyBuffer or None
-        The memory of the body; None if the body is discarded, because the reply is already known.
+        The memory of the body; None if the body is discarded, because the reply does not need it.
     is_rejected : bool
         The reply must be sent now, without the rest of the body. The connection cannot be used for
         another request.
@@ -57,17 +58,17 @@ class Exchange:
     def __init__(
         self,
         service: Service,
-        target: HttpModel | Reply,
+        target: HttpModel | Reply | MakeReply,
         headers: Iterable[tuple[bytes, bytes]],
         wait_for_disconnect: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._service = service
         self._n_discarded = 0
-        self._reply: Reply | None = None
+        self._reply: Reply | MakeReply | None = None
         self.body: BodyBuffer | None = None
         self.thread_call = ThreadCall(wait_for_disconnect)
         self.is_rejected = False
-        if isinstance(target, Reply):
+        if not isinstance(target, ServedModel):
             self._reply = target
             self.is_rejected = expects_continue(headers)
             return
@@ -122,7 +123,7 @@ class Exchange:
         body, self.body = self.body, None  # the memory is released with the last array
         if body is None:
             assert self._reply is not None
-            return self._reply
+            return self._reply if isinstance(self._reply, Reply) else self._reply()
         try:
             check_complete(body)
             result = self._model.infer((body, self._framing), self.thread_call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable
 
@@ -16,6 +17,8 @@ except ModuleNotFoundError:
 
 from ..errors import TensorwireError
 
+log = logging.getLogger("tensorwire.server")
+
 # In the registry of the process, where a program can add its own metrics, and which a second
 # application of the process shares.
 DURATION = prometheus_client.Histogram(
@@ -27,15 +30,21 @@ DURATION = prometheus_client.Histogram(
 
 
 def observer(name: str) -> Callable[[int, BaseException | None], None]:
-    """Return the function that observes the durations of the requests to a model."""
+    """Return the function that observes the durations of the requests to a model.
+
+    It raises no exceptions: a request does not fail because it cannot be counted.
+    """
     by_status: dict[int, prometheus_client.Histogram] = {}
 
     def observe(duration_ns: int, error: BaseException | None) -> None:
         status = status_of(error)
-        histogram = by_status.get(status)
-        if histogram is None:
-            histogram = by_status[status] = DURATION.labels(name, str(status))
-        histogram.observe(duration_ns / 1e9)
+        try:
+            histogram = by_status.get(status)
+            if histogram is None:
+                histogram = by_status[status] = DURATION.labels(name, str(status))
+            histogram.observe(duration_ns / 1e9)
+        except Exception:  # with several processes: the folder was deleted, or the disk is full
+            log.exception("a request is missing in the metrics")
 
     return observe
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -20,7 +21,7 @@ from .framing import frame_headers
 from .http import HttpFormat, HttpMessage, Selection
 from .model import Function, Model, ServedModel
 from .statistics import Statistics
-from .workers import Workers
+from .workers import Workers, in_thread
 
 log = logging.getLogger("tensorwire.server")
 
@@ -40,6 +41,8 @@ MODEL_ENDPOINTS = {
     "/stats": "stats",
 }
 POST_ENDPOINTS = ("infer", "index")
+# These take up to 1 ms for each model, and are made in a thread.
+ALL_MODELS = (("stats", None), ("index", None), ("metrics", None))
 MODEL_PATH = re.compile(
     r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/(infer|ready|config|stats))?"
 )
@@ -70,6 +73,11 @@ class Reply(NamedTuple):
     def closing(self) -> Reply:
         """Return this reply with the header ``Connection: close``."""
         return self._replace(extra_headers=(*self.extra_headers, CLOSE))
+
+
+# Makes a reply. It is called after the replies to earlier requests of the connection were sent,
+# because a client may send thousands of requests at once.
+MakeReply = Callable[[], Reply | Awaitable[Reply]]
 
 
 def json_reply(value: Any, status: int = 200, headers: RawHeaders = ()) -> Reply:
@@ -191,8 +199,11 @@ class Service:
 
         return observer(name)
 
-    def route(self, method: str, path: str) -> HttpModel | Reply:
-        """Return the model of an inference request, or the reply to any other request."""
+    def route(self, method: str, path: str) -> HttpModel | Reply | MakeReply:
+        """Return the model of an inference request, or the reply to any other request.
+
+        A reply that takes long, or is large, is made later.
+        """
         found = self.routes.get(path) or self.routes.get(path.rstrip("/"))
         if found is None:
             return error_reply(self._not_found(path), 404)
@@ -205,9 +216,14 @@ class Service:
             )
         if endpoint == "infer" and model is not None:
             return model
-        if endpoint == "metrics":
-            return metrics_reply()
-        return json_reply(self.describe(endpoint, None if model is None else model.name))
+        name = None if model is None else model.name
+
+        def make() -> Reply:
+            if endpoint == "metrics":
+                return metrics_reply()
+            return json_reply(self.describe(endpoint, name))
+
+        return partial(in_thread, make) if found in ALL_MODELS else make
 
     def _not_found(self, path: str) -> str:
         found = MODEL_PATH.fullmatch(path.rstrip("/"))

@@ -20,7 +20,7 @@ from ..errors import TensorwireError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from .asgi import Message, read_request, send_frame
 from .body import DEFAULT_MAX_BODY
-from .values import Content, frame_of, values_of
+from .values import FRAME_HEADERS, Content, frame_of, values_of
 
 __all__ = ["OPENAPI", "TensorResponse", "read_tensors"]
 
@@ -45,7 +45,6 @@ OPENAPI: dict[str, Any] = {
 """What OpenAPI says about a request that ``read_tensors`` reads: FastAPI's ``openapi_extra``."""
 
 _DEFAULT_LIMITS = Limits()
-_FRAME_HEADERS = (b"content-type", b"content-length", HEADER_LENGTH.lower().encode())
 
 
 async def read_tensors(
@@ -148,7 +147,11 @@ class TensorResponse(Response):
         self.headers.update(self.frame.headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [pair for pair in self.raw_headers if pair[0] not in _FRAME_HEADERS]
+        headers = [
+            (name, value)
+            for name, value in self.raw_headers
+            if name.decode("latin-1") not in FRAME_HEADERS
+        ]
         await send_frame(send, self.frame, status=self.status_code, headers=headers)
         if self.background is not None:
             await self.background()

@@ -30,7 +30,7 @@ from ..errors import TensorwireError, format_seconds
 from .body import ClientDisconnectedError
 from .exchange import Exchange, failure_reply
 from .framing import expects_continue, frame_head
-from .service import HttpModel, Reply, Service, error_reply
+from .service import HttpModel, MakeReply, Reply, Service, error_reply
 
 try:
     import httptools
@@ -393,7 +393,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.receiving = request
         self.requests.append(request)
 
-    def _target(self, method: bytes) -> HttpModel | Reply:
+    def _target(self, method: bytes) -> HttpModel | Reply | MakeReply:
         if method == b"POST":
             model = self.service.infer_targets.get(self.url)
             if model is not None:

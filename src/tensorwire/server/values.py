@@ -9,11 +9,16 @@ import numpy as np
 
 import tensorwire as tw
 
+from ..arguments import check_type
 from ..errors import HeaderError, format_subject, format_value
+from ..http import HEADER_LENGTH
 
 # Of the request itself: it says how the client wants the outputs, and not what the model computes.
 _FRAMING_PARAMETER = "binary_data_output"
 _JSON_TYPES = (str, bool, int, float, type(None), Mapping, list, tuple, np.generic)
+
+# The headers of a frame, which those of the caller do not replace.
+FRAME_HEADERS = ("content-type", "content-length", HEADER_LENGTH.lower())
 
 Content = Mapping[str, Any] | tw.InferResponse | tw.Frame
 
@@ -66,6 +71,7 @@ def frame_of(content: Content) -> tw.Frame:
     if isinstance(content, tw.Frame):
         return content
     if not isinstance(content, tw.InferResponse):
+        check_type("content", content, Mapping, "a mapping, an InferResponse or a Frame")
         parameters = {k: value for k, value in content.items() if isinstance(value, _JSON_TYPES)}
         outputs = {k: value for k, value in content.items() if k not in parameters}
         content = tw.InferResponse(outputs, parameters=parameters)

@@ -15,7 +15,7 @@ from .._codec.decoder import decode_request
 from .._codec.memory import BodyBuffer
 from .body import DEFAULT_MAX_BODY, check_complete, decompress, open_body
 from .framing import FRAMING_HEADERS, Framing
-from .values import Content, frame_of, values_of
+from .values import FRAME_HEADERS, Content, frame_of, values_of
 
 __all__ = ["TensorResponse", "read_tensors"]
 
@@ -114,7 +114,8 @@ class TensorResponse:
     status : int, default 200
         The HTTP status.
     headers : iterable of (str, str), optional
-        Additional headers.
+        Additional headers. Content-Type, Content-Length and Inference-Header-Content-Length are
+        those of the frame (WIRE.md 1).
 
     Attributes
     ----------
@@ -125,6 +126,8 @@ class TensorResponse:
     ------
     EncodeError, TypeError
         A value cannot be sent.
+    ValueError
+        HTTP does not define ``status``.
     """
 
     def __init__(
@@ -137,7 +140,8 @@ class TensorResponse:
     def __call__(
         self, environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
-        headers = [*self.frame.headers.items(), *self.headers]
+        others = (pair for pair in self.headers if pair[0].lower() not in FRAME_HEADERS)
+        headers = [*self.frame.headers.items(), *others]
         start_response(f"{self.status.value} {self.status.phrase}", headers)
         return map(bytes, self.frame.chunks(_CHUNK_NBYTES))  # WSGI requires bytes
 
