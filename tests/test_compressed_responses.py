@@ -37,7 +37,7 @@ async def echo_in_event_loop(request: tw.InferRequest) -> tw.InferResponse:
     return echo(request)
 
 
-MODELS = {
+MODELS: dict[str, Any] = {
     "echo": Model(echo, in_event_loop=True),
     "thread": echo,
     "async": echo_in_event_loop,

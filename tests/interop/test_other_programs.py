@@ -186,7 +186,7 @@ def bentoml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def is_ready(url: str) -> bool:
     try:
         with urlopen(url, timeout=5) as response:
-            return response.status == 200
+            return bool(response.status == 200)
     except OSError:
         return False
 
