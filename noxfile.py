@@ -36,7 +36,7 @@ SCALE = float(os.environ.get("TENSORWIRE_TEST_SCALE", "1"))
 TODAY = datetime.now(UTC).strftime("%Y%m%d")
 # The environments of programs: tests/interop/environment.py.
 MEASURED = ("kserve", "mlserver", "ray", "torch")
-LARGE = (*MEASURED, "docling", "omle", "triton_clients")
+LARGE = (*MEASURED, "bentoml", "docling", "omle", "triton_clients")
 # Tests of the codec, which need only these packages.
 CODEC_PACKAGES = ["pytest>=8.2", "hypothesis", "ml_dtypes", "msgspec"]
 CODEC_TESTS = [
@@ -340,7 +340,7 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session(name="nightly-tests")
 def nightly_tests(session: nox.Session) -> None:
-    """All tests, also those of KServe, MLServer, Ray, torch, docling and clients of Triton."""
+    """All tests, also those of KServe, MLServer, Ray, torch, BentoML, docling and others."""
     environment(session, "dev")
     triton(session)
     debian(session, "valgrind", "valgrind")

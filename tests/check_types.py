@@ -48,6 +48,12 @@ STUBS = {
         ),
         ANYTHING,
     ),
+    "bentoml/__init__": """
+from collections.abc import Callable
+from typing import Any
+def asgi_app(app: Any) -> Callable[[type], type]: ...
+def service(inner: type) -> Any: ...
+""",
     "kserve/__init__": f"""{ANYTHING}
 class Model:
     name: str

@@ -12,11 +12,13 @@ import signal
 import socket
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from support import http_cases
@@ -213,6 +215,31 @@ def test_case(server: Server, case: Case) -> None:
 
 def test_case_ids_are_unique() -> None:
     assert len({case.id for case in CASES}) == len(CASES)
+
+
+# --- compressed responses ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+@pytest.mark.parametrize("nbytes", [2_000, 100_000, 1_500_000])
+def test_compressed_response(server: Server, coding: str, nbytes: int) -> None:
+    """The body has the length that the headers declare, also if it hardly becomes smaller."""
+    numbers = np.frombuffer(random.randbytes(nbytes), np.int64)
+    requests = [echo(f"{i}", tuple(numbers[i:].tolist())) for i in range(2)]
+    with Connection(server.port, timeout=30) as connection:
+        for request in requests:
+            accept = f"Accept-Encoding: br, {coding};q=0.5"
+            connection.send(post("echo", request, [*request.headers, accept]))
+        for request in requests:
+            response = connection.read()
+            assert response.headers["content-encoding"] == coding
+            assert response.headers["vary"].lower() == "accept-encoding"
+            request.check(replace(response, body=zlib.decompress(response.body, 47)))
+        connection.send(post("echo", requests[0]))
+        response = connection.read()
+        assert "content-encoding" not in response.headers
+        assert response.headers["vary"].lower() == "accept-encoding"
+        requests[0].check(response)
 
 
 # --- Expect: 100-continue ------------------------------------------------------------------------

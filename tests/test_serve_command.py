@@ -128,6 +128,10 @@ def test_models_and_echo(port: int) -> None:
             "application: --receive-timeout requires a",
         ),
         (["shutil:copyfileobj", "--max-body", "0"], "application: --max-body requires a mapping"),
+        (
+            ["shutil:copyfileobj", "--compress-responses"],
+            "application: --compress-responses requires a",
+        ),
         (["--echo", "--max-body", "0"], "cannot serve echo: max_body must be 1 or more, not 0"),
         (["--echo", "--receive-timeout", "0"], "echo: receive_timeout must be a positive number"),
         (["--echo", "--max-concurrency", "0"], "max_concurrency must be 1 or more, not 0"),
@@ -377,11 +381,12 @@ def test_options_reach_uvicorn_and_the_application(
     monkeypatch.setattr(uvicorn, "run", lambda app, **options: found.update(options))
     monkeypatch.setenv("_TENSORWIRE_SERVE", "")
     options = ["--max-body", "1000", "--receive-timeout", "2.5", "--limit-concurrency", "7"]
-    options += ["--max-concurrency", "3"]
+    options += ["--max-concurrency", "3", "--compress-responses"]
     assert main(["serve", "--echo", "--http", interface, *options]) == 0
     app = create()
     assert (app.max_body, app.receive_timeout) == (1000, 2.5)
     assert app.workers.max_concurrency == 3
+    assert app.compress_responses
     assert found == {
         "factory": True,
         "http": FAST_PROTOCOL if interface == "fast" else "h11",

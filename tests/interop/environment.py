@@ -64,6 +64,7 @@ PROGRAMS = {
         "pytriton.client, tritony",
         has_tensorwire=False,
     ),
+    "bentoml": Program(("bentoml==1.4.39", "fastapi==0.165.0"), "bentoml, fastapi"),
     "omle": Program(("omle==0.2.0", "omle-server==0.2.1"), "omle", has_tensorwire=False),
     "docling": Program(
         (

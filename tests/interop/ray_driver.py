@@ -36,6 +36,7 @@ from ray import serve
 from ray.serve._private import replica  # type: ignore[import-not-found]
 
 import tensorwire as tw
+from tensorwire.client import Client, InferenceServerError
 from tensorwire.server import Model, create_app
 
 LOOPBACK = "127.0.0.1"
@@ -55,9 +56,10 @@ def main() -> None:
             start(port, folder)
             result = {
                 "served": served(port),
-                "exposed": exposed(),
                 "stored": stored(),
                 "manual": manual(),
+                "routes": routes(port),
+                "exposed": exposed(),
             }
         finally:
             if ray.is_initialized():
@@ -80,10 +82,11 @@ def free_port() -> int:
 def start(port: int, folder: str) -> None:
     """Start two replicas behind one HTTP proxy, on the loopback interface only."""
     ray.init(
-        num_cpus=2,
+        num_cpus=3,
         include_dashboard=False,
         object_store_memory=STORE_NBYTES,
         log_to_driver=False,
+        runtime_env={"worker_process_setup_hook": listen_on_the_loopback},
         _node_ip_address=LOOPBACK,
         _temp_dir=folder,
     )
@@ -111,39 +114,62 @@ APP = create_app(
 )
 
 
-class Replica:
-    """A replica of the application, whose internal Ray server listens only on the loopback."""
+def listen_on_the_loopback() -> None:
+    """Prepare a process of Ray: the internal server of a replica listens only on the loopback.
 
-    def __init__(self) -> None:
-        # Replicas communicate through this server. Ray always binds it to every interface.
-        add_port = replica.add_port_to_grpc_server
-        replica.add_port_to_grpc_server = lambda server, _: add_port(server, f"{LOOPBACK}:0")
+    Replicas communicate through this server. Ray always binds it to every interface.
+    """
+    add_port = replica.add_port_to_grpc_server
+    replica.add_port_to_grpc_server = lambda server, _: add_port(server, f"{LOOPBACK}:0")
 
 
-Ingress = serve.deployment(num_replicas=2)(serve.ingress(APP)(Replica))
+Ingress = serve.deployment(num_replicas=2)(serve.ingress(APP)())
 
 
 # --- the manual ---------------------------------------------------------------------------------
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "guide" / "servers.md"
+GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
 
 
-def manual() -> list[tuple[str, int]]:
-    """Return the class of the manual's deployment, and its number of replicas."""
-    examples = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    [example] = [code for code in examples if "from ray" in code]
-    sys.modules["module"] = types.ModuleType("module")
-    sys.modules["module"].models = {"echo": echo}  # type: ignore[attr-defined]
+def example(page: str) -> Any:
+    """Return the application that the example of a page passes to serve.run."""
+    examples = re.findall(r"```py\n(.*?)```", (GUIDE / page).read_text(), re.DOTALL)
+    [code] = [code for code in examples if "from ray" in code]
     run = serve.run
     seen: list[Any] = []
     serve.run = seen.append  # serve.run would replace our deployment by the one of the manual
     try:
-        exec(compile(example, PAGE.name, "exec"), {})
+        # FastAPI reads the annotations, which are strings in this module.
+        exec(compile(code, page, "exec", dont_inherit=True), {"__name__": "__main__"})
     finally:
         serve.run = run
-        del sys.modules["module"]
-    deployments = [application._bound_deployment for application in seen]
-    return [(deployment.name, deployment.num_replicas) for deployment in deployments]
+    [application] = seen
+    return application
+
+
+def manual() -> tuple[str, int]:
+    """Return the class of the manual's deployment, and its number of replicas."""
+    sys.modules["module"] = types.ModuleType("module")
+    sys.modules["module"].models = {"echo": echo}  # type: ignore[attr-defined]
+    deployment = example("servers.md")._bound_deployment
+    return deployment.name, deployment.num_replicas
+
+
+def routes(port: int) -> dict[str, Any]:
+    """Return the responses of the deployment with routes of FastAPI."""
+    serve.run(example("frameworks.md"), name="scale", route_prefix="/scale")
+    with Client(f"http://{LOOPBACK}:{port}/scale", timeout=REPLY_SECONDS) as client:
+        x = np.arange(BIG, dtype=np.float32).reshape(-1, 2)
+        y = client.infer("scale", {"x": x}, request_compression_algorithm="gzip")["y"]
+        try:
+            client.infer("scale", {"x": x}, parameters={"x": 1})
+        except InferenceServerError as error:
+            return {
+                "equal": bool(np.array_equal(y.as_numpy(), x * [1, 10])),
+                "binary": y.binary,
+                "error": [error.status, str(error)],
+            }
+    raise AssertionError("an invalid request was accepted")
 
 
 # --- over HTTP --------------------------------------------------------------------------------

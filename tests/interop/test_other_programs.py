@@ -1,18 +1,22 @@
-"""Clients and a server of other projects, with the released packages.
+"""Clients and servers of other projects, with the released packages.
 
 Clients run in their environments, against the command `tensorwire serve` with the models of
-served_models.py. omle-server is called with tensorwire's clients.
+served_models.py. omle-server, and the service for BentoML in the manual, are called with
+tensorwire's clients.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -38,26 +42,33 @@ EXPECTED = "all calls are as expected"
 
 
 @contextmanager
-def running(command: list[Any], folder: Path, ports: list[int]) -> Iterator[list[str]]:
-    """Run a server with these ports for HTTP and gRPC; yield its addresses."""
+def started(command: list[Any], folder: Path, where: Path = HERE) -> Iterator[None]:
+    """Run a server in the folder `where`."""
     log = folder / "server.log"
     with log.open("w") as output:
         program = subprocess.Popen(
             [str(each) for each in command],
-            cwd=HERE,
+            cwd=where,
             stdout=output,
             stderr=output,
             start_new_session=True,
         )
-    addresses = [f"{HOST}:{port}" for port in ports]
     try:
+        yield
+    finally:
+        programs.stop(program)
+        sys.stdout.write(log.read_text())
+
+
+@contextmanager
+def running(command: list[Any], folder: Path, ports: list[int]) -> Iterator[list[str]]:
+    """Run a server with these ports for HTTP and gRPC; yield its addresses."""
+    addresses = [f"{HOST}:{port}" for port in ports]
+    with started(command, folder):
         for scheme, address in zip(("http", "grpc"), addresses, strict=True):
             with Client(f"{scheme}://{address}") as client:
                 client.wait_until_ready(timeout=START_SECONDS)
         yield addresses
-    finally:
-        programs.stop(program)
-        sys.stdout.write(log.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -145,3 +156,61 @@ def test_omle_server_reads_only_json(omle: list[str]) -> None:
         client.infer("linear", {"x": X})
     assert caught.value.status == 400
     assert "binary_inputs=False sends JSON" in str(caught.value)
+
+
+# --- BentoML -------------------------------------------------------------------------------------
+
+PAGE = HERE.parents[1] / "docs" / "guide" / "frameworks.md"
+
+
+@pytest.fixture
+def bentoml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Serve the service of the manual; yield its address."""
+    python = programs.interpreter("bentoml")
+    blocks = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    [service] = [block for block in blocks if "import bentoml" in block]
+    (tmp_path / "service.py").write_text(service)
+    monkeypatch.setenv("BENTOML_DO_NOT_TRACK", "True")
+    monkeypatch.setenv("BENTOML_HOME", str(tmp_path / "home"))
+    address = f"{HOST}:{free_port()}"
+    host, port = address.split(":")
+    command = [python.parent / "bentoml", "serve", "service:Scale", "--host", host, "--port", port]
+    with started(command, tmp_path, tmp_path):
+        deadline = time.monotonic() + START_SECONDS
+        while not is_ready(f"http://{address}/readyz"):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        yield address
+
+
+def is_ready(url: str) -> bool:
+    try:
+        with urlopen(url, timeout=5) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False
+
+
+def test_bentoml(bentoml: str) -> None:
+    large = np.arange(1 << 20, dtype=np.float32).reshape(-1, 2)
+    weights = np.array([1, 10], np.float32)
+    with Client(bentoml) as client:
+        for compression in (None, "gzip"):
+            response = client.infer(
+                "scale", {"x": large}, request_compression_algorithm=compression
+            )
+            assert np.array_equal(response["y"].as_numpy(), large * weights)
+            assert response["y"].binary
+        with pytest.raises(InferenceServerError, match="an input and a parameter") as caught:
+            client.infer("scale", {"x": large}, parameters={"x": 1})
+        assert caught.value.status == 400
+        assert client.infer("scale", {"x": large[:0]})["y"].shape == (0, 2)
+
+    async def call() -> list[tw.InferResponse]:
+        async with AsyncClient(bentoml) as client:
+            rows = [{"x": np.full((1, 2), i, np.float32)} for i in range(8)]
+            calls = [client.infer("scale", row, binary_inputs=False) for row in rows]
+            return await asyncio.gather(*calls)
+
+    for i, response in enumerate(asyncio.run(call())):
+        assert response["y"].tolist() == [[i, 10 * i]]

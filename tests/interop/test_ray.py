@@ -50,7 +50,13 @@ def test_both_replicas_answer(seen: dict[str, Any]) -> None:
 
 
 def test_manual_example(seen: dict[str, Any]) -> None:
-    assert seen["manual"] == [["ASGIIngressDeployment", 2]]
+    assert seen["manual"] == ["ASGIIngressDeployment", 2]
+
+
+def test_manual_example_with_routes(seen: dict[str, Any]) -> None:
+    status, error = seen["routes"]["error"]
+    assert (seen["routes"]["equal"], seen["routes"]["binary"], status) == (True, True, 400)
+    assert "an input and a parameter with the name 'x'" in error
 
 
 def test_ray_listens_only_on_the_loopback(seen: dict[str, Any]) -> None:

@@ -131,4 +131,5 @@ app = create_app(
     models,
     max_body=MAX_BODY,
     receive_timeout=float(os.environ.get(RECEIVE_TIMEOUT_VARIABLE, RECEIVE_TIMEOUT)),
+    compress_responses=True,
 )

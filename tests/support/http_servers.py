@@ -45,7 +45,7 @@ _UVICORN = "-m uvicorn support.http_models:app --no-access-log --ws none --port 
 _GRANIAN = "-m granian support.http_models:app --port {port}"
 _SERVE = (
     "-m tensorwire serve support.http_models:models --port {port} "
-    f"--max-body {MAX_BODY} --receive-timeout {{receive_timeout}}"
+    f"--max-body {MAX_BODY} --receive-timeout {{receive_timeout}} --compress-responses"
 )
 
 TRANSPORTS = (

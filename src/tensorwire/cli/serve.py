@@ -78,6 +78,11 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "RESOURCE_EXHAUSTED when there are more than N gRPC calls",
     )
     parser.add_argument(
+        "--compress-responses",
+        action="store_true",
+        help="compress responses for clients that ask for it with Accept-Encoding",
+    )
+    parser.add_argument(
         "--metrics", action="store_true", help="serve metrics for Prometheus at /metrics"
     )
     parser.add_argument("--access-log", action="store_true", help="log every HTTP request")
@@ -119,6 +124,7 @@ def run(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
         chosen.max_body,
         chosen.receive_timeout,
         chosen.max_concurrency,
+        chosen.compress_responses,
         chosen.metrics,
     )
     try:

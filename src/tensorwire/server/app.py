@@ -42,6 +42,7 @@ def create_app(
     receive_timeout: float | None = DEFAULT_RECEIVE_TIMEOUT,
     max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
     zero_copy: bool = False,
+    compress_responses: bool = False,
     metrics: bool = False,
 ) -> App:
     """Return an application that serves models by name, with ASGI and RSGI.
@@ -88,6 +89,10 @@ def create_app(
     zero_copy : bool, default False
         Whether to send large ASGI responses as memoryviews of the arrays, which saves a copy.
         uvicorn accepts memoryviews. ASGI only requires ``bytes``, so other servers may not.
+    compress_responses : bool, default False
+        Whether to compress inference responses with zstd, gzip or deflate if the client asks for it
+        with Accept-Encoding. Responses of less than 1 KiB and errors are not compressed. Most
+        floating-point data hardly becomes smaller, and gzip is slower than most networks.
     metrics : bool, default False
         Whether to serve metrics for Prometheus at ``GET /metrics``, which requires
         prometheus_client. They are in its default registry.
@@ -128,5 +133,6 @@ def create_app(
         receive_timeout=receive_timeout,
         max_concurrency=max_concurrency,
         zero_copy=zero_copy,
+        compress_responses=compress_responses,
         metrics=metrics,
     )

@@ -207,11 +207,11 @@ async def send_error(send: Send, message: str, status: int, headers: RawHeaders 
 async def _send_reply(send: Send, reply: Reply, zero_copy: bool = False) -> None:
     headers, body = reply.headers(), reply.body
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    if len(body) <= _MAX_JOINED_NBYTES or isinstance(body, bytes):
+    if len(body) <= _MAX_JOINED_NBYTES:
         await send({"type": "http.response.body", "body": bytes(body)})
         return
     last: bytes | memoryview = b""
-    for chunk in body.chunks(_CHUNK_NBYTES):
+    for chunk in reply.chunks(_CHUNK_NBYTES):
         if last:
             await send({"type": "http.response.body", "body": last, "more_body": True})
         last = chunk if zero_copy else bytes(chunk)

@@ -8,10 +8,11 @@ from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame
 from ..errors import TensorwireError, format_seconds
 from .body import ClientDisconnectedError, ReceiveTimeoutError, check_complete, open_body
+from .compressed import choose_coding, is_slow_to_compress, negotiated_reply
 from .framing import AmbiguousLengthError, Framing, expects_continue
 from .model import ServedModel
 from .service import HttpModel, MakeReply, Reply, Service, describe_failure, error_reply
-from .workers import ThreadCall
+from .workers import ThreadCall, in_thread
 
 # Up to this size, the body of a rejected request is discarded before the reply. If a server closes
 # the connection while the client is still sending, the client may not receive the reply.
@@ -45,6 +46,7 @@ class Exchange:
     """
 
     __slots__ = (
+        "_coding",
         "_framing",
         "_model",
         "_n_discarded",
@@ -73,6 +75,7 @@ class Exchange:
             self.is_rejected = expects_continue(headers)
             return
         self._model = target
+        self._coding = choose_coding(headers) if service.compress_responses else None
         try:
             self._framing = Framing(headers)
             self.body = open_body(self._framing, service.max_body)
@@ -127,18 +130,28 @@ class Exchange:
         try:
             check_complete(body)
             result = self._model.infer((body, self._framing), self.thread_call)
+            if isinstance(result, Frame) and not is_slow_to_compress(result, self._coding):
+                return self._reply_with(result)
         except Exception as error:
             return failure_reply(error)
-        return Reply(200, result) if isinstance(result, Frame) else _await_reply(result)
+        return self._finish_later(result)
 
+    async def _finish_later(self, result: Frame | Awaitable[Frame]) -> Reply:
+        try:
+            frame = result if isinstance(result, Frame) else await result
+            if not is_slow_to_compress(frame, self._coding):
+                return self._reply_with(frame)
+            reply: Reply = await in_thread(self._reply_with, frame)
+            return reply
+        except ClientDisconnectedError:
+            raise
+        except Exception as error:
+            return failure_reply(error)
 
-async def _await_reply(result: Awaitable[Frame]) -> Reply:
-    try:
-        return Reply(200, await result)
-    except ClientDisconnectedError:
-        raise
-    except Exception as error:
-        return failure_reply(error)
+    def _reply_with(self, frame: Frame) -> Reply:
+        if not self._service.compress_responses:
+            return Reply(200, frame)
+        return negotiated_reply(frame, self._coding)
 
 
 def failure_reply(error: BaseException) -> Reply:

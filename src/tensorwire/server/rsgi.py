@@ -8,6 +8,7 @@ from typing import Any
 from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 
 from .body import ClientDisconnectedError
+from .compressed import ACCEPT_ENCODING
 from .exchange import Exchange, failure_reply
 from .framing import FRAMING_HEADERS
 from .service import Reply, Service
@@ -16,8 +17,8 @@ from .service import Reply, Service
 # call for each chunk costs less than another copy of the body. A response is always sent as one
 # object, because granian does not wait for the client between the chunks of a response.
 _MAX_JOINED_NBYTES = 64 << 10
-# The names as granian and as Framing expect them.
-_HEADER_NAMES = [(name, name.encode()) for name in FRAMING_HEADERS]
+# The names as granian and as Exchange expect them.
+_HEADER_NAMES = [(name, name.encode()) for name in (*FRAMING_HEADERS, ACCEPT_ENCODING)]
 
 
 async def respond(service: Service, scope: Any, protocol: Any) -> None:

@@ -46,6 +46,8 @@ class Options(NamedTuple):
     """Time in seconds in which a body must arrive, if the application is created."""
     max_concurrency: int | None = None
     """Maximum number of requests in progress, if the application is created."""
+    compress_responses: bool = False
+    """Whether to compress responses, if the application is created."""
     metrics: bool = False
     """Whether to serve metrics, if the application is created."""
     grpc: Mapping[str, Any] | None = None
@@ -137,7 +139,7 @@ def create() -> Any:
 @contextmanager
 def metrics_folder() -> Iterator[None]:
     """Create the folder in which the processes add up their metrics, unless there is one."""
-    if FOLDER_VARIABLE in os.environ:
+    if os.environ.get(FOLDER_VARIABLE):  # prometheus_client ignores an empty value
         yield
         return
     with TemporaryDirectory(prefix="tensorwire-metrics-") as folder:
@@ -303,6 +305,7 @@ def load(options: Options) -> Any:
             ("--max-body", options.max_body),
             ("--receive-timeout", options.receive_timeout),
             ("--max-concurrency", options.max_concurrency),
+            ("--compress-responses", options.compress_responses or None),
             ("--metrics", options.metrics or None),
         ):
             if value is not None:
@@ -314,15 +317,17 @@ def load(options: Options) -> Any:
     if not served:
         problem = "no models" if models is None else f"{models} is an empty mapping"
         raise InvalidArgumentsError(f"{problem}: pass module:name of a mapping, or --echo")
-    limits = {
+    arguments = {
         "max_body": options.max_body,
         "receive_timeout": options.receive_timeout,
         "max_concurrency": options.max_concurrency,
+        "compress_responses": options.compress_responses,
+        "metrics": options.metrics,
     }
-    given: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
     try:
         # uvicorn accepts memoryviews.
-        return create_app(served, zero_copy=True, metrics=options.metrics, **given)
+        return create_app(served, zero_copy=True, **given)
     except ImportError as error:
         raise InvalidArgumentsError(f"--metrics: {error}") from None
     except (TypeError, ValueError) as error:  # an invalid model, name or limit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -59,7 +59,7 @@ class Reply(NamedTuple):
 
     status: int
     body: bytes | Frame
-    """A frame, or bytes of another type, usually JSON."""
+    """A frame, or bytes, which are usually JSON or a compressed frame."""
     extra_headers: tuple[tuple[bytes, bytes], ...] = ()
     content_type: str = JSON_TYPE
 
@@ -69,6 +69,13 @@ class Reply(NamedTuple):
         content_length = (b"content-length", b"%d" % len(self.body))
         content_type = (b"content-type", self.content_type.encode())
         return [content_type, content_length, *self.extra_headers]
+
+    def chunks(self, max_nbytes: int) -> Iterator[memoryview]:
+        """Return the body in chunks of at most ``max_nbytes``."""
+        if isinstance(self.body, Frame):
+            return self.body.chunks(max_nbytes)
+        view = memoryview(self.body)
+        return (view[i : i + max_nbytes] for i in range(0, len(view), max_nbytes))
 
     def closing(self) -> Reply:
         """Return this reply with the header ``Connection: close``."""
@@ -132,6 +139,7 @@ class Service:
         receive_timeout: float | None,
         max_concurrency: int,
         zero_copy: bool,
+        compress_responses: bool,
         metrics: bool,
     ) -> None:
         if selection not in ("spec", "triton"):
@@ -147,6 +155,7 @@ class Service:
         self.workers: Workers = Workers(max_concurrency)
         self.receive_timeout: float | None = check_seconds("receive_timeout", receive_timeout)
         self.zero_copy = zero_copy
+        self.compress_responses = compress_responses
         self.has_metrics = metrics
         self.routes: dict[str, Route] = {}
         self.models: dict[str, Model] = {}

@@ -520,16 +520,20 @@ class InferProtocol(asyncio.BufferedProtocol):
             request.keep_alive = False
         if self.has_access_log and request.method:
             self._log(request, reply.status)
+        headers: Headers
         if isinstance(body, Frame):
-            lines, buffers = frame_head(body), body.buffers
+            lines, headers, buffers = frame_head(body), reply.extra_headers, body.buffers
         else:
-            lines = b"".join([b"%b: %b\r\n" % header for header in reply.headers()])
-            buffers = () if request.method == b"HEAD" else (body,)
+            lines, headers, buffers = b"", reply.headers(), (body,)
+        if headers:
+            lines += b"".join([b"%b: %b\r\n" % header for header in headers])
         end = b"\r\n" if request.keep_alive else b"connection: close\r\n\r\n"
         head = b"".join((_STATUS_LINES[reply.status], self._default_lines(), lines, end))
-        if isinstance(body, Frame) and len(body) > _MAX_JOINED_NBYTES:
+        if request.method == b"HEAD":
             transport.write(head)
-            self.pieces = iter(body.chunks(_TLS_PIECE_NBYTES if self.is_tls else _PIECE_NBYTES))
+        elif len(body) > _MAX_JOINED_NBYTES:
+            transport.write(head)
+            self.pieces = reply.chunks(_TLS_PIECE_NBYTES if self.is_tls else _PIECE_NBYTES)
         else:
             transport.write(b"".join((head, *buffers)))
         self._continue_sending()

@@ -1,0 +1,59 @@
+"""Compressed responses: the coding that a client accepts, and the reply."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from .._codec.messages import Frame
+from ..compression import STEP_NBYTES, compress, is_supported
+from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
+from .service import Reply
+
+ACCEPT_ENCODING = "accept-encoding"
+_ACCEPT_ENCODING = ACCEPT_ENCODING.encode()
+MIN_NBYTES = 1 << 10  # a smaller response fits in a packet, with its headers
+MAX_QUICK_NBYTES = 32 << 10  # gzip takes up to 50 ns per byte
+_CODINGS = (b"zstd", b"gzip", b"deflate")  # in the order of preference
+_MAX_ITEMS = 20  # of a header; further ones are ignored
+_WEIGHT = re.compile(rb"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)")
+_VARY = (b"vary", _ACCEPT_ENCODING)
+
+
+def choose_coding(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the Content-Encoding that the headers of a request ask for (RFC 9110 12.5.3).
+
+    Return None if the client does not name a supported coding, or prefers ``identity``. ``*`` is
+    ignored, as in Triton.
+    """
+    weights: dict[bytes, float] = {}
+    for name, value in headers:
+        if name == _ACCEPT_ENCODING:
+            for item in value.lower().split(b",", _MAX_ITEMS)[:_MAX_ITEMS]:
+                coding, _, parameters = item.partition(b";")
+                weight = _WEIGHT.fullmatch(parameters.strip() or b"q=1")
+                weights[coding.strip()] = float(weight[1]) if weight else 0
+    best, best_weight = None, 0.0
+    for coding in filter(is_supported, _CODINGS):
+        if weights.get(coding, 0) > best_weight:
+            best, best_weight = coding.decode(), weights[coding]
+    return best if best_weight >= weights.get(b"identity", 0) else None
+
+
+def is_slow_to_compress(frame: Frame, coding: str | None) -> bool:
+    """Return whether ``negotiated_reply`` may take more than about two milliseconds."""
+    return coding is not None and len(frame) > MAX_QUICK_NBYTES
+
+
+def negotiated_reply(frame: Frame, coding: str | None) -> Reply:
+    """Return the reply with a frame, which is compressed unless it is small or coding is None.
+
+    Header length and Content-Type are those of the uncompressed frame (WIRE.md 1).
+    """
+    if coding is None or len(frame) < MIN_NBYTES:
+        return Reply(200, frame, (_VARY,))
+    headers = [(b"content-encoding", coding.encode()), _VARY]
+    if frame.header_length is not None:
+        headers.append((HEADER_LENGTH.lower().encode(), b"%d" % frame.header_length))
+    content_type = JSON_TYPE if frame.header_length is None else BINARY_TYPE
+    return Reply(200, compress(frame.chunks(STEP_NBYTES), coding), tuple(headers), content_type)

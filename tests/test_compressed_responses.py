@@ -1,0 +1,273 @@
+"""Responses that `create_app` compresses for clients that ask for it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support.asgi_requests import FRAME, ask, infer
+from support.requirements import package
+from support.servers import uvicorn_server
+from tensorwire import compression
+from tensorwire.client import AsyncClient, Client
+from tensorwire.compression import Decompressor
+from tensorwire.server import InferProtocol, Model, compressed, create_app
+from tensorwire.server.compressed import MAX_QUICK_NBYTES, MIN_NBYTES, choose_coding
+
+package("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
+
+pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
+
+CODINGS = ("gzip", "deflate", "zstd")
+
+
+def echo(request: tw.InferRequest) -> tw.InferResponse:
+    return tw.InferResponse(request.inputs)
+
+
+async def echo_in_event_loop(request: tw.InferRequest) -> tw.InferResponse:
+    return echo(request)
+
+
+MODELS: dict[str, Any] = {
+    "echo": Model(echo, in_event_loop=True),
+    "thread": echo,
+    "async": echo_in_event_loop,
+}
+APP = create_app(MODELS, compress_responses=True)
+PLAIN = create_app(MODELS)
+
+
+def message(n_elements: int, *, binary: bool = True) -> tw.Frame:
+    """Return a request whose array becomes smaller by compression."""
+    x = np.arange(n_elements, dtype=np.float32) // 7
+    return tw.encode_request(
+        tw.InferRequest([tw.Tensor("x", x)], parameters={"binary_data_output": binary}, id="1")
+    )
+
+
+def call(frame: tw.Frame, accept: str, app: Any = APP, model: str = "echo") -> Any:
+    headers = {**frame.headers, "Accept-Encoding": accept}
+    return infer(app, model, frame, headers=headers)
+
+
+def decompressed(body: bytes, coding: str) -> bytes:
+    decompressor = Decompressor(coding.encode())
+    found = b"".join(decompressor.pieces(body))
+    assert decompressor.is_complete
+    return found
+
+
+# --- which coding ---
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], None),
+        ([b""], None),
+        ([b"identity"], None),
+        ([b"br"], None),
+        ([b"*"], None),
+        ([b"gzip"], "gzip"),
+        ([b"GZip"], "gzip"),
+        ([b"deflate"], "deflate"),
+        ([b"zstd"], "zstd"),
+        ([b"gzip, deflate, br, zstd"], "zstd"),
+        ([b"deflate,gzip"], "gzip"),
+        ([b"deflate", b"gzip"], "gzip"),
+        ([b"gzip;q=0"], None),
+        ([b"gzip;q=0.000, deflate"], "deflate"),
+        ([b"gzip;q=0.5, deflate;q=0.501"], "deflate"),
+        ([b"gzip ; q=0.5 ,\tdeflate;q=1.000"], "deflate"),
+        ([b"gzip;q=0.5, identity"], None),
+        ([b"gzip;q=0.5, identity;q=0.5"], "gzip"),
+        ([b"gzip, identity;q=0"], "gzip"),
+        ([b"gzip;Q=0.1, identity;q=0.2"], None),
+        # malformed weights
+        ([b"gzip;q=2"], None),
+        ([b"gzip;q=nan"], None),
+        ([b"gzip;q=-1"], None),
+        ([b"gzip;q=0.0001"], None),
+        ([b"gzip;level=9"], None),
+        ([b"gzip;q=1;q=0"], None),
+        # long lists
+        ([b"br," * 19 + b"gzip"], "gzip"),
+        ([b"br," * 20 + b"gzip"], None),
+    ],
+)
+def test_chosen_coding(values: list[bytes], expected: str | None) -> None:
+    headers = [(b"accept", b"gzip"), *((b"accept-encoding", value) for value in values)]
+    assert choose_coding(headers) == expected
+
+
+def test_without_zstd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compression, "find_zstd", lambda: None)
+    assert choose_coding([(b"accept-encoding", b"zstd, gzip;q=0.1")]) == "gzip"
+    assert choose_coding([(b"accept-encoding", b"zstd")]) is None
+
+
+# --- replies ---
+
+
+@pytest.mark.parametrize("coding", CODINGS)
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("n_elements", [300, 100_000])
+@pytest.mark.parametrize("binary", [True, False])
+def test_response(coding: str, model: str, n_elements: int, binary: bool) -> None:
+    """The header length and the type are those of the decompressed body."""
+    frame = message(n_elements, binary=binary)
+    found, plain = call(frame, coding, model=model), call(frame, "identity", model=model)
+    assert decompressed(found.body, coding) == plain.body
+    assert len(found.body) < len(plain.body) / 2
+    assert found.headers == plain.headers | {
+        "content-encoding": coding,
+        "content-length": str(len(found.body)),
+    }
+    assert plain.headers["vary"] == "accept-encoding"
+    assert ("inference-header-content-length" in found.headers) == binary
+
+
+def test_is_off_by_default() -> None:
+    found = call(message(300), "gzip", PLAIN)
+    assert found.response()["x"].shape == (300,)
+    assert not {"content-encoding", "vary"} & found.headers.keys()
+
+
+def test_small_responses_are_not_compressed() -> None:
+    nbytes = MIN_NBYTES - len(call(message(0), "identity").body)
+    sizes = set()
+    for n in range(nbytes - 20, nbytes + 20):
+        x = tw.Tensor("x", np.zeros(n, np.uint8))
+        parameters = {"binary_data_output": True}
+        frame = tw.encode_request(tw.InferRequest([x], parameters=parameters, id="1"))
+        found, plain = call(frame, "gzip"), call(frame, "identity")
+        assert ("content-encoding" in found.headers) == (len(plain.body) >= MIN_NBYTES)
+        assert found.headers["vary"] == "accept-encoding"
+        sizes.add(len(plain.body))
+    assert {MIN_NBYTES - 1, MIN_NBYTES} <= sizes
+
+
+def test_other_endpoints_and_errors_are_not_compressed() -> None:
+    many = {f"model {i}": echo for i in range(100)}
+    app = create_app(many, compress_responses=True)
+    for path in ("/v2", "/v2/models/stats"):
+        found = ask(app, path, headers={"Accept-Encoding": "gzip"})
+        assert found.status == 200
+        assert not {"content-encoding", "vary"} & found.headers.keys()
+    long_name = tw.Tensor("x" * 2000, [1], datatype="INT8")
+    frame = tw.encode_request(tw.InferRequest([long_name]))
+    model = Model(echo, [tw.TensorSpec("y", "INT8", [1])])
+    app = create_app({"echo": model}, compress_responses=True)
+    found = call(frame, "gzip", app)
+    assert (found.status, "unexpected input" in found.error) == (400, True)
+    assert "content-encoding" not in found.headers
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_large_responses_are_compressed_in_a_thread(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def compress(*arguments: Any) -> bytes:
+        seen.append(threading.current_thread() is threading.main_thread())
+        return compression.compress(*arguments)
+
+    monkeypatch.setattr(compressed, "compress", compress)
+    for n_elements in (MAX_QUICK_NBYTES // 8, MAX_QUICK_NBYTES // 4):
+        assert call(message(n_elements), "gzip", model=model).status == 200
+    assert seen == [True, False]
+
+
+@pytest.mark.parametrize("n_elements", [1000, 100_000])
+@pytest.mark.parametrize("model", MODELS)
+def test_compression_that_fails(
+    model: str, n_elements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compress(*_: Any) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(compressed, "compress", compress)
+    found = call(message(n_elements), "gzip", model=model)
+    assert (found.status, found.error) == (500, "internal server error")
+
+
+def test_memory_is_that_of_the_compressed_body() -> None:
+    def zeros(_: tw.InferRequest) -> dict[str, Any]:
+        return {"y": np.zeros(64 << 20, np.uint8)}
+
+    app = create_app({"zeros": zeros}, compress_responses=True)
+    tracemalloc.start()
+    try:
+        found = call(FRAME, "gzip", app, "zeros")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(found.body) < 1 << 20
+    assert peak < (64 << 20) + (4 << 20)  # with the array
+
+
+# --- with clients ---
+
+X = np.arange(50_000, dtype=np.int32) // 7
+NOISE = np.random.default_rng(1).integers(0, 256, 1_200_000, np.uint8)
+WORDS = np.array(["a cat"] * 1000, object)
+INPUTS = {"x": X, "noise": NOISE, "words": WORDS}
+
+
+@pytest.fixture(scope="module", params=["InferProtocol", "asgi", "GZipMiddleware"])
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Starlette's middleware compresses the responses that the application does not."""
+    options: dict[str, Any] = {"http": InferProtocol} if request.param == "InferProtocol" else {}
+    app: Any = APP
+    if request.param == "GZipMiddleware":
+        app = package("starlette.middleware.gzip").GZipMiddleware(PLAIN)
+    with uvicorn_server(app, **options) as address:
+        yield address
+
+
+def check(response: tw.InferResponse) -> None:
+    assert np.array_equal(response["x"].as_numpy(), X)
+    assert np.array_equal(response["noise"].as_numpy(), NOISE)
+    assert np.array_equal(response["words"].as_strings(), WORDS)
+
+
+@pytest.mark.parametrize("coding", [None, *CODINGS])
+def test_clients(address: str, coding: Any) -> None:
+    options: Any = {"response_compression_algorithm": coding}
+
+    async def infer_twice() -> list[tw.InferResponse]:
+        async with AsyncClient(address) as client:
+            calls = [client.infer("async", INPUTS, **options) for _ in range(2)]
+            return await asyncio.gather(*calls)
+
+    with Client(address) as client:
+        for model in MODELS:
+            check(client.infer(model, INPUTS, **options))
+        response = client.infer("echo", {"x": X}, binary_outputs=False, **options)
+        assert np.array_equal(response["x"].as_numpy(), X)
+    for response in asyncio.run(infer_twice()):
+        check(response)
+
+
+@pytest.mark.parametrize("coding", [None, "gzip", "deflate"])
+@pytest.mark.parametrize("binary", [True, False])
+def test_tritonclient(address: str, coding: Any, binary: bool) -> None:
+    triton = package("tritonclient.http")
+    with triton.InferenceServerClient(address) as client:
+        tensor = triton.InferInput("x", X.shape, "INT32")
+        tensor.set_data_from_numpy(X)
+        outputs = [triton.InferRequestedOutput("x", binary_data=binary)]
+        result = client.infer(
+            "echo", [tensor], outputs=outputs, response_compression_algorithm=coding
+        )
+        assert np.array_equal(result.as_numpy("x"), X)
