@@ -276,7 +276,7 @@ def test_header_length_and_data_exclude_each_other(length: Any) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (5, "not iterable"),
+        (5, "^data must be a bytes-like object or an iterable of them, not int$"),
         ([DATA, None], r"^data\[1\] must be a bytes-like object, not NoneType$"),
         ([5], r"^data\[0\] must be a bytes-like object, not int$"),
         ("text", r"^data\[0\] must be a bytes-like object, not str$"),

@@ -344,3 +344,9 @@ def test_folder_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
         assert os.environ["PROMETHEUS_MULTIPROC_DIR"] == str(tmp_path)
     assert os.environ["PROMETHEUS_MULTIPROC_DIR"] == str(tmp_path)
     assert tmp_path.is_dir()
+
+
+def test_empty_folder_name_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
+    with serve.metrics_folder():
+        assert Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]).is_dir()

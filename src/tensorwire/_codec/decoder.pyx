@@ -352,7 +352,13 @@ cdef class MessageReader:
         if PyObject_CheckBuffer(data):
             self.parts = (Body(data, "data"),)
         else:
-            self.parts = tuple([Body(part, f"data[{i}]") for i, part in enumerate(data)])
+            try:
+                parts = iter(data)
+            except TypeError:
+                raise TypeError(
+                    f"data must be a bytes-like object or an iterable of them, not "
+                    f"{type(data).__name__}") from None
+            self.parts = tuple([Body(part, f"data[{i}]") for i, part in enumerate(parts)])
         self.body = self.parts[0] if self.parts else Body(b"", "data[0]")
         self.offset = 0
         return 0

@@ -139,7 +139,7 @@ def create() -> Any:
 @contextmanager
 def metrics_folder() -> Iterator[None]:
     """Create the folder in which the processes add up their metrics, unless there is one."""
-    if os.environ.get(FOLDER_VARIABLE):  # prometheus_client ignores an empty value
+    if os.environ.get(FOLDER_VARIABLE):  # an empty value names no folder
         yield
         return
     with TemporaryDirectory(prefix="tensorwire-metrics-") as folder:
