@@ -36,15 +36,13 @@ from .addresses import Server
 from .errors import connection_error, too_long_error
 from .grpc_channels import (
     MAX_SECONDS,
-    AsyncChannel,
-    BlockingChannel,
     Channel,
     GrpcBody,
     GrpcRequest,
     fork_state,
 )
 from .grpc_errors import call_error, has_expired, status_error
-from .grpc_streams import AsyncStream, BlockingStream, Stream
+from .grpc_streams import AsyncStream, Stream
 from .limits import MAX_INT32, Deadline
 from .requests import (
     Algorithm,
@@ -123,8 +121,7 @@ class GrpcTransport:
         elif not isinstance(channel, library.Channel):
             client = "AsyncClient" if backend.is_async else "Client"
             raise TypeError(f"{client} requires a {library.__name__}.Channel")
-        kind = AsyncChannel if backend.is_async else BlockingChannel
-        return kind(backend, self.options, channel)
+        return Channel(backend, self.options, channel)
 
     def _address(self) -> str:
         if self.server.socket_path is not None:
@@ -258,7 +255,7 @@ class GrpcTransport:
                 f"requests must be an iterable of inputs, not {type(requests).__name__}"
             )
         request = self._request("ModelStreamInfer", b"", target)
-        kind = AsyncStream if channel.backend.is_async else BlockingStream
+        kind = AsyncStream if channel.backend.is_async else Stream
         return kind(channel, request, deadline, requests, encode)
 
 

@@ -28,7 +28,7 @@ _STATUS_SECONDS = 1.0
 
 
 class Stream:
-    """A call of ModelStreamInfer."""
+    """A call of ModelStreamInfer whose requests are encoded in a thread of grpcio."""
 
     def __init__(
         self,
@@ -55,11 +55,22 @@ class Stream:
 
     def messages(self, requests: Any) -> Any:
         """Return an iterator of the encoded requests, which passes exceptions to ``fail``."""
-        raise NotImplementedError
+        return self._messages(iter(requests))
+
+    def _messages(self, requests: Iterator[Any]) -> Iterator[bytes]:
+        try:
+            for inputs in requests:
+                yield complete(self.encode(inputs))
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            inputs = None
+            self.fail(error)
 
     async def next_message(self) -> bytes | None:
         """Return the next response, or None. Raises RpcError, and ConnectionError when closed."""
-        raise NotImplementedError
+        message: bytes | None = next(self.call, None)
+        return message
 
     async def status_of(self, error: Any) -> tuple[str, str]:
         """Return the code and the text with which the call has ended."""
@@ -120,27 +131,6 @@ class Stream:
         self.is_closed = True
         if not self.has_ended:
             self.call.cancel()
-
-
-class BlockingStream(Stream):
-    """A stream whose requests are encoded in a thread of grpcio."""
-
-    def messages(self, requests: Iterable[Any]) -> Iterator[bytes]:
-        return self._messages(iter(requests))
-
-    def _messages(self, requests: Iterator[Any]) -> Iterator[bytes]:
-        try:
-            for inputs in requests:
-                yield complete(self.encode(inputs))
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            inputs = None
-            self.fail(error)
-
-    async def next_message(self) -> bytes | None:
-        message: bytes | None = next(self.call, None)
-        return message
 
 
 class AsyncStream(Stream):
