@@ -33,7 +33,7 @@ from ..grpc_messages import (
     Fields,
 )
 from .addresses import Server
-from .errors import connection_error, too_long_error
+from .errors import connection_error, server_error, too_long_error
 from .grpc_channels import (
     MAX_SECONDS,
     Channel,
@@ -41,7 +41,7 @@ from .grpc_channels import (
     GrpcRequest,
     fork_state,
 )
-from .grpc_errors import call_error, has_expired, status_error
+from .grpc_errors import call_error, has_expired
 from .grpc_streams import AsyncStream, Stream
 from .limits import MAX_INT32, Deadline
 from .requests import (
@@ -233,7 +233,7 @@ class GrpcTransport:
             raise connection_error(request, error) from None
         channel.check_length(message)
         if request.fields is READY_RESPONSE and not read_message(message, READY_RESPONSE)["ready"]:
-            raise status_error(request, 503, "not ready")
+            raise server_error(request, 503, "not ready")
         if progress is not None:
             progress.sent(request.nbytes)
             progress.received(len(message), len(message), True)

@@ -16,9 +16,9 @@ import tensorwire as tw
 from .._codec.protobuf_reader import read_message, read_stream_response
 from ..grpc_messages import STREAM_ERROR
 from .calls import complete
-from .errors import connection_error
+from .errors import connection_error, server_error
 from .grpc_channels import Channel, GrpcRequest, unless_closed
-from .grpc_errors import call_error, has_expired, status_error
+from .grpc_errors import call_error, has_expired
 from .limits import Deadline
 
 # What grpc.aio reports if it cannot write a request of a stream, before or after the status of the
@@ -115,7 +115,7 @@ class Stream:
         text, response = read_stream_response(message, self.channel.options.limits)
         if response is not None:
             return response
-        error = status_error(self.request, 500, text or "")
+        error = server_error(self.request, 500, text or "")
         for failed in read_message(message, STREAM_ERROR)["infer_response"]:
             error.id = failed["id"] or None
         raise error
