@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from urllib.parse import quote
 
 try:
@@ -52,9 +52,9 @@ from .requests import (
     Target,
     check_headers,
 )
-from .transport import Options
 
 if TYPE_CHECKING:
+    from .calls import Options
     from .connection import Backend
 
 _MAX_BACKOFF_MS = 1000  # how long grpcio waits at most before it tries to connect again
@@ -64,7 +64,7 @@ _METADATA_VALUE = re.compile(r"[ -~]*")
 
 
 class GrpcTransport:
-    """Builds gRPC requests, and sends them on a channel. See ``Transport``."""
+    """Builds gRPC requests, and sends them on a channel. See ``HttpTransport``."""
 
     binary_outputs: ClassVar[dict[str, Any]] = {}
 
@@ -171,7 +171,7 @@ class GrpcTransport:
         name, version = _checked_model(target)
         return encode_request(request.replace(model_name=name, model_version=version or None))
 
-    def encode_raw(self, array: Any) -> bytes:
+    def encode_raw(self, array: Any) -> NoReturn:
         raise ValueError("infer_raw requires HTTP: gRPC has no raw binary requests")
 
     def check_encoded(self, target: Target, message: tw.Frame | bytes) -> bytes:

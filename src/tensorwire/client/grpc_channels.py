@@ -19,9 +19,9 @@ from ..grpc_messages import NO_FIELDS, SERVICE, Fields
 from .calls import Result
 from .errors import CLOSED
 from .grpc_errors import response_length_error
-from .transport import Options
 
 if TYPE_CHECKING:
+    from .calls import Options
     from .connection import Backend
 
 MAX_SECONDS = 1e9  # grpcio takes a much later deadline for one that has expired

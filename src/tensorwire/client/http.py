@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 import time
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import tensorwire as tw
 
@@ -32,15 +32,18 @@ from .requests import (
     remember,
 )
 from .responses import ResponseBody, ResponseReader
-from .transport import OpenStream, Options
+
+if TYPE_CHECKING:
+    from .calls import Options
 
 _HINT_TIMEOUT = Timeout(connect=1, read=1, total=1)
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
 
 
 class HttpTransport:
-    """Builds HTTP requests, and sends them on the connections of a pool. See ``Transport``."""
+    """Builds HTTP requests, and sends them on the connections of a pool."""
 
+    # The parameters that request binary outputs.
     binary_outputs: ClassVar[dict[str, Any]] = {"binary_data_output": True}
 
     def __init__(self, server: Server, options: Options) -> None:
@@ -107,6 +110,7 @@ class HttpTransport:
         return tw.encode_raw_request(array)
 
     def check_encoded(self, target: Target, message: tw.Frame | bytes) -> tw.Frame:
+        """Return a request that the caller has encoded. Raises TypeError."""
         if isinstance(message, bytes):
             raise TypeError(
                 f"the inputs are bytes, which are sent over gRPC, but the URL is "
@@ -148,7 +152,7 @@ class HttpTransport:
         is_binary = header_length is not None
         return Request("POST", self._url(path), head, buffers, nbytes, target.model, is_binary)
 
-    def open_stream(self, *_: Any) -> OpenStream:
+    def open_stream(self, *_: Any) -> NoReturn:
         raise ValueError(f"stream requires a grpc:// or grpcs:// URL, not {self.server.origin}")
 
     # --- the exchange ---
@@ -156,6 +160,7 @@ class HttpTransport:
     async def attempt(
         self, pool: Pool, request: Request, deadline: Deadline, progress: ProgressReporter | None
     ) -> ResponseBody:
+        """Send a request, and return the body of the response."""
         try:
             return await self._attempt(pool, request, deadline, progress)
         except InferenceServerError as error:

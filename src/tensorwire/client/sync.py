@@ -15,10 +15,10 @@ import tensorwire as tw
 from .calls import BaseClient, Calls, Inputs, complete
 from .limits import Deadline, Timeout
 from .requests import Headers, Target
-from .transport import OpenStream
 
 if TYPE_CHECKING:
     from .connection import Connection
+    from .grpc_streams import Stream
     from .pool import Lease
 
 _MAX_SECONDS = 2_000_000  # poll accepts at most 2^31 milliseconds
@@ -367,7 +367,7 @@ class ResponseStream(Closing):
     ...         first = next(responses)
     """
 
-    def __init__(self, call: OpenStream) -> None:
+    def __init__(self, call: Stream) -> None:
         self._call = call
 
     def __iter__(self) -> ResponseStream:
