@@ -78,7 +78,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "RESOURCE_EXHAUSTED when there are more than N gRPC calls",
     )
     parser.add_argument(
-        "--metrics", action="store_true", help="serve metrics for Prometheus at /metrics"
+        "--metrics",
+        action="store_true",
+        default=None,
+        help="serve metrics for Prometheus at /metrics",
     )
     parser.add_argument("--access-log", action="store_true", help="log every HTTP request")
     parser.add_argument(
@@ -113,17 +116,12 @@ def run(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
-    options = serve.Options(
-        chosen.models,
-        chosen.echo,
-        chosen.max_body,
-        chosen.receive_timeout,
-        chosen.max_concurrency,
-        chosen.metrics,
-    )
+    names = ("max_body", "receive_timeout", "max_concurrency", "metrics")
+    app = {name: getattr(chosen, name) for name in names}
+    app = {name: value for name, value in app.items() if value is not None}
     try:
         return serve.run(
-            options,
+            serve.Options(chosen.models, chosen.echo, app),
             http=chosen.http,
             grpc_port=chosen.grpc_port,
             host=chosen.host,
