@@ -236,23 +236,17 @@ async def _respond_to_request(service: Service, scope: Scope, receive: Receive, 
     target = service.route(scope["method"], path)
     exchange = Exchange(service, target, scope["headers"], partial(_wait_for_disconnect, receive))
     try:
-        async with asyncio.timeout(service.receive_timeout):
-            more = True
-            while more and not exchange.is_rejected:
-                chunk, more = await _receive(receive)
-                exchange.write(chunk)
-    except TimeoutError:
-        exchange.reject_late()
+        try:
+            async with asyncio.timeout(service.receive_timeout):
+                more = True
+                while more and not exchange.is_rejected:
+                    chunk, more = await _receive(receive)
+                    exchange.write(chunk)
+        except TimeoutError:
+            exchange.reject_late()
+        reply = await exchange.reply()
     except ClientDisconnectedError:
         return
-    try:
-        reply = exchange.finish()
-        if not isinstance(reply, Reply):
-            reply = await reply
-    except ClientDisconnectedError:
-        return
-    if exchange.is_rejected:
-        reply = reply.closing()
     await _send_reply(send, reply, service.zero_copy)
 
 

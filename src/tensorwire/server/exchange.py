@@ -113,6 +113,16 @@ class Exchange:
             ReceiveTimeoutError(f"the body did not arrive within {format_seconds(seconds)}")
         )
 
+    async def reply(self) -> Reply:
+        """Return the reply, with ``Connection: close`` if the request is rejected.
+
+        Raises ClientDisconnectedError if the client disconnected before the model ran.
+        """
+        reply = self.finish()
+        if not isinstance(reply, Reply):
+            reply = await reply
+        return reply.closing() if self.is_rejected else reply
+
     def finish(self) -> Reply | Awaitable[Reply]:
         """Return the reply, or an awaitable of it if the model has not returned yet.
 
