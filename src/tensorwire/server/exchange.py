@@ -43,17 +43,6 @@ class Exchange:
         another request.
     """
 
-    __slots__ = (
-        "_framing",
-        "_model",
-        "_n_discarded",
-        "_reply",
-        "_service",
-        "body",
-        "is_rejected",
-        "thread_call",
-    )
-
     def __init__(
         self,
         service: Service,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import tensorwire as tw
@@ -17,16 +18,14 @@ Selection = Literal["spec", "triton"]
 HttpMessage = tuple[tw.BodyBuffer, Framing]
 
 
+@dataclass
 class HttpFormat:
     """See ``Format``. The parameters are those of ``create_app``."""
 
-    def __init__(
-        self, max_body: int, limits: tw.Limits, selection: Selection, nonfinite: Nonfinite
-    ) -> None:
-        self.max_body = max_body
-        self.limits = limits
-        self.selection: Selection = selection
-        self.nonfinite: Nonfinite = nonfinite
+    max_body: int
+    limits: tw.Limits
+    selection: Selection
+    nonfinite: Nonfinite
 
     @staticmethod
     def is_slow_to_decode(message: HttpMessage) -> bool:

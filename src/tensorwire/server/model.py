@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -189,41 +190,24 @@ class Pending(NamedTuple):
     result: Any
 
 
+@dataclass(eq=False)
 class ServedModel(Generic[Received, Encoded]):
     """A model with its name, as one transport serves it.
 
     ``infer`` turns a received request into the encoded response. It raises TensorwireError with the
     HTTP status of an error response.
-
-    Parameters
-    ----------
-    name : str
-    version : str or None
-        The version that the requests ask for.
-    model : Model
-    statistics : Statistics
-        The statistics of the model, which its versions and transports share.
-    format : Format
-        The messages of the transport.
-    workers : Workers
-        The threads and the limit of the application, which all models and transports share.
     """
 
-    def __init__(
-        self,
-        name: str,
-        version: str | None,
-        model: Model,
-        statistics: Statistics,
-        format: Format[Received, Encoded],
-        workers: Workers,
-    ) -> None:
-        self.name = name
-        self.version = version
-        self.model = model
-        self.statistics = statistics
-        self.format = format
-        self.workers = workers
+    name: str
+    version: str | None
+    """The version that the requests ask for."""
+    model: Model
+    statistics: Statistics
+    """The statistics of the model, which its versions and transports share."""
+    format: Format[Received, Encoded]
+    """The messages of the transport."""
+    workers: Workers
+    """The threads and the limit of the application, which all models and transports share."""
 
     def infer(self, message: Received, call: ThreadCall) -> Encoded | Awaitable[Encoded]:
         """Decode a request, run the model, and encode the response.

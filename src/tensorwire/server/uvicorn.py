@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Context
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import unquote
@@ -120,39 +121,18 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """A request on a connection, from its head to its reply."""
 
-    __slots__ = (
-        "exchange",
-        "expects_continue",
-        "headers",
-        "http_version",
-        "is_received",
-        "keep_alive",
-        "method",
-        "sent_continue",
-        "url",
-    )
-
-    def __init__(
-        self,
-        exchange: Exchange,
-        method: bytes = b"",  # empty if the head of the request is invalid
-        url: bytes = b"",
-        headers: Headers = (),
-        http_version: str = "1.1",
-        keep_alive: bool = False,
-    ) -> None:
-        self.exchange = exchange
-        self.method = method
-        self.url = url
-        self.headers = headers
-        self.http_version = http_version
-        self.keep_alive = keep_alive
-        self.expects_continue = http_version != "1.0" and expects_continue(headers)
-        self.sent_continue = False
-        self.is_received = False  # the whole request has arrived
+    exchange: Exchange
+    method: bytes = b""  # empty if the head of the request is invalid
+    url: bytes = b""
+    headers: Headers = ()
+    http_version: str = "1.1"
+    keep_alive: bool = False
+    sent_continue: bool = False
+    is_received: bool = False  # the whole request has arrived
 
 
 class InferProtocol(asyncio.BufferedProtocol):
@@ -470,9 +450,10 @@ class InferProtocol(asyncio.BufferedProtocol):
                 n_replies += 1
                 request = self.requests[0]
                 if not (request.is_received or request.exchange.is_rejected):
-                    if request.expects_continue and not request.sent_continue:
+                    if not request.sent_continue:
                         request.sent_continue = True
-                        self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                        if request.http_version != "1.0" and expects_continue(request.headers):
+                            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                     break
                 self.is_busy = True
                 reply = request.exchange.finish()

@@ -103,14 +103,6 @@ class ThreadCall:
         The client does not wait for the response.
     """
 
-    __slots__ = (
-        "_future",
-        "_is_disconnected",
-        "_wait_for_disconnect",
-        "_workers",
-        "is_cancelled",
-    )
-
     def __init__(self, wait_for_disconnect: Callable[[], Awaitable[object]] | None = None) -> None:
         self._wait_for_disconnect = wait_for_disconnect
         self._future: Future[Any] | None = None
