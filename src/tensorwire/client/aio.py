@@ -113,7 +113,7 @@ class TaskWaiter:
 
 
 class LoopBackend:
-    """Suspends the task of a call."""
+    """Suspends the task of a call. See ``BlockingBackend``."""
 
     is_async = True
 

@@ -13,7 +13,7 @@ from .._codec.datatypes import UNLIMITED
 from ..arguments import Nonfinite
 from ..http import EXTENSION
 from .addresses import Server, find_proxy
-from .connection import Backend, Connection, Connector, may_resend
+from .connection import Connection, Connector, may_resend
 from .errors import InferenceServerError, connection_error, response_error
 from .limits import Deadline, Timeout
 from .pool import Pool
@@ -35,6 +35,7 @@ from .responses import ResponseBody, ResponseReader
 
 if TYPE_CHECKING:
     from .calls import Options
+    from .connection import Backend
 
 _HINT_TIMEOUT = Timeout(connect=1, read=1, total=1)
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
