@@ -30,7 +30,7 @@ from ..digests import Sources, source_of_imported
 from ..errors import TensorwireError, format_seconds
 from .body import ClientDisconnectedError
 from .exchange import Exchange, failure_reply
-from .framing import expects_continue, frame_head
+from .framing import expects_continue
 from .service import HttpModel, Reply, Service, error_reply
 
 try:
@@ -201,8 +201,6 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.deadline: float | None = None
         self.timer: asyncio.Handle | None = None
         self.timer_at = 0.0
-        self.default_headers: Any = None
-        self.default_lines = b""
 
     def _new_parser(self) -> Any:
         parser = httptools.HttpRequestParser(self)
@@ -501,18 +499,16 @@ class InferProtocol(asyncio.BufferedProtocol):
             request.keep_alive = False
         if self.has_access_log and request.method:
             self._log(request, reply.status)
-        if isinstance(body, Frame):
-            lines, buffers = frame_head(body), body.buffers
-        else:
-            lines = b"".join([b"%b: %b\r\n" % header for header in reply.headers()])
-            buffers = () if request.method == b"HEAD" else (body,)
-        end = b"\r\n" if request.keep_alive else b"connection: close\r\n\r\n"
-        head = b"".join((_STATUS_LINES[reply.status], self._default_lines(), lines, end))
+        if not request.keep_alive:
+            reply = reply.closing()
+        headers = (*self.server_state.default_headers, *reply.headers())
+        lines = [b"%b: %b\r\n" % header for header in headers]
+        head = b"".join((_STATUS_LINES[reply.status], *lines, b"\r\n"))
         if isinstance(body, Frame) and len(body) > _MAX_JOINED_NBYTES:
             transport.write(head)
             self.pieces = iter(body.chunks(_TLS_PIECE_NBYTES if self.is_tls else _PIECE_NBYTES))
         else:
-            transport.write(b"".join((head, *buffers)))
+            transport.write(head if request.method == b"HEAD" else head + bytes(body))
         self._continue_sending()
 
     def _continue_sending(self) -> None:
@@ -553,13 +549,6 @@ class InferProtocol(asyncio.BufferedProtocol):
     def _close(self) -> None:
         self.transport.close()
         self._set_deadline()
-
-    def _default_lines(self) -> bytes:
-        headers = self.server_state.default_headers  # a new list every second, for the date
-        if headers is not self.default_headers:
-            self.default_headers = headers
-            self.default_lines = b"".join([b"%b: %b\r\n" % header for header in headers])
-        return self.default_lines
 
     def _log(self, request: Request, status: int) -> None:
         scope: Any = {"type": "http", "client": self.client, "headers": request.headers}
