@@ -73,22 +73,15 @@ def decompress(body: BodyBuffer, framing: Framing, max_body: int | None) -> Body
     result = BodyBuffer(None, framing.header_length, max_nbytes=max_body)
     decompressor = Decompressor(framing.encoding)
     compressed = memoryview(body)
-    start = 0
     try:
-        while start < len(compressed) and not decompressor.is_complete:
+        for start in range(0, len(compressed), STEP_NBYTES):
             for piece in decompressor.pieces(compressed[start : start + STEP_NBYTES]):
                 result.write(piece)
-            start += STEP_NBYTES
     except CompressionError as error:
         raise HeaderError(
             "the compressed body is invalid after "
             f"{format_count('decompressed byte', len(result))}: {error}"
         ) from None
-    if start < len(compressed) or decompressor.is_followed:
-        raise HeaderError(
-            "the compressed body is followed by other data: it ends after "
-            f"{format_count('decompressed byte', len(result))}"
-        )
     if not decompressor.is_complete:
         raise HeaderError(
             f"the compressed body is truncated after {format_count('byte', len(body))} "
