@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 
 try:
     import prometheus_client
@@ -26,18 +25,9 @@ DURATION = prometheus_client.Histogram(
 )
 
 
-def observer(name: str) -> Callable[[int, BaseException | None], None]:
-    """Return the function that observes the durations of the requests to a model."""
-    by_status: dict[int, prometheus_client.Histogram] = {}
-
-    def observe(duration_ns: int, error: BaseException | None) -> None:
-        status = status_of(error)
-        histogram = by_status.get(status)
-        if histogram is None:
-            histogram = by_status[status] = DURATION.labels(name, str(status))
-        histogram.observe(duration_ns / 1e9)
-
-    return observe
+def observe(name: str, duration_ns: int, error: BaseException | None) -> None:
+    """Observe the duration of a request to a model."""
+    DURATION.labels(name, str(status_of(error))).observe(duration_ns / 1e9)
 
 
 def status_of(error: BaseException | None) -> int:

@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -187,9 +188,9 @@ class Service:
     def _observer(self, name: str) -> Callable[[int, BaseException | None], None] | None:
         if not self.has_metrics:
             return None
-        from .metrics import observer  # noqa: PLC0415 - prometheus_client is optional
+        from .metrics import observe  # noqa: PLC0415 - prometheus_client is optional
 
-        return observer(name)
+        return partial(observe, name)
 
     def route(self, method: str, path: str) -> HttpModel | Reply:
         """Return the model of an inference request, or the reply to any other request."""
