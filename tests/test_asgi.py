@@ -359,7 +359,7 @@ def test_unexpected_error_of_the_codec_is_not_sent(
     def fail_to_decode(*_: Any, **__: Any) -> Any:
         raise RuntimeError("an internal secret")
 
-    monkeypatch.setattr(tw, "decode_request", fail_to_decode)
+    monkeypatch.setattr("tensorwire.server.body.decode_request", fail_to_decode)
     for headers in (FRAME.headers, {"Content-Encoding": "gzip"}):  # in the event loop, in a thread
         caplog.clear()
         body = gzip.compress(BODY) if "Content-Encoding" in headers else BODY

@@ -24,8 +24,7 @@ from tensorwire.client import requests as client_requests
 from tensorwire.compression import STEP_NBYTES, Decompressor
 from tensorwire.http import HEADER_LENGTH
 from tensorwire.server import UnsupportedEncodingError, read_request
-from tensorwire.server.body import decompress, open_body
-from tensorwire.server.framing import Framing
+from tensorwire.server.body import RequestBody, decompress
 
 zstd = package("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
@@ -51,10 +50,9 @@ def window_log(value: int) -> bytes:
 
 
 def unpack(body: bytes, encoding: str = "zstd", max_body: int = 128 * MiB) -> Any:
-    framing = Framing([(b"content-encoding", encoding.encode())])
-    received = open_body(framing, None)
-    received.write(body)
-    return decompress(received, framing, max_body)
+    received = RequestBody([(b"content-encoding", encoding.encode())], None)
+    received.buffer.write(body)
+    return decompress(received.buffer, received.framing, max_body)
 
 
 @pytest.mark.parametrize("encoding", PACKED)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame
 from ..errors import TensorwireError, format_seconds
-from .body import ClientDisconnectedError, ReceiveTimeoutError, check_complete, open_body
-from .framing import AmbiguousLengthError, Framing, expects_continue
+from .body import ClientDisconnectedError, ReceiveTimeoutError, RequestBody
+from .framing import AmbiguousLengthError, expects_continue
 from .service import HttpModel, Reply, Service, describe_failure, error_reply
 from .workers import ThreadCall
 
@@ -36,8 +35,8 @@ class Exchange:
 
     Attributes
     ----------
-    body : BodyBuffer or None
-        The memory of the body; None if the body is discarded, because the reply is already known.
+    body : RequestBody or None
+        What the body is received into; None if it is discarded, because the reply is known.
     is_rejected : bool
         The reply must be sent now, without the rest of the body. The connection cannot be used for
         another request.
@@ -53,7 +52,7 @@ class Exchange:
         self._service = service
         self._n_discarded = 0
         self._reply: Reply | None = None
-        self.body: BodyBuffer | None = None
+        self.body: RequestBody | None = None
         self.thread_call = ThreadCall(wait_for_disconnect)
         self.is_rejected = False
         if isinstance(target, Reply):
@@ -62,8 +61,7 @@ class Exchange:
             return
         self._model = target
         try:
-            self._framing = Framing(headers)
-            self.body = open_body(self._framing, service.max_body)
+            self.body = RequestBody(headers, service.max_body)
         except TensorwireError as error:
             self.fail(error)
             self.is_rejected = (
@@ -76,7 +74,7 @@ class Exchange:
         """Append a chunk to the body, or discard it."""
         if self.body is not None:
             try:
-                self.body.write(chunk)
+                self.body.buffer.write(chunk)
             except TensorwireError as error:
                 self.fail(error)
         else:
@@ -123,8 +121,7 @@ class Exchange:
             assert self._reply is not None
             return self._reply
         try:
-            check_complete(body)
-            result = self._model.infer((body, self._framing), self.thread_call)
+            result = self._model.infer(body, self.thread_call)
         except Exception as error:
             return failure_reply(error)
         return Reply(200, result) if isinstance(result, Frame) else _await_reply(result)

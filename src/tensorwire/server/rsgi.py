@@ -51,8 +51,8 @@ async def respond(service: Service, scope: Any, protocol: Any) -> None:
 
 
 async def _receive_body(exchange: Exchange, protocol: Any) -> None:
-    body = exchange.body
-    if body is not None and body.content_length and body.content_length <= _MAX_JOINED_NBYTES:
+    length = None if exchange.body is None else exchange.body.framing.content_length
+    if length and length <= _MAX_JOINED_NBYTES:
         exchange.write(await protocol())
     elif not exchange.is_rejected:
         # If a chunked body is malformed, granian ends the iteration without an error. The decoder

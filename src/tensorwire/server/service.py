@@ -17,8 +17,9 @@ from .._codec.messages import Frame
 from ..arguments import Nonfinite, check_integer, check_seconds, check_type
 from ..errors import TensorwireError, format_subject, format_text, format_value
 from ..http import EXTENSION, JSON_TYPE
+from .body import RequestBody
 from .framing import frame_headers
-from .http import HttpFormat, HttpMessage, Selection
+from .http import HttpFormat, Selection
 from .model import Function, Model, ServedModel
 from .statistics import Statistics
 from .workers import Workers
@@ -48,7 +49,7 @@ UNLIMITED_BATCH_SIZE = 2**31 - 1  # the largest that Triton's ModelConfig can ha
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 CLOSE = (b"connection", b"close")  # the server closes the connection after the reply
-HttpModel = ServedModel[HttpMessage, Frame]
+HttpModel = ServedModel[RequestBody, Frame]
 Route = tuple[str, HttpModel | None]
 
 
@@ -144,7 +145,7 @@ class Service:
         self.routes: dict[str, Route] = {}
         self.models: dict[str, Model] = {}
         self.statistics: dict[str, Statistics] = {}
-        http = HttpFormat(self.max_body, limits, selection, nonfinite)
+        http = HttpFormat(limits, selection, nonfinite)
         for name, model in models.items():
             self._add(name, model, http)
         for path, endpoint in SERVER_ENDPOINTS.items():

@@ -304,12 +304,9 @@ class InferProtocol(asyncio.BufferedProtocol):
             return
         if self.receiving is not None:
             body = self.receiving.exchange.body
-            if (
-                body is not None
-                and body.content_length is not None
-                and body.content_length - len(body) >= _DIRECT_FROM_NBYTES
-            ):
-                self.direct = body
+            length = None if body is None else body.framing.content_length
+            if body and length and length - len(body.buffer) >= _DIRECT_FROM_NBYTES:
+                self.direct = body.buffer
 
     def _feed(self, data: memoryview) -> None:
         while True:
