@@ -494,6 +494,12 @@ def test_model_that_raises_an_exception_of_the_interpreter(
     assert (answer.status, answer.error) == (500, "model 'm' failed")
 
 
+def test_keyboard_interrupt_in_a_thread_is_an_error_of_the_model() -> None:
+    """Signal handlers run in the main thread alone."""
+    answer = infer(create_app({"m": lambda _: leave(KeyboardInterrupt)}), "m")
+    assert (answer.status, answer.error) == (500, "model 'm' failed")
+
+
 def test_raw_requests() -> None:
     frame = tw.encode_raw_request(np.array([1, 2], np.float32))
     response = infer(APP, "declared", frame).response()
