@@ -21,7 +21,7 @@ from support.servers import Scripted, http
 from tensorwire import compression
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.client import requests as client_requests
-from tensorwire.compression import STEP_NBYTES, Decompressor
+from tensorwire.compression import STEP_NBYTES, CompressionError, Decompressor
 from tensorwire.http import HEADER_LENGTH
 from tensorwire.server import UnsupportedEncodingError, read_request
 from tensorwire.server.body import RequestBody, decompress
@@ -112,6 +112,14 @@ def test_data_after_a_body_that_ends_with_a_step() -> None:
     assert len(unpack(body, "deflate")) < STEP_NBYTES
     with pytest.raises(tw.HeaderError, match="followed by other data"):
         unpack(body + b"x", "deflate")
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+def test_chunk_after_the_end(encoding: str) -> None:
+    decompressor = Decompressor(encoding.encode())
+    assert b"".join(decompressor.pieces(PACKED[encoding])) == BODY
+    with pytest.raises(CompressionError, match=r"^it is followed by other data$"):
+        list(decompressor.pieces(b"x"))
 
 
 @pytest.mark.parametrize("encoding", PACKED)
