@@ -177,7 +177,7 @@ SHORT = gzip.compress(BODY)[:-1]
     ("body", "encoding", "message", "status"),
     [
         (SHORT, "gzip", f"after {len(SHORT)} bytes ({len(BODY)} bytes decompressed)", 400),
-        (gzip.compress(BODY) + b"x", "gzip", f"other data: it ends after {len(BODY)} ", 400),
+        (gzip.compress(BODY) + b"x", "gzip", f"after {len(BODY)} decompressed bytes: it is", 400),
         (gzip.compress(BODY) + bytes(50_000), "gzip", "is followed by other data", 400),
         (gzip.compress(BODY) * 2, "gzip", "is followed by other data", 400),
         (b"what?", "gzip", "compressed body is invalid after 0 decomp", 400),
@@ -359,7 +359,7 @@ def test_unexpected_error_of_the_codec_is_not_sent(
     def fail_to_decode(*_: Any, **__: Any) -> Any:
         raise RuntimeError("an internal secret")
 
-    monkeypatch.setattr(tw, "decode_request", fail_to_decode)
+    monkeypatch.setattr("tensorwire.server.body.decode_request", fail_to_decode)
     for headers in (FRAME.headers, {"Content-Encoding": "gzip"}):  # in the event loop, in a thread
         caplog.clear()
         body = gzip.compress(BODY) if "Content-Encoding" in headers else BODY
@@ -491,6 +491,12 @@ def test_model_that_raises_an_exception_of_the_interpreter(
     make: Any, error: type[BaseException]
 ) -> None:
     answer = infer(create_app({"m": make(error)}), "m")
+    assert (answer.status, answer.error) == (500, "model 'm' failed")
+
+
+def test_keyboard_interrupt_in_a_thread_is_an_error_of_the_model() -> None:
+    """Signal handlers run in the main thread alone."""
+    answer = infer(create_app({"m": lambda _: leave(KeyboardInterrupt)}), "m")
     assert (answer.status, answer.error) == (500, "model 'm' failed")
 
 

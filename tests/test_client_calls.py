@@ -197,7 +197,7 @@ def test_threads_that_send_a_frame_do_not_share_its_views() -> None:
             raise AssertionError
 
     frame: Any = SharedFrame()
-    infer_request = Client("localhost")._transport.infer_request
+    infer_request: Any = Client("localhost")._transport.infer_request
     assert infer_request(requests.Target("m", None, None), frame).buffers == (b"a", b"bc")
 
 

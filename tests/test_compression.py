@@ -21,11 +21,10 @@ from support.servers import Scripted, http
 from tensorwire import compression
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.client import requests as client_requests
-from tensorwire.compression import STEP_NBYTES, Decompressor
+from tensorwire.compression import STEP_NBYTES, CompressionError, Decompressor
 from tensorwire.http import HEADER_LENGTH
 from tensorwire.server import UnsupportedEncodingError, read_request
-from tensorwire.server.body import decompress, open_body
-from tensorwire.server.framing import Framing
+from tensorwire.server.body import RequestBody, decompress
 
 zstd = package("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
@@ -51,10 +50,9 @@ def window_log(value: int) -> bytes:
 
 
 def unpack(body: bytes, encoding: str = "zstd", max_body: int = 128 * MiB) -> Any:
-    framing = Framing([(b"content-encoding", encoding.encode())])
-    received = open_body(framing, None)
-    received.write(body)
-    return decompress(received, framing, max_body)
+    received = RequestBody([(b"content-encoding", encoding.encode())], None)
+    received.buffer.write(body)
+    return decompress(received.buffer, received.framing, max_body)
 
 
 @pytest.mark.parametrize("encoding", PACKED)
@@ -85,7 +83,6 @@ def test_pieces_are_limited(encoding: str, n_chunk: int) -> None:
             found += piece
     assert BODY.startswith(found)
     assert decompressor.is_complete == (len(sent) == len(PACKED[encoding]))
-    assert not decompressor.is_followed
 
 
 @pytest.mark.parametrize("encoding", PACKED)
@@ -103,7 +100,8 @@ def test_every_truncated_body_is_rejected(encoding: str) -> None:
 def test_data_after_the_body_is_rejected(encoding: str, size: str) -> None:
     """Only one frame: a body of many empty frames would take much time."""
     tail = {"one byte": b"x", "64 MiB": bytes(64 * MiB), "a second body": PACKED[encoding]}[size]
-    with pytest.raises(tw.HeaderError, match=rf"other data: it ends after {len(BODY)} decomp"):
+    problem = rf"invalid after {len(BODY)} decompressed bytes: it is followed by other data"
+    with pytest.raises(tw.HeaderError, match=problem):
         unpack(PACKED[encoding] + tail, encoding)
 
 
@@ -114,6 +112,14 @@ def test_data_after_a_body_that_ends_with_a_step() -> None:
     assert len(unpack(body, "deflate")) < STEP_NBYTES
     with pytest.raises(tw.HeaderError, match="followed by other data"):
         unpack(body + b"x", "deflate")
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+def test_chunk_after_the_end(encoding: str) -> None:
+    decompressor = Decompressor(encoding.encode())
+    assert b"".join(decompressor.pieces(PACKED[encoding])) == BODY
+    with pytest.raises(CompressionError, match=r"^it is followed by other data$"):
+        list(decompressor.pieces(b"x"))
 
 
 @pytest.mark.parametrize("encoding", PACKED)
@@ -135,9 +141,9 @@ def test_body_that_expands_is_rejected_early(encoding: str) -> None:
 
 def test_skippable_frames() -> None:
     """A skippable frame is a frame without data, so that the frame after it is other data."""
-    with pytest.raises(tw.HeaderError, match="followed by other data: it ends after 0 decomp"):
+    with pytest.raises(tw.HeaderError, match="invalid after 0 decompressed bytes: it is followed"):
         unpack(SKIPPABLE + PACKED["zstd"])
-    with pytest.raises(tw.HeaderError, match=f"other data: it ends after {len(BODY)} decomp"):
+    with pytest.raises(tw.HeaderError, match=f"invalid after {len(BODY)} decompressed"):
         unpack(PACKED["zstd"] + SKIPPABLE)
 
 

@@ -25,10 +25,11 @@ from tensorwire.server import (
     create_app,
     read_request,
 )
-from tensorwire.server.framing import Framing
+from tensorwire.server.body import RequestBody
 from tensorwire.server.model import MAX_BODY_NBYTES, MAX_JSON_NBYTES
 from tensorwire.server.workers import N_THREADS, ThreadCall, Workers
 
+DECODE = "tensorwire.server.body.decode_request"
 BINARY = {"binary_data_output": True}
 LARGE = np.arange(MAX_JSON_NBYTES, dtype=np.int32)
 SMALL = LARGE[:100]
@@ -108,7 +109,7 @@ def test_where_a_request_is_decoded(
     expected: bool,
 ) -> None:
     threads: list[bool] = []
-    monkeypatch.setattr(tw, "decode_request", recorder(tw.decode_request, threads))
+    monkeypatch.setattr(DECODE, recorder(tw.decode_request, threads))
     assert post(model, frame, is_compressed=is_compressed).outputs[0].name == "y"
     assert threads == [expected]
 
@@ -230,8 +231,7 @@ def test_where_read_request_decodes(
     monkeypatch: pytest.MonkeyPatch, is_compressed: bool, expected: bool
 ) -> None:
     threads: list[bool] = []
-    name = "tensorwire.server.asgi.decode_request"
-    monkeypatch.setattr(name, recorder(tw.decode_request, threads))
+    monkeypatch.setattr(DECODE, recorder(tw.decode_request, threads))
     frame = message(SMALL)
     body = gzip.compress(bytes(frame)) if is_compressed else bytes(frame)
     headers = [(b"inference-header-content-length", b"%d" % (frame.header_length or 0))]
@@ -355,7 +355,7 @@ def test_request_of_a_dropped_call_is_released(monkeypatch: pytest.MonkeyPatch) 
         present, gone = asyncio.Event(), asyncio.Event()
         first = [asyncio.create_task(calls.request(present)) for _ in range(N_THREADS)]
         await asyncio.sleep(0.1)
-        monkeypatch.setattr(tw, "decode_request", record)
+        monkeypatch.setattr(DECODE, record)
         dropped = asyncio.create_task(calls.request(gone))
         await asyncio.sleep(0.1)
         assert [ref() is None for ref in found] == [False]
@@ -482,11 +482,11 @@ def test_coroutine_of_a_request_can_be_closed() -> None:
 
     app = create_app({"m": wait})
     frame = message(SMALL)
-    body = tw.BodyBuffer()
-    body.write(bytes(frame))
     headers = [(b"inference-header-content-length", b"%d" % (frame.header_length or 0))]
+    body = RequestBody(headers, None)
+    body.buffer.write(bytes(frame))
     model = app.infer_targets[b"/v2/models/m/infer"]
-    coroutine: Any = model.infer((body, Framing(headers)), ThreadCall())
+    coroutine: Any = model.infer(body, ThreadCall())
     coroutine.send(None)
     coroutine.close()
 

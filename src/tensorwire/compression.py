@@ -66,18 +66,15 @@ class Decompressor:
         """Whether the end of the compressed data has arrived."""
         return bool(self._state.eof)
 
-    @property
-    def is_followed(self) -> bool:
-        """Whether other data follows the compressed data in the last chunk."""
-        return bool(self._state.unused_data)
-
     def pieces(self, chunk: bytes | memoryview) -> Iterator[bytes]:
-        """Decompress a chunk, in pieces of up to 1 MiB. Call it only if it is not complete.
+        """Decompress a chunk, in pieces of up to 1 MiB.
 
         zlib copies the unconsumed rest of a chunk at every step. Pass chunks of limited size.
-        Raises CompressionError.
+        Raises CompressionError, also for other data after the end of the compressed data.
         """
         state = self._state
+        if state.eof:
+            raise CompressionError("it is followed by other data")
         try:
             yield state.decompress(chunk, STEP_NBYTES)
             if self._is_zstd:
@@ -89,6 +86,8 @@ class Decompressor:
                     yield state.decompress(rest, STEP_NBYTES)
         except self._error as error:
             raise CompressionError(str(error)) from None
+        if state.unused_data:
+            raise CompressionError("it is followed by other data")
 
 
 def compress(chunks: Iterable[bytes | memoryview], encoding: str) -> bytes:

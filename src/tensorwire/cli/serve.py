@@ -80,10 +80,14 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser.add_argument(
         "--compress-responses",
         action="store_true",
+        default=None,
         help="compress responses for clients that ask for it with Accept-Encoding",
     )
     parser.add_argument(
-        "--metrics", action="store_true", help="serve metrics for Prometheus at /metrics"
+        "--metrics",
+        action="store_true",
+        default=None,
+        help="serve metrics for Prometheus at /metrics",
     )
     parser.add_argument("--access-log", action="store_true", help="log every HTTP request")
     parser.add_argument(
@@ -118,18 +122,12 @@ def run(chosen: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
 
-    options = serve.Options(
-        chosen.models,
-        chosen.echo,
-        chosen.max_body,
-        chosen.receive_timeout,
-        chosen.max_concurrency,
-        chosen.compress_responses,
-        chosen.metrics,
-    )
+    names = ("max_body", "receive_timeout", "max_concurrency", "compress_responses", "metrics")
+    app = {name: getattr(chosen, name) for name in names}
+    app = {name: value for name, value in app.items() if value is not None}
     try:
         return serve.run(
-            options,
+            serve.Options(chosen.models, chosen.echo, app),
             http=chosen.http,
             grpc_port=chosen.grpc_port,
             host=chosen.host,

@@ -16,10 +16,10 @@ from .errors import CLOSED
 from .limits import Deadline, Timeout
 from .requests import Headers, Target
 from .sync import Client
-from .transport import OpenStream
 
 if TYPE_CHECKING:
     from .connection import Connection
+    from .grpc_streams import Stream
     from .pool import Lease
 
 Result = TypeVar("Result")
@@ -113,7 +113,7 @@ class TaskWaiter:
 
 
 class LoopBackend:
-    """Suspends the task of a call."""
+    """Suspends the task of a call. See ``BlockingBackend``."""
 
     is_async = True
 
@@ -230,7 +230,7 @@ class AsyncResponseStream(AsyncClosing):
     ...             print(response.id, response["text"].as_strings())
     """
 
-    def __init__(self, call: OpenStream) -> None:
+    def __init__(self, call: Stream) -> None:
         self._call = call
 
     def __aiter__(self) -> AsyncResponseStream:

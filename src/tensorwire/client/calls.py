@@ -1,6 +1,7 @@
 """The calls of both clients, as coroutines. The ``Backend`` of a client waits for them.
 
-The scheme of the URL chooses the ``Transport``, which is imported when it is first used.
+The scheme of the URL chooses the transport, which is imported when it is first used. Those of
+HTTP and gRPC have the same methods, but each has its own kinds of pools, messages and requests.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import ssl
 from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import tensorwire as tw
 
@@ -40,24 +41,40 @@ from .requests import (
     check_headers,
     remember,
 )
-from .transport import (
-    Body,
-    ConnectionPool,
-    OpenStream,
-    Options,
-    Outputs,
-    Transport,
-)
 
 if TYPE_CHECKING:
     import grpc
 
     from .connection import Backend
+    from .grpc import GrpcTransport
+    from .grpc_channels import Channel, GrpcBody
+    from .grpc_streams import Stream
+    from .http import HttpTransport
+    from .pool import Pool
+    from .responses import ResponseBody
 
 _ENCODED = (tw.Frame, bytes)
 _LIST_HINT = "pass an array, or a Tensor with a datatype"
 Inputs = tw.Frame | bytes | tw.InferRequest | Mapping[str, Any] | Iterable[tw.Tensor]
+Outputs = Iterable[str | tw.RequestedOutput]
 Result = TypeVar("Result")
+
+
+class Options(NamedTuple):
+    """The arguments of a client, after they were checked."""
+
+    url: str
+    timeout: Timeout
+    max_body: int | None
+    limits: tw.Limits
+    headers: dict[str, str]
+    connections: int
+    idle_timeout: float | None
+    retries: int
+    ssl_context: ssl.SSLContext | None
+    trust_env: bool
+    binary_inputs: bool
+    channel: grpc.Channel | grpc.aio.Channel | None
 
 
 def complete(coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -114,10 +131,10 @@ class BaseClient:
         self._default_deadline = Deadline(self.timeout) if self.timeout.total is None else None
         self._ids = itertools.count(1)
         self._datatypes: dict[Any, dict[str, Any]] = {}
-        self._pools: dict[int, ConnectionPool] = {}  # by the id of the process: see _open_pool
+        self._pools: dict[int, Pool | Channel] = {}  # by the id of the process: see _open_pool
         self._is_closed = False
 
-    def _new_transport(self) -> Transport:
+    def _new_transport(self) -> HttpTransport | GrpcTransport:
         if self.server.is_grpc:
             from .grpc import GrpcTransport  # noqa: PLC0415 - requires grpcio
 
@@ -138,8 +155,8 @@ class BaseClient:
 
     _new_backend: type[Backend]
 
-    def _open_pool(self) -> ConnectionPool:
-        """Return the pool of this process.
+    def _open_pool(self) -> Any:
+        """Return the pool of this process, which is of the kind that the transport takes.
 
         After a fork, the child process has its own, because it must not use the connections of its
         parent. No lock is used, because a thread of the parent may have had it.
@@ -170,7 +187,7 @@ class BaseClient:
 
     async def _exchange(
         self, request: Any, deadline: Deadline, on_progress: OnProgress | None = None
-    ) -> Body:
+    ) -> ResponseBody | GrpcBody:
         """Send a request, and repeat it up to ``retries`` times if that may help."""
         progress = None if on_progress is None else ProgressReporter(on_progress, request.nbytes)
         attempt = self._transport.attempt
@@ -193,7 +210,7 @@ class BaseClient:
 
     def _open_stream(
         self, target: Target, requests: Any, timeout: float | Timeout | None
-    ) -> OpenStream:
+    ) -> Stream:
         deadline = self._deadline(timeout)
         encode = partial(self._encode, target, deadline)
         return self._transport.open_stream(self._open_pool(), target, deadline, requests, encode)
@@ -440,7 +457,7 @@ class Calls(BaseClient):
         ...     response = client.infer_raw("mean", np.ones(1000, np.float32))
         """
         deadline = self._deadline(timeout)
-        frame = self._transport.encode_raw(array)
+        frame: Any = self._transport.encode_raw(array)
         request = self._transport.infer_request(Target(model, version, headers), frame)
         return (await self._exchange(request, deadline, on_progress)).decode(self._options.limits)
 
@@ -564,7 +581,7 @@ class Calls(BaseClient):
         >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
         ...     client.wait_until_ready(30, "resnet")
         """
-        request = self._transport.readiness_request(Target(model, version, headers))
+        request: Any = self._transport.readiness_request(Target(model, version, headers))
         wait = ReadinessWait(model, timeout)
         while True:
             try:

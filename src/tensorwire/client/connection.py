@@ -16,9 +16,8 @@ import ssl
 import sys
 import termios
 import time
-from collections.abc import Callable
 from select import POLLIN, POLLOUT
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from .addresses import Proxy, Server
 from .limits import ConnectDeadline, Deadline
@@ -26,61 +25,15 @@ from .requests import PIECE_NBYTES, ProgressReporter, Request
 from .responses import ResponseReader
 
 if TYPE_CHECKING:
-    from .pool import Lease
+    from .aio import LoopBackend
+    from .sync import BlockingBackend
+
+    Backend: TypeAlias = BlockingBackend | LoopBackend
 
 RESEND_SECONDS = 1.0  # a reset after this time is not taken for that of a connection closed before
 _TLS_PIECE_NBYTES = 256 << 10  # OpenSSL encrypts a whole piece before it returns
 _BUSY_SECONDS = 0.01  # the pause before connecting again to a Unix socket whose queue is full
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-
-Result = TypeVar("Result")
-
-
-class Watcher(Protocol):
-    """Waits for events of the socket of one connection."""
-
-    async def wait(self, events: int, seconds: float | None) -> int:
-        """Return the events (POLLIN, POLLOUT) that have happened, or 0 after about ``seconds``."""
-
-    def close(self) -> None:
-        """Release the socket, before it is closed."""
-
-
-class Waiter(Protocol):
-    """A call that waits for a lease of the pool."""
-
-    lease: Lease
-
-    async def wait(self, seconds: float) -> bool:
-        """Return whether ``wake`` was called, at the latest after ``seconds``."""
-
-    def wake(self) -> None: ...
-
-
-class Backend(Protocol):
-    """How a client waits."""
-
-    is_async: bool
-
-    def check(self) -> None:
-        """Raise RuntimeError if the caller cannot use this backend."""
-
-    def end_calls(self) -> None:
-        """Let the calls fail that the closing of the client ends."""
-
-    def watch(self, connection: Connection) -> Watcher: ...
-
-    def new_waiter(self, lease: Lease) -> Waiter: ...
-
-    async def sleep(self, seconds: float) -> None: ...
-
-    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Call a function that computes for a long time."""
-        raise NotImplementedError
-
-    async def look_up(self, host: str, port: int, deadline: Deadline) -> list[Any]:
-        """Return the results of ``getaddrinfo``. Raises OSError."""
-        raise NotImplementedError
 
 
 class Connection:

@@ -65,12 +65,12 @@ class InferenceServerError(tw.TensorwireError):
     id: str | None = None
 
 
-def server_error(method: str, url: str, status: int, message: str) -> InferenceServerError:
+def server_error(request: Request | GrpcRequest, status: int, message: str) -> InferenceServerError:
     """Return the exception for an error of the server."""
     message = message[:_MAX_MESSAGE_LENGTH]
-    text = f"{method} {url}: status {status}"
+    text = f"{request.method} {request.url}: status {status}"
     error = InferenceServerError(f"{text}: {message}" if message else text, status=status)
-    error.message, error.url = message, url
+    error.message, error.url, error.model = message, request.url, request.model
     return error
 
 
@@ -86,8 +86,7 @@ def response_error(request: Request, reader: ResponseReader) -> InferenceServerE
     except (ValueError, TypeError, LookupError):
         message = reader.error_body.decode("utf-8", "replace").strip()
     message = message or reader.reason.decode("latin-1")
-    error = server_error(request.method, request.url, reader.status, message)
-    error.model = request.model
+    error = server_error(request, reader.status, message)
     if reader.retry_after and reader.retry_after.isdigit() and len(reader.retry_after) < 10:
         error.retry_after = float(reader.retry_after)
     return error

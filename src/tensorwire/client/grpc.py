@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from urllib.parse import quote
 
 try:
@@ -33,18 +33,16 @@ from ..grpc_messages import (
     Fields,
 )
 from .addresses import Server
-from .errors import connection_error, too_long_error
+from .errors import connection_error, server_error, too_long_error
 from .grpc_channels import (
     MAX_SECONDS,
-    AsyncChannel,
-    BlockingChannel,
     Channel,
     GrpcBody,
     GrpcRequest,
     fork_state,
 )
-from .grpc_errors import call_error, has_expired, status_error
-from .grpc_streams import AsyncStream, BlockingStream, Stream
+from .grpc_errors import call_error, has_expired
+from .grpc_streams import AsyncStream, Stream
 from .limits import MAX_INT32, Deadline
 from .requests import (
     Algorithm,
@@ -54,9 +52,9 @@ from .requests import (
     Target,
     check_headers,
 )
-from .transport import Options
 
 if TYPE_CHECKING:
+    from .calls import Options
     from .connection import Backend
 
 _MAX_BACKOFF_MS = 1000  # how long grpcio waits at most before it tries to connect again
@@ -66,7 +64,7 @@ _METADATA_VALUE = re.compile(r"[ -~]*")
 
 
 class GrpcTransport:
-    """Builds gRPC requests, and sends them on a channel. See ``Transport``."""
+    """Builds gRPC requests, and sends them on a channel. See ``HttpTransport``."""
 
     binary_outputs: ClassVar[dict[str, Any]] = {}
 
@@ -123,8 +121,7 @@ class GrpcTransport:
         elif not isinstance(channel, library.Channel):
             client = "AsyncClient" if backend.is_async else "Client"
             raise TypeError(f"{client} requires a {library.__name__}.Channel")
-        kind = AsyncChannel if backend.is_async else BlockingChannel
-        return kind(backend, self.options, channel)
+        return Channel(backend, self.options, channel)
 
     def _address(self) -> str:
         if self.server.socket_path is not None:
@@ -174,7 +171,7 @@ class GrpcTransport:
         name, version = _checked_model(target)
         return encode_request(request.replace(model_name=name, model_version=version or None))
 
-    def encode_raw(self, array: Any) -> bytes:
+    def encode_raw(self, array: Any) -> NoReturn:
         raise ValueError("infer_raw requires HTTP: gRPC has no raw binary requests")
 
     def check_encoded(self, target: Target, message: tw.Frame | bytes) -> bytes:
@@ -236,7 +233,7 @@ class GrpcTransport:
             raise connection_error(request, error) from None
         channel.check_length(message)
         if request.fields is READY_RESPONSE and not read_message(message, READY_RESPONSE)["ready"]:
-            raise status_error(request, 503, "not ready")
+            raise server_error(request, 503, "not ready")
         if progress is not None:
             progress.sent(request.nbytes)
             progress.received(len(message), len(message), True)
@@ -258,7 +255,7 @@ class GrpcTransport:
                 f"requests must be an iterable of inputs, not {type(requests).__name__}"
             )
         request = self._request("ModelStreamInfer", b"", target)
-        kind = AsyncStream if channel.backend.is_async else BlockingStream
+        kind = AsyncStream if channel.backend.is_async else Stream
         return kind(channel, request, deadline, requests, encode)
 
 

@@ -19,9 +19,9 @@ from ..grpc_messages import NO_FIELDS, SERVICE, Fields
 from .calls import Result
 from .errors import CLOSED
 from .grpc_errors import response_length_error
-from .transport import Options
 
 if TYPE_CHECKING:
+    from .calls import Options
     from .connection import Backend
 
 MAX_SECONDS = 1e9  # grpcio takes a much later deadline for one that has expired
@@ -81,7 +81,10 @@ fork_state = ForkState()
 
 
 class Channel:
-    """The channel of a client in one process."""
+    """The channel of a client in one process.
+
+    ``close`` cancels the calls in ``calls``: the streams and, with ``grpc.aio``, all others, too.
+    """
 
     def __init__(self, backend: Backend, options: Options, channel: Any) -> None:
         self.backend = backend
@@ -89,8 +92,9 @@ class Channel:
         self.channel = channel
         self.is_closed = False
         self.methods: dict[str, Any] = {}
-        self.calls: weakref.WeakSet[Any] = weakref.WeakSet()  # those that `close` cancels
+        self.calls: weakref.WeakSet[Any] = weakref.WeakSet()
         self.lock = threading.Lock()  # of `calls`
+        fork_state.has_used_aio |= backend.is_async
 
     def check(self) -> None:
         self.backend.check()
@@ -99,14 +103,15 @@ class Channel:
 
     async def call(self, request: GrpcRequest, seconds: float | None) -> bytes:
         """Return the response to a request. Raises RpcError, and ConnectionError when closed."""
-        raise NotImplementedError
-
-    def begin_call(self, request: GrpcRequest, seconds: float | None) -> Any:
-        """Begin a call with one request and one response."""
         method = self.methods.get(request.method)
         if method is None:
             method = self.methods[request.method] = self.channel.unary_unary(request.path)
-        return self.begin(method, request.message, request, seconds)
+        result = self.begin(method, request.message, request, seconds)
+        if self.backend.is_async:
+            self.add(result)
+            result = await unless_closed(result)
+        message: bytes = result
+        return message
 
     def begin(self, method: Any, messages: Any, request: GrpcRequest, seconds: float | None) -> Any:
         """Call a method of the channel. Raises RpcError, and RuntimeError if it is closed."""
@@ -153,28 +158,6 @@ class Channel:
 
     def forget(self) -> None:
         pass
-
-
-class BlockingChannel(Channel):
-    """A ``grpc.Channel``. ``close`` only cancels its streams."""
-
-    async def call(self, request: GrpcRequest, seconds: float | None) -> bytes:
-        message: bytes = self.begin_call(request, seconds)
-        return message
-
-
-class AsyncChannel(Channel):
-    """A ``grpc.aio.Channel``. ``close`` cancels all its calls."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        fork_state.has_used_aio = True
-
-    async def call(self, request: GrpcRequest, seconds: float | None) -> bytes:
-        call = self.begin_call(request, seconds)
-        self.add(call)
-        message: bytes = await unless_closed(call)
-        return message
 
 
 async def unless_closed(result: Awaitable[Result]) -> Result:

@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING
 
 import tensorwire as tw
 
-from .errors import (
-    CLOSED,
-    InferenceServerError,
-    connection_error,
-    server_error,
-    too_long_error,
-)
+from .errors import CLOSED, connection_error, server_error, too_long_error
 
 if TYPE_CHECKING:
     from .grpc_channels import Channel, GrpcRequest
@@ -61,14 +55,14 @@ def call_error(channel: Channel, request: GrpcRequest, code: str, text: str) -> 
         if "http1.x server" in text:
             text = "the server speaks HTTP/1, and not gRPC: use an http:// URL"
         return connection_error(request, ConnectionError(text))
-    return status_error(request, _STATUSES.get(code, 500), text)
+    return server_error(request, _STATUSES.get(code, 500), text)
 
 
 def _size_error(request: GrpcRequest, text: str, max_body: int | None) -> Exception | None:
     """Return the exception for a message above a limit of grpcio; None for another text."""
     if text == _DECOMPRESSED_TOO_LARGE:
         if request.compression is not None:  # the server has rejected it
-            return status_error(request, 413, text)
+            return server_error(request, 413, text)
         problem = "the response is longer than the limit after decompression"
         return tw.HeaderError(problem, expected=max_body, status=413)
     found = _TOO_LARGE.search(text)
@@ -76,18 +70,11 @@ def _size_error(request: GrpcRequest, text: str, max_body: int | None) -> Except
         return None
     side, direction, actual, limit = found.groups()
     if side == "SERVER":
-        return status_error(request, 413, text)
+        return server_error(request, 413, text)
     if direction == "Received":
         return response_length_error(int(actual), int(limit))
     whose = "limit of the channel"
     return too_long_error(tw.EncodeError, "the gRPC message", int(actual), int(limit), whose)
-
-
-def status_error(request: GrpcRequest, status: int, text: str) -> InferenceServerError:
-    """Return the exception for an error of the server."""
-    error = server_error(request.method, request.url, status, text)
-    error.model = request.model
-    return error
 
 
 def response_length_error(nbytes: int, limit: int) -> tw.HeaderError:

@@ -16,9 +16,9 @@ import tensorwire as tw
 from .._codec.protobuf_reader import read_message, read_stream_response
 from ..grpc_messages import STREAM_ERROR
 from .calls import complete
-from .errors import connection_error
+from .errors import connection_error, server_error
 from .grpc_channels import Channel, GrpcRequest, unless_closed
-from .grpc_errors import call_error, has_expired, status_error
+from .grpc_errors import call_error, has_expired
 from .limits import Deadline
 
 # What grpc.aio reports if it cannot write a request of a stream, before or after the status of the
@@ -28,7 +28,7 @@ _STATUS_SECONDS = 1.0
 
 
 class Stream:
-    """A call of ModelStreamInfer."""
+    """A call of ModelStreamInfer whose requests are encoded in a thread of grpcio."""
 
     def __init__(
         self,
@@ -55,11 +55,22 @@ class Stream:
 
     def messages(self, requests: Any) -> Any:
         """Return an iterator of the encoded requests, which passes exceptions to ``fail``."""
-        raise NotImplementedError
+        return self._messages(iter(requests))
+
+    def _messages(self, requests: Iterator[Any]) -> Iterator[bytes]:
+        try:
+            for inputs in requests:
+                yield complete(self.encode(inputs))
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            inputs = None
+            self.fail(error)
 
     async def next_message(self) -> bytes | None:
         """Return the next response, or None. Raises RpcError, and ConnectionError when closed."""
-        raise NotImplementedError
+        message: bytes | None = next(self.call, None)
+        return message
 
     async def status_of(self, error: Any) -> tuple[str, str]:
         """Return the code and the text with which the call has ended."""
@@ -104,7 +115,7 @@ class Stream:
         text, response = read_stream_response(message, self.channel.options.limits)
         if response is not None:
             return response
-        error = status_error(self.request, 500, text or "")
+        error = server_error(self.request, 500, text or "")
         for failed in read_message(message, STREAM_ERROR)["infer_response"]:
             error.id = failed["id"] or None
         raise error
@@ -120,27 +131,6 @@ class Stream:
         self.is_closed = True
         if not self.has_ended:
             self.call.cancel()
-
-
-class BlockingStream(Stream):
-    """A stream whose requests are encoded in a thread of grpcio."""
-
-    def messages(self, requests: Iterable[Any]) -> Iterator[bytes]:
-        return self._messages(iter(requests))
-
-    def _messages(self, requests: Iterator[Any]) -> Iterator[bytes]:
-        try:
-            for inputs in requests:
-                yield complete(self.encode(inputs))
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            inputs = None
-            self.fail(error)
-
-    async def next_message(self) -> bytes | None:
-        message: bytes | None = next(self.call, None)
-        return message
 
 
 class AsyncStream(Stream):

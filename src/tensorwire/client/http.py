@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 import time
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import tensorwire as tw
 
@@ -13,7 +13,7 @@ from .._codec.datatypes import UNLIMITED
 from ..arguments import Nonfinite
 from ..http import EXTENSION
 from .addresses import Server, find_proxy
-from .connection import Backend, Connection, Connector, may_resend
+from .connection import Connection, Connector, may_resend
 from .errors import InferenceServerError, connection_error, response_error
 from .limits import Deadline, Timeout
 from .pool import Pool
@@ -32,15 +32,19 @@ from .requests import (
     remember,
 )
 from .responses import ResponseBody, ResponseReader
-from .transport import OpenStream, Options
+
+if TYPE_CHECKING:
+    from .calls import Options
+    from .connection import Backend
 
 _HINT_TIMEOUT = Timeout(connect=1, read=1, total=1)
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
 
 
 class HttpTransport:
-    """Builds HTTP requests, and sends them on the connections of a pool. See ``Transport``."""
+    """Builds HTTP requests, and sends them on the connections of a pool."""
 
+    # The parameters that request binary outputs.
     binary_outputs: ClassVar[dict[str, Any]] = {"binary_data_output": True}
 
     def __init__(self, server: Server, options: Options) -> None:
@@ -107,6 +111,7 @@ class HttpTransport:
         return tw.encode_raw_request(array)
 
     def check_encoded(self, target: Target, message: tw.Frame | bytes) -> tw.Frame:
+        """Return a request that the caller has encoded. Raises TypeError."""
         if isinstance(message, bytes):
             raise TypeError(
                 f"the inputs are bytes, which are sent over gRPC, but the URL is "
@@ -148,7 +153,7 @@ class HttpTransport:
         is_binary = header_length is not None
         return Request("POST", self._url(path), head, buffers, nbytes, target.model, is_binary)
 
-    def open_stream(self, *_: Any) -> OpenStream:
+    def open_stream(self, *_: Any) -> NoReturn:
         raise ValueError(f"stream requires a grpc:// or grpcs:// URL, not {self.server.origin}")
 
     # --- the exchange ---
@@ -156,6 +161,7 @@ class HttpTransport:
     async def attempt(
         self, pool: Pool, request: Request, deadline: Deadline, progress: ProgressReporter | None
     ) -> ResponseBody:
+        """Send a request, and return the body of the response."""
         try:
             return await self._attempt(pool, request, deadline, progress)
         except InferenceServerError as error:

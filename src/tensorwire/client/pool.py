@@ -7,9 +7,14 @@ import threading
 import time
 import weakref
 from collections import deque
+from typing import TYPE_CHECKING
 
-from .connection import Backend, Connection, Waiter
 from .limits import Deadline
+
+if TYPE_CHECKING:
+    from .aio import TaskWaiter
+    from .connection import Backend, Connection
+    from .sync import ThreadWaiter
 
 _LOST_SECONDS = 1.0  # how often a call that waits looks for leases that were lost
 
@@ -46,7 +51,7 @@ class Pool:
         self.idle: deque[Connection] = deque()
         self.idle_timeout = idle_timeout
         self.leases: dict[int, weakref.ref[Lease]] = {}  # those in use, by their ids
-        self.waiting: deque[Waiter] = deque()
+        self.waiting: deque[ThreadWaiter | TaskWaiter] = deque()
         self.is_closed = False
         self.pid = os.getpid()
 

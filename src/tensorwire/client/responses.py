@@ -319,22 +319,16 @@ class ResponseReader:
 
     def _decompress(self, chunk: bytes, decompressor: Decompressor) -> None:
         # A chunk is at most as large as the scratch memory.
-        if not decompressor.is_complete:
-            try:
-                for piece in decompressor.pieces(chunk):
-                    self._write(piece)
-                    if self.buffer is None and len(self.error_body) >= ERROR_NBYTES:
-                        return
-            except CompressionError as error:
-                if self.buffer is None:  # the status of the error is more important
-                    self._decompressor = None
-                    self._is_readable = False
+        try:
+            for piece in decompressor.pieces(chunk):
+                self._write(piece)
+                if self.buffer is None and len(self.error_body) >= ERROR_NBYTES:
                     return
+        except CompressionError as error:
+            if self.buffer is not None:
                 raise tw.HeaderError(f"the compressed response is invalid: {error}") from None
-            if not decompressor.is_followed:
-                return
-        if self.buffer is not None:
-            raise tw.HeaderError("the compressed response is followed by other data")
+            self._decompressor = None  # the status of the error is more important
+            self._is_readable = False
 
     def _finish(self) -> None:
         decompressor = self._decompressor

@@ -15,10 +15,10 @@ import tensorwire as tw
 from .calls import BaseClient, Calls, Inputs, complete
 from .limits import Deadline, Timeout
 from .requests import Headers, Target
-from .transport import OpenStream
 
 if TYPE_CHECKING:
     from .connection import Connection
+    from .grpc_streams import Stream
     from .pool import Lease
 
 _MAX_SECONDS = 2_000_000  # poll accepts at most 2^31 milliseconds
@@ -39,6 +39,7 @@ class PollWatcher:
         self.poller.register(self.fd, self.events)
 
     async def wait(self, events: int, seconds: float | None) -> int:
+        """Return the events (POLLIN, POLLOUT) that have happened, or 0 after about ``seconds``."""
         if events != self.events:
             self.poller.modify(self.fd, events)
             self.events = events
@@ -46,7 +47,7 @@ class PollWatcher:
         return found[0][1] if found else 0
 
     def close(self) -> None:
-        pass
+        """Release the socket, before it is closed."""
 
 
 class ThreadWaiter:
@@ -58,6 +59,7 @@ class ThreadWaiter:
         self.ready.acquire()
 
     async def wait(self, seconds: float) -> bool:
+        """Return whether ``wake`` was called, at the latest after ``seconds``."""
         return self.ready.acquire(timeout=seconds)
 
     def wake(self) -> None:
@@ -65,7 +67,10 @@ class ThreadWaiter:
 
 
 class BlockingBackend:
-    """Blocks the thread of a call."""
+    """How the blocking client waits: it blocks the thread of a call.
+
+    ``LoopBackend`` has the same methods.
+    """
 
     is_async = False
 
@@ -74,10 +79,10 @@ class BlockingBackend:
         self.lookup: _Lookup | None = None
 
     def check(self) -> None:
-        pass
+        """Raise RuntimeError if the caller cannot use this backend."""
 
     def end_calls(self) -> None:
-        pass
+        """Let the calls fail that the closing of the client ends."""
 
     def watch(self, connection: Connection) -> PollWatcher:
         return PollWatcher(connection.socket)
@@ -89,6 +94,7 @@ class BlockingBackend:
         time.sleep(seconds)
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call a function that computes for a long time."""
         return function(*arguments)
 
     async def look_up(self, host: str, port: int, deadline: Deadline) -> list[Any]:
@@ -367,7 +373,7 @@ class ResponseStream(Closing):
     ...         first = next(responses)
     """
 
-    def __init__(self, call: OpenStream) -> None:
+    def __init__(self, call: Stream) -> None:
         self._call = call
 
     def __iter__(self) -> ResponseStream:

@@ -12,17 +12,9 @@ from functools import partial
 from typing import Any
 
 from .._codec.datatypes import Limits
-from .._codec.decoder import decode_request
 from .._codec.messages import Frame, InferRequest, TensorSpec
-from .body import (
-    DEFAULT_MAX_BODY,
-    ClientDisconnectedError,
-    check_complete,
-    decompress,
-    open_body,
-)
+from .body import DEFAULT_MAX_BODY, ClientDisconnectedError, RequestBody
 from .exchange import Exchange
-from .framing import Framing
 from .http import HttpFormat
 from .service import RawHeaders, Reply, Service, error_reply
 from .workers import in_thread
@@ -96,21 +88,14 @@ async def read_request(
     ...         response = tw.InferResponse(request.inputs)
     ...         await send_frame(send, tw.encode_response(response, request))
     """
-    framing = Framing(scope["headers"])
-    body = open_body(framing, max_body)
+    body = RequestBody(scope["headers"], max_body)
     more = True
     while more:
         chunk, more = await _receive(receive)
-        body.write(chunk)
-    check_complete(body)
-
-    def decode() -> InferRequest:
-        found = decompress(body, framing, max_body)
-        return decode_request(found, framing.header_length, raw_input=raw_input, limits=limits)
-
-    if not HttpFormat.is_slow_to_decode((body, framing)):
-        return decode()
-    request: InferRequest = await in_thread(decode)
+        body.buffer.write(chunk)
+    if not HttpFormat.is_slow_to_decode(body):
+        return body.decode(limits, raw_input)
+    request: InferRequest = await in_thread(body.decode, limits, raw_input)
     return request
 
 
@@ -236,23 +221,17 @@ async def _respond_to_request(service: Service, scope: Scope, receive: Receive, 
     target = service.route(scope["method"], path)
     exchange = Exchange(service, target, scope["headers"], partial(_wait_for_disconnect, receive))
     try:
-        async with asyncio.timeout(service.receive_timeout):
-            more = True
-            while more and not exchange.is_rejected:
-                chunk, more = await _receive(receive)
-                exchange.write(chunk)
-    except TimeoutError:
-        exchange.reject_late()
+        try:
+            async with asyncio.timeout(service.receive_timeout):
+                more = True
+                while more and not exchange.is_rejected:
+                    chunk, more = await _receive(receive)
+                    exchange.write(chunk)
+        except TimeoutError:
+            exchange.reject_late()
+        reply = await exchange.reply()
     except ClientDisconnectedError:
         return
-    try:
-        reply = exchange.finish()
-        if not isinstance(reply, Reply):
-            reply = await reply
-    except ClientDisconnectedError:
-        return
-    if exchange.is_rejected:
-        reply = reply.closing()
     await _send_reply(send, reply, service.zero_copy)
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from .._codec.datatypes import Limits
+from .._codec.decoder import decode_request
 from .._codec.memory import BodyBuffer
+from .._codec.messages import InferRequest, TensorSpec
 from ..compression import STEP_NBYTES, CompressionError, Decompressor, is_supported
 from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError, format_count
 from .framing import Framing
@@ -39,16 +44,28 @@ class ReceiveTimeoutError(DecodeError):
     status = 408
 
 
-def open_body(framing: Framing, max_body: int | None) -> BodyBuffer:
-    """Return the buffer that a body is received into; a compressed body remains compressed.
+class RequestBody:
+    """The body of a request, as its HTTP headers describe it.
 
-    Raises HeaderError with status 413 if Content-Length exceeds ``max_body``, and
-    UnsupportedEncodingError.
+    It is received into ``buffer``; a compressed body remains compressed there. Raises HeaderError
+    with status 413 if Content-Length exceeds ``max_body``, and UnsupportedEncodingError.
     """
-    if framing.encoding and not is_supported(framing.encoding):
-        name = framing.encoding[:40].decode("latin-1")
-        raise UnsupportedEncodingError(f"Content-Encoding {name!r} is not supported")
-    return BodyBuffer(framing.content_length, framing.header_length, max_nbytes=max_body)
+
+    def __init__(self, headers: Iterable[tuple[bytes, bytes]], max_body: int | None) -> None:
+        self.framing = framing = Framing(headers)
+        self.max_body = max_body
+        if framing.encoding and not is_supported(framing.encoding):
+            name = framing.encoding[:40].decode("latin-1")
+            raise UnsupportedEncodingError(f"Content-Encoding {name!r} is not supported")
+        self.buffer: BodyBuffer = BodyBuffer(
+            framing.content_length, framing.header_length, max_nbytes=max_body
+        )
+
+    def decode(self, limits: Limits, raw_input: TensorSpec | None = None) -> InferRequest:
+        """Decode the request, after the end of the body. Raises DecodeError."""
+        check_complete(self.buffer)
+        body = decompress(self.buffer, self.framing, self.max_body)
+        return decode_request(body, self.framing.header_length, raw_input=raw_input, limits=limits)
 
 
 def check_complete(body: BodyBuffer) -> None:
@@ -73,22 +90,15 @@ def decompress(body: BodyBuffer, framing: Framing, max_body: int | None) -> Body
     result = BodyBuffer(None, framing.header_length, max_nbytes=max_body)
     decompressor = Decompressor(framing.encoding)
     compressed = memoryview(body)
-    start = 0
     try:
-        while start < len(compressed) and not decompressor.is_complete:
+        for start in range(0, len(compressed), STEP_NBYTES):
             for piece in decompressor.pieces(compressed[start : start + STEP_NBYTES]):
                 result.write(piece)
-            start += STEP_NBYTES
     except CompressionError as error:
         raise HeaderError(
             "the compressed body is invalid after "
             f"{format_count('decompressed byte', len(result))}: {error}"
         ) from None
-    if start < len(compressed) or decompressor.is_followed:
-        raise HeaderError(
-            "the compressed body is followed by other data: it ends after "
-            f"{format_count('decompressed byte', len(result))}"
-        )
     if not decompressor.is_complete:
         raise HeaderError(
             f"the compressed body is truncated after {format_count('byte', len(body))} "

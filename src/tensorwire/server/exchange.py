@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from .._codec.memory import BodyBuffer
 from .._codec.messages import Frame
 from ..errors import TensorwireError, format_seconds
-from .body import ClientDisconnectedError, ReceiveTimeoutError, check_complete, open_body
+from .body import ClientDisconnectedError, ReceiveTimeoutError, RequestBody
 from .compressed import choose_coding, is_slow_to_compress, negotiated_reply
-from .framing import AmbiguousLengthError, Framing, expects_continue
+from .framing import AmbiguousLengthError, expects_continue
 from .model import ServedModel
 from .service import HttpModel, MakeReply, Reply, Service, describe_failure, error_reply
 from .workers import ThreadCall, in_thread
@@ -38,24 +37,12 @@ class Exchange:
 
     Attributes
     ----------
-    body : BodyBuffer or None
-        The memory of the body; None if the body is discarded, because the reply does not need it.
+    body : RequestBody or None
+        What the body is received into; None if it is discarded, because the reply does not need it.
     is_rejected : bool
         The reply must be sent now, without the rest of the body. The connection cannot be used for
         another request.
     """
-
-    __slots__ = (
-        "_coding",
-        "_framing",
-        "_model",
-        "_n_discarded",
-        "_reply",
-        "_service",
-        "body",
-        "is_rejected",
-        "thread_call",
-    )
 
     def __init__(
         self,
@@ -67,7 +54,7 @@ class Exchange:
         self._service = service
         self._n_discarded = 0
         self._reply: Reply | MakeReply | None = None
-        self.body: BodyBuffer | None = None
+        self.body: RequestBody | None = None
         self.thread_call = ThreadCall(wait_for_disconnect)
         self.is_rejected = False
         if not isinstance(target, ServedModel):
@@ -77,8 +64,7 @@ class Exchange:
         self._model = target
         self._coding = choose_coding(headers) if service.compress_responses else None
         try:
-            self._framing = Framing(headers)
-            self.body = open_body(self._framing, service.max_body)
+            self.body = RequestBody(headers, service.max_body)
         except TensorwireError as error:
             self.fail(error)
             self.is_rejected = (
@@ -91,7 +77,7 @@ class Exchange:
         """Append a chunk to the body, or discard it."""
         if self.body is not None:
             try:
-                self.body.write(chunk)
+                self.body.buffer.write(chunk)
             except TensorwireError as error:
                 self.fail(error)
         else:
@@ -117,6 +103,16 @@ class Exchange:
             ReceiveTimeoutError(f"the body did not arrive within {format_seconds(seconds)}")
         )
 
+    async def reply(self) -> Reply:
+        """Return the reply, with ``Connection: close`` if the request is rejected.
+
+        Raises ClientDisconnectedError if the client disconnected before the model ran.
+        """
+        reply = self.finish()
+        if not isinstance(reply, Reply):
+            reply = await reply
+        return reply.closing() if self.is_rejected else reply
+
     def finish(self) -> Reply | Awaitable[Reply]:
         """Return the reply, or an awaitable of it if the model has not returned yet.
 
@@ -128,8 +124,7 @@ class Exchange:
             assert self._reply is not None
             return self._reply if isinstance(self._reply, Reply) else self._reply()
         try:
-            check_complete(body)
-            result = self._model.infer((body, self._framing), self.thread_call)
+            result = self._model.infer(body, self.thread_call)
             if isinstance(result, Frame) and not is_slow_to_compress(result, self._coding):
                 return self._reply_with(result)
         except Exception as error:

@@ -15,9 +15,6 @@ cdef bytes HEADER_LENGTH_NAME = HEADER_LENGTH.lower().encode()
 cdef Py_ssize_t PLAIN_TYPE_NBYTES = len(BINARY_TYPE)
 cdef tuple BINARY = (b"content-type", BINARY_TYPE.encode())
 cdef tuple JSON = (b"content-type", JSON_TYPE.encode())
-cdef bytes BINARY_HEAD = f"content-type: {BINARY_TYPE}\r\ncontent-length: ".encode()
-cdef bytes JSON_HEAD = f"content-type: {JSON_TYPE}\r\ncontent-length: ".encode()
-cdef bytes HEADER_LENGTH_HEAD = f"\r\n{HEADER_LENGTH.lower()}: ".encode()
 
 
 class AmbiguousLengthError(HeaderError):
@@ -90,15 +87,7 @@ cdef class Framing:
 
 cdef parse_digits(bytes value):
     """Return the value of 1 to 20 ASCII digits (2^64 has 20 digits). None for any other text."""
-    cdef const unsigned char* text = value
-    cdef Py_ssize_t i, number = 0
-    if not 0 < len(value) <= 18:  # 18 digits cannot overflow a Py_ssize_t
-        return int(value) if len(value) in (19, 20) and value.isdigit() else None
-    for i in range(len(value)):
-        if not c"0" <= text[i] <= c"9":
-            return None
-        number = 10 * number + (text[i] - c"0")
-    return number
+    return int(value) if value.isdigit() and len(value) <= 20 else None
 
 
 def expects_continue(headers):
@@ -113,10 +102,3 @@ def frame_headers(Frame frame not None):
     if frame.header_length is None:
         return [JSON, content_length]
     return [BINARY, content_length, (HEADER_LENGTH_NAME, b"%d" % frame.header_length)]
-
-
-def frame_head(Frame frame not None):
-    """Return the HTTP headers of a frame as lines, without the empty line that ends a head."""
-    if frame.header_length is None:
-        return JSON_HEAD + b"%d\r\n" % frame.nbytes
-    return b"%b%d%b%d\r\n" % (BINARY_HEAD, frame.nbytes, HEADER_LENGTH_HEAD, frame.header_length)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import tensorwire as tw
@@ -9,45 +10,33 @@ import tensorwire as tw
 from .._codec.datatypes import UNLIMITED
 from ..arguments import Nonfinite
 from ..http import HEADER_LENGTH
-from .body import decompress
-from .framing import Framing
+from .body import RequestBody
 from .model import MAX_BODY_NBYTES, MAX_JSON_NBYTES, Model, RequestError
 
 Selection = Literal["spec", "triton"]
-HttpMessage = tuple[tw.BodyBuffer, Framing]
 
 
+@dataclass
 class HttpFormat:
     """See ``Format``. The parameters are those of ``create_app``."""
 
-    def __init__(
-        self, max_body: int, limits: tw.Limits, selection: Selection, nonfinite: Nonfinite
-    ) -> None:
-        self.max_body = max_body
-        self.limits = limits
-        self.selection: Selection = selection
-        self.nonfinite: Nonfinite = nonfinite
+    limits: tw.Limits
+    selection: Selection
+    nonfinite: Nonfinite
 
     @staticmethod
-    def is_slow_to_decode(message: HttpMessage) -> bool:
-        body, framing = message
-        nbytes = len(body)
+    def is_slow_to_decode(message: RequestBody) -> bool:
+        nbytes, framing = len(message.buffer), message.framing
         json_nbytes = nbytes if framing.header_length is None else framing.header_length
         return bool(framing.encoding) or json_nbytes > MAX_JSON_NBYTES or nbytes > MAX_BODY_NBYTES
 
-    def decode(self, message: HttpMessage, model: Model) -> tw.InferRequest:
-        body, framing = message
-        if framing.header_length == 0 and model.raw_input is None:
+    def decode(self, message: RequestBody, model: Model) -> tw.InferRequest:
+        if message.framing.header_length == 0 and model.raw_input is None:
             raise RequestError(
                 f"{HEADER_LENGTH} is 0, which means a raw binary request, but the model does not "
                 "declare exactly one input"
             )
-        return tw.decode_request(
-            decompress(body, framing, self.max_body),
-            framing.header_length,
-            raw_input=model.raw_input,
-            limits=self.limits,
-        )
+        return message.decode(self.limits, model.raw_input)
 
     def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
         """Writing JSON is slow. Binary data is sent from the memory of the arrays."""

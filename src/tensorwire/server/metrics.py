@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
 
 try:
     import prometheus_client
@@ -29,24 +28,15 @@ DURATION = prometheus_client.Histogram(
 )
 
 
-def observer(name: str) -> Callable[[int, BaseException | None], None]:
-    """Return the function that observes the durations of the requests to a model.
+def observe(name: str, duration_ns: int, error: BaseException | None) -> None:
+    """Observe the duration of a request to a model.
 
-    It raises no exceptions: a request does not fail because it cannot be counted.
+    Raises no exceptions: a request does not fail because it cannot be counted.
     """
-    by_status: dict[int, prometheus_client.Histogram] = {}
-
-    def observe(duration_ns: int, error: BaseException | None) -> None:
-        status = status_of(error)
-        try:
-            histogram = by_status.get(status)
-            if histogram is None:
-                histogram = by_status[status] = DURATION.labels(name, str(status))
-            histogram.observe(duration_ns / 1e9)
-        except Exception:  # with several processes: the folder was deleted, or the disk is full
-            log.exception("a request is missing in the metrics")
-
-    return observe
+    try:
+        DURATION.labels(name, str(status_of(error))).observe(duration_ns / 1e9)
+    except Exception:  # with several processes: the folder was deleted, or the disk is full
+        log.exception("a request is missing in the metrics")
 
 
 def status_of(error: BaseException | None) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -17,7 +19,6 @@ import tensorwire as tw
 from ..arguments import check_type
 from ..errors import (
     TensorNotFoundError,
-    TensorwireError,
     format_names,
     format_shape,
     format_subject,
@@ -183,69 +184,30 @@ class Format(Protocol[Received_contra, Encoded_co]):
         """Encode a response. Raises EncodeError; its status is 400 if the request is the cause."""
 
 
-class Work:
-    """The context of a request in progress, which counts for ``max_concurrency``."""
-
-    __slots__ = ("_started_ns", "_statistics", "_workers")
-
-    def __init__(self, workers: Workers, statistics: Statistics, started_ns: int) -> None:
-        self._workers = workers
-        self._statistics = statistics
-        self._started_ns = started_ns
-
-    def __enter__(self) -> None:
-        try:
-            self._workers.begin_request()
-        except TensorwireError as error:
-            self._statistics.add(self._started_ns, error)
-            raise
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
-        self._workers.end_request()
-        self._statistics.add(self._started_ns, error)
-
-
 class Pending(NamedTuple):
-    """What a synchronous function returned that has to be awaited."""
+    """What a model returned, if it has to be awaited, or encoded in a thread."""
 
-    awaitable: Awaitable[Any]
+    result: Any
 
 
+@dataclass(eq=False)
 class ServedModel(Generic[Received, Encoded]):
     """A model with its name, as one transport serves it.
 
     ``infer`` turns a received request into the encoded response. It raises TensorwireError with the
     HTTP status of an error response.
-
-    Parameters
-    ----------
-    name : str
-    version : str or None
-        The version that the requests ask for.
-    model : Model
-    statistics : Statistics
-        The statistics of the model, which its versions and transports share.
-    format : Format
-        The messages of the transport.
-    workers : Workers
-        The threads and the limit of the application, which all models and transports share.
     """
 
-    def __init__(
-        self,
-        name: str,
-        version: str | None,
-        model: Model,
-        statistics: Statistics,
-        format: Format[Received, Encoded],
-        workers: Workers,
-    ) -> None:
-        self.name = name
-        self.version = version
-        self.model = model
-        self.statistics = statistics
-        self.format = format
-        self.workers = workers
+    name: str
+    version: str | None
+    """The version that the requests ask for."""
+    model: Model
+    statistics: Statistics
+    """The statistics of the model, which its versions and transports share."""
+    format: Format[Received, Encoded]
+    """The messages of the transport."""
+    workers: Workers
+    """The threads and the limit of the application, which all models and transports share."""
 
     def infer(self, message: Received, call: ThreadCall) -> Encoded | Awaitable[Encoded]:
         """Decode a request, run the model, and encode the response.
@@ -258,13 +220,13 @@ class ServedModel(Generic[Received, Encoded]):
         started_ns = time.perf_counter_ns()
         try:
             if self.format.is_slow_to_decode(message):
-                return self._decode_and_infer(message, call, started_ns)
+                return self._infer(message, call, started_ns)
             request = self._decode(message)
             if not self.model.in_event_loop:
                 return self._infer(request, call, started_ns)
             result = self._call(request)
             if self._is_slow_to_encode(result, request) or is_awaitable(result):
-                return self._finish_later(result, request, started_ns)
+                return self._infer(request, call, started_ns, Pending(result))
             encoded = self._encode(result, request)
         except BaseException as error:
             self.statistics.add(started_ns, error)
@@ -272,61 +234,43 @@ class ServedModel(Generic[Received, Encoded]):
         self.statistics.add(started_ns)
         return encoded
 
-    async def _decode_and_infer(
-        self, message: Received, call: ThreadCall, started_ns: int
+    async def _infer(
+        self, received: Any, call: ThreadCall, started_ns: int, pending: Pending | None = None
     ) -> Encoded:
-        with Work(self.workers, self.statistics, started_ns):
-            request = await in_thread(self._decode, message)
-            del message
-            return await self._run(request, call)
+        """Do what ``infer`` has not done with a message or a request that it has decoded."""
+        try:
+            with self.workers:
+                if not isinstance(received, tw.InferRequest):
+                    received = await in_thread(self._decode, received)
+                encoded = pending or await self._run(received, call)
+                if isinstance(encoded, Pending):
+                    encoded = await self._finish(encoded.result, received)
+        except BaseException as error:
+            self.statistics.add(started_ns, error)
+            raise
+        finally:
+            if pending is not None and inspect.iscoroutine(pending.result):
+                pending.result.close()  # if there are too many requests
+        self.statistics.add(started_ns)
+        return encoded
 
-    async def _infer(self, request: tw.InferRequest, call: ThreadCall, started_ns: int) -> Encoded:
-        with Work(self.workers, self.statistics, started_ns):
-            return await self._run(request, call)
-
-    async def _run(self, request: tw.InferRequest, call: ThreadCall) -> Encoded:
-        """Run the model, and encode the response."""
-        model = self.model
+    async def _run(self, request: tw.InferRequest, call: ThreadCall) -> Encoded | Pending:
+        """Run the model. Return the response if it was encoded in the same thread."""
         if call.is_cancelled:  # while the request was decoded
             raise ClientDisconnectedError("the client cancelled the request")
-        if model.is_async or model.in_event_loop:
-            result = self._call(request)
-        else:
-            encoded: Encoded | Pending = await call.run(
-                self.workers, self._call_and_encode, request
-            )
-            if not isinstance(encoded, Pending):
-                return encoded
-            result = encoded.awaitable
-        return await self._finish(result, request)
-
-    async def _finish_later(
-        self, result: Any, request: tw.InferRequest, started_ns: int
-    ) -> Encoded:
-        try:
-            with Work(self.workers, self.statistics, started_ns):
-                return await self._finish(result, request)
-        finally:
-            if inspect.iscoroutine(result):
-                result.close()  # if there are too many requests
+        if self.model.is_async or self.model.in_event_loop:
+            return Pending(self._call(request))
+        found: Encoded | Pending = await call.run(self.workers, self._call_and_encode, request)
+        return found
 
     async def _finish(self, result: Any, request: tw.InferRequest) -> Encoded:
         """Await the result of a model if it is an awaitable, and encode the response."""
         try:
             if is_awaitable(result):
                 result = await result
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling() > 0:  # the server cancels the request
-                raise
-            raise self._model_error(error, request) from None
-        except GeneratorExit as error:
-            if not is_in_task():  # this coroutine is closed
-                raise
-            raise self._model_error(error, request) from None
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # SystemExit would stop the server
+            if is_ended_by_server(error):
+                raise
             raise self._model_error(error, request) from None
         if self._is_slow_to_encode(result, request):
             encoded: Encoded = await in_thread(self._encode, result, request)
@@ -345,8 +289,6 @@ class ServedModel(Generic[Received, Encoded]):
     def _call(self, request: tw.InferRequest) -> Any:
         try:
             return self.model.function(request)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # including SystemExit and the panics of Rust extensions
             raise self._model_error(error, request) from None
 
@@ -355,18 +297,13 @@ class ServedModel(Generic[Received, Encoded]):
 
         Raises TensorwireError.
         """
-        try:
-            result: Any = self.model.function(request)
-        except BaseException as error:
-            raise self._model_error(error, request) from None
+        result = self._call(request)
         return Pending(result) if is_awaitable(result) else self._encode(result, request)
 
     def _is_slow_to_encode(self, result: Any, request: tw.InferRequest) -> bool:
         """Return whether encoding what a model returned may take more than two milliseconds."""
         try:
             nbytes, is_converted = measure(result)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # of an object that the model returned
             raise self._model_error(error, request) from None
         return nbytes > MAX_JSON_NBYTES and (
@@ -390,8 +327,6 @@ class ServedModel(Generic[Received, Encoded]):
             if declared:
                 check_outputs(response.outputs, declared)
             return self.format.encode(response, request)
-        except KeyboardInterrupt:
-            raise
         except BaseException as error:  # see _call: objects of the model run code, too
             if isinstance(error, tw.EncodeError):
                 # 400: the request asks for an output that does not exist, or that cannot be JSON
@@ -402,7 +337,12 @@ class ServedModel(Generic[Received, Encoded]):
             raise self._model_error(error, request) from None
 
     def _model_error(self, error: BaseException, request: tw.InferRequest) -> tw.TensorwireError:
-        """Return the error that the client receives. Log it unless the request is the cause."""
+        """Return the error that the client receives. Log it unless the request is the cause.
+
+        A KeyboardInterrupt of the main thread is raised again: a signal handler has raised it.
+        """
+        if isinstance(error, KeyboardInterrupt) and is_main_thread():
+            raise error
         if isinstance(error, RequestError):
             try:
                 return RequestError(str(error), error.status)
@@ -447,12 +387,19 @@ def is_awaitable(result: Any) -> bool:
     return not isinstance(result, _NOT_AWAITABLE) and inspect.isawaitable(result)
 
 
-def is_in_task() -> bool:
-    """Return whether an event loop runs this code in a task."""
+def is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def is_ended_by_server(error: BaseException) -> bool:
+    """Return whether the server has cancelled a task or closed a coroutine, and not the model."""
     try:
-        return asyncio.current_task() is not None
+        task = asyncio.current_task()
     except RuntimeError:  # no event loop is running
-        return False
+        task = None
+    if isinstance(error, asyncio.CancelledError):
+        return task is None or task.cancelling() > 0
+    return isinstance(error, GeneratorExit) and task is None
 
 
 def measure(result: Any) -> tuple[int, bool]:

@@ -11,7 +11,7 @@ from .body import ClientDisconnectedError
 from .compressed import ACCEPT_ENCODING
 from .exchange import Exchange, failure_reply
 from .framing import FRAMING_HEADERS
-from .service import Reply, Service
+from .service import Service
 
 # A body up to this size is received as one object. A larger body is received in chunks, because a
 # call for each chunk costs less than another copy of the body. A response is always sent as one
@@ -42,22 +42,18 @@ async def respond(service: Service, scope: Any, protocol: Any) -> None:
     except ProtocolClosed:  # the client closed the connection before the body was complete
         return
     try:
-        reply = exchange.finish()
-        if not isinstance(reply, Reply):
-            reply = await reply
+        reply = await exchange.reply()
     except ClientDisconnectedError:
         return
     except asyncio.CancelledError as error:  # a model may cancel its own task
         reply = failure_reply(error)
-    if exchange.is_rejected:
-        reply = reply.closing()
     pairs = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in reply.headers()]
     protocol.response_bytes(reply.status, pairs, bytes(reply.body))
 
 
 async def _receive_body(exchange: Exchange, protocol: Any) -> None:
-    body = exchange.body
-    if body is not None and body.content_length and body.content_length <= _MAX_JOINED_NBYTES:
+    length = None if exchange.body is None else exchange.body.framing.content_length
+    if length and length <= _MAX_JOINED_NBYTES:
         exchange.write(await protocol())
     elif not exchange.is_rejected:
         # If a chunked body is malformed, granian ends the iteration without an error. The decoder

@@ -40,16 +40,8 @@ class Options(NamedTuple):
     """``module:name`` of models, a model or an ASGI application. The default name is ``models``."""
     with_echo: bool
     """Whether to add the model ``echo``."""
-    max_body: int | None = None
-    """Maximum length of a request body in bytes, if the application is created from a mapping."""
-    receive_timeout: float | None = None
-    """Time in seconds in which a body must arrive, if the application is created."""
-    max_concurrency: int | None = None
-    """Maximum number of requests in progress, if the application is created."""
-    compress_responses: bool = False
-    """Whether to compress responses, if the application is created."""
-    metrics: bool = False
-    """Whether to serve metrics, if the application is created."""
+    app: Mapping[str, Any] = {}
+    """The arguments of ``create_app`` that were passed. They require a mapping of models."""
     grpc: Mapping[str, Any] | None = None
     """The arguments of ``grpc.serving`` except for the application; None without gRPC."""
 
@@ -300,34 +292,18 @@ def load(options: Options) -> Any:
                 f"{models} is neither a model, which takes one argument, nor an ASGI application, "
                 "which takes three"
             )
-        for option, value in (
-            ("--echo", options.with_echo or None),
-            ("--max-body", options.max_body),
-            ("--receive-timeout", options.receive_timeout),
-            ("--max-concurrency", options.max_concurrency),
-            ("--compress-responses", options.compress_responses or None),
-            ("--metrics", options.metrics or None),
-        ):
-            if value is not None:
-                raise InvalidArgumentsError(
-                    f"{models} is an application: {option} requires a mapping of models"
-                )
+        for name in ("echo", *options.app) if options.with_echo else options.app:
+            option = f"--{name.replace('_', '-')}"
+            raise InvalidArgumentsError(
+                f"{models} is an application: {option} requires a mapping of models"
+            )
         return found
     served = {"echo": Model(echo, in_event_loop=True), **found} if options.with_echo else found
     if not served:
         problem = "no models" if models is None else f"{models} is an empty mapping"
         raise InvalidArgumentsError(f"{problem}: pass module:name of a mapping, or --echo")
-    arguments = {
-        "max_body": options.max_body,
-        "receive_timeout": options.receive_timeout,
-        "max_concurrency": options.max_concurrency,
-        "compress_responses": options.compress_responses,
-        "metrics": options.metrics,
-    }
-    given: dict[str, Any] = {name: value for name, value in arguments.items() if value is not None}
     try:
-        # uvicorn accepts memoryviews.
-        return create_app(served, zero_copy=True, **given)
+        return create_app(served, zero_copy=True, **options.app)  # uvicorn accepts memoryviews
     except ImportError as error:
         raise InvalidArgumentsError(f"--metrics: {error}") from None
     except (TypeError, ValueError) as error:  # an invalid model, name or limit

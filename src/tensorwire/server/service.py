@@ -17,8 +17,9 @@ from .._codec.messages import Frame
 from ..arguments import Nonfinite, check_integer, check_seconds, check_type
 from ..errors import TensorwireError, format_subject, format_text, format_value
 from ..http import EXTENSION, JSON_TYPE
+from .body import RequestBody
 from .framing import frame_headers
-from .http import HttpFormat, HttpMessage, Selection
+from .http import HttpFormat, Selection
 from .model import Function, Model, ServedModel
 from .statistics import Statistics
 from .workers import Workers, in_thread
@@ -50,7 +51,7 @@ UNLIMITED_BATCH_SIZE = 2**31 - 1  # the largest that Triton's ModelConfig can ha
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 CLOSE = (b"connection", b"close")  # the server closes the connection after the reply
-HttpModel = ServedModel[HttpMessage, Frame]
+HttpModel = ServedModel[RequestBody, Frame]
 Route = tuple[str, HttpModel | None]
 
 
@@ -160,7 +161,7 @@ class Service:
         self.routes: dict[str, Route] = {}
         self.models: dict[str, Model] = {}
         self.statistics: dict[str, Statistics] = {}
-        http = HttpFormat(self.max_body, limits, selection, nonfinite)
+        http = HttpFormat(limits, selection, nonfinite)
         for name, model in models.items():
             self._add(name, model, http)
         for path, endpoint in SERVER_ENDPOINTS.items():
@@ -204,9 +205,9 @@ class Service:
     def _observer(self, name: str) -> Callable[[int, BaseException | None], None] | None:
         if not self.has_metrics:
             return None
-        from .metrics import observer  # noqa: PLC0415 - prometheus_client is optional
+        from .metrics import observe  # noqa: PLC0415 - prometheus_client is optional
 
-        return observer(name)
+        return partial(observe, name)
 
     def route(self, method: str, path: str) -> HttpModel | Reply | MakeReply:
         """Return the model of an inference request, or the reply to any other request.

@@ -19,17 +19,17 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Context
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import unquote
 
 from .._codec.memory import BodyBuffer
-from .._codec.messages import Frame
 from ..digests import Sources, source_of_imported
 from ..errors import TensorwireError, format_seconds
 from .body import ClientDisconnectedError
 from .exchange import Exchange, failure_reply
-from .framing import expects_continue, frame_head
+from .framing import expects_continue
 from .service import HttpModel, MakeReply, Reply, Service, error_reply
 
 try:
@@ -120,39 +120,18 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
+@dataclass(slots=True, eq=False)
 class Request:
     """A request on a connection, from its head to its reply."""
 
-    __slots__ = (
-        "exchange",
-        "expects_continue",
-        "headers",
-        "http_version",
-        "is_received",
-        "keep_alive",
-        "method",
-        "sent_continue",
-        "url",
-    )
-
-    def __init__(
-        self,
-        exchange: Exchange,
-        method: bytes = b"",  # empty if the head of the request is invalid
-        url: bytes = b"",
-        headers: Headers = (),
-        http_version: str = "1.1",
-        keep_alive: bool = False,
-    ) -> None:
-        self.exchange = exchange
-        self.method = method
-        self.url = url
-        self.headers = headers
-        self.http_version = http_version
-        self.keep_alive = keep_alive
-        self.expects_continue = http_version != "1.0" and expects_continue(headers)
-        self.sent_continue = False
-        self.is_received = False  # the whole request has arrived
+    exchange: Exchange
+    method: bytes = b""  # empty if the head of the request is invalid
+    url: bytes = b""
+    headers: Headers = ()
+    http_version: str = "1.1"
+    keep_alive: bool = False
+    sent_continue: bool = False
+    is_received: bool = False  # the whole request has arrived
 
 
 class InferProtocol(asyncio.BufferedProtocol):
@@ -221,8 +200,6 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.deadline: float | None = None
         self.timer: asyncio.Handle | None = None
         self.timer_at = 0.0
-        self.default_headers: Any = None
-        self.default_lines = b""
 
     def _new_parser(self) -> Any:
         parser = httptools.HttpRequestParser(self)
@@ -326,12 +303,9 @@ class InferProtocol(asyncio.BufferedProtocol):
             return
         if self.receiving is not None:
             body = self.receiving.exchange.body
-            if (
-                body is not None
-                and body.content_length is not None
-                and body.content_length - len(body) >= _DIRECT_FROM_NBYTES
-            ):
-                self.direct = body
+            length = None if body is None else body.framing.content_length
+            if body and length and length - len(body.buffer) >= _DIRECT_FROM_NBYTES:
+                self.direct = body.buffer
 
     def _feed(self, data: memoryview) -> None:
         while True:
@@ -470,9 +444,10 @@ class InferProtocol(asyncio.BufferedProtocol):
                 n_replies += 1
                 request = self.requests[0]
                 if not (request.is_received or request.exchange.is_rejected):
-                    if request.expects_continue and not request.sent_continue:
+                    if not request.sent_continue:
                         request.sent_continue = True
-                        self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                        if request.http_version != "1.0" and expects_continue(request.headers):
+                            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                     break
                 self.is_busy = True
                 reply = request.exchange.finish()
@@ -520,22 +495,18 @@ class InferProtocol(asyncio.BufferedProtocol):
             request.keep_alive = False
         if self.has_access_log and request.method:
             self._log(request, reply.status)
-        headers: Headers
-        if isinstance(body, Frame):
-            lines, headers, buffers = frame_head(body), reply.extra_headers, body.buffers
-        else:
-            lines, headers, buffers = b"", reply.headers(), (body,)
-        if headers:
-            lines += b"".join([b"%b: %b\r\n" % header for header in headers])
-        end = b"\r\n" if request.keep_alive else b"connection: close\r\n\r\n"
-        head = b"".join((_STATUS_LINES[reply.status], self._default_lines(), lines, end))
+        if not request.keep_alive:
+            reply = reply.closing()
+        headers = (*self.server_state.default_headers, *reply.headers())
+        lines = [b"%b: %b\r\n" % header for header in headers]
+        head = b"".join((_STATUS_LINES[reply.status], *lines, b"\r\n"))
         if request.method == b"HEAD":
             transport.write(head)
         elif len(body) > _MAX_JOINED_NBYTES:
             transport.write(head)
             self.pieces = reply.chunks(_TLS_PIECE_NBYTES if self.is_tls else _PIECE_NBYTES)
         else:
-            transport.write(b"".join((head, *buffers)))
+            transport.write(head + bytes(body))
         self._continue_sending()
 
     def _continue_sending(self) -> None:
@@ -576,13 +547,6 @@ class InferProtocol(asyncio.BufferedProtocol):
     def _close(self) -> None:
         self.transport.close()
         self._set_deadline()
-
-    def _default_lines(self) -> bytes:
-        headers = self.server_state.default_headers  # a new list every second, for the date
-        if headers is not self.default_headers:
-            self.default_headers = headers
-            self.default_lines = b"".join([b"%b: %b\r\n" % header for header in headers])
-        return self.default_lines
 
     def _log(self, request: Request, status: int) -> None:
         scope: Any = {"type": "http", "client": self.client, "headers": request.headers}

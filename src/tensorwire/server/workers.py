@@ -31,7 +31,8 @@ class OverloadedError(TensorwireError):
 class Workers:
     """Calls synchronous models in threads, and limits the number of requests in progress.
 
-    Requests whose models are called in the event loop and return at once are not counted.
+    It is the context of each request that is counted, and raises OverloadedError. Requests whose
+    models are called in the event loop and return at once are not counted.
 
     Parameters
     ----------
@@ -46,8 +47,7 @@ class Workers:
         self._n_calls = 0  # running or waiting for a thread
         self._executor: ThreadPoolExecutor | None = None
 
-    def begin_request(self) -> None:
-        """Count a request that is in progress. Raises OverloadedError."""
+    def __enter__(self) -> None:
         with self._lock:
             if self._n_requests < self.max_concurrency:
                 self._n_requests += 1
@@ -57,7 +57,7 @@ class Workers:
             f"{format_count('request', self.max_concurrency)} in progress"
         )
 
-    def end_request(self) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._n_requests -= 1
 
@@ -102,14 +102,6 @@ class ThreadCall:
     is_cancelled : bool
         The client does not wait for the response.
     """
-
-    __slots__ = (
-        "_future",
-        "_is_disconnected",
-        "_wait_for_disconnect",
-        "_workers",
-        "is_cancelled",
-    )
 
     def __init__(self, wait_for_disconnect: Callable[[], Awaitable[object]] | None = None) -> None:
         self._wait_for_disconnect = wait_for_disconnect

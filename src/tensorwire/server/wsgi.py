@@ -11,10 +11,8 @@ from http import HTTPStatus
 from typing import Any
 
 from .._codec.datatypes import Limits
-from .._codec.decoder import decode_request
-from .._codec.memory import BodyBuffer
-from .body import DEFAULT_MAX_BODY, check_complete, decompress, open_body
-from .framing import FRAMING_HEADERS, Framing
+from .body import DEFAULT_MAX_BODY, RequestBody
+from .framing import FRAMING_HEADERS
 from .values import FRAME_HEADERS, Content, frame_of, values_of
 
 __all__ = ["TensorResponse", "read_tensors"]
@@ -68,13 +66,10 @@ def read_tensors(
     ...         return [json.dumps({"error": str(error)}).encode()]
     ...     return response(environ, start_response)
     """
-    framing = Framing(_headers(environ))
-    body = open_body(framing, max_body)
-    for chunk in _chunks(environ, framing.content_length):
-        body.write(chunk)
-    check_complete(body)
-    found: BodyBuffer = decompress(body, framing, max_body)
-    return values_of(decode_request(found, framing.header_length, limits=limits))
+    body = RequestBody(_headers(environ), max_body)
+    for chunk in _chunks(environ, body.framing.content_length):
+        body.buffer.write(chunk)
+    return values_of(body.decode(limits))
 
 
 def _headers(environ: dict[str, Any]) -> Iterator[tuple[bytes, bytes]]:
