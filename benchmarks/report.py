@@ -544,12 +544,16 @@ def losses(tables: Tables) -> list[Loss]:
             for contender, theirs in row.items():
                 for name in counterparts(contender, row):
                     ours = row.get(name)
-                    if ours is None or "median" not in ours or "peak_nbytes" in ours:
+                    if ours is None or "median" not in ours or is_memory(ours):
                         continue
                     if (ratio := time_ratio(theirs, ours)) < CLOSE:
                         times = (named_time(name, ours), named_time(contender, theirs))
                         found.append((ratio, what, *times))
     return sorted(found)
+
+
+def is_memory(row: Row) -> bool:
+    return "peak_nbytes" in row or "per_byte" in row
 
 
 def named_time(contender: str, row: Row) -> str:

@@ -70,3 +70,21 @@ def test_decoding_that_copies_an_array_is_marked() -> None:
     row = {"table": "decode", "median": 2e-3, "iqr": 4e-5, "rounds": 3}
     assert report.cell({**row, "is_copied": False}, None) == "2 ms ±1%"
     assert report.cell({**row, "is_copied": True}, None) == "2 ms ±1%, copied"
+
+
+def test_losses_of_time_do_not_include_those_of_memory() -> None:
+    slower = {"median": 2e-3, "iqr": 0.0, "rounds": 1}
+    faster = {**slower, "median": 1e-3}
+    rows: dict[str, dict[str, report.Row]] = {
+        "time": {"tensorwire": slower, "orjson": faster},
+        "per byte": {
+            "tensorwire": {**slower, "per_byte": 1.0},
+            "orjson": {**faster, "per_byte": 2},
+        },
+        "bytes": {
+            "tensorwire": {**slower, "peak_nbytes": 1},
+            "orjson": {**faster, "peak_nbytes": 2},
+        },
+    }
+    table = report.Table("read", [], rows)
+    assert report.losses({"read": table}) == [(0.5, "read, time", "2 ms", "orjson: 1 ms")]
