@@ -230,8 +230,8 @@ class AsyncResponseStream(AsyncClosing):
     ...             print(response.id, response["text"].as_strings())
     """
 
-    def __init__(self, call: Stream) -> None:
-        self._call = call
+    def __init__(self, call: Any) -> None:  # made by the client: its type is not public
+        self._call: Stream = call
 
     def __aiter__(self) -> AsyncResponseStream:
         return self

@@ -373,8 +373,8 @@ class ResponseStream(Closing):
     ...         first = next(responses)
     """
 
-    def __init__(self, call: Stream) -> None:
-        self._call = call
+    def __init__(self, call: Any) -> None:  # made by the client: its type is not public
+        self._call: Stream = call
 
     def __iter__(self) -> ResponseStream:
         return self
