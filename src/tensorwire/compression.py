@@ -28,7 +28,7 @@ class CompressionError(ValueError):
 
 @cache
 def find_zstd() -> Any:
-    """Return the module of zstd, or None if there is none."""
+    """Return the module of zstd, or None if it is not installed."""
     name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
     try:
         return import_module(name)

@@ -706,7 +706,7 @@ cdef Fault read_elements(ReadCursor* cursor, ParsedElements* elements):
 
 
 cdef bint allocate_wire(ParsedElements* elements, const ReadCursor* cursor):
-    """Allocate memory for all strings up to the end of the cursor. Return False if there is none.
+    """Allocate memory for all strings up to the end of the cursor. Return False if this fails.
 
     Bounds: before the content of element i, i + 1 prefixes and the content of i others are written.
     Their text, which is not shorter, 3 i quotes and commas, a bracket and a quote are read. So at

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from .._codec.messages import Frame
 from ..compression import STEP_NBYTES, compress, is_supported
-from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
+from .framing import frame_headers
 from .service import Reply
 
 ACCEPT_ENCODING = "accept-encoding"
@@ -52,8 +52,7 @@ def negotiated_reply(frame: Frame, coding: str | None) -> Reply:
     """
     if coding is None or len(frame) < MIN_NBYTES:
         return Reply(200, frame, (_VARY,))
-    headers = [(b"content-encoding", coding.encode()), _VARY]
-    if frame.header_length is not None:
-        headers.append((HEADER_LENGTH.lower().encode(), b"%d" % frame.header_length))
-    content_type = JSON_TYPE if frame.header_length is None else BINARY_TYPE
-    return Reply(200, compress(frame.chunks(STEP_NBYTES), coding), tuple(headers), content_type)
+    (_, content_type), _, *header_length = frame_headers(frame)
+    headers = (*header_length, (b"content-encoding", coding.encode()), _VARY)
+    body = compress(frame.chunks(STEP_NBYTES), coding)
+    return Reply(200, body, headers, content_type.decode())
