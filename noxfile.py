@@ -402,7 +402,8 @@ def nightly_clang(session: nox.Session) -> None:
 
 @nox.session(name="nightly-pythons", venv_backend="none")
 def nightly_pythons(session: nox.Session) -> None:
-    """Other interpreters; requires root and debootstrap."""
+    """Other interpreters; requires root."""
+    debian(session, "debootstrap", "debootstrap")
     session.run("python3", "tests/interop/pythons.py", *session.posargs, external=True)
 
 
