@@ -28,7 +28,7 @@ def test_threads_share_objects(name: str) -> None:
 )
 def test_import_does_not_enable_the_gil() -> None:
     program = """
-    import sys, tensorwire, tensorwire.server.framing, tensorwire.integrations.tritonclient.fast
+    import sys, tensorwire, tensorwire.server.framing
     assert not sys._is_gil_enabled()
     """
     environment = {k: v for k, v in os.environ.items() if k != "PYTHON_GIL"}

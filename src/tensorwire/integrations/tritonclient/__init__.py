@@ -27,7 +27,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..patching import Patch, Replacement, Untested
-from .fast import REFER_FROM_NBYTES
+from .convert import REFER_FROM_NBYTES
 from .sources import RELIES_ON
 
 __all__ = ["REFER_FROM_NBYTES", "install", "is_installed", "uninstall"]

@@ -12,9 +12,14 @@ from numpy.typing import NDArray
 
 from ..._codec.bytes_array import BytesArray, decode_bytes
 from ..._codec.bytes_reader import elements_nbytes
+from ..._codec.bytes_writer import all_plain
 from ..._codec.conversion import encode_bytes
 from ..._codec.memory import Body
-from .fast import REFER_FROM_NBYTES, flat_bytes, is_extra_bytes, serialized_objects
+from ...errors import EncodeError
+
+# A copy of a smaller array takes less time than a reference (benchmarks/bench_integrations.py).
+REFER_FROM_NBYTES = 256 * 1024
+"""The minimum size in bytes of input arrays that are kept by reference instead of copied."""
 
 # --- BYTES ---------------------------------------------------------------------------------------
 
@@ -43,15 +48,39 @@ def object_array(values: Any) -> NDArray[np.object_]:
     return array
 
 
+def is_extra_bytes(values: Any) -> bool:
+    """Return whether the values are BYTES of a type that tritonclient itself does not accept."""
+    if type(values) is np.ndarray:
+        return values.dtype.kind in "UT"
+    return isinstance(values, BytesArray)
+
+
 def serialized(values: Any) -> bytes | None:
     """Serialize BYTES. Returns None for values that tritonclient has to convert or reject."""
-    if (wire := serialized_objects(values)) is not None:
-        return wire
     if isinstance(values, PackedArray):
         return values.wire
     if is_extra_bytes(values) or (type(values) is np.ndarray and values.dtype.kind == "S"):
         return encode_bytes(values)
-    return None
+    if type(values) is not np.ndarray or values.dtype != object:
+        return None
+    elements = np.ascontiguousarray(values)
+    if not all_plain(elements):
+        return None  # tritonclient calls str() for numbers, None, subclasses and so on
+    try:
+        return encode_bytes(elements)
+    except EncodeError:  # an unpaired surrogate, or an element of 4 GiB or more
+        return None
+
+
+def object_scalar(wire: bytes) -> NDArray[np.object_]:
+    """Return what `serialize_byte_tensor` returns: the bytes in an object array without dimensions.
+
+    The array is empty if there are no bytes.
+    """
+    array = np.empty((), object) if wire else np.empty([0], object)
+    if wire:
+        array[()] = wire
+    return array
 
 
 def elements_at(region: memoryview, shape: Any, offset: int) -> NDArray[np.object_]:
@@ -78,7 +107,9 @@ class ReferencedArray(np.ndarray[Any, Any]):
     def tobytes(self, order: Any = "C") -> Any:
         if not self.flags.c_contiguous or not self.size:
             return super().tobytes(order)
-        return flat_bytes(self.view(np.ndarray))
+        flat = self.view(np.ndarray).reshape(-1).view(np.uint8)
+        flat.flags.writeable = False
+        return flat
 
 
 def is_large_array(values: Any) -> bool:
@@ -88,6 +119,16 @@ def is_large_array(values: Any) -> bool:
         and values.nbytes >= REFER_FROM_NBYTES
         and values.dtype.kind not in "OSUT"
         and type(values).tobytes is np.ndarray.tobytes  # masked arrays have their own
+    )
+
+
+def refer_to_arrays(inputs: Any, input_class: Any) -> bool:
+    """Return whether an input in a list or tuple keeps an array by reference.
+
+    Inputs of other classes do not count: their methods return the data.
+    """
+    return isinstance(inputs, list | tuple) and any(
+        type(each) is input_class and type(each._raw_data) is np.ndarray for each in inputs
     )
 
 

@@ -41,11 +41,11 @@ from ..patching import Function, Replacement
 from .convert import (
     HeaderInput,
     ReferencedArray,
+    is_extra_bytes,
     is_large_array,
     packed_array,
 )
-from .fast import is_extra_bytes, raw_contents, set_raw_contents
-from .patches import with_signature_of
+from .patches import replace_get_data, with_signature_of
 
 REQUEST = service_pb2.ModelInferRequest
 RESPONSE = service_pb2.ModelInferResponse
@@ -64,7 +64,7 @@ def replacements(aio: ModuleType | None) -> list[Replacement]:
     client, result = InferenceServerClient, InferResult
     found = [
         Replacement(InferInput, "set_data_from_numpy", replace_set_data_from_numpy),
-        Replacement(InferInput, "_get_content", replace_get_content),
+        Replacement(InferInput, "_get_content", replace_get_data),
         Replacement(_utils, "_get_inference_request", replace_get_inference_request),
         Replacement(client, "infer", replace_infer, calls_original=True),
         Replacement(client, "async_infer", replace_infer, calls_original=True),
@@ -375,7 +375,7 @@ def replace_get_inference_request(original: Function) -> Function:
         timeout: Any,
         parameters: Any,
     ) -> Any:
-        contents = raw_contents(inputs, InferInput)
+        contents = raw_contents(inputs)
         request = original(
             model_name,
             inputs if contents is None else [HeaderInput(each) for each in inputs],
@@ -397,13 +397,22 @@ def replace_get_inference_request(original: Function) -> Function:
     return _get_inference_request
 
 
+def raw_contents(inputs: Any) -> list[Any] | None:
+    """Return a list with the data of the inputs that have any.
+
+    Returns None if tritonclient has to read an input: subclasses may override ``_get_content``.
+    """
+    if not isinstance(inputs, list | tuple) or any(type(each) is not InferInput for each in inputs):
+        return None
+    contents = [each._raw_content for each in inputs if each._raw_content is not None]
+    return contents if all(type(raw) in (bytes, np.ndarray) for raw in contents) else None
+
+
 # --- InferInput and InferResult ------------------------------------------------------------------
 
 
 def replace_set_data_from_numpy(original: Function) -> Function:
     def set_data_from_numpy(self: Any, input_tensor: Any) -> Any:
-        if set_raw_contents(self, input_tensor):
-            return self
         if is_extra_bytes(input_tensor):
             if self.datatype() == "BYTES":
                 input_tensor = packed_array(input_tensor)
@@ -412,14 +421,6 @@ def replace_set_data_from_numpy(original: Function) -> Function:
         return original(self, input_tensor)
 
     return set_data_from_numpy
-
-
-def replace_get_content(original: Function) -> Function:
-    def _get_content(self: Any) -> Any:
-        content = original(self)
-        return content.tobytes() if type(content) is np.ndarray else content
-
-    return _get_content
 
 
 def replace_as_numpy(original: Function) -> Function:

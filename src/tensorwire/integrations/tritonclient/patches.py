@@ -20,18 +20,13 @@ from .convert import (
     binary_data,
     byte_array,
     elements_at,
+    is_extra_bytes,
     is_large_array,
     object_array,
+    object_scalar,
     packed_array,
-    serialized,
-)
-from .fast import (
-    deserialized,
-    is_extra_bytes,
     refer_to_arrays,
-    replace_get_binary_data,
-    scalar_array,
-    set_binary_data,
+    serialized,
 )
 from .transport import (
     FileBody,
@@ -57,7 +52,7 @@ def replacements() -> list[Replacement]:
         http_utils = import_module("tritonclient.http._utils")
         found += [
             Replacement(http.InferInput, "set_data_from_numpy", replace_http_set_data_from_numpy),
-            Replacement(http.InferInput, "_get_binary_data", replace_get_binary_data),
+            Replacement(http.InferInput, "_get_binary_data", replace_get_data),
             Replacement(http_utils, "_get_inference_request", replace_get_inference_request),
             Replacement(http.InferenceServerClient, "infer", replace_infer, calls_original=True),
             Replacement(http.InferResult, "__init__", replace_result_init),
@@ -92,15 +87,13 @@ def import_if_usable(name: str) -> ModuleType | None:
 def replace_serialize_byte_tensor(original: Function) -> Function:
     def serialize_byte_tensor(input_tensor: Any) -> Any:
         wire = serialized(input_tensor)
-        return original(input_tensor) if wire is None else scalar_array(wire)
+        return original(input_tensor) if wire is None else object_scalar(wire)
 
     return serialize_byte_tensor
 
 
 def replace_deserialize_bytes_tensor(original: Function) -> Function:
     def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:
-        if (elements := deserialized(encoded_tensor)) is not None:
-            return elements
         try:
             if memoryview(encoded_tensor).shape == (len(encoded_tensor),):
                 return decode_bytes(encoded_tensor).as_numpy()
@@ -128,8 +121,6 @@ def replace_get_contents_as_numpy(original: Function) -> Function:
 
 def replace_http_set_data_from_numpy(original: Function) -> Function:
     def set_data_from_numpy(self: Any, input_tensor: Any, binary_data: bool = True) -> Any:
-        if binary_data is True and set_binary_data(self, input_tensor):
-            return self
         if is_extra_bytes(input_tensor):
             if self.datatype() == "BYTES":
                 convert = packed_array if binary_data else object_array
@@ -139,6 +130,15 @@ def replace_http_set_data_from_numpy(original: Function) -> Function:
         return original(self, input_tensor, binary_data)
 
     return set_data_from_numpy
+
+
+def replace_get_data(original: Function) -> Function:
+    def get_data(self: Any) -> Any:
+        # Programs that create requests themselves need `bytes`.
+        data = original(self)
+        return data.tobytes() if type(data) is np.ndarray else data
+
+    return get_data
 
 
 def replace_get_inference_request(original: Function) -> Function:
