@@ -40,7 +40,6 @@ from tensorwire.integrations import tritonclient
 from tensorwire.integrations.tritonclient.transport import (
     FileBody,
     Transport,
-    is_plain,
     payload_class,
 )
 
@@ -425,12 +424,11 @@ def test_subclass_of_the_class_of_the_library_gets_bytes(http: ModuleType) -> No
     """It may have methods that expect `bytes`."""
     library = import_module("geventhttpclient").HTTPClient
     client_class = http.InferenceServerClient
-    transport = Transport.of(client_class, "_client_stub", library, ("post", "request"), FileBody)
-    assert transport is not None
+    transport = Transport("_client_stub", library, ("post", "request"), FileBody)
     with closing(client_class("localhost:1")) as client:
-        assert is_plain(client, transport)
+        assert transport.is_plain(client)
         client._client_stub.__class__ = type("Subclass", (library,), {})
-        assert not is_plain(client, transport)
+        assert not transport.is_plain(client)
 
 
 class Inputs(list[Any]):

@@ -32,7 +32,6 @@ from .transport import (
     FileBody,
     Transport,
     TransportInputs,
-    is_plain,
     payload_class,
     receive_rest,
 )
@@ -158,12 +157,9 @@ def replace_get_inference_request(original: Function) -> Function:
 
 
 def replace_infer(original: Function) -> Function:
-    http, library = import_module("tritonclient.http"), import_module("geventhttpclient")
-    client_class = http.InferenceServerClient
-    transport = Transport.of(
-        client_class, "_client_stub", library.HTTPClient, ("post", "request"), FileBody
-    )
-    with_inputs_to_send = sending(original, client_class, transport)
+    stub_class = import_module("geventhttpclient").HTTPClient
+    transport = Transport("_client_stub", stub_class, ("post", "request"), FileBody)
+    with_inputs_to_send = sending(original, "tritonclient.http._client", transport)
 
     def infer(self: Any, *arguments: Any, **options: Any) -> Any:
         arguments, options = with_inputs_to_send(self, arguments, options)
@@ -173,12 +169,9 @@ def replace_infer(original: Function) -> Function:
 
 
 def replace_aio_infer(original: Function) -> Function:
-    aio, library = import_module("tritonclient.http.aio"), import_module("aiohttp")
-    client_class = aio.InferenceServerClient
-    transport = Transport.of(
-        client_class, "_stub", library.ClientSession, ("post", "_request"), payload_class()
-    )
-    with_inputs_to_send = sending(original, client_class, transport)
+    stub_class = import_module("aiohttp").ClientSession
+    transport = Transport("_stub", stub_class, ("post", "_request"), payload_class())
+    with_inputs_to_send = sending(original, "tritonclient.http.aio", transport)
 
     async def infer(self: Any, *arguments: Any, **options: Any) -> Any:
         arguments, options = with_inputs_to_send(self, arguments, options)
@@ -187,14 +180,14 @@ def replace_aio_infer(original: Function) -> Function:
     return with_signature_of(original, infer)
 
 
-def sending(original: Function, client_class: type, transport: Transport | None) -> Function:
+def sending(original: Function, module: str, transport: Transport) -> Function:
     """Return a function that marks the inputs in the arguments of ``infer``, if possible.
 
     They become `TransportInputs` if the transport can send the body without joining it. All other
     arguments remain as they are, because ``original`` may be a wrapper that reads them.
     """
     input_class = import_module("tritonclient.http").InferInput
-    namespace = vars(import_module(client_class.__module__))
+    namespace = vars(import_module(module))
     names = list(signature(original).parameters)[1:]
     compression = "request_compression_algorithm"
 
@@ -209,12 +202,12 @@ def sending(original: Function, client_class: type, transport: Transport | None)
         else:  # a wrapper with other parameters
             positional = arguments[2:]
         is_compressed = bool(options.get(compression) or any(positional))
-        if is_compressed or client._verbose or transport is None:
+        if is_compressed or client._verbose:
             return arguments, options
         # A wrapper around the function that creates the body expects `bytes`.
         creator = place(namespace.get("_get_inference_request"))
         is_ours = creator is not None and package_of(creator) == package_of(__name__)
-        if not is_ours or not is_plain(client, transport):
+        if not is_ours or not transport.is_plain(client):
             return arguments, options
         marked = TransportInputs(inputs, transport.body_type)
         if in_options:

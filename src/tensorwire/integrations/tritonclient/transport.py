@@ -25,54 +25,33 @@ PIECE_NBYTES = 1 << 20
 
 
 class Transport(NamedTuple):
-    """An HTTP library, and tritonclient's class of clients that use it.
+    """An HTTP library that a client of tritonclient uses.
 
     ``stub_name`` is the attribute of a client that sends requests, an object of ``stub_class``.
-    ``functions`` are those that a body passes through: whether a method is one of the stub or of
-    the client, its name and its function. ``body_type`` creates a body from a list of buffers.
+    ``methods`` are those of the stub that a body passes through. ``body_type`` creates a body from
+    a list of buffers.
     """
 
     stub_name: str
     stub_class: type
-    functions: list[tuple[bool, str, Any]]
+    methods: tuple[str, ...]
     body_type: Callable[[list[Any]], Any]
 
-    @classmethod
-    def of(
-        cls,
-        client_class: type,
-        stub_name: str,
-        stub_class: type,
-        names: Sequence[str],
-        body_type: Callable[[list[Any]], Any],
-    ) -> Transport | None:
-        """Return the transport. ``names`` are those of the functions of ``stub_class``.
+    def is_plain(self, client: Any) -> bool:
+        """Return whether a body goes from the client to the HTTP library without other code.
 
-        Returns None if one of the functions is missing, or wrapped by other code.
+        Other code, by which a program has replaced or wrapped a part of the client, may expect
+        `bytes`.
         """
-        methods = [(client_class, "_post"), *((stub_class, name) for name in names)]
-        functions = []
-        for owner, name in methods:
-            function = getattr_static(owner, name, None)
-            if function is None or foreign_code(function, owner.__module__) is not None:
-                return None
-            functions.append((owner is stub_class, name, function))
-        return cls(stub_name, stub_class, functions, body_type)
-
-
-def is_plain(client: Any, transport: Transport) -> bool:
-    """Return whether a body goes from the client to the HTTP library without other code.
-
-    Other code, by which a program has replaced or wrapped a part of the client, may expect `bytes`.
-    """
-    stub = getattr(client, transport.stub_name, None)
-    if type(stub) is not transport.stub_class:
-        return False
-    for is_stub, name, function in transport.functions:
-        owner = stub if is_stub else client
-        if getattr_static(type(owner), name, None) is not function or name in vars(owner):
-            return False
-    return True
+        stub = getattr(client, self.stub_name, None)
+        return type(stub) is self.stub_class and not any(
+            name in vars(owner)
+            or foreign_code(getattr_static(type(owner), name), package) is not None
+            for owner, name, package in (
+                (client, "_post", "tritonclient"),
+                *((stub, name, self.stub_class.__module__) for name in self.methods),
+            )
+        )
 
 
 class TransportInputs(list[Any]):
