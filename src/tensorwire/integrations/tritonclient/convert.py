@@ -14,12 +14,15 @@ from ..._codec.bytes_array import BytesArray, decode_bytes
 from ..._codec.bytes_reader import elements_nbytes
 from ..._codec.bytes_writer import all_plain
 from ..._codec.conversion import encode_bytes
+from ..._codec.datatypes import BY_DTYPE
 from ..._codec.memory import Body
 from ...errors import EncodeError
 
 # A copy of a smaller array takes less time than a reference (benchmarks/bench_integrations.py).
 REFER_FROM_NBYTES = 256 * 1024
 """The minimum size in bytes of input arrays that are kept by reference instead of copied."""
+
+SHARED_MEMORY_KEYS = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
 
 # --- BYTES ---------------------------------------------------------------------------------------
 
@@ -101,25 +104,24 @@ def elements_at(region: memoryview, shape: Any, offset: int) -> NDArray[np.objec
 # --- inputs --------------------------------------------------------------------------------------
 
 
-class ReferencedArray(np.ndarray[Any, Any]):
-    """An array whose ``tobytes`` returns a flat read-only view of its memory instead of a copy."""
+def numeric_data(values: Any, datatype: Any, shape: Any) -> bytes | NDArray[np.uint8] | None:
+    """Return the data of an input, for an array of numbers with this datatype and shape.
 
-    def tobytes(self, order: Any = "C") -> Any:
-        if not self.flags.c_contiguous or not self.size:
-            return super().tobytes(order)
-        flat = self.view(np.ndarray).reshape(-1).view(np.uint8)
-        flat.flags.writeable = False
-        return flat
-
-
-def is_large_array(values: Any) -> bool:
-    """Return whether to keep a reference to an array of numbers instead of a copy."""
-    return (
-        isinstance(values, np.ndarray)
-        and values.nbytes >= REFER_FROM_NBYTES
-        and values.dtype.kind not in "OSUT"
-        and type(values).tobytes is np.ndarray.tobytes  # masked arrays have their own
-    )
+    A large C-contiguous array is not copied: the result is a flat, read-only view of its memory.
+    Returns None for everything that tritonclient has to convert, check or reject.
+    """
+    # A masked array has its own method.
+    if getattr(type(values), "tobytes", None) is not np.ndarray.tobytes:
+        return None
+    row = BY_DTYPE.get(values.dtype)
+    if row is None or row.name != datatype or shape != list(values.shape):
+        return None
+    if values.nbytes < REFER_FROM_NBYTES or not values.flags.c_contiguous:
+        data: bytes = values.tobytes()
+        return data
+    view = np.frombuffer(values, np.uint8)
+    view.flags.writeable = False
+    return view
 
 
 def refer_to_arrays(inputs: Any, input_class: Any) -> bool:

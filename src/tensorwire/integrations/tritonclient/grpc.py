@@ -39,10 +39,10 @@ from ...errors import EncodeError
 from ...grpc_messages import INFER_RESPONSE, RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 from ..patching import Function, Replacement
 from .convert import (
+    SHARED_MEMORY_KEYS,
     HeaderInput,
-    ReferencedArray,
     is_extra_bytes,
-    is_large_array,
+    numeric_data,
     packed_array,
 )
 from .patches import replace_get_data, with_signature_of
@@ -402,10 +402,18 @@ def raw_contents(inputs: Any) -> list[Any] | None:
 
     Returns None if tritonclient has to read an input: subclasses may override ``_get_content``.
     """
-    if not isinstance(inputs, list | tuple) or any(type(each) is not InferInput for each in inputs):
+    if not isinstance(inputs, list | tuple):
         return None
-    contents = [each._raw_content for each in inputs if each._raw_content is not None]
-    return contents if all(type(raw) in (bytes, np.ndarray) for raw in contents) else None
+    contents = []
+    for each in inputs:
+        if type(each) is not InferInput:
+            return None
+        raw = each._raw_content
+        if type(raw) is bytes or type(raw) is np.ndarray:
+            contents.append(raw)
+        elif raw is not None:
+            return None
+    return contents
 
 
 # --- InferInput and InferResult ------------------------------------------------------------------
@@ -413,11 +421,16 @@ def raw_contents(inputs: Any) -> list[Any] | None:
 
 def replace_set_data_from_numpy(original: Function) -> Function:
     def set_data_from_numpy(self: Any, input_tensor: Any) -> Any:
-        if is_extra_bytes(input_tensor):
-            if self.datatype() == "BYTES":
-                input_tensor = packed_array(input_tensor)
-        elif is_large_array(input_tensor):
-            input_tensor = input_tensor.view(ReferencedArray)
+        message = self._input
+        data = numeric_data(input_tensor, message.datatype, message.shape[:])
+        if data is not None:
+            if parameters := message.parameters:
+                for key in SHARED_MEMORY_KEYS:
+                    parameters.pop(key, None)
+            self._raw_content = data
+            return self
+        if is_extra_bytes(input_tensor) and self.datatype() == "BYTES":
+            input_tensor = packed_array(input_tensor)
         return original(self, input_tensor)
 
     return set_data_from_numpy

@@ -14,14 +14,14 @@ from ..._codec.bytes_array import decode_bytes
 from ...errors import TensorwireError
 from ..patching import Function, Replacement, package_of, place
 from .convert import (
+    SHARED_MEMORY_KEYS,
     BodyResponse,
     HeaderInput,
-    ReferencedArray,
     binary_data,
     byte_array,
     elements_at,
     is_extra_bytes,
-    is_large_array,
+    numeric_data,
     object_array,
     object_scalar,
     packed_array,
@@ -120,12 +120,19 @@ def replace_get_contents_as_numpy(original: Function) -> Function:
 
 def replace_http_set_data_from_numpy(original: Function) -> Function:
     def set_data_from_numpy(self: Any, input_tensor: Any, binary_data: bool = True) -> Any:
-        if is_extra_bytes(input_tensor):
-            if self.datatype() == "BYTES":
-                convert = packed_array if binary_data else object_array
-                input_tensor = convert(input_tensor)
-        elif binary_data and is_large_array(input_tensor):
-            input_tensor = input_tensor.view(ReferencedArray)
+        if binary_data is True and type(self._shape) is list:
+            data = numeric_data(input_tensor, self._datatype, self._shape)
+            if data is not None:
+                parameters = self._parameters
+                for key in SHARED_MEMORY_KEYS:
+                    parameters.pop(key, None)
+                self._data = None
+                self._raw_data = data
+                parameters["binary_data_size"] = len(data)
+                return self
+        if is_extra_bytes(input_tensor) and self.datatype() == "BYTES":
+            convert = packed_array if binary_data else object_array
+            input_tensor = convert(input_tensor)
         return original(self, input_tensor, binary_data)
 
     return set_data_from_numpy
