@@ -19,7 +19,10 @@ from support import tritonclient_comparison
 from support.tritonclient_comparison import FLOATS, LARGE, body_of, module, parsed, response
 from tensorwire.integrations import patching, tritonclient
 
-pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
+pytestmark = [
+    pytest.mark.no_sanitizers(reason="it tests Python code"),
+    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
+]
 
 http, utils = tritonclient_comparison.http, tritonclient_comparison.utils  # fixtures
 
@@ -40,7 +43,6 @@ def functions() -> list[Any]:
     ]
 
 
-@pytest.mark.thread_unsafe(reason="it changes the client for the process")
 def test_uninstall_restores_every_function(http: ModuleType) -> None:
     before = functions()
     for _ in range(2):

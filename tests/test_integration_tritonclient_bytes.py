@@ -31,7 +31,10 @@ from support.tritonclient_comparison import (
 )
 from tensorwire.integrations.tritonclient.convert import elements_at
 
-pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
+pytestmark = [
+    pytest.mark.no_sanitizers(reason="it tests Python code"),
+    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
+]
 
 utils, either = tritonclient_comparison.utils, tritonclient_comparison.either  # fixtures
 
@@ -225,7 +228,6 @@ def test_read_shared_memory_at_negative_offset() -> None:
     both(lambda: shm.get_contents_as_numpy(handle, np.object_, [1], -100))
 
 
-@pytest.mark.thread_unsafe(reason="the region has a name")
 def test_write_and_read_shared_memory(either: bool) -> None:
     shm, utils = module("utils.shared_memory", "http"), module("utils", "http")
     handle = shm.create_shared_memory_region("tensorwire", "tensorwire_test", 4096)

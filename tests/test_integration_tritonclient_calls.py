@@ -45,6 +45,7 @@ from tensorwire.integrations.tritonclient.transport import (
 
 pytestmark = [
     pytest.mark.no_sanitizers(reason="it tests Python code"),
+    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
     # aiohttp warns about the bodies of the client without the integration.
     pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
 ]
@@ -349,7 +350,6 @@ def peak_nbytes(call: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.thread_unsafe(reason="it measures the process")
 @pytest.mark.parametrize(("client", "n_copies"), [("http", (0, 2)), ("http.aio", (0, 1))])
 def test_large_request_is_not_copied(
     http: ModuleType, either: bool, client: str, n_copies: tuple[int, int]
@@ -498,7 +498,6 @@ NOT_FUNCTIONS = {  # but classes
 }
 
 
-@pytest.mark.thread_unsafe(reason="it changes the client for the process")
 @pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
 @pytest.mark.parametrize("name", sorted(compared_functions()))
 def test_wrapper_is_called_as_often_as_without_the_integration(
@@ -723,7 +722,6 @@ def test_connection_is_closed_after_an_error(http: ModuleType, either: bool) -> 
     assert error.tb is not None
 
 
-@pytest.mark.thread_unsafe(reason="it measures the process")
 def test_large_response_is_received_into_the_result(http: ModuleType, either: bool) -> None:
     array = np.ones(1 << 22, np.float32)
     large, small = answer(array), answer(FLOATS)

@@ -34,7 +34,10 @@ from support.tritonclient_comparison import (
     response,
 )
 
-pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
+pytestmark = [
+    pytest.mark.no_sanitizers(reason="it tests Python code"),
+    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
+]
 
 http, grpc, utils = (
     tritonclient_comparison.http,

@@ -30,7 +30,10 @@ from support.tritonclient_comparison import (
     response,
 )
 
-pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
+pytestmark = [
+    pytest.mark.no_sanitizers(reason="it tests Python code"),
+    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
+]
 
 http, either, installed = (
     tritonclient_comparison.http,
@@ -195,7 +198,6 @@ def peak_nbytes(call: Callable[[], Any]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.thread_unsafe(reason="it measures the process")
 def test_request_is_copied_once_and_response_never(http: ModuleType, either: bool) -> None:
     array = np.ones(1 << 22, np.float32)
     body, length = response(array, array)
