@@ -51,9 +51,6 @@ int main(void) {
             result = (unsigned char *)realloc(result, (size_t)(6 * nbytes + BLOCK_NBYTES));
             end = escape_text(result, block, nbytes, n_readable);
             status = end == NULL ? -1 : (int32_t)(end - result);
-        } else if (kind == 'c') {
-            status = copy_short(result, block, nbytes);
-            end = result + nbytes;
         } else if (kind == 's') {
             status = short_string(block, block + nbytes);
         } else if (kind == 'u' || kind == 'p') {  /* copy or pass */
@@ -295,16 +292,12 @@ def test_short_strings(kernels: Kernels) -> None:
         for m in range(17)
         for end in (b"", b'"')
     ]
-    cases = [("s", text, 0) for text in texts] + [("c", text, 0) for text in texts]
-    for (kind, text, _), (status, _, written) in zip(cases, kernels.results(cases), strict=True):
-        if kind == "s":
-            head, quote, _ = text.partition(b'"')
-            is_plain = bool(quote) and head.isascii() and unescaped(head)[1] == len(head)
-            is_short = len(head) < 32 and len(text) >= 16 * (len(head) // 16 + 1)
-            assert status == (len(head) if is_plain and is_short and b"\\" not in head else -1)
-        else:
-            assert status == (len(text) < 16 and escaped(text)[2] == text)
-            assert not status or written == text
+    cases = [("s", text, 0) for text in texts]
+    for (_, text, _), (status, _, _) in zip(cases, kernels.results(cases), strict=True):
+        head, quote, _ = text.partition(b'"')
+        is_plain = bool(quote) and head.isascii() and unescaped(head)[1] == len(head)
+        is_short = len(head) < 32 and len(text) >= 16 * (len(head) // 16 + 1)
+        assert status == (len(head) if is_plain and is_short and b"\\" not in head else -1)
 
 
 def test_unicode_escapes(kernels: Kernels) -> None:

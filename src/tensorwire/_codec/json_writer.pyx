@@ -55,8 +55,6 @@ cdef extern from "Python.h":
     int _PyBytes_Resize(PyObject** text, Py_ssize_t nbytes) except -1
 
 cdef extern from "text_kernels.h":
-    bint copy_short(
-        unsigned char* target, const unsigned char* text, Py_ssize_t nbytes) noexcept nogil
     unsigned char* escape_text(
         unsigned char* target, const unsigned char* text, Py_ssize_t nbytes, Py_ssize_t n_readable
     ) noexcept nogil
@@ -70,7 +68,6 @@ cdef enum:
     # becomes at most 6, and `escape_text` writes blocks; there may be two quotes and a comma.
     PIECE_NBYTES = 1024
     PIECE_ROOM = 6 * PIECE_NBYTES + 16 + 3
-    SHORT_ROOM = 16 + 2  # for a text that `copy_short` writes, a quote and a comma
     N_STARTS = 256  # the number of offsets that are computed at once
     # The GIL is released from these sizes on, for which writing takes about 1 ms.
     RELEASE_GIL_FROM_ELEMENTS = 50_000
@@ -335,13 +332,7 @@ cdef int write_quoted(JsonWriter writer, const unsigned char* text, Py_ssize_t n
     """Write valid UTF-8 as a string."""
     cdef unsigned char* target
     cdef Py_ssize_t i = 0, n
-    reserve(writer, 1 + SHORT_ROOM)
-    writer.cursor.position[0] = c'"'
-    writer.cursor.position += 1
-    if copy_short(<unsigned char*>writer.cursor.position, text, nbytes):
-        writer.cursor.position[nbytes] = c'"'
-        end_element(&writer.cursor, writer.cursor.position + nbytes + 1)
-        return 0
+    write_literal(writer, b'"')
     while i < nbytes:
         n = piece_nbytes(text + i, nbytes - i)
         reserve(writer, 6 * n + PIECE_ROOM - 6 * PIECE_NBYTES)

@@ -209,6 +209,13 @@ static inline Marks special_characters(Block block) {
         (Block)((block == each('"')) | (block == each('\\')) | (block < each(0x20))));
 }
 
+/* Mark these, and what is not ASCII. As signed numbers, both other ranges are less than 0x20. */
+static inline Marks unusual_characters(Block block) {
+    typedef signed char SignedBlock __attribute__((vector_size(BLOCK_NBYTES)));
+    return marks_of((Block)((block == each('"')) | (block == each('\\'))
+                            | ((SignedBlock)block < (SignedBlock)each(0x20))));
+}
+
 /* The character that follows a backslash in a string, and what it means; 0 for all others. */
 static const unsigned char ESCAPED[256] = {
     0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
@@ -391,23 +398,8 @@ static inline unsigned char *write_escape(unsigned char *target, unsigned char c
     return target + 6;
 }
 
-/* Copy a text of 1 to 15 bytes if it contains no character that needs a backslash. Return whether it
-   was copied. 16 bytes are written. */
-static inline int copy_short(unsigned char *target, const unsigned char *text, ptrdiff_t nbytes) {
-    Block block;
-    if (nbytes < 1 || nbytes >= BLOCK_NBYTES) return 0;
-    block = load_partial(text, (int)nbytes);
-    memcpy(target, &block, BLOCK_NBYTES);
-    return !(special_characters(block) & (((Marks)1 << nbytes) - 1));
-}
-
-/* Write a text as the content of a string. Return the end of what was written, or NULL if the text
-   is not UTF-8. `n_readable`, at least `nbytes`, is the size of the memory from `text` on.
-
-   A byte becomes at most 6, and blocks are written: the target has room for 6 `nbytes` + 16 bytes.
-   A block is loaded once, and then only its copy is used, so that the result is valid even if
-   another thread changes the text. */
-static inline unsigned char *escape_text(
+/* Do the work of `escape_text` for any text. */
+static inline unsigned char *escape_any(
     unsigned char *target, const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_readable
 ) {
     unsigned char copy[2 * BLOCK_NBYTES] = {0};
@@ -445,6 +437,32 @@ static inline unsigned char *escape_text(
     }
     if (high && marks_of(utf8_errors(previous, each(0)))) return NULL;
     return target;
+}
+
+/* Write a text as the content of a string. Return the end of what was written, or NULL if the text
+   is not UTF-8. `n_readable`, at least `nbytes`, is the size of the memory from `text` on.
+
+   A byte becomes at most 6, and blocks are written: the target has room for 6 `nbytes` + 16 bytes.
+   A block is loaded once, and then only its copy is used, so that the result is valid even if
+   another thread changes the text. */
+static inline unsigned char *escape_text(
+    unsigned char *target, const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_readable
+) {
+    Block block;
+    for (; nbytes >= BLOCK_NBYTES; nbytes -= BLOCK_NBYTES, n_readable -= BLOCK_NBYTES) {
+        memcpy(&block, text, BLOCK_NBYTES);
+        memcpy(target, &block, BLOCK_NBYTES);
+        if (unusual_characters(block)) return escape_any(target, text, nbytes, n_readable);
+        text += BLOCK_NBYTES;
+        target += BLOCK_NBYTES;
+    }
+    if (nbytes == 0) return target;
+    block = load_text(text, nbytes, n_readable);
+    memcpy(target, &block, BLOCK_NBYTES);
+    /* The zeros after the end do not count. */
+    if (unusual_characters(block) & (((Marks)1 << nbytes) - 1))
+        return escape_any(target, text, nbytes, n_readable);
+    return target + nbytes;
 }
 
 #endif
