@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -86,10 +85,9 @@ def test_array_subclass_with_its_own_conversions(dtype: Any) -> None:
     assert tw.Tensor("x", array).as_numpy().tolist() == [b"a", b"bc"]
 
 
-@pytest.mark.parametrize("dtype", ["O", "S3", "U3"])
-def test_masked_array_of_text_is_rejected(dtype: str) -> None:
+def test_masked_array_of_objects_is_rejected() -> None:
     """The mask was ignored."""
-    array = np.ma.array(np.array(["a", "bc"], dtype), mask=[False, True])
+    array = np.ma.array(np.array(["a", "bc"], object), mask=[False, True])
     with pytest.raises(tw.EncodeError, match="masked"):
         tw.encode_bytes(array)
     with pytest.raises(tw.EncodeError, match="masked"):
@@ -218,12 +216,6 @@ def reduced(item: Any) -> tuple[Any, ...]:
     made = item.__reduce_ex__(5)
     assert isinstance(made, tuple)
     return made
-
-
-def test_frame_can_be_pickled() -> None:
-    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", A, binary=False)]))
-    again = pickle.loads(pickle.dumps(frame))
-    assert (again.headers, bytes(again)) == (frame.headers, bytes(frame))
 
 
 @pytest.mark.parametrize("index", [(2**70,), [2**70], slice(2**70, None, 2**70), (0, -(2**70))])
