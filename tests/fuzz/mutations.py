@@ -56,8 +56,8 @@ def message(
         made = random_message(chooser)
         if len(made.body) < MAX_RANDOM_NBYTES:
             text, blob = made.parts()
-        if is_response:
-            text = text.replace(b'"inputs"', b'"outputs"', 1)
+            if is_response:
+                text = text.replace(b'"inputs"', b'"outputs"', 1)
     change = chooser.choice(CHANGES)
     if change == "choices":
         front[chooser.randrange(N_CHOICES)] = chooser.randrange(256)
