@@ -267,7 +267,7 @@ def test_error_responses(
     """The error contains the server's message, for any status and content type."""
     text = header([tensor])
     headers = {HEADER_LENGTH: str(len(text)), **headers}
-    reply = triton.post(f"/v2/models/{model}/infer", [text, F2], headers)
+    reply = triton.post(f"/v2/models/{model}/infer", [text, F2.tobytes()], headers)
     assert reply.status == status
     with pytest.raises(tw.HeaderError) as caught:
         answer(reply)
