@@ -16,6 +16,7 @@ import tempfile
 import time
 import types
 from collections.abc import Mapping
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,7 @@ def main() -> None:
                 "stored": stored(),
                 "manual": manual(),
                 "routes": routes(port),
+                "exposed": exposed(),
             }
         finally:
             if ray.is_initialized():
@@ -215,6 +217,36 @@ def infer(port: int, model: str, inputs: list[tw.Tensor]) -> tuple[int, bytes, i
         return reply.status, reply.read(), tw.header_length(reply.getheaders())
     finally:
         connection.close()
+
+
+# --- on the loopback only --------------------------------------------------------------------
+
+HERE = ("0100007F", f"{0:024}01000000", f"{0:016}FFFF00000100007F")  # in the format of /proc/net
+
+
+def exposed() -> list[str]:
+    """Return addresses outside the loopback that this process and its children listen on."""
+    rows = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path("/proc/net", table).read_text().splitlines()[1:]
+    ]
+    sockets = own_sockets()
+    return [
+        local
+        for _, local, _, state, _, _, _, _, _, inode, *_ in rows
+        if state == "0A" and f"socket:[{inode}]" in sockets and local.split(":")[0] not in HERE
+    ]
+
+
+def own_sockets() -> set[str]:
+    """Return the sockets of all processes of this session."""
+    found = set()
+    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):  # the process has ended, or has another owner
+            if os.getsid(int(descriptor.parts[2])) == os.getsid(0):
+                found.add(os.readlink(descriptor))
+    return found
 
 
 # --- through the object store -----------------------------------------------------------------

@@ -59,6 +59,11 @@ def test_manual_example_with_routes(seen: dict[str, Any]) -> None:
     assert "an input and a parameter with the name 'x'" in error
 
 
+def test_ray_listens_only_on_the_loopback(seen: dict[str, Any]) -> None:
+    """Ray's servers run code for their clients."""
+    assert seen["exposed"] == []
+
+
 # --- the object store ------------------------------------------------------------------------
 
 
