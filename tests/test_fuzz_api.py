@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -86,10 +85,9 @@ def test_array_subclass_with_its_own_conversions(dtype: Any) -> None:
     assert tw.Tensor("x", array).as_numpy().tolist() == [b"a", b"bc"]
 
 
-@pytest.mark.parametrize("dtype", ["O", "S3", "U3"])
-def test_masked_array_of_text_is_rejected(dtype: str) -> None:
+def test_masked_array_of_objects_is_rejected() -> None:
     """The mask was ignored."""
-    array = np.ma.array(np.array(["a", "bc"], dtype), mask=[False, True])
+    array = np.ma.array(np.array(["a", "bc"], object), mask=[False, True])
     with pytest.raises(tw.EncodeError, match="masked"):
         tw.encode_bytes(array)
     with pytest.raises(tw.EncodeError, match="masked"):
@@ -220,12 +218,6 @@ def reduced(item: Any) -> tuple[Any, ...]:
     return made
 
 
-def test_frame_can_be_pickled() -> None:
-    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", A, binary=False)]))
-    again = pickle.loads(pickle.dumps(frame))
-    assert (again.headers, bytes(again)) == (frame.headers, bytes(frame))
-
-
 @pytest.mark.parametrize("index", [(2**70,), [2**70], slice(2**70, None, 2**70), (0, -(2**70))])
 def test_index_beyond_64_bits(index: Any) -> None:
     tensor = tw.decode_bytes(reference.elements([b"a"] * 4)).reshape((2, 2))
@@ -286,11 +278,10 @@ def test_names_of_wrong_type_are_not_found() -> None:
         tw.InferRequest([tw.Tensor("x", A)], parameters={"binary_data_output": [1]})
 
 
-# --- threads, fork, garbage collection, large bodies ---
+# --- strings that threads change, fork, large bodies; stress/threads.py has other objects ---
 
 THREADS = """
 import faulthandler, os, random, signal, sys, threading, time, warnings
-from contextlib import suppress
 faulthandler.dump_traceback_later(50, exit=True)
 sys.setswitchinterval(1e-6)
 warnings.simplefilter("ignore")
@@ -323,35 +314,6 @@ def together(*works):
     assert not FAULTS, FAULTS
 """
 
-BODYBUFFER = """
-buffer = tw.BodyBuffer(None, 3)
-sizes = (1, 100, 70_000, 3_000_000)
-
-def write():
-    global buffer
-    buffer.write(bytes(random.choice(sizes)))
-    if len(buffer) > 30_000_000:
-        buffer = tw.BodyBuffer(random.choice((None, 20_000_000)), random.choice((None, 7)))
-
-def receive():
-    same = buffer
-    room = same.remaining()
-    room[:10] = b"x" * min(10, len(room))
-    same.advance(min(10, len(room)))
-
-def look():
-    same = buffer
-    view = memoryview(same)
-    assert len(view) <= len(same)
-    bytes(view[-100:])
-    repr(same)
-
-def decode():
-    tw.decode_bytes(buffer)
-
-together(write, write, receive, look, decode)
-"""
-
 STRINGS = """
 texts = ["", "short", "é" * 5, "a text of medium length", "long " * 100]
 kinds = [np.dtypes.StringDType(), np.dtypes.StringDType(na_object=np.nan)]
@@ -377,37 +339,6 @@ def decode():
     assert array.tolist() == texts * 50
 
 together(change, missing, encode, tensor, decode)
-"""
-
-MESSAGES = """
-request = tw.InferRequest([tw.Tensor("x", np.arange(4)), tw.Tensor("y", [b"a", "b"])], ["x"])
-response = tw.InferResponse(request)
-frames = [tw.encode_request(request)]
-
-def encode():
-    frame = tw.encode_request(request)
-    assert len(bytes(frame)) == len(frame)
-
-def answer():
-    bytes(tw.encode_response(response, request))
-
-def find():
-    request["y"], "x" in request, dict(request), repr(request), request["x"].parameters
-    assert request["x"].data.tolist() == request["x"].tolist() == [0, 1, 2, 3]
-
-def change():
-    with suppress(TypeError):
-        request.parameters["k"] = 1
-    with suppress(AttributeError):
-        request.inputs = ()
-    request["x"].data.shape = random.choice(((4,), (2, 2)))
-    assert request.replace(id="1", outputs=None)["y"] is request["y"]
-
-def share():
-    frames[0].buffers, bytes(frames[0]), list(frames[0].chunks(7))
-    frames[0] = tw.encode_request(request)
-
-together(encode, answer, find, change, share)
 """
 
 # A child does not use the StringDType arrays of its parent: numpy locks their memory, and a lock
@@ -438,38 +369,6 @@ def fork():
     assert status == 0, status
 
 together(exchange, exchange, exchange, fork)
-"""
-
-COLLECTIONS = """
-import gc
-from fuzz import api
-
-gc.set_threshold(1, 1, 1)
-
-class Cycle:
-    def __init__(self, *members):
-        self.itself, self.members = self, members
-
-    def __del__(self):
-        tw.Tensor("x", [b"a"])
-
-def build():
-    tensor = tw.Tensor("x", ["a", "é"])
-    request = tw.InferRequest([tensor, tw.Tensor("y", np.arange(4), binary=False)])
-    frame = tw.encode_request(request)
-    Cycle(request, frame)
-    memory = bytearray(bytes(frame))
-    back = tw.decode_request(memoryview(memory), frame.header_length)
-    Cycle(back, back["x"].data.element(1), back["x"].data[1:])
-    assert back["x"].data.as_strings().tolist() == ["a", "é"]
-    assert back["y"].as_numpy().tolist() == [0, 1, 2, 3]
-    buffer = tw.BodyBuffer(len(memory), frame.header_length)
-    buffer.write(memory)
-    Cycle(buffer, memoryview(buffer), tw.decode_request(buffer, frame.header_length))
-
-together(build)
-for number in range(3):
-    api.episode(api.episode_bytes(3, number))
 """
 
 LARGE = """
@@ -512,8 +411,8 @@ assert len(words[1:].wire) == 196
 @pytest.mark.thread_unsafe(reason="it starts processes with threads of their own")
 @pytest.mark.parametrize(
     "program",
-    [BODYBUFFER, STRINGS, MESSAGES, FORK, COLLECTIONS, LARGE],
-    ids=["BodyBuffer", "StringDType", "messages", "fork", "collections", "2 GiB"],
+    [STRINGS, FORK, LARGE],
+    ids=["StringDType", "fork", "2 GiB"],
 )
 def test_stress(program: str) -> None:
     run(THREADS + program)

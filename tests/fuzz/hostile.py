@@ -41,49 +41,54 @@ def disconnect() -> None:
     connect(_nothing, _sensible)
 
 
+def returning(result: Any) -> Any:
+    """Return a method that calls `side_effect` and returns the result."""
+
+    def method(*_: Any, **__: Any) -> Any:
+        side_effect()
+        return result
+
+    return method
+
+
+def answering(sensible: Any) -> Any:
+    """Return a method that calls `side_effect` and returns what `answer` chooses."""
+
+    def method(*_: Any, **__: Any) -> Any:
+        side_effect()
+        return answer(sensible)
+
+    return method
+
+
+def calling(function: Any) -> Any:
+    """Return a method that calls `side_effect` and then the function with its arguments."""
+
+    def method(*arguments: Any) -> Any:
+        side_effect()
+        return function(*arguments)
+
+    return method
+
+
 class Index:
     """An object with `__index__`, which may return a different integer each time."""
 
-    def __index__(self) -> int:
-        side_effect()
-        number: int = answer(1)
-        return number
-
-    __int__ = __index__
-
-    def __float__(self) -> float:
-        side_effect()
-        number: float = answer(1.0)
-        return number
+    __index__ = __int__ = answering(1)
+    __float__ = answering(1.0)
 
 
 class Compares:
     """Compares equal to everything, or has an arbitrary result. Its hash is constant."""
 
-    def __eq__(self, other: object) -> bool:
-        side_effect()
-        equal: bool = answer(True)
-        return equal
-
-    def __hash__(self) -> int:
-        side_effect()
-        return 1
-
-    def __lt__(self, other: object) -> bool:
-        side_effect()
-        return False
-
-    __gt__ = __le__ = __ge__ = __lt__
-
-    def __bool__(self) -> bool:
-        side_effect()
-        return True
+    __eq__ = answering(True)
+    __hash__ = returning(1)
+    __lt__ = __gt__ = __le__ = __ge__ = returning(False)
+    __bool__ = returning(True)
 
 
 class EqualIndex(Index, Compares):
     """A dimension that equals every other dimension but converts to its own integer."""
-
-    __hash__ = Compares.__hash__
 
 
 class Iterates:
@@ -102,9 +107,7 @@ class Iterates:
             side_effect()
             yield answer(b"item")
 
-    def __getitem__(self, index: Any) -> Any:
-        side_effect()
-        return answer(b"item")
+    __getitem__ = answering(b"item")
 
 
 class HasArray:
@@ -118,17 +121,13 @@ class HasArray:
 class HasArrow:
     """An object with `__arrow_c_array__`; what it returns comes from the objects in use."""
 
-    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
-        side_effect()
-        return answer(None)
+    __arrow_c_array__ = answering(None)
 
 
 class HasStream:
     """An object with `__arrow_c_stream__`."""
 
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        side_effect()
-        return answer(None)
+    __arrow_c_stream__ = answering(None)
 
 
 class HasDlpack:
@@ -138,10 +137,7 @@ class HasDlpack:
         side_effect()
         return answer(np.arange(3, dtype=np.float32).__dlpack__())
 
-    def __dlpack_device__(self) -> tuple[int, int]:
-        side_effect()
-        device: tuple[int, int] = answer((1, 0))
-        return device
+    __dlpack_device__ = answering((1, 0))
 
 
 class Getattr:
@@ -174,14 +170,14 @@ class Cycle(Deleted):
 class Keys(Mapping[Any, Any]):
     """A mapping, also of HTTP headers and of parameters."""
 
-    def __getitem__(self, key: Any) -> Any:
-        side_effect()
-        return answer(b"1")
-
     def __iter__(self) -> Iterator[Any]:
         for key in ("Content-Type", "binary_data_size", "k"):
             side_effect()
             yield answer(key)
+
+    def __getitem__(self, key: Any) -> Any:
+        side_effect()
+        return answer(b"1")
 
     def __len__(self) -> int:
         side_effect()
@@ -191,99 +187,47 @@ class Keys(Mapping[Any, Any]):
 class Str(str):
     """A str whose comparison, hash and conversions have side effects."""
 
-    def __eq__(self, other: object) -> bool:
-        side_effect()
-        return str.__eq__(self, other)
-
-    def __hash__(self) -> int:
-        side_effect()
-        return str.__hash__(self)
-
-    def __str__(self) -> str:
-        side_effect()
-        return "another"
-
-    def encode(self, *_: Any, **__: Any) -> bytes:
-        side_effect()
-        return b"another"
+    __eq__ = calling(str.__eq__)
+    __hash__ = calling(str.__hash__)
+    __str__ = returning("another")
+    encode = returning(b"another")
 
 
 class UnequalStr(Str):
     """A str that differs from every other one, according to its comparison and hash."""
 
-    def __eq__(self, other: object) -> bool:
-        side_effect()
-        return False
-
-    def __ne__(self, other: object) -> bool:
-        side_effect()
-        return True
-
-    def __hash__(self) -> int:
-        side_effect()
-        return id(self)
+    __eq__ = returning(False)
+    __ne__ = returning(True)
+    __hash__ = calling(id)
 
 
 class EqualStr(Str):
     """A str that equals every other one, according to its comparison, and has one hash."""
 
-    def __eq__(self, other: object) -> bool:
-        side_effect()
-        return True
-
-    def __ne__(self, other: object) -> bool:
-        side_effect()
-        return False
-
-    def __hash__(self) -> int:
-        side_effect()
-        return hash("binary_data_size")
+    __eq__ = returning(True)
+    __ne__ = returning(False)
+    __hash__ = returning(hash("binary_data_size"))
 
 
 class Bytes(bytes):
-    def __len__(self) -> int:
-        side_effect()
-        return 2**31
-
-    def __getitem__(self, index: Any) -> Any:
-        side_effect()
-        return 0
-
-    def isdigit(self) -> bool:
-        side_effect()
-        return True
+    __len__ = returning(2**31)
+    __getitem__ = returning(0)
+    isdigit = returning(True)
 
 
 class Int(int):
     """An int whose arithmetic returns wrong results."""
 
-    def __add__(self, other: Any) -> Any:
-        side_effect()
-        return answer(0)
-
-    __radd__ = __sub__ = __mul__ = __rmul__ = __mod__ = __add__
-
-    def __lt__(self, other: Any) -> bool:
-        side_effect()
-        return False
-
-    __gt__ = __le__ = __ge__ = __lt__
-
-    def __index__(self) -> int:
-        side_effect()
-        return 2**63 - 1
+    __add__ = __radd__ = __sub__ = __mul__ = __rmul__ = __mod__ = answering(0)
+    __lt__ = __gt__ = __le__ = __ge__ = returning(False)
+    __index__ = returning(2**63 - 1)
 
 
 class Float(float):
     """A float whose conversions return wrong results."""
 
-    def __float__(self) -> float:
-        side_effect()
-        return float("nan")
-
-    def __repr__(self) -> str:
-        side_effect()
-        return "text"
+    __float__ = returning(float("nan"))
+    __repr__ = returning("text")
 
 
 class Integer(np.int64):
@@ -295,13 +239,8 @@ class Integer(np.int64):
 
 
 class List(list[Any]):
-    def __len__(self) -> int:
-        side_effect()
-        return 1000
-
-    def __iter__(self) -> Iterator[Any]:
-        side_effect()
-        return list.__iter__(self)
+    __len__ = returning(1000)
+    __iter__ = calling(list.__iter__)
 
     def __getitem__(self, index: Any) -> Any:
         side_effect()
@@ -310,46 +249,25 @@ class List(list[Any]):
 
 class Tuple(tuple[Any, ...]):
     __slots__ = ()
-
-    def __len__(self) -> int:
-        side_effect()
-        return 1000
-
-    def __iter__(self) -> Iterator[Any]:
-        side_effect()
-        return tuple.__iter__(self)
-
-    def __eq__(self, other: object) -> bool:
-        side_effect()
-        return True
+    __len__ = returning(1000)
+    __iter__ = calling(tuple.__iter__)
+    __eq__ = returning(True)
 
     def __hash__(self) -> int:
         return 1
 
 
 class Dict(dict[Any, Any]):
-    def get(self, *_: Any) -> Any:
-        side_effect()
-        return answer(None)
-
-    def __contains__(self, key: object) -> bool:
-        side_effect()
-        return False
-
-    def keys(self) -> Any:
-        side_effect()
-        return dict.keys(self)
-
-    def __iter__(self) -> Iterator[Any]:
-        side_effect()
-        return dict.__iter__(self)
+    get = answering(None)
+    __contains__ = returning(False)
+    keys = calling(dict.keys)
+    __iter__ = calling(dict.__iter__)
 
 
 class Array(np.ndarray[Any, Any]):
     """An array that calls `side_effect` whenever numpy creates a view of it."""
 
-    def __array_finalize__(self, obj: Any) -> None:
-        side_effect()
+    __array_finalize__ = returning(None)
 
     def reshape(self, *shape: Any, **options: Any) -> Any:
         side_effect()

@@ -215,19 +215,27 @@ def replaced(data: list[Node], change: Callable[[Node], Node]) -> list[Node]:
     return [replaced(v, change) if type(v) is list else change(v) for v in data]
 
 
-def infinities(root: Node) -> None:
-    """J7: replace doubles beyond the range of FP32 by infinities."""
+def in_data(datatypes: Collection[str], change: Callable[[Node], Node]) -> Callable[[Node], None]:
+    """Return a function that changes each value in the JSON data of these datatypes."""
 
-    def change(value: Node) -> Node:
-        if isinstance(value, Literal) and math.isfinite(number := float(value.text)):
-            try:
-                struct.pack("<f", number)
-            except OverflowError:
-                return Literal("-Infinity" if number < 0 else "Infinity")
-        return value
+    def rewrite(root: Node) -> None:
+        for item in with_json(root, datatypes):
+            item.set("data", replaced(item.get("data"), change))
 
-    for item in with_json(root, ("FP32",)):
-        item.set("data", replaced(item.get("data"), change))
+    return rewrite
+
+
+def _infinity(value: Node) -> Node:
+    if isinstance(value, Literal) and math.isfinite(number := float(value.text)):
+        try:
+            struct.pack("<f", number)
+        except OverflowError:
+            return Literal("-Infinity" if number < 0 else "Infinity")
+    return value
+
+
+# J7: replace doubles beyond the range of FP32 by infinities.
+infinities = in_data(("FP32",), _infinity)
 
 
 NARROW = {f"{sign}INT{n}": n for sign in ("", "U") for n in (8, 16, 32)}
@@ -273,44 +281,32 @@ def one_for_scalar(root: Node) -> None:
             item.set("shape", [Literal("1")])
 
 
-def nan_for_null(root: Node) -> None:
-    """J14: replace null by NaN."""
-    for item in with_json(root, ("FP32", "FP64")):
-        data = replaced(item.get("data"), lambda v: Literal("NaN") if v is None else v)
-        item.set("data", data)
+FLOATS = ("FP32", "FP64")
+# J14: replace null by NaN.
+nan_for_null = in_data(FLOATS, lambda value: Literal("NaN") if value is None else value)
 
 
 INTEGERS = (*NARROW, "INT64", "UINT64")
 
 
-def integers_without_a_point(root: Node) -> None:
-    """J10: write integers without a point and an exponent."""
-
-    def change(value: Node) -> Node:
-        if isinstance(value, Literal) and re.fullmatch(r"-?\d.*[.eE].*", value.text):
-            number = reference.integral(value.text)
-            return value if number is None else Literal(str(number))
-        return value
-
-    for item in with_json(root, INTEGERS):
-        item.set("data", replaced(item.get("data"), change))
+def _without_a_point(value: Node) -> Node:
+    if isinstance(value, Literal) and re.fullmatch(r"-?\d.*[.eE].*", value.text):
+        number = reference.integral(value.text)
+        return value if number is None else Literal(str(number))
+    return value
 
 
-def zero_without_exponent(root: Node) -> None:
-    def change(value: Node) -> Node:
-        found = isinstance(value, Literal) and re.fullmatch(r"(-?)0(\.0+)?[eE].*", value.text)
-        return Literal(f"{found[1]}0.0") if found else value
-
-    for item in with_json(root, ("FP32", "FP64")):
-        item.set("data", replaced(item.get("data"), change))
+def _without_exponent(value: Node) -> Node:
+    found = isinstance(value, Literal) and re.fullmatch(r"(-?)0(\.0+)?[eE].*", value.text)
+    return Literal(f"{found[1]}0.0") if found else value
 
 
-def minus_zero_with_a_point(root: Node) -> None:
-    def change(value: Node) -> Node:
-        return Literal("-0.0") if isinstance(value, Literal) and value.text == "-0" else value
-
-    for item in with_json(root, ("FP32", "FP64")):
-        item.set("data", replaced(item.get("data"), change))
+# J10: write integers without a point and an exponent.
+integers_without_a_point = in_data(INTEGERS, _without_a_point)
+zero_without_exponent = in_data(FLOATS, _without_exponent)
+minus_zero_with_a_point = in_data(
+    FLOATS, lambda value: Literal("-0.0") if value == Literal("-0") else value
+)
 
 
 def without_null(root: Node) -> None:

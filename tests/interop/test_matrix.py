@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,7 +24,8 @@ import tensorwire as tw
 from benchmarks.servers import LOOPBACK, Missing, Servers
 from interop import environment, programs
 from interop.samples import DTYPES, TEXTS, Array, binary_sample, bits, bytes_array, json_sample
-from support.requirements import skip_or_fail
+from support.requirements import package, skip_or_fail
+from support.tritonclient_comparison import module as triton_module
 
 Arrays = dict[str, Array]
 TIMEOUT_SECONDS = 30.0
@@ -47,13 +47,6 @@ class Rejected(Exception):
 
 
 Client = Callable[[int, Call], Arrays]
-
-
-def module(name: str) -> ModuleType:
-    try:
-        return import_module(name)
-    except (ImportError, RuntimeError) as error:  # RuntimeError: tritonclient without its [http]
-        skip_or_fail(name, f"{name} cannot be imported: {error}")
 
 
 def datatype_of(array: Array) -> str:
@@ -98,7 +91,7 @@ def by_http_client(port: int, call: Call) -> Arrays:
 
 
 def by_our_client(port: int, call: Call) -> Arrays:
-    ours = module("tensorwire.client")
+    ours = package("tensorwire.client")
     try:
         with ours.Client(f"http://{LOOPBACK}:{port}") as client:
             response = client.infer(call.model, our_inputs(call), our_outputs(call))
@@ -108,7 +101,7 @@ def by_our_client(port: int, call: Call) -> Arrays:
 
 
 def by_our_async_client(port: int, call: Call) -> Arrays:
-    ours = module("tensorwire.client")
+    ours = package("tensorwire.client")
 
     async def infer() -> Any:
         async with ours.AsyncClient(f"http://{LOOPBACK}:{port}") as client:
@@ -144,17 +137,17 @@ def triton_arrays(result: Any) -> Arrays:
 
 
 def by_tritonclient(port: int, call: Call) -> Arrays:
-    http = module("tritonclient.http")
+    http = triton_module("http", "http")
     inputs, outputs = triton_arguments(http, call)
     with closing(http.InferenceServerClient(f"{LOOPBACK}:{port}")) as client:
         try:
             return triton_arrays(client.infer(call.model, inputs, outputs=outputs))
-        except module("tritonclient.utils").InferenceServerException as error:
+        except triton_module("utils", "http").InferenceServerException as error:
             raise Rejected(f"{error.status()}: {error.message()}") from None
 
 
 def by_tritonclient_aio(port: int, call: Call) -> Arrays:
-    aio = module("tritonclient.http.aio")
+    aio = triton_module("http.aio", "http")
     inputs, outputs = triton_arguments(aio, call)
 
     async def infer() -> Any:
@@ -163,7 +156,7 @@ def by_tritonclient_aio(port: int, call: Call) -> Arrays:
 
     try:
         return triton_arrays(asyncio.run(infer()))
-    except module("tritonclient.utils").InferenceServerException as error:
+    except triton_module("utils", "http").InferenceServerException as error:
         raise Rejected(f"{error.status()}: {error.message()}") from None
 
 

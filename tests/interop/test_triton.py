@@ -1,11 +1,11 @@
 """tensorwire against a live Triton: it accepts our requests, and we read its responses.
 
-Ids such as A3 or R10 are those of WIRE.md 10 and support/cases.py.
+Ids such as A3 or R10 are those of WIRE.md 10 and support/cases.py. test_differential.py sends the
+messages of these tables, valid and malformed; test_matrix.py has inputs and outputs in both forms.
 """
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ import pytest
 
 import tensorwire as tw
 from interop.samples import (
+    BINARY_ONLY,
     DTYPES,
     JSON_DATATYPES,
     NOT_TEXT,
-    TEXTS,
     Array,
     binary_sample,
     bits,
@@ -33,22 +33,14 @@ from interop.triton_exchange import (
     request_of,
     send,
     send_text,
+    server_message,
 )
 from interop.triton_models import DATATYPES
 from interop.triton_server import TritonServer
 
 NUMERIC = [datatype for datatype in DATATYPES if datatype != "BYTES"]
 F2 = np.array([1, 2], np.float32)
-BYTES = bytes_array([*TEXTS, NOT_TEXT])
-
-
-def two(arrays: list[Array], forms: tuple[bool, ...] = (True, True)) -> tw.InferRequest:
-    """Return a request for the model `two`, with each input in its own form."""
-    inputs = [
-        tw.Tensor(f"INPUT{i}", array, binary=is_binary)
-        for i, (array, is_binary) in enumerate(zip(arrays, forms, strict=True))
-    ]
-    return tw.InferRequest(inputs, parameters={"binary_data_output": True})
+FP32 = entry("FP32", [2], F2.nbytes)
 
 
 # --- datatypes -------------------------------------------------------------------------------
@@ -64,59 +56,18 @@ def test_binary_tensors(triton: TritonServer, datatype: str) -> None:
     assert bits(received.as_numpy()) == bits(sent)
 
 
-@pytest.mark.parametrize("forms", [(False, False), (False, True), (True, False)])
 @pytest.mark.parametrize("datatype", JSON_DATATYPES)
-def test_json_tensors(triton: TritonServer, datatype: str, forms: tuple[bool, bool]) -> None:
+def test_json_tensors(triton: TritonServer, datatype: str) -> None:
     """For FP64, Triton reads many decimals with an error of up to 2 units in the last place.
 
     The sample has no such decimals. Its NaN and infinities are bare tokens (J5).
     """
     sent = json_sample(datatype)
-    frame = tw.encode_request(request_of(sent, *forms), nonfinite="literal")
-    assert (HEADER_LENGTH in frame.headers) == forms[0]
+    frame = tw.encode_request(request_of(sent, False, False), nonfinite="literal")
+    assert HEADER_LENGTH not in frame.headers
     received = output(send(triton, identity(datatype), frame))
-    assert (received.datatype, received.binary) == (datatype, forms[1])
+    assert (received.datatype, received.binary) == (datatype, False)
     assert bits(received.as_numpy()) == bits(sent)
-
-
-def test_response_id_and_names(triton: TritonServer) -> None:
-    """C38: any text is an id, and is returned."""
-    request = request_of(F2).replace(id='\xe9"1')
-    response = answer(send(triton, "identity_fp32", tw.encode_request(request)))
-    assert (response.id, response.model_name) == (request.id, "identity_fp32")
-    assert response.model_version == "1"
-
-
-def test_tensor_of_64_mib(triton: TritonServer) -> None:
-    sent = np.arange(1 << 24, dtype=np.float32)
-    reply = send(triton, "identity_fp32", tw.encode_request(request_of(sent)))
-    received = output(reply).as_numpy()
-    assert np.array_equal(received, sent)
-    assert np.shares_memory(received, np.frombuffer(reply.body, np.uint8))
-
-
-# --- framing ---------------------------------------------------------------------------------
-
-
-def test_json_padding(triton: TritonServer) -> None:
-    """B15: spaces after the JSON align the first tensor to a multiple of 64."""
-    widths = set()
-    for i in range(64):
-        request = request_of(F2).replace(id="i" * (i + 1))
-        frame = tw.encode_request(request)
-        body, length = bytes(frame), frame.header_length
-        assert length is not None
-        assert length % 64 == 0
-        assert body[length:] == F2.tobytes()
-        widths.add(length - len(body[:length].rstrip()))
-        assert bits(output(send(triton, "identity_fp32", frame)).as_numpy()) == bits(F2)
-    assert widths == set(range(64))
-
-
-@pytest.mark.parametrize("align", [1, 4096])
-def test_other_json_padding(triton: TritonServer, align: int) -> None:
-    frame = tw.encode_request(request_of(F2), align=align)
-    assert bits(output(send(triton, "identity_fp32", frame)).as_numpy()) == bits(F2)
 
 
 @pytest.mark.parametrize("datatype", DATATYPES)
@@ -132,43 +83,32 @@ def test_empty_tensor(triton: TritonServer, datatype: str) -> None:
     assert bits(received.as_numpy()) == bits(sent)
 
 
-@pytest.mark.parametrize("is_output_binary", [False, True])
-def test_empty_tensor_with_header_length(triton: TritonServer, is_output_binary: bool) -> None:
-    """B4 and B5: the header length equals the body length, for binary and JSON output."""
-    empty = np.empty((0, 3), np.float32)
-    text = bytes(tw.encode_request(request_of(empty, is_output_binary=is_output_binary)))
-    received = output(send_text(triton, "matrix", text))
-    assert (received.binary, received.shape) == (is_output_binary, (0, 3))
+def test_tensor_of_64_mib(triton: TritonServer) -> None:
+    sent = np.arange(1 << 24, dtype=np.float32)
+    reply = send(triton, "identity_fp32", tw.encode_request(request_of(sent)))
+    received = output(reply).as_numpy()
+    assert np.array_equal(received, sent)
+    assert np.shares_memory(received, np.frombuffer(reply.body, np.uint8))
 
 
-@pytest.mark.parametrize("sizes", [(0, 1), (1, 0), (0, 0)])
-def test_empty_tensor_next_to_another(triton: TritonServer, sizes: tuple[int, int]) -> None:
-    """X1: an empty tensor takes no bytes, before or after another tensor."""
-    sent = [F2[: sizes[0]], BYTES[: sizes[1]]]
-    reply = send(triton, "two", tw.encode_request(two(sent)))
-    assert (HEADER_LENGTH.lower() in reply.headers) == any(sizes)
-    for i, tensor in enumerate(answer(reply).outputs):
-        assert bits(tensor.as_numpy()) == bits(sent[i])
+# --- framing ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-@pytest.mark.parametrize("forms", list(product([False, True], repeat=4)))
-def test_binary_and_json_in_one_message(
-    triton: TritonServer, forms: tuple[bool, ...], order: tuple[int, int]
-) -> None:
-    """A5 to A8: each tensor in its own form; the model determines the order of the response."""
-    sent = [F2, bytes_array(TEXTS)]
-    request = two(sent, forms[:2])
-    request = request.replace(
-        inputs=[request.inputs[i] for i in order],
-        outputs=[tw.RequestedOutput(f"OUTPUT{i}", binary=forms[2 + i]) for i in (0, 1)],
-    )
-    response = answer(send(triton, "two", tw.encode_request(request)))
-    assert [tensor.name for tensor in response.outputs] == [f"OUTPUT{i}" for i in order]
-    for i in (0, 1):
-        tensor = response[f"OUTPUT{i}"]
-        assert tensor.binary == forms[2 + i]
-        assert bits(tensor.as_numpy()) == bits(sent[i])
+def test_json_padding(triton: TritonServer) -> None:
+    """B15 and C38: spaces after the JSON align the first tensor; the id is returned."""
+    widths = set()
+    for i in range(64):
+        request = request_of(F2).replace(id="\xe9" + "i" * i)
+        frame = tw.encode_request(request)
+        body, length = bytes(frame), frame.header_length
+        assert length is not None
+        assert length % 64 == 0
+        assert body[length:] == F2.tobytes()
+        widths.add(length - len(body[:length].rstrip()))
+        reply = send(triton, "identity_fp32", frame)
+        assert answer(reply).id == request.id
+        assert bits(output(reply).as_numpy()) == bits(F2)
+    assert widths == set(range(64))
 
 
 # --- which outputs are binary ----------------------------------------------------------------
@@ -201,7 +141,7 @@ def test_selection_triton(
     triton: TritonServer, listed: list[dict[str, Any]] | None, default: bool | None
 ) -> None:
     """A1 to A3, X10, C40: our response has the same outputs in the same forms as Triton's."""
-    inputs = [entry("FP32", [2], 8), entry("BYTES", [1], 6, name="INPUT1")]
+    inputs = [FP32, entry("BYTES", [1], 6, name="INPUT1")]
     members = {} if default is None else {"parameters": {"binary_data_output": default}}
     text = header(inputs, **members, **({} if listed is None else {"outputs": listed}))
     blob = F2.tobytes() + tw.encode_bytes([b"ab"])
@@ -284,3 +224,51 @@ def test_raw_bytes_requests(triton: TritonServer, value: bytes) -> None:
     spec = tw.TensorSpec("INPUT0", "BYTES", [1])
     [ours] = tw.decode_request(value, "0", raw_input=spec).inputs
     assert ours.data == received.data
+
+
+# --- errors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("datatype", BINARY_ONLY)
+def test_fp16_and_bf16_requested_as_json(triton: TritonServer, datatype: str) -> None:
+    """J3 and J4: the status is the same as Triton's."""
+    array = np.zeros(1, DTYPES[datatype])
+    frame = tw.encode_request(request_of(array, is_output_binary=False))
+    reply = send(triton, identity(datatype), frame)
+    assert f"sending {datatype} data via JSON is not supported" in server_message(reply)
+    request = tw.decode_request(bytes(frame), frame.header_length)
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_response(tw.InferResponse([tw.Tensor("OUTPUT0", array)]), request)
+    assert caught.value.status == reply.status
+
+
+@pytest.mark.parametrize(
+    ("model", "tensor", "headers", "status"),
+    [
+        pytest.param("absent", FP32, {}, 404, id="C35 unknown model, text/plain"),
+        pytest.param(
+            "identity_fp16", entry("FP16", [4], 8), {}, 400, id="J3 FP16 as JSON, text/plain"
+        ),
+        pytest.param("matrix", FP32, {}, 400, id="C18 wrong rank"),
+        pytest.param("batching", entry("FP32", [9, 2], 8), {}, 400, id="X16 batch too large"),
+        pytest.param("identity_fp32", entry("FP32", [-2], 8), {}, 500, id="C12 negative dimension"),
+        pytest.param(
+            "identity_fp32", FP32, {"Content-Encoding": "br"}, 501, id="Z5 unknown content encoding"
+        ),
+    ],
+)
+def test_error_responses(
+    triton: TritonServer,
+    model: str,
+    tensor: dict[str, Any],
+    headers: dict[str, str],
+    status: int,
+) -> None:
+    """The error contains the server's message, for any status and content type."""
+    text = header([tensor])
+    headers = {HEADER_LENGTH: str(len(text)), **headers}
+    reply = triton.post(f"/v2/models/{model}/infer", [text, F2.tobytes()], headers)
+    assert reply.status == status
+    with pytest.raises(tw.HeaderError) as caught:
+        answer(reply)
+    assert str(caught.value).endswith(f": {server_message(reply)}")

@@ -12,6 +12,8 @@ import tensorwire as tw
 from interop.samples import DTYPES, JSON_DATATYPES, binary_sample, bits, bytes_array, json_sample
 from interop.triton_exchange import identity
 from interop.triton_server import TritonServer
+from support.grpc_cases import tensor
+from support.protobuf_wire import delimited
 from support.requirements import package
 from tensorwire.grpc import (
     decode_request,
@@ -119,30 +121,25 @@ def test_stream(channel: Any) -> None:
 # --- what Triton rejects -----------------------------------------------------------------------
 
 
-def field(number: int, value: bytes | int) -> bytes:
-    """Return a field of fewer than 128 bytes, or one with a small integer."""
-    if isinstance(value, int):
-        return bytes([number << 3, value])
-    return bytes([number << 3 | 2, len(value)]) + value
-
-
 def entry(
-    name: str = "INPUT0", datatype: str = "FP32", shape: bytes = b"\2", contents: bytes = b""
+    name: str = "INPUT0",
+    datatype: str = "FP32",
+    shape: tuple[int, ...] = (2,),
+    contents: bytes = b"",
 ) -> bytes:
-    """Return an input. `shape` has one byte for each dimension."""
-    described = field(1, name.encode()) + field(2, datatype.encode()) + field(3, shape)
-    return field(5, described + (field(5, contents) if contents else b""))
+    """Return an input."""
+    return tensor(name, datatype, shape, *([delimited(5, contents)] if contents else []))
 
 
 def message(*parts: bytes, model: str = "identity_fp32") -> bytes:
-    return field(1, model.encode()) + b"".join(parts)
+    return delimited(1, model.encode()) + b"".join(parts)
 
 
-RAW = field(7, F2.tobytes())
-FLOATS = field(6, F2.tobytes())  # fp32_contents
-TWO = entry() + entry("INPUT1", "BYTES", b"\1")
+RAW = delimited(7, F2.tobytes())
+FLOATS = delimited(6, F2.tobytes())  # fp32_contents
+TWO = entry() + entry("INPUT1", "BYTES", (1,))
 BYTES = entry(datatype="BYTES")
-OUTPUT = field(6, field(1, b"OUTPUT0"))
+OUTPUT = delimited(6, delimited(1, b"OUTPUT0"))
 
 # The message, the status of Triton with a part of its details, and our error.
 REJECTED: dict[str, tuple[bytes, str, str, type[Exception]]] = {
@@ -156,23 +153,23 @@ REJECTED: dict[str, tuple[bytes, str, str, type[Exception]]] = {
         *("INVALID_ARGUMENT", "unable to find data for input tensor 'INPUT1'", tw.LayoutError),
     ),
     "raw contents for one input, contents for another": (
-        message(entry() + entry("INPUT1", "BYTES", b"\1", field(8, b"a")), RAW, model="two"),
+        message(entry() + entry("INPUT1", "BYTES", (1,), delimited(8, b"a")), RAW, model="two"),
         *("INVALID_ARGUMENT", "contents field must not be specified", tw.LayoutError),
     ),
     "too short": (
-        message(entry(), field(7, b"1234567")),
+        message(entry(), delimited(7, b"1234567")),
         *("INVALID_ARGUMENT", "Expected 8, got 7", tw.LayoutError),
     ),
     "too long": (
-        message(entry(), field(7, b"123456789")),
+        message(entry(), delimited(7, b"123456789")),
         *("INVALID_ARGUMENT", "Expected 8, got 9", tw.LayoutError),
     ),
     "too few typed contents": (
-        message(entry(contents=field(6, b"1234"))),
+        message(entry(contents=delimited(6, b"1234"))),
         *("INVALID_ARGUMENT", "Expected 8, got 4", tw.LayoutError),
     ),
     "contents of another field": (
-        message(entry(contents=field(2, b"\1\2"))),
+        message(entry(contents=delimited(2, b"\1\2"))),
         *("INVALID_ARGUMENT", "of type 'INT32', expected datatype 'FP32'", tw.HeaderError),
     ),
     "unknown datatype": (
@@ -180,7 +177,7 @@ REJECTED: dict[str, tuple[bytes, str, str, type[Exception]]] = {
         *("INVALID_ARGUMENT", "data-type is '<invalid>'", tw.HeaderError),
     ),
     "negative dimension": (
-        message(entry(shape=b"\xfe" + b"\xff" * 8 + b"\1"), RAW),
+        message(entry(shape=(-2,)), RAW),
         *("INVALID_ARGUMENT", "Expected -8, got 8", tw.LayoutError),
     ),
     "input twice": (
@@ -188,11 +185,11 @@ REJECTED: dict[str, tuple[bytes, str, str, type[Exception]]] = {
         *("INVALID_ARGUMENT", "'INPUT0' already exists", tw.HeaderError),
     ),
     "truncated BYTES": (
-        message(BYTES, field(7, b"\1\0\0\0a\0\0\0"), model="identity_bytes"),
+        message(BYTES, delimited(7, b"\1\0\0\0a\0\0\0"), model="identity_bytes"),
         *("INVALID_ARGUMENT", "incomplete string length indicator", tw.ElementError),
     ),
     "too few elements of BYTES": (
-        message(BYTES, field(7, b"\4\0\0\0abcd"), model="identity_bytes"),
+        message(BYTES, delimited(7, b"\4\0\0\0abcd"), model="identity_bytes"),
         *("INVALID_ARGUMENT", "expected 2 string elements", tw.LayoutError),
     ),
     "FP16 as typed contents": (
@@ -202,7 +199,7 @@ REJECTED: dict[str, tuple[bytes, str, str, type[Exception]]] = {
     "malformed": (message(entry(), RAW)[:-1], "INTERNAL", "Unable to parse", tw.HeaderError),
     "end of a group": (message(entry(), RAW, b"\x34"), "INTERNAL", "Unable to", tw.HeaderError),
     "not UTF-8": (
-        message(field(3, b"\xff"), entry(), RAW),
+        message(delimited(3, b"\xff"), entry(), RAW),
         *("INTERNAL", "Unable to parse request", tw.HeaderError),
     ),
 }
@@ -223,7 +220,7 @@ def test_rejected_by_triton_and_by_us(channel: Any, name: str) -> None:
 MORE_LENIENT: dict[str, tuple[bytes, type[Exception], list[Any]]] = {
     "more raw contents": (message(entry(), RAW, RAW), tw.LayoutError, F2.tolist()),
     "INT8 out of range": (  # the upper bits are ignored: 300 becomes 44
-        message(entry(datatype="INT8", contents=field(2, b"\1\xac\2")), model="identity_int8"),
+        message(entry(datatype="INT8", contents=delimited(2, b"\1\xac\2")), model="identity_int8"),
         *(tw.ElementError, [1, 44]),
     ),
     "requested output twice": (
@@ -243,9 +240,9 @@ def test_accepted_by_triton_and_rejected_by_us(channel: Any, name: str) -> None:
 
 # We accept these, and Triton does not, also if the model has nothing to do with it.
 STRICTER: dict[str, tuple[bytes, str]] = {
-    "no raw contents for an empty tensor": (message(entry(shape=b"\0")), "unable to find data"),
+    "no raw contents for an empty tensor": (message(entry(shape=(0,))), "unable to find data"),
     "parameter without a value": (
-        message(field(4, field(1, b"p") + field(2, b"")), entry(), RAW),
+        message(delimited(4, delimited(1, b"p") + delimited(2, b"")), entry(), RAW),
         "invalid value type for 'p' parameter",
     ),
 }
@@ -267,7 +264,9 @@ def test_rejected_by_triton_only(channel: Any, name: str) -> None:
         pytest.param(RAW + message(entry()), id="raw contents first"),
         pytest.param(message(entry(), RAW, b"\x98\x06\x05"), id="unknown field"),
         pytest.param(message(entry(), RAW, b"\x9b\x06\x9c\x06"), id="group"),
-        pytest.param(field(3, b"a") + message(entry(), RAW) + field(3, b"b"), id="id twice"),
+        pytest.param(
+            delimited(3, b"a") + message(entry(), RAW) + delimited(3, b"b"), id="id twice"
+        ),
     ],
 )
 def test_accepted_by_both(channel: Any, sent: bytes) -> None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
-from importlib import import_module
 from queue import Queue
 from types import ModuleType
 from typing import Any
@@ -19,7 +18,7 @@ import pytest
 import tensorwire as tw
 from interop.samples import DTYPES, NOT_TEXT, TEXTS, Array, binary_sample, bits, bytes_array
 from interop.triton_server import TritonServer
-from support.requirements import skip_or_fail
+from support.tritonclient_comparison import module
 from tensorwire.integrations import tritonclient
 
 Call = tuple[str, dict[str, Array]]  # the model, and its inputs by name
@@ -27,13 +26,6 @@ Transport = Callable[[TritonServer, Call], list[Array]]
 
 # aiohttp warns about the bodies of the client, with and without the integration.
 pytestmark = pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning")
-
-
-def module(name: str) -> ModuleType:
-    try:
-        return import_module(f"tritonclient.{name}")
-    except (ImportError, RuntimeError) as error:  # RuntimeError: installed without that extra
-        skip_or_fail("tritonclient", f"tritonclient.{name} cannot be imported: {error}")
 
 
 def inputs_of(api: ModuleType, call: Call) -> list[Any]:
@@ -51,40 +43,34 @@ def outputs_of(result: Any, call: Call) -> list[Array]:
 # --- the transports -------------------------------------------------------------------------------
 
 
-def by_http(triton: TritonServer, call: Call) -> list[Array]:
-    http = module("http")
+def by_http(triton: TritonServer, call: Call, **options: Any) -> list[Array]:
+    http = module("http", "http")
     with closing(http.InferenceServerClient(f"{triton.host}:{triton.port}")) as client:
-        return outputs_of(client.infer(call[0], inputs_of(http, call)), call)
+        return outputs_of(client.infer(call[0], inputs_of(http, call), **options), call)
 
 
 def by_http_async_infer(triton: TritonServer, call: Call) -> list[Array]:
-    http = module("http")
+    http = module("http", "http")
     with closing(http.InferenceServerClient(f"{triton.host}:{triton.port}")) as client:
         handle = client.async_infer(call[0], inputs_of(http, call))
         return outputs_of(handle.get_result(), call)
 
 
-def by_compressed_http(triton: TritonServer, call: Call) -> list[Array]:
-    http = module("http")
-    with closing(http.InferenceServerClient(f"{triton.host}:{triton.port}")) as client:
-        options = {"response_compression_algorithm": "gzip"}
-        return outputs_of(client.infer(call[0], inputs_of(http, call), **options), call)
-
-
-def by_http_aio(triton: TritonServer, call: Call) -> list[Array]:
-    """The client requests compressed responses by itself."""
-    aio = module("http.aio")
+def by_aio(triton: TritonServer, call: Call, api: str) -> list[Array]:
+    """The client for HTTP requests compressed responses by itself."""
+    aio, inputs = module(f"{api}.aio", api), inputs_of(module(api, api), call)
+    port = triton.port if api == "http" else triton.grpc_port
 
     async def infer() -> Any:
-        async with aio.InferenceServerClient(f"{triton.host}:{triton.port}") as client:
-            return await client.infer(call[0], inputs_of(aio, call))
+        async with aio.InferenceServerClient(f"{triton.host}:{port}") as client:
+            return await client.infer(call[0], inputs)
 
     return outputs_of(asyncio.run(infer()), call)
 
 
 def by_another_http_client(triton: TritonServer, call: Call) -> list[Array]:
     """The client creates and reads the bodies; another HTTP client sends them."""
-    http = module("http")
+    http = module("http", "http")
     body, length = http.InferenceServerClient.generate_request_body(inputs_of(http, call))
     headers = {"Inference-Header-Content-Length": str(length)}
     reply = triton.post(f"/v2/models/{call[0]}/infer", [body], headers)
@@ -94,30 +80,20 @@ def by_another_http_client(triton: TritonServer, call: Call) -> list[Array]:
 
 
 def by_grpc(triton: TritonServer, call: Call) -> list[Array]:
-    grpc = module("grpc")
+    grpc = module("grpc", "grpc")
     with closing(grpc.InferenceServerClient(f"{triton.host}:{triton.grpc_port}")) as client:
         return outputs_of(client.infer(call[0], inputs_of(grpc, call)), call)
 
 
-def by_grpc_aio(triton: TritonServer, call: Call) -> list[Array]:
-    grpc, aio = module("grpc"), module("grpc.aio")
-
-    async def infer() -> Any:
-        async with aio.InferenceServerClient(f"{triton.host}:{triton.grpc_port}") as client:
-            return await client.infer(call[0], inputs_of(grpc, call))
-
-    return outputs_of(asyncio.run(infer()), call)
-
-
 def by_grpc_async_infer(triton: TritonServer, call: Call) -> list[Array]:
-    grpc, done = module("grpc"), Queue[Any]()
+    grpc, done = module("grpc", "grpc"), Queue[Any]()
     with closing(grpc.InferenceServerClient(f"{triton.host}:{triton.grpc_port}")) as client:
         client.async_infer(call[0], inputs_of(grpc, call), partial(put, done))
         return outputs_of(taken(done), call)
 
 
 def by_grpc_stream(triton: TritonServer, call: Call) -> list[Array]:
-    grpc, done = module("grpc"), Queue[Any]()
+    grpc, done = module("grpc", "grpc"), Queue[Any]()
     with closing(grpc.InferenceServerClient(f"{triton.host}:{triton.grpc_port}")) as client:
         client.start_stream(partial(put, done))
         client.async_stream_infer(call[0], inputs_of(grpc, call))
@@ -136,7 +112,7 @@ def taken(done: Queue[Any]) -> Any:
 
 
 def by_grpc_aio_stream(triton: TritonServer, call: Call) -> list[Array]:
-    grpc, aio = module("grpc"), module("grpc.aio")
+    grpc, aio = module("grpc", "grpc"), module("grpc.aio", "grpc")
 
     async def requests() -> AsyncIterator[dict[str, Any]]:
         yield {"model_name": call[0], "inputs": inputs_of(grpc, call)}
@@ -153,7 +129,11 @@ def by_grpc_aio_stream(triton: TritonServer, call: Call) -> list[Array]:
 
 def by_shared_memory(triton: TritonServer, call: Call) -> list[Array]:
     """Use one region, with the input at its start and the output after it."""
-    http, utils, shm = module("http"), module("utils"), module("utils.shared_memory")
+    http, utils, shm = (
+        module("http", "http"),
+        module("utils", "http"),
+        module("utils.shared_memory", "http"),
+    )
     model, ((name, array),) = call[0], call[1].items()
     is_bytes = array.dtype == object
     packed = utils.serialize_byte_tensor(array) if is_bytes else array
@@ -181,13 +161,13 @@ def by_shared_memory(triton: TritonServer, call: Call) -> list[Array]:
 TRANSPORTS: dict[str, Transport] = {
     "http": by_http,
     "http async_infer": by_http_async_infer,
-    "http gzip": by_compressed_http,
-    "http.aio": by_http_aio,
+    "http gzip": partial(by_http, response_compression_algorithm="gzip"),
+    "http.aio": partial(by_aio, api="http"),
     "another HTTP client": by_another_http_client,
     "grpc": by_grpc,
     "grpc async_infer": by_grpc_async_infer,
     "grpc stream": by_grpc_stream,
-    "grpc.aio": by_grpc_aio,
+    "grpc.aio": partial(by_aio, api="grpc"),
     "grpc.aio stream": by_grpc_aio_stream,
     "shared memory": by_shared_memory,
 }
@@ -255,7 +235,7 @@ def test_text_types_that_only_the_integration_accepts(triton: TritonServer, tran
 def test_server_errors(triton: TritonServer, transport: str) -> None:
     """The shape of the tensor is wrong for the model. The exception has the server's message."""
     call = "matrix", {"INPUT0": np.ones((2, 4), np.float32)}
-    error_class = module("utils").InferenceServerException
+    error_class = module("utils", "http").InferenceServerException
     with pytest.raises(error_class) as without:
         TRANSPORTS[transport](triton, call)
     tritonclient.install()
@@ -268,7 +248,7 @@ def test_server_errors(triton: TritonServer, transport: str) -> None:
 @pytest.mark.parametrize("api", ["http", "grpc"])
 def test_classification(triton: TritonServer, api: str) -> None:
     """The server returns texts of the form "score:index" as BYTES."""
-    module_of = module(api)
+    module_of = module(api, api)
     call = "identity_fp32", {"INPUT0": np.array([0.25, 4, -1], np.float32)}
     outputs = [module_of.InferRequestedOutput("OUTPUT0", class_count=2)]
     port = triton.port if api == "http" else triton.grpc_port
@@ -287,7 +267,7 @@ def test_classification(triton: TritonServer, api: str) -> None:
 @pytest.mark.usefixtures("without_leftovers")
 def test_one_input_in_concurrent_requests(triton: TritonServer) -> None:
     """The integration is installed and uninstalled while the requests run."""
-    http = module("http")
+    http = module("http", "http")
     sent = np.arange(1 << 18, dtype=np.float32)
     tritonclient.install()
     given = [http.InferInput("INPUT0", [sent.size], "FP32").set_data_from_numpy(sent)]

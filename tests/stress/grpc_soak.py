@@ -11,15 +11,13 @@ the memory of the idle server is measured. It must not grow after the first fift
 from __future__ import annotations
 
 import asyncio
-import math
-import multiprocessing
 import random
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import grpc
 import numpy as np
@@ -36,12 +34,11 @@ from tensorwire.grpc_messages import SERVICE
 from tensorwire.integrations import tritonclient as integration
 from tensorwire.server.reflection import SERVICES as REFLECTION_SERVICES
 
-from .soak import Memory, growth
+from .soak import MAX_WRONG, Memory, Tally, numbers_of_command, run
 
-N_CALLS, N_PROCESSES, N_ROUNDS = 1_000_000, 4, 5
 SECONDS = 60.0
-MAX_WRONG = 20
 LENGTHS = [1, 1, 1, 10, 100, 1000, 20_000]
+ERRORS = (AssertionError, OSError, grpc.RpcError, tw.TensorwireError)
 MALFORMED = [b"\x2a\xff", b"\x0a\x05echo", b"\x00\x01", grpc_cases.REQUEST[:-1]]
 
 
@@ -76,6 +73,7 @@ class Calls:
         ]
 
     def close(self) -> None:
+        integration.uninstall()
         self.client.close()
         self.channel.close()
         self.triton.close()
@@ -188,26 +186,20 @@ class Calls:
         return 1
 
 
-def run_process(port: int, name: str, n_calls: int) -> tuple[Counter[str], int, list[str]]:
-    """Make the calls of one process in one round.
-
-    Return how many calls of each kind were made, how many were cancelled, and what was wrong.
-    """
-    counts: Counter[str] = Counter()
-    wrong: list[str] = []
+def run_process(port: int, name: str, n_calls: int) -> Tally:
+    """Make the calls of one process in one round."""
+    tally = Tally()
     calls = Calls(port, name)
-    while counts.total() < n_calls and len(wrong) < MAX_WRONG:
+    while tally.n_all < n_calls and len(tally.wrong) < MAX_WRONG:
         try:
             kind, n = calls.run()
-        except (AssertionError, OSError, grpc.RpcError, tw.TensorwireError) as error:
-            wrong.append(f"{name} after {counts.total()}: {error!r}"[:1000])
+        except (*ERRORS, InferenceServerException) as error:
+            tally.wrong.append(f"{name} after {tally.n_all}: {error!r}"[:1000])
             kind, n = "wrong", 1
-        except InferenceServerException as error:
-            wrong.append(f"{name} after {counts.total()}: tritonclient: {error}"[:1000])
-            kind, n = "wrong", 1
-        counts[kind] += n
+        tally.counts[kind] += n
     calls.close()
-    return counts, calls.n_cancelled, wrong
+    tally.n_cancelled = calls.n_cancelled
+    return tally
 
 
 @contextmanager
@@ -236,35 +228,11 @@ def measure(port: int, pid: int) -> Memory:
 
 
 def main() -> None:
-    numbers = [int(argument) for argument in sys.argv[1:3]]
-    n_calls, n_processes = numbers + [N_CALLS, N_PROCESSES][len(numbers) :]
-    share = math.ceil(n_calls / n_processes / N_ROUNDS)
-    counts: Counter[str] = Counter()
-    n_cancelled: list[int] = []  # of each process in each round
-    wrong: list[str] = []
-    samples: list[Memory] = []
-    started = time.perf_counter()
-    context = multiprocessing.get_context("spawn")
+    n_calls, n_processes = numbers_of_command()
     with serving() as (port, pid):
-        for number in range(N_ROUNDS):
-            with context.Pool(n_processes) as pool:
-                names = [f"client {number}.{i}" for i in range(n_processes)]
-                made = [(port, name, share) for name in names]
-                for found, n, problems in pool.starmap(run_process, made):
-                    counts += found
-                    n_cancelled.append(n)
-                    wrong += problems
-            samples.append(measure(port, pid))
-            if wrong:
-                break
-    rate = counts.total() / (time.perf_counter() - started)
-    n_later = share * n_processes * (N_ROUNDS - 1)
-    wrong += growth(samples, n_later, sum(n_cancelled[n_processes:]))
-    print(f"{counts.total()} calls, {sum(n_cancelled)} cancelled, {rate:.0f}/s; after each round:")
-    for name, sizes in zip(Memory._fields, zip(*samples, strict=True), strict=True):
-        print(f"  {name}: " + ", ".join(f"{size:,}" for size in sizes))
-    print("  " + ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())), flush=True)
-    sys.exit("\n".join(wrong[:20]) or None)
+        measured = partial(measure, port, pid)
+        tally = run("serve --grpc-port", run_process, (port,), measured, n_calls, n_processes)
+    sys.exit("\n".join(tally.wrong[:20]) or None)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -87,6 +88,7 @@ class Tally:
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
+    n_cancelled: int = 0  # by the client, or because a deadline expired
 
     @property
     def n_all(self) -> int:
@@ -309,28 +311,37 @@ def growth(samples: list[Memory], n_requests: int, n_cancelled: int = 0) -> Iter
             yield f"{name} grows by {each[-1] - each[0]} in {n_requests} requests: {each}"
 
 
-def run(server: Server, n_requests: int, n_processes: int) -> Tally:
-    """Send the requests in rounds, from several processes, and check the memory of the server.
+def run(
+    title: str,
+    work: Callable[..., Tally],
+    arguments: tuple[Any, ...],
+    measure: Callable[[], Memory],
+    n_requests: int,
+    n_processes: int,
+) -> Tally:
+    """Send requests in rounds, from several processes, and check the memory of the server.
 
-    Stop after a round with a wrong response.
+    In each process, `work` gets the arguments, a name and a number of requests. Stop after a round
+    with a wrong response.
     """
     share = math.ceil(n_requests / n_processes / N_ROUNDS)
     tally = Tally()
     samples: list[Memory] = []
+    n_cancelled_later = 0  # after the first round
     started = time.perf_counter()
     with multiprocessing.get_context("spawn").Pool(n_processes) as pool:
         for number in range(N_ROUNDS):
             names = [f"client {number}.{i}" for i in range(n_processes)]
-            arguments = [(server.name, server.port, name, share) for name in names]
-            for part in pool.starmap(run_client, arguments):
+            for part in pool.starmap(work, [(*arguments, name, share) for name in names]):
                 tally.counts += part.counts
                 tally.wrong += part.wrong
+                n_cancelled_later += part.n_cancelled if number else 0
             if tally.wrong:
                 return tally
-            samples.append(measure(server))
+            samples.append(measure())
     rate = tally.n_all / (time.perf_counter() - started)
-    tally.wrong += growth(samples, share * n_processes * (N_ROUNDS - 1))
-    print(f"{server.name}: {tally.n_all} requests, {rate:.0f}/s; after each round:")
+    tally.wrong += growth(samples, share * n_processes * (N_ROUNDS - 1), n_cancelled_later)
+    print(f"{title}: {tally.n_all} requests, {rate:.0f}/s; after each round:")
     for name, sizes in zip(Memory._fields, zip(*samples, strict=True), strict=True):
         print(f"  {name}: " + ", ".join(f"{size:,}" for size in sizes))
     print("  " + ", ".join(f"{n} {kind}" for kind, n in sorted(tally.counts.items())), flush=True)
@@ -340,16 +351,23 @@ def run(server: Server, n_requests: int, n_processes: int) -> Tally:
 def soak(transport: str, n_requests: int, n_processes: int) -> Tally:
     """Start a server, send the requests, stop it, and count its error output as wrong."""
     with running(BY_NAME[transport], TIMEOUT) as server:
-        tally = run(server, n_requests, n_processes)
+        arguments = server.name, server.port
+        measured = partial(measure, server)
+        tally = run(server.name, run_client, arguments, measured, n_requests, n_processes)
         printed = server.new_log()
     if "Traceback" in printed:
         tally.wrong.append(printed[printed.index("Traceback") :][:2000])
     return tally
 
 
-def main() -> None:
+def numbers_of_command() -> list[int]:
+    """Return the number of requests and of processes."""
     numbers = [int(argument) for argument in sys.argv[1:3]]
-    n_requests, n_processes = numbers + [N_REQUESTS, N_PROCESSES][len(numbers) :]
+    return numbers + [N_REQUESTS, N_PROCESSES][len(numbers) :]
+
+
+def main() -> None:
+    n_requests, n_processes = numbers_of_command()
     wrong = []
     for transport in sys.argv[3:] or DEFAULT_TRANSPORTS:
         tally = soak(transport, n_requests, n_processes)

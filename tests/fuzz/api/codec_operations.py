@@ -33,6 +33,10 @@ from fuzz.api.values import (
 from fuzz.api.world import World, operation, read
 from support import reference
 
+BOUNDS = (
+    *("max_header_nbytes", "max_tensors", "max_rank", "max_name_nbytes", "max_nesting"),
+    "max_elements",
+)
 # Accepts every raw request that the encoder can write.
 ANYTHING = tw.Limits(
     max_tensors=2**60,
@@ -60,15 +64,12 @@ def make_tensor(world: World) -> Any:
 
 
 @operation
-def make_numeric_tensor(world: World) -> Any:
+def make_valid_tensor(world: World) -> Any:
+    called = world.choices.of(NAMES[:3])
+    if world.choices.one_in(2):
+        return tw.Tensor(called, list(TEXTS[: world.choices.below(9)]), datatype="BYTES")
     made = np.ones((2, 3), world.choices.of(DTYPES[:12]))
-    return tw.Tensor(world.choices.of(NAMES[:3]), made, binary=world.choices.one_in(2))
-
-
-@operation
-def make_words_tensor(world: World) -> Any:
-    n = world.choices.below(9)
-    return tw.Tensor(world.choices.of(NAMES[:3]), list(TEXTS[:n]), datatype="BYTES")
+    return tw.Tensor(called, made, binary=world.choices.one_in(2))
 
 
 @operation
@@ -147,15 +148,7 @@ def make_spec(world: World) -> Any:
 
 @operation
 def make_limits(world: World) -> Any:
-    keys = (
-        "max_header_nbytes",
-        "max_tensors",
-        "max_rank",
-        "max_name_nbytes",
-        "max_nesting",
-        "max_parameters",
-        "max_elements",
-    )
+    keys = (*BOUNDS, "max_parameters")
     options = {world.choices.of(keys): number(world) for _ in range(small(world))}
     if world.choices.one_in(3):
         options[world.choices.of(("check_bool", "bf16_as_uint16"))] = flag(world)
@@ -163,18 +156,8 @@ def make_limits(world: World) -> Any:
 
 
 @operation
-def make_body(world: World) -> Any:
-    return body(world)
-
-
-@operation
-def make_array(world: World) -> Any:
-    return array(world)
-
-
-@operation
-def make_junk(world: World) -> Any:
-    return junk(world)
+def make_argument(world: World) -> Any:
+    return world.choices.of((body, array, junk))(world)
 
 
 @operation
@@ -325,8 +308,7 @@ def receiver_of(options: dict[str, Any]) -> tw.Limits:
     The encoder does not check the bytes of BOOL arrays.
     """
     given = options.get("limits", tw.Limits())
-    names = ("max_header_nbytes", "max_tensors", "max_rank", "max_name_nbytes", "max_nesting")
-    bounds = {name: getattr(given, name) for name in (*names, "max_elements")}
+    bounds = {name: getattr(given, name) for name in BOUNDS}
     return tw.Limits(check_bool=False, **bounds)
 
 
@@ -335,16 +317,21 @@ def encode_request(world: World) -> Any:
     request = world.or_junk(lambda: world.pick(tw.InferRequest))
     options, before = options_of(world), world.n_side_effects
     frame = world.call(tw.encode_request, request, **options)
-    if (
-        frame is not None
-        and world.n_side_effects == before
-        and all(map(is_unchanged, request.inputs))
-    ):
-        sent = list(request.inputs)
-        receiver = receiver_of(options)
-        unless_side_effects(world, check_frame, frame, sent, tw.decode_request, "request", receiver)
-        keep_frame(world, frame, "request")
+    if frame is not None and world.n_side_effects == before:
+        check_encoded(world, frame, list(request.inputs), "request", options)
     return frame
+
+
+def check_encoded(
+    world: World, frame: tw.Frame, sent: list[tw.Tensor], kind: str, options: dict[str, Any]
+) -> None:
+    """Check a frame, and keep it, unless a program has changed the memory of a tensor."""
+    if all(map(is_unchanged, sent)):
+        decode = tw.decode_request if kind == "request" else tw.decode_response
+        limits = receiver_of(options)
+        unless_side_effects(world, check_frame, frame, sent, decode, kind, limits)
+        if world.choices.one_in(2):
+            world.keep(Message(bytearray(bytes(frame)), frame.header_length, kind))
 
 
 def is_unchanged(item: Any) -> bool:
@@ -380,26 +367,13 @@ def encode_response(world: World) -> Any:
     if world.choices.one_in(4):
         options["selection"] = world.or_junk(lambda: world.choices.of(("spec", "triton")))
     frame = world.call(tw.encode_response, response, request, **options)
-    if (
-        frame is not None
-        and world.n_side_effects == before
-        and all(map(is_unchanged, response.outputs))
-    ):
+    if frame is not None and world.n_side_effects == before:
         sent = list(response.outputs)
         if request is not None and request.outputs:
             listed = {output.name for output in request.outputs}
             sent = [tensor for tensor in sent if tensor.name in listed]
-        receiver = receiver_of(options)
-        unless_side_effects(
-            world, check_frame, frame, sent, tw.decode_response, "response", receiver
-        )
-        keep_frame(world, frame, "response")
+        check_encoded(world, frame, sent, "response", options)
     return frame
-
-
-def keep_frame(world: World, frame: tw.Frame, kind: str) -> None:
-    if world.choices.one_in(2):
-        world.keep(Message(bytearray(bytes(frame)), frame.header_length, kind))
 
 
 @operation

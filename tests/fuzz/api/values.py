@@ -46,16 +46,7 @@ NUMBERS: tuple[int, ...] = (
     *(-(2**62), -(2**63), -(2**63) - 1, -(2**64), 10**30),
 )
 NAMES = (
-    "x",
-    "y",
-    "image",
-    "",
-    "é",
-    "a" * 200,
-    "\U0001f642",
-    "a\0b",
-    "\ud800",
-    'x\n"\\',
+    *("x", "y", "image", "", "é", "a" * 200, "\U0001f642", "a\0b", "\ud800", 'x\n"\\'),
     "z" * 5000,
 )
 TEXTS: tuple[Any, ...] = (
@@ -64,42 +55,17 @@ TEXTS: tuple[Any, ...] = (
     *(None, 1, "\ud800", b"a" * 20),
 )
 DATATYPES = (*sorted(reference.DATATYPES), "fp32", "", "STRING")
+CONSTANTS: tuple[Any, ...] = (
+    *(None, True, False, 0.5, float("nan"), float("inf"), 1e300, 3 + 4j),
+    *("x", "a\0b", "\ud800", b"x"),
+    *((), int, ..., NotImplemented, slice(None, None, -1), range(3), np.uint8(200), np.int64(-5)),
+    *(np.uint64(2**64 - 1), np.float32(1.5), np.bool_(True), np.str_("x"), np.bytes_(b"x")),
+    *(np.datetime64("2020-01-01"), np.ma.masked),
+)
+# Objects that a program can change, and iterators, are new each time.
 SCALARS: tuple[Callable[[], Any], ...] = (
-    lambda: None,
-    lambda: True,
-    lambda: False,
-    lambda: 0.5,
-    lambda: float("nan"),
-    lambda: float("inf"),
-    lambda: 1e300,
-    lambda: "x",
-    lambda: "a\0b",
-    lambda: "\ud800",
-    lambda: b"x",
-    lambda: bytearray(b"bytes"),
-    lambda: [],
-    lambda: {},
-    lambda: (),
-    lambda: set("ab"),
-    lambda: range(3),
-    lambda: iter([1, 2]),
-    lambda: (item for item in [b"a", b"b"]),
-    object,
-    lambda: int,
-    lambda: ...,
-    lambda: NotImplemented,
-    lambda: slice(None, None, -1),
-    lambda: 3 + 4j,
-    lambda: np.uint8(200),
-    lambda: np.int64(-5),
-    lambda: np.uint64(2**64 - 1),
-    lambda: np.float32(1.5),
-    lambda: np.bool_(True),
-    lambda: np.str_("x"),
-    lambda: np.bytes_(b"x"),
-    lambda: np.datetime64("2020-01-01"),
-    lambda: np.ma.masked,
-    lambda: np.array(3),
+    *(lambda: bytearray(b"bytes"), list, dict, object, lambda: set("ab"), lambda: iter([1, 2])),
+    *(lambda: (item for item in [b"a", b"b"]), lambda: np.array(3)),
     lambda: itself([]),
     lambda: itself({}),
     lambda: nested(100),
@@ -138,7 +104,9 @@ def junk(world: World) -> Any:
     """Return anything: a scalar, a number, an object of the pool, or a hostile object."""
     kind = world.choices.below(5)
     if kind == 0:
-        return world.choices.of(SCALARS)()
+        return (
+            world.choices.of(SCALARS)() if world.choices.one_in(2) else world.choices.of(CONSTANTS)
+        )
     if kind == 1:
         return number(world)
     if kind == 2 and world.pool:
