@@ -340,12 +340,13 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session(name="nightly-tests")
 def nightly_tests(session: nox.Session) -> None:
-    """All tests, also those of KServe, MLServer, Ray, torch, BentoML, docling and others."""
+    """All tests, also those of KServe, MLServer, Ray, torch and others; versions of uvicorn."""
     environment(session, "dev")
     triton(session)
     debian(session, "valgrind", "valgrind")
     large_environments(session, *LARGE)
     pytest(session, "-m", "")
+    session.run("python", "tests/interop/uvicorn_versions.py")
 
 
 @nox.session(name="nightly-peers", venv_backend="none")
