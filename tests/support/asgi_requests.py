@@ -55,12 +55,14 @@ async def exchange(
     headers: dict[str, str] | None = None,
     *,
     disconnected: asyncio.Event | None = None,
+    reply: Exchange | None = None,
 ) -> Exchange:
     """Call `app`. A chunk of None means that the client disconnects.
 
     After the last chunk, it disconnects when `disconnected` is set, and by default at once.
+    `reply` gets the response also if the call is cancelled.
     """
-    found = Exchange()
+    found = reply or Exchange()
     pending = list(chunks)
     raw = [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()]
     scope = {"type": "http", "method": method, "path": path, "headers": raw}
