@@ -13,7 +13,19 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
+from support.asgi_requests import (
+    ALL,
+    BODY,
+    FRAME,
+    OUT,
+    SPEC,
+    WORDS,
+    X,
+    ask,
+    async_echo,
+    double,
+    infer,
+)
 from tensorwire.server import (
     ClientDisconnectedError,
     Model,
@@ -24,23 +36,13 @@ from tensorwire.server import (
 )
 
 
-async def echo(request: tw.InferRequest) -> tw.InferResponse:
-    return tw.InferResponse(request.inputs)
-
-
-def double(request: tw.InferRequest) -> dict[str, Any]:
-    return {"y": request["x"].as_numpy() * 2}
-
-
 def fail(request: tw.InferRequest) -> Any:
     raise RuntimeError("an internal secret")
 
 
-SPEC = tw.TensorSpec("x", "FP32", [-1])
-OUT = tw.TensorSpec("y", "FP32", [-1])
 APP = create_app(
     {
-        "echo": echo,
+        "echo": async_echo,
         "double": double,
         "declared": Model(double, [SPEC], [OUT]),
         "batching": Model(double, [SPEC], [OUT], batching=True),
@@ -296,7 +298,7 @@ def test_zero_copy_sends_the_memory_of_the_tensors(zero_copy: bool) -> None:
 
 @pytest.mark.parametrize("zero_copy", [False, True])
 def test_zero_copy_of_the_application(zero_copy: bool) -> None:
-    app = create_app({"echo": echo}, zero_copy=zero_copy)
+    app = create_app({"echo": async_echo}, zero_copy=zero_copy)
     big = tw.Tensor("x", np.zeros(1 << 19, np.float32))
     answer = infer(app, frame=tw.encode_request(tw.InferRequest([big], parameters=ALL)))
     assert {type(body) for body in answer.bodies[1:]} == {memoryview if zero_copy else bytes}

@@ -16,22 +16,23 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
+from support.asgi_requests import (
+    ALL,
+    BODY,
+    FRAME,
+    OUT,
+    SPEC,
+    WORDS,
+    X,
+    ask,
+    async_echo,
+    double,
+    infer,
+)
 from tensorwire.server import Model, RequestError, create_app
 from tensorwire.server.http import Selection
 
-
-async def echo(request: tw.InferRequest) -> tw.InferResponse:
-    return tw.InferResponse(request.inputs)
-
-
-def double(request: tw.InferRequest) -> dict[str, Any]:
-    return {"y": request["x"].as_numpy() * 2}
-
-
-SPEC = tw.TensorSpec("x", "FP32", [-1])
-OUT = tw.TensorSpec("y", "FP32", [-1])
-APP = create_app({"echo": echo, "batching": Model(double, [SPEC], [OUT], batching=True)})
+APP = create_app({"echo": async_echo, "batching": Model(double, [SPEC], [OUT], batching=True)})
 
 
 # --- other routes ---
@@ -66,20 +67,20 @@ def test_health(path: str, about: dict[str, Any]) -> None:
 
 
 def test_model_name_with_a_slash() -> None:
-    app = create_app({"team/model": echo})
+    app = create_app({"team/model": async_echo})
     for path in ("/v2/models/team/model", "/v2/models/team/model/versions/1/ready"):
         assert json.loads(ask(app, path).body)["name"] == "team/model"
     answer = ask(app, "/v2/models/team/model/infer", "POST", [BODY], FRAME.headers)
     assert answer.response().model_name == "team/model"
     for name in ("", "/a", "a/"):
         with pytest.raises(ValueError, match="a model name must not be empty"):
-            create_app({name: echo})
-    invalid: Any = {1: echo}
+            create_app({name: async_echo})
+    invalid: Any = {1: async_echo}
     with pytest.raises(TypeError, match=r"^the name of a model must be a str, not int$"):
         create_app(invalid)
     for name in ("a/ready", "a/versions/1"):
         with pytest.raises(ValueError, match=r"makes /v2/models/a/.* ambiguous"):
-            create_app({"a": echo, name: echo})
+            create_app({"a": async_echo, name: async_echo})
 
 
 @pytest.mark.parametrize(("path", "expected"), [("", "None"), ("/versions/1", "1")])
@@ -131,7 +132,7 @@ def test_head_requests_and_trailing_slashes() -> None:
 
 
 def test_limits_of_the_app() -> None:
-    app = create_app({"echo": echo}, limits=tw.Limits(max_tensors=1))
+    app = create_app({"echo": async_echo}, limits=tw.Limits(max_tensors=1))
     answer = infer(app)
     assert (answer.status, "has more than 1 input," in answer.error) == (400, True)
 
@@ -143,7 +144,7 @@ def test_selection_of_the_app(selection: Selection, binary: bool) -> None:
     n = frame.header_length or 0
     # As other clients write it. The encoder of tensorwire repeats binary_data for each output.
     text = bytes(frame)[:n].replace(b',"parameters":{"binary_data":true}', b" " * 34)
-    app = create_app({"echo": echo}, selection=selection)
+    app = create_app({"echo": async_echo}, selection=selection)
     answer = infer(app, chunks=[text + bytes(frame)[n:]], headers=frame.headers)
     assert answer.response()["x"].binary is binary
 
@@ -211,7 +212,7 @@ def test_numbers_of_numpy_are_accepted_by_create_app() -> None:
         "max_concurrency": np.uint8(3),
         "receive_timeout": np.float32(9),
     }
-    assert infer(create_app({"echo": echo}, **options)).status == 200
+    assert infer(create_app({"echo": async_echo}, **options)).status == 200
 
 
 @pytest.mark.parametrize("model", ["thread", "async"])
@@ -248,7 +249,7 @@ def test_model_names() -> None:
 
 def test_single_declared_tensor_with_a_batch_dimension() -> None:
     inputs = [tw.TensorSpec("x", "FP32", [-1], batching=True), tw.TensorSpec("words", "BYTES", [2])]
-    app = create_app({"m": Model(echo, inputs)})
+    app = create_app({"m": Model(async_echo, inputs)})
     assert [t["shape"] for t in json.loads(ask(app, "/v2/models/m").body)["inputs"]] == [
         [-1, -1],
         [2],
@@ -289,7 +290,7 @@ class AsyncObject:
         return {}
 
 
-@pytest.mark.parametrize("model", [echo, AsyncObject()], ids=["function", "object"])
+@pytest.mark.parametrize("model", [async_echo, AsyncObject()], ids=["function", "object"])
 def test_async_model_does_not_run_in_the_event_loop_at_once(model: Any) -> None:
     with pytest.raises(ValueError, match="in_event_loop is only for synchronous functions"):
         Model(model, in_event_loop=True)

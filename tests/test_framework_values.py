@@ -28,7 +28,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import ask
+from support.asgi_requests import ask, echo
 from support.requirements import optional, package
 from support.servers import uvicorn_server
 from tensorwire.client import Client, InferenceServerError
@@ -461,10 +461,6 @@ def test_the_limit_does_not_become_a_query_parameter() -> None:
 
 
 # --- mounts of the application ---
-
-
-def echo(request: tw.InferRequest) -> tw.InferResponse:
-    return tw.InferResponse(request.inputs)
 
 
 def fastapi_mount(models: Any) -> Any:

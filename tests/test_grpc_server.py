@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import ask, infer
+from support.asgi_requests import ask, echo, infer
 from support.requirements import optional, package
 
 grpc = package("grpc")
@@ -59,10 +59,6 @@ pb_grpc = optional("tritonclient.grpc.service_pb2_grpc")
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 Code = grpc.StatusCode
 LARGE = np.arange(MAX_BODY_NBYTES, dtype=np.float32)  # its message is read in a thread
-
-
-def echo(request: tw.InferRequest) -> tw.InferResponse:
-    return tw.InferResponse(request.inputs)
 
 
 def call(function: Any, request: tw.InferRequest) -> Any:
@@ -543,10 +539,24 @@ def test_typed_contents(server: ServedApp, model: str) -> None:
 # --- threads, deadlines and cancellation ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", ["echo", "thread", "async"])
-@pytest.mark.parametrize(("x", "expected"), [(SMALL, False), (LARGE, True)])
-def test_where_requests_are_decoded_and_responses_encoded(
-    server: ServedApp, monkeypatch: pytest.MonkeyPatch, model: str, x: Any, expected: bool
+@pytest.mark.parametrize(
+    ("model", "n_elements", "decoding", "encoding"),
+    [
+        ("echo", 4, False, False),
+        ("async", 4, False, False),
+        ("thread", 4, False, True),
+        *((model, len(LARGE), True, True) for model in ("echo", "async", "thread")),
+        ("list", MAX_JSON_NBYTES // 64 + 1, False, True),
+        ("list", 4, False, False),
+    ],
+)
+def test_what_is_done_in_threads(
+    server: ServedApp,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    n_elements: int,
+    decoding: bool,
+    encoding: bool,
 ) -> None:
     loop_thread = server.run(current_thread())
     threads: list[tuple[str, bool]] = []
@@ -561,27 +571,13 @@ def test_where_requests_are_decoded_and_responses_encoded(
     monkeypatch.setattr(served, "decode_request", recorded("decode", tw.grpc.decode_request))
     encode = served.GrpcFormat.encode
     monkeypatch.setattr(served.GrpcFormat, "encode", recorded("encode", encode))
-    server.infer(model, x)
-    assert threads == [("decode", expected), ("encode", expected or model == "thread")]
+    response = server.infer(model, np.zeros(n_elements, np.float32))
+    assert response.outputs[0].as_numpy().tolist() == [0] * n_elements
+    assert threads == [("decode", decoding), ("encode", encoding)]
 
 
 async def current_thread() -> threading.Thread:
     return threading.current_thread()
-
-
-def test_where_lists_are_converted(server: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    loop_thread = server.run(current_thread())
-    threads: list[bool] = []
-    encode = served.GrpcFormat.encode
-
-    def recorded(*arguments: Any) -> bytes:
-        threads.append(threading.current_thread() is not loop_thread)
-        return encode(*arguments)
-
-    monkeypatch.setattr(served.GrpcFormat, "encode", recorded)
-    for n in (4, MAX_JSON_NBYTES // 64 + 1):
-        server.infer("list", np.zeros(n, np.float32))
-    assert threads == [False, True]
 
 
 class Gate:

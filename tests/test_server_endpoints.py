@@ -14,16 +14,12 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import ask, exchange, infer, inference
+from support.asgi_requests import ask, echo, exchange, infer, inference
 from support.requirements import optional
 from support.servers import uvicorn_server
 from tensorwire.server import InferProtocol, Model, RequestError, create_app
 
 tritonclient_http = optional("tritonclient.http")
-
-
-def echo(request: tw.InferRequest) -> tw.InferResponse:
-    return tw.InferResponse(request.inputs)
 
 
 SPECS = [tw.TensorSpec("x", "FP32", [-1, 3]), tw.TensorSpec("text", "BYTES", [2])]

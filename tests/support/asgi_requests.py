@@ -20,6 +20,20 @@ REQUEST = tw.InferRequest([X, WORDS], parameters=ALL, id="7")
 FRAME = tw.encode_request(REQUEST, align=1)
 assert (FRAME.header_length or 0) % 16
 BODY = bytes(FRAME)
+SPEC = tw.TensorSpec("x", "FP32", [-1])
+OUT = tw.TensorSpec("y", "FP32", [-1])
+
+
+def echo(request: tw.InferRequest) -> tw.InferResponse:
+    return tw.InferResponse(request.inputs)
+
+
+async def async_echo(request: tw.InferRequest) -> tw.InferResponse:
+    return tw.InferResponse(request.inputs)
+
+
+def double(request: tw.InferRequest) -> dict[str, Any]:
+    return {"y": request["x"].as_numpy() * 2}
 
 
 @dataclass
