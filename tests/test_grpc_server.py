@@ -21,12 +21,12 @@ import pytest
 import tensorwire as tw
 from support.asgi_requests import ask, echo, infer
 from support.requirements import optional, package
+from support.serve_process import HOST
 
 grpc = package("grpc")
 
 import tensorwire.grpc  # noqa: E402
 from support.grpc_served_app import (  # noqa: E402
-    HOST,
     SMALL,
     UNLIMITED,
     ServedApp,
