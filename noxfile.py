@@ -49,7 +49,7 @@ CODEC_TESTS = [
 ]
 # nightly-sanitizers runs these, too.
 NOT_SANITIZED = (
-    *("interop", "test_asgi", "test_client", "test_commands", "test_frameworks", "test_infer"),
+    *("interop", "test_asgi", "test_client", "test_commands", "test_infer"),
     *("test_integration", "test_recipes", "test_serve", "test_time_and_memory"),
 )
 

@@ -16,22 +16,23 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import ALL, BODY, FRAME, WORDS, X, ask, infer
+from support.asgi_requests import (
+    ALL,
+    BODY,
+    FRAME,
+    OUT,
+    SPEC,
+    WORDS,
+    X,
+    ask,
+    async_echo,
+    double,
+    infer,
+)
 from tensorwire.server import Model, RequestError, create_app
 from tensorwire.server.http import Selection
 
-
-async def echo(request: tw.InferRequest) -> tw.InferResponse:
-    return tw.InferResponse(request.inputs)
-
-
-def double(request: tw.InferRequest) -> dict[str, Any]:
-    return {"y": request["x"].as_numpy() * 2}
-
-
-SPEC = tw.TensorSpec("x", "FP32", [-1])
-OUT = tw.TensorSpec("y", "FP32", [-1])
-APP = create_app({"echo": echo, "batching": Model(double, [SPEC], [OUT], batching=True)})
+APP = create_app({"echo": async_echo, "batching": Model(double, [SPEC], [OUT], batching=True)})
 
 
 # --- other routes ---
@@ -66,49 +67,20 @@ def test_health(path: str, about: dict[str, Any]) -> None:
 
 
 def test_model_name_with_a_slash() -> None:
-    app = create_app({"team/model": echo})
+    app = create_app({"team/model": async_echo})
     for path in ("/v2/models/team/model", "/v2/models/team/model/versions/1/ready"):
         assert json.loads(ask(app, path).body)["name"] == "team/model"
     answer = ask(app, "/v2/models/team/model/infer", "POST", [BODY], FRAME.headers)
     assert answer.response().model_name == "team/model"
     for name in ("", "/a", "a/"):
         with pytest.raises(ValueError, match="a model name must not be empty"):
-            create_app({name: echo})
-    invalid: Any = {1: echo}
+            create_app({name: async_echo})
+    invalid: Any = {1: async_echo}
     with pytest.raises(TypeError, match=r"^the name of a model must be a str, not int$"):
         create_app(invalid)
     for name in ("a/ready", "a/versions/1"):
         with pytest.raises(ValueError, match=r"makes /v2/models/a/.* ambiguous"):
-            create_app({"a": echo, name: echo})
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "status", "message"),
-    [
-        ("GET", "/", 404, "not found: /"),
-        ("GET", "/v1/models/echo", 404, "not found: /v1/models/echo"),
-        ("POST", "/v2/models//infer", 404, "not found: /v2/models//infer"),
-        ("GET", "/v2/models/echo/other", 404, "not found: /v2/models/echo/other"),
-        (
-            "POST",
-            "/v2/models/echo/versions/99/infer",
-            404,
-            "model 'echo' has no version '99', only '1'",
-        ),
-        ("GET", "/v2/models/nobody", 404, "model 'nobody' is not known"),
-        ("POST", "/v2/models/nobody/infer", 404, "model 'nobody' is not known"),
-        ("GET", "/v2/models/nobody/ready", 404, "model 'nobody' is not known"),
-        ("GET", "/v2/models/echo/infer", 405, "GET is not allowed for /v2/models/echo/infer"),
-        ("PUT", "/v2/models/echo/infer", 405, "PUT is not allowed for /v2/models/echo/infer"),
-        ("HEAD", "/v2/models/echo/infer", 405, "HEAD is not allowed for /v2/models/echo/infer"),
-        ("POST", "/v2", 405, "POST is not allowed for /v2"),
-        ("DELETE", "/v2/models/echo", 405, "DELETE is not allowed for /v2/models/echo"),
-    ],
-)
-def test_unknown_paths_and_methods(method: str, path: str, status: int, message: str) -> None:
-    answer = ask(APP, path, method)
-    assert (answer.status, answer.error) == (status, message)
-    assert ("allow" in answer.headers) == (status == 405)
+            create_app({"a": async_echo, name: async_echo})
 
 
 @pytest.mark.parametrize(("path", "expected"), [("", "None"), ("/versions/1", "1")])
@@ -160,7 +132,7 @@ def test_head_requests_and_trailing_slashes() -> None:
 
 
 def test_limits_of_the_app() -> None:
-    app = create_app({"echo": echo}, limits=tw.Limits(max_tensors=1))
+    app = create_app({"echo": async_echo}, limits=tw.Limits(max_tensors=1))
     answer = infer(app)
     assert (answer.status, "has more than 1 input," in answer.error) == (400, True)
 
@@ -172,7 +144,7 @@ def test_selection_of_the_app(selection: Selection, binary: bool) -> None:
     n = frame.header_length or 0
     # As other clients write it. The encoder of tensorwire repeats binary_data for each output.
     text = bytes(frame)[:n].replace(b',"parameters":{"binary_data":true}', b" " * 34)
-    app = create_app({"echo": echo}, selection=selection)
+    app = create_app({"echo": async_echo}, selection=selection)
     answer = infer(app, chunks=[text + bytes(frame)[n:]], headers=frame.headers)
     assert answer.response()["x"].binary is binary
 
@@ -198,45 +170,40 @@ def test_nonfinite_outputs_as_errors() -> None:
     answer = infer(app, chunks=[bytes(plain)], headers=plain.headers)
     assert answer.status == 500
     assert answer.error.endswith("element 1 of output 'y' is inf, which JSON cannot represent")
-    with pytest.raises(ValueError, match="nonfinite must be 'null', 'literal' or 'error'"):
-        create_app({}, nonfinite="Null")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
-def test_invalid_receive_timeout_is_rejected_by_create_app(seconds: float) -> None:
-    message = f"receive_timeout must be a positive number of seconds or None, not {seconds}"
-    with pytest.raises(ValueError, match=message):
-        create_app({}, receive_timeout=seconds)
-
-
-@pytest.mark.parametrize("max_body", [0, -1])
-def test_invalid_max_body_is_rejected_by_create_app(max_body: int) -> None:
-    with pytest.raises(ValueError, match=f"max_body must be 1 or more, not {max_body}"):
-        create_app({}, max_body=max_body)
+SECONDS = "must be a positive number of seconds or None, not"
 
 
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
+        ("max_body", 0, "must be 1 or more, not 0"),
+        ("max_body", -1, "must be 1 or more, not -1"),
+        ("max_concurrency", 0, "must be 1 or more, not 0"),
+        ("max_concurrency", -1, "must be 1 or more, not -1"),
+        *(("receive_timeout", n, f"{SECONDS} {n}") for n in (0, -1, float("nan"), float("inf"))),
+        ("nonfinite", "Null", "must be 'null', 'literal' or 'error', not 'Null'"),
+        ("selection", "Triton", "must be 'spec' or 'triton', not 'Triton'"),
         ("max_body", "1", "must be an int, not str"),
         ("max_body", 2.5, "must be an int, not float"),
         ("max_body", True, "must be an int, not bool"),
         ("max_concurrency", 2.5, "must be an int, not float"),
         ("max_concurrency", None, "must be an int, not NoneType"),
-        ("receive_timeout", "3", "must be a positive number of seconds or None, not str"),
-        ("receive_timeout", True, "must be a positive number of seconds or None, not bool"),
+        ("receive_timeout", "3", f"{SECONDS} str"),
+        ("receive_timeout", True, f"{SECONDS} bool"),
         ("limits", 3, "must be a Limits object, not int"),
         ("limits", 0, "must be a Limits object, not int"),
         ("models", [double], "must be a mapping of names to functions or Models, not list"),
         ("models", None, "must be a mapping of names to functions or Models, not NoneType"),
     ],
 )
-def test_options_of_wrong_types_are_rejected_by_create_app(
-    option: str, value: Any, message: str
-) -> None:
+def test_invalid_options_of_create_app(option: str, value: Any, message: str) -> None:
     options: dict[str, Any] = {"models": {}, option: value}
-    with pytest.raises(TypeError, match=f"^{option} {message}$"):
+    is_of_a_wrong_type = f"not {type(value).__name__}" in message
+    with pytest.raises(TypeError if is_of_a_wrong_type else ValueError) as caught:
         create_app(**options)
+    assert str(caught.value) == f"{option} {message}"
 
 
 def test_numbers_of_numpy_are_accepted_by_create_app() -> None:
@@ -245,7 +212,7 @@ def test_numbers_of_numpy_are_accepted_by_create_app() -> None:
         "max_concurrency": np.uint8(3),
         "receive_timeout": np.float32(9),
     }
-    assert infer(create_app({"echo": echo}, **options)).status == 200
+    assert infer(create_app({"echo": async_echo}, **options)).status == 200
 
 
 @pytest.mark.parametrize("model", ["thread", "async"])
@@ -267,11 +234,6 @@ def test_responses_of_a_model_are_not_limited(model: str) -> None:
     assert (len(response.outputs), response.parameters) == (n, {"of": "the model"})
 
 
-def test_unknown_selection_is_rejected_by_create_app() -> None:
-    with pytest.raises(ValueError, match="selection must be 'spec' or 'triton', not 'Triton'"):
-        create_app({"echo": echo}, selection="Triton")  # type: ignore[arg-type]
-
-
 def test_model_names() -> None:
     """The model and the client get the name in the path, not one that the model returns."""
     seen: list[str | None] = []
@@ -285,19 +247,9 @@ def test_model_names() -> None:
     assert (seen, response.model_name, response.model_version) == (["m"], "m", "3")
 
 
-def test_raw_request_needs_exactly_one_declared_input() -> None:
-    app = create_app({"m": Model(double, [SPEC, tw.TensorSpec("z", "FP32", [-1])])})
-    answer = infer(app, "m", tw.encode_raw_request(np.zeros(2, np.float32)))
-    assert answer.status == 400
-    assert answer.error == (
-        "Inference-Header-Content-Length is 0, which means a raw binary request, but the model "
-        "does not declare exactly one input"
-    )
-
-
 def test_single_declared_tensor_with_a_batch_dimension() -> None:
     inputs = [tw.TensorSpec("x", "FP32", [-1], batching=True), tw.TensorSpec("words", "BYTES", [2])]
-    app = create_app({"m": Model(echo, inputs)})
+    app = create_app({"m": Model(async_echo, inputs)})
     assert [t["shape"] for t in json.loads(ask(app, "/v2/models/m").body)["inputs"]] == [
         [-1, -1],
         [2],
@@ -323,12 +275,6 @@ def test_sync_model_runs_in_the_context_of_its_request() -> None:
     assert answer["y"].as_numpy().tolist() == [b"somebody"]
 
 
-def test_awaitable_returned_by_a_function_is_awaited() -> None:
-    """A decorator can hide that the function is asynchronous."""
-    app = create_app({"m": lambda request: echo(request)})  # noqa: PLW0108
-    assert infer(app, "m").response()["x"].shape == X.shape
-
-
 @pytest.mark.parametrize("model", ["echo", None, {}])
 def test_model_that_is_not_callable_is_rejected_by_create_app(model: Any) -> None:
     with pytest.raises(
@@ -344,7 +290,7 @@ class AsyncObject:
         return {}
 
 
-@pytest.mark.parametrize("model", [echo, AsyncObject()], ids=["function", "object"])
+@pytest.mark.parametrize("model", [async_echo, AsyncObject()], ids=["function", "object"])
 def test_async_model_does_not_run_in_the_event_loop_at_once(model: Any) -> None:
     with pytest.raises(ValueError, match="in_event_loop is only for synchronous functions"):
         Model(model, in_event_loop=True)
@@ -426,12 +372,6 @@ def test_outputs_that_are_not_arrays(
     assert (y.datatype, y.as_numpy().tolist()) == (datatype, expected)
 
 
-def test_output_none_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    answer = infer(create_app({"m": lambda _: {"y": None}}), "m", FRAME)
-    assert (answer.status, answer.error) == (500, "the model returned None for output 'y'")
-    assert "the model returned None for output 'y'" in caplog.text
-
-
 class Secretive:
     """An object whose conversion to an array fails."""
 
@@ -449,6 +389,7 @@ class Secretive:
         (["a", None], "cannot be sent: element 1 of tensor 'y' is None"),
         (["\ud800"], "cannot be sent: element 0 of tensor 'y' cannot be encoded as UTF-8"),
         ({"a": 1}, "the model returned dict for output 'y', which is not an array, a list or a"),
+        (None, "the model returned None for output 'y'"),
         (range(3), "the model returned range for output 'y', which is not an array, a list or a"),
         (Secretive(), "model 'm' failed"),
     ],

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import FRAME, ask, infer
+from support.asgi_requests import FRAME, ask, async_echo, echo, infer
 from support.requirements import package
 from support.servers import uvicorn_server
 from tensorwire import compression
@@ -29,18 +29,10 @@ pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 CODINGS = ("gzip", "deflate", "zstd")
 
 
-def echo(request: tw.InferRequest) -> tw.InferResponse:
-    return tw.InferResponse(request.inputs)
-
-
-async def echo_in_event_loop(request: tw.InferRequest) -> tw.InferResponse:
-    return echo(request)
-
-
 MODELS: dict[str, Any] = {
     "echo": Model(echo, in_event_loop=True),
     "thread": echo,
-    "async": echo_in_event_loop,
+    "async": async_echo,
 }
 APP = create_app(MODELS, compress_responses=True)
 PLAIN = create_app(MODELS)

@@ -1,4 +1,4 @@
-"""Dicts of arrays, strings and JSON values in the routes of web frameworks, over real sockets."""
+"""Web frameworks over real sockets: dicts of arrays and JSON values in routes, and mounts."""
 
 from __future__ import annotations
 
@@ -28,9 +28,11 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from support.asgi_requests import ask, echo
 from support.requirements import optional, package
 from support.servers import uvicorn_server
-from tensorwire.server import read_request, send_error, send_frame, wsgi
+from tensorwire.client import Client, InferenceServerError
+from tensorwire.server import create_app, read_request, send_error, send_frame, wsgi
 from tensorwire.server.values import frame_of, values_of
 
 aiohttp_web = optional("aiohttp.web")
@@ -38,7 +40,11 @@ django_http = optional("django.http")
 fastapi = optional("fastapi")
 flask = optional("flask")
 litestar = optional("litestar")
+starlette = optional("starlette.applications")
+cors = optional("starlette.middleware.cors")
 starlette_requests = optional("starlette.requests")
+routing = optional("starlette.routing")
+pair = optional("tensorwire.server.starlette")  # requires starlette
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests start servers")
 
@@ -62,22 +68,19 @@ def scaled(values: dict[str, Any]) -> dict[str, Any]:
 # --- applications ---
 
 
+async def scale(request: Any) -> Any:
+    return pair.TensorResponse(scaled(await pair.read_tensors(request, max_body=MAX_BODY)))
+
+
 def starlette_app() -> Any:
-    applications, routing = package("starlette.applications"), package("starlette.routing")
-    pair = package("tensorwire.server.starlette")
-
-    async def route(request: Any) -> Any:
-        return pair.TensorResponse(scaled(await pair.read_tensors(request, max_body=MAX_BODY)))
-
-    return applications.Starlette(routes=[routing.Route("/scale", route, methods=["POST"])])
+    return starlette.Starlette(routes=[routing.Route("/scale", scale, methods=["POST"])])
 
 
 def fastapi_app() -> Any:
-    pair = package("tensorwire.server.starlette")
     app = fastapi.FastAPI()
 
     async def route(request: Any) -> Any:
-        return pair.TensorResponse(scaled(await pair.read_tensors(request, max_body=MAX_BODY)))
+        return await scale(request)
 
     route.__annotations__["request"] = fastapi.Request
     options = {"response_class": pair.TensorResponse, "openapi_extra": pair.OPENAPI}
@@ -86,7 +89,6 @@ def fastapi_app() -> Any:
 
 
 def litestar_app() -> Any:
-    package("litestar")
 
     async def route(scope: Any, receive: Any, send: Any) -> None:
         try:
@@ -148,8 +150,6 @@ def django_app() -> Any:
 
 
 def aiohttp_app() -> Any:
-    package("aiohttp")
-
     async def route(request: Any) -> Any:
         try:
             header_length = tw.header_length(request.headers)
@@ -391,7 +391,6 @@ def test_values_that_cannot_be_sent(value: Any) -> None:
 
 
 def test_openapi_describes_the_bodies() -> None:
-    package("fastapi")
     operation = fastapi_app().openapi()["paths"]["/scale"]["post"]
     assert operation["requestBody"]["content"].keys() == {
         "application/octet-stream",
@@ -403,43 +402,26 @@ def test_openapi_describes_the_bodies() -> None:
 
 def test_body_that_was_read_before() -> None:
     """The receive callable of ASGI would wait for ever."""
-    package("starlette")
-    pair = package("tensorwire.server.starlette")
+    found: list[Any] = []
 
-    async def main() -> Any:
-        headers = [(k.lower().encode(), v.encode()) for k, v in FRAME.headers.items()]
-        scope = {"type": "http", "method": "POST", "headers": headers, "path": "/"}
-        messages = [{"type": "http.request", "body": bytes(FRAME)}]
-
-        async def receive() -> Any:
-            return messages.pop()
-
+    async def app(scope: Any, receive: Any, send: Any) -> None:
         request = starlette_requests.Request(scope, receive)
         await request.body()
-        return await pair.read_tensors(request)
+        found.append(await pair.read_tensors(request))
 
-    assert np.array_equal(asyncio.run(main())["x"], X)
+    ask(app, "/", "POST", [bytes(FRAME)], FRAME.headers)
+    assert np.array_equal(found[0]["x"], X)
 
 
 def test_client_that_disconnects() -> None:
-    package("starlette")
-    pair = package("tensorwire.server.starlette")
-
-    async def receive() -> Any:
-        return {"type": "http.disconnect"}
-
-    async def main() -> None:
-        headers = [(b"content-length", b"5")]
-        scope = {"type": "http", "method": "POST", "headers": headers, "path": "/"}
+    async def app(scope: Any, receive: Any, send: Any) -> None:
         await pair.read_tensors(starlette_requests.Request(scope, receive))
 
     with pytest.raises(starlette_requests.ClientDisconnect):
-        asyncio.run(main())
+        ask(app, "/", "POST", [None], {"Content-Length": "5"})
 
 
 def test_headers_and_background_of_a_response() -> None:
-    package("starlette")
-    pair = package("tensorwire.server.starlette")
     background: list[int] = []
     sent: list[Any] = []
 
@@ -468,8 +450,6 @@ def test_headers_and_background_of_a_response() -> None:
 
 def test_the_limit_does_not_become_a_query_parameter() -> None:
     """A client could otherwise choose it, if read_tensors is used as a dependency."""
-    package("fastapi")
-    pair = package("tensorwire.server.starlette")
     app = fastapi.FastAPI()
 
     reads = fastapi.Depends(pair.read_tensors)
@@ -478,6 +458,51 @@ def test_the_limit_does_not_become_a_query_parameter() -> None:
 
     with pytest.raises(fastapi.exceptions.FastAPIError):
         app.post("/")(route)
+
+
+# --- mounts of the application ---
+
+
+def fastapi_mount(models: Any) -> Any:
+    app = fastapi.FastAPI()
+    app.mount("/models", models)
+    return app
+
+
+MOUNTS: dict[str, Callable[[Any], Any]] = {
+    "starlette": lambda models: starlette.Starlette(routes=[routing.Mount("/models", models)]),
+    "fastapi": fastapi_mount,
+    "litestar": lambda models: litestar.Litestar(
+        [litestar.asgi("/models", is_mount=True, copy_scope=False)(models)]
+    ),
+}
+
+
+@pytest.mark.parametrize("mount", MOUNTS.values(), ids=MOUNTS)
+def test_mounted_application(mount: Callable[[Any], Any]) -> None:
+    app = mount(create_app({"echo": echo}))
+    with uvicorn_server(app) as address, Client(f"http://{address}/models") as client:
+        assert np.array_equal(client.infer("echo", {"x": X})["x"].as_numpy(), X)
+        with pytest.raises(InferenceServerError, match="model 'nobody' is not known") as caught:
+            client.infer("nobody", {"x": X})
+        assert caught.value.status == 404
+
+
+def test_cors_middleware() -> None:
+    """A page of another origin may send a request, and read the header length of the response."""
+    page, length = "https://app.example", tw.http.HEADER_LENGTH
+    options = {"allow_methods": ["POST"], "allow_headers": [length], "expose_headers": [length]}
+    app = cors.CORSMiddleware(create_app({"echo": echo}), allow_origins=[page], **options)
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": length}
+    path = "/v2/models/echo/infer"
+    preflight = ask(app, path, "OPTIONS", headers={"Origin": page, **asked})
+    assert preflight.status == 200
+    assert preflight.headers["access-control-allow-origin"] == page
+    assert length in preflight.headers["access-control-allow-headers"]
+    reply = ask(app, path, "POST", [bytes(FRAME)], {"Origin": page, **FRAME.headers})
+    assert reply.headers["access-control-allow-origin"] == page
+    assert reply.headers["access-control-expose-headers"] == length
+    assert np.array_equal(reply.response()["x"].as_numpy(), X)
 
 
 # --- WSGI ---

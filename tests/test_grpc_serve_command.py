@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
-import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +18,17 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support import client_fixtures
+from support import client_fixtures, serve_process
 from support.client_fixtures import Certificate
 from support.requirements import package
+from support.serve_process import HOST, Serve, free_port
 from tensorwire.cli import main
 from tensorwire.client import Client
 
 grpc = package("grpc")
 
 import tensorwire.grpc  # noqa: E402
-from support.grpc_served_app import HOST, UNLIMITED, free_port, message  # noqa: E402
+from support.grpc_served_app import UNLIMITED, message  # noqa: E402
 from tensorwire.grpc_messages import SERVICE  # noqa: E402
 from tensorwire.server import serve  # noqa: E402
 
@@ -66,88 +65,57 @@ async def other(scope, receive, send):
 """
 
 
-class Serve:
-    """A process of the command, and its ports."""
-
-    def __init__(self, folder: Path, arguments: list[str]) -> None:
-        (folder / "served_here.py").write_text(MODELS)
-        self.port, self.grpc_port = free_port(), free_port()
-        self.log = folder / "log"
-        command = [sys.executable, "-m", "tensorwire", "serve", *arguments]
-        command += ["--port", str(self.port), "--grpc-port", str(self.grpc_port)]
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                command, cwd=folder, stdout=log, stderr=log, start_new_session=True
-            )
-
-    def wait_until_listening(self) -> None:
-        deadline = time.monotonic() + 20
-        for port in (self.grpc_port, self.port):
-            while True:
-                try:
-                    socket.create_connection((HOST, port), 1).close()
-                    break
-                except OSError:
-                    assert self.process.poll() is None, self.log.read_text()
-                    assert time.monotonic() < deadline
-                    time.sleep(0.05)
-
-    def signal(self, number: int) -> None:
-        """Send a signal to all processes, as a terminal does."""
-        os.killpg(self.process.pid, number)
-
-    def call(self, model: str, x: Any, **options: Any) -> Any:
-        """Begin a call on a connection of its own, and return its future."""
-        channel = grpc.insecure_channel(f"{HOST}:{self.grpc_port}", options=OPTIONS)
-        sent = message(model, x, id=options.pop("id", ""))
-        return channel.unary_unary(f"/{SERVICE}/ModelInfer").future(sent, **options)
-
-    def infer(self, model: str, x: Any) -> tw.InferResponse:
-        return tw.grpc.decode_response(self.call(model, x).result(20))
-
-
 OPTIONS = [*UNLIMITED, ("grpc.use_local_subchannel_pool", 1)]
+serving = partial(serve_process.serving, models=MODELS)
+GRPC = ("--grpc-port",)  # followed by a port that is free
+ONE = np.ones(1, np.float32)
 
 
-@contextmanager
-def serving(folder: Path, *arguments: str) -> Iterator[Serve]:
-    found = Serve(folder, list(arguments))
-    try:
-        found.wait_until_listening()
-        yield found
-    finally:
-        with suppress(ProcessLookupError):
-            found.signal(signal.SIGKILL)
-        found.process.wait(10)
+def call(server: Serve, model: str, x: Any = ONE, **options: Any) -> Any:
+    """Begin a call on a connection of its own, and return its future."""
+    channel = grpc.insecure_channel(f"{HOST}:{server.grpc_port}", options=OPTIONS)
+    sent = message(model, x, id=options.pop("id", ""))
+    return channel.unary_unary(f"/{SERVICE}/ModelInfer").future(sent, **options)
+
+
+def infer(server: Serve, model: str, x: Any = ONE) -> tw.InferResponse:
+    return tw.grpc.decode_response(call(server, model, x).result(20))
+
+
+class HttpCall(threading.Thread):
+    """A call over HTTP in a thread, which has begun."""
+
+    def __init__(self, server: Serve, model: str, id: str | None = None) -> None:
+        super().__init__()
+        self.address, self.model, self.id = server.address, model, id
+        self.found: Any = None
+        self.start()
+
+    def run(self) -> None:
+        with Client(self.address, retries=0) as client:
+            try:
+                self.found = client.infer(self.model, {"x": ONE}, id=self.id)
+            except Exception as error:
+                self.found = error
 
 
 @pytest.mark.parametrize(
     "workers", [1, pytest.param(2, marks=pytest.mark.slow(reason="two processes start"))]
 )
 def test_both_transports_and_graceful_shutdown(tmp_path: Path, workers: int) -> None:
-    x = np.full(1, 1.0, np.float32)
-    with serving(tmp_path, "served_here", "--workers", str(workers)) as server:
-        with Client(f"{HOST}:{server.port}") as client:
-            assert client.infer("echo", {"x": x})["x"].as_numpy().tolist() == [1]
+    with serving(tmp_path, *GRPC, "served_here", "--workers", str(workers)) as server:
         large = np.zeros(6 << 20, np.uint8)  # more than grpcio accepts by default
-        assert server.infer("echo", large)["x"].as_numpy().nbytes == large.nbytes
-        found = {int(server.infer("process", x)["process"].as_numpy()) for _ in range(30)}
+        assert infer(server, "echo", large)["x"].as_numpy().nbytes == large.nbytes
+        found = {int(infer(server, "process")["process"].as_numpy()) for _ in range(30)}
         assert len(found) == workers
-        calls = [server.call("slow", x) for _ in range(4)]
-        over_http: list[Any] = []
-
-        def infer() -> None:
-            with Client(f"{HOST}:{server.port}") as client:
-                over_http.append(client.infer("slow", {"x": x}))
-
-        thread = threading.Thread(target=infer)
-        thread.start()
+        calls = [call(server, "slow") for _ in range(4)]
+        over_http = HttpCall(server, "slow")
         time.sleep(0.4)
         server.process.send_signal(signal.SIGTERM)
-        for call in calls:
-            assert tw.grpc.decode_response(call.result(20))["x"].as_numpy().tolist() == [1]
-        thread.join(20)
-        assert len(over_http) == 1
+        for each in calls:
+            assert tw.grpc.decode_response(each.result(20))["x"].as_numpy().tolist() == [1]
+        over_http.join(20)
+        assert over_http.found["x"].as_numpy().tolist() == [1]
         assert server.process.wait(20) in (-signal.SIGTERM, 0)  # uvicorn decides
         log = server.log.read_text()
     processes = "1 process" if workers == 1 else "2 processes"
@@ -169,37 +137,29 @@ def test_both_transports_and_graceful_shutdown(tmp_path: Path, workers: int) -> 
 )
 def test_both_transports_shut_down_at_once(tmp_path: Path, workers: int, number: int) -> None:
     """gRPC refuses calls, and finishes the ones in progress, before the HTTP requests end."""
-    x = np.full(1, 1.0, np.float32)
-    with serving(tmp_path, "served_here", "--workers", str(workers)) as server:
-        over_http: list[Any] = []
-
-        def infer() -> None:
-            with Client(f"{HOST}:{server.port}") as client:
-                over_http.append(client.infer("gate", {"x": x}, id="http"))
-
-        thread = threading.Thread(target=infer)
-        thread.start()
-        calls = [server.call("gate", x, id="grpc") for _ in range(8)]
+    with serving(tmp_path, *GRPC, "served_here", "--workers", str(workers)) as server:
+        over_http = HttpCall(server, "gate", "http")
+        calls = [call(server, "gate", id="grpc") for _ in range(8)]
         time.sleep(0.3)
-        server.signal(number)
+        server.signal_all(number)
         deadline = time.monotonic() + 10
         codes = [None]
         while codes[-1] is not grpc.StatusCode.UNAVAILABLE:
-            error = server.call("echo", x, timeout=5).exception(10)
+            error = call(server, "echo", timeout=5).exception(10)
             codes.append(error and error.code())
             assert time.monotonic() < deadline
         # grpcio cancels a call that arrives while the server stops.
         assert {*codes} <= {None, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAVAILABLE}
-        assert not any(call.done() for call in calls)
+        assert not any(each.done() for each in calls)
         (tmp_path / "grpc").touch()
-        for call in calls:
-            assert tw.grpc.decode_response(call.result(20))["x"].as_numpy().tolist() == [1]
+        for each in calls:
+            assert tw.grpc.decode_response(each.result(20))["x"].as_numpy().tolist() == [1]
         time.sleep(0.3)
-        assert thread.is_alive()
+        assert over_http.is_alive()
         assert server.process.poll() is None
         (tmp_path / "http").touch()
-        thread.join(20)
-        assert over_http[0]["x"].as_numpy().tolist() == [1]
+        over_http.join(20)
+        assert over_http.found["x"].as_numpy().tolist() == [1]
         server.process.wait(20)
         assert "Traceback" not in server.log.read_text()
 
@@ -208,54 +168,44 @@ def test_both_transports_shut_down_at_once(tmp_path: Path, workers: int, number:
     "workers", [1, pytest.param(2, marks=pytest.mark.slow(reason="two processes start"))]
 )
 def test_interrupt_after_sigterm_ends_both_transports(tmp_path: Path, workers: int) -> None:
-    x = np.zeros(1, np.float32)
-    with serving(tmp_path, "served_here", "--workers", str(workers)) as server:
-        errors: list[Any] = []
-
-        def infer() -> None:
-            with Client(f"{HOST}:{server.port}", retries=0) as client:
-                with pytest.raises(Exception) as caught:
-                    client.infer("hang", {"x": x})
-                errors.append(caught.value)
-
-        thread = threading.Thread(target=infer)
-        thread.start()
-        call = server.call("hang", x)
+    with serving(tmp_path, *GRPC, "served_here", "--workers", str(workers)) as server:
+        over_http = HttpCall(server, "hang")
+        hanging = call(server, "hang")
         time.sleep(0.3)
-        server.signal(signal.SIGTERM)
+        server.signal_all(signal.SIGTERM)
         time.sleep(0.7)
-        server.signal(signal.SIGTERM)  # only an interrupt does not wait
+        server.signal_all(signal.SIGTERM)  # only an interrupt does not wait
         time.sleep(0.3)
         assert server.process.poll() is None
-        assert not call.done()
-        server.signal(signal.SIGINT)
+        assert not hanging.done()
+        server.signal_all(signal.SIGINT)
         server.process.wait(10)
-        assert call.exception(10).code() == grpc.StatusCode.UNAVAILABLE
-        thread.join(10)
-        assert len(errors) == 1
+        assert hanging.exception(10).code() == grpc.StatusCode.UNAVAILABLE
+        over_http.join(10)
+        assert isinstance(over_http.found, Exception)
 
 
 def test_second_interrupt_does_not_wait(tmp_path: Path) -> None:
-    with serving(tmp_path, "served_here") as server:
-        call = server.call("hang", np.zeros(1, np.float32))
+    with serving(tmp_path, *GRPC, "served_here") as server:
+        hanging = call(server, "hang")
         time.sleep(0.3)
-        server.signal(signal.SIGINT)
+        server.signal_all(signal.SIGINT)
         time.sleep(0.7)
         assert server.process.poll() is None
-        server.signal(signal.SIGINT)
+        server.signal_all(signal.SIGINT)
         server.process.wait(10)
-        assert call.exception(10).code() == grpc.StatusCode.UNAVAILABLE
+        assert hanging.exception(10).code() == grpc.StatusCode.UNAVAILABLE
         assert "Traceback" not in server.log.read_text()
 
 
 def test_limits(tmp_path: Path) -> None:
-    with serving(tmp_path, "served_here:app", "--limit-concurrency", "1") as server:
-        assert server.infer("echo", np.zeros(4000, np.uint8))["x"].as_numpy().nbytes == 4000
-        error = server.call("echo", np.zeros(5000, np.uint8)).exception(10)
+    with serving(tmp_path, *GRPC, "served_here:app", "--limit-concurrency", "1") as server:
+        assert infer(server, "echo", np.zeros(4000, np.uint8))["x"].as_numpy().nbytes == 4000
+        error = call(server, "echo", np.zeros(5000, np.uint8)).exception(10)
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        hanging = server.call("hang", np.zeros(1))
+        hanging = call(server, "hang")
         time.sleep(0.2)
-        error = server.call("echo", np.zeros(1)).exception(10)
+        error = call(server, "echo").exception(10)
         assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert not hanging.done()
 
@@ -269,13 +219,13 @@ def test_certificate(tmp_path: Path, certificate: Certificate, is_joined: bool) 
         options = ["--ssl-certfile", str(joined)]
     else:
         options = ["--ssl-certfile", certificate.file, "--ssl-keyfile", certificate.key]
-    with serving(tmp_path, "served_here", *options) as server:
+    with serving(tmp_path, *GRPC, "served_here", *options) as server:
         trusted = grpc.ssl_channel_credentials(Path(certificate.file).read_bytes())
         with grpc.secure_channel(f"{HOST}:{server.grpc_port}", trusted) as channel:
-            call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
-            response = tw.grpc.decode_response(call(message("echo"), timeout=10))
+            method = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+            response = tw.grpc.decode_response(method(message("echo"), timeout=10))
             assert response["x"].as_numpy().shape == (4,)
-        error = server.call("echo", np.zeros(1), timeout=10).exception(10)
+        error = call(server, "echo", timeout=10).exception(10)
         assert error.code() == grpc.StatusCode.UNAVAILABLE
         assert f"grpcs://{HOST}:{server.grpc_port}" in server.log.read_text()
 

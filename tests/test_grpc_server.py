@@ -19,14 +19,14 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import ask, infer
+from support.asgi_requests import ask, echo, infer
 from support.requirements import optional, package
+from support.serve_process import HOST
 
 grpc = package("grpc")
 
 import tensorwire.grpc  # noqa: E402
 from support.grpc_served_app import (  # noqa: E402
-    HOST,
     SMALL,
     UNLIMITED,
     ServedApp,
@@ -59,10 +59,6 @@ pb_grpc = optional("tritonclient.grpc.service_pb2_grpc")
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 Code = grpc.StatusCode
 LARGE = np.arange(MAX_BODY_NBYTES, dtype=np.float32)  # its message is read in a thread
-
-
-def echo(request: tw.InferRequest) -> tw.InferResponse:
-    return tw.InferResponse(request.inputs)
 
 
 def call(function: Any, request: tw.InferRequest) -> Any:
@@ -223,10 +219,6 @@ def test_models(server: ServedApp, model: str, x: Any) -> None:
     assert np.array_equal(response["x"].as_numpy(), x)
 
 
-def test_model_that_returns_a_list(server: ServedApp) -> None:
-    assert server.infer("list")["y"].as_numpy().tolist() == SMALL.tolist()
-
-
 def test_message_of_tens_of_megabytes(server: ServedApp) -> None:
     x = np.arange(12 << 20, dtype=np.float32)
     assert np.array_equal(server.infer("thread", x)["x"].as_numpy(), x)
@@ -278,7 +270,8 @@ def test_errors(server: ServedApp, sent: bytes, code: Any, text: str) -> None:
     assert text in error.details()
     assert "secret" not in error.details()
     first, second = server.stream(iter([sent, message()]))
-    assert read_message(first, STREAM_ERROR)["error_message"] == error.details()
+    expected = {"error_message": error.details(), "infer_response": []}  # the request has no id
+    assert read_message(first, STREAM_ERROR) == expected
     assert np.array_equal(tw.grpc.decode_stream_response(second)["x"].as_numpy(), SMALL)
     assert np.array_equal(server.infer()["x"].as_numpy(), SMALL)
 
@@ -398,13 +391,6 @@ def test_result_that_raises_when_it_is_read(
         server.method(message("m", x=SMALL), timeout=5)
 
 
-def test_exceptions_are_logged(server: ServedApp, caplog: pytest.LogCaptureFixture) -> None:
-    error_of(lambda: server.infer("fail"))
-    [record] = caplog.records
-    assert record.name == "tensorwire.server"
-    assert "a secret" in str(record.exc_info)
-
-
 def test_unexpected_exceptions(
     server: ServedApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -514,20 +500,6 @@ def test_asynchronous_tritonclient(server: ServedApp) -> None:
             results = await asyncio.gather(*(client.infer("thread", inputs) for _ in range(20)))
             assert all(np.array_equal(result.as_numpy("x"), SMALL) for result in results)
 
-            async def requests() -> Any:
-                for model in ("async", "none", "thread"):
-                    yield {"model_name": model, "inputs": inputs, "request_id": model}
-
-            found = [
-                (result and result.get_response().id, error and error.message())
-                async for result, error in client.stream_infer(requests())
-            ]
-            assert found == [
-                ("async", None),
-                (None, "model 'none' is not known"),
-                ("thread", None),
-            ]
-
     asyncio.run(run())
 
 
@@ -550,15 +522,6 @@ def test_stream_of_tritonclient(server: ServedApp) -> None:
             assert result.as_numpy("x")[0] == (0 if i % 16 == 0 else i)
 
 
-def test_id_of_a_request_that_fails_in_a_stream(server: ServedApp) -> None:
-    stub = pb_grpc.GRPCInferenceServiceStub(server.channel)
-    sent = [pb.ModelInferRequest(model_name="none", id=id) for id in ("5", "")]
-    first, second = stub.ModelStreamInfer(iter(sent), timeout=10)
-    assert (first.error_message, first.infer_response.id) == ("model 'none' is not known", "5")
-    assert second.error_message == "model 'none' is not known"
-    assert not second.HasField("infer_response")
-
-
 @pytest.mark.parametrize("model", ["echo", "declared", "thread"])
 def test_typed_contents(server: ServedApp, model: str) -> None:
     stub = pb_grpc.GRPCInferenceServiceStub(server.channel)
@@ -576,10 +539,24 @@ def test_typed_contents(server: ServedApp, model: str) -> None:
 # --- threads, deadlines and cancellation ---------------------------------------------------------
 
 
-@pytest.mark.parametrize("model", ["echo", "thread", "async"])
-@pytest.mark.parametrize(("x", "expected"), [(SMALL, False), (LARGE, True)])
-def test_where_requests_are_decoded_and_responses_encoded(
-    server: ServedApp, monkeypatch: pytest.MonkeyPatch, model: str, x: Any, expected: bool
+@pytest.mark.parametrize(
+    ("model", "n_elements", "decoding", "encoding"),
+    [
+        ("echo", 4, False, False),
+        ("async", 4, False, False),
+        ("thread", 4, False, True),
+        *((model, len(LARGE), True, True) for model in ("echo", "async", "thread")),
+        ("list", MAX_JSON_NBYTES // 64 + 1, False, True),
+        ("list", 4, False, False),
+    ],
+)
+def test_what_is_done_in_threads(
+    server: ServedApp,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    n_elements: int,
+    decoding: bool,
+    encoding: bool,
 ) -> None:
     loop_thread = server.run(current_thread())
     threads: list[tuple[str, bool]] = []
@@ -594,27 +571,13 @@ def test_where_requests_are_decoded_and_responses_encoded(
     monkeypatch.setattr(served, "decode_request", recorded("decode", tw.grpc.decode_request))
     encode = served.GrpcFormat.encode
     monkeypatch.setattr(served.GrpcFormat, "encode", recorded("encode", encode))
-    server.infer(model, x)
-    assert threads == [("decode", expected), ("encode", expected or model == "thread")]
+    response = server.infer(model, np.zeros(n_elements, np.float32))
+    assert response.outputs[0].as_numpy().tolist() == [0] * n_elements
+    assert threads == [("decode", decoding), ("encode", encoding)]
 
 
 async def current_thread() -> threading.Thread:
     return threading.current_thread()
-
-
-def test_where_lists_are_converted(server: ServedApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    loop_thread = server.run(current_thread())
-    threads: list[bool] = []
-    encode = served.GrpcFormat.encode
-
-    def recorded(*arguments: Any) -> bytes:
-        threads.append(threading.current_thread() is not loop_thread)
-        return encode(*arguments)
-
-    monkeypatch.setattr(served.GrpcFormat, "encode", recorded)
-    for n in (4, MAX_JSON_NBYTES // 64 + 1):
-        server.infer("list", np.zeros(n, np.float32))
-    assert threads == [False, True]
 
 
 class Gate:

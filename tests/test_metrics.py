@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -20,10 +18,10 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import ask, infer
-from support.client_fixtures import free_port
+from support.asgi_requests import ask, echo, infer
 from support.requirements import optional, package
-from support.servers import HOST, uvicorn_server
+from support.serve_process import serving
+from support.servers import uvicorn_server
 from tensorwire.cli import main
 from tensorwire.client import Client
 from tensorwire.server import InferProtocol, Model, RequestError, create_app, serve
@@ -37,14 +35,9 @@ from tensorwire.server.metrics import DURATION, status_of  # noqa: E402
 grpc = optional("grpc")
 
 pytestmark = pytest.mark.thread_unsafe(reason="the metrics are those of the process")
-FRAME = tw.encode_request(tw.InferRequest({"x": np.zeros(3)}))
 NAMES = (
     f"metrics test {i}" for i in itertools.count()
 )  # the metrics remain until the process ends
-
-
-def echo(request: tw.InferRequest) -> tw.InferResponse:
-    return tw.InferResponse(request.inputs)
 
 
 def fail(_: tw.InferRequest) -> Any:
@@ -66,6 +59,8 @@ def read(app: Any) -> str:
     answer = ask(app, "/metrics")
     assert answer.status == 200
     assert answer.headers["content-type"] == prometheus_client.CONTENT_TYPE_LATEST
+    assert ask(app, "/metrics", "HEAD").status == 200
+    assert ask(app, "/metrics", "POST").status == 405
     return answer.body.decode()
 
 
@@ -111,7 +106,7 @@ def test_duration() -> None:
         return echo(request)
 
     app = create_app({name: model}, metrics=True)
-    infer(app, name, FRAME)
+    infer(app, name)
     registry = prometheus_client.REGISTRY
     labels = {"model": name, "status": "200"}
     seconds = registry.get_sample_value("tensorwire_request_duration_seconds_sum", labels)
@@ -133,8 +128,8 @@ def test_metrics_of_the_program_and_of_two_applications() -> None:
     try:
         counter.inc(7)
         apps = [create_app({each: echo}, metrics=True) for each in (name, other)]
-        infer(apps[0], name, FRAME)
-        infer(apps[1], other, FRAME)
+        infer(apps[0], name)
+        infer(apps[1], other)
         text = read(apps[0])
         assert "of_the_program_total 7.0" in text
         assert samples(text, name) == samples(text, other) == {"200": 1}
@@ -175,10 +170,10 @@ def test_request_that_cannot_be_counted(
 
     with monkeypatch.context() as patch:
         patch.setattr(DURATION, "labels", open_file)
-        assert infer(app, name, FRAME).status == 200
+        assert infer(app, name).status == 200
     assert "histogram_1.db" in str(caplog.records[-1].exc_info)
     assert app.statistics[name].describe()["inference_count"] == 1
-    infer(app, name, FRAME)
+    infer(app, name)
     assert samples(read(app), name) == {"200": 1}
 
 
@@ -193,14 +188,6 @@ def test_metrics_on_uvicorn(options: dict[str, Any]) -> None:
         with urllib.request.urlopen(f"http://{address}/metrics") as response:
             assert response.headers["content-type"] == prometheus_client.CONTENT_TYPE_LATEST
             assert samples(response.read().decode(), name) == {"200": 1}
-        head = urllib.request.Request(f"http://{address}/metrics", method="HEAD")
-        with urllib.request.urlopen(head) as response:
-            assert response.read() == b""
-        post = urllib.request.Request(f"http://{address}/metrics", b"", method="POST")
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(post)
-        assert caught.value.code == 405
-        caught.value.close()
 
 
 class ModelsThatWait(dict[str, Any]):
@@ -276,53 +263,36 @@ app = create_app(models, metrics=True)
 @pytest.mark.parametrize(
     ("arguments", "workers"),
     [
-        (["served_metrics", "--metrics"], 1),
+        (["served_here", "--metrics"], 1),
         pytest.param(
-            ["served_metrics", "--metrics"], 2, marks=pytest.mark.slow(reason="it starts processes")
+            ["served_here", "--metrics"], 2, marks=pytest.mark.slow(reason="it starts processes")
         ),
-        pytest.param(
-            ["served_metrics:app"], 2, marks=pytest.mark.slow(reason="it starts processes")
-        ),
+        pytest.param(["served_here:app"], 2, marks=pytest.mark.slow(reason="it starts processes")),
     ],
 )
-def test_metrics_of_all_processes(tmp_path: Path, arguments: list[str], workers: int) -> None:
+def test_metrics_of_all_processes(
+    tmp_path: Path, arguments: list[str], workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each response has the sum, and the temporary folder is removed."""
-    (tmp_path / "served_metrics.py").write_text(MODELS)
     folder = tmp_path / "temporary"
     folder.mkdir()
-    port = free_port()
-    command = [sys.executable, "-m", "tensorwire", "serve", *arguments, "--port", str(port)]
-    environment = {**os.environ, "TMPDIR": str(folder)}
-    environment.pop("PROMETHEUS_MULTIPROC_DIR", None)
-    process = subprocess.Popen(
-        [*command, "--workers", str(workers)], cwd=tmp_path, env=environment, start_new_session=True
-    )
-    try:
-        found: set[int] = set()
-        n_requests = 0
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+    with serving(tmp_path, *arguments, "--workers", str(workers), models=MODELS) as server:
+        processes: list[int] = []
         deadline = time.monotonic() + 20
-        while len(found) < workers:
+        while len({*processes}) < workers:
             assert time.monotonic() < deadline
-            try:
-                with Client(f"{HOST}:{port}") as client:
-                    found.add(
-                        int(client.infer("process", {"x": np.zeros(1)})["process"].as_numpy())
-                    )
-                n_requests += 1
-            except OSError:
-                time.sleep(0.1)
+            with Client(server.address) as client:
+                response = client.infer("process", {"x": np.zeros(1)})
+            processes.append(int(response["process"].as_numpy()))
         for _ in range(6):
-            with urllib.request.urlopen(f"http://{HOST}:{port}/metrics") as response:
-                text = response.read().decode()
-            assert samples(text, "process") == {"200": n_requests}
+            with urllib.request.urlopen(f"http://{server.address}/metrics") as answer:
+                text = answer.read().decode()
+            assert samples(text, "process") == {"200": len(processes)}
         assert ("process_cpu_seconds_total" in text) == (workers == 1)
-        process.send_signal(signal.SIGTERM)
-        process.wait(20)
+        server.stop()
         assert list(folder.iterdir()) == []
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait(10)
 
 
 def test_without_prometheus_client(

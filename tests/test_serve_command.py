@@ -7,8 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,10 @@ from support import client_fixtures
 from support.asgi_requests import infer
 from support.client_fixtures import Certificate
 from support.console_script import PROGRAMS, programs
+from support.serve_process import serving
 from tensorwire import digests
 from tensorwire.cli import main
+from tensorwire.client import Client
 from tensorwire.digests import source_of_imported
 from tensorwire.server import create_app, serve
 from tensorwire.server.serve import FAST_PROTOCOL, Options, create, echo, load, why_not_fast
@@ -41,114 +42,34 @@ broken = None
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(autouse=True)
 def _restored_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path.copy())  # `serve` adds the working directory
 
 
-@pytest.fixture(params=[[], ["--workers", "2"]], ids=["one process", "two processes"])
-def options(request: pytest.FixtureRequest) -> list[str]:
-    return list(request.param)
-
-
-@pytest.fixture(params=PROGRAMS)
-def port(request: pytest.FixtureRequest, options: list[str], tmp_path: Path) -> Iterator[int]:
-    """The port of a server of models in the working directory."""
-    (tmp_path / "served_here.py").write_text(MODELS)
-    number = free_port()
-    program = programs(tmp_path / "bin")[request.param]
-    command = [*program, "serve", "served_here:models", "--echo", "--port", str(number), *options]
-    server = subprocess.Popen(command, cwd=tmp_path)
-    try:
-        wait_until_ready(number, server)
-        yield number
-        server.send_signal(signal.SIGINT)
-        server.wait(10)
-    finally:
-        server.kill()
-
-
-def wait_until_ready(port: int, server: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline and server.poll() is None:
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-    pytest.fail(f"the server did not start: exit status {server.poll()}")
-
-
-def test_models_and_echo(port: int) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-    for model, output, expected in (("mean", "mean", [1.5]), ("echo", "x", [0, 1, 2, 3])):
-        frame = tw.encode_request(
-            tw.InferRequest(
-                [tw.Tensor("x", np.arange(4, dtype=np.float32))],
-                parameters={"binary_data_output": True},
-            )
-        )
-        path = f"/v2/models/{model}/infer"
-        connection.request("POST", path, body=frame, headers=frame.headers)
-        reply = connection.getresponse()
-        response = tw.decode_response(reply.read(), tw.header_length(reply.headers))
-        assert response[output].as_numpy().tolist() == expected
+def infer_mean(connection: http.client.HTTPConnection) -> list[Any]:
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", np.arange(4, dtype=np.float32))]))
+    connection.request("POST", "/v2/models/mean/infer", body=bytes(frame), headers=frame.headers)
+    reply = connection.getresponse()
+    response = tw.decode_response(reply.read(), tw.header_length(reply.headers))
     connection.close()
+    return list(response["mean"].as_numpy().tolist())
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "no models: pass module:name of a mapping, or --echo"),
-        (
-            ["no_such_module:x"],
-            "cannot load no_such_module:x: ModuleNotFoundError: No module named 'no_such_module'\n",
-        ),
-        (["json:nothing"], "cannot load json:nothing: module 'json' has no attribute"),
-        (["--port", "99999"], "argument --port: must be 0 to 65535, not '99999'"),
-        (["--port", "http"], "argument --port: must be 0 to 65535, not 'http'"),
-        (
-            ["shutil:copyfileobj", "--echo"],
-            "shutil:copyfileobj is an application: --echo requires a mapping",
-        ),
-        (["shutil:copyfileobj", "--max-body", "9"], "application: --max-body requires a mapping"),
-        (
-            ["shutil:copyfileobj", "--max-concurrency", "9"],
-            "application: --max-concurrency requires a",
-        ),
-        (
-            ["shutil:copyfileobj", "--receive-timeout", "9"],
-            "application: --receive-timeout requires a",
-        ),
-        (["shutil:copyfileobj", "--max-body", "0"], "application: --max-body requires a mapping"),
-        (
-            ["shutil:copyfileobj", "--compress-responses"],
-            "application: --compress-responses requires a",
-        ),
-        (["--echo", "--max-body", "0"], "cannot serve echo: max_body must be 1 or more, not 0"),
-        (["--echo", "--receive-timeout", "0"], "echo: receive_timeout must be a positive number"),
-        (["--echo", "--max-concurrency", "0"], "max_concurrency must be 1 or more, not 0"),
-        (["json"], "cannot load json: module 'json' has no attribute 'models'"),
-    ],
-)
-def test_invalid_models_are_rejected(
-    arguments: list[str],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: pytest.fail("the server starts"))
-    with pytest.raises(SystemExit) as caught:
-        main(["serve", *arguments])
-    assert caught.value.code == 2
-    assert message in capsys.readouterr().err
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("options", [[], ["--workers", "2"]], ids=["one process", "two processes"])
+def test_models_and_echo(program: str, options: list[str], tmp_path: Path) -> None:
+    """The module of the models is in the working directory."""
+    command = programs(tmp_path / "bin")[program]
+    arguments = ["served_here:models", "--echo", *options]
+    with (
+        serving(tmp_path, *arguments, models=MODELS, program=command) as server,
+        Client(server.address) as client,
+    ):
+        x = np.arange(4, dtype=np.float32)
+        assert client.infer("mean", {"x": x})["mean"].as_numpy().tolist() == [1.5]
+        assert client.infer("echo", {"x": x})["x"].as_numpy().tolist() == [0, 1, 2, 3]
+        server.stop(signal.SIGINT)
 
 
 OBJECTS = """
@@ -219,18 +140,26 @@ NEITHER = "is neither a model, which takes one argument, nor an ASGI application
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("", "no models: pass module:name of a mapping, or --echo"),
+        ("no_such_module:x", "no_such_module:x: ModuleNotFoundError: No module named 'no_such_mod"),
+        ("json:nothing", "cannot load json:nothing: module 'json' has no attribute"),
+        ("json", "cannot load json: module 'json' has no attribute 'models'"),
+        ("--port 99999", "argument --port: must be 0 to 65535, not '99999'"),
+        ("--port http", "argument --port: must be 0 to 65535, not 'http'"),
+        *(
+            (f"objects_here:app {option}", f"is an application: {option.split()[0]} requires a ")
+            for option in (
+                *("--echo", "--metrics", "--compress-responses", "--max-body 9", "--max-body 0"),
+                *("--max-concurrency 9", "--receive-timeout 9"),
+            )
+        ),
+        ("--echo --max-body 0", "cannot serve echo: max_body must be 1 or more, not 0"),
+        ("--echo --receive-timeout 0", "echo: receive_timeout must be a positive number"),
+        ("--echo --max-concurrency 0", "max_concurrency must be 1 or more, not 0"),
         ("objects_here:factory", f"objects_here:factory {NEITHER}"),
         ("objects_here:optional", f"objects_here:optional {NEITHER}"),
         ("objects_here:wsgi", f"objects_here:wsgi {NEITHER}"),
         ("objects_here:Class", f"objects_here:Class {NEITHER}"),
-        (
-            "objects_here:app --echo",
-            "objects_here:app is an application: --echo requires a mapping",
-        ),
-        (
-            "objects_here:app --metrics",
-            "objects_here:app is an application: --metrics requires a mapping",
-        ),
         ("objects_here:empty", "objects_here:empty is an empty mapping: pass module:name of a"),
         ("objects_here:wrong", "model 'a' must be a function or a Model, not int"),
         ("objects_here:named", "the name of a model must be a str, not int"),
@@ -425,36 +354,6 @@ def test_without_uvicorn(
     assert "pip install 'tensorwire[serve]'" in capsys.readouterr().err
 
 
-def serve_and_ask(
-    tmp_path: Path, arguments: list[str], ask: Callable[[subprocess.Popen[bytes]], Any]
-) -> str:
-    """Run `serve` while `ask` uses it, and return what it prints."""
-    (tmp_path / "served_here.py").write_text(MODELS)
-    with (tmp_path / "log").open("wb") as log:
-        server = subprocess.Popen(
-            [sys.executable, "-m", "tensorwire", "serve", *arguments],
-            cwd=tmp_path,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            ask(server)
-            server.send_signal(signal.SIGTERM)
-            server.wait(20)
-        finally:
-            server.kill()
-    return (tmp_path / "log").read_text()
-
-
-def infer_mean(connection: http.client.HTTPConnection) -> list[Any]:
-    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", np.arange(4, dtype=np.float32))]))
-    connection.request("POST", "/v2/models/mean/infer", body=bytes(frame), headers=frame.headers)
-    reply = connection.getresponse()
-    response = tw.decode_response(reply.read(), tw.header_length(reply.headers))
-    connection.close()
-    return list(response["mean"].as_numpy().tolist())
-
-
 @pytest.mark.parametrize(
     ("arguments", "path"),
     [
@@ -464,24 +363,18 @@ def infer_mean(connection: http.client.HTTPConnection) -> list[Any]:
     ],
 )
 def test_start_message_and_options(tmp_path: Path, arguments: list[str], path: str) -> None:
-    number = free_port()
-
-    def ask(server: subprocess.Popen[bytes]) -> None:
-        wait_until_ready(number, server)
-        address = f"127.0.0.1:{number}"
-        assert infer_mean(http.client.HTTPConnection(address, timeout=10)) == [1.5]
+    with serving(tmp_path, "served_here:models", *arguments, models=MODELS) as server:
+        assert infer_mean(http.client.HTTPConnection(server.address, timeout=10)) == [1.5]
         if "--max-body" in arguments:
-            connection = http.client.HTTPConnection(address, timeout=10)
+            connection = http.client.HTTPConnection(server.address, timeout=10)
             connection.request("POST", "/v2/models/mean/infer", body=bytes(1001))
             assert connection.getresponse().status == 413
             connection.close()
-
-    log = serve_and_ask(tmp_path, ["served_here:models", "--port", str(number), *arguments], ask)
+        log = server.stop()
     processes = "2 processes" if "--workers" in arguments else "1 process"
-    first = f"tensorwire {tw.__version__} serves mean at http://127.0.0.1:{number} with {path}"
-    assert any(line.startswith(first) and line.endswith(processes) for line in log.splitlines()), (
-        log
-    )
+    first = f"tensorwire {tw.__version__} serves mean at http://{server.address} with {path}"
+    lines = log.splitlines()
+    assert any(line.startswith(first) and line.endswith(processes) for line in lines), log
     assert ("POST /v2/models/mean/infer HTTP/1.1" in log) == ("--access-log" in arguments)
 
 
@@ -496,31 +389,49 @@ class UnixConnection(http.client.HTTPConnection):
 
 def test_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-
-    def ask(server: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + 20
-        while not path.exists() and time.monotonic() < deadline:
-            time.sleep(0.05)
+    arguments = ["served_here:models", "--uds", str(path)]
+    with serving(tmp_path, *arguments, models=MODELS) as server:
         connection = UnixConnection("x")
         connection.host = str(path)
+        server.wait_for(path.stat)
         assert infer_mean(connection) == [1.5]
-
-    log = serve_and_ask(tmp_path, ["served_here:models", "--uds", str(path)], ask)
+        log = server.stop()
     assert f"serves mean at unix:{path} with InferProtocol" in log
 
 
 def test_certificate(tmp_path: Path, certificate: Certificate) -> None:
-    number = free_port()
-
-    def ask(server: subprocess.Popen[bytes]) -> None:
-        wait_until_ready(number, server)
-        address, context = f"127.0.0.1:{number}", certificate.trusting()
-        connection = http.client.HTTPSConnection(address, timeout=10, context=context)
-        assert infer_mean(connection) == [1.5]
-
     options = ["--ssl-keyfile", certificate.key, "--ssl-certfile", certificate.file]
-    log = serve_and_ask(tmp_path, ["served_here:models", "--port", str(number), *options], ask)
-    assert f"serves mean at https://127.0.0.1:{number} with InferProtocol" in log
+    with serving(tmp_path, "served_here:models", *options, models=MODELS) as server:
+        context = certificate.trusting()
+        connection = http.client.HTTPSConnection(server.address, timeout=10, context=context)
+        assert infer_mean(connection) == [1.5]
+        log = server.stop()
+    assert f"serves mean at https://{server.address} with InferProtocol" in log
+
+
+def peak_nbytes(process: int) -> int:
+    status = Path(f"/proc/{process}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this machine has no /proc")
+@pytest.mark.no_sanitizers(reason="it measures the memory of processes")
+@pytest.mark.parametrize("interface", ["fast", "asgi"])
+def test_memory_of_a_64_mb_echo(tmp_path: Path, interface: str) -> None:
+    """The server needs memory for one body and at most 8 MB. The response refers to the body."""
+    sent = np.arange(16 << 20, dtype=np.float32)
+    with (
+        serving(tmp_path, "--echo", "--http", interface) as server,
+        Client(server.address) as client,
+    ):
+        client.infer("echo", {"x": sent[:1000]})
+        before = peak_nbytes(server.process.pid)
+        for _ in range(3):
+            found = client.infer("echo", {"x": sent})["x"].as_numpy()
+            assert found.ctypes.data % 64 == 0
+            assert np.array_equal(found, sent)
+        assert peak_nbytes(server.process.pid) - before < sent.nbytes + (8 << 20)
 
 
 def test_application_for_which_asgi_is_used() -> None:

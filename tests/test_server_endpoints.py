@@ -14,19 +14,12 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import ask, infer
+from support.asgi_requests import ask, echo, exchange, infer, inference
 from support.requirements import optional
 from support.servers import uvicorn_server
-from tensorwire._codec.datatypes import DATATYPES
 from tensorwire.server import InferProtocol, Model, RequestError, create_app
 
-json_format = optional("google.protobuf.json_format")
-model_config_pb2 = optional("tritonclient.grpc.model_config_pb2")
 tritonclient_http = optional("tritonclient.http")
-
-
-def echo(request: tw.InferRequest) -> tw.InferResponse:
-    return tw.InferResponse(request.inputs)
 
 
 SPECS = [tw.TensorSpec("x", "FP32", [-1, 3]), tw.TensorSpec("text", "BYTES", [2])]
@@ -77,22 +70,6 @@ def test_config_of_a_model_with_one_batched_input() -> None:
     found = get("/v2/models/partly/config")
     assert found["max_batch_size"] == 0
     assert [each["dims"] for each in found["input"]] == [[-1, 3], [-1, 2]]
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_config_is_one_of_triton(name: str) -> None:
-    found = get(f"/v2/models/{name}/config")
-    config = json_format.ParseDict(found, model_config_pb2.ModelConfig())
-    assert config.name == name
-    names = [model_config_pb2.DataType.Name(each.data_type) for each in config.input]
-    assert names == [each["data_type"] for each in found["input"]]
-
-
-@pytest.mark.parametrize("datatype", DATATYPES)
-def test_datatype_of_a_config(datatype: Any) -> None:
-    app = create_app({"m": Model(echo, [tw.TensorSpec("x", datatype, [1])])})
-    [found] = get("/v2/models/m/config", app)["input"]
-    assert found["data_type"] in list(model_config_pb2.DataType.keys())
 
 
 # --- statistics ----------------------------------------------------------------------------------
@@ -158,7 +135,7 @@ def test_requests_are_counted(how: str, nbytes: int) -> None:
     for i in range(4):
         assert infer(app, "m", frame).status == (400 if i % 2 else 200)
         assert counts(app) == (i // 2 + 1, (i + 1) // 2)
-    assert infer(app, "m", tw.encode_request(tw.InferRequest({"x": np.zeros(3)}))).status == 200
+    assert infer(app, "m").status == 200
     headers = {"Inference-Header-Content-Length": str(frame.header_length)}
     chunks = [bytes(frame)[:-1]]
     assert ask(app, "/v2/models/m/versions/1/infer", "POST", chunks, headers).status == 400
@@ -194,22 +171,9 @@ def test_rejected_requests_are_counted() -> None:
     app = create_app(
         {"m": wait, "at once": Model(partial(call, wait), in_event_loop=True)}, max_concurrency=1
     )
-    frame = tw.encode_request(tw.InferRequest({"x": np.zeros(3)}))
 
     async def post(name: str) -> int:
-        statuses: list[Any] = []
-
-        async def receive() -> Any:
-            return {"type": "http.request", "body": bytes(frame)}
-
-        async def send(message: Any) -> None:
-            statuses.append(message.get("status"))
-
-        headers = [(k.lower().encode(), v.encode()) for k, v in frame.headers.items()]
-        path = f"/v2/models/{name}/infer"
-        scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
-        await app(scope, receive, send)
-        return int(statuses[0])
+        return (await exchange(app, **inference(name), disconnected=asyncio.Event())).status
 
     async def main() -> None:
         first = asyncio.create_task(post("m"))
@@ -231,15 +195,12 @@ def test_rejected_requests_are_counted() -> None:
 
 def test_statistics_of_all_models() -> None:
     app = create_app({"a": echo, "b": echo})
-    infer(app, "b", tw.encode_request(tw.InferRequest({"x": np.zeros(3)})))
+    infer(app, "b")
     found = get("/v2/models/stats", app)["model_stats"]
     assert [(each["name"], each["version"]) for each in found] == [("a", "1"), ("b", "1")]
     assert [each["inference_count"] for each in found] == [0, 1]
     assert found == [get(f"/v2/models/{name}/stats", app)["model_stats"][0] for name in "ab"]
-
-
-def test_model_with_the_name_stats() -> None:
-    app = create_app({"stats": echo})
+    app = create_app({"stats": echo})  # a model has precedence
     assert get("/v2/models/stats", app)["versions"] == ["1"]
     assert counts(app, "stats") == (0, 0)
 
@@ -247,11 +208,10 @@ def test_model_with_the_name_stats() -> None:
 def test_statistics_of_several_threads() -> None:
     """An application may run in several event loops."""
     app = create_app({"m": Model(echo, in_event_loop=True)})
-    frame = tw.encode_request(tw.InferRequest({"x": np.zeros(3)}))
 
     def post() -> None:
         for _ in range(50):
-            infer(app, "m", frame)
+            infer(app, "m")
 
     threads = [threading.Thread(target=post) for _ in range(4)]
     for thread in threads:
@@ -276,22 +236,31 @@ def test_index(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "error"),
     [
+        ("GET", "/v1/models/echo", 404, "not found: /v1/models/echo"),
+        ("POST", "/v2/models//infer", 404, "not found: /v2/models//infer"),
+        ("POST", "/v2/models/nobody/infer", 404, "model 'nobody' is not known"),
+        ("GET", "/v2/models/nobody/ready", 404, "model 'nobody' is not known"),
+        ("PUT", "/v2/models/plain/infer", 405, "PUT is not allowed for /v2/models/plain/infer"),
+        ("HEAD", "/v2/models/plain/infer", 405, "HEAD is not allowed for /v2/models/plain/infer"),
+        ("POST", "/v2", 405, "POST is not allowed for /v2"),
+        ("DELETE", "/v2/models/plain", 405, "DELETE is not allowed for /v2/models/plain"),
         ("GET", "/v2/repository/index", 405, "GET is not allowed for /v2/repository/index"),
         ("POST", "/v2/models/plain/config", 405, "POST is not allowed for /v2/models/plain/config"),
         ("POST", "/v2/models/plain/stats", 405, "POST is not allowed for /v2/models/plain/stats"),
         ("GET", "/v2/models/nobody/config", 404, "model 'nobody' is not known"),
         ("GET", "/v2/models/nobody/stats", 404, "model 'nobody' is not known"),
         (
-            "GET",
-            "/v2/models/plain/versions/2/stats",
+            "POST",
+            "/v2/models/plain/versions/99/infer",
             404,
-            "model 'plain' has no version '2', only '1'",
+            "model 'plain' has no version '99', only '1'",
         ),
     ],
 )
 def test_wrong_paths_and_methods(method: str, path: str, status: int, error: str) -> None:
     answer = ask(APP, path, method)
     assert (answer.status, answer.error) == (status, error)
+    assert ("allow" in answer.headers) == (status == 405)
 
 
 # --- a client of Triton --------------------------------------------------------------------------

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import ask
+from support.asgi_requests import Exchange, ask, exchange, infer, inference
 from tensorwire.server import (
     ClientDisconnectedError,
     Model,
@@ -81,12 +81,11 @@ APP = create_app(
 
 
 def post(model: str, frame: tw.Frame, *, is_compressed: bool = False) -> tw.InferResponse:
-    body, headers = bytes(frame), frame.headers
-    if is_compressed:
-        body = gzip.compress(body)
-        headers |= {"Content-Encoding": "gzip", "Content-Length": str(len(body))}
-    path = f"/v2/models/{model}/infer"
-    return ask(APP, path, "POST", [body], headers).response()
+    if not is_compressed:
+        return infer(APP, model, frame).response()
+    body = gzip.compress(bytes(frame))
+    headers = {"Content-Encoding": "gzip", "Content-Length": str(len(body))}
+    return infer(APP, model, chunks=[body], headers=frame.headers | headers).response()
 
 
 @pytest.mark.parametrize("model", ["async", "thread", "event loop", "coroutine"])
@@ -163,7 +162,7 @@ def test_model_that_returns_arrays_of_another_package(is_async: bool) -> None:
 
     app = create_app({"m": function if is_async else Model(synchronous, in_event_loop=True)})
     frame = message(LARGE, parameters=BINARY)
-    found = ask(app, "/v2/models/m/infer", "POST", [bytes(frame)], frame.headers).response()
+    found = infer(app, "m", frame).response()
     assert np.array_equal(found["y"].as_numpy(), LARGE)
 
 
@@ -191,9 +190,7 @@ def test_where_lists_and_texts_are_converted(
 
     threads: list[bool] = []
     monkeypatch.setattr(tw, "encode_response", recorder(tw.encode_response, threads))
-    frame = message(SMALL, parameters=BINARY)
-    app = create_app({"m": function})
-    ask(app, "/v2/models/m/infer", "POST", [bytes(frame)], frame.headers).response()
+    infer(create_app({"m": function}), "m", message(SMALL, parameters=BINARY)).response()
     assert threads == [expected]
 
 
@@ -220,30 +217,26 @@ def test_where_lists_beside_arrays_are_encoded(
     threads: list[bool] = []
     monkeypatch.setattr(tw, "encode_response", recorder(tw.encode_response, threads))
     app = create_app({"m": Model(lambda _: values, in_event_loop=True)})
-    frame = message(SMALL, parameters=BINARY)
-    response = ask(app, "/v2/models/m/infer", "POST", [bytes(frame)], frame.headers).response()
+    response = infer(app, "m", message(SMALL, parameters=BINARY)).response()
     assert response["z"].as_numpy().tolist() == LARGE.tolist()
     assert threads == [True]
 
 
-@pytest.mark.parametrize(("is_compressed", "expected"), [(False, False), (True, True)])
-def test_where_read_request_decodes(
-    monkeypatch: pytest.MonkeyPatch, is_compressed: bool, expected: bool
-) -> None:
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_where_read_request_decodes(monkeypatch: pytest.MonkeyPatch, is_compressed: bool) -> None:
     threads: list[bool] = []
     monkeypatch.setattr(DECODE, recorder(tw.decode_request, threads))
-    frame = message(SMALL)
-    body = gzip.compress(bytes(frame)) if is_compressed else bytes(frame)
-    headers = [(b"inference-header-content-length", b"%d" % (frame.header_length or 0))]
+    frame, found = message(SMALL), []
+    body, headers = bytes(frame), {tw.http.HEADER_LENGTH: str(frame.header_length)}
     if is_compressed:
-        headers.append((b"content-encoding", b"gzip"))
+        body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
 
-    async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": body}
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        found.append(await read_request(scope, receive))
 
-    request = asyncio.run(read_request({"headers": headers}, receive))
-    assert np.array_equal(request["x"].as_numpy(), SMALL)
-    assert threads == [expected]
+    ask(app, "/", "POST", [body], headers)
+    assert np.array_equal(found[0]["x"].as_numpy(), SMALL)
+    assert threads == [is_compressed]
 
 
 class Calls:
@@ -263,23 +256,11 @@ class Calls:
         return tw.InferResponse(request.inputs)
 
     async def request(self, disconnected: asyncio.Event, model: str = "m") -> None:
-        frame = message(SMALL)
-        messages = [{"type": "http.request", "body": bytes(frame)}]
-        headers = [(name.lower().encode(), value.encode()) for name, value in frame.headers.items()]
-
-        async def receive() -> dict[str, Any]:
-            if messages:
-                return messages.pop()
-            await disconnected.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                self.statuses.append(message["status"])
-
-        path = f"/v2/models/{model}/infer"
-        scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
-        await self.app(scope, receive, send)
+        sent, reply = inference(model, message(SMALL)), Exchange()
+        try:
+            await exchange(self.app, **sent, disconnected=disconnected, reply=reply)
+        finally:
+            self.statuses += [reply.status] if reply.status else []
 
 
 def test_call_that_waits_for_a_thread_is_dropped_when_its_client_disconnects() -> None:
@@ -310,34 +291,28 @@ def test_call_that_waits_for_a_thread_is_dropped_when_its_client_disconnects() -
 def test_middleware_that_repeats_the_request(fails: bool) -> None:
     """It delivers the body again instead of a disconnect, or raises: the call is not dropped."""
     calls = Calls()
-    frame = message(SMALL)
-    headers = [(name.lower().encode(), value.encode()) for name, value in frame.headers.items()]
-    scope = {"type": "http", "method": "POST", "path": "/v2/models/m/infer", "headers": headers}
 
-    async def request() -> None:
-        n_received = 0
+    async def repeating(scope: Any, receive: Any, send: Any) -> None:
+        received: list[Any] = []
 
-        async def receive() -> dict[str, Any]:
-            nonlocal n_received
-            n_received += 1
-            if fails and n_received > 1:
+        async def again() -> Any:
+            if fails and received:
                 raise RuntimeError("the body has been read")
-            return {"type": "http.request", "body": bytes(frame)}
+            received.append(received[0] if received else await receive())
+            return received[0]
 
-        async def send(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                calls.statuses.append(message["status"])
+        await calls.app(scope, again, send)
 
-        await calls.app(scope, receive, send)
+    async def request() -> int:
+        return (await exchange(repeating, **inference("m", message(SMALL)))).status
 
     async def run() -> None:
         tasks = [asyncio.create_task(request()) for _ in range(N_THREADS + 5)]
         await asyncio.sleep(0.1)
         calls.released.set()
-        await asyncio.wait_for(asyncio.gather(*tasks), 10)
+        assert await asyncio.wait_for(asyncio.gather(*tasks), 10) == [200] * (N_THREADS + 5)
 
     asyncio.run(run())
-    assert calls.statuses == [200] * (N_THREADS + 5)
 
 
 def test_request_of_a_dropped_call_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,8 +369,7 @@ def test_request_of_a_failing_model_is_released(
     gc.collect()
     gc.disable()
     try:
-        frame = message(SMALL)
-        reply = ask(app, "/v2/models/m/infer", "POST", [bytes(frame)], frame.headers)
+        reply = infer(app, "m", message(SMALL))
         assert (reply.status, [ref() for ref in found]) == (status, [None])
     finally:
         gc.enable()
@@ -511,7 +485,6 @@ def test_requests_beyond_max_concurrency_are_rejected() -> None:
 
 def test_max_concurrency_counts_awaitables_of_models_in_the_event_loop() -> None:
     released = asyncio.Event()
-    statuses: list[int] = []
 
     async def wait(request: tw.InferRequest) -> Any:
         await released.wait()
@@ -523,7 +496,6 @@ def test_max_concurrency_counts_awaitables_of_models_in_the_event_loop() -> None
     }
     calls = Calls()
     calls.app = create_app(models, max_concurrency=2)
-    calls.statuses = statuses
 
     async def run() -> None:
         present = asyncio.Event()
@@ -540,29 +512,19 @@ def test_max_concurrency_counts_awaitables_of_models_in_the_event_loop() -> None
         warnings.simplefilter("error")  # a coroutine that was never awaited
         asyncio.run(run())
         gc.collect()
-    assert statuses == [503, 200, 200, 200] * 2
-
-
-@pytest.mark.parametrize("max_concurrency", [0, -1])
-def test_invalid_max_concurrency(max_concurrency: int) -> None:
-    with pytest.raises(ValueError, match=f"must be 1 or more, not {max_concurrency}"):
-        create_app({}, max_concurrency=max_concurrency)
+    assert calls.statuses == [503, 200, 200, 200] * 2
 
 
 def test_cancellation_in_the_tick_of_the_timeout_wins() -> None:
     """A server that cancels a request does not get a reply, even if the request is late too."""
-    sent: list[Any] = []
+    calls = Calls(receive_timeout=0.05)
 
-    async def receive() -> Any:
-        await asyncio.Event().wait()
-
-    async def send(message: Any) -> None:
-        sent.append(message)
+    sent, reply = inference("m", chunks=[]), Exchange()
 
     async def run() -> None:
-        app = create_app({"m": in_thread}, receive_timeout=0.05)
-        scope = {"type": "http", "method": "POST", "path": "/v2/models/m/infer", "headers": []}
-        task = asyncio.create_task(app(scope, receive, send))
+        never_set = asyncio.Event()
+        call = exchange(calls.app, **sent, disconnected=never_set, reply=reply)
+        task = asyncio.create_task(call)
         loop = asyncio.get_running_loop()
         await asyncio.sleep(0)
         loop.call_later(0.05, task.cancel)
@@ -571,4 +533,4 @@ def test_cancellation_in_the_tick_of_the_timeout_wins() -> None:
             await task
 
     asyncio.run(run())
-    assert sent == []
+    assert reply == Exchange()

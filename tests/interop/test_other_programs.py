@@ -28,7 +28,7 @@ from tensorwire.client import AsyncClient, Client, InferenceServerError
 
 package("grpc")
 
-from support.grpc_served_app import HOST, free_port  # noqa: E402
+from support.serve_process import HOST, free_port  # noqa: E402
 
 pytestmark = [
     pytest.mark.nightly(reason="it needs the environments of other programs"),

@@ -20,6 +20,20 @@ REQUEST = tw.InferRequest([X, WORDS], parameters=ALL, id="7")
 FRAME = tw.encode_request(REQUEST, align=1)
 assert (FRAME.header_length or 0) % 16
 BODY = bytes(FRAME)
+SPEC = tw.TensorSpec("x", "FP32", [-1])
+OUT = tw.TensorSpec("y", "FP32", [-1])
+
+
+def echo(request: tw.InferRequest) -> tw.InferResponse:
+    return tw.InferResponse(request.inputs)
+
+
+async def async_echo(request: tw.InferRequest) -> tw.InferResponse:
+    return tw.InferResponse(request.inputs)
+
+
+def double(request: tw.InferRequest) -> dict[str, Any]:
+    return {"y": request["x"].as_numpy() * 2}
 
 
 @dataclass
@@ -47,36 +61,60 @@ class Exchange:
         return tw.decode_response(self.body, tw.header_length(self.headers))
 
 
-def ask(
+async def exchange(
     app: Any,
     path: str,
     method: str = "GET",
     chunks: Iterable[Any] = (b"",),
     headers: dict[str, str] | None = None,
+    *,
+    disconnected: asyncio.Event | None = None,
+    reply: Exchange | None = None,
 ) -> Exchange:
-    """Call `app`. A chunk of None means that the client disconnects."""
-    exchange = Exchange()
+    """Call `app`. A chunk of None means that the client disconnects.
+
+    After the last chunk, it disconnects when `disconnected` is set, and by default at once.
+    `reply` gets the response also if the call is cancelled.
+    """
+    found = reply or Exchange()
     pending = list(chunks)
     raw = [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()]
     scope = {"type": "http", "method": method, "path": path, "headers": raw}
 
     async def receive() -> dict[str, Any]:
+        if not pending and disconnected is not None:
+            await disconnected.wait()
         if not pending or pending[0] is None:
             return {"type": "http.disconnect"}
-        exchange.n_received += 1
+        found.n_received += 1
         return {"type": "http.request", "body": pending.pop(0), "more_body": bool(pending)}
 
     async def send(message: Any) -> None:
         if message["type"] == "http.response.start":
-            exchange.status = message["status"]
-            exchange.headers = {k.decode(): v.decode() for k, v in message["headers"]}
+            found.status = message["status"]
+            found.headers = {k.decode(): v.decode() for k, v in message["headers"]}
         else:
-            exchange.bodies.append(message["body"])
+            found.bodies.append(message["body"])
 
-    asyncio.run(app(scope, receive, send))
-    return exchange
+    await app(scope, receive, send)
+    return found
+
+
+def ask(app: Any, path: str, *arguments: Any, **options: Any) -> Exchange:
+    """Return what `exchange` returns, in an event loop of its own."""
+    return asyncio.run(exchange(app, path, *arguments, **options))
+
+
+def inference(model: str = "echo", frame: tw.Frame = FRAME, **more: Any) -> dict[str, Any]:
+    """Return the arguments of `exchange` for an inference request."""
+    path = f"/v2/models/{model}/infer"
+    return {
+        "path": path,
+        "method": "POST",
+        "chunks": [bytes(frame)],
+        "headers": frame.headers,
+    } | more
 
 
 def infer(app: Any, model: str = "echo", frame: tw.Frame = FRAME, **more: Any) -> Exchange:
-    more = {"chunks": [bytes(frame)], "headers": frame.headers, **more}
-    return ask(app, f"/v2/models/{model}/infer", "POST", **more)
+    return ask(app, **inference(model, frame, **more))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
@@ -16,6 +15,7 @@ import uvloop
 import tensorwire as tw
 import tensorwire.grpc
 from support.requirements import package
+from support.serve_process import HOST, free_port
 from tensorwire._codec.protobuf_reader import read_message
 from tensorwire._codec.protobuf_writer import write_message
 from tensorwire.grpc_messages import SERVICE, Fields
@@ -24,15 +24,8 @@ from tensorwire.server.grpc import HEALTH_REQUEST, HEALTH_SERVICE, serving
 
 grpc = package("grpc")
 
-HOST = "127.0.0.1"
 SMALL = np.arange(4, dtype=np.float32)
 UNLIMITED = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 class ServedApp:

@@ -6,8 +6,10 @@ does both. It raises ``InvalidResponse`` if a server sends anything that RFC 911
 
 from __future__ import annotations
 
+import json
 import re
 import socket
+import ssl
 import struct
 import time
 from dataclasses import dataclass
@@ -45,6 +47,18 @@ class Response:
     version: int = 1  # of HTTP/1.x
 
     @property
+    def message(self) -> tw.InferResponse:
+        """The inference response in the body."""
+        assert self.status == 200, self.body[:500]
+        return tw.decode_response(self.body, tw.header_length(self.headers))
+
+    @property
+    def error(self) -> str:
+        """The message of an error of the application."""
+        assert self.headers["content-type"] == "application/json"
+        return str(json.loads(self.body)["error"])
+
+    @property
     def closes(self) -> bool:
         """Whether the server announces that it closes the connection."""
         return self.headers.get("connection", "").lower() == "close"
@@ -73,6 +87,9 @@ class Connection:
         self, kind: type[BaseException] | None, value: BaseException | None, _: TracebackType | None
     ) -> None:
         self.socket.close()
+
+    def start_tls(self, context: ssl.SSLContext) -> None:
+        self.socket = context.wrap_socket(self.socket, server_hostname=HOST)
 
     # --- sending -------------------------------------------------------------------------------
 
@@ -189,6 +206,10 @@ class Connection:
                 raise InvalidResponse("a chunk without CRLF at its end")
             if int(size, 16) == 0:
                 return bytes(body)
+
+    def at_end(self) -> bool:
+        """Return whether the stream ends. Raises ConnectionResetError if the server resets it."""
+        return not self.received and self.socket.recv(1) == b""
 
     def is_closed(self, timeout: float) -> bool:
         """Wait for the end of the stream. Raises InvalidResponse if other bytes arrive."""

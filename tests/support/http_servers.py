@@ -22,6 +22,7 @@ from typing import BinaryIO
 from .http_exchange import HOST
 from .http_models import MAX_BODY, RECEIVE_TIMEOUT, RECEIVE_TIMEOUT_VARIABLE
 from .requirements import skip_or_fail
+from .serve_process import free_port
 
 TESTS = Path(__file__).parent.parent
 _LISTEN = "0A"  # a state in /proc/net/tcp
@@ -110,12 +111,6 @@ class Server:
             for pid in reversed(self.processes()):
                 os.kill(pid, signal.SIGKILL)
             self.process.wait(10)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

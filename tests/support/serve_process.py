@@ -1,0 +1,93 @@
+"""`tensorwire serve` as a process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+HOST = "127.0.0.1"
+PROGRAM = (sys.executable, "-m", "tensorwire")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def connect(port: int) -> None:
+    socket.create_connection((HOST, port), 1).close()
+
+
+class Serve:
+    """A running process, whose working directory has the module of models `served_here`."""
+
+    def __init__(
+        self, folder: Path, models: str, arguments: Sequence[str], program: Sequence[str]
+    ) -> None:
+        (folder / "served_here.py").write_text(models)
+        self.port, self.grpc_port = free_port(), free_port()
+        self.address = f"{HOST}:{self.port}"
+        self.ports = [self.port]
+        command = [*program, "serve", *arguments]
+        if "--uds" not in arguments:
+            command += ["--port", str(self.port)]
+        if "--grpc-port" in arguments:
+            command.insert(command.index("--grpc-port") + 1, str(self.grpc_port))
+            self.ports.append(self.grpc_port)
+        self.log = folder / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, cwd=folder, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def wait_until_listening(self) -> None:
+        for port in self.ports:
+            self.wait_for(partial(connect, port))
+
+    def wait_for(self, attempt: Callable[[], object]) -> None:
+        """Call a function until it raises no OSError."""
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                attempt()
+            except OSError:
+                assert self.process.poll() is None, self.log.read_text()
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            else:
+                return
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to all processes, as a terminal does."""
+        os.killpg(self.process.pid, number)
+
+    def stop(self, number: int = signal.SIGTERM) -> str:
+        """Send a signal to the first process, wait for the end, and return what was printed."""
+        self.process.send_signal(number)
+        self.process.wait(20)
+        return self.log.read_text()
+
+
+@contextmanager
+def serving(
+    folder: Path, *arguments: str, models: str = "", program: Sequence[str] = PROGRAM
+) -> Iterator[Serve]:
+    """Run `tensorwire serve` with a free port, and another for `--grpc-port`."""
+    found = Serve(folder, models, arguments, program)
+    try:
+        if "--uds" not in arguments:
+            found.wait_until_listening()
+        yield found
+    finally:
+        with suppress(ProcessLookupError):
+            found.signal_all(signal.SIGKILL)
+        found.process.wait(10)
