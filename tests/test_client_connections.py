@@ -27,7 +27,7 @@ from tensorwire.client.calls import complete
 from tensorwire.client.connection import Connection, Connector
 from tensorwire.client.limits import Deadline
 from tensorwire.client.pool import Pool
-from tensorwire.client.sync import BlockingBackend, blocking
+from tensorwire.client.sync import BlockingBackend, PollWatcher, blocking
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -291,6 +291,26 @@ def test_event_loop_sleeps_while_nothing_happens(
     with Scripted([answer_late]) as scripted, asyncio.Runner(loop_factory=loop) as runner:
         runner.run(main())
     assert n_events < 20
+
+
+def test_blocking_call_sleeps_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wake up long before its timeout."""
+    n_waits = 0
+    wait = PollWatcher.wait
+
+    async def count(self: PollWatcher, *arguments: Any) -> int:
+        nonlocal n_waits
+        n_waits += 1
+        return await wait(self, *arguments)
+
+    def answer_late(connection: socket.socket) -> None:
+        time.sleep(0.2)
+        connection.sendall(GOOD)
+
+    monkeypatch.setattr(PollWatcher, "wait", count)
+    with Scripted([answer_late]) as server, Client(server.address, timeout=5) as client:
+        assert client.infer("m", {"x": X})["x"].shape == X.shape
+    assert 0 < n_waits < 10
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
