@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import socket
-import subprocess
-import sys
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -15,8 +11,9 @@ import pytest
 
 import tensorwire as tw
 from support import client_fixtures
-from support.client_fixtures import GOOD, Connect, MiB, X, free_port, seen
-from support.servers import Scripted, http
+from support.client_fixtures import GOOD, Connect, MiB, X, free_port, run_script, seen
+from support.requirements import package
+from support.servers import Scripted
 from tensorwire.client import AsyncClient, Client
 from tensorwire.client.requests import Request
 
@@ -37,11 +34,6 @@ def test_infer(client: Any) -> None:
     assert all(tensor.binary for tensor in response.outputs)
     assert (response.id, response.model_name) == ("7", "echo")
     assert response.parameters["saw"] == ("binary_data_output", "more")
-
-
-def test_infer_with_a_mapping_of_arrays(client: Any) -> None:
-    response = client.infer("echo", {"x": X, "y": tw.Tensor("y", [1], datatype="INT8")})
-    assert [t.name for t in response.outputs] == ["x", "y"]
 
 
 def test_requested_outputs(client: Any) -> None:
@@ -111,7 +103,8 @@ def test_request_headers(client: Any) -> None:
 
 
 def test_model_names_and_versions_are_quoted_in_the_url(client: Any) -> None:
-    for version, path in ((None, ""), ("1", "/versions/1"), (None, "")):
+    versions = ((None, ""), ("1", "/versions/1"), (1, "/versions/1"), ("1", "/versions/1"))
+    for version, path in (*versions, (None, "")):
         client.infer("echo", {"x": X}, version=version)
         assert seen[-1]["path"] == f"/v2/models/echo{path}/infer"
     with Scripted([GOOD]) as server, type(client)(f"http://{server.address}/pre/") as other:
@@ -186,63 +179,43 @@ def test_pieces_of_a_request(max_nbytes: int) -> None:
 # --- memory ---
 
 
-def test_request_and_response_are_not_copied(connect: Connect) -> None:
-    """With 32 MiB in both directions, only the response body is allocated."""
-    array = np.zeros(8 * MiB, np.float32)
-    head, *payload = tw.encode_response(tw.InferResponse([tw.Tensor("x", array)])).buffers
-    nbytes = len(head) + array.nbytes
-
-    def answer(connection: socket.socket) -> None:
-        connection.sendall(http(b"", headers_of(head), length=nbytes) + bytes(head))
-        connection.sendall(payload[0])
-
-    with Scripted([answer, answer]) as server, connect(server.address) as client:
-        client.infer("m", {"x": array})
-        tracemalloc.start()
-        try:
-            response = client.infer("m", {"x": array})
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-        assert response["x"].shape == array.shape
-        assert server.body_nbytes[-1] > 32 * MiB
-    assert peak < nbytes + 5 * MiB
-
-
-def headers_of(head: Any) -> dict[str, str]:
-    return {
-        "Content-Type": "application/octet-stream",
-        "Inference-Header-Content-Length": str(len(head)),
-    }
-
-
 # --- the module ---
 
 
-@pytest.mark.parametrize("name", ["Client", "AsyncClient"])
-def test_missing_httptools(name: str) -> None:
-    script = (
-        "import sys; sys.modules['httptools'] = None;"
-        f"from tensorwire.client import {name}; {name}('localhost')"
+HTTPTOOLS = "ImportError: an HTTP client requires httptools: pip install 'tensorwire[client]'"
+GRPCIO = "ImportError: a gRPC client requires grpcio: pip install 'tensorwire[grpc]'"
+
+
+@pytest.mark.parametrize(
+    ("missing", "script", "expected"),
+    [
+        ("httptools", "Client('localhost')", HTTPTOOLS),
+        ("httptools", "AsyncClient('localhost')", HTTPTOOLS),
+        ("httptools", "main(['infer', 'localhost', 'm'])", HTTPTOOLS.partition(": ")[2]),
+        ("httptools", "Client('grpc://127.0.0.1:1').is_ready()", ""),
+        ("grpc", "Client('grpc://localhost')", GRPCIO),
+        ("grpc", "Client('localhost'); AsyncClient('localhost')", ""),
+    ],
+)
+def test_package_that_is_missing(missing: str, script: str, expected: str) -> None:
+    package("grpc")
+    done = run_script(
+        f"import sys; sys.modules['{missing}'] = None;"
+        "from tensorwire.cli import main; from tensorwire.client import AsyncClient, Client;"
+        f"{script}"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    message = "an HTTP client requires httptools: pip install 'tensorwire[client]'"
-    assert done.stderr.strip().splitlines()[-1] == f"ImportError: {message}"
+    last_line = "".join(done.stderr.strip().splitlines()[-1:])
+    assert last_line.endswith(expected) if expected else not last_line
 
 
 def test_client_does_not_import_asyncio() -> None:
-    script = (
+    done = run_script(
         "import sys, tensorwire.client as c; print('httptools' in sys.modules);"
         "sys.modules['httptools'] = type(sys)('httptools');"  # it imports asyncio itself
         "vars(sys.modules['httptools']).update("
         "HttpParserCallbackError=None, HttpParserError=None, HttpParserUpgrade=None, "
         "HttpResponseParser=None);"
         "c.Client; print('tensorwire.client.sync' in sys.modules, 'asyncio' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == ["False", "True", "False"]
 

@@ -24,12 +24,12 @@ from support.client_fixtures import (
     MiB,
     TlsScripted,
     X,
-    app,
+    connect_to,
     free_port,
     seen,
 )
-from support.servers import Scripted, http, uvicorn_server
-from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
+from support.servers import Scripted, http
+from tensorwire.client import Client, InferenceServerError, Timeout
 from tensorwire.client.addresses import find_proxy, parse_url
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
@@ -86,27 +86,6 @@ def test_unix_socket_whose_queue_is_full(connect: Connect, tmp_path: Path) -> No
             one.close()
         with server:
             assert client.infer("m", {"x": X}, timeout=5)["x"].shape == X.shape
-
-
-def test_server_on_a_unix_socket(connect: Connect, tmp_path: Path) -> None:
-    path = tmp_path / "server.sock"
-    with (
-        uvicorn_server(app) as address,
-        Forwards(path, address),
-        connect(f"unix:{path}") as c,
-    ):
-        assert np.array_equal(c.infer("declared", {"x": X})["y"].as_numpy(), X * 2)
-
-
-class Forwards(OnUnixSocket):
-    """A Unix socket whose connections are those of a TCP server."""
-
-    def __init__(self, path: Path, address: str) -> None:
-        super().__init__([], path)
-        self.target = address
-
-    def serve(self, connection: socket.socket) -> None:
-        relay(connection, self.target)
 
 
 def relay(connection: socket.socket, address: str) -> None:
@@ -170,7 +149,10 @@ PROTOCOL = "the URL of a server must end before /v2, which the client adds"
     ("urls", "message"),
     [
         (["ftp://x", "http://", "grpc://", ""], SCHEMES),
-        (["http://u:p@x", "http://u@x"], "the URL of a server must not have credentials"),
+        (
+            ["http://u@x", "http://u:sec/ret@h", "ftp://u:secret@h", "http://u:secret@h:99999"],
+            "the URL of a server must not have credentials",
+        ),
         (
             ["http://x?q", "http://x#f", "grpc://x?a=b"],
             "the URL .* must not have a query or a frag",
@@ -180,6 +162,7 @@ PROTOCOL = "the URL of a server must end before /v2, which the client adds"
             ["host/v2", "http://h/a/v2/", "https://h/v2/models/m/infer", "h/v2/health/live"],
             PROTOCOL,
         ),
+        (["http://" + "a" * 64, "a..b", "http://..:80"], "the host of a URL is invalid"),
         (["http://[::1"], "the URL of a server is invalid: 'http://.*' \\(Invalid IPv6 URL\\)"),
         (
             ["unix:", "unix:relative.sock", "unix://host/x", "unix:/a%00b"],
@@ -194,9 +177,9 @@ PROTOCOL = "the URL of a server must end before /v2, which the client adds"
 )
 def test_invalid_urls(urls: list[str], message: str) -> None:
     for url in urls:
-        for kind in (Client, AsyncClient):
-            with pytest.raises(ValueError, match=f"^{message}"):
-                kind(url)
+        with pytest.raises(ValueError, match=f"^{message}") as caught:
+            Client(url)
+        assert "sec" not in str(caught.value)
 
 
 # --- proxies ---
@@ -243,23 +226,31 @@ def test_proxy(connect: Connect, monkeypatch: pytest.MonkeyPatch, name: str) -> 
 
 
 def test_own_credentials_for_a_proxy(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = {"proxy-authorization": "Bearer 9"}
     with Scripted([GOOD]) as proxy:
         monkeypatch.setenv("HTTP_PROXY", f"http://user:pass@{proxy.address}")
-        headers = {"proxy-authorization": "Bearer 9"}
         with connect("http://models.test", headers=headers) as client:
             client.infer("m", {"x": X})
         assert "proxy-authorization: bearer 9" in proxy.heads[0].splitlines()
         assert "basic" not in proxy.heads[0]
 
 
+@pytest.mark.parametrize(
+    "ignored", ["", "Content-Length: 5\r\nContent-Encoding: br\r\n", "Transfer-Encoding: gzip\r\n"]
+)
 def test_proxy_of_a_tls_server(
-    connect: Connect, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+    connect: Connect, certificate: Certificate, ignored: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It passes the TLS connection on, and does not see the request."""
-    trusting = certificate.trusting()
-    with Tunnel() as proxy, TlsScripted([GOOD] * 3, certificate) as server:
-        monkeypatch.setenv("HTTPS_PROXY", f"user:pass@{proxy.address}")
-        with connect(f"https://{server.address}", ssl_context=trusting) as client:
+    """It passes the TLS connection on, and does not see the request.
+
+    Headers that describe the body of its response are ignored (RFC 9110 9.3.6).
+    """
+    server = TlsScripted([GOOD] * 3, certificate)
+    proxy = Tunnel()
+    proxy.answer = f"HTTP/1.1 200 OK\r\n{ignored}\r\n".encode()
+    monkeypatch.setenv("HTTPS_PROXY", f"user:pass@{proxy.address}")
+    with proxy:
+        with connect_to(server, connect) as client:
             for n in (1, 1000, 4 * MiB):
                 assert client.infer("m", {"x": np.zeros(n)})["x"].shape == X.shape
         (head,) = proxy.heads
@@ -269,16 +260,9 @@ def test_proxy_of_a_tls_server(
         ]
         assert "proxy-authorization: basic" in head
         assert all("proxy-authorization" not in head for head in server.heads)
-
-
-def test_max_body_of_a_server_that_has_a_proxy(
-    connect: Connect, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with Tunnel() as proxy, TlsScripted([GOOD], certificate) as server:
-        monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
-        options = {"ssl_context": certificate.trusting(), "max_body": 1000}
         fails = pytest.raises(tw.HeaderError, match="the limit is 1000")
-        with connect(f"https://{server.address}", **options) as client, fails:
+        again = TlsScripted([GOOD], certificate)
+        with connect_to(again, connect, max_body=1000) as client, fails:
             client.infer("m", {"x": X})
 
 
@@ -320,21 +304,6 @@ def test_proxy_that_does_not_connect(
         fails = pytest.raises(error, match=message)
         with connect("https://models.test", timeout=timeout) as client, fails:
             client.infer("m", {"x": X})
-
-
-@pytest.mark.parametrize(
-    "headers", ["Content-Length: 5", "Content-Encoding: br", "Transfer-Encoding: gzip"]
-)
-def test_headers_of_a_tunnel_are_ignored(
-    connect: Connect, certificate: Certificate, headers: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """RFC 9110 9.3.6"""
-    tunnel = Tunnel()
-    tunnel.answer = f"HTTP/1.1 200 OK\r\n{headers}\r\n\r\n".encode()
-    with tunnel as proxy, TlsScripted([GOOD], certificate) as server:
-        monkeypatch.setenv("HTTPS_PROXY", proxy.address)
-        with connect(f"https://{server.address}", ssl_context=certificate.trusting()) as client:
-            assert client.infer("m", {"x": X})["x"].shape == X.shape
 
 
 def test_environment_that_is_not_trusted(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -454,8 +423,6 @@ def test_idle_connections_without_a_timeout(connect: Connect) -> None:
         for _ in range(2):
             client.infer("m", {"x": X})
         assert server.n_connections == 1
-    with pytest.raises(ValueError, match="idle_timeout must be a positive number"):
-        Client("localhost", idle_timeout=0)
 
 
 # --- servers that read only JSON ---
@@ -484,18 +451,12 @@ def test_infinities_in_json_inputs(client: Any) -> None:
             tw.EncodeError, match=r"element 2 of input 'x' is -inf, .*: pass nonfinite='literal'"
         ):
             client.infer("echo", {"x": form}, binary_inputs=False)
-    with pytest.raises(tw.EncodeError, match="element 1 of input 'x' is nan"):
-        client.infer("echo", {"x": array}, binary_inputs=False, nonfinite="error")
-    with pytest.raises(ValueError, match="nonfinite must be 'null', 'literal' or 'error'"):
-        client.infer("echo", {"x": array}, nonfinite="zero")
     assert len(seen) == n_requests
     for nonfinite, expected in (("literal", array), ("null", [1, np.nan, np.nan])):
         response = client.infer(
             "echo", {"x": array}, binary_inputs=False, binary_outputs=True, nonfinite=nonfinite
         )
         assert np.array_equal(response["x"].as_numpy(), expected, equal_nan=True)
-    response = client.infer("echo", {"x": array[:2]}, binary_inputs=False, binary_outputs=True)
-    assert np.array_equal(response["x"].as_numpy(), array[:2], equal_nan=True)
 
 
 def test_client_for_a_server_that_reads_only_json(connect: Connect, server: str) -> None:
@@ -522,30 +483,33 @@ class OnlyJson(Scripted):
         connection.sendall(http(self.metadata) if is_get else REJECTED)
 
 
-@pytest.mark.parametrize("metadata", [b'{"extensions": []}', b'{"extensions": ["classification"]}'])
-def test_server_that_does_not_announce_binary_data(connect: Connect, metadata: bytes) -> None:
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        (b'{"extensions": []}', HINT),
+        (b'{"extensions": ["classification"]}', HINT),
+        (b'{"extensions": ["binary_tensor_data"]}', r"Invalid JSON$"),
+        (b'{"extensions": 5}', r"Invalid JSON$"),
+        (b"{}", r"Invalid JSON$"),
+        (b"[]", r"Invalid JSON$"),
+        (b"no", r"Invalid JSON$"),
+    ],
+)
+def test_server_that_may_not_read_binary_data(
+    connect: Connect, metadata: bytes, message: str
+) -> None:
     with OnlyJson(metadata) as server, connect(server.address) as client:
-        for _ in range(2):
-            with pytest.raises(InferenceServerError, match=HINT) as caught:
-                client.infer("m", {"x": X})
+        calls: list[Any] = [
+            lambda: client.infer("m", {"x": X}),
+            lambda: client.infer_raw("m", X),
+        ]
+        for call in calls * 2:
+            with pytest.raises(InferenceServerError, match=message) as caught:
+                call()
             assert (caught.value.status, caught.value.message) == (400, "Invalid JSON")
-        with pytest.raises(InferenceServerError, match=HINT):
-            client.infer_raw("m", X)
         assert sum(head.startswith("get") for head in server.heads) == 1
         with pytest.raises(InferenceServerError, match=r"Invalid JSON$"):
             client.infer("m", {"x": X}, binary_inputs=False)
-
-
-@pytest.mark.parametrize(
-    "metadata",
-    [b'{"extensions": ["binary_tensor_data"]}', b"{}", b"[]", b"no", b'{"extensions": 5}'],
-)
-def test_servers_that_may_read_binary_data(connect: Connect, metadata: bytes) -> None:
-    with OnlyJson(metadata) as server, connect(server.address) as client:
-        for _ in range(2):
-            with pytest.raises(InferenceServerError, match=r"Invalid JSON$"):
-                client.infer("m", {"x": X})
-        assert sum(head.startswith("get") for head in server.heads) == 1
 
 
 def test_metadata_is_not_requested_for_other_errors(connect: Connect) -> None:
@@ -596,12 +560,13 @@ def test_headers_of_all_methods(client: Any) -> None:
     headers = {"Authorization": "Bearer 7"}
     before = len(seen)
     client.infer("echo", {"x": X}, headers=headers)
+    client.infer("declared", {"x": [1]}, headers=headers)  # also requests the metadata
     client.infer_raw("declared", X, headers=headers)
     client.server_metadata(headers=headers)
     client.model_metadata("declared", headers=headers)
     client.is_ready("declared", headers=headers)
     client.wait_until_ready(5, "declared", headers=headers)
-    assert [call.get("authorization") for call in seen[before:]] == ["Bearer 7"] * 6
+    assert [call.get("authorization") for call in seen[before:]] == ["Bearer 7"] * 8
 
 
 def test_timeouts_of_all_methods(connect: Connect) -> None:
@@ -636,20 +601,3 @@ def test_errors_name_the_url_and_the_model(connect: Connect) -> None:
             url = f"http://{server.address}{path}"
             assert (caught.value.url, caught.value.model) == (url, model)
             assert f" {url}: status 404: no" in str(caught.value)
-
-
-def test_both_clients_take_the_same_options() -> None:
-    options: dict[str, Any] = {"trust_env": False, "binary_inputs": False, "idle_timeout": 5}
-    for kind in (Client, AsyncClient):
-        made = kind("localhost", **options)
-        assert made._options == kind("localhost")._options._replace(**options)
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["http://u:secret@h", "http://u:sec/ret@h", "ftp://u:secret@h", "http://u:secret@h:99999"],
-)
-def test_errors_do_not_show_the_password_of_a_url(url: str) -> None:
-    with pytest.raises(ValueError, match="must not have credentials") as caught:
-        parse_url(url)
-    assert "sec" not in str(caught.value)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
-import subprocess
-import sys
+import socket
 import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,18 @@ import pytest
 
 import tensorwire as tw
 from support import client_fixtures
-from support.client_fixtures import BODY, GOOD, HEADERS, Connect, X, app, free_port, seen
+from support.client_fixtures import (
+    BODY,
+    FORK,
+    GOOD,
+    HEADERS,
+    Connect,
+    X,
+    app,
+    free_port,
+    run_script,
+    seen,
+)
 from support.requirements import package
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout, requests
@@ -73,11 +83,8 @@ def test_lists_of_strings_and_arrays_need_no_metadata(client: Any) -> None:
     assert len(seen) == before + 1
 
 
-def test_headers_are_sent_with_the_request_for_metadata(client: Any) -> None:
-    client.infer("declared", {"x": [1]}, headers={"Authorization": "Bearer 9"})
-    assert [call["authorization"] for call in seen[-2:]] == ["Bearer 9"] * 2
-
-
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
 UNDECLARED = "^input 'x' is a list of numbers, but the metadata of model '{}' does not declare its"
 
 
@@ -85,6 +92,7 @@ UNDECLARED = "^input 'x' is a list of numbers, but the metadata of model '{}' do
     ("model", "inputs", "error", "message"),
     [
         ("declared", {"x": ["a"]}, InferenceServerError, "the model declares FP32"),
+        ("declared", {"x": ENDLESS}, tw.EncodeError, "is a list that is nested too deeply"),
         ("declared", [tw.Tensor("x", X), X], TypeError, "only Tensors, not ndarray"),
         ("declared", [[1, 2], [3, 4]], TypeError, "only Tensors, not list"),
         ("declared", X, TypeError, "not ndarray: pass a single input as"),
@@ -134,13 +142,6 @@ def test_metadata_without_inputs(connect: Connect, metadata: bytes) -> None:
         client.infer("m", {"x": [1]})
 
 
-def test_list_that_contains_itself(client: Any) -> None:
-    endless: list[Any] = []
-    endless.append(endless)
-    with pytest.raises((ValueError, tw.EncodeError)):
-        client.infer("declared", {"x": endless})
-
-
 def test_inputs_that_change_while_the_metadata_is_requested(server: str) -> None:
     """The request has the inputs of the moment of the call."""
 
@@ -153,12 +154,6 @@ def test_inputs_that_change_while_the_metadata_is_requested(server: str) -> None
             assert (await call)["y"].tolist() == [2.0]
 
     asyncio.run(main())
-
-
-def test_version_that_is_a_number(client: Any) -> None:
-    for version in ("1", 1, "1"):
-        client.infer("echo", {"x": X}, version=version)
-        assert seen[-1]["path"] == "/v2/models/echo/versions/1/infer"
 
 
 # --- encoded requests ---
@@ -222,16 +217,19 @@ def test_retries(connect: Connect, status: str) -> None:
             client.infer("m", {"x": X})
         assert (caught.value.status, caught.value.retry_after) == (int(status[:3]), None)
         assert len(server.heads) == 2
-    with Scripted(answers) as server, connect(server.address) as client:
-        with pytest.raises(InferenceServerError, match="try again"):
-            client.infer("m", {"x": X})
-        assert len(server.heads) == 1
 
 
-@pytest.mark.parametrize("status", ["400 Bad", "404 Not Found", "500 No"])
-def test_other_errors_are_not_retried(connect: Connect, status: str) -> None:
-    with Scripted([failing(status)]) as server, connect(server.address, retries=3) as client:
-        with pytest.raises(InferenceServerError, match="try again"):
+def silent(_: socket.socket) -> None:
+    time.sleep(0.3)
+
+
+@pytest.mark.parametrize(
+    "answer", [failing("400 Bad"), failing("404 Not Found"), failing("500 No"), silent]
+)
+def test_errors_that_are_not_retried(connect: Connect, answer: Any) -> None:
+    options = {"timeout": 0.2, "retries": 3}
+    with Scripted([answer]) as server, connect(server.address, **options) as client:
+        with pytest.raises((InferenceServerError, TimeoutError)):
             client.infer("m", {"x": X})
         assert len([head for head in server.heads if head.startswith("post")]) == 1
 
@@ -249,17 +247,6 @@ def test_connection_errors_are_retried(connect: Connect) -> None:
         with pytest.raises(ConnectionError):
             client.infer("m", {"x": X})
         assert server.n_connections == 2
-
-
-def test_timeouts_are_not_retried(connect: Connect) -> None:
-    def silent(_: Any) -> None:
-        time.sleep(0.3)
-
-    options = {"timeout": 0.1, "retries": 3}
-    with Scripted([silent]) as server, connect(server.address, **options) as client:
-        with pytest.raises(TimeoutError):
-            client.infer("m", {"x": X})
-        assert len(server.heads) == 1
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
@@ -297,12 +284,6 @@ def test_total_timeout_limits_retries(connect: Connect) -> None:
 # --- waiting ---
 
 
-def test_wait_until_ready(client: Any) -> None:
-    client.wait_until_ready(5)
-    client.wait_until_ready(5, "echo", "1")
-    assert seen[-1]["path"] == "/v2/models/echo/versions/1/ready"
-
-
 def test_wait_for_a_server_that_starts(connect: Connect) -> None:
     port = free_port()
     with connect(f"127.0.0.1:{port}") as client:
@@ -310,8 +291,6 @@ def test_wait_for_a_server_that_starts(connect: Connect) -> None:
         server.listening.close()
 
         def start() -> None:
-            import socket  # noqa: PLC0415
-
             time.sleep(0.3)
             server.listening = socket.create_server(("127.0.0.1", port))
             server.__enter__()
@@ -331,20 +310,6 @@ def test_wait_until_ready_reports_what_was_last_seen(connect: Connect) -> None:
         message = r"^the server is not ready after 0.3 seconds; last seen: GET .*Errno 111"
         with pytest.raises(TimeoutError, match=message):
             client.wait_until_ready(0.3)
-    loading = http(b'{"error": "loading"}', status="503 Service Unavailable")
-    with Scripted([loading]) as server, connect(server.address) as client:
-        message = (
-            r"^model 'm' is not ready after 0.3 seconds; last seen: GET .*: status 503: loading$"
-        )
-        started = time.perf_counter()
-        with pytest.raises(TimeoutError, match=message):
-            client.wait_until_ready(0.3, "m")
-        assert 0.2 < time.perf_counter() - started < 2
-        assert len(server.heads) < 12
-
-    def silent(_: Any) -> None:
-        time.sleep(0.5)
-
     with Scripted([silent]) as server, connect(server.address) as client:
         with pytest.raises(TimeoutError, match=r"last seen: GET .* took longer than"):
             client.wait_until_ready(0.2)
@@ -412,8 +377,7 @@ class OtherName(str):
 
 
 @pytest.mark.parametrize(
-    "make",
-    [Changes, lambda: Items({"X": "a\r\nInjected: yes"}), lambda: {"X": Formatted("a")}],
+    "make", [Changes, lambda: Items({"X": "a\r\nInjected: yes"}), lambda: {"X": Formatted("a")}]
 )
 def test_headers_that_change_after_they_were_checked(connect: Connect, make: Any) -> None:
     headers = make()
@@ -443,33 +407,6 @@ def test_request_line_and_host(connect: Connect) -> None:
 
 # --- processes ---
 
-FORK = """
-import asyncio, os, sys
-import numpy as np
-from tensorwire.client import AsyncClient, Client
-
-address, kind = sys.argv[1:]
-x = np.zeros(3, np.float32)
-client = (Client if kind == "sync" else AsyncClient)(address)
-
-def call(runner):
-    if kind == "sync":
-        client.infer("echo", {"x": x})
-    else:
-        runner.run(client.infer("echo", {"x": x}))
-
-runner = asyncio.Runner()
-call(runner)
-child = os.fork()
-if child == 0:
-    inherited = [c.socket for pool in client._pools.values() for c in pool.idle]
-    call(asyncio.Runner())
-    os._exit(0 if [sock.fileno() for sock in inherited] == [-1] else 3)
-status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-call(runner)
-os._exit(status)
-"""
-
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_fork(server: str, kind: str) -> None:
@@ -478,34 +415,18 @@ def test_fork(server: str, kind: str) -> None:
     The child process closes its copy of the connection of the parent process.
     """
     before = len(seen)
-    path = os.pathsep.join([str(Path(tw.__file__).parent.parent), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", FORK, server, kind],
-        env=os.environ | {"PYTHONPATH": path},
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode == 0
+    done = run_script(FORK, server, kind, "")
+    assert done.returncode == 0, done.stderr
     parent, child, parent_again = (call["peer"] for call in seen[before:])
     assert parent == parent_again != child
 
 
-def test_closed_client_stays_closed_in_a_child_process(server: str) -> None:
-    script = FORK.replace("call(runner)\nchild", "client.close()\nchild", 1).replace(
-        "call(runner)\n", ""
-    )
-    script = script.replace(
-        "    call(asyncio.Runner())\n",
-        "    try:\n        call(None)\n    except RuntimeError:\n        os._exit(7)\n",
-    )
-    path = os.pathsep.join([str(Path(tw.__file__).parent.parent), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-c", script, server, "sync"],
-        env=os.environ | {"PYTHONPATH": path},
-        timeout=30,
-        check=False,
-    )
-    assert done.returncode == 7
+def test_closed_client_stays_closed_in_a_child_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client("localhost:1")
+    client.close()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with pytest.raises(RuntimeError, match="the client is closed"):
+        client.is_ready()
 
 
 @pytest.mark.parametrize(
@@ -540,55 +461,42 @@ class Clock:
     ("timeout", "step", "expected"),
     [
         (Timeout(read=3), "read", (3, "read")),
-        (Timeout(read=3, total=10), "read", (3, "read")),
-        (Timeout(read=3, total=4), "read", (2, "total")),
-        (Timeout(read=2, total=4), "read", (2, "total")),
-        (Timeout(read=None, total=4), "read", (2, "total")),
-        (Timeout(read=3, total=2), "read", None),
-        (Timeout(read=3, total=1), "total", None),
+        (Timeout(read=3, total=15), "read", (3, "read")),
+        (Timeout(read=3, total=7), "read", (2, "total")),
+        (Timeout(read=2, total=7), "read", (2, "total")),
+        (Timeout(read=None, total=7), "read", (2, "total")),
+        (Timeout(read=3, total=5), "read", "total timeout"),
+        (Timeout(read=3, total=4), "total", "total timeout"),
         (Timeout(connect=1), "total", (None, "total")),
         (Timeout(connect=1), "connect", (1, "connect")),
+        (Timeout(connect=3, read=1), "connecting", (1, "connect")),
+        (Timeout(connect=3, total=7), "connecting", (1, "connect")),
+        (Timeout(connect=3, total=6), "connecting", (1, "total")),
+        (Timeout(connect=None, total=6), "connecting", (1, "total")),
+        (Timeout(connect=None), "connecting", (None, "connect")),
+        (Timeout(connect=2), "connecting", "connect timeout"),
     ],
 )
 def test_limit_of_a_step(
     timeout: Timeout, step: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """2 seconds after the call began. A timeout that expires in this moment has expired."""
-    clock = Clock(monkeypatch)
-    deadline = Deadline(timeout)
-    clock.now += 2
-    if expected is not None:
-        assert deadline.limit(step) == expected
-        return
-    with pytest.raises(TimeoutError, match="total timeout"):
-        deadline.limit(step)
+    """5 seconds after the call began, and 2 seconds after it began to connect.
 
-
-@pytest.mark.parametrize(
-    ("timeout", "expected"),
-    [
-        (Timeout(connect=3, read=1), (1, "connect")),
-        (Timeout(connect=3, total=7), (1, "connect")),
-        (Timeout(connect=3, total=6), (1, "total")),
-        (Timeout(connect=None, total=6), (1, "total")),
-        (Timeout(connect=None), (None, "connect")),
-        (Timeout(connect=2), None),
-    ],
-)
-def test_limit_of_the_steps_of_connecting(
-    timeout: Timeout, expected: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """5 seconds after the call began, and 2 seconds after it began to connect."""
+    A timeout that expires in this moment has expired.
+    """
     clock = Clock(monkeypatch)
     deadline = Deadline(timeout)
     clock.now += 3
     connecting = ConnectDeadline(deadline)
     clock.now += 2
-    if expected is not None:
-        assert connecting.limit("read") == expected
-        return
-    with pytest.raises(TimeoutError, match="connect timeout"):
-        connecting.limit("read")
+    limit = partial(deadline.limit, step)
+    if step == "connecting":
+        limit = partial(connecting.limit, "read")
+    if isinstance(expected, str):
+        with pytest.raises(TimeoutError, match=expected):
+            limit()
+    else:
+        assert limit() == expected
 
 
 def test_total_timeout_begins_with_each_call(connect: Connect) -> None:
@@ -662,34 +570,6 @@ def test_child_process_closes_the_connections_of_its_parent(connect: Connect) ->
         os.waitpid(child, 0)
 
 
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_child_process_closes_the_connections_of_calls_in_other_threads() -> None:
-    closed = threading.Event()
-
-    def silent(connection: Any) -> None:
-        if not connection.recv(1):
-            closed.set()
-
-    with Scripted([silent]) as server, Client(server.address, timeout=0.5) as client:
-
-        def call() -> None:
-            with pytest.raises(TimeoutError):
-                client.infer("m", {"x": X})
-
-        thread = threading.Thread(target=call)
-        thread.start()
-        time.sleep(0.2)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
-            child = os.fork()
-        if child == 0:
-            time.sleep(2)
-            os._exit(0)
-        thread.join()
-        assert closed.wait(1)
-        os.waitpid(child, 0)
-
-
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_child_process_that_ends_during_a_call_of_its_parent(kind: str) -> None:
     """It unwinds the frames of the call, and leaves the connection to its parent."""
@@ -717,15 +597,9 @@ else:
     asyncio.run(main())
 """
     )
-    path = os.pathsep.join([str(Path(tw.__file__).parent.parent), *sys.path])
     with Scripted([answer]) as server:
-        done = subprocess.run(
-            [sys.executable, "-c", script, server.address, kind],
-            env=os.environ | {"PYTHONPATH": path},
-            timeout=30,
-            check=False,
-        )
-    assert done.returncode == 0
+        done = run_script(script, server.address, kind, "")
+    assert done.returncode == 0, done.stderr
 
 
 def test_pickled_client_has_the_same_options(connect: Connect) -> None:

@@ -10,7 +10,6 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from typing import Any, cast
 
 import numpy as np
@@ -19,19 +18,7 @@ import uvloop
 
 import tensorwire as tw
 from support import client_fixtures
-from support.client_fixtures import (
-    BODY,
-    GOOD,
-    HEADERS,
-    Certificate,
-    Connect,
-    MiB,
-    TlsScripted,
-    X,
-    app,
-    free_port,
-    seen,
-)
+from support.client_fixtures import GOOD, Certificate, Connect, MiB, X, app, free_port, seen
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
 from tensorwire.client import pool as client_pool
@@ -40,12 +27,14 @@ from tensorwire.client.calls import complete
 from tensorwire.client.connection import Connection, Connector
 from tensorwire.client.limits import Deadline
 from tensorwire.client.pool import Pool
-from tensorwire.client.sync import BlockingBackend, blocking
+from tensorwire.client.sync import BlockingBackend, PollWatcher, blocking
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
 server, client = client_fixtures.server, client_fixtures.client
 certificate = client_fixtures.certificate
+
+acquire = blocking(Pool.acquire)(None)
 
 
 def test_connection_is_reused(client: Any) -> None:
@@ -63,14 +52,6 @@ def test_connection_closed_by_the_server_is_replaced(connect: Connect) -> None:
         for _ in range(101):  # at once, so that the client has not noticed it in most cases
             client.infer("m", {"x": X})
         assert server.n_connections == 51
-
-
-def test_kept_connection_that_is_closed_during_a_response(connect: Connect) -> None:
-    with Scripted([GOOD, b"HTTP/1.1 2"]) as server, connect(server.address) as client:
-        client.infer("m", {"x": X})
-        with pytest.raises(ConnectionError, match="before the head of the response was complete"):
-            client.infer("m", {"x": X})
-        assert len(server.heads) == 2
 
 
 def test_bytes_on_an_idle_connection_are_not_taken_for_a_response(connect: Connect) -> None:
@@ -111,9 +92,12 @@ def test_connection_after_a_server_error(
         assert server.n_connections == n_connections
 
 
-def test_server_that_closes_the_connection_after_an_error(connect: Connect) -> None:
+@pytest.mark.parametrize("answer", [SERVER_ERROR, KEEPING])
+def test_server_that_closes_the_connection_after_an_error(connect: Connect, answer: bytes) -> None:
+    """As uvicorn does after an exception of the application, whatever the response says."""
+
     def fail_and_close(connection: socket.socket) -> None:
-        connection.sendall(SERVER_ERROR)
+        connection.sendall(answer)
         time.sleep(0.0005)  # the next call may begin before or after the connection is closed
 
     with Scripted([fail_and_close]) as server, connect(server.address) as client:
@@ -175,22 +159,9 @@ def test_long_wait_for_a_connection(connect: Connect, monkeypatch: pytest.Monkey
     assert seconds < 0.1
 
 
-def test_tasks_run_concurrently(server: str) -> None:
-    async def main() -> float:
-        async with AsyncClient(server) as client:
-            await client.infer("echo", {"x": X})
-            start = time.perf_counter()
-            answers = await asyncio.gather(
-                *(client.infer("slow", {"x": np.full(1000 * i, i)}) for i in range(20))
-            )
-            for i, answer in enumerate(answers):
-                assert answer["x"].as_numpy().tolist() == [i] * 1000 * i
-            return time.perf_counter() - start
-
-    assert asyncio.run(main()) < 2  # one after another, they would take 4 seconds
-
-
 def test_client_is_usable_after_a_cancelled_call(server: str) -> None:
+    """The next call does not get the response of the cancelled one."""
+
     async def main() -> None:
         async with AsyncClient(server, connections=1) as client:
             with pytest.raises(TimeoutError):
@@ -228,35 +199,22 @@ def test_cancelled_calls_release_their_connections(server: str) -> None:
     asyncio.run(main())
 
 
-def test_cancelled_wait_releases_a_slot_that_it_has_just_got() -> None:
-    async def main() -> None:
-        pool = Pool(LoopBackend(), 1, None)
-        deadline = Deadline(Timeout())
-        lease = await pool.acquire(deadline)
-        assert lease.connection is None
-        waiting = asyncio.ensure_future(pool.acquire(deadline))
-        await asyncio.sleep(0)
-        pool.release(lease, None)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert len(pool.leases) == 0
-
-    asyncio.run(main())
-
-
-def test_slot_is_not_given_to_a_call_that_was_cancelled() -> None:
-    """The call has not noticed it yet."""
+@pytest.mark.parametrize("is_cancelled_first", [False, True])
+def test_cancelled_wait_releases_its_slot(is_cancelled_first: bool) -> None:
+    """It has just got the slot, or was cancelled and has not noticed it yet."""
 
     async def main() -> None:
         pool = Pool(LoopBackend(), 1, None)
         deadline = Deadline(Timeout())
         lease = await pool.acquire(deadline)
-        assert lease.connection is None
         waiting = asyncio.ensure_future(pool.acquire(deadline))
         await asyncio.sleep(0)
-        waiting.cancel()
-        pool.release(lease, None)
+        if is_cancelled_first:
+            waiting.cancel()
+            pool.release(lease, None)
+        else:
+            pool.release(lease, None)
+            waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert len(pool.leases) == 0
@@ -333,6 +291,26 @@ def test_event_loop_sleeps_while_nothing_happens(
     with Scripted([answer_late]) as scripted, asyncio.Runner(loop_factory=loop) as runner:
         runner.run(main())
     assert n_events < 20
+
+
+def test_blocking_call_sleeps_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not wake up long before its timeout."""
+    n_waits = 0
+    wait = PollWatcher.wait
+
+    async def count(self: PollWatcher, *arguments: Any) -> int:
+        nonlocal n_waits
+        n_waits += 1
+        return await wait(self, *arguments)
+
+    def answer_late(connection: socket.socket) -> None:
+        time.sleep(0.2)
+        connection.sendall(GOOD)
+
+    monkeypatch.setattr(PollWatcher, "wait", count)
+    with Scripted([answer_late]) as server, Client(server.address, timeout=5) as client:
+        assert client.infer("m", {"x": X})["x"].shape == X.shape
+    assert 0 < n_waits < 10
 
 
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -476,7 +454,6 @@ def test_connection_that_expires_during_another_call() -> None:
     """It is closed when that call ends."""
     ours, theirs = socket.socketpair()
     pool = Pool(BlockingBackend(), 2, 0.05)
-    acquire = blocking(Pool.acquire)(None)
     first, second = (acquire(pool, Deadline(Timeout())) for _ in range(2))
     pool.release(first, Connection(ours, pool.backend, None))
     time.sleep(0.1)
@@ -487,11 +464,9 @@ def test_connection_that_expires_during_another_call() -> None:
     assert (len(pool.leases), len(pool.idle)) == (0, 0)
 
 
-@pytest.mark.parametrize("n_waiting", [2, 5])
-def test_calls_get_a_connection_in_their_order(n_waiting: int) -> None:
+def test_calls_get_a_connection_in_their_order() -> None:
     order: list[int] = []
     pool = Pool(BlockingBackend(), 1, None)
-    acquire = blocking(Pool.acquire)(None)
     first = acquire(pool, Deadline(Timeout()))
 
     def wait(i: int) -> None:
@@ -500,7 +475,7 @@ def test_calls_get_a_connection_in_their_order(n_waiting: int) -> None:
         pool.release(lease, None)
 
     threads = []
-    for i in range(n_waiting):
+    for i in range(5):
         threads.append(threading.Thread(target=wait, args=(i,)))
         threads[-1].start()
         while len(pool.waiting) <= i:
@@ -508,32 +483,13 @@ def test_calls_get_a_connection_in_their_order(n_waiting: int) -> None:
     pool.release(first, None)
     for thread in threads:
         thread.join()
-    assert order == list(range(n_waiting))
-
-    async def main() -> None:
-        order.clear()
-        pool = Pool(LoopBackend(), 1, None)
-        first = await pool.acquire(Deadline(Timeout()))
-
-        async def wait(i: int) -> None:
-            lease = await pool.acquire(Deadline(Timeout()))
-            order.append(i)
-            pool.release(lease, None)
-
-        tasks = [asyncio.ensure_future(wait(i)) for i in range(n_waiting)]
-        await asyncio.sleep(0)
-        pool.release(first, None)
-        await asyncio.gather(*tasks)
-        assert order == list(range(n_waiting))
-
-    asyncio.run(main())
+    assert order == list(range(5))
 
 
 @pytest.mark.parametrize("has_got_it", [False, True])
 def test_wait_that_is_aborted_releases_its_slot(has_got_it: bool) -> None:
     """A signal handler may raise an exception before or after the thread gets the slot."""
     pool = Pool(BlockingBackend(), 1, None)
-    acquire = blocking(Pool.acquire)(None)
     first = acquire(pool, Deadline(Timeout()))
 
     class Aborts(Deadline):
@@ -552,7 +508,7 @@ def test_wait_that_is_aborted_releases_its_slot(has_got_it: bool) -> None:
 def test_child_process_does_not_wait_for_a_lock_of_its_parent() -> None:
     """Another thread of the parent process had it when the child process was made."""
     pool = Pool(BlockingBackend(), 1, None)
-    lease = blocking(Pool.acquire)(None)(pool, Deadline(Timeout()))
+    lease = acquire(pool, Deadline(Timeout()))
     pool.pid += 1  # that of another process
     thread = threading.Thread(target=pool.release, args=(lease, None), daemon=True)
     with pool.lock:
@@ -564,7 +520,6 @@ def test_child_process_does_not_wait_for_a_lock_of_its_parent() -> None:
 def test_lease_that_a_call_could_not_keep() -> None:
     """A signal handler may raise an exception before the call can store it or use it."""
     pool = Pool(BlockingBackend(), 1, None)
-    acquire = blocking(Pool.acquire)(None)
     lease = acquire(pool, Deadline(Timeout()))
     found: list[Any] = []
     thread = threading.Thread(
@@ -592,20 +547,15 @@ def test_async_client_belongs_to_one_event_loop(server: str) -> None:
         runner.run(client.close())
 
 
-def test_closed_client_raises(connect: Connect, server: str) -> None:
-    with connect(server) as client:
-        assert client.is_ready()
-        client.close()
-        with pytest.raises(RuntimeError, match="the client is closed"):
-            client.infer("echo", {"x": X})
-
-
-def test_closed_client_does_not_connect(connect: Connect) -> None:
-    with Scripted([]) as server, connect(server.address) as client:
-        client.close()
-        with pytest.raises(RuntimeError, match="the client is closed"):
-            client.server_metadata()
-        assert server.n_connections == 0
+def test_closed_client_raises(connect: Connect) -> None:
+    for n_calls in (0, 1):  # a client that has not been used does not connect any more
+        with Scripted([GOOD]) as server, connect(server.address) as client:
+            for _ in range(n_calls):
+                client.infer("m", {"x": X})
+            client.close()
+            with pytest.raises(RuntimeError, match="the client is closed"):
+                client.infer("m", {"x": X})
+            assert server.n_connections == n_calls
 
 
 def test_tls(connect: Connect, certificate: Certificate) -> None:
@@ -620,17 +570,6 @@ def test_tls(connect: Connect, certificate: Certificate) -> None:
         fails = pytest.raises(ConnectionError, match=r"(?i)certificate")
         with connect(f"https://{address}") as client, fails:
             client.infer("echo", {"x": X})
-
-
-def test_tls_connection_closed_by_the_server_is_replaced(
-    connect: Connect, certificate: Certificate
-) -> None:
-    server = TlsScripted([GOOD, GOOD], certificate)
-    trusting = certificate.trusting()
-    with server, connect(f"https://{server.address}", ssl_context=trusting) as client:
-        for _ in range(5):
-            assert client.infer("m", {"x": X})["x"].shape == X.shape
-    assert server.n_connections == 3
 
 
 @pytest.mark.parametrize(
@@ -654,44 +593,16 @@ def test_tls_bytes_on_an_idle_connection(received: Any, is_open: bool) -> None:
         assert connection.is_open() == is_open
 
 
-def test_calls_are_not_repeated_by_default(connect: Connect) -> None:
-    with Scripted([b""]) as server, connect(server.address) as client:
-        with pytest.raises(ConnectionError):
-            client.infer("m", {"x": X})
-        assert server.n_connections == 1
-        with pytest.raises(ConnectionError):
-            client.server_metadata()
-        assert server.n_connections == 2
-
-
-def test_cookies_are_not_kept(connect: Connect) -> None:
-    answer = http(BODY, HEADERS | {"Set-Cookie": "a=b; Path=/"})
-    server = Scripted([answer] * 2)
-    # With an IP address, no client would keep cookies.
-    named = server.address.replace("127.0.0.1", "localhost")
-    with server, connect(named) as client:
-        for _ in range(2):
-            client.infer("m", {"x": X})
-    assert len(server.heads) == 2
-    assert "cookie" not in server.heads[1]
-
-
 # --- servers that are slow, silent or absent ---
 
 
-def test_connection_refused(connect: Connect) -> None:
-    port = free_port()
-    with connect(f"127.0.0.1:{port}") as client:
-        with pytest.raises(ConnectionError, match=f"POST http://127.0.0.1:{port}/v2") as caught:
-            client.infer("m", {"x": X})
-        assert caught.value.__cause__ is not None
-
-
-def test_calls_that_fail_release_their_slots(connect: Connect) -> None:
-    with connect(f"127.0.0.1:{free_port()}", connections=1) as client:
+def test_refused_connections_release_their_slots(connect: Connect) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with connect(address, connections=1) as client:
         for _ in range(3):
-            with pytest.raises(ConnectionError):
+            with pytest.raises(ConnectionError, match=f"POST http://{address}/v2") as caught:
                 client.infer("m", {"x": X}, timeout=Timeout(total=5))
+            assert caught.value.__cause__ is not None
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
@@ -714,18 +625,10 @@ def test_timeouts_of_calls_on_the_same_connection(connect: Connect) -> None:
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
-def test_shorter_timeout_of_a_later_call(connect: Connect) -> None:
-    with Scripted([GOOD, silent]) as server, connect(server.address) as client:
-        client.infer("m", {"x": X}, timeout=5)
-        with pytest.raises(TimeoutError, match=r"for 0.2 seconds \(read timeout\)"):
-            client.infer("m", {"x": X}, timeout=0.2)
+def test_read_timeout_applies_to_each_piece(connect: Connect) -> None:
+    """The whole request and the whole response may take longer."""
 
-
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_read_timeout_applies_to_each_piece_that_is_sent(connect: Connect) -> None:
-    """The whole request may take longer."""
-
-    class ReadsSlowly(Scripted):
+    class Slow(Scripted):
         def read(self, connection: socket.socket) -> bool:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
             n_read = 0
@@ -735,42 +638,43 @@ def test_read_timeout_applies_to_each_piece_that_is_sent(connect: Connect) -> No
                 time.sleep(1.2 * n / (24 * MiB))
             return True
 
+    def drip(connection: socket.socket) -> None:
+        for start in range(0, len(GOOD), len(GOOD) // 5 + 1):
+            time.sleep(0.2)
+            connection.sendall(GOOD[start : start + len(GOOD) // 5 + 1])
+
     started = time.perf_counter()
-    with ReadsSlowly([GOOD]) as server, connect(server.address, timeout=0.4) as client:
+    with Slow([drip]) as server, connect(server.address, timeout=0.6) as client:
         assert client.infer("m", {"x": np.zeros(24 * MiB, np.int8)})["x"].shape == X.shape
-    assert time.perf_counter() - started > 0.6
+    assert time.perf_counter() - started > 1.8
 
 
 def silent(_: socket.socket) -> None:
     time.sleep(1)
 
 
-def stalling(connection: socket.socket) -> None:
-    connection.sendall(GOOD[:-10])
-    time.sleep(1)
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
-@pytest.mark.parametrize("answer", [silent, stalling])
-def test_timeouts(connect: Connect, answer: Any) -> None:
-    times_out = pytest.raises(TimeoutError, match="POST http://")
-    with Scripted([answer]) as server, connect(server.address, timeout=0.2) as client, times_out:
-        client.infer("m", {"x": X})
-    times_out = pytest.raises(TimeoutError)
-    with Scripted([answer]) as server, connect(server.address) as client, times_out:
-        client.infer("m", {"x": X}, timeout=0.2)
-
-
-@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf")])
-def test_timeout_must_be_positive(connect: Connect, seconds: float) -> None:
-    message = f"must be a positive number of seconds or None, not {seconds}"
-    fails = pytest.raises(ValueError, match=f"^timeout {message}$")
+@pytest.mark.parametrize(
+    ("seconds", "error", "shown"),
+    [
+        (0, ValueError, "0"),
+        (-1, ValueError, "-1"),
+        (float("nan"), ValueError, "nan"),
+        (float("inf"), ValueError, "inf"),
+        ("3", TypeError, "str"),
+        (True, TypeError, "bool"),
+    ],
+)
+def test_timeout_must_be_positive(connect: Connect, seconds: Any, error: Any, shown: str) -> None:
+    message = f"must be a positive number of seconds or None, not {shown}"
+    fails = pytest.raises(error, match=f"^timeout {message}$")
     with fails, connect("127.0.0.1:1", timeout=seconds):
         pass
+    with pytest.raises(error, match=f"^idle_timeout {message}$"):
+        connect("127.0.0.1:1", idle_timeout=seconds)
     with connect("127.0.0.1:1") as client, fails:
         client.infer("m", {"x": X}, timeout=seconds)
     for name in ("connect", "read", "total"):
-        with pytest.raises(ValueError, match=f"^{name} {message}$"):
+        with pytest.raises(error, match=f"^{name} {message}$"):
             Timeout(**{name: seconds})
 
 
@@ -787,8 +691,6 @@ def test_invalid_options_are_rejected(connect: Connect, name: str, value: int) -
     ("name", "value", "message"),
     [
         ("url", 8801, "url must be a str, not int"),
-        ("timeout", "3", "timeout must be a positive number of seconds or None, not str"),
-        ("timeout", True, "timeout must be a positive number of seconds or None, not bool"),
         ("max_body", 2.5, "max_body must be an int, not float"),
         ("connections", "9", "connections must be an int, not str"),
         ("retries", None, "retries must be an int, not NoneType"),
@@ -829,13 +731,6 @@ def test_signal_handler_may_close_a_client_that_its_thread_uses(server: str) -> 
         assert not pool.idle
 
 
-@pytest.mark.parametrize("name", ["connect", "read", "total"])
-def test_timeout_of_a_wrong_type(name: str) -> None:
-    message = f"^{name} must be a positive number of seconds or None, not str$"
-    with pytest.raises(TypeError, match=message):
-        Timeout(**{name: cast("Any", "3")})
-
-
 @pytest.mark.parametrize("seconds", [3e6, 1e12])
 def test_timeout_of_months(connect: Connect, seconds: float) -> None:
     """System calls have limits that are shorter."""
@@ -844,61 +739,14 @@ def test_timeout_of_months(connect: Connect, seconds: float) -> None:
         assert client.infer("m", {"x": X})["x"].shape == X.shape
 
 
-def drip(connection: socket.socket) -> None:
-    """Send a response with 1 byte per 100 ms."""
-    for i in range(100):
-        connection.sendall(GOOD[i : i + 1])
-        time.sleep(0.1)
-
-
-def test_total_timeout(connect: Connect) -> None:
-    fails = pytest.raises(TimeoutError, match=r"longer than 0.5 seconds \(total timeout\)")
-    with Scripted([drip]) as server, connect(server.address) as client, fails:
-        started = time.perf_counter()
-        try:
-            client.infer("m", {"x": X}, timeout=Timeout(read=5, total=0.5))
-        finally:
-            assert 0.4 < time.perf_counter() - started < 3
-    fails = pytest.raises(TimeoutError, match=r"for 0.05 seconds \(read timeout\)")
-    with Scripted([drip]) as server, connect(server.address) as client, fails:
-        client.infer("m", {"x": X}, timeout=Timeout(read=0.05, total=5))
-
-
-def test_total_timeout_while_sending(connect: Connect) -> None:
-    """A server that reads slowly does not exceed the read timeout."""
-
-    class ReadsSlowly(Scripted):
-        def read(self, connection: socket.socket) -> bool:
-            while connection.recv(1 << 20):
-                time.sleep(0.02)
-            return False
-
-    options = {"timeout": Timeout(read=2, total=0.4)}
-    fails = pytest.raises(TimeoutError, match="total timeout")
-    with ReadsSlowly([b""]) as server, connect(server.address, **options) as client, fails:
-        client.infer("m", {"x": np.zeros(128 * MiB, np.int8)})
-
-
 def test_total_timeout_includes_the_wait_for_a_connection(server: str) -> None:
-    timeout = Timeout(total=0.1)
     with Client(server, connections=1) as client, ThreadPoolExecutor(1) as threads:
         slow = threads.submit(client.infer, "slow", {"x": X})
         time.sleep(0.2)  # the slow call has the connection now, for 0.3 seconds more
         with pytest.raises(TimeoutError, match=r"POST http://.*\(total timeout\)"):
-            client.infer("echo", {"x": X}, timeout=timeout)
+            client.infer("echo", {"x": X}, timeout=Timeout(total=0.1))
         assert slow.result()["x"].shape == X.shape
         assert client.infer("echo", {"x": X})["x"].shape == X.shape
-
-    async def main() -> None:
-        async with AsyncClient(server, connections=1) as client:
-            slow = asyncio.ensure_future(client.infer("slow", {"x": X}))
-            await asyncio.sleep(0.2)
-            with pytest.raises(TimeoutError, match=r"POST http://.*\(total timeout\)"):
-                await client.infer("echo", {"x": X}, timeout=timeout)
-            assert (await slow)["x"].shape == X.shape
-            assert (await client.infer("echo", {"x": X}))["x"].shape == X.shape
-
-    asyncio.run(main())
 
 
 def test_total_timeout_ends_the_wait_for_a_connection() -> None:
@@ -914,59 +762,3 @@ def test_total_timeout_ends_the_wait_for_a_connection() -> None:
         assert lease.connection is None
 
     asyncio.run(main())
-
-
-def test_connect_timeout(connect: Connect) -> None:
-    """The queue of a listening socket is full, so that connecting takes forever."""
-    with socket.socket() as listening, ExitStack() as opened:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(0)
-        host, port = listening.getsockname()
-        for _ in range(3):
-            waiting = opened.enter_context(socket.socket())
-            waiting.setblocking(False)
-            waiting.connect_ex((host, port))
-        started = time.perf_counter()
-        fails = pytest.raises(TimeoutError, match=r"after 0.2 seconds \(connect timeout\)")
-        with connect(f"{host}:{port}", timeout=Timeout(connect=0.2)) as client, fails:
-            client.infer("m", {"x": X})
-        assert time.perf_counter() - started < 2
-
-
-def test_connect_timeout_includes_tls(connect: Connect) -> None:
-    fails = pytest.raises(TimeoutError, match="connect timeout")
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"https://127.0.0.1:{silent.getsockname()[1]}"
-        started = time.perf_counter()
-        with connect(url, timeout=Timeout(connect=0.2)) as client, fails:
-            client.infer("m", {"x": X})
-        assert time.perf_counter() - started < 2
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_timeout_applies_to_each_read(connect: Connect) -> None:
-    """The whole response may take longer, also after a request in several chunks."""
-
-    def drip(connection: socket.socket) -> None:
-        for start in range(0, len(GOOD), len(GOOD) // 5 + 1):
-            time.sleep(0.25)
-            connection.sendall(GOOD[start : start + len(GOOD) // 5 + 1])
-
-    with Scripted([drip]) as server, connect(server.address, timeout=0.8) as client:
-        assert client.infer("m", {"x": np.zeros(MiB, np.float32)})["x"].shape == X.shape
-
-
-def test_server_that_does_not_read_the_request(connect: Connect) -> None:
-    done = threading.Event()
-
-    class NeverReads(Scripted):
-        def read(self, connection: socket.socket) -> bool:
-            return not done.wait(5)
-
-    with NeverReads([b""]) as server, connect(server.address, timeout=0.3) as client:
-        started = time.perf_counter()
-        with pytest.raises(TimeoutError):
-            client.infer("m", {"x": np.zeros(8 * MiB, np.float32)})
-        assert time.perf_counter() - started < 3
-        done.set()
-        time.sleep(0.1)  # until the client notices that the connection was closed

@@ -7,6 +7,7 @@ import pickle
 import socket
 import threading
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,12 @@ import pytest
 
 import tensorwire as tw
 from support import client_fixtures
-from support.client_fixtures import BODY, FRAME, GOOD, HEADERS, Connect, MiB, X, echo
-from support.servers import Scripted, http, uvicorn_server
+from support.client_fixtures import BODY, FRAME, GOOD, HEADERS, Connect, MiB, X, chunked
+from support.servers import Scripted, http
 from tensorwire._codec.datatypes import UNLIMITED
 from tensorwire.client import InferenceServerError
 from tensorwire.client.responses import ERROR_NBYTES, ResponseReader
 from tensorwire.http import HEADER_LENGTH
-from tensorwire.server import create_app
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -52,15 +52,6 @@ def test_errors_of_the_tensorwire_server(
     again = pickle.loads(pickle.dumps(error))
     assert (again.status, again.message, str(again)) == (status, message, str(error))
     assert client.infer("echo", {"x": X})["x"].shape == (1000,)
-
-
-def test_output_without_json_form(client: Any) -> None:
-    with pytest.raises(
-        InferenceServerError, match="FP16, which can only be sent as binary data"
-    ) as caught:
-        client.infer("half", {"x": X}, binary_outputs=False)
-    assert caught.value.status == 400
-    assert client.infer("half", {"x": X})["y"].datatype == "FP16"
 
 
 CUT_GZIP = gzip.compress(b'{"error": "down"}')[:-8]
@@ -96,14 +87,6 @@ def test_error_responses_of_any_server(
         assert len(caught.value.message) <= 2000
         n_posts = sum(head.startswith("post") for head in server.heads)
         assert n_posts == 1  # the request was neither retried nor redirected
-
-
-@pytest.mark.parametrize("status", ["000", "099"])
-def test_status_that_is_not_one_of_http(connect: Connect, status: str) -> None:
-    answer = f"HTTP/1.1 {status} No\r\nContent-Length: 2\r\n\r\n".encode() + GOOD
-    fails = pytest.raises(ConnectionError, match=f"not valid HTTP: status {status}")
-    with Scripted([answer]) as server, connect(server.address, timeout=5) as client, fails:
-        client.infer("m", {"x": X})
 
 
 def test_only_the_start_of_a_long_error_is_read(connect: Connect) -> None:
@@ -175,38 +158,58 @@ def test_connection_whose_protocol_was_switched(connect: Connect) -> None:
             assert server.n_connections == n + 1
 
 
-def test_request_rejected_before_its_body_is_read(connect: Connect) -> None:
-    small = create_app({"echo": echo}, max_body=1000)
-    with uvicorn_server(small) as address, connect(address, timeout=10) as client:
-        with pytest.raises(
-            InferenceServerError, match=r"the body is \d+ bytes long; the limit is"
-        ) as caught:
-            client.infer("echo", {"x": np.zeros(8 * MiB, np.float32)})
-        assert caught.value.status == 413
-        assert client.infer("echo", {"x": X[:3]})["x"].shape == (3,)
-
-
 # --- chunked, truncated and malformed responses ---
 
 
-def chunked(body: bytes, n_chunk: int, end: bytes = b"0\r\n\r\n") -> bytes:
-    parts = [body[i : i + n_chunk] for i in range(0, len(body), n_chunk)]
-    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + end
-
-
 CHUNKED = HEADERS | {"Transfer-Encoding": "chunked"}
+DEFLATED = zlib.compress(BODY)
+GZIPPED, GZIP = gzip.compress(BODY), {"Content-Encoding": "gzip"}
+NOT_PADDED = tw.encode_response(tw.InferResponse([tw.Tensor("x", X)]), align=1)
+BLANKS = {name: f" \t{value} \t" for name, value in HEADERS.items()}
+GATEWAY = "application/vnd.vertex-ai-triton.binary+json; json-header-size="
+INTERIM = (
+    b"HTTP/1.1 100 Continue\r\n\r\n"
+    b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nContent-Encoding: br\r\n\r\n"
+)
 
 
-@pytest.mark.parametrize("coding", ["chunked", "Chunked"])
-@pytest.mark.parametrize("n_chunk", [1, 100, 10_000])
-def test_chunked(connect: Connect, n_chunk: int, coding: str) -> None:
-    answer = http(chunked(BODY, n_chunk), HEADERS | {"Transfer-Encoding": coding}, length="")
-    with Scripted([answer, answer]) as server, connect(server.address) as client:
-        for _ in range(2):
+def interim_responses_alone(connection: socket.socket) -> None:
+    for _ in range(2):
+        connection.sendall(INTERIM)
+        time.sleep(0.02)
+    connection.sendall(GOOD)
+
+
+ACCEPTED: dict[str, tuple[Any, bool]] = {  # an answer, and whether its connection is used again
+    "interim responses": (INTERIM * 2 + GOOD, True),
+    "interim responses alone": (interim_responses_alone, True),
+    "chunks of 1 byte": (http(chunked(BODY, 1), CHUNKED, length=""), True),
+    "chunks": (http(chunked(BODY), HEADERS | {"Transfer-Encoding": "Chunked"}, length=""), True),
+    "one chunk": (http(chunked(BODY, 10_000), CHUNKED, length=""), True),
+    "chunks, close": (http(chunked(BODY), CHUNKED | {"Connection": "Close"}, length=""), False),
+    "chunks, garbage": (http(chunked(BODY), CHUNKED, length="") + b"\0garbage", False),
+    "chunks, another response": (http(chunked(BODY), CHUNKED, length="") + GOOD, False),
+    "close": (http(BODY, HEADERS | {"Connection": "close"}), False),
+    "HTTP/1.0": (GOOD.replace(b"HTTP/1.1", b"HTTP/1.0"), False),
+    "not padded": (http(bytes(NOT_PADDED), {HEADER_LENGTH: str(NOT_PADDED.header_length)}), True),
+    "gateway": (http(BODY, {"Content-Type": f"{GATEWAY}{FRAME.header_length}"}), True),
+    "blanks": (http(BODY, BLANKS, length=f"{len(BODY)} "), True),
+    "identity": (http(BODY, HEADERS | {"Content-Encoding": "Identity"}), True),
+    "gzip": (http(GZIPPED, HEADERS | {"Content-Encoding": " \tgzip \t"}), True),
+    "deflate": (http(DEFLATED, HEADERS | {"Content-Encoding": "deflate"}), True),
+    "chunked gzip": (http(chunked(GZIPPED), CHUNKED | GZIP, length=""), True),
+}
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_accepted_responses(connect: Connect, name: str) -> None:
+    answer, is_used_again = ACCEPTED[name]
+    with Scripted([answer] * 2) as server, connect(server.address, timeout=5) as client:
+        for n in range(2):
             array = client.infer("m", {"x": X})["x"].data
             assert np.array_equal(array, X)
             assert array.ctypes.data % 64 == 0
-        assert server.n_connections == 1
+            assert server.n_connections == (1 if is_used_again else n + 1)
 
 
 RANDOM = np.random.default_rng(0).integers(0, 256, MiB, np.uint8)
@@ -228,20 +231,6 @@ def test_long_response(connect: Connect, is_chunked: bool, is_compressed: bool) 
         assert np.array_equal(client.infer("m", {"x": X})["x"].data, RANDOM)
 
 
-def test_alignment_of_a_response_that_is_not_padded(connect: Connect) -> None:
-    frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", X)]), align=1)
-    assert (frame.header_length or 0) % 16
-    answer = http(bytes(frame), {HEADER_LENGTH: str(frame.header_length)})
-    with Scripted([answer]) as server, connect(server.address) as client:
-        assert client.infer("m", {"x": X})["x"].data.ctypes.data % 64 == 0
-
-
-def test_content_encoding_identity(connect: Connect) -> None:
-    answer = http(BODY, HEADERS | {"Content-Encoding": "Identity"})
-    with Scripted([answer]) as server, connect(server.address) as client:
-        assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
-
-
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZip", "deflate", ""])
 def test_content_encoding_of_an_empty_body(connect: Connect, encoding: str) -> None:
     """Some proxies announce an encoding, and send nothing."""
@@ -252,39 +241,12 @@ def test_content_encoding_of_an_empty_body(connect: Connect, encoding: str) -> N
         assert server.n_connections == 1
 
 
-GATEWAY = "application/vnd.vertex-ai-triton.binary+json; json-header-size="
-
-
-def test_header_length_in_the_media_type(connect: Connect) -> None:
-    headers = {"Content-Type": f"{GATEWAY}{FRAME.header_length}"}
-    with Scripted([http(BODY, headers)]) as server, connect(server.address) as client:
+@pytest.mark.parametrize(("body", "headers"), [(BODY, HEADERS), (GZIPPED, HEADERS | GZIP)])
+def test_response_without_length_ends_with_the_connection(
+    connect: Connect, body: bytes, headers: dict[str, str]
+) -> None:
+    with Scripted([http(body, headers, length="")]) as server, connect(server.address) as client:
         assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        http(BODY, HEADERS | {"Connection": "close"}),
-        http(chunked(BODY, 1000), CHUNKED | {"Connection": "Close"}, length=""),
-        http(BODY, HEADERS).replace(b"HTTP/1.1", b"HTTP/1.0"),
-        http(chunked(BODY, 1000), CHUNKED, length="") + b"\0garbage",
-        http(chunked(BODY, 1000), CHUNKED, length="") + GOOD,
-    ],
-    ids=["close", "chunked", "HTTP/1.0", "garbage", "another response"],
-)
-def test_connection_that_cannot_be_used_again(connect: Connect, answer: bytes) -> None:
-    with Scripted([answer, b"never"]) as server, connect(server.address) as client:
-        for n in range(3):
-            assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
-            assert server.n_connections == n + 1
-
-
-def test_response_without_length_ends_with_the_connection(connect: Connect) -> None:
-    with Scripted([http(BODY, HEADERS, length="")]) as server, connect(server.address) as client:
-        assert np.array_equal(client.infer("m", {"x": X})["x"].as_numpy(), X)
-    cut = Scripted([http(BODY[:-4], HEADERS, length="")])
-    with cut as server, connect(server.address) as client, pytest.raises(tw.LayoutError):
-        client.infer("m", {"x": X})
 
 
 @pytest.mark.parametrize(
@@ -301,6 +263,9 @@ def test_response_without_length_ends_with_the_connection(connect: Connect) -> N
         (b"\0\0\x06\4\0\0\0\0\0\0\3\0\0\0d", ConnectionError, "use a grpc:// URL"),
         (b"\0\0\x06\4\0\0\0\0\1\0\3\0\0\0d", ConnectionError, "not valid HTTP"),
         (http(BODY, HEADERS, length=len(BODY) - 4), tw.LayoutError, ""),
+        (http(BODY[:-4], HEADERS, length=""), tw.LayoutError, ""),
+        (http(b"", status="000 No") + GOOD, ConnectionError, "not valid HTTP: status 000"),
+        (http(b"", status="099 No") + GOOD, ConnectionError, "not valid HTTP: status 099"),
         (http(BODY, HEADERS, length=f"{len(BODY)}, 9"), ConnectionError, "not valid HTTP"),
         (http(BODY, HEADERS, length=f"+{len(BODY)}"), ConnectionError, "not valid HTTP"),
         (http(BODY, CHUNKED), ConnectionError, "not valid HTTP"),
@@ -323,69 +288,34 @@ def test_response_without_length_ends_with_the_connection(connect: Connect) -> N
         (http(BODY), tw.HeaderError, "is Inference-Header-Content-Length missing?"),
         (http(BODY, HEADERS | {"Inference-Header-Content-Length": "x"}), tw.HeaderError, "'x'"),
         (http(b"<html>"), tw.HeaderError, "malformed"),
-        (
-            http(BODY, HEADERS | {"Content-Encoding": "gzip"}),
-            tw.HeaderError,
-            "compressed response is inv",
-        ),
+        (http(BODY, HEADERS | GZIP), tw.HeaderError, "compressed response is inv"),
         (http(BODY, HEADERS | {"Content-Encoding": "br"}), tw.HeaderError, "'br', which is not"),
         (
-            http(gzip.compress(BODY)[:-1], HEADERS | {"Content-Encoding": "gzip"}, length=""),
+            http(GZIPPED[:-1], HEADERS | GZIP, length=""),
             tw.HeaderError,
             "the compressed response is truncated after",
         ),
+        (http(GZIPPED + b"x", HEADERS | GZIP), tw.HeaderError, "is followed by other data"),
+        (http(GZIPPED[:-8] + bytes(8), HEADERS | GZIP), tw.HeaderError, "incorrect data check"),
     ],
 )
 def test_malformed_responses_are_rejected(
     connect: Connect, answer: bytes, error: Any, message: str
 ) -> None:
     with Scripted([answer]) as server, connect(server.address, timeout=5) as client:
-        for _ in range(2):  # the next call does not read the rest of this response
+
+        def call() -> None:
             with pytest.raises(error) as caught:
                 client.infer("m", {"x": X})
             assert message in str(caught.value)
             assert len(str(caught.value)) < 700
-        assert server.n_connections == 2
 
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        http(BODY, HEADERS | {"Content-Encoding": "br"}),
-        http(BODY, HEADERS | {"Content-Encoding": "gzip"}),
-        http(gzip.compress(BODY)[:-1], HEADERS | {"Content-Encoding": "gzip"}),
-    ],
-    ids=["head", "body", "end"],
-)
-def test_malformed_response_while_another_exception_is_handled(
-    connect: Connect, answer: bytes
-) -> None:
-    with Scripted([answer]) as server, connect(server.address) as client:
+        call()
         try:
             raise LookupError
-        except LookupError:
-            with pytest.raises(tw.HeaderError):
-                client.infer("m", {"x": X})
-
-
-@pytest.mark.parametrize("status", ["100 Continue", "103 Early Hints"])
-@pytest.mark.parametrize("separate", [False, True])
-def test_interim_responses_are_skipped(connect: Connect, status: str, separate: bool) -> None:
-    interim = f"HTTP/1.1 {status}\r\nLink: </a>\r\nContent-Encoding: br\r\n\r\n".encode()
-
-    def answer(connection: socket.socket) -> None:
-        if separate:
-            for _ in range(2):
-                connection.sendall(interim)
-                time.sleep(0.02)
-            connection.sendall(GOOD)
-        else:
-            connection.sendall(interim + interim + GOOD)
-
-    with Scripted([answer, answer]) as server, connect(server.address) as client:
-        for _ in range(2):
-            assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
-        assert server.n_connections == 1
+        except LookupError:  # the error is the same while another exception is handled
+            call()
+        assert server.n_connections == 2  # the second call has not read the rest of the response
 
 
 @pytest.mark.parametrize("n_first", [1, 20, 150, 300, 1000])
@@ -398,16 +328,6 @@ def test_response_in_two_parts(connect: Connect, n_first: int) -> None:
     with Scripted([answer, answer]) as server, connect(server.address) as client:
         for _ in range(2):
             assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
-
-
-@pytest.mark.parametrize("encoding", ["identity", "gzip"])
-def test_blanks_around_header_values(connect: Connect, encoding: str) -> None:
-    headers = HEADERS | {"Content-Encoding": encoding}
-    spaced = {name: f" \t{value} \t" for name, value in headers.items()}
-    body = gzip.compress(BODY) if encoding == "gzip" else BODY
-    answer = http(body, spaced, length=f"{len(body)} ")
-    with Scripted([answer]) as server, connect(server.address) as client:
-        assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
 
 
 @pytest.mark.parametrize("body", [b"[1]", b"", b"\xff", b"[" * 100])
@@ -451,11 +371,7 @@ def test_limits_apply_to_responses(connect: Connect, server: str) -> None:
 def test_limits_apply_to_metadata(connect: Connect, body: bytes, message: str) -> None:
     limits = tw.Limits(max_header_nbytes=len(body) if message.endswith("deeply") else 1999)
     fails = pytest.raises(tw.HeaderError, match=message)
-    with (
-        Scripted([http(body)]) as server,
-        fails,
-        connect(server.address, limits=limits) as client,
-    ):
+    with Scripted([http(body)]) as server, fails, connect(server.address, limits=limits) as client:
         client.server_metadata()
 
 

@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +20,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.requirements import skip_or_fail
+from support import client_fixtures
+from support.client_fixtures import Certificate, wait_for
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire import TensorSpec
 from tensorwire.cli import infer, main
@@ -29,6 +29,8 @@ from tensorwire.client import RESPONSE_LIMITS
 from tensorwire.server import Model, create_app
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server, sys.stdout and sys.stderr")
+
+certificate = client_fixtures.certificate
 
 COMMAND = [sys.executable, "-m", "tensorwire", "infer"]
 DATATYPES: list[Any] = [
@@ -217,11 +219,6 @@ def test_file_as_bytes_element(call: Call, tmp_path: Path) -> None:
     assert received() == {"text": ("BYTES", (1, 1), [[b"\xff\0"]])}
 
 
-def test_several_inputs(call: Call) -> None:
-    call("two", "--input", "y=7", "--input", "x=[[1, 2]]")
-    assert received() == {"x": ("FP32", (1, 2), [[1, 2]]), "y": ("INT64", (1,), [7])}
-
-
 def test_optional_input_is_left_out(server: str, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["two", "--input", "y=null", "--input", "x=[[1, 2]]"]
     assert main(["infer", server, *arguments]) == 1  # this model has no optional inputs
@@ -238,22 +235,13 @@ def test_request_is_binary_and_has_an_id(call: Call) -> None:
 
 
 def test_json_request(call: Call) -> None:
-    printed = call("echo", "--json", "--input", "x:FP32=[1]")
+    printed = call("echo", "--json", "--input", "x:FP32=[-Infinity, 1]")
     (request,) = requests
     assert not request["x"].binary
     assert request.parameters == {}
     assert "inference-header-content-length" not in headers[-1]
-    assert printed == "x  FP32  [1]\n[1.]\n"
-
-
-def test_random_json_request(call: Call) -> None:
-    call("echo", "--json", "--random", "--shape", "x:FP32=2")
-    assert not requests[0]["x"].binary
-
-
-def test_json_request_with_infinity(call: Call) -> None:
-    call("echo", "--json", "--input", "x:FP32=[-Infinity, 1]")
     assert received() == {"x": ("FP32", (2,), [-np.inf, 1])}
+    assert printed == "x  FP32  [2]\n[nan  1.]\n"  # the server does not send infinities as JSON
 
 
 @pytest.mark.parametrize(
@@ -289,6 +277,15 @@ def test_json_request_with_infinity(call: Call) -> None:
         (["echo", "--input", "x=1", "--input", "x=2"], "--input x is given twice"),
         (["echo", "--input", "x=@/no/file"], "No such file or directory: '/no/file'"),
         (["echo", "--input", "x=/no/file.npy"], "No such file or directory: '/no/file.npy'"),
+        (["echo", "--random"], "the model declares no inputs"),
+        (["echo", "--random", "--shape", "x=1"], "input 'x': use --shape x:DATATYPE=DIMS"),
+        (["two", "--shape", "x=1"], "--shape requires --random"),
+        (["two", "--random", "--shape", "x=1,-1"], "--shape x: '1,-1' is not a list such as"),
+        (["two", "--random", "--shape", "x=1,,2"], "--shape x: '1,,2' is not a list such as"),
+        (["two", "--random", "--shape", "x=1", "--shape", "x=1"], "--shape x is given twice"),
+        (["two", "--random", "--shape", "x=1", "--input", "x=1"], "--shape is for random inputs"),
+        (["two", "--random", "--shape", f"x={'9' * 12},{'9' * 4}"], "Unable to allocate"),
+        (["text", "--random", "--shape", f"text={'9' * 17},{'9' * 17}"], "Maximum allowed dim"),
     ],
 )
 def test_invalid_inputs(rejected: Call, arguments: list[str], message: str) -> None:
@@ -375,24 +372,6 @@ def test_random_and_given_inputs(call: Call) -> None:
     assert found["x"][:2] == ("FP32", (1, 2))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["echo", "--random"], "the model declares no inputs"),
-        (["echo", "--random", "--shape", "x=1"], "input 'x': use --shape x:DATATYPE=DIMS"),
-        (["two", "--shape", "x=1"], "--shape requires --random"),
-        (["two", "--random", "--shape", "x=1,-1"], "--shape x: '1,-1' is not a list such as"),
-        (["two", "--random", "--shape", "x=1,,2"], "--shape x: '1,,2' is not a list such as"),
-        (["two", "--random", "--shape", "x=1", "--shape", "x=1"], "--shape x is given twice"),
-        (["two", "--random", "--shape", "x=1", "--input", "x=1"], "--shape is for random inputs"),
-        (["two", "--random", "--shape", f"x={'9' * 12},{'9' * 4}"], "Unable to allocate"),
-        (["text", "--random", "--shape", f"text={'9' * 17},{'9' * 17}"], "Maximum allowed dim"),
-    ],
-)
-def test_invalid_random_inputs(rejected: Call, arguments: list[str], message: str) -> None:
-    assert message in rejected(*arguments)
-
-
 # --- outputs ---
 
 
@@ -431,13 +410,6 @@ def test_selected_outputs(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     printed = call("outputs", "--input", "x:FP32=1", "--output", "c", "--output", "a")
     assert printed.count("INT8") == 2
     assert "b  INT8" not in printed
-
-
-def test_many_outputs(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default of Limits would reject them."""
-    for name in map(str, range(5000)):
-        monkeypatch.setitem(responses, name, tw.Tensor(name, [1], datatype="INT8"))
-    assert call("outputs", "--input", "x:FP32=1").count("INT8") == 5000
 
 
 @pytest.mark.parametrize(
@@ -563,6 +535,7 @@ def test_invalid_options(rejected: Call, arguments: list[str], message: str) -> 
         ("grpc://x", "echo --json", "--json requires HTTP"),
         ("grpcs://x", "echo --insecure", "--insecure requires an https:// URL: grpcio always"),
         ("grpc://x", "echo --ca-file x", "require an https:// or grpcs:// URL"),
+        ("https://x", "echo --ca-file /no/file", "--ca-file /no/file: [Errno 2]"),
     ],
 )
 def test_invalid_url_or_model(
@@ -576,13 +549,6 @@ def test_invalid_url_or_model(
     assert message in error
 
 
-def test_ca_file_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["infer", "https://127.0.0.1:1", "echo", "--ca-file", "/no/file"])
-    assert caught.value.code == 2
-    assert "--ca-file /no/file: [Errno 2]" in capsys.readouterr().err
-
-
 def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Return the error of a call that ends with status 1."""
     assert main(["infer", *arguments]) == 1
@@ -594,24 +560,15 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return line.removeprefix(prefix)
 
 
-def test_tls(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    if shutil.which("openssl") is None:
-        skip_or_fail("openssl", "openssl is not installed")
-    key, certificate, other = (str(tmp_path / name) for name in ("key.pem", "cert.pem", "other"))
-    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=test"
-    name = ["-addext", "subjectAltName=IP:127.0.0.1"]
-    for files in (
-        ["-keyout", f"{other}.key", "-out", other],
-        ["-keyout", key, "-out", certificate],
-    ):
-        subprocess.run([*make.split(), *name, *files], check=True, capture_output=True)
-    options = {"ssl_keyfile": key, "ssl_certfile": certificate}
+def test_tls(certificate: Certificate, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
     with uvicorn_server(app, **options) as address:
         arguments = [f"https://{address}", "echo", "--input", "x:FP32=1"]
         assert "certificate" in fails(capsys, *arguments).lower()
         assert main(["infer", *arguments, "--insecure"]) == 0
-        assert main(["infer", *arguments, "--ca-file", certificate]) == 0
+        assert main(["infer", *arguments, "--ca-file", certificate.file]) == 0
         assert capsys.readouterr().out == "x  FP32  [1]\n[1.]\n" * 2
+        other = Certificate(tmp_path).file
         assert "certificate" in fails(capsys, *arguments, "--ca-file", other).lower()
 
 
@@ -649,13 +606,6 @@ def test_limits_are_those_of_the_client(name: str) -> None:
 
 
 # --- measurement ---
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def lines(printed: str) -> dict[str, str]:
@@ -760,21 +710,6 @@ def test_calls_that_return_after_an_interrupt_are_not_counted() -> None:
 # --- in a separate process ---
 
 
-def test_exit_status_and_streams(server: str) -> None:
-    def run(*arguments: str) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [*COMMAND, server, *arguments], capture_output=True, text=True, check=False
-        )
-        return done.returncode, done.stdout, done.stderr
-
-    assert run("echo", "--input", "x:INT8=[1]") == (0, "x  INT8  [1]\n[1]\n", "")
-    status, printed, error = run("none", "--input", "x:INT8=[1]")
-    assert (status, printed, error.count("\n")) == (1, "", 1)
-    status, printed, error = run("echo")
-    assert (status, printed) == (2, "")
-    assert "usage" in error
-
-
 def test_interrupted_measurement(server: str) -> None:
     arguments = ["slow", "--input", "x:FP32=1", "--repeat", "1000", "--concurrency", "3"]
     process = subprocess.Popen([*COMMAND, server, *arguments], stdout=-1, stderr=-1, text=True)
@@ -845,15 +780,3 @@ def test_progress_of_repeated_calls(server: str) -> None:
     assert re.search(r"\rwarming up \[#* *\] \d of 4 requests", written)
     assert re.search(r"\rmeasuring \[#+ +\] \d of 10 requests", written)
     assert written.endswith("\r\x1b[K")
-
-
-def test_infer_without_httptools_says_what_to_install() -> None:
-    script = (
-        "import sys; sys.modules['httptools'] = None;"
-        "from tensorwire.cli import main; main(['infer', 'localhost', 'm'])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert "pip install 'tensorwire[client]'" in done.stderr

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.client
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -29,59 +31,65 @@ pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 IDENTITY = {"Accept-Encoding": "identity"}
 
 
-def with_requests(url: str, request: tw.InferRequest, session: requests.Session) -> Any:
+def with_requests(url: str, request: tw.InferRequest) -> tw.InferResponse:
     frame = tw.encode_request(request)
     headers = frame.headers | IDENTITY
-    answer = session.post(url, data=frame, headers=headers)  # type: ignore[arg-type]
+    answer = requests.post(url, data=frame, headers=headers)  # type: ignore[arg-type]
     answer.raise_for_status()
     return tw.decode_response(answer.content, tw.header_length(answer.headers))
 
 
-def with_httpx(url: str, request: tw.InferRequest, client: httpx.Client) -> Any:
+def with_httpx(url: str, request: tw.InferRequest) -> tw.InferResponse:
     frame = tw.encode_request(request)
     headers = frame.headers | IDENTITY
-    answer = client.post(url, content=frame, headers=headers)  # type: ignore[arg-type]
+    answer = httpx.post(url, content=frame, headers=headers)  # type: ignore[arg-type]
     answer.raise_for_status()
     return tw.decode_response(answer.content, tw.header_length(answer.headers))
 
 
-def with_urllib3(url: str, request: tw.InferRequest, pool: urllib3.PoolManager) -> Any:
+def with_urllib3(url: str, request: tw.InferRequest) -> tw.InferResponse:
     frame = tw.encode_request(request)
     headers = frame.headers | IDENTITY
-    answer = pool.request("POST", url, body=frame, headers=headers)  # type: ignore[arg-type]
+    answer = urllib3.request("POST", url, body=frame, headers=headers)  # type: ignore[arg-type]
     if answer.status != 200:
         raise OSError(answer.data[:500])
     return tw.decode_response(answer.data, tw.header_length(answer.headers))
 
 
-async def with_aiohttp(url: str, request: tw.InferRequest, session: aiohttp.ClientSession) -> Any:
+def with_aiohttp(url: str, request: tw.InferRequest) -> tw.InferResponse:
     frame = tw.encode_request(request)
+    headers = frame.headers | IDENTITY
 
-    async def buffers() -> Any:
+    async def buffers() -> AsyncIterator[Any]:
         for buffer in frame:
             yield buffer
 
-    headers = frame.headers | IDENTITY
-    async with session.post(url, data=buffers(), headers=headers) as answer:
-        answer.raise_for_status()
-        return tw.decode_response(await answer.read(), tw.header_length(answer.headers))
+    async def send() -> tw.InferResponse:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url, data=buffers(), headers=headers) as answer,
+        ):
+            answer.raise_for_status()
+            return tw.decode_response(await answer.read(), tw.header_length(answer.headers))
+
+    return asyncio.run(send())
 
 
-def with_http_client(
-    path: str, request: tw.InferRequest, connection: http.client.HTTPConnection
-) -> Any:
+def with_http_client(url: str, request: tw.InferRequest) -> tw.InferResponse:
     frame = tw.encode_request(request)
-    connection.request("POST", path, iter(frame), frame.headers | IDENTITY)
-    answer = connection.getresponse()
-    if answer.status != 200:
-        raise OSError(answer.read()[:500])
-    header_length = tw.header_length(answer.headers)
-    body = tw.BodyBuffer(answer.length, header_length)  # aligned, and received without a copy
-    while nbytes := answer.readinto(body.remaining()):
-        body.advance(nbytes)
-    if not body.complete:
-        raise OSError(f"the response is truncated: {body}")
-    return tw.decode_response(body, header_length)
+    parts = urlsplit(url)
+    with contextlib.closing(http.client.HTTPConnection(parts.netloc)) as connection:
+        connection.request("POST", parts.path, iter(frame), frame.headers | IDENTITY)
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise OSError(answer.read()[:500])
+        header_length = tw.header_length(answer.headers)
+        body = tw.BodyBuffer(answer.length, header_length)  # aligned, and received without a copy
+        while nbytes := answer.readinto(body.remaining()):
+            body.advance(nbytes)
+        if not body.complete:
+            raise OSError(f"the response is truncated: {body}")
+        return tw.decode_response(body, header_length)
 
 
 # --- each of them ---
@@ -109,38 +117,7 @@ def server() -> Iterator[str]:
         yield address
 
 
-def by_requests(server: str, path: str, request: tw.InferRequest) -> Any:
-    with requests.Session() as session:
-        return with_requests(f"http://{server}{path}", request, session)
-
-
-def by_httpx(server: str, path: str, request: tw.InferRequest) -> Any:
-    with httpx.Client() as client:
-        return with_httpx(f"http://{server}{path}", request, client)
-
-
-def by_urllib3(server: str, path: str, request: tw.InferRequest) -> Any:
-    with urllib3.PoolManager() as pool:
-        return with_urllib3(f"http://{server}{path}", request, pool)
-
-
-def by_aiohttp(server: str, path: str, request: tw.InferRequest) -> Any:
-    async def main() -> Any:
-        async with aiohttp.ClientSession() as session:
-            return await with_aiohttp(f"http://{server}{path}", request, session)
-
-    return asyncio.run(main())
-
-
-def by_http_client(server: str, path: str, request: tw.InferRequest) -> Any:
-    connection = http.client.HTTPConnection(server)
-    try:
-        return with_http_client(path, request, connection)
-    finally:
-        connection.close()
-
-
-RECIPES = [by_requests, by_httpx, by_urllib3, by_aiohttp, by_http_client]
+RECIPES = [with_requests, with_httpx, with_urllib3, with_aiohttp, with_http_client]
 
 
 @pytest.mark.parametrize("n", [0, 3, 1 << 20])
@@ -148,7 +125,7 @@ RECIPES = [by_requests, by_httpx, by_urllib3, by_aiohttp, by_http_client]
 def test_recipe(server: str, recipe: Any, n: int) -> None:
     tensors = [tw.Tensor("x", np.arange(n, dtype=np.float32)), tw.Tensor("words", ["a", "bc"])]
     request = tw.InferRequest(tensors, parameters={"binary_data_output": True})
-    response = recipe(server, "/v2/models/echo/infer", request)
+    response = recipe(f"http://{server}/v2/models/echo/infer", request)
     assert np.array_equal(response["x"].as_numpy(), tensors[0].as_numpy())
     assert response["words"].as_numpy().tolist() == [b"a", b"bc"]
 
@@ -157,4 +134,4 @@ def test_recipe(server: str, recipe: Any, n: int) -> None:
 def test_error_response(server: str, recipe: Any) -> None:
     request = tw.InferRequest([tw.Tensor("x", np.zeros(3))])
     with pytest.raises((OSError, httpx.HTTPStatusError, aiohttp.ClientResponseError)):
-        recipe(server, "/v2/models/nobody/infer", request)
+        recipe(f"http://{server}/v2/models/nobody/infer", request)

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 import shutil
 import socket
 import ssl
 import subprocess
+import sys
+import time
+import weakref
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +58,6 @@ _app = create_app(
         "a b/ü": echo,
         "slow": slow,
         "declared": Model(lambda r: {"y": r["x"].as_numpy() * 2}, [SPEC]),
-        "half": lambda r: {"y": r["x"].as_numpy().astype("f2")},
         "fail": fail,
     },
     max_body=128 * MiB,
@@ -183,13 +188,117 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return Certificate(tmp_path_factory.mktemp("certificate"))
 
 
+@pytest.fixture(params=["plain", "tls"])
+def tls(request: pytest.FixtureRequest) -> Certificate | None:
+    """The certificate of a server, or None for a server without TLS."""
+    if request.param == "plain":
+        return None
+    found: Certificate = request.getfixturevalue("certificate")
+    return found
+
+
 class TlsScripted(Scripted):
-    """A scripted server with TLS. Its answers must not be callables that use the socket's fd."""
+    """A scripted server, with TLS if it has a certificate."""
 
-    def __init__(self, answers: Any, certificate: Certificate) -> None:
+    def __init__(self, answers: Any, certificate: Certificate | None) -> None:
         super().__init__(answers)
-        self.context = certificate.serving()
+        self.certificate = certificate
+        if certificate is not None:
+            # The handshake is part of the first operation, so that its errors are those of serve.
+            self.listening = certificate.serving().wrap_socket(
+                self.listening, server_side=True, do_handshake_on_connect=False
+            )
 
-    def serve(self, connection: socket.socket) -> None:
-        with self.context.wrap_socket(connection, server_side=True) as wrapped:
-            super().serve(wrapped)
+
+@contextmanager
+def connect_to(server: TlsScripted, connect: Connect, **options: Any) -> Iterator[Any]:
+    """Run a server, and yield a client of it."""
+    scheme = "http"
+    if server.certificate is not None:
+        scheme = "https"
+        options["ssl_context"] = server.certificate.trusting()
+    with server, connect(f"{scheme}://{server.address}", **options) as client:
+        yield client
+
+
+def chunked(body: bytes, n_chunk: int = 100, end: bytes = b"0\r\n\r\n") -> bytes:
+    """Return a body in the chunked transfer coding."""
+    parts = [body[i : i + n_chunk] for i in range(0, len(body), n_chunk)]
+    return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + end
+
+
+def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python code in another process, with the same modules as here."""
+    path = os.pathsep.join([str(Path(tw.__file__).parent.parent), *sys.path])
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+FORK = """
+import asyncio, os, sys
+import numpy as np
+from tensorwire.client import AsyncClient, Client
+
+url, kind, option = sys.argv[1:]
+x = np.zeros(3, np.float32)
+channel = None
+if option == "channel of the caller":
+    import grpc
+    channel = grpc.insecure_channel(url.removeprefix("grpc://"))
+client = (Client if kind == "sync" else AsyncClient)(url, channel=channel)
+
+def call(runner):
+    if kind == "sync":
+        client.infer("echo", {"x": x})
+    else:
+        runner.run(client.infer("echo", {"x": x}))
+
+runner = asyncio.Runner()
+call(runner)
+if option == "another client":
+    runner.run(client.close())
+    closed, client = client, AsyncClient(url)
+child = os.fork()
+if child == 0:
+    inherited = [c.socket for pool in client._pools.values() for c in getattr(pool, "idle", ())]
+    try:
+        call(asyncio.Runner())
+    except RuntimeError as error:
+        os._exit(7 if "parent process" in str(error) else 8)
+    os._exit(0 if all(sock.fileno() == -1 for sock in inherited) else 3)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+call(runner)
+os._exit(status)
+"""  # calls before a fork, in the child process, and in the parent process afterwards
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    assert condition()
+
+
+def fail_without_keeping_the_input(call: Callable[[dict[str, Any]], object]) -> None:
+    """Check that a call that fails keeps its input not even until the next garbage collection."""
+
+    class Input(np.ndarray[Any, Any]):
+        pass
+
+    array = np.zeros(8 * MiB, np.int8).view(Input)
+    kept = weakref.ref(array)
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(ConnectionError):
+            call({"x": array})
+        del array
+        assert kept() is None
+    finally:
+        gc.enable()
