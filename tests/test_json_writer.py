@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tensorwire as tw
+from support.bytes_elements import EDGES_OF_UTF8, is_utf8, utf8_sequences
 from support.requirements import optional
 from support.scale import scaled
 
@@ -208,7 +209,9 @@ def request_with(value: Any, place: str) -> tw.InferRequest:
 @pytest.mark.parametrize("text", ["\ud800", "plain \udfff", "é\ud83d", "\U0001f600\udc00"])
 @pytest.mark.parametrize("place", PLACES)
 def test_lone_surrogate_is_rejected(place: str, text: str) -> None:
-    with pytest.raises(tw.EncodeError, match="has a lone surrogate at character") as caught:
+    with pytest.raises(
+        tw.EncodeError, match=r"has a lone surrogate at character \d, which UTF-8"
+    ) as caught:
         request_with(text, place)
     expected = {"tensor": "x", "output": "y"}.get(place.partition(":")[0])
     assert caught.value.tensor == expected
@@ -218,23 +221,9 @@ def test_lone_surrogate_is_rejected(place: str, text: str) -> None:
 
 @pytest.mark.parametrize("place", ["tensor: a value", "output: a value", "message: a value"])
 def test_parameter_that_contains_itself_is_rejected(place: str) -> None:
-    with pytest.raises(tw.EncodeError, match=r"parameter 'k' of .* is nested too deeply"):
+    with pytest.raises(tw.EncodeError, match=r"parameter 'k' of .* is nested too deeply") as caught:
         request_with(ITSELF, place)
-
-
-@pytest.mark.parametrize(
-    ("dim", "message"),
-    [
-        (-1, "'x' has a negative dimension: shape \\[2, -1\\]"),
-        (2**60, "'x' is too large to address: FP32 \\[2, 1152921504606846976\\] exceeds 2\\^63"),
-        (2**63, "'x' is too large to address"),
-        (2**70, "'x' is too large to address: FP32 \\[2, more than 2\\^64\\]"),
-    ],
-)
-def test_shape_without_data(dim: int, message: str) -> None:
-    where = {"shared_memory_region": "r"}
-    with pytest.raises(tw.EncodeError, match=message):
-        tw.Tensor("x", None, datatype="FP32", shape=(2, dim), parameters=where)
+    assert (caught.value.expected, caught.value.actual) == (1000, 1001)
 
 
 # --- JSON tensors ---
@@ -308,6 +297,15 @@ def random_bits(dtype: Any, n: int) -> Any:
     return numbers[np.isfinite(numbers)]
 
 
+SPECIAL_NUMBERS = [
+    1e23,  # halfway between two doubles
+    2.0**-20,
+    2.0**-44,  # an irregular interval
+    *(1.2345678901234567e-4, 1234567890123456.0, 123456789012345.6, 12345678.5, 1234567.5),
+    *(9e15, 9.5e15 + 2, 2.0**25, 1.5e10, 123456.79, 9999999e9, -0.0),
+]
+
+
 @pytest.mark.parametrize(("dtype", "check"), [("f4", check_singles), ("f8", check_doubles)])
 def test_numbers_that_are_hard_to_write(dtype: str, check: Callable[[Any], None]) -> None:
     info = np.finfo(dtype)
@@ -324,53 +322,12 @@ def test_numbers_that_are_hard_to_write(dtype: str, check: Callable[[Any], None]
         check(neighbours(np.array([base + i for i in range(-50, 50)], dtype)))
     check(np.array([i / 100 for i in range(-2000, 2000)], dtype))
     check(np.array([float(f"{m}e{e}") for m in (1, 15, 123456) for e in range(-8, 20)], dtype))
+    check(np.array([number for number in SPECIAL_NUMBERS if number <= info.max], dtype))
 
 
 @pytest.mark.parametrize(("dtype", "check"), [("f4", check_singles), ("f8", check_doubles)])
 def test_random_bit_patterns(dtype: str, check: Callable[[Any], None]) -> None:
     check(random_bits(dtype, 10_000))
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (9007199254740993.0, "9007199254740992.0"),
-        (5e-324, "5e-324"),
-        (2.2250738585072014e-308, "2.2250738585072014e-308"),
-        (1.7976931348623157e308, "1.7976931348623157e+308"),
-        (1e23, "1e+23"),  # halfway between two doubles
-        (9.5367431640625e-07, "9.5367431640625e-07"),  # 2^-20
-        (2.0**-44, "5.684341886080802e-14"),  # an irregular interval
-        (1.2345678901234567e-4, "0.00012345678901234567"),
-        (1234567890123456.0, "1234567890123456.0"),
-        (123456789012345.6, "123456789012345.6"),
-        (12345678.5, "12345678.5"),
-        (1234567.5, "1234567.5"),
-        (-0.0, "-0.0"),
-        (9e15, "9000000000000000.0"),
-        (9.5e15 + 2, "9500000000000002.0"),
-    ],
-)
-def test_text_of_double_precision_numbers(number: float, text: str) -> None:
-    assert (data_text(np.array([number])), repr(number)) == (text, text)
-
-
-@pytest.mark.parametrize(
-    ("number", "text"),
-    [
-        (0.1, "0.1"),
-        (16777216.0, "16777216.0"),
-        (33554432.0, "33554432.0"),
-        (1.5e10, "15000000000.0"),
-        (123456.79, "123456.79"),
-        (3.4028235e38, "3.4028235e+38"),
-        (1e-45, "1e-45"),
-        (9999999e9, "9999999000000000.0"),
-    ],
-)
-def test_text_of_single_precision_numbers(number: float, text: str) -> None:
-    assert data_text(np.array([number], np.float32)) == text
-    assert data_text(np.array([-number], np.float32)) == f"-{text}"
 
 
 def test_shortest_single_that_is_misread_through_a_double() -> None:
@@ -480,11 +437,13 @@ def test_nan_and_infinities(dtype: str, n: int) -> None:
     literal = data_text(array, nonfinite="literal")
     assert literal.split(",") == [*finite, "NaN", "Infinity", last, "-Infinity"]
     assert np.array_equal(np.array(json.loads(f"[{literal}]"), dtype), array, equal_nan=True)
-    for kind, encode in (("input", tw.encode_request), ("output", tw.encode_response)):
-        message: Any = tw.InferRequest if kind == "input" else tw.InferResponse
-        tensor = tw.Tensor("x", array, binary=False)
+    tensors = [tw.Tensor("x", array, binary=False)]
+    for kind, encode in (
+        ("input", lambda: tw.encode_request(tw.InferRequest(tensors), nonfinite="error")),
+        ("output", lambda: tw.encode_response(tw.InferResponse(tensors), nonfinite="error")),
+    ):
         with pytest.raises(tw.EncodeError) as caught:
-            encode(message([tensor]), nonfinite="error")
+            encode()
         assert str(caught.value) == (
             f"element {n - 4} of {kind} 'x' is nan, which JSON cannot represent"
         )
@@ -536,35 +495,14 @@ def strings(elements: list[bytes]) -> Any:
     return entry["data"]
 
 
-def is_utf8(element: bytes) -> bool:
-    try:
-        element.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-EDGES = b"\x00\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0\xff"  # of the ranges of RFC 3629
-
-
-def sequences() -> Iterator[bytes]:
-    """Yield all 1- and 2-byte sequences, and 3 and 4 bytes around the bounds of RFC 3629."""
-    yield from (bytes([first]) for first in range(256))
-    yield from (bytes([first, second]) for first in range(0x7F, 256) for second in range(256))
-    for first in (0xE0, 0xE1, 0xEC, 0xED, 0xEE, 0xEF, 0xF0, 0xF1, 0xF3, 0xF4, 0xF5):
-        for second in EDGES:
-            for third in EDGES:
-                yield bytes([first, second, third])
-                yield from (bytes([first, second, third, last]) for last in EDGES)
-
-
 def test_utf8_validation_agrees_with_python() -> None:
-    valid = [sequence for sequence in sequences() if is_utf8(sequence)]
+    sequences = [*utf8_sequences(), *(bytes([a, b]) for a in range(256) for b in range(256))]
+    valid = [sequence for sequence in sequences if is_utf8(sequence)]
     assert len(valid) > 2000
     strings(valid)
     strings([b"1234567" + sequence + b"1234567" for sequence in valid])
-    for n, sequence in enumerate(sequences()):
-        if is_utf8(sequence) or sequence[-1] not in EDGES:
+    for n, sequence in enumerate(sequences):
+        if is_utf8(sequence) or sequence[-1] not in EDGES_OF_UTF8:
             continue
         element = (sequence, b"123456" + sequence, sequence + b"12345678")[n % 3]
         if is_utf8(element):
@@ -598,17 +536,8 @@ def test_escapes_at_the_ends_of_pieces(character: str) -> None:
     name = "n" * 1020 + character.replace("\0", "") * 2000
     request = tw.InferRequest([tw.Tensor(name, X)], id=name * 3)
     limits = tw.Limits(max_name_nbytes=10_000)
-    assert header_of(tw.encode_request(request, limits=limits)) == {
-        "inputs": [
-            {
-                "name": name,
-                "datatype": "FP32",
-                "shape": [2],
-                "parameters": {"binary_data_size": 8},
-            }
-        ],
-        "id": name * 3,
-    }
+    header = header_of(tw.encode_request(request, limits=limits))
+    assert (header["id"], header["inputs"][0]["name"]) == (name * 3, name)
 
 
 @pytest.mark.parametrize("text", ["x" * 3_000_000, '"' * 1_500_000, "\x01é" * 500_000])
@@ -658,6 +587,10 @@ class Color(Enum):
     RED = 1
 
 
+REORDERED = OrderedDict(a=1, b=2)
+REORDERED.move_to_end("a")  # the dict itself keeps its order
+
+
 def parameter_text(value: Any) -> str:
     x, parameters = tw.Tensor("x", X), {"k": value}
     requests = [
@@ -697,17 +630,11 @@ def test_parameters_are_written_as_by_json_dumps(value: Any) -> None:
         *((np.bool_(True), "true"), (np.str_("é"), '"é"'), (np.float32("nan"), "null")),
         *((Whole(7), "7"), (Whole(2**70), str(2**70)), (Real(1.5), "1.5")),
         ({Text("k"): [Text("v")]}, '{"k":["v"]}'),
-        (OrderedDict([("b", 1), ("a", 2)]), '{"b":1,"a":2}'),
+        (REORDERED, '{"b":2,"a":1}'),
     ],
 )
 def test_subclasses_of_json_types(value: Any, text: str) -> None:
     assert parameter_text(value) == text
-
-
-def test_ordered_dict_keeps_its_order() -> None:
-    ordered = OrderedDict(a=1, b=2)
-    ordered.move_to_end("a")
-    assert parameter_text(ordered) == '{"b":2,"a":1}'
 
 
 @pytest.mark.parametrize(
@@ -735,11 +662,6 @@ def test_key_that_is_not_a_str_is_rejected(key: Any) -> None:
             TypeError, match=r"keys of a JSON object must be str, parameter 'k' of .* contains one"
         ):
             request_with(key, f"{place}: a key within")
-
-
-def test_integer_above_pythons_digit_limit() -> None:
-    with pytest.raises(tw.EncodeError, match=r"'k' of .* an integer of 33220 bits; the limit"):
-        parameter_text(10**10_000)
 
 
 @pytest.mark.parametrize(("place", "around"), [("message", 2), ("tensor", 4), ("output", 4)])

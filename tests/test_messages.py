@@ -190,19 +190,6 @@ def test_pickle(protocol: int) -> None:
         assert (output.name, output.binary, output.parameters) == ("y", True, {"classification": 2})
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: tw.Tensor(5, [1]),  # type: ignore[arg-type]
-        lambda: tw.RequestedOutput(b"y"),  # type: ignore[arg-type]
-        lambda: tw.InferRequest([X], id=5),  # type: ignore[arg-type]
-    ],
-)
-def test_arguments_of_wrong_types(make: Any) -> None:
-    with pytest.raises(TypeError):
-        make()
-
-
 def test_tensor_spec() -> None:
     spec = tw.TensorSpec("x", "FP32", [-1, 3], batching=True)
     assert (spec.name, spec.datatype, spec.dims, spec.batching) == ("x", "FP32", (-1, 3), True)
