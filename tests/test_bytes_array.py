@@ -231,6 +231,7 @@ def test_scalar() -> None:
 def test_equality_compares_shape_and_elements() -> None:
     one, other = tw.decode_bytes(WIRE), tw.decode_bytes(bytearray(WIRE))
     assert one == other
+    assert tw.decode_bytes(tw.BodyBuffer()) == tw.decode_bytes(b"")
     assert one != other[:4]
     assert one.reshape((5, 1)) != one
     assert one != WORDS

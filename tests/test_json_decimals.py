@@ -106,17 +106,3 @@ def test_zero_keeps_its_sign(zero: str, sign: str) -> None:
     for datatype, code in (("FP32", "<f"), ("FP64", "<d")):
         found = read(datatype, [f"{sign}{zero}", *padding])
         assert found[:1].tobytes() == struct.pack(code, float(f"{sign}{zero}"))
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        *("01.5", "00.5", "-01.5", "1.", "-1.", ".5", "-.5", "1.5.5", "1.5e", "1.5e+", "1.e5"),
-        *("1.-5", "12345678.", "123456789.", "1.5x", "1.12345678x", "1.1234567812345678x"),
-        "--1.5",
-    ],
-)
-@pytest.mark.parametrize("n_more", [0, REGION])
-def test_malformed_numbers_are_rejected(wrong: str, n_more: int) -> None:
-    with pytest.raises(tw.HeaderError):
-        read("FP64", [wrong, *["1"] * n_more])
