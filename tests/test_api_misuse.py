@@ -791,10 +791,11 @@ def test_invalid_numbers_are_rejected(error: type[Exception], message: str, call
 @pytest.mark.parametrize("shape", [(0, 2**60), (0, 2**62), (0, 2**70), (2**62, 0, 2**62)])
 def test_empty_bytes_array_rejects_shape_that_overflows(shape: tuple[int, ...]) -> None:
     empty = tw.Tensor("x", [], datatype="BYTES")
-    for make in (
+    makers: list[Any] = [
         lambda: tw.Tensor("x", [], datatype="BYTES", shape=shape),
         lambda: empty.replace(shape=shape),
-    ):
+    ]
+    for make in makers:
         with pytest.raises(tw.EncodeError, match="'x' is too large to address: BYTES"):
             make()
     assert empty.replace(shape=(0, 2**58)).shape == (0, 2**58)

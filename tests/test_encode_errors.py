@@ -115,10 +115,11 @@ def test_lists_of_other_objects_are_rejected(values: Any, datatype: Any, message
 )
 def test_shapes_that_cannot_be_sent(datatype: Any, shape: list[int], message: str) -> None:
     tensor = tw.Tensor("x", None, datatype=datatype, shape=[1], parameters=REGION)
-    for make in (
+    makers: list[Any] = [
         lambda: tw.Tensor("x", None, datatype=datatype, shape=shape, parameters=REGION),
         lambda: tensor.replace(shape=shape),
-    ):
+    ]
+    for make in makers:
         with pytest.raises(tw.EncodeError) as caught:
             make()
         assert message in str(caught.value)

@@ -438,10 +438,11 @@ def test_nan_and_infinities(dtype: str, n: int) -> None:
     assert literal.split(",") == [*finite, "NaN", "Infinity", last, "-Infinity"]
     assert np.array_equal(np.array(json.loads(f"[{literal}]"), dtype), array, equal_nan=True)
     tensors = [tw.Tensor("x", array, binary=False)]
-    for kind, encode in (
-        ("input", lambda: tw.encode_request(tw.InferRequest(tensors), nonfinite="error")),
-        ("output", lambda: tw.encode_response(tw.InferResponse(tensors), nonfinite="error")),
-    ):
+    calls: dict[str, Callable[[], Any]] = {
+        "input": lambda: tw.encode_request(tw.InferRequest(tensors), nonfinite="error"),
+        "output": lambda: tw.encode_response(tw.InferResponse(tensors), nonfinite="error"),
+    }
+    for kind, encode in calls.items():
         with pytest.raises(tw.EncodeError) as caught:
             encode()
         assert str(caught.value) == (

@@ -28,6 +28,10 @@ assert LENGTH is not None
 N: int = LENGTH
 
 
+def limits(**bounds: Any) -> tw.Limits:
+    return tw.Limits(**bounds)
+
+
 @pytest.mark.parametrize(
     ("name", "edge", "error", "message"),
     [
@@ -44,9 +48,9 @@ def test_value_at_and_above_the_limit(
     name: str, edge: int, error: type[tw.DecodeError], message: str
 ) -> None:
     for value in (edge, edge + 1):
-        assert len(tw.decode_request(BODY, N, limits=tw.Limits(**{name: value})).inputs) == 4  # type: ignore[arg-type]
+        assert len(tw.decode_request(BODY, N, limits=limits(**{name: value})).inputs) == 4
     with pytest.raises(error, match=message) as caught:
-        tw.decode_request(BODY, N, limits=tw.Limits(**{name: edge - 1}))  # type: ignore[arg-type]
+        tw.decode_request(BODY, N, limits=limits(**{name: edge - 1}))
     assert (caught.value.expected, caught.value.actual) == (edge - 1, edge)
 
 
@@ -104,12 +108,12 @@ assert SENT.header_length is not None
 )
 def test_encoder_at_and_above_the_limit(name: str, edge: int, message: str) -> None:
     for value in (edge, edge + 1):
-        bounds = tw.Limits(**{name: value})
+        bounds = limits(**{name: value})
         frame = tw.encode_request(sent_request(), limits=bounds)
         assert bytes(frame) == bytes(SENT)
         tw.decode_request(bytes(frame), frame.header_length, limits=bounds)
     with pytest.raises(tw.EncodeError, match=message) as caught:
-        tw.encode_request(sent_request(), limits=tw.Limits(**{name: edge - 1}))
+        tw.encode_request(sent_request(), limits=limits(**{name: edge - 1}))
     assert (caught.value.expected, caught.value.actual) == (edge - 1, edge)
 
 
@@ -327,7 +331,7 @@ def test_invalid_limits_are_rejected(bounds: Any) -> None:
 @pytest.mark.parametrize("name", ["check_bool", "bf16_as_uint16"])
 def test_flags_must_be_bool(name: str) -> None:
     with pytest.raises(ValueError, match=f"{name} must be True or False, not int"):
-        tw.Limits(**{name: 1})
+        limits(**{name: 1})
 
 
 CHANGED: list[dict[str, Any]] = [
