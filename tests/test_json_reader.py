@@ -707,6 +707,12 @@ def strings_of(text: bytes) -> list[str]:
     data = b'{"inputs":[' + entry("BYTES", "[@]").encode().replace(b"@", text) + b"]}"
     (element,) = elements_of(decode(data))
     found.append(element.decode())
+    shared = PLAIN[:-1] + ',"parameters":{"shared_memory_region":@}}'
+    region = decode(body(shared.replace('"data":[1]', '"data":null')).encode().replace(b"@", text))
+    found.append(region.inputs[0].parameters["shared_memory_region"])
+    outputs = b',"outputs":[{"name":' + text + b"}]}"
+    requested = decode(b'{"inputs":[' + PLAIN.encode() + b"]" + outputs).outputs
+    found += [output.name for output in requested or ()]
     decode(in_unknown(text))
     decode(in_unknown(b"{" + text + b":1}"))
     return found
@@ -750,6 +756,11 @@ def test_invalid_strings_as_names_keys_and_data_are_rejected(text: bytes) -> Non
         assert is_syntax_error(b'{"inputs":[' + named + b"]}")
         data = entry("BYTES", "[@]").encode().replace(b"@", string)
         assert is_syntax_error(b'{"inputs":[' + data + b"]}")
+        region = b',"parameters":{"shared_memory_region":' + string + b"}}"
+        assert is_syntax_error(b'{"inputs":[' + PLAIN[:-1].encode() + region + b"]}")
+        for member in (b'"id":@', b'"model_name":@', b'"outputs":[{"name":@}]'):
+            more = member.replace(b"@", string)
+            assert is_syntax_error(b'{"inputs":[' + PLAIN.encode() + b"]," + more + b"}")
         for make in (in_unknown, in_parameter, in_entry):
             assert is_syntax_error(make(b"{" + string + b":1}"))
         assert is_syntax_error(b"{" + string + b':1,"inputs":[' + PLAIN.encode() + b"]}")

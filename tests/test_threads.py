@@ -1,6 +1,6 @@
 """Threads: a body shared by threads, a body that another thread modifies, and release of the GIL.
 
-test_bytes_array.py has the same tests for BYTES.
+test_bytes_array.py modifies BYTES.
 """
 
 from __future__ import annotations
@@ -175,6 +175,7 @@ def ticks_during(work: Callable[[], Any], n_times: int) -> int:
 
 SIXTY_MB = bytes(60_000_000)
 FLAGS = tw.TensorSpec("x", "BOOL", [-1])
+EMPTY_ELEMENTS = bytes(4 << 22)
 FAR_APART = reference.elements([bytes(400 + 7919 * i % 801) for i in range(100_000)])
 
 
@@ -206,6 +207,7 @@ MANY_NUMBERS = (
 # takes 0.5 ms.
 LONG: dict[str, tuple[Callable[[], Any], int]] = {
     "checking BOOL elements": (lambda: tw.decode_request(SIXTY_MB, 0, raw_input=FLAGS), 2),
+    "scanning empty elements": (lambda: tw.decode_bytes(EMPTY_ELEMENTS, 1 << 22), 2),
     "scanning elements far apart": (lambda: tw.decode_bytes(FAR_APART, 100_000), 2),
     "writing a large chunk": (lambda: tw.BodyBuffer(None).write(SIXTY_MB), 2),
     "growing a body buffer": (grow, 5),
