@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import pydoc
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -104,14 +103,10 @@ def assert_equal(found: Parameters, expected: Parameters) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_signature_of_a_class(name: str) -> None:
+    """test_types.py compares the functions, but not the constructors of compiled classes."""
     body = stub_of(CLASSES[name]).body
     constructor = definition(body, "__init__") or definition(body, "__new__")
     assert_equal(actual(CLASSES[name]), declared(constructor)[1:])
-
-
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_signature_of_a_function(name: str) -> None:
-    assert_equal(actual(FUNCTIONS[name]), declared(stub_of(FUNCTIONS[name])))
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -183,9 +178,3 @@ def test_attribute_is_described_in_one_place(name: str) -> None:
 def test_dir_shows_public_names(module: ModuleType) -> None:
     assert {name for name in dir(module) if not name.startswith("__")} == set(module.__all__)
     assert {"__doc__", "__file__", "__name__", "__all__"} <= set(dir(module))
-
-
-def test_help_shows_the_signature() -> None:
-    text = pydoc.plain(pydoc.render_doc(tw.Tensor))
-    assert "class Tensor(builtins.object)\n |  Tensor(name, data, *, datatype=None," in text
-    assert "__pyx" not in text
