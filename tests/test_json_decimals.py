@@ -8,11 +8,9 @@ correctly.
 from __future__ import annotations
 
 import random
-import struct
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 import tensorwire as tw
@@ -84,25 +82,3 @@ def test_numbers_halfway_between_two_doubles() -> None:
     rng = random.Random(7)
     numbers = [halfway(rng) for _ in range(3000)]
     assert bits(read("FP64", numbers)) == bits([float(number) for number in numbers])
-
-
-def test_single_precision_is_rounded_once() -> None:
-    """The midpoint of two floats is rounded to the even one, and larger numbers upwards."""
-    rng = random.Random(11)
-    numbers, expected = [], []
-    for _ in range(1000):
-        mantissa = rng.randrange(1 << 23, 1 << 24)
-        text = str((2 * mantissa + 1) * 5**12)  # times 10^-12: the midpoint times 2^-11
-        numbers += [f"{text[:-12]}.{text[-12:]}", f"{text[:-12]}.{text[-12:]}01"]
-        expected += [(mantissa + (mantissa & 1)) / 2**11, (mantissa + 1) / 2**11]
-    found = read("FP32", numbers)
-    assert found.astype(np.float64).tolist() == expected
-
-
-@pytest.mark.parametrize("sign", ["", "-"])
-@pytest.mark.parametrize("zero", ["0.0", "0.00000000", "0.000000000000000000000000"])
-def test_zero_keeps_its_sign(zero: str, sign: str) -> None:
-    padding = ["1.5"] * REGION
-    for datatype, code in (("FP32", "<f"), ("FP64", "<d")):
-        found = read(datatype, [f"{sign}{zero}", *padding])
-        assert found[:1].tobytes() == struct.pack(code, float(f"{sign}{zero}"))

@@ -54,24 +54,16 @@ def test_value_at_and_above_the_limit(
     assert (caught.value.expected, caught.value.actual) == (edge - 1, edge)
 
 
-@pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        ({"max_header_nbytes": 50}, "the JSON header is [0-9]+ bytes long"),
-        ({"max_tensors": 0}, "more than 0 outputs"),
+def test_limits_apply_to_responses() -> None:
+    body, n = reference.response([reference.entry("x", "INT8", [200], list(range(100)) * 2)])
+    for bounds, message in (
+        ({"max_header_nbytes": 50}, "the JSON header is [0-9]+ bytes long; the limit is 50"),
+        ({"max_tensors": 0}, "the message has more than 0 outputs"),
         ({"max_rank": 0}, "output 'x' has 1 dimension; the limit is 0"),
-        ({"max_name_nbytes": 0}, "the name of output 'x' is 1 byte"),
-        ({"max_nesting": 3}, "the limit is 3 levels .byte 32."),
-        ({"max_parameters": 1}, "more than 1 value, which is the limit .byte 75."),
         ({"max_elements": 199}, "the message has 200 elements up to output 'x'; the limit is 199"),
-    ],
-)
-def test_limits_apply_to_responses(bounds: dict[str, int], message: str) -> None:
-    entry = reference.entry("x", "INT8", [200], list(range(100)) * 2, parameters={"a": [True]})
-    body, n = reference.response([entry])
-    assert tw.decode_response(body, n)["x"].shape == (200,)
-    with pytest.raises(tw.DecodeError, match=message):
-        tw.decode_response(body, n, limits=tw.Limits(**bounds))
+    ):
+        with pytest.raises(tw.DecodeError, match=message):
+            tw.decode_response(body, n, limits=limits(**bounds))
 
 
 def sent_request() -> tw.InferRequest:

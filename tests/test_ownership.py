@@ -26,7 +26,9 @@ def address(buffer: Any) -> int:
 
 
 PIXELS = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
-FRAME = response(pixels=PIXELS, words=["a", "bc"], flags=np.array([True, False]))
+FRAME = response(pixels=PIXELS, flags=np.array([True, False]), words=["a", "bc"])
+WORDS_AT = len(FRAME) - 11
+RAW, RAW_WORD = tw.TensorSpec("x", "UINT8", [-1]), tw.TensorSpec("x", "BYTES", [1])
 
 
 def test_decoded_array_is_a_view_of_the_body() -> None:
@@ -101,23 +103,36 @@ def test_mmap_body(tmp_path: Any) -> None:
     body.close()
 
 
+def decoded(body: Any) -> tw.InferResponse:
+    return tw.decode_response(body, FRAME.header_length)
+
+
 VIEWS: dict[str, Callable[[Any], Any]] = {
-    "message": lambda m: m,
-    "tensor": lambda m: m["pixels"],
-    "array": lambda m: m["pixels"].as_numpy(),
-    "slice of the array": lambda m: m["pixels"].as_numpy()[1, ::2],
-    "BytesArray": lambda m: m["words"].data,
-    "slice of the BytesArray": lambda m: m["words"].data[1:],
-    "view of an element": lambda m: m["words"].data.element(1),
-    "wire": lambda m: m["words"].data.wire,
+    "message": decoded,
+    "tensor": lambda b: decoded(b)["pixels"],
+    "array": lambda b: decoded(b)["pixels"].as_numpy(),
+    "slice of the array": lambda b: decoded(b)["pixels"].as_numpy()[1, ::2],
+    "BytesArray": lambda b: decoded(b)["words"].data,
+    "slice of the BytesArray": lambda b: decoded(b)["words"].elements[1:],
+    "view of an element": lambda b: decoded(b)["words"].elements.element(1),
+    "wire": lambda b: decoded(b)["words"].elements.wire,
+    "frame": lambda b: tw.encode_response(decoded(b)),
+    "buffer of a frame": lambda b: tw.encode_response(decoded(b)).buffers[2],
+    "chunks of a frame": lambda b: tw.encode_response(decoded(b)).chunks(8),
+    "elements": lambda b: tw.decode_bytes(memoryview(b)[WORDS_AT:]),
+    "reshaped": lambda b: tw.decode_bytes(memoryview(b)[WORDS_AT:]).reshape((2, 1)),
+    "a row": lambda b: tw.decode_bytes(memoryview(b)[WORDS_AT:]).reshape((2, 1))[1],
+    "a Tensor of elements": lambda b: tw.Tensor("x", tw.decode_bytes(memoryview(b)[WORDS_AT:])),
+    "an iterator": lambda b: iter(tw.decode_bytes(memoryview(b)[WORDS_AT:])),
+    "Arrow's capsule": lambda b: decoded(b)["words"].elements.__arrow_c_array__()[1],
+    "a raw request": lambda b: tw.decode_request(b, 0, raw_input=RAW_WORD),
+    "an array of a raw request": lambda b: tw.decode_request(b, 0, raw_input=RAW)["x"].data,
 }
 
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
-def test_view_keeps_the_body_alive(view: Callable[[tw.InferResponse], Any]) -> None:
-    assert_result_keeps_body_alive(
-        bytes(FRAME), lambda body: view(tw.decode_response(body, FRAME.header_length))
-    )
+def test_view_keeps_the_body_alive(view: Callable[[Any], Any]) -> None:
+    assert_result_keeps_body_alive(bytes(FRAME), view)
 
 
 COPIES: dict[str, Callable[[Any], Any]] = {
@@ -141,14 +156,37 @@ def test_copy_does_not_keep_the_body_alive(copy: Callable[[tw.InferResponse], An
     assert result is not None
 
 
-@pytest.mark.parametrize("cut", [3, 40, 200, -1])
-def test_rejected_body_is_released_unchanged(cut: int) -> None:
-    body = Owned(bytes(FRAME)[:cut])
-    before = bytes(body)
-    with pytest.raises(tw.DecodeError):
-        tw.decode_response(body, FRAME.header_length)
-    assert bytes(body) == before
+REJECTED: dict[str, Callable[[Any], Any]] = {
+    **{f"cut at {n}": lambda b, n=n: decoded(memoryview(b)[:n]) for n in (3, 40, 200, -1)},
+    "trailing bytes": lambda b: tw.decode_bytes(memoryview(b)[WORDS_AT:], 1),
+    "truncated element": lambda b: tw.decode_bytes(memoryview(b)[WORDS_AT:-1]),
+    "not a message": tw.decode_request,
+    "header length too large": lambda b: tw.decode_response(b, 1 << 40),
+    "raw request, undeclared input": lambda b: tw.decode_request(b, 0),
+    "raw request, too many elements": lambda b: tw.decode_request(
+        b, 0, raw_input=RAW, limits=tw.Limits(max_elements=3)
+    ),
+    "strided": lambda b: tw.decode_bytes(memoryview(b)[::2]),
+    "target that is too small": lambda b: tw.encode_bytes_into(["a" * 5000], b),
+}
+
+
+@pytest.mark.parametrize("work", REJECTED.values(), ids=REJECTED.keys())
+def test_rejected_body_is_released_unchanged(work: Callable[[Any], Any]) -> None:
+    """Only the frames of the traceback, whose arguments include the body, keep it alive."""
+    body = Owned(bytes(FRAME))
+    weak_reference = weakref.ref(body)
+    with pytest.raises((tw.TensorwireError, BufferError)) as caught:
+        work(body)
+    error = caught.value.with_traceback(None)
+    del caught
+    gc.collect()
+    assert bytes(body) == bytes(FRAME)
     body.append(1)
+    del body
+    gc.collect()
+    assert weak_reference() is None
+    assert error.args
 
 
 WRAPPED: dict[str, Callable[[bytearray], Any]] = {

@@ -1,6 +1,6 @@
-"""Threads: a body shared by threads, a body that another thread modifies, and release of the GIL.
+"""Threads: a body that another thread modifies, and release of the GIL.
 
-test_bytes_array.py modifies BYTES.
+test_free_threading.py shares bodies and messages between threads; test_bytes_array.py has BYTES.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,70 +19,19 @@ from support import reference
 
 pytestmark = pytest.mark.thread_unsafe(reason="it starts threads, and measures the GIL")
 
-N_THREADS = 8
-WORDS = [b"w" * (i % 11) for i in range(1000)]
+
 X = np.arange(1000, dtype=np.float64)
-REQUEST = tw.InferRequest(
-    [
-        tw.Tensor("x", X),
-        tw.Tensor("words", WORDS),
-        tw.Tensor("flags", X > 500),
-        tw.Tensor("json", X[:10], binary=False),
-    ],
-    id="shared",
+FRAME = tw.encode_request(
+    tw.InferRequest(
+        [
+            tw.Tensor("x", X),
+            tw.Tensor("words", [b"w" * (i % 11) for i in range(1000)]),
+            tw.Tensor("flags", X > 500),
+            tw.Tensor("json", X[:10], binary=False),
+        ],
+        id="shared",
+    )
 )
-FRAME = tw.encode_request(REQUEST)
-
-
-def in_threads(work: Callable[[int], Any], n_each: int = 20) -> list[Any]:
-    """Run the functions in threads that start together."""
-    barrier = threading.Barrier(N_THREADS)
-
-    def run(number: int) -> list[Any]:
-        barrier.wait()
-        return [work(number) for _ in range(n_each)]
-
-    with ThreadPoolExecutor(N_THREADS) as pool:
-        return [item for part in pool.map(run, range(N_THREADS)) for item in part]
-
-
-@pytest.mark.parametrize("wrap", [bytes, bytearray])
-def test_threads_decode_the_same_body(wrap: Callable[[bytes], Any]) -> None:
-    body = wrap(bytes(FRAME))
-
-    def decode(_: int) -> bool:
-        request = tw.decode_request(body, FRAME.header_length)
-        return (
-            np.array_equal(request["x"].as_numpy(), X)
-            and request["words"].as_numpy().tolist() == WORDS
-            and request["flags"].as_numpy().sum() == 499
-            and request["json"].as_numpy().tolist() == X[:10].tolist()
-            and request.id == "shared"
-        )
-
-    assert all(in_threads(decode))
-    if isinstance(body, bytearray):
-        body.append(1)  # succeeds, because every view is released
-
-
-def test_threads_read_the_same_message() -> None:
-    """A BytesArray built from values is scanned on first access, here by all threads."""
-    expected = bytes(FRAME)
-    for _ in range(5):
-        words = tw.Tensor("words", WORDS)
-        request = tw.InferRequest([tw.Tensor("x", X), words])
-        alone = bytes(tw.encode_request(request))
-
-        def use(number: int, words: Any = words, request: Any = request) -> tuple[Any, Any]:
-            return bytes(tw.encode_request(request)), words.data[number * 100]
-
-        found = in_threads(use, 3)
-        assert {encoded for encoded, _ in found} == {alone}
-        assert [word for _, word in found] == [WORDS[n * 100] for n in range(8) for _ in range(3)]
-    assert bytes(tw.encode_request(REQUEST)) == expected
-
-
-# --- a body that is written to while it is decoded ---
 
 
 @contextmanager
