@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import mmap
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ import tensorwire as tw
 from support import reference
 from support.arrow_structs import ArrowArray, ArrowSchema, ReleaseCallback, capsule
 from support.lifetimes import Owned, assert_result_keeps_body_alive
+from support.memory import peak_nbytes
 from support.requirements import optional, package
 
 pa = package("pyarrow")
@@ -161,12 +161,7 @@ def test_export_allocates_16_bytes_per_element() -> None:
     n = 50_000
     tensor = tensor_of([b"x" * 40] * n)
     tensor.__arrow_c_array__()
-    tracemalloc.start()
-    capsules = tensor.__arrow_c_array__()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert 16 * n <= peak < 16 * n + 2048
-    del capsules
+    assert 16 * n <= peak_nbytes(tensor.__arrow_c_array__) < 16 * n + 2048
 
 
 def huge_body(lengths: list[int]) -> tuple[mmap.mmap, list[int]]:

@@ -16,6 +16,7 @@ from stress.leaks import leak_of
 from support.arrow_numbers import NumbersProducer, NumbersStream
 from support.arrow_structs import ArrowArray, ArrowSchema
 from support.lifetimes import Owned, assert_result_keeps_body_alive
+from support.memory import address
 from support.requirements import optional, package
 
 pa, pl = package("pyarrow"), optional("polars")
@@ -37,10 +38,6 @@ def numbers(datatype: Any, shape: tuple[int, ...]) -> Any:
     n_elements = int(np.prod(shape))
     values = np.arange(n_elements) % 3 == 0 if datatype == "BOOL" else np.arange(n_elements) % 100
     return values.astype(DTYPES[datatype]).reshape(shape)
-
-
-def address(array: Any) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def innermost(array: Any) -> Any:

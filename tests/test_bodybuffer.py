@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import socket
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorwire as tw
 from stress.leaks import leak_of
+from support.memory import address
 
 FRAME = tw.encode_request(
     tw.InferRequest([tw.Tensor("x", np.arange(50_000, dtype=np.float64)), tw.Tensor("y", ["a"])]),
@@ -19,10 +19,6 @@ FRAME = tw.encode_request(
 )
 BODY = bytes(FRAME)
 N = FRAME.header_length or 0
-
-
-def address(buffer: Any) -> int:
-    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
 
 
 @pytest.mark.parametrize("content_length", [len(BODY), None])

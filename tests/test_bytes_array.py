@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-import threading
-import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -15,6 +13,8 @@ import pytest
 import tensorwire as tw
 from support import reference
 from support.bytes_elements import WIRE, WORDS
+from support.memory import peak_nbytes
+from support.threads import repeating
 from tensorwire._codec.bytes_reader import elements_nbytes
 from tensorwire._codec.memory import Body
 
@@ -151,26 +151,18 @@ def test_contiguous_rows_are_views_and_other_selections_copies() -> None:
 )
 def test_cost_of_an_index_does_not_depend_on_the_size(index: Any, n_selected: int) -> None:
     tensor = tw.decode_bytes(bytes(4 * 1_000_000)).reshape((10_000, 100))
-    tracemalloc.start()
     found = tensor[index]
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
     assert (1 if isinstance(found, bytes) else found.size) == n_selected
-    assert peak < 10_000 + 100 * n_selected
+    assert peak_nbytes(lambda: tensor[index]) < 10_000 + 100 * n_selected
 
 
+@pytest.mark.thread_unsafe(reason="it measures the memory of the process")
 def test_iterating_rows_allocates_linearly() -> None:
     """For [n, 1], no index array of the whole tensor is created for each row."""
     tensor = tw.decode_bytes(bytes(4 * 20_000)).reshape((20_000, 1))
-    tracemalloc.start()
+    assert peak_nbytes(lambda: [row.shape for row in tensor]) < 8_000_000
     assert [row.shape for row in tensor] == [(1,)] * 20_000
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.reset_peak()
-    before = tracemalloc.get_traced_memory()[0]
-    assert tensor[np.int64(-1)].tolist() == [b""]
-    assert tracemalloc.get_traced_memory()[1] - before < 4_000
-    tracemalloc.stop()
-    assert peak < 8_000_000
+    assert peak_nbytes(lambda: tensor[np.int64(-1)].tolist()) < 4_000
 
 
 def test_conversion_to_arrays() -> None:
@@ -323,19 +315,15 @@ def test_body_that_changes_during_the_scan() -> None:
     """The scan stays within the body: the result is elements or a DecodeError."""
     n_words = 2 << 20  # so many elements are scanned without the GIL
     body = bytearray(4 * n_words)
-    done = threading.Event()
+    words = np.frombuffer(body, np.uint32)
 
     def rewrite() -> None:
         """Make the elements empty or 4 bytes long, one after the other, and start again."""
-        words = np.frombuffer(body, np.uint32)
-        while not done.is_set():
-            words[::2] = 4
-            words[::2] = 0
+        words[::2] = 4
+        words[::2] = 0
 
-    thread = threading.Thread(target=rewrite)
-    thread.start()
     n_rejected = 0
-    try:
+    with repeating(rewrite):
         for _ in range(200):
             try:
                 tensor = tw.decode_bytes(body)
@@ -345,9 +333,6 @@ def test_body_that_changes_during_the_scan() -> None:
                 assert sum(map(len, tensor.tolist())) + 4 * len(tensor) == len(body)
             if n_rejected == 20:
                 break
-    finally:
-        done.set()
-        thread.join()
     assert n_rejected > 0
 
 

@@ -14,6 +14,7 @@ import pytest
 import tensorwire as tw
 from stress.leaks import leak_of
 from support.lifetimes import assert_result_keeps_body_alive
+from support.memory import address
 from support.requirements import optional, package
 
 pd, pl, pa = optional("pandas"), optional("polars"), optional("pyarrow")
@@ -33,10 +34,6 @@ DATATYPES = {
     **{"INT16": "i2", "INT32": "i4", "INT64": "i8", "FP16": "f2", "FP32": "f4", "FP64": "f8"},
 }
 WHEN = datetime(2020, 1, 2, tzinfo=UTC).replace(tzinfo=None)
-
-
-def address(array: Any) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def lists_of(tensors: list[tw.Tensor]) -> dict[str, tuple[str, Any]]:

@@ -30,6 +30,7 @@ from support.dlpack_structs import (
     values_of,
 )
 from support.lifetimes import Owned, assert_result_keeps_body_alive
+from support.memory import address
 from support.requirements import package
 
 BF16 = np.dtype(DTYPES["BF16"])
@@ -46,10 +47,6 @@ SHAPES: list[tuple[int, ...]] = [(), (0,), (5,), (2, 3, 4), (2, 0, 3), (1, 3, 1)
 def c_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the strides of a C-contiguous array in elements."""
     return tuple(int(np.prod(shape[axis + 1 :])) for axis in range(len(shape)))
-
-
-def address(array: Any) -> int:
-    return int(array.ctypes.data)
 
 
 # --- tensors to capsules ---

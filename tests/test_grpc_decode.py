@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,10 @@ import tensorwire.grpc
 from support import grpc_cases as cases
 from support import reference
 from support.lifetimes import assert_result_keeps_body_alive
+from support.memory import address
 from support.protobuf_wire import delimited, fixed64, integer, packed
 from support.requirements import optional
+from support.threads import repeating
 from tensorwire._codec import protobuf_reader
 from tensorwire.grpc_messages import RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 
@@ -430,10 +430,6 @@ PICTURE = cases.tensor("x", "FP32", (24,)) + delimited(7, PIXELS.tobytes())
 AT = len(PICTURE) - PIXELS.nbytes
 
 
-def address(buffer: Any) -> int:
-    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
-
-
 def test_raw_contents_are_views() -> None:
     array = only_tensor(PICTURE).as_numpy()
     assert array.ctypes.data == address(PICTURE) + AT
@@ -464,26 +460,6 @@ def test_typed_contents_do_not_keep_the_message() -> None:
     assert array.tolist() == [0, 0]
 
 
-@contextmanager
-def writer(memory: bytearray, positions: Any, first: bytes, other: bytes) -> Iterator[None]:
-    """Change places of the memory in another thread."""
-    is_done = threading.Event()
-
-    def write() -> None:
-        while not is_done.is_set():
-            for value in (other, first):
-                for position in positions:
-                    memory[position : position + len(value)] = value
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_done.set()
-        thread.join()
-
-
 N = 1 << 20
 CHANGING = {
     "the last byte of an integer": (packed(2, [1] * N), "INT8", b"\1", b"\x81", 9),
@@ -509,7 +485,13 @@ def test_memory_that_another_thread_changes(
     begin = memory.rindex(first, 0, 200)
     end = time.monotonic() + 0.2
     results: set[Any] = set()
-    with writer(memory, range(begin, begin + 20 * step, step), first, other):
+
+    def write() -> None:
+        for value in (other, first):
+            for position in range(begin, begin + 20 * step, step):
+                memory[position : position + len(value)] = value
+
+    with repeating(write):
         while time.monotonic() < end:
             try:
                 tensor = only_tensor(memory)

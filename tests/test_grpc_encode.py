@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import mmap
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +13,7 @@ import tensorwire as tw
 import tensorwire.grpc
 from support import grpc_cases as cases
 from support import reference
+from support.memory import peak_nbytes
 from support.protobuf_wire import delimited, fixed64, integer, packed
 from support.requirements import optional
 from tensorwire._codec import protobuf_reader, protobuf_writer
@@ -168,10 +168,8 @@ def test_data_is_copied_once() -> None:
     """There is one allocation, of the size of the message."""
     array = np.zeros(1 << 22, np.uint8)
     made = tw.InferRequest([tw.Tensor("x", array)])
-    tracemalloc.start()
     encoded = tw.grpc.encode_request(made)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
+    peak = peak_nbytes(lambda: tw.grpc.encode_request(made))
     assert len(encoded) < peak < len(encoded) + 1000
     array[:] = 1
     assert not any(encoded[-100:])

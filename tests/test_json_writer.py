@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import json
 import math
-import threading
-import tracemalloc
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -20,8 +18,10 @@ from hypothesis import strategies as st
 
 import tensorwire as tw
 from support.bytes_elements import EDGES_OF_UTF8, is_utf8, utf8_sequences
+from support.memory import peak_nbytes
 from support.requirements import optional
 from support.scale import scaled
+from support.threads import repeating
 
 msgspec = optional("msgspec")
 
@@ -418,12 +418,9 @@ def test_memory_for_a_long_array() -> None:
     """The output is written once, and the buffer grows by a bounded factor."""
     array = np.random.default_rng(0).standard_normal(300_000)
     request = tw.InferRequest([tw.Tensor("x", array, binary=False)])
-    tracemalloc.start()
     frame = tw.encode_request(request)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
     assert len(frame) > 5_000_000
-    assert peak < 1.3 * len(frame)
+    assert peak_nbytes(lambda: tw.encode_request(request)) < 1.3 * len(frame)
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
@@ -466,22 +463,15 @@ def test_nan_of_any_bits(bits: int) -> None:
 
 def test_values_modified_while_they_are_written() -> None:
     array = np.zeros(200_000, np.int64)
-    stop = threading.Event()
 
     def change() -> None:
-        while not stop.is_set():
-            array[:] = -(2**63)
-            array[:] = 1
+        array[:] = -(2**63)
+        array[:] = 1
 
-    thread = threading.Thread(target=change)
-    thread.start()
-    try:
+    with repeating(change):
         for _ in range(5):
             found = set(json.loads(f"[{data_text(array)}]"))
             assert found <= {0, 1, -(2**63)}
-    finally:
-        stop.set()
-        thread.join()
 
 
 # --- BYTES as JSON ---

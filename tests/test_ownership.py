@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import mmap
-import tracemalloc
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -15,14 +14,11 @@ import pytest
 import tensorwire as tw
 from support import reference
 from support.lifetimes import Owned, assert_result_keeps_body_alive
+from support.memory import address, peak_nbytes
 
 
 def response(**arrays: Any) -> tw.Frame:
     return tw.encode_response(tw.InferResponse([tw.Tensor(k, v) for k, v in arrays.items()]))
-
-
-def address(buffer: Any) -> int:
-    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
 
 
 PIXELS = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
@@ -247,16 +243,6 @@ def test_as_numpy_copies_only_if_needed() -> None:
     copied = read_only.as_numpy(writable=True)
     copied[0] = 1
     assert not np.shares_memory(copied, read_only.as_numpy())
-
-
-def peak_nbytes(work: Callable[[], Any]) -> int:
-    work()  # fill caches
-    tracemalloc.start()
-    result = work()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    del result
-    return peak
 
 
 def decoding(n: int) -> Callable[[], Any]:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from support.memory import address
 from support.requirements import package
 from tensorwire._codec import messages
 
@@ -34,10 +35,6 @@ def back_from(what: Any) -> Any:
     data, buffers = out_of_band(what)
     assert len(data) < SMALL
     return pickle.loads(data, buffers=buffers)
-
-
-def address(buffer: Any) -> int:
-    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
 
 
 def address_of(tensor: tw.Tensor) -> int:

@@ -5,10 +5,8 @@ test_free_threading.py shares bodies and messages between threads; test_bytes_ar
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ import pytest
 
 import tensorwire as tw
 from support import reference
+from support.threads import repeating
 
 pytestmark = pytest.mark.thread_unsafe(reason="it starts threads, and measures the GIL")
 
@@ -34,23 +33,6 @@ FRAME = tw.encode_request(
 )
 
 
-@contextmanager
-def writer(write: Callable[[], None]) -> Iterator[None]:
-    done = threading.Event()
-
-    def run() -> None:
-        while not done.is_set():
-            write()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
-
-
 def test_header_modified_during_decoding() -> None:
     """The header is copied before it is read; the tensors follow from the copy."""
     body = bytearray(bytes(FRAME))
@@ -65,7 +47,7 @@ def test_header_modified_during_decoding() -> None:
         view[at] = original[at]
 
     n_read = 0
-    with writer(write):
+    with repeating(write):
         for _ in range(3000):
             try:
                 request = tw.decode_request(body, FRAME.header_length)
@@ -87,7 +69,7 @@ def test_bool_elements_modified_during_decoding() -> None:
         view[12_345_678] = 0
 
     verdicts = set()
-    with writer(write):
+    with repeating(write):
         for _ in range(50):
             try:
                 tw.decode_request(body, 0, raw_input=spec)
@@ -102,23 +84,19 @@ def test_bool_elements_modified_during_decoding() -> None:
 
 def ticks_during(work: Callable[[], Any], n_times: int) -> int:
     """Return how often another thread, which sleeps 0.5 ms each time, runs during `work`."""
-    done, n_ticks = threading.Event(), [0]
+    n_ticks = 0
 
     def tick() -> None:
-        while not done.is_set():
-            n_ticks[0] += 1
-            time.sleep(0.0005)
+        nonlocal n_ticks
+        n_ticks += 1
+        time.sleep(0.0005)
 
-    thread = threading.Thread(target=tick)
-    thread.start()
-    time.sleep(0.01)
-    before = n_ticks[0]
-    for _ in range(n_times):
-        work()
-    found = n_ticks[0] - before
-    done.set()
-    thread.join()
-    return found
+    with repeating(tick):
+        time.sleep(0.01)
+        before = n_ticks
+        for _ in range(n_times):
+            work()
+        return n_ticks - before
 
 
 SIXTY_MB = bytes(60_000_000)

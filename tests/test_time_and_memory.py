@@ -12,7 +12,6 @@ import asyncio
 import gc
 import os
 import time
-import tracemalloc
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ import pytest
 
 import tensorwire as tw
 from support import reference
+from support.memory import cpu_seconds, peak_nbytes
 from support.scale import scaled
 from tensorwire.server import read_request
 
@@ -187,20 +187,6 @@ def decode(message: Message, limits: tw.Limits = GENEROUS) -> tuple[Any, str]:
         return None, str(error)
 
 
-def cpu_seconds(message: Message) -> float:
-    """Measure CPU time of this thread, with Python's garbage collector disabled."""
-    best = 1e9
-    gc.disable()
-    try:
-        for _ in range(2):
-            before = time.thread_time()
-            decode(message)
-            best = min(best, time.thread_time() - before)
-    finally:
-        gc.enable()
-    return best
-
-
 def allowed_nbytes(message: Message, multiple: int = JSON_MULTIPLE) -> int:
     body, length = message
     header_nbytes = len(body) if length is None else length
@@ -217,16 +203,13 @@ def hostile(request: pytest.FixtureRequest) -> tuple[Message, Message, int]:
 
 def test_decoding_time_is_linear_and_memory_bounded(hostile: tuple[Message, Message, int]) -> None:
     quarter, whole, multiple = hostile
-    gc.collect()
-    tracemalloc.start()
+    assert peak_nbytes(lambda: decode(whole)) <= allowed_nbytes(whole, multiple) + SLACK_NBYTES
     _, message = decode(whole)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak <= allowed_nbytes(whole, multiple) + SLACK_NBYTES
     assert len(message) < 700  # the message does not repeat the input
     gc.collect()
     with_resident_peak(whole, multiple)
-    assert cpu_seconds(whole) < 4 * 2.5 * cpu_seconds(quarter) + 2e-3
+    seconds = [cpu_seconds(lambda body=body: decode(body), 2) for body in (quarter, whole)]
+    assert seconds[1] < 4 * 2.5 * seconds[0] + 2e-3
 
 
 def with_resident_peak(message: Message, multiple: int) -> None:
@@ -323,11 +306,7 @@ def test_64_mib_header_takes_at_most_4_times_its_size(name: str) -> None:
     before = time.thread_time()
     with_resident_peak(whole, JSON_MULTIPLE)
     assert time.thread_time() - before < nanoseconds * 1e-9 * len(whole[0])
-    tracemalloc.start()
-    decode(whole)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak <= allowed_nbytes(whole) + SLACK_NBYTES
+    assert peak_nbytes(lambda: decode(whole)) <= allowed_nbytes(whole) + SLACK_NBYTES
 
 
 def test_default_limits_reject_large_counts() -> None:
@@ -348,14 +327,14 @@ def test_default_limits_reject_large_counts() -> None:
 def test_raw_requests_and_responses() -> None:
     spec = tw.TensorSpec("x", "BOOL", [-1])
     body, deep = bytes(20 * MB) + b"\2", b'{"outputs":' + b"[" * MB
-    tracemalloc.start()
-    with pytest.raises(tw.ElementError, match="element 20000000 of input 'x'"):
-        tw.decode_request(body, 0, raw_input=spec)
-    with pytest.raises(tw.HeaderError):
-        tw.decode_response(deep)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < len(deep) + SLACK_NBYTES
+
+    def work() -> None:
+        with pytest.raises(tw.ElementError, match="element 20000000 of input 'x'"):
+            tw.decode_request(body, 0, raw_input=spec)
+        with pytest.raises(tw.HeaderError):
+            tw.decode_response(deep)
+
+    assert peak_nbytes(work) < len(deep) + SLACK_NBYTES
 
 
 def test_compressed_body_in_one_chunk() -> None:
