@@ -115,21 +115,23 @@ def test_names_of_outputs_are_an_iterable(outputs: Any) -> None:
         tw.InferRequest([tw.Tensor("x", X)], outputs)
 
 
-@pytest.mark.parametrize("make", [tw.InferRequest, tw.InferResponse])
-def test_a_tensor_is_not_a_message(make: Any) -> None:
-    with pytest.raises(
-        TypeError, match="puts must be a mapping or an iterable of tensors, not a T"
-    ):
-        make(tw.Tensor("x", X))
+NOT_INTS = "must be a sequence of ints, not int"
+NOT_TENSORS = "must be a mapping or an iterable of tensors, not a Tensor"
 
 
-def test_a_number_is_not_a_shape() -> None:
-    with pytest.raises(
-        TypeError, match="the shape of tensor 'x' must be a sequence of ints, not i"
-    ):
-        tw.Tensor("x", X, shape=5)
-    with pytest.raises(TypeError, match="dims must be a sequence of ints, not int"):
-        tw.TensorSpec("x", "FP32", 5)
+@pytest.mark.parametrize(
+    ("message", "call"),
+    [
+        (f"inputs {NOT_TENSORS}", lambda: tw.InferRequest(tw.Tensor("x", X))),
+        (f"outputs {NOT_TENSORS}", lambda: tw.InferResponse(tw.Tensor("x", X))),
+        (f"the shape of tensor 'x' {NOT_INTS}", lambda: tw.Tensor("x", X, shape=5)),
+        (f"dims {NOT_INTS}", lambda: tw.TensorSpec("x", "FP32", 5)),
+        ("the name of a tensor must be a str, not int", lambda: tw.InferResponse({5: X})),
+    ],
+)
+def test_single_values_in_place_of_iterables(message: str, call: Any) -> None:
+    with pytest.raises(TypeError, match=message):
+        call()
 
 
 def test_dimension_that_converts_to_several_numbers() -> None:
@@ -441,8 +443,6 @@ def test_mappings_that_lie() -> None:
     assert [(t.name, t.binary, dict(t.parameters)) for t in renamed.outputs] == [
         ("y", False, {"k": 1})
     ]
-    with pytest.raises(TypeError, match="the name of a tensor must be a str, not int"):
-        tw.InferResponse({5: X})
 
 
 # --- objects created without __init__ ---

@@ -19,6 +19,7 @@ import pytest
 import tensorwire as tw
 from fuzz.comparison import message_read
 from support import reference
+from support.case_types import INTEGERS
 from support.requirements import optional
 from support.scale import scaled
 from tensorwire._codec.json_reader import read_json
@@ -454,18 +455,9 @@ def test_invalid_numbers_are_rejected(datatype: str, text: str) -> None:
                 decode(message)
 
 
-RANGES = {
-    name: (-(2 ** (8 * size - 1)), 2 ** (8 * size - 1) - 1)
-    if name[0] == "I"
-    else (0, 2 ** (8 * size) - 1)
-    for name, size in reference.SIZES.items()
-    if "INT" in name
-}
-
-
-@pytest.mark.parametrize("datatype", RANGES)
+@pytest.mark.parametrize("datatype", INTEGERS)
 def test_integers_in_and_out_of_range(datatype: str) -> None:
-    least, most = RANGES[datatype]
+    least, most = INTEGERS[datatype]
     values = [least, least + 1, -1, 0, 1, 9, 10, 99, 100, most - 1, most]
     values += [10**n for n in range(20)] + [10**n - 1 for n in range(20)]
     values = [value for value in values if least <= value <= most]
@@ -491,9 +483,9 @@ def check_rejected_integer(datatype: str, text: str, problem: str) -> None:
         assert text[:60] in str(caught.value)
 
 
-@pytest.mark.parametrize("datatype", RANGES)
+@pytest.mark.parametrize("datatype", INTEGERS)
 def test_integers_with_a_point_or_an_exponent(datatype: str) -> None:
-    least, most = RANGES[datatype]
+    least, most = INTEGERS[datatype]
     values = [1, 5, 10, 100, 127, most // 10, most - 1, most]
     values += [least, *(-value for value in values)] if least < 0 else []
     for value in values:
@@ -536,8 +528,8 @@ def test_integers_in_any_notation() -> None:
         text = chooser.choice(("", "-")) + digits + ("." + fraction if fraction else "")
         text += f"e{power}" if power or chooser.random() < 0.5 else ".0" if not fraction else ""
         exact = Fraction(text)
-        datatype = chooser.choice(list(RANGES))
-        least, most = RANGES[datatype]
+        datatype = chooser.choice(list(INTEGERS))
+        least, most = INTEGERS[datatype]
         if exact.denominator == 1 and least <= exact <= most:
             assert read(datatype, [text]).tolist() == [exact], text
             continue

@@ -55,8 +55,8 @@ def data(unit: str, nbytes: int) -> Message:
     return request(NONE % repeated(unit, nbytes))
 
 
-def parameter(unit: str, nbytes: int, before: str = "") -> Message:
-    return request(NONE % "", f',"parameters":{{{before}"p":[{repeated(unit, nbytes)}]}}')
+def parameter(unit: str, nbytes: int) -> Message:
+    return request(NONE % "", f',"parameters":{{"p":[{repeated(unit, nbytes)}]}}')
 
 
 def keys(key: str, nbytes: int) -> Message:
@@ -142,24 +142,13 @@ HOSTILE: dict[str, tuple[Callable[[int], Message], int]] = {
     "1,000,000 digits, a size": (lambda n: request(
         '{"name":"x","shape":[1],"datatype":"INT8","parameters":{"binary_data_size":%s}}'
         % ("9" * n)), MB),
-    "1,000,000 digits after NaN": (number("FP64", lambda n: "NaN," + "9" * n), MB),
-    "a fraction of 1,000,000 digits after NaN": (number("FP64", lambda n: "NaN,0." + "9" * n), MB),
     "integers of 4000 digits": (lambda n: data("9" * 4000, n), OBJECTS),
-    "integers of 4000 digits after NaN": (lambda n: data("NaN," + "9" * 4000, n), OBJECTS),
     "empty lists": (lambda n: data("[]", n), OBJECTS),
     "lists of one item": (lambda n: data("[0]", n), OBJECTS),
     "nested lists": (lambda n: data(NESTED_LISTS[2:-2], n), OBJECTS),
     "nested lists, parameters": (lambda n: parameter(NESTED_LISTS, n), OBJECTS),
     "nested objects": (lambda n: parameter(NESTED_OBJECTS, n), OBJECTS),
     "objects of one member": (lambda n: parameter('{"":0}', n), OBJECTS),
-    "lists after NaN": (lambda n: parameter(NESTED_LISTS, n, '"y":NaN,'), OBJECTS),
-    "objects after NaN": (lambda n: parameter(NESTED_OBJECTS, n, '"y":NaN,'), OBJECTS),
-    "surrogates after NaN": (lambda n: parameter('{"":0}', n, r'"y":NaN,"s":"\ud83d\ude00",'),
-                              OBJECTS),
-    "a lone surrogate after NaN": (lambda n: parameter('{"":0}', n, r'"y":NaN,"s":"\ud83d",'),
-                                    OBJECTS),
-    "wide letters after NaN": (lambda n: parameter('"a"', n, '"y":NaN,"s":"\U0001f600",'),
-                                OBJECTS),
     "numbers in parameters": (lambda n: parameter("300", n), OBJECTS),
     "strings in parameters": (lambda n: parameter('"ab"', n), OBJECTS),
     "integers of 4000 digits, parameters": (lambda n: parameter("9" * 4000, n), OBJECTS),
