@@ -1,4 +1,7 @@
-"""The JSON writer, compared with the parsers of the standard library and of msgspec."""
+"""The JSON writer, compared with the parsers of the standard library and of msgspec.
+
+The fuzz target "json_writer" has random values, and test_encode.py whole messages.
+"""
 
 from __future__ import annotations
 
@@ -13,41 +16,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import tensorwire as tw
 from support.bytes_elements import EDGES_OF_UTF8, is_utf8, utf8_sequences
 from support.memory import peak_nbytes
 from support.requirements import optional
-from support.scale import scaled
 from support.threads import repeating
 
 msgspec = optional("msgspec")
 
-# Characters that JSON escapes or need not escape, of each width in which Python stores text.
-CHARACTERS = st.one_of(
-    st.sampled_from('"\\/\0\x01\x1f \x7f\x80\xffĀ\u2028\uffff\U0001f600{}[],:'),
-    st.characters(exclude_categories=["Cs"]),
-)
-TEXT = st.text(CHARACTERS, max_size=12)
-NAMES = TEXT.map(lambda text: text.replace("\0", ""))
-NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
-VALUES = st.recursive(
-    st.none() | st.booleans() | NUMBERS | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
-    max_leaves=6,
-)
-FRAMING = ("binary_data_size", "shared_memory_region", "binary_data", "binary_data_output")
-PARAMETERS = st.dictionaries(TEXT.filter(lambda key: key not in FRAMING), VALUES, max_size=4)
-DIMS = st.integers(0, 2**63 - 1) | st.sampled_from([0, 1, 9, 10, 99, 100, 2**63 - 1])
-# The datatype is INT8, so that all elements together take less than 2^63 bytes.
-SHAPES = (st.lists(DIMS, max_size=1) | st.lists(st.integers(0, 100), max_size=5)).map(tuple)
-SOMETIMES = st.none() | TEXT
-
 
 def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a strategy for objects with unique keys."""
+    """Return an object, whose keys are unique."""
     found = dict(pairs)
     assert len(found) == len(pairs)
     return found
@@ -57,75 +37,6 @@ def header_of(frame: tw.Frame) -> Any:
     text = bytes(frame.buffers[0])
     assert frame.header_length in (None, len(text))
     return json.loads(text, object_pairs_hook=once)
-
-
-def without_none(**members: Any) -> dict[str, Any]:
-    return {key: value for key, value in members.items() if value is not None}
-
-
-@st.composite
-def tensors(draw: st.DrawFn) -> list[tuple[tw.Tensor, dict[str, Any]]]:
-    """Return tensors of all kinds, each with its expected JSON entry."""
-    made = []
-    for name in draw(st.lists(NAMES, min_size=1, max_size=4, unique=True)):
-        parameters = draw(PARAMETERS)
-        how = draw(st.sampled_from(["binary", "JSON", "text", "shared memory"]))
-        own: dict[str, Any] = {}
-        more: dict[str, Any] = {}
-        if how == "shared memory":
-            shape = draw(SHAPES)
-            own = {"shared_memory_region": draw(TEXT)}
-            parameters |= own
-            tensor = tw.Tensor(name, None, datatype="INT8", shape=shape, parameters=parameters)
-        elif how == "text":
-            texts = draw(st.lists(TEXT, max_size=3))
-            shape, more = (len(texts),), {"data": texts}
-            tensor = tw.Tensor(name, texts, datatype="BYTES", binary=False, parameters=parameters)
-        else:
-            array = np.arange(draw(st.integers(0, 12)), dtype=np.int8)
-            shape = (1, len(array))
-            if how == "binary":
-                own = {"binary_data_size": len(array)}
-            else:
-                more = {"data": array.tolist()}
-            tensor = tw.Tensor(
-                name, array, shape=shape, binary=how == "binary", parameters=parameters
-            )
-        entry = {"name": name, "datatype": tensor.datatype, "shape": list(shape), **more}
-        if parameters or own:
-            entry["parameters"] = parameters | own
-        made.append((tensor, entry))
-    return made
-
-
-@settings(max_examples=scaled(60), deadline=None)
-@given(tensors(), SOMETIMES, SOMETIMES, SOMETIMES, PARAMETERS, st.data())
-def test_random_messages(
-    made: Any, id: Any, model: Any, version: Any, parameters: Any, data: st.DataObject
-) -> None:
-    entries = [entry for _, entry in made]
-    about = {"id": id, "model_name": model, "model_version": version}
-    members = {**about, "parameters": parameters or None}
-    response = tw.InferResponse([tensor for tensor, _ in made], **about, parameters=parameters)
-    assert header_of(tw.encode_response(response)) == without_none(outputs=entries, **members)
-
-    names = data.draw(st.none() | st.lists(NAMES, max_size=3, unique=True))
-    outputs, expected = None, None
-    if names is not None:
-        requested = [
-            (name, data.draw(st.none() | st.booleans()), data.draw(PARAMETERS)) for name in names
-        ]
-        outputs = [tw.RequestedOutput(n, binary=b, parameters=p) for n, b, p in requested]
-        expected = [
-            without_none(name=n, parameters={**p, **without_none(binary_data=b)} or None)
-            for n, b, p in requested
-        ]
-    request = tw.InferRequest(
-        [tensor for tensor, _ in made], outputs, **about, parameters=parameters
-    )
-    assert header_of(tw.encode_request(request)) == without_none(
-        inputs=entries, outputs=expected, **members
-    )
 
 
 @pytest.mark.parametrize(
