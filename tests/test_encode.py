@@ -194,6 +194,8 @@ def test_an_infinity_does_not_become_nan_unless_it_may(dtype: str, infinity: flo
         "null, which is read as NaN"
     )
     assert (caught.value.tensor, caught.value.element) == ("x", 2)
+    with pytest.raises(tw.EncodeError, match=f"^element 0 of input 'x' is {infinity}, "):
+        tw.encode_request(tw.InferRequest([tw.Tensor("x", array[2:], binary=False)]))
     nan = tw.InferRequest([tw.Tensor("x", array[:2], binary=False)])
     assert json_of(tw.encode_request(nan))["inputs"][0]["data"] == [None, 1]
     response = tw.InferResponse([tensor])
