@@ -634,3 +634,14 @@ def test_parameters_are_copied() -> None:
         made = make(parameters=given)
         given["l"][0]["a"] = given["k"] = 3
         assert made.parameters == {"k": 2, "l": ({"a": 1},)}
+
+
+def test_empty_parameters_are_not_sent() -> None:
+    tensor = tw.Tensor("x", X, parameters={}, binary=False)
+    request = tw.InferRequest([tensor], [tw.RequestedOutput("y", parameters={})], parameters={})
+    assert header_of(tw.encode_request(request)) == {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [0, 0]}],
+        "outputs": [{"name": "y"}],
+    }
+    response = tw.InferResponse([], parameters={})
+    assert header_of(tw.encode_response(response)) == {"outputs": []}
