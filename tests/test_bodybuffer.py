@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import socket
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorwire as tw
 from stress.leaks import leak_of
+from support.memory import address
 
 FRAME = tw.encode_request(
     tw.InferRequest([tw.Tensor("x", np.arange(50_000, dtype=np.float64)), tw.Tensor("y", ["a"])]),
@@ -20,10 +19,6 @@ FRAME = tw.encode_request(
 )
 BODY = bytes(FRAME)
 N = FRAME.header_length or 0
-
-
-def address(buffer: Any) -> int:
-    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
 
 
 @pytest.mark.parametrize("content_length", [len(BODY), None])
@@ -201,18 +196,8 @@ def test_remaining_follows_a_buffer_that_grows() -> None:
         assert address(again) == address(buffer)
 
 
-def test_views_keep_the_memory_alive() -> None:
-    buffer = tw.BodyBuffer(len(BODY), N)
-    buffer.write(BODY)
-    array = tw.decode_request(buffer, N)["x"].as_numpy()
-    del buffer
-    gc.collect()
-    assert array[-1] == 49_999
-
-
 def test_arguments_of_wrong_types() -> None:
-    with pytest.raises(TypeError):
-        tw.BodyBuffer("5")  # type: ignore[arg-type]
+    """test_api_misuse.py has numbers."""
     with pytest.raises(TypeError):
         tw.BodyBuffer(5).write("text")  # type: ignore[arg-type]
     with pytest.raises(BufferError):

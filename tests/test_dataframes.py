@@ -14,6 +14,7 @@ import pytest
 import tensorwire as tw
 from stress.leaks import leak_of
 from support.lifetimes import assert_result_keeps_body_alive
+from support.memory import address
 from support.requirements import optional, package
 
 pd, pl, pa = optional("pandas"), optional("polars"), optional("pyarrow")
@@ -29,15 +30,10 @@ def library(request: pytest.FixtureRequest) -> Any:
 
 
 DATATYPES = {
-    **{"BOOL": "?", "UINT8": "u1", "UINT16": "u2", "UINT32": "u4", "UINT64": "u8"},
-    **{"INT8": "i1", "INT16": "i2", "INT32": "i4", "INT64": "i8"},
-    **{"FP16": "f2", "FP32": "f4", "FP64": "f8"},
+    **{"BOOL": "?", "UINT8": "u1", "UINT16": "u2", "UINT32": "u4", "UINT64": "u8", "INT8": "i1"},
+    **{"INT16": "i2", "INT32": "i4", "INT64": "i8", "FP16": "f2", "FP32": "f4", "FP64": "f8"},
 }
 WHEN = datetime(2020, 1, 2, tzinfo=UTC).replace(tzinfo=None)
-
-
-def address(array: Any) -> int:
-    return int(array.__array_interface__["data"][0])
 
 
 def lists_of(tensors: list[tw.Tensor]) -> dict[str, tuple[str, Any]]:
@@ -132,50 +128,36 @@ def test_columns_of_pandas_are_not_copied() -> None:
     }
 
 
+# The dtype of a column, its values, and those of its tensor.
+EXTENSIONS: dict[str, tuple[Any, list[Any], tuple[str, list[Any]]]] = {
+    "Int64": ("Int64", [1, 2], ("INT64", [1, 2])),
+    "Float32": ("Float32", [0.5, 1.5], ("FP32", [0.5, 1.5])),
+    "boolean": ("boolean", [True, False], ("BOOL", [True, False])),
+    "str": ("str", ["a", "é"], ("BYTES", [b"a", "é".encode()])),
+    "string": ("string", ["a", "b"], ("BYTES", [b"a", b"b"])),
+    "python": ("string[python]", ["c", "d"], ("BYTES", [b"c", b"d"])),
+    "pyarrow": ("string[pyarrow]", ["e", "f"], ("BYTES", [b"e", b"f"])),
+    "arrow int": ("int16[pyarrow]", [1, 2], ("INT16", [1, 2])),
+    "arrow bytes": (lambda: pa.binary(), [b"\xff", b""], ("BYTES", [b"\xff", b""])),  # noqa: PLW0108
+    "arrow list": (
+        *(lambda: pa.list_(pa.int8(), 2), [[1, 2], [3, 4]]),
+        ("INT8", [[1, 2], [3, 4]]),
+    ),
+}
+
+
 def test_extension_columns_of_pandas() -> None:
-    frame = pd.DataFrame(
-        {
-            "Int64": pd.array([1, 2], dtype="Int64"),
-            "Float32": pd.array([0.5, 1.5], dtype="Float32"),
-            "boolean": pd.array([True, False], dtype="boolean"),
-            "str": pd.array(["a", "é"], dtype="str"),
-            "string": pd.array(["a", "b"], dtype="string"),
-            "python": pd.array(["c", "d"], dtype="string[python]"),
-            "pyarrow": pd.array(["e", "f"], dtype="string[pyarrow]"),
-            "arrow int": pd.array([1, 2], dtype="int16[pyarrow]"),
-            "arrow bytes": pd.array([b"\xff", b""], dtype=pd.ArrowDtype(pa.binary())),
-            "arrow list": pd.array([[1, 2], [3, 4]], dtype=pd.ArrowDtype(pa.list_(pa.int8(), 2))),
-        },
-        index=["x", "y"],
-    )
-    tensors = tw.tensors_from_dataframe(frame)
-    assert lists_of(tensors) == {
-        "Int64": ("INT64", [1, 2]),
-        "Float32": ("FP32", [0.5, 1.5]),
-        "boolean": ("BOOL", [True, False]),
-        "str": ("BYTES", [b"a", "é".encode()]),
-        "string": ("BYTES", [b"a", b"b"]),
-        "python": ("BYTES", [b"c", b"d"]),
-        "pyarrow": ("BYTES", [b"e", b"f"]),
-        "arrow int": ("INT16", [1, 2]),
-        "arrow bytes": ("BYTES", [b"\xff", b""]),
-        "arrow list": ("INT8", [[1, 2], [3, 4]]),
+    columns = {
+        name: pd.array(values, dtype=pd.ArrowDtype(dtype()) if callable(dtype) else dtype)
+        for name, (dtype, values, _) in EXTENSIONS.items()
     }
+    frame = pd.DataFrame(columns, index=["x", "y"])
+    tensors = {tensor.name: tensor for tensor in tw.tensors_from_dataframe(frame)}
+    assert lists_of(list(tensors.values())) == {name: row[2] for name, row in EXTENSIONS.items()}
     for name in ("Int64", "Float32", "boolean"):
-        data = next(tensor.as_numpy() for tensor in tensors if tensor.name == name)
-        assert np.shares_memory(data, frame[name].array._data)
+        assert np.shares_memory(tensors[name].as_numpy(), frame[name].array._data)
     (buffer,) = frame["arrow int"].array.__arrow_array__().chunks
-    assert address(tensors[7].data) == buffer.buffers()[1].address
-
-
-def test_object_columns_of_pandas() -> None:
-    column = pd.Series([b"\xff", "é"], dtype=object)
-    arrays = pd.Series([np.array([1.5, 2]), np.array([3, 4.5])], dtype=object)
-    tensors = tw.tensors_from_dataframe(pd.DataFrame({"b": column, "a": arrays}))
-    assert lists_of(tensors) == {
-        "b": ("BYTES", [b"\xff", "é".encode()]),
-        "a": ("FP64", [[1.5, 2], [3, 4.5]]),
-    }
+    assert address(tensors["arrow int"].data) == buffer.buffers()[1].address
 
 
 ROW = "row 1 of column 'x' is {}, but row 0 is an array of float64 [2]: all rows must have"
@@ -201,9 +183,14 @@ def test_rows_that_do_not_fit_together(case: str) -> None:
 def test_rows_of_one_kind() -> None:
     numbers = pd.Series([np.zeros(2, np.int8), np.ones(2, np.int64)])
     text = pd.Series([np.array(["a", "b"]), np.array(["cc", "d"])])
-    assert lists_of(tw.tensors_from_dataframe(pd.DataFrame({"n": numbers, "t": text}))) == {
+    column = pd.Series([b"\xff", "é"], dtype=object)
+    arrays = pd.Series([np.array([1.5, 2]), np.array([3, 4.5])], dtype=object)
+    frame = pd.DataFrame({"n": numbers, "t": text, "b": column, "a": arrays})
+    assert lists_of(tw.tensors_from_dataframe(frame)) == {
         "n": ("INT64", [[0, 0], [1, 1]]),
         "t": ("BYTES", [[b"a", b"b"], [b"cc", b"d"]]),
+        "b": ("BYTES", [b"\xff", "é".encode()]),
+        "a": ("FP64", [[1.5, 2], [3, 4.5]]),
     }
 
 
@@ -234,24 +221,21 @@ def test_arrow_columns_in_one_chunk_are_not_copied() -> None:
     assert np.shares_memory(tensor.as_numpy(), frame["x"].to_numpy(allow_copy=False))
 
 
-IN_PANDAS = (
-    "column 'x' contains {} missing value{}, which tensors cannot have; the first is element {}"
-)
-IN_ARROW = "tensor 'x' contains {} null{}, which tensors cannot have; the first is element {}"
-IN_BYTES = "element {} of tensor 'x' is null, which tensors cannot have"
-MISSING_VALUES: dict[str, tuple[Callable[[], Any], str]] = {
-    "Int64": (lambda: pd.array([1, None, None], dtype="Int64"), IN_PANDAS.format(2, "s", 1)),
-    "Float64": (lambda: pd.array([1.5, None], dtype="Float64"), IN_PANDAS.format(1, "", 1)),
-    "boolean": (lambda: pd.array([True, None], dtype="boolean"), IN_PANDAS.format(1, "", 1)),
-    "str": (lambda: pd.array(["a", "b", None], dtype="str"), IN_PANDAS.format(1, "", 2)),
-    "python": (lambda: pd.array([None], dtype="string[python]"), IN_PANDAS.format(1, "", 0)),
-    "ArrowDtype": (lambda: pd.array([1, None], dtype="int8[pyarrow]"), IN_PANDAS.format(1, "", 1)),
-    "object": (lambda: pd.Series(["a", np.nan], dtype=object), IN_PANDAS.format(1, "", 1)),
-    "arrays": (lambda: pd.Series([np.zeros(2), None], dtype=object), IN_PANDAS.format(1, "", 1)),
-    "polars": (lambda: pl.Series([1, 2, None]), IN_ARROW.format(1, "", 2)),
-    "polars text": (lambda: pl.Series(["a", None]), IN_BYTES.format(1)),
-    "pyarrow": (lambda: pa.array([None, True, None]), IN_ARROW.format(2, "s", 0)),
-    "pyarrow text": (lambda: pa.array(["a", None]), IN_BYTES.format(1)),
+MISSING_VALUES: dict[str, tuple[Callable[[], Any], int, int]] = {  # their number, the first one
+    "Int64": (lambda: pd.array([1, None, None], dtype="Int64"), 2, 1),
+    "Float64": (lambda: pd.array([1.5, None], dtype="Float64"), 1, 1),
+    "boolean": (lambda: pd.array([True, None], dtype="boolean"), 1, 1),
+    "str": (lambda: pd.array(["a", "b", None], dtype="str"), 1, 2),
+    "python": (lambda: pd.array([None], dtype="string[python]"), 1, 0),
+    "ArrowDtype": (lambda: pd.array([1, None], dtype="int8[pyarrow]"), 1, 1),
+    "object": (lambda: pd.Series(["a", np.nan], dtype=object), 1, 1),
+    "arrays": (lambda: pd.Series([np.zeros(2), None], dtype=object), 1, 1),
+}
+NULLS: dict[str, tuple[Callable[[], Any], int]] = {  # test_arrow_numbers.py has more
+    "polars": (lambda: pl.Series([1, 2, None]), 2),
+    "polars text": (lambda: pl.Series(["a", None]), 1),
+    "pyarrow": (lambda: pa.array([None, True, None]), 0),
+    "pyarrow text": (lambda: pa.array(["a", None]), 1),
 }
 
 
@@ -266,13 +250,25 @@ def frame_of(column: Any, name: Any = "x") -> Any:
 
 
 @pytest.mark.parametrize("case", MISSING_VALUES)
-def test_missing_values_are_rejected_with_their_position(case: str) -> None:
-    make, message = MISSING_VALUES[case]
+def test_missing_values_of_pandas_are_rejected(case: str) -> None:
+    make, n_missing, first = MISSING_VALUES[case]
     with pytest.raises(tw.EncodeError) as caught:
         tw.tensors_from_dataframe(frame_of(make()))
-    assert str(caught.value).startswith(message)
-    assert caught.value.tensor == "x"
-    assert f"element {caught.value.element}" in message
+    assert str(caught.value).startswith(
+        f"column 'x' contains {n_missing} missing value{'s' if n_missing > 1 else ''}, which "
+        f"tensors cannot have; the first is element {first}"
+    )
+    assert (caught.value.tensor, caught.value.element) == ("x", first)
+
+
+@pytest.mark.parametrize("case", NULLS)
+def test_nulls_are_rejected(case: str) -> None:
+    make, first = NULLS[case]
+    with pytest.raises(
+        tw.EncodeError, match=r"of tensor 'x' is null|'x' contains . null"
+    ) as caught:
+        tw.tensors_from_dataframe(frame_of(make()))
+    assert (caught.value.tensor, caught.value.element) == ("x", first)
 
 
 WITHOUT_DATATYPE: dict[str, tuple[Callable[[], Any], str]] = {

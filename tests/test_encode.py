@@ -102,64 +102,35 @@ def test_frame_properties_are_consistent(case: cases.Valid) -> None:
 
 
 def test_example_of_the_protocol_documentation() -> None:
-    """The request example of Triton's documentation (WIRE.md 9): the 19 bytes after the JSON."""
-    request = tw.InferRequest(
-        [
-            tw.Tensor("input0", np.array([[1, 2], [3, 4]], np.uint32)),
-            tw.Tensor("input1", np.array([True, False, True])),
-        ],
-        [tw.RequestedOutput("output0", binary=True)],
-        model_name="mymodel",
-    )
-    frame = tw.encode_request(request, align=1)
-    assert frame.header_length is not None
-    text, blob = bytes(frame)[: frame.header_length], bytes(frame)[frame.header_length :]
-    assert blob == bytes.fromhex("01000000 02000000 03000000 04000000 010001")
-    assert json.loads(text) == {
-        "model_name": "mymodel",
-        "inputs": [
-            {
-                "name": "input0",
-                "shape": [2, 2],
-                "datatype": "UINT32",
-                "parameters": {"binary_data_size": 16},
-            },
-            {
-                "name": "input1",
-                "shape": [3],
-                "datatype": "BOOL",
-                "parameters": {"binary_data_size": 3},
-            },
-        ],
-        "outputs": [{"name": "output0", "parameters": {"binary_data": True}}],
-    }
+    """The request example of Triton's documentation (WIRE.md 9), whose bytes are in cases.py."""
+    case = next(case for case in cases.VALID if case.id == "9 Triton request")
+    frame = tw.encode_request(message_of(case), align=1)  # type: ignore[arg-type]
+    assert frame.header_length is not None and case.header_length is not None
+    assert bytes(frame)[frame.header_length :] == case.body[case.header_length :]
+    assert json_of(frame) == json.loads(case.body[: case.header_length])
 
 
 # --- arrays that have to be converted ---
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.arange(12, dtype=">f4").reshape(3, 4),
-        np.arange(24, dtype=np.int64).reshape(4, 6)[::2, ::3],
-        np.asfortranarray(np.arange(6, dtype=np.uint16).reshape(2, 3)),
-        np.broadcast_to(np.float64(2.5), (2, 2)),
-        np.arange(6, dtype=np.int8)[::-1],
-        np.array(3.5, ">f8"),
-    ],
-    ids=["big-endian", "strided", "fortran", "broadcast", "reversed", "big-endian scalar"],
-)
+LAYOUTS: dict[str, Any] = {
+    "big-endian": np.arange(12, dtype=">f4").reshape(3, 4),
+    "strided": np.arange(24, dtype=np.int64).reshape(4, 6)[::2, ::3],
+    "fortran": np.asfortranarray(np.arange(6, dtype=np.uint16).reshape(2, 3)),
+    "broadcast": np.broadcast_to(np.float64(2.5), (2, 2)),
+    "reversed": np.arange(6, dtype=np.int8)[::-1],
+    "big-endian scalar": np.array(3.5, ">f8"),
+}
+
+
+@pytest.mark.parametrize("array", LAYOUTS.values(), ids=LAYOUTS)
 def test_arrays_in_other_layouts_are_converted(array: np.ndarray[Any, Any]) -> None:
-    tensor = tw.Tensor("x", array)
-    frame = tw.encode_request(tw.InferRequest([tensor]))
-    (decoded,) = tw.decode_request(bytes(frame), frame.header_length).inputs
+    request = tw.InferRequest([tw.Tensor("x", array)])
+    frames = [tw.encode_request(request) for _ in range(2)]
+    decoded = tw.decode_request(bytes(frames[0]), frames[0].header_length)["x"]
     assert decoded.shape == array.shape
     assert np.array_equal(decoded.as_numpy(), array)
-    first, second = (
-        np.frombuffer(tw.encode_request(tw.InferRequest([tensor])).buffers[1], np.uint8)
-        for _ in range(2)
-    )
+    first, second = (np.frombuffer(frame.buffers[1], np.uint8) for frame in frames)
     assert np.shares_memory(first, second)
 
 
@@ -202,17 +173,6 @@ def test_bf16_lists_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
         datatypes.bf16_dtype.cache_clear()
 
 
-def test_tensor_in_shared_memory() -> None:
-    region = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
-    tensor = tw.Tensor("x", None, datatype="FP32", shape=[2], parameters=region)
-    frame = tw.encode_request(tw.InferRequest([tensor]))
-    assert frame.header_length is None
-    (decoded,) = tw.decode_request(bytes(frame)).inputs
-    assert (decoded.data, decoded.parameters, decoded.shape) == (None, region, (2,))
-    with pytest.raises(tw.TensorwireError, match="is in shared memory"):
-        decoded.as_numpy()
-
-
 # --- JSON ---
 
 
@@ -220,49 +180,34 @@ def json_of(frame: tw.Frame) -> Any:
     return json.loads(bytes(frame)[: frame.header_length])
 
 
-def test_nonfinite_numbers_in_json() -> None:
-    array = np.array([np.nan, 1, -np.inf], np.float32)
-    request = tw.InferRequest([tw.Tensor("x", array, binary=False)])
-    as_null = json_of(tw.encode_request(request, nonfinite="null"))["inputs"][0]["data"]
-    assert as_null == [None, 1, None]
-    literal = tw.encode_request(request, nonfinite="literal")
-    assert b"[NaN,1.0,-Infinity]" in bytes(literal)
-    (decoded,) = tw.decode_request(bytes(literal)).inputs
-    assert np.array_equal(decoded.as_numpy(), array, equal_nan=True)
-    with pytest.raises(
-        tw.EncodeError, match="element 0 of input 'x' is nan, which JSON cannot represent"
-    ):
-        tw.encode_request(request, nonfinite="error")
-    with pytest.raises(ValueError, match="nonfinite must be"):
-        tw.encode_request(request, nonfinite="zero")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("infinity", [np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", ["<f4", "<f8"])
 def test_an_infinity_does_not_become_nan_unless_it_may(dtype: str, infinity: float) -> None:
+    """test_json_writer has the other values of `nonfinite`."""
     array = np.array([np.nan, 1, infinity, infinity], dtype)
-    request = tw.InferRequest([tw.Tensor("x", array, binary=False)])
-    with pytest.raises(
-        tw.EncodeError,
-        match=f"^element 2 of input 'x' is {infinity}, which JSON cannot represent: pass "
+    tensor = tw.Tensor("x", array, binary=False)
+    with pytest.raises(tw.EncodeError) as caught:
+        tw.encode_request(tw.InferRequest([tensor]))
+    assert str(caught.value) == (
+        f"element 2 of input 'x' is {infinity}, which JSON cannot represent: pass "
         "nonfinite='literal' to send a literal, which Triton reads, or nonfinite='null' to send "
-        "null, which is read as NaN$",
-    ) as caught:
-        tw.encode_request(request)
+        "null, which is read as NaN"
+    )
     assert (caught.value.tensor, caught.value.element) == ("x", 2)
+    with pytest.raises(tw.EncodeError, match=f"^element 0 of input 'x' is {infinity}, "):
+        tw.encode_request(tw.InferRequest([tw.Tensor("x", array[2:], binary=False)]))
     nan = tw.InferRequest([tw.Tensor("x", array[:2], binary=False)])
     assert json_of(tw.encode_request(nan))["inputs"][0]["data"] == [None, 1]
-    binary = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)]))
-    decoded = tw.decode_request(bytes(binary), binary.header_length)["x"].as_numpy()
-    assert np.array_equal(decoded, array, equal_nan=True)
-
-
-def test_an_infinity_in_a_response_is_null_by_default() -> None:
-    response = tw.InferResponse([tw.Tensor("y", np.array([np.inf, np.nan, 1.0]), binary=False)])
+    response = tw.InferResponse([tensor])
     for frame in (tw.encode_response(response), tw.encode_response(response, nonfinite="null")):
-        assert json_of(frame)["outputs"][0]["data"] == [None, None, 1]
+        assert json_of(frame)["outputs"][0]["data"] == [None, 1, None, None]
+
+
+def test_invalid_values_of_nonfinite() -> None:
     with pytest.raises(ValueError, match="nonfinite must be"):
-        tw.encode_response(response, nonfinite=None)  # type: ignore[arg-type]
+        tw.encode_request(tw.InferRequest([X]), nonfinite="zero")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="nonfinite must be"):
+        tw.encode_response(tw.InferResponse([A]), nonfinite=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32"])
@@ -275,28 +220,23 @@ def test_lists_do_not_depend_on_the_error_state_of_numpy(datatype: Any) -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 def test_nonfinite_numbers_in_parameters(number: float) -> None:
-    request = tw.InferRequest([tw.Tensor("x", [1], datatype="INT8")], parameters={"k": [number]})
-    for nonfinite in ("null", "literal"):
-        frame = tw.encode_request(request, nonfinite=nonfinite)
-        assert tw.decode_request(bytes(frame), frame.header_length).parameters["k"] == (None,)
-    with pytest.raises(
-        tw.EncodeError, match=f"^parameter 'k' contains {number}, which JSON cannot represent$"
-    ):
-        tw.encode_request(request, nonfinite="error")
-    if np.isnan(number):
-        frame = tw.encode_request(request)
-        assert tw.decode_request(bytes(frame), frame.header_length).parameters["k"] == (None,)
-    else:
-        with pytest.raises(
-            tw.EncodeError,
-            match=f"^parameter 'k' contains {number}, which JSON cannot represent: "
-            "nonfinite='null' sends null$",
-        ):
-            tw.encode_request(request)
     output = tw.RequestedOutput("y", parameters={"k": number})
-    with pytest.raises(tw.EncodeError) as caught:
-        tw.encode_request(request.replace(parameters=None, outputs=[output]), nonfinite="error")
-    assert caught.value.tensor == "y"
+    cannot = f"parameter 'k' contains {number}, which JSON cannot represent"
+    for request in (
+        tw.InferRequest([X], parameters={"k": number}),
+        tw.InferRequest([X], [output]),
+    ):
+        for nonfinite in ("null", "literal"):
+            frame = tw.encode_request(request, nonfinite=nonfinite)
+            assert b'{"k":null}' in bytes(frame)
+        with pytest.raises(tw.EncodeError, match=f"^{cannot}$") as caught:
+            tw.encode_request(request, nonfinite="error")
+        assert caught.value.tensor == ("y" if request.outputs else None)
+        if np.isnan(number):
+            assert b'{"k":null}' in bytes(tw.encode_request(request))
+        else:
+            with pytest.raises(tw.EncodeError, match=f"^{cannot}: nonfinite='null' sends null$"):
+                tw.encode_request(request)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
@@ -409,6 +349,7 @@ def test_response_to_a_raw_request_is_binary() -> None:
         (b"", b""),
         (np.zeros(0, np.float32), b""),
         (tw.Tensor("t", np.array([7], np.uint8)), b"\7"),
+        (tw.Tensor("x", np.array([0x3FC0], np.uint16), datatype="BF16"), b"\xc0\x3f"),
     ],
 )
 def test_raw_request(array: Any, body: bytes) -> None:
@@ -429,20 +370,10 @@ def test_raw_request_of_bytes_has_one_element(elements: list[bytes]) -> None:
         tw.encode_raw_request(tensor)
 
 
-def test_raw_request_of_bf16_in_an_array_of_uint16() -> None:
-    words = np.array([0x3FC0], np.uint16)
-    assert bytes(tw.encode_raw_request(tw.Tensor("x", words, datatype="BF16"))) == b"\xc0\x3f"
-
-
-def test_raw_element_is_forwarded_without_a_copy() -> None:
-    body = b"an image"
+@pytest.mark.parametrize("wrap", [bytes, bytearray])
+def test_raw_element_is_forwarded_without_a_copy(wrap: Any) -> None:
+    body = wrap(b"an image")
     request = tw.decode_request(body, 0, raw_input=tw.TensorSpec("x", "BYTES", [1]))
     (buffer,) = tw.encode_raw_request(request["x"]).buffers
     assert np.shares_memory(np.frombuffer(buffer, np.uint8), np.frombuffer(body, np.uint8))
-
-
-def test_raw_element_is_read_only() -> None:
-    spec = tw.TensorSpec("x", "BYTES", [1])
-    request = tw.decode_request(bytearray(b"an image"), 0, raw_input=spec)
-    (buffer,) = tw.encode_raw_request(request["x"]).buffers
     assert memoryview(buffer).readonly

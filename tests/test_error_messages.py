@@ -14,7 +14,7 @@ import tensorwire.server
 from support.asgi_requests import ask
 from tensorwire import errors
 from tensorwire._codec.datatypes import UNLIMITED
-from tensorwire.errors import MAX_ITEMS, format_names, format_shape
+from tensorwire.errors import MAX_ITEMS, format_names
 from tensorwire.server.model import as_tensor, check_inputs, check_outputs
 
 tw: Any = tensorwire  # untyped, because many calls here violate the types
@@ -55,9 +55,12 @@ def encode(tensor: Any, **members: Any) -> Any:
     return tw.encode_request(tw.InferRequest([tensor], **members), limits=UNLIMITED)
 
 
+def entry(name: str, **members: Any) -> dict[str, Any]:
+    return {"name": name, "datatype": "INT8", "shape": [1], "data": [0], **members}
+
+
 def decode_entry(name: str, **members: Any) -> Any:
-    entry = {"name": name, "datatype": "INT8", "shape": [1], "data": [0], **members}
-    return decode_request({"inputs": [entry]})
+    return decode_request({"inputs": [entry(name, **members)]})
 
 
 def spec(name: str) -> Any:
@@ -167,14 +170,8 @@ CASES: dict[str, Callable[[str], Any]] = {
         [("Inference-Header-Content-Length", 10**5000), ("Inference-Header-Content-Length", 1)]
     ),
     "header length": lambda name: tw.decode_request(b"{}", name),
-    "decoded twice": lambda name: decode_request(
-        {"inputs": [{"name": name, "datatype": "INT8", "shape": [1], "data": [0]}] * 2}
-    ),
-    "decoded name": lambda name: tw.decode_request(
-        json.dumps(
-            {"inputs": [{"name": name, "datatype": "INT8", "shape": [1], "data": [0]}]}
-        ).encode()
-    ),
+    "decoded twice": lambda name: decode_request({"inputs": [entry(name)] * 2}),
+    "decoded name": lambda name: tw.decode_request(json.dumps({"inputs": [entry(name)]}).encode()),
     "decoded datatype": lambda name: decode_entry(name, datatype=name),
     "decoded shape": lambda name: decode_entry(name, shape=[10**4000] * 60),
     "decoded rank": lambda name: decode_entry(name, shape=[1] * 10_000),
@@ -184,19 +181,14 @@ CASES: dict[str, Callable[[str], Any]] = {
     "decoded data": lambda name: decode_entry(name, data=name),
     "decoded element": lambda name: decode_entry(name, data=[name]),
     "decoded number": lambda name: tw.decode_request(
-        json.dumps({"inputs": [{"name": name, "datatype": "INT8", "shape": [1], "data": [123]}]})
-        .replace("123", "9" * 10_000)
-        .encode(),
+        json.dumps({"inputs": [entry(name)]}).replace("[0]", f"[{'9' * 10_000}]").encode(),
         limits=UNLIMITED,
     ),
     "decoded region": lambda name: decode_entry(
         name, data=None, parameters={"shared_memory_region": [name] * 100}
     ),
     "decoded binary_data_output": lambda name: decode_request(
-        {
-            "inputs": [{"name": name, "datatype": "INT8", "shape": [1], "data": [0]}],
-            "parameters": {"binary_data_output": {name: name}},
-        }
+        {"inputs": [entry(name)], "parameters": {"binary_data_output": {name: name}}}
     ),
     "decoded member twice": lambda name: tw.decode_request(
         json.dumps({"inputs": [], name: 1})[:-1].encode() + f",{json.dumps(name)}:2}}".encode()
@@ -261,40 +253,34 @@ def test_bodies_of_error_responses_are_short(path: str, name: str) -> None:
 
 def test_request_with_many_long_names() -> None:
     """An error of status 400 is not longer than the request that causes it."""
-    entries = [
-        {"name": f"{i:04096}", "datatype": "INT8", "shape": [1], "data": [0]} for i in range(4096)
-    ]
+    entries = [entry(f"{i:04096}") for i in range(4096)]
     app = server.create_app({"m": server.Model(lambda request: {"y": request["absent"]})})
     answer = ask(app, "/v2/models/m/infer", "POST", [json.dumps({"inputs": entries}).encode()])
     assert (answer.status, len(answer.body) <= MAX_MESSAGE) == (400, True)
     assert "4096 names" in answer.body.decode()
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("image", "'image'"),
-        ("a\0\n'", '"a\\x00\\n\'"'),
-        ("n" * 80, f"'{'n' * 80}'"),
-        ("n" * 81, f"'{'n' * 80}'..."),
-        ("\0" * 81, "'" + "\\x00" * 20 + "'..."),
-        (None, "None"),
-        (True, "True"),
+TEXTS = [
+    *(("image", "'image'"), ("a\0\n'", '"a\\x00\\n\'"'), ("n" * 80, f"'{'n' * 80}'")),
+    *(("n" * 81, f"'{'n' * 80}'..."), ("\0" * 81, "'" + "\\x00" * 20 + "'...")),
+    *((None, "None"), (True, "True"), (0.5, "0.5"), ([1], "list")),
+    *(
         (2**64 - 1, "18446744073709551615"),
         (2**64, "more than 2^64"),
         (-(2**70), "less than -2^64"),
-        (0.5, "0.5"),
-        ([1], "list"),
-    ],
-)
+    ),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), TEXTS)
 def test_format_value(value: Any, text: str) -> None:
     assert errors.format_value(value) == text
 
 
-@pytest.mark.parametrize("n", [0, 1, MAX_ITEMS, MAX_ITEMS + 1, 1000])
-def test_long_lists_are_abbreviated(n: int) -> None:
-    names = ", ".join(["'a'"] * min(n, MAX_ITEMS))
-    dims = ", ".join(["1"] * min(n, MAX_ITEMS))
-    rest = f", ... {n} {{}}" if n > MAX_ITEMS else ""
-    assert format_names(["a"] * n) == f"[{names}{rest.format('names')}]"
-    assert format_shape([1] * n) == f"[{dims}{rest.format('dimensions')}]"
+def test_long_lists_are_abbreviated() -> None:
+    """test_messages.py has shapes."""
+    most = ", ".join(["'a'"] * MAX_ITEMS)
+    assert (format_names([]), format_names(["a"])) == ("[]", "['a']")
+    assert format_names(["a"] * MAX_ITEMS) == f"[{most}]"
+    for n in (MAX_ITEMS + 1, 1000):
+        assert format_names(["a"] * n) == f"[{most}, ... {n} names]"

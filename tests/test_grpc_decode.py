@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,8 +14,10 @@ import tensorwire.grpc
 from support import grpc_cases as cases
 from support import reference
 from support.lifetimes import assert_result_keeps_body_alive
+from support.memory import address
 from support.protobuf_wire import delimited, fixed64, integer, packed
 from support.requirements import optional
+from support.threads import repeating
 from tensorwire._codec import protobuf_reader
 from tensorwire.grpc_messages import RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 
@@ -33,14 +32,8 @@ RAW_BF16 = tw.Limits(bf16_as_uint16=True)
 NAN = float("nan")
 VALUES: dict[str, list[Any]] = {
     "BOOL": [True, False, True],
-    "UINT8": [0, 1, 255],
-    "UINT16": [0, 1, 2**16 - 1],
-    "UINT32": [0, 1, 2**32 - 1],
-    "UINT64": [0, 2**63, 2**64 - 1],
-    "INT8": [-128, -1, 127],
-    "INT16": [-(2**15), -1, 2**15 - 1],
-    "INT32": [-(2**31), -1, 2**31 - 1],
-    "INT64": [-(2**63), -1, 2**63 - 1],
+    **{f"UINT{n}": [0, 1, 2**n - 1] for n in (8, 16, 32, 64)},
+    **{f"INT{n}": [-(2 ** (n - 1)), -1, 2 ** (n - 1) - 1] for n in (8, 16, 32, 64)},
     "FP16": [0.5, -65504.0, NAN],
     "BF16": [0.5, -1.0, NAN],
     "FP32": [0.5, 2.0**-149, NAN],
@@ -58,7 +51,6 @@ FIELDS = {  # of InferTensorContents
     "BYTES": "bytes_contents",
 }
 every_datatype = pytest.mark.parametrize("datatype", VALUES)
-every_rejected = pytest.mark.parametrize("case", cases.REJECTED, ids=lambda case: case.id)
 
 
 def only_tensor(message: Any, **limits: Any) -> tw.Tensor:
@@ -73,12 +65,6 @@ def values_of(tensor: tw.Tensor) -> list[Any]:
         array = (array.astype("<u4") << 16).view("<f4")
     values: list[Any] = array.tolist()
     return values
-
-
-def error_of(case: cases.Rejected) -> tw.DecodeError:
-    with pytest.raises(tw.DecodeError) as caught:
-        DECODERS[case.kind](case.message)
-    return caught.value
 
 
 # --- datatypes -----------------------------------------------------------------------------------
@@ -203,12 +189,6 @@ def test_message_cut_off_at_every_byte() -> None:
             tw.grpc.decode_request(cases.REQUEST[:nbytes])
 
 
-def test_last_of_two_texts_counts() -> None:
-    message = delimited(1, "m") + delimited(2, "1") + delimited(3, "7")
-    response = tw.grpc.decode_response(message + delimited(1, "n") + delimited(3))
-    assert (response.model_name, response.model_version, response.id) == ("n", "1", None)
-
-
 def test_response_in_two_parts() -> None:
     parts = cases.tensor("x"), cases.tensor("y") + delimited(3, "7") + delimited(6, b"\1\2")
     stream = delimited(2, parts[0]) + integer(2, 1) + delimited(2, parts[1], delimited(6, b"\3\4"))
@@ -217,12 +197,17 @@ def test_response_in_two_parts() -> None:
     assert response.id == "7"
 
 
-def test_empty_messages() -> None:
+def test_fields_that_are_empty_or_occur_twice() -> None:
     for decode in (tw.grpc.decode_response, tw.grpc.decode_stream_response):
         response = decode(b"")
         assert (response.outputs, response.model_name, response.parameters) == ((), None, {})
     error, read = protobuf_reader.read_stream_response(delimited(1) + delimited(2))
     assert error is None and read is not None
+    texts = delimited(1, "m") + delimited(2, "1") + delimited(3, "7") + delimited(1, "n")
+    response = tw.grpc.decode_response(texts + delimited(3))
+    assert (response.model_name, response.model_version, response.id) == ("n", "1", None)
+    entries = delimited(4) + delimited(4, delimited(1, "k")) + delimited(4, delimited(2, b"\x10\1"))
+    assert tw.grpc.decode_response(entries).parameters == {"": 1, "k": None}
 
 
 PARAMETERS = {
@@ -248,11 +233,6 @@ def test_parameters(value: bytes, expected: Any) -> None:
     assert request.outputs is not None
     found = [request.parameters, request["x"].parameters, request.outputs[0].parameters]
     assert repr([dict(parameters) for parameters in found]) == repr([{"p": expected}] * 3)
-
-
-def test_parameter_without_key_or_value() -> None:
-    message = delimited(4) + delimited(4, delimited(1, "k")) + delimited(4, delimited(2, b"\x10\1"))
-    assert tw.grpc.decode_response(message).parameters == {"": 1, "k": None}
 
 
 def test_framing_parameters() -> None:
@@ -291,31 +271,19 @@ def test_shared_memory(is_first: bool) -> None:
 # --- errors --------------------------------------------------------------------------------------
 
 
-@every_rejected
+@pytest.mark.parametrize("case", cases.REJECTED, ids=lambda case: case.id)
 def test_error(case: cases.Rejected) -> None:
-    error = error_of(case)
-    assert (type(error).__name__, str(error)) == (case.error, case.text)
-    found = (error.offset, error.expected, error.actual, error.element, error.tensor)
-    assert found == (case.offset, case.expected, case.actual, case.element, case.tensor)
-    assert error.status == 400
-
-
-@every_rejected
-def test_errors_can_be_pickled(case: cases.Rejected) -> None:
-    error = error_of(case)
-    again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
-
-
-@every_rejected
-def test_error_of_mutable_memory(case: cases.Rejected) -> None:
-    """It is the same, and no view remains."""
     memory = bytearray(case.message)
-    with pytest.raises(tw.DecodeError) as caught:
-        DECODERS[case.kind](memory)
-    assert str(caught.value) == case.text
-    del caught
-    memory.append(0)
+    for message in (case.message, memory):
+        with pytest.raises(tw.DecodeError) as caught:
+            DECODERS[case.kind](message)
+        error = caught.value
+        assert (type(error).__name__, str(error)) == (case.error, case.text)
+        found = (error.offset, error.expected, error.actual, error.element, error.tensor)
+        assert found == (case.offset, case.expected, case.actual, case.element, case.tensor)
+        assert error.status == 400
+    del caught, error
+    memory.append(0)  # no view of it remains
 
 
 def test_error_of_a_stream_is_cut() -> None:
@@ -324,94 +292,75 @@ def test_error_of_a_stream_is_cut() -> None:
     assert str(caught.value) == f"the server returned an error: {'é' * 500}..."
 
 
-LIMITS: dict[str, tuple[Any, bytes, str, int, int | None]] = {
+WHICH = ", which is the limit"
+# The limit, its value, the position of the error, its text, and the message.
+LIMITS: dict[str, tuple[str, int, int | None, str, bytes]] = {
     "inputs": (
-        {"max_tensors": 1},
+        *("max_tensors", 1, len(delimited(5, cases.ENTRY_X))),
+        "the message has more than 1 input" + WHICH,
         cases.INPUTS + cases.RAW,
-        "the message has more than 1 input, which is the limit",
-        1,
-        len(delimited(5, cases.ENTRY_X)),
     ),
     "raw contents": (
-        {"max_tensors": 1},
+        *("max_tensors", 1, len(delimited(7, cases.X))),
+        "the message has more than 1 raw content" + WHICH,
         cases.RAW + cases.tensor(),
-        "the message has more than 1 raw content, which is the limit",
-        1,
-        len(delimited(7, cases.X)),
     ),
     "requested outputs": (
-        {"max_tensors": 1},
+        *("max_tensors", 1, len(cases.OUTPUT)),
+        "the message has more than 1 requested output" + WHICH,
         cases.OUTPUT + delimited(6, delimited(1, "p")) + cases.tensor(),
-        "the message has more than 1 requested output, which is the limit",
-        1,
-        len(cases.OUTPUT),
     ),
     "parameters": (
-        {"max_parameters": 2},
+        *("max_parameters", 2, 33),
+        f"the parameters have more than 2 values{WHICH} (byte 33)",
         cases.KEY + cases.tensor("x", "UINT8", (2,), cases.KEY, cases.KEY),
-        "the parameters have more than 2 values, which is the limit (byte 33)",
-        2,
-        33,
     ),
     "parameters that are ignored": (
-        {"max_parameters": 1},
+        *("max_parameters", 1, 4),
+        f"the parameters have more than 1 value{WHICH} (byte 4)",
         delimited(4, integer(3, 1)) * 2,
-        "the parameters have more than 1 value, which is the limit (byte 4)",
-        1,
-        4,
     ),
     "dimensions": (
-        {"max_rank": 1},
-        cases.tensor("x", "UINT8", (1, 2)),
+        *("max_rank", 1, None),
         "input 'x' has 2 dimensions; the limit is 1",
-        1,
-        None,
+        cases.tensor("x", "UINT8", (1, 2)),
     ),
     "name": (
-        {"max_name_nbytes": 2},
-        cases.tensor("é€"[:2]),
+        *("max_name_nbytes", 2, None),
         "the name of input 'é€' is 5 bytes long; the limit is 2",
-        2,
-        None,
+        cases.tensor("é€"),
     ),
     "name of a requested output": (
-        {"max_name_nbytes": 2},
-        delimited(6, delimited(1, "abc")),
+        *("max_name_nbytes", 2, None),
         "the name of output 'abc' is 3 bytes long; the limit is 2",
-        2,
-        None,
+        delimited(6, delimited(1, "abc")),
     ),
     "elements": (
-        {"max_elements": 3},
-        cases.tensor("x") + cases.tensor("y"),
+        *("max_elements", 3, None),
         "the message has 4 elements up to input 'y'; the limit is 3",
-        3,
-        None,
+        cases.tensor("x") + cases.tensor("y"),
     ),
     "elements in shared memory": (
-        {"max_elements": 1},
-        cases.tensor("x", "UINT8", (2,), cases.SHARED),
+        *("max_elements", 1, None),
         "the message has 2 elements up to input 'x'; the limit is 1",
-        1,
-        None,
+        cases.tensor("x", "UINT8", (2,), cases.SHARED),
     ),
 }
 
 
-@pytest.mark.parametrize(
-    ("limits", "message", "text", "expected", "offset"), LIMITS.values(), ids=LIMITS
-)
-def test_limit(
-    limits: dict[str, Any], message: bytes, text: str, expected: int, offset: int | None
-) -> None:
-    with pytest.raises(tw.DecodeError) as caught:
+@pytest.mark.parametrize(("name", "most", "offset", "text", "message"), LIMITS.values(), ids=LIMITS)
+def test_limit(name: str, most: int, offset: int | None, text: str, message: bytes) -> None:
+    def decode(limit: int | None) -> None:
+        limits: dict[str, Any] = {name: limit}
         tw.grpc.decode_request(message, limits=tw.Limits(**limits))
+
+    with pytest.raises(tw.DecodeError) as caught:
+        decode(most)
     error = caught.value
-    assert (str(error), error.expected, error.offset) == (text, expected, offset)
-    assert error.actual is not None and error.actual > expected
+    assert (str(error), error.expected, error.offset) == (text, most, offset)
+    assert error.actual is not None and error.actual > most
     try:  # with a limit of this number, there is no error, or another one
-        raised: dict[str, Any] = dict.fromkeys(limits, error.actual)
-        tw.grpc.decode_request(message, limits=tw.Limits(**raised))
+        decode(error.actual)
     except tw.DecodeError as other:
         assert str(other) != text
 
@@ -481,10 +430,6 @@ PICTURE = cases.tensor("x", "FP32", (24,)) + delimited(7, PIXELS.tobytes())
 AT = len(PICTURE) - PIXELS.nbytes
 
 
-def address(buffer: Any) -> int:
-    return int(np.frombuffer(buffer, np.uint8).ctypes.data)
-
-
 def test_raw_contents_are_views() -> None:
     array = only_tensor(PICTURE).as_numpy()
     assert array.ctypes.data == address(PICTURE) + AT
@@ -515,26 +460,6 @@ def test_typed_contents_do_not_keep_the_message() -> None:
     assert array.tolist() == [0, 0]
 
 
-@contextmanager
-def writer(memory: bytearray, positions: Any, first: bytes, other: bytes) -> Iterator[None]:
-    """Change places of the memory in another thread."""
-    is_done = threading.Event()
-
-    def write() -> None:
-        while not is_done.is_set():
-            for value in (other, first):
-                for position in positions:
-                    memory[position : position + len(value)] = value
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_done.set()
-        thread.join()
-
-
 N = 1 << 20
 CHANGING = {
     "the last byte of an integer": (packed(2, [1] * N), "INT8", b"\1", b"\x81", 9),
@@ -560,7 +485,13 @@ def test_memory_that_another_thread_changes(
     begin = memory.rindex(first, 0, 200)
     end = time.monotonic() + 0.2
     results: set[Any] = set()
-    with writer(memory, range(begin, begin + 20 * step, step), first, other):
+
+    def write() -> None:
+        for value in (other, first):
+            for position in range(begin, begin + 20 * step, step):
+                memory[position : position + len(value)] = value
+
+    with repeating(write):
         while time.monotonic() < end:
             try:
                 tensor = only_tensor(memory)
@@ -585,33 +516,30 @@ ITEM = {1: ("name", str), 2: ("dims", [int])}
 KINDS = {1: ("name", str), 2: ("names", [str]), 3: ("ready", bool), 4: ("items", [ITEM])}
 
 
+MALFORMED = "the gRPC message is malformed: it ends inside a field"
+SMALL: dict[str, Any] = {
+    "name": "é",
+    "names": ["a", "b"],
+    "ready": True,
+    "items": [{"name": "i", "dims": [-1, 2, 2**40]}, {"name": "", "dims": []}],
+}
+
+
 def test_small_messages() -> None:
     message = delimited(2, "a") + integer(3, 2) + delimited(2, "b") + delimited(1, "é")
     message += delimited(4, integer(2, -1), delimited(1, "i"), packed(2, (2, 2**40)))
     message += delimited(4) + delimited(3, "x") + integer(1, 1) + integer(9, 9)
-    assert protobuf_reader.read_message(message, KINDS) == {
-        "name": "é",
-        "names": ["a", "b"],
-        "ready": True,
-        "items": [{"name": "i", "dims": [-1, 2, 2**40]}, {"name": "", "dims": []}],
-    }
-    assert protobuf_reader.read_message(b"", KINDS) == {
-        "name": "",
-        "names": [],
-        "ready": False,
-        "items": [],
-    }
+    assert protobuf_reader.read_message(message, KINDS) == SMALL
+    empty = {"name": "", "names": [], "ready": False, "items": []}
+    assert protobuf_reader.read_message(b"", KINDS) == empty
 
 
 @pytest.mark.parametrize(
     ("message", "text"),
     [
-        (b"\x80", "the gRPC message is malformed: it ends inside a field (byte 0)"),
+        (b"\x80", f"{MALFORMED} (byte 0)"),
         (delimited(2, b"\xff"), "names is not valid UTF-8 (byte 2)"),
-        (
-            delimited(4, packed(2, (1,))[:-1] + b"\x80"),
-            "the gRPC message is malformed: it ends inside a field (byte 2)",
-        ),
+        (delimited(4, packed(2, (1,))[:-1] + b"\x80"), f"{MALFORMED} (byte 2)"),
     ],
 )
 def test_errors_of_small_messages(message: bytes, text: str) -> None:

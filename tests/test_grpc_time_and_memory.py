@@ -5,16 +5,15 @@ Memory of arrays counts, but that of raw contents does not: they are views.
 
 from __future__ import annotations
 
-import gc
-import time
-import tracemalloc
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 import tensorwire as tw
 import tensorwire.grpc
 from support import grpc_cases as cases
+from support.memory import cpu_seconds, peak_nbytes
 from support.protobuf_wire import delimited, group, integer, nested_groups
 
 pytestmark = [
@@ -98,31 +97,14 @@ def decode(message: bytes) -> str:
     return ""
 
 
-def cpu_seconds(message: bytes) -> float:
-    best = 1e9
-    gc.disable()
-    try:
-        for _ in range(3):
-            before = time.thread_time()
-            decode(message)
-            best = min(best, time.thread_time() - before)
-    finally:
-        gc.enable()
-    return best
-
-
 @pytest.mark.parametrize(("make", "nbytes", "multiple"), HOSTILE.values(), ids=HOSTILE)
 def test_time_is_linear_and_memory_bounded(
     make: Callable[[int], bytes], nbytes: int, multiple: int
 ) -> None:
     quarter, whole = make(nbytes // 4), make(nbytes)
     decode(quarter)
-    gc.collect()
-    tracemalloc.start()
-    error = decode(whole)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak <= multiple * len(whole) + SLACK_NBYTES
-    assert len(error) < 700
-    assert cpu_seconds(whole) < 4 * 2.5 * cpu_seconds(quarter) + 2e-3
-    assert cpu_seconds(whole) < 100e-9 * len(whole)
+    assert peak_nbytes(lambda: decode(whole)) <= multiple * len(whole) + SLACK_NBYTES
+    assert len(decode(whole)) < 700
+    seconds = [cpu_seconds(partial(decode, body), 3) for body in (quarter, whole)]
+    assert seconds[1] < 4 * 2.5 * seconds[0] + 2e-3
+    assert seconds[1] < 100e-9 * len(whole)

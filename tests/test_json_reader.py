@@ -19,6 +19,7 @@ import pytest
 import tensorwire as tw
 from fuzz.comparison import message_read
 from support import reference
+from support.case_types import INTEGERS
 from support.requirements import optional
 from support.scale import scaled
 from tensorwire._codec.json_reader import read_json
@@ -48,6 +49,11 @@ PLAIN = entry("INT8", "[1]")
 def decode(text: str | bytes, **limits: Any) -> tw.InferRequest:
     raw = text if isinstance(text, bytes) else text.encode()
     return tw.decode_request(raw, limits=tw.Limits(max_parameters=len(raw), **limits))
+
+
+def words(table: str) -> list[str]:
+    """Return the texts of a table that are separated by white space."""
+    return table.split()
 
 
 def read(datatype: str, numbers: list[str]) -> np.ndarray:
@@ -133,95 +139,31 @@ DIFFERENCES: dict[bytes, tuple[bool, bool, bool, str]] = {  # reader, json, msgs
     b'"\\udc00\\ud800"': (False, True, False, "the same"),
     b"1e400": (False, True, False, "an infinity would change the value"),
     b"[" * 127 + b"]" * 127: (False, True, True, "two levels are the header's own; max_nesting"),
-    b"\xef\xbb\xbf1": (
-        False,
-        False,
-        False,
-        "RFC 8259 does not allow a byte order mark",
-    ),
+    b"\xef\xbb\xbf1": (False, False, False, "RFC 8259 does not allow a byte order mark"),
     b"9" * 4300: (True, True, True, "the default limit of Python"),
     b"9" * 4301: (False, False, False, "quadratic time"),
 }
 
 SAME_AS_JSON = [
-    *(
-        b"0",
-        b"-0",
-        b"-0.0",
-        b"1.5e3",
-        b"1E+2",
-        b"1e-2",
-        b"0e5",
-        b"0.0",
-        b"10",
-        b"123456789012345678901",
-    ),
-    *(
-        b"01",
-        b"-01",
-        b"00",
-        b"-",
-        b"+1",
-        b".5",
-        b"5.",
-        b"1.e5",
-        b"1e",
-        b"1e+",
-        b"0x10",
-        b"1_0",
-        b"1 2",
-    ),
-    *(b"--1", b"1..2", b"1e5.5", b"1ee5", b"Inf", b"nan", b"1f", b"\xd9\xa1", b"e5", b"-e5", b"1,"),
-    *(
-        b"true",
-        b"True",
-        b"tru",
-        b"truee",
-        b"nul",
-        b"null",
-        b"nulll",
-        b"false",
-        b"falsy",
-        b"undefined",
-    ),
-    *(b'""', b'"a', b'"\\"', b'"\\x41"', b'"\\u12"', b'"\\u12G4"', b"'a'", b'"a""b"', b'"\\U0041"'),
-    *(b"[]", b"[", b"]", b"[1,]", b"[,1]", b"[1 2]", b"[1,,2]", b"[[]", b"[]]", b"{}", b"{", b"}"),
-    *(
-        b'{"a":1,}',
-        b'{,"a":1}',
-        b'{"a"}',
-        b'{"a":}',
-        b"{a:1}",
-        b'{"a" 1}',
-        b'{"a":1 "b":2}',
-        b"{1:2}",
-    ),
-    *(
-        b" [ 1 , { } ] ",
-        b"[\t1\r\n]",
-        b"[\x0b1]",
-        b"[\x0c1]",
-        b"\x0c1",
-        b"[\xa01]",
-        b"[\xc2\xa01]",
-        b"\0",
-        b"1\0",
-        b"/**/1",
-    ),
-    *(
-        b'"\\ud83d\\ude00"',
-        b'"\\/\\b\\f\\n\\r\\t"',
-        b'"\x7f"',
-        b'"\\u0000"',
-        b"[1]//",
-        b"#1",
-        b"(1)",
-    ),
+    *words("""
+        0 -0 -0.0 1.5e3 1E+2 1e-2 0e5 0.0 10 123456789012345678901
+        01 -01 00 - +1 .5 5. 1.e5 1e 1e+ 0x10 1_0 --1 1..2 1e5.5 1ee5 Inf nan 1f e5 -e5 1,
+        true True tru truee nul null nulll false falsy undefined
+        [] [ ] [1,] [,1] [1,,2] [[] []] {} { }
+        {"a":1,} {,"a":1} {"a"} {"a":} {a:1} {1:2}
+        /**/1 [1]// #1 (1)
+    """),
+    *words(r"""
+        "" "a "\" "\x41" "\u12" "\u12G4" 'a' "a""b" "\U0041"
+        "\ud83d\ude00" "\/\b\f\n\r\t" "\u0000"
+    """),
+    *("1 2", "\u0661", "[1 2]", '{"a" 1}', '{"a":1 "b":2}', '"\x7f"', " [ 1 , { } ] ", "[\t1\r\n]"),
+    *("[\x0b1]", "[\x0c1]", "\x0c1", "[\xa01]", "\0", "1\0"),
 ]
 
 
 @pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("text", SAME_AS_JSON)
+@pytest.mark.parametrize("text", [*(text.encode() for text in SAME_AS_JSON), b"[\xa01]"])
 def test_accepts_and_rejects_the_same_texts_as_json(place: str, text: bytes) -> None:
     expected = json_accepts(text)
     assert msgspec_accepts(text) == expected
@@ -399,35 +341,6 @@ def test_single_precision_is_rounded_once() -> None:
     assert (naive != [bits for _, bits in pairs]).mean() > 0.3
 
 
-def test_double_precision_of_up_to_19_digits() -> None:
-    """Midpoints of doubles that have few digits, and numbers next to them."""
-    chooser = random.Random(6)
-    texts = []
-    for _ in range(scaled(30_000)):
-        exponent = chooser.randrange(-27, 28)
-        n_digits = chooser.randrange(15, 20)
-        digits = chooser.randrange(10 ** (n_digits - 1), 10**n_digits)
-        texts.append(f"{digits}e{exponent}")
-    # (2m + 1) * 2^e is a midpoint for an m of 53 bits. It has few digits if e is near 0.
-    for _ in range(scaled(30_000)):
-        odd = 2 * chooser.randrange(2**52, 2**53) + 1
-        if chooser.randrange(2):
-            power = chooser.randrange(0, 10)
-            digits, exponent = odd << power, 0
-        else:
-            power = chooser.randrange(1, 5)
-            digits, exponent = odd * 5**power, -power
-        texts += [f"{digits + delta}e{exponent}" for delta in (-1, 0, 1) if digits < 10**19 - 1]
-    found = read("FP64", texts)
-    expected = np.array([float(text) for text in texts])  # CPython rounds correctly by itself
-    assert np.array_equal(found.view(np.uint64), expected.view(np.uint64))
-    for text, value in chooser.sample(list(zip(texts, found.tolist(), strict=True)), scaled(2000)):
-        bits = int(np.float64(value).view(np.uint64))
-        exact = Fraction(text)
-        low = bits - (Fraction(value) > exact)
-        assert nearest(exact, low, double_value) == bits
-
-
 def test_numbers_with_all_exponents() -> None:
     chooser = random.Random(7)
     doubles = np.array(
@@ -456,66 +369,94 @@ def test_numbers_with_all_exponents() -> None:
         assert np.array_equal(found, np.array([values[i] for i in kept], np.float32))
 
 
-LONG = "1" * 800
+# Most numbers in JSON have a decimal point and no exponent. They are read by a separate function if
+# enough text follows, and by the general function near the end of the text.
+
+
+def random_digits(chooser: random.Random, n: int) -> str:
+    return "".join(chooser.choices("0123456789", k=n))
+
+
+def decimals() -> list[str]:
+    """Return numbers with integer parts of 1 to 12 digits, fractions of 1 to 30, and both signs."""
+    chooser = random.Random(3)
+    return [
+        f"{sign}{first}{random_digits(chooser, n_whole - 1)}.{random_digits(chooser, n_fraction)}"
+        for n_whole in range(1, 13)
+        for n_fraction in range(1, 31)
+        for sign in ("", "-")
+        for first in (["0", "7"] if n_whole == 1 else ["7"])
+    ]
+
+
+def check_as_python(numbers: list[str]) -> None:
+    expected = np.array([float(number) for number in numbers])
+    assert read("FP64", numbers).tobytes() == expected.tobytes()
+
+
+def test_decimals_of_all_lengths() -> None:
+    check_as_python(decimals())
+
+
+def test_decimals_at_all_distances_from_the_end() -> None:
+    for number in decimals():
+        check_as_python([number])
+    for n_blanks in range(64):  # more bytes than the separate function needs after a number
+        assert read("FP64", ["-3.0625", "0.1" + " " * n_blanks]).tolist() == [-3.0625, 0.1]
+
+
+def test_quotients_by_all_powers_of_five() -> None:
+    """Numbers of 16 to 19 digits, from the smallest to the largest, divided by 10^1 to 10^27."""
+    chooser = random.Random(5)
+    values = [10**15, 10**15 + 1, 10**19 - 1, (1 << 53) + 1, (1 << 63) - 1, 1 << 63]
+    values += [chooser.randrange(10**15, 10**19) for _ in range(200)]
+    numbers = []
+    for exponent in range(1, 28):
+        for value in values:
+            text = str(value).rjust(exponent + 1, "0")
+            numbers.append(f"{text[:-exponent]}.{text[-exponent:]}")
+    check_as_python(numbers)
+
+
+def test_decimals_halfway_between_two_doubles() -> None:
+    """Texts of 17 to 19 digits with a fraction."""
+    chooser = random.Random(7)
+    odd = [2 * chooser.randrange(1 << 52, 1 << 53) + 1 for _ in range(3000)]
+    check_as_python([f"{number // 4}.{25 * (number % 4):02d}" for number in odd])
+
+
+ZEROS, LONG = "0" * 400, "1" * 800
 FINITE = [
-    *("0", "-0", "0.0", "-0.0", "0e99999999999", "-0e-99999999999", "0.000e5", "0E+0", "-0.0e0"),
-    *("0e25", "-0e-25", "0.00e27", "0.0000e-24"),
-    *("5e-324", "4.9e-324", "2.4703282292062328e-324", "2.5e-324", "2.2250738585072014e-308"),
-    *("2.2250738585072011e-308", "2.225073858507201e-308", "1.7976931348623157e308"),
-    *("1.17549435e-38", "1.1754942e-38", "1.4e-45", "7.0e-46", "7.1e-46", "3.4028235e38"),
-    *("3.4028235677973366e38", "3.40282356779733642e38", "3.40282356779733661637e38"),
-    *("1e-400", "-1e-400", "1e-9999999999", "-1e-99999999999999999999", "1e-46", "-1e-46"),
-    *("0." + "0" * 1000 + "1e1001", "0." + "0" * 400 + "1e400", "1" + "0" * 400 + "e-400"),
-    *("0." + "0" * 400 + "1e50", "1" + "0" * 400 + "e-800"),
+    *words("""
+        0.00000000 -0.000000000000000000000000
+        0 -0 0.0 -0.0 0e99999999999 -0e-99999999999 0.000e5 0E+0 -0.0e0 0e25 -0e-25 0.00e27
+        0.0000e-24 5e-324 4.9e-324 2.4703282292062328e-324 2.5e-324 2.2250738585072014e-308
+        2.2250738585072011e-308 2.225073858507201e-308 1.7976931348623157e308 1.17549435e-38
+        1.1754942e-38 1.4e-45 7.0e-46 7.1e-46 3.4028235e38 3.4028235677973366e38
+        3.40282356779733642e38 3.40282356779733661637e38 1e-46 -1e-46 1e-400 -1e-400
+        1e-9999999999 -1e-99999999999999999999 9007199254740993 9007199254740993.0000000000001
+        9007199254740992.99999999999999999 16777217 16777216.99999999999999999999
+        16777217.0000000000000000000001 3402823567797336616e20 1e22 1e23 1e27 1e28
+        1234567890123456789 12345678901234567890 123456789012345678901 1e-5 1.5E+5
+        0.1234567890123456789 0.12345678901234567890 0.123456789012345678901234567890
+        0.1 0.5 1e0005 1e-0005 18446744073709551615e5 18446744073709551616e5
+    """),
+    *("9" * n for n in (17, 19, 20, 21, 25)),
     *(
-        "0." + LONG,
-        "-0." + LONG,
-        LONG + "e-800",
-        LONG + "." + LONG + "e-790",
-        "0." + "0" * 30 + LONG,
+        f"0.{'0' * 1000}1e1001",
+        f"0.{ZEROS}1e400",
+        f"0.{ZEROS}1e50",
+        f"1{ZEROS}e-400",
+        f"1{ZEROS}e-800",
     ),
-    *("9007199254740993", "9007199254740992.99999999999999999", "9007199254740993.0000000000001"),
-    *(
-        "16777217",
-        "3402823567797336616e20",
-        "16777216.99999999999999999999",
-        "16777217.0000000000000000000001",
-        "1e22",
-        "1e23",
-    ),
-    *("1234567890123456789", "12345678901234567890", "123456789012345678901", "1e-5", "1.5E+5"),
-    *("0.1234567890123456789", "0.12345678901234567890", "0.123456789012345678901234567890"),
-    *(
-        "0.1",
-        "0.5",
-        "00.5"[1:],
-        "9" * 17,
-        "9" * 19,
-        "9" * 20,
-        "9" * 21,
-        "9" * 25,
-        "1e0005",
-        "1e-0005",
-    ),
-    *(
-        "18446744073709551615e5",
-        "18446744073709551616e5",
-        "9999999999999999999e-27",
-        "1e27",
-        "1e28",
-    ),
+    *(f"0.{LONG}", f"-0.{LONG}", f"{LONG}e-800", f"{LONG}.{LONG}e-790", f"0.{'0' * 30}{LONG}"),
 ]
 TOO_LARGE = [
-    *(
-        "1e400",
-        "-1e400",
-        "1e309",
-        "1.7976931348623159e308",
-        "1e9999999999",
-        "1e99999999999999999999",
-    ),
-    *("1" + "0" * 400, LONG, "0." + "0" * 400 + "1e800", "9" * 5000, "-1e18446744073709551617"),
-    *("1" + "0" * 400 + "e-50", "1" + "0" * 400 + ".5e-50"),
+    *words("""
+        1e400 -1e400 1e309 1.7976931348623159e308 1e9999999999 1e99999999999999999999
+    """),
+    *(f"1{ZEROS}", LONG, f"0.{ZEROS}1e800", "9" * 5000, "-1e18446744073709551617"),
+    *(f"1{ZEROS}e-50", f"1{ZEROS}.5e-50"),
 ]
 
 
@@ -550,49 +491,19 @@ def test_numbers_too_large_for_single_precision_are_rejected(text: str) -> None:
         read("FP32", [text])
 
 
-def test_single_precision_zero_keeps_its_sign() -> None:
-    assert [str(value) for value in read("FP32", ["-0", "0", "-0.0", "-1e-60", "1e-60"])] == [
-        *("-0.0", "0.0", "-0.0", "-0.0", "0.0")
-    ]
-
-
 NO_NUMBERS = [
-    "01",
-    "-01",
-    "1.",
-    ".5",
-    "1.e5",
-    "1e",
-    "1e+",
-    "-",
-    "--1",
-    "+1",
-    "1e5.5",
-    "0x10",
-    "1_0",
-]
-NO_NUMBERS += [
-    "-.5",
-    "1e-",
-    "00",
-    "0.",
-    "-0.",
-    "1 0",
-    "-a",
-    "1a",
-    "0e",
-    "Inf",
-    "-Inf",
-    "nan",
-    "-NaN",
-    "NaNN",
+    *words("""
+        01 -01 00 1. .5 -.5 0. -0. 1.e5 1e 1e+ 1e- 0e - --1 +1 1e5.5 0x10 1_0 -a 1a
+        01.5 00.5 -01.5 -1. 1.5.5 1.5e 1.5e+ 1.-5 12345678. 123456789. 1.5x 1.12345678x
+    """),
+    *("1.1234567812345678x", "--1.5", "1 0", "Inf", "-Inf", "nan", "-NaN", "NaNN"),
 ]
 
 
 @pytest.mark.parametrize("datatype", ["FP32", "FP64", "INT8", "UINT64", "BOOL", "BYTES"])
 @pytest.mark.parametrize("text", NO_NUMBERS)
 def test_invalid_numbers_are_rejected(datatype: str, text: str) -> None:
-    for padded in (text, text + " ", text + "," + "0" * 9, text + "," + "0," * 9 + "0"):
+    for padded in (text, text + " ", text + "," + "0" * 9, text + ",0" * 64):
         for message in (body(entry(datatype, f"[{padded}]")), body(entry("FP32", f"[1,{padded}]"))):
             # For integers, "0.5" in "0.5.5" is rejected for its type before the rest is read.
             error = tw.HeaderError if datatype[:2] == "FP" else tw.DecodeError
@@ -600,18 +511,9 @@ def test_invalid_numbers_are_rejected(datatype: str, text: str) -> None:
                 decode(message)
 
 
-RANGES = {
-    name: (-(2 ** (8 * size - 1)), 2 ** (8 * size - 1) - 1)
-    if name[0] == "I"
-    else (0, 2 ** (8 * size) - 1)
-    for name, size in reference.SIZES.items()
-    if "INT" in name
-}
-
-
-@pytest.mark.parametrize("datatype", RANGES)
+@pytest.mark.parametrize("datatype", INTEGERS)
 def test_integers_in_and_out_of_range(datatype: str) -> None:
-    least, most = RANGES[datatype]
+    least, most = INTEGERS[datatype]
     values = [least, least + 1, -1, 0, 1, 9, 10, 99, 100, most - 1, most]
     values += [10**n for n in range(20)] + [10**n - 1 for n in range(20)]
     values = [value for value in values if least <= value <= most]
@@ -620,113 +522,55 @@ def test_integers_in_and_out_of_range(datatype: str) -> None:
         assert read(datatype, texts).tolist() == values
         assert [read(datatype, [text]).item() for text in texts] == values
     assert read(datatype, ["-0"]).tolist() == [0]
-    for value in (
-        least - 1,
-        most + 1,
-        -(2**63) - 1,
-        2**64,
-        -(2**64),
-        10**19 + 2**64,
-        10**20,
-        10**5000 - 1,
-    ):
-        if least <= value <= most:
-            continue
-        text = "9" * 5000 if value > 10**21 else str(value)
+    beyond = [least - 1, most + 1, -(2**63) - 1, 2**64, -(2**64), 10**19 + 2**64, 10**20]
+    for text in (*map(str, beyond), "9" * 5000):
         with pytest.raises(
             tw.ElementError, match=f"element 2 of .* out of range for .*{least} to {most}"
         ):
             read(datatype, ["1", "1", text])
 
 
-@pytest.mark.parametrize("datatype", RANGES)
+def check_rejected_integer(datatype: str, text: str, problem: str) -> None:
+    """Check the error of a number that is the last of the text, and that is far from its end."""
+    for i, numbers in ((1, ["1", text]), (0, [text, " " * 50 + "1"])):
+        with pytest.raises(tw.ElementError, match=f"element {i} of .* {problem}") as caught:
+            read(datatype, numbers)
+        assert caught.value.element == i
+        assert text[:60] in str(caught.value)
+
+
+@pytest.mark.parametrize("datatype", INTEGERS)
 def test_integers_with_a_point_or_an_exponent(datatype: str) -> None:
-    least, most = RANGES[datatype]
+    least, most = INTEGERS[datatype]
     values = [1, 5, 10, 100, 127, most // 10, most - 1, most]
     values += [least, *(-value for value in values)] if least < 0 else []
     for value in values:
         tens = f"{value}{'0' * 30}"
+        n_digits = len(str(abs(value)))
         for text in (
-            f"{value}.0",
-            f"{value}.{'0' * 40}",
-            f"{value}e0",
-            f"{value}E+0",
-            f"{value}.0e-0",
-            f"{value}00e-2",
-            f"{value}0.0e-1",
-            f"{tens}e-30",
-            f"{tens}.000E-000000030",
-            re.sub(r"(\d)(\d*)$", r"\1.\2", f"{value}0") + f"e{len(str(abs(value))) - 1}",
-            f"{'-' if value < 0 else ''}0.{'0' * 25}{abs(value)}e{25 + len(str(abs(value)))}",
+            *(f"{value}.0", f"{value}.{'0' * 40}", f"{value}e0", f"{value}E+0", f"{value}.0e-0"),
+            *(f"{value}00e-2", f"{value}0.0e-1", f"{tens}e-30", f"{tens}.000E-000000030"),
+            re.sub(r"(\d)(\d*)$", r"\1.\2", f"{value}0") + f"e{n_digits - 1}",
+            f"{'-' if value < 0 else ''}0.{'0' * 25}{abs(value)}e{25 + n_digits}",
         ):
             for tail in ("", " ", "\n\t      ", " " * 50):  # short paths need more bytes after it
                 assert read(datatype, ["1", text + tail, "2"]).tolist() == [1, value, 2], text
     for text in ("-0.0", "0.0", "0e0", "-0e5", "0.00e-7", "0e999999999", "-0.0e-99999999999999999"):
         assert read(datatype, [text]).tolist() == [0]
     for text in (
-        "0.5",
-        "1e-1",
-        "-1.5",
-        f"{most}.5",
-        f"{most}0.1",
-        f"{most}.{'0' * 40}1",
-        f"{most}e-1",
-        "12345678901234567890.1",
-        "1234567890123456789.01e1",
-        "1e-999999999",
-        "9" * 30 + ".5",
-        "9" * 30 + "e-30",
-        "0." + "0" * 30 + "1e30",
-        "0." + "0" * 30 + "10e30",
-        "10e-99999999999999999999",
+        *("0.5", "1e-1", "-1.5", f"{most}.5", f"{most}0.1", f"{most}.{'0' * 40}1", f"{most}e-1"),
+        *("12345678901234567890.1", "1234567890123456789.01e1", "1e-999999999", "9" * 30 + ".5"),
+        *("9" * 30 + "e-30", f"0.{'0' * 30}1e30", f"0.{'0' * 30}10e30", "10e-99999999999999999999"),
     ):
-        with pytest.raises(tw.ElementError, match=r"element 1 of .* must be an integer") as caught:
-            read(datatype, ["1", text])
-        assert caught.value.element == 1
-        assert text[:60] in str(caught.value)
-        with pytest.raises(tw.ElementError, match=r"element 0 of .* must be an integer"):
-            read(datatype, [text, " " * 50 + "1"])
+        check_rejected_integer(datatype, text, "must be an integer")
     for text in (
-        f"{most + 1}.0",
-        f"{least - 1}.00",
-        f"{most + 1}0e-1",
-        f"{most}0.0",
-        f"{most}e1",
-        "18446744073709551616.0",
-        "18446744073709551616e0",
-        "1844674407370955161.6e1",
-        "1.8446744073709551616E19",
-        "99999999999999999999.0",
-        "100000000000000000000e0",
-        "1e20",
-        "1e400",
-        "-1e400",
-        "1e999999999",
-        "1e99999999999999999999",
-        "0.001e999999999",
-        "1234567890123456789010e-1",
-        "1234567890123456789012.0",
+        *(f"{most + 1}.0", f"{least - 1}.00", f"{most + 1}0e-1", f"{most}0.0", f"{most}e1"),
+        *("18446744073709551616.0", "18446744073709551616e0", "1844674407370955161.6e1"),
+        *("1.8446744073709551616E19", "99999999999999999999.0", "100000000000000000000e0", "1e20"),
+        *("1e400", "-1e400", "1e999999999", "1e99999999999999999999", "0.001e999999999"),
+        *("1234567890123456789010e-1", "1234567890123456789012.0"),
     ):
-        with pytest.raises(tw.ElementError, match=r"element 1 of .* out of range for") as caught:
-            read(datatype, ["1", text])
-        assert caught.value.element == 1
-        with pytest.raises(tw.ElementError, match=r"element 0 of .* out of range for"):
-            read(datatype, [text, " " * 50 + "1"])
-
-
-def test_integers_beyond_those_of_a_double_are_exact() -> None:
-    assert read("INT64", ["9007199254740993.0", "-9007199254740993e0"]).tolist() == [
-        2**53 + 1,
-        -(2**53) - 1,
-    ]
-    assert read("INT64", ["9223372036854775807.0", "-9.223372036854775808e18"]).tolist() == [
-        2**63 - 1,
-        -(2**63),
-    ]
-    assert (
-        read("UINT64", ["18446744073709551615.0", "1.8446744073709551615e19"]).tolist()
-        == [2**64 - 1] * 2
-    )
+        check_rejected_integer(datatype, text, "out of range for")
 
 
 def test_integers_in_any_notation() -> None:
@@ -740,8 +584,8 @@ def test_integers_in_any_notation() -> None:
         text = chooser.choice(("", "-")) + digits + ("." + fraction if fraction else "")
         text += f"e{power}" if power or chooser.random() < 0.5 else ".0" if not fraction else ""
         exact = Fraction(text)
-        datatype = chooser.choice(list(RANGES))
-        least, most = RANGES[datatype]
+        datatype = chooser.choice(list(INTEGERS))
+        least, most = INTEGERS[datatype]
         if exact.denominator == 1 and least <= exact <= most:
             assert read(datatype, [text]).tolist() == [exact], text
             continue
@@ -793,13 +637,6 @@ def test_long_integers_in_parameters(n: int) -> None:
         assert decode(in_parameter(b"%d" % value)).parameters == {"p": value}
 
 
-def test_integer_parameter_of_too_many_digits_is_rejected() -> None:
-    for text in (b"9" * 4301, b"-" + b"9" * 4301, b"9" * 100_000):
-        with pytest.raises(tw.HeaderError, match="out of range"):
-            decode(in_parameter(text))
-        decode(in_unknown(text))
-
-
 @pytest.mark.thread_unsafe(reason="it changes the interpreter")
 def test_integer_parameter_obeys_pythons_digit_limit() -> None:
     before = sys.get_int_max_str_digits()
@@ -843,20 +680,8 @@ def test_nan_is_accepted_only_in_floating_point_data() -> None:
 
 ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 GOOD_STRINGS = [
-    *(
-        "",
-        "a",
-        "\x7f",
-        "é",
-        "€",
-        "\U0001f600",
-        "\ud7ff",
-        "\ue000",
-        "\uffff",
-        "\U0010ffff",
-        "\u2028",
-    ),
-    *("\x80", "\u07ff", "\u0800", "\U00010000", "/"),
+    *("", "a", "/", "\x7f", "\x80", "é", "\u07ff", "\u0800", "€", "\u2028", "\ud7ff", "\ue000"),
+    *("\uffff", "\U00010000", "\U0001f600", "\U0010ffff"),
 ]
 BAD_UTF8 = [
     *(
@@ -866,57 +691,22 @@ BAD_UTF8 = [
         b"\xc1\xbf",
         b"\xc2",
         b"\xc2A",
-        b"\xe0\x80\x80",
-        b"\xe0\x9f\xbf",
+        b"\xc3\x28",
+        b"\xff",
+        b"\xfe\xff",
     ),
-    *(
-        b"\xe2\x82",
-        b"\xe2\x82A",
-        b"\xe2A\xac",
-        b"\xed\xa0\x80",
-        b"\xed\xbf\xbf",
-        b"\xf0\x80\x80\x80",
-    ),
-    *(
-        b"\xf0\x8f\xbf\xbf",
-        b"\xf0\x9f\x98",
-        b"\xf0\x9f\x98A",
-        b"\xf4\x90\x80\x80",
-        b"\xf5\x80\x80\x80",
-    ),
-    *(b"\xf8\x88\x80\x80\x80", b"\xff", b"\xfe\xff", b"\xc3\x28", b"\xe2\x28\xa1"),
+    *(b"\xe0\x80\x80", b"\xe0\x9f\xbf", b"\xe2\x82", b"\xe2\x82A", b"\xe2A\xac", b"\xe2\x28\xa1"),
+    *(b"\xed\xa0\x80", b"\xed\xbf\xbf", b"\xf0\x80\x80\x80", b"\xf0\x8f\xbf\xbf", b"\xf0\x9f\x98"),
+    *(b"\xf0\x9f\x98A", b"\xf4\x90\x80\x80", b"\xf5\x80\x80\x80", b"\xf8\x88\x80\x80\x80"),
 ]
 BAD_ESCAPES = [rf"\{chr(c)}" for c in range(0x20, 0x7F) if chr(c) not in ESCAPES and chr(c) != "u"]
-BAD_ESCAPES += [
-    r"\u",
-    r"\u1",
-    r"\u12",
-    r"\u123",
-    r"\u123g",
-    r"\ug123",
-    r"\u 123",
-    r"\u+123",
-    r"\u12\n4",
-]
+BAD_ESCAPES += [*words(r"\u \u1 \u12 \u123 \u123g \ug123 \u+123 \u12\n4"), r"\u 123"]
 LONE = [
-    r"\ud800",
-    r"\udbff",
-    r"\udc00",
-    r"\udfff",
-    r"\ud800a",
-    r"\ud800\n",
-    r"\ud800\u0041",
-    r"\ud800\ud800",
-]
-LONE += [
-    r"\ude00\ud83d",
-    r"\ud83d\ud83d\ude00",
-    r"\ud83d\ude00\ude00",
-    r"\ud83d\uDBFF",
-    r"\ud83d\u",
-    r"\ud83d\udg00",
-    r"\udc00\udc00",
-    r"\udfff\udfff",
+    *words(r"""
+        \ud800 \udbff \udc00 \udfff \ud800a \ud800\n \ud800\u0041 \ud800\ud800
+        \ude00\ud83d \ud83d\ud83d\ude00 \ud83d\ude00\ude00 \ud83d\uDBFF \ud83d\u
+        \ud83d\udg00 \udc00\udc00 \udfff\udfff
+    """),
 ]
 
 
@@ -930,6 +720,12 @@ def strings_of(text: bytes) -> list[str]:
     data = b'{"inputs":[' + entry("BYTES", "[@]").encode().replace(b"@", text) + b"]}"
     (element,) = elements_of(decode(data))
     found.append(element.decode())
+    shared = PLAIN[:-1] + ',"parameters":{"shared_memory_region":@}}'
+    region = decode(body(shared.replace('"data":[1]', '"data":null')).encode().replace(b"@", text))
+    found.append(region.inputs[0].parameters["shared_memory_region"])
+    outputs = b',"outputs":[{"name":' + text + b"}]}"
+    requested = decode(b'{"inputs":[' + PLAIN.encode() + b"]" + outputs).outputs
+    found += [output.name for output in requested or ()]
     decode(in_unknown(text))
     decode(in_unknown(b"{" + text + b":1}"))
     return found
@@ -973,6 +769,11 @@ def test_invalid_strings_as_names_keys_and_data_are_rejected(text: bytes) -> Non
         assert is_syntax_error(b'{"inputs":[' + named + b"]}")
         data = entry("BYTES", "[@]").encode().replace(b"@", string)
         assert is_syntax_error(b'{"inputs":[' + data + b"]}")
+        region = b',"parameters":{"shared_memory_region":' + string + b"}}"
+        assert is_syntax_error(b'{"inputs":[' + PLAIN[:-1].encode() + region + b"]}")
+        for member in (b'"id":@', b'"model_name":@', b'"outputs":[{"name":@}]'):
+            more = member.replace(b"@", string)
+            assert is_syntax_error(b'{"inputs":[' + PLAIN.encode() + b"]," + more + b"}")
         for make in (in_unknown, in_parameter, in_entry):
             assert is_syntax_error(make(b"{" + string + b":1}"))
         assert is_syntax_error(b"{" + string + b':1,"inputs":[' + PLAIN.encode() + b"]}")
@@ -1012,22 +813,10 @@ def test_bytes_elements_of_all_lengths(n: int) -> None:
 
 def test_string_at_the_end_of_the_text() -> None:
     for n in (*range(40), SHORT_NBYTES):
-        for last in (
-            "",
-            "\\",
-            "\\u",
-            "\\u00",
-            "\\u004",
-            "\\ud83d",
-            "\\ud83d\\ude0",
-            "\\ud83d\\",
-            "é",
-        ):
-            text = '{"inputs":["' + "a" * n + last
-            with pytest.raises(tw.HeaderError):
-                decode(text)
-            with pytest.raises(tw.HeaderError):
-                decode('{"' + "a" * n + last)
+        for last in ("", *words(r"\ \u \u00 \u004 \ud83d \ud83d\ude0 \ud83d\ é")):
+            for before in ('{"inputs":["', '{"'):
+                with pytest.raises(tw.HeaderError):
+                    decode(before + "a" * n + last)
     whole = in_unknown(b'"' + b"a" * 30 + "é\\n\U0001f600".encode() + b'"')
     for n in range(len(whole)):
         with pytest.raises(tw.HeaderError):
@@ -1038,14 +827,8 @@ def test_string_at_the_end_of_the_text() -> None:
 
 
 def test_tensor_members_in_any_order() -> None:
-    members = [
-        '"name":"x"',
-        '"shape":[2]',
-        '"datatype":"FP32"',
-        '"data":[1,2.5]',
-        '"parameters":{"a":1}',
-    ]
-    members += ['"z":{"k":[1,{"data":2}]}']
+    members = ['"name":"x"', '"shape":[2]', '"datatype":"FP32"', '"data":[1,2.5]']
+    members += ['"parameters":{"a":1}', '"z":{"k":[1,{"data":2}]}']
     for order in itertools.permutations(members):
         tensor = decode(body(f"{{{','.join(order)}}}")).inputs[0]
         assert (tensor.name, tensor.shape, tensor.datatype) == ("x", (2,), "FP32")
@@ -1073,12 +856,7 @@ def test_second_tensor_has_its_own_data(datatype: str, data: list[Any]) -> None:
         ("FP32", "[1,2,3]", tw.LayoutError, "requires 2 elements, but its JSON data has 3"),
         ("FP32", "[[1]]", tw.LayoutError, "requires 2 elements, but its JSON data has 1"),
         ("FP32", '[[1,"a"]]', tw.ElementError, "element 1 of input 'x'"),
-        (
-            "UINT8",
-            "[1,[256]]",
-            tw.ElementError,
-            "is 256, which is out of range for UINT8 .0 to 255.",
-        ),
+        ("UINT8", "[1,[256]]", tw.ElementError, "is 256, which is out of range for UINT8 .0 to"),
         ("BYTES", '["a",[1]]', tw.ElementError, "must be a string .BYTES., not 1"),
         ("BOOL", "[true,0]", tw.ElementError, "must be true or false .BOOL., not 0"),
         ("FP16", "[1,2]", tw.HeaderError, "can only be sent as binary data"),
@@ -1093,17 +871,15 @@ def test_errors_do_not_depend_on_the_order_of_members(
     for order in itertools.permutations(members):
         for more in ("", ',"id":"1"', f',"outputs":[{{"name":"{"y" * 50}"}}]'):
             text = body(f"{{{','.join(order)}}},{PLAIN.replace('x', 'y')}", more)
-            with pytest.raises(error, match=message.replace("[", r"\[")) as caught:
+            with pytest.raises(error, match=message) as caught:
                 decode(text)
             assert type(caught.value) is error
 
 
 def test_request_members_in_any_order() -> None:
     members = [f'"inputs":[{PLAIN}]', '"id":"i"', '"model_name":"m"', '"model_version":"1"']
-    members += [
-        '"parameters":{"p":1}',
-        '"outputs":[{"parameters":{"binary_data":true,"q":2},"name":"o"}]',
-    ]
+    members += ['"parameters":{"p":1}']
+    members += ['"outputs":[{"parameters":{"binary_data":true,"q":2},"name":"o"}]']
     for order in itertools.permutations(members):
         request = decode(f"{{{','.join(order)}}}")
         assert (request.id, request.model_name, request.model_version) == ("i", "m", "1")
@@ -1115,7 +891,7 @@ def test_request_members_in_any_order() -> None:
 
 def test_response_members_in_any_order() -> None:
     members = [f'"outputs":[{PLAIN}]', '"id":"i"', '"model_name":"m"', '"model_version":"1"']
-    members += ['"parameters":{"p":1}', '"inputs":[{"name":NO}]'.replace("NO", "null")]
+    members += ['"parameters":{"p":1}', '"inputs":[{"name":null}]']
     for order in itertools.permutations(members):
         response = tw.decode_response(f"{{{','.join(order)}}}".encode())
         assert (response.id, response.model_name, response.model_version) == ("i", "m", "1")
@@ -1123,25 +899,11 @@ def test_response_members_in_any_order() -> None:
         assert response["x"].as_numpy().tolist() == [1]
 
 
-REQUEST = {
-    "inputs": f"[{PLAIN}]",
-    "outputs": '[{"name":"o"}]',
-    "id": '"i"',
-    "model_name": '"m"',
-    "model_version": '"1"',
-    "parameters": '{"p":1}',
-    "unknown": "[1,2]",
-}
-ENTRY = {
-    "name": '"x"',
-    "shape": "[1]",
-    "datatype": '"INT8"',
-    "data": "[1]",
-    "parameters": '{"a":1}',
-    "z": "0",
-}
+REQUEST = {"inputs": f"[{PLAIN}]", "outputs": '[{"name":"o"}]', "id": '"i"', "model_name": '"m"'}
+REQUEST |= {"model_version": '"1"', "parameters": '{"p":1}', "unknown": "[1,2]"}
+ENTRY = {"name": '"x"', "shape": "[1]", "datatype": '"INT8"', "data": "[1]"}
+ENTRY |= {"parameters": '{"a":1}', "z": "0"}
 REQUESTED = {"name": '"o"', "parameters": '{"binary_data":true}', "z": "{}"}
-FRAMING = {"binary_data_size": "1", "a": "2"}
 
 
 def joined(members: dict[str, str], *more: str) -> str:
@@ -1180,16 +942,14 @@ def test_duplicate_member_is_rejected(place: str) -> None:
 
 def test_duplicate_framing_parameter_is_rejected() -> None:
     for first, second in itertools.product(("1", "null", '"a"', "1e5"), repeat=2):
-        text = body(
-            entry("INT8", "null")[:-1]
-            + f',"parameters":{{"binary_data_size":{first},"binary_data_size":{second}}}}}'
-        )
-        with pytest.raises(tw.HeaderError, match="twice"):
-            decode(text)
-        own = f'{{"binary_data":{first},"binary_data":{second}}}'
-        text = f'{{"outputs":[{{"name":"o","parameters":{own}}}],"inputs":[{PLAIN}]}}'
-        with pytest.raises(tw.HeaderError, match="twice"):
-            decode(text)
+        sizes = f'{{"binary_data_size":{first},"binary_data_size":{second}}}'
+        flags = f'{{"binary_data":{first},"binary_data":{second}}}'
+        for text in (
+            body(joined(ENTRY | {"data": "null", "parameters": sizes})),
+            body(PLAIN, f',"outputs":[{{"name":"o","parameters":{flags}}}]'),
+        ):
+            with pytest.raises(tw.HeaderError, match="twice"):
+                decode(text)
 
 
 def test_equal_keys_in_different_objects_are_accepted() -> None:
@@ -1202,22 +962,8 @@ def test_equal_keys_in_different_objects_are_accepted() -> None:
 
 
 KEYS = [
-    "",
-    "a",
-    "aa",
-    "b",
-    "\0",
-    "\n",
-    '"',
-    "\\",
-    "/",
-    "é",
-    "€",
-    "\uffff",
-    "\U00010000",
-    "\U0010ffff",
-    "a\U00010000",
-    "a\uffff",
+    *("", "a", "aa", "b", "\0", "\n", '"', "\\", "/", "é", "€", "\uffff", "\U00010000"),
+    *("\U0010ffff", "a\U00010000", "a\uffff"),
 ]
 
 
@@ -1249,30 +995,22 @@ def test_unknown_members_are_ignored() -> None:
 
 
 def test_null_means_absent() -> None:
-    null = "null"
     for member in ("outputs", "id", "model_name", "model_version", "parameters"):
-        request = decode(joined(REQUEST | {member: null}))
-        assert not getattr(request, member)
-    for member in ("inputs",):
-        with pytest.raises(tw.HeaderError, match='has no "inputs"'):
-            decode(joined(REQUEST | {member: null}))
-    assert decode(body(joined(ENTRY | {"parameters": null})))["x"].parameters == {}
-    assert decode(
-        f'{{"inputs":[{PLAIN}],"outputs":[{joined(REQUESTED | {"parameters": null})}]}}'
-    ).outputs
+        assert not getattr(decode(joined(REQUEST | {member: "null"})), member)
+    with pytest.raises(tw.HeaderError, match='has no "inputs"'):
+        decode(joined(REQUEST | {"inputs": "null"}))
+    assert decode(body(joined(ENTRY | {"parameters": "null"})))["x"].parameters == {}
+    assert decode(body(PLAIN, f',"outputs":[{joined(REQUESTED | {"parameters": "null"})}]')).outputs
     for member in ("name", "shape", "datatype"):
         with pytest.raises(tw.HeaderError, match=member):
-            decode(body(joined(ENTRY | {member: null})))
+            decode(body(joined(ENTRY | {member: "null"})))
     with pytest.raises(tw.HeaderError, match="must have exactly one of"):
-        decode(body(joined(ENTRY | {"data": null})))
-    sized = ENTRY | {"data": null, "parameters": '{"binary_data_size":1}'}
+        decode(body(joined(ENTRY | {"data": "null"})))
+    sized = ENTRY | {"data": "null", "parameters": '{"binary_data_size":1}'}
     text = body(joined(sized)).encode()
     assert tw.decode_request(text + b"\1", len(text))["x"].as_numpy().tolist() == [1]
-    decode(
-        body(
-            joined(ENTRY | {"parameters": '{"binary_data_size":null,"shared_memory_region":null}'})
-        )
-    )
+    framing = '{"binary_data_size":null,"shared_memory_region":null}'
+    decode(body(joined(ENTRY | {"parameters": framing})))
 
 
 # --- nesting depth ---
@@ -1353,42 +1091,35 @@ def test_deepest_nesting_in_a_thread_with_a_small_stack() -> None:
 
 # --- long values, which are read without the GIL --------------------------------------------------
 
-TAILS = {  # elements that end, begin or are invalid around the boundary
-    "numbers": ("FP64", "1.25e-3", None),
-    "long numbers": ("FP64", "0." + "123456789" * 4, None),
-    "integers": ("INT64", "-1234567890123456789", None),
-    "literals": ("BOOL", "false", None),
-    "words": ("FP32", "-Infinity", None),
-    "nulls": ("FP32", "null", None),
-    "strings": ("BYTES", '"a\\u00e9\\ud83d\\ude00\\n€bcdefghijklmnopqrstuvwxyz"', None),
-}
-FAULTS = {
-    "numbers": ["1.", "01", "1e", "-", "1e999", '"a"', "[", "{}", "\x01"],
-    "long numbers": ["0." + "1" * 30 + "e", "-0." + "1" * 30 + "e400"],
-    "integers": ["-", "9223372036854775808", "1.5", "12345678901234567890123", "01"],
-    "literals": ["fals", "truee", "False", "1"],
-    "words": ["-Infinit", "Inf", "NaNN", "-NaN"],
-    "nulls": ["nul", "nulll", "nil"],
-    "strings": ['"\\x"', '"\\ud83d"', '"a\x01"', '"\\u12g4"', "1"],
+# Elements that end or begin around the boundary, and others that are invalid there.
+TAILS: dict[str, tuple[str, str, list[str]]] = {
+    "numbers": ("FP64", "1.25e-3", ["1.", "01", "1e", "-", "1e999", '"a"', "[", "{}", "\x01"]),
+    "long numbers": (
+        *("FP64", "0." + "123456789" * 4),
+        ["0." + "1" * 30 + "e", "-0." + "1" * 30 + "e400"],
+    ),
+    "integers": (
+        *("INT64", "-1234567890123456789"),
+        ["-", "9223372036854775808", "1.5", "12345678901234567890123", "01"],
+    ),
+    "literals": ("BOOL", "false", ["fals", "truee", "False", "1"]),
+    "words": ("FP32", "-Infinity", ["-Infinit", "Inf", "NaNN", "-NaN"]),
+    "nulls": ("FP32", "null", ["nul", "nulll", "nil"]),
+    "strings": (
+        *("BYTES", '"a\\u00e9\\ud83d\\ude00\\n€bcdefghijklmnopqrstuvwxyz"'),
+        ['"\\x"', '"\\ud83d"', '"a\x01"', '"\\u12g4"', "1"],
+    ),
 }
 
 
-def verdict(text: str) -> tuple[Any, ...]:
-    try:
-        message = decode(text)
-    except tw.DecodeError as error:
-        return (
-            type(error),
-            str(error).partition(" (byte")[0].partition("element")[0],
-            error.offset,
-            error.element,
-        )
-    array = message["x"].as_numpy()
-    return (
-        array.dtype,
-        array.shape,
-        array.tobytes() if array.dtype != object else tuple(array.tolist()),
-    )
+def error_of(text: str) -> tuple[type, str, int, int | None]:
+    """Return the class and the beginning of the message of an error, and its two positions."""
+    with pytest.raises(tw.DecodeError) as caught:
+        decode(text)
+    error = caught.value
+    assert error.offset is not None
+    message = str(error).partition(" (byte")[0].partition("element")[0]
+    return type(error), message, error.offset, error.element
 
 
 def at_edge(datatype: str, unit: str, last: str, shift: int, n_before: int) -> str:
@@ -1402,70 +1133,43 @@ def at_edge(datatype: str, unit: str, last: str, shift: int, n_before: int) -> s
 @pytest.mark.parametrize("kind", TAILS)
 def test_data_across_block_boundaries(kind: str) -> None:
     """Elements at a boundary give the same result as at other positions."""
-    datatype, unit, _ = TAILS[kind]
+    datatype, unit, faults = TAILS[kind]
     n_own = len(unit.encode()) + 1
     few = 10 * n_own + 60
-    for last in (unit, *FAULTS[kind]):
-        is_fault = last is not unit
+    for last in (unit, *faults):
         size = len(last.encode())
         for shift in {*range(-2, min(size, 10) + 3), *range(size - 2, size + 3)}:
             long = at_edge(datatype, unit, last, shift, SHORT_NBYTES)
             short = at_edge(datatype, unit, last, shift, few)
             assert len(long.encode()) > SHORT_NBYTES > len(short.encode())
-            found, expected = verdict(long), verdict(short)
-            if not is_fault:
-                assert found[0] == expected[0]
-                values = (
-                    np.frombuffer(found[2], found[0])
-                    if kind != "strings"
-                    else np.array(found[2], object)
-                )
-                first = (
-                    np.frombuffer(expected[2], expected[0])
-                    if kind != "strings"
-                    else np.array(expected[2], object)
-                )
-                assert len(values) == found[1][0]
-                assert set(map(repr, values.tolist())) == set(map(repr, first.tolist()))
+            if last is unit:
+                values, expected = (decode(text)["x"].tolist() for text in (long, short))
+                assert set(map(repr, values)) == set(map(repr, expected))
                 continue
-            moved = len(long) - len(short)
-            n_more = (SHORT_NBYTES - shift - 1) // n_own - (few - shift - 1) // n_own
+            counts = [(n - shift - 1) // n_own for n in (SHORT_NBYTES, few)]
+            found, expected = error_of(long), error_of(short)
             assert found[:2] == expected[:2], (last, shift)
-            moved -= len(str(found[1])) - len(str(expected[1]))
+            digits_of_the_shape = len(str(counts[0] + 4)) - len(str(counts[1] + 4))
+            assert found[2] == expected[2] + SHORT_NBYTES - few + digits_of_the_shape
             if expected[3] is not None:
-                assert found[3] == expected[3] + n_more
-            shape_digits = len(str((SHORT_NBYTES - shift - 1) // n_own + 4)) - len(
-                str((few - shift - 1) // n_own + 4)
-            )
-            assert found[2] == expected[2] + SHORT_NBYTES - few + shape_digits
+                assert found[3] == expected[3] + counts[0] - counts[1]
 
 
 @pytest.mark.parametrize(
     "make", [in_unknown, in_entry, in_early_data], ids=lambda make: make.__name__
 )
 def test_skipped_values_across_block_boundaries(make: Callable[[bytes], bytes]) -> None:
-    inner = [
+    good = [
         b'"' + b"a" * 40 + b'\\n\\ud83d\\ude00\xc3\xa9"',
-        b"-1.5e-10",
-        b"true",
-        b"null",
-        b'{"a":[1,2],"b":{"c":0}}',
+        *(b"-1.5e-10", b"true", b"null", b'{"a":[1,2],"b":{"c":0}}'),
         b'{"a":{"a":{"a":1,"b":2}}}',  # keys that are on the stack when the text of the block ends
     ]
-    bad = [
-        b'"\\ud83d"',
-        b"1e",
-        b"tru",
-        b'{"a":1,"a":1}',
-        b'{"a":1,}',
-        b'"\xc3"',
-        b'{"b":1,"\\u0062":2}',
-    ]
-    for last in (*inner, *bad):
+    bad = [b'"\\ud83d"', b"1e", b"tru", b'{"a":1,"a":1}', b'{"a":1,}', b'"\xc3"']
+    bad += [b'{"b":1,"\\u0062":2}']
+    for last in (*good, *bad):
         for shift in range(len(last) + 3):
             n = SHORT_NBYTES - shift - 1
-            text = b'["' + b"b" * (n - 4) + b'",' + last + b",1]"
-            whole = make(text)
+            whole = make(b'["' + b"b" * (n - 4) + b'",' + last + b",1]")
             short = make(b'["' + b"b" * 50 + b'",' + last + b",1]")
             assert len(whole) > SHORT_NBYTES
             assert is_syntax_error(whole) == is_syntax_error(short) == (last in bad)
@@ -1493,104 +1197,76 @@ def test_long_values_of_all_types() -> None:
     assert decode(in_parameter(b'"' + "é".encode() * n + b'"')).parameters["p"] == "é" * n
     numbers = decode(in_parameter(b"[" + b"1," * n + b"2]")).parameters["p"]
     assert numbers == (*[1] * n, 2)
-    assert decode(body(entry("FP64", f"[{'0,' * n}1]", n + 1)))["x"].as_numpy().sum() == 1
-    assert decode(body(entry("FP64", f"[{' ' * n}1]")))["x"].as_numpy().tolist() == [1]
-    assert decode(body(entry("FP64", f"[0.{'1' * n}]")))["x"].as_numpy().tolist() == [1 / 9]
-    for make in (in_unknown, in_entry, in_early_data):
-        for value in (
-            b"1" * n,
-            b"1" * (n + 5),
-            b'"' + b"a" * n + b'"',
-            b"[" + b"1," * n + b"1]",
-            b" " * n + b"1",
-        ):
-            assert not is_syntax_error(make(value))
-            assert is_syntax_error(make(value + b"\x01"))
+    assert read("FP64", ["0"] * n + ["1"]).sum() == 1
+    assert read("FP64", [f"{' ' * n}1"]).tolist() == [1]
+    assert read("FP64", [f"0.{'1' * n}"]).tolist() == [1 / 9]
+    values = [b"1" * n, b"1" * (n + 5), b'"' + b"a" * n + b'"', b"[" + b"1," * n + b"1]"]
+    for make, value in itertools.product(
+        (in_unknown, in_entry, in_early_data), (*values, b" " * n + b"1")
+    ):
+        assert not is_syntax_error(make(value))
+        assert is_syntax_error(make(value + b"\x01"))
 
 
 # --- shapes ---------------------------------------------------------------------------------------
 
 
+INVALID_SHAPES = [
+    (tw.HeaderError, "[-1,-]", "expected a digit"),
+    (tw.HeaderError, f"[{'1,' * 64}1.]", "expected a digit"),
+    (tw.HeaderError, f"[{'1,' * 64}01]", "leading zero"),
+    (tw.HeaderError, "[1,]", "a value"),
+    (tw.LayoutError, "[9223372036854775807]", "too large to address|requires"),
+    (tw.LayoutError, "[9223372036854775808]", "too large to address"),
+    (tw.LayoutError, "[-9223372036854775808]", "negative dimension"),
+    (tw.LayoutError, f"[{'9' * 4300}]", "too large to address"),
+    (tw.LayoutError, f"[{'1,' * 64}1]", "65 dimensions; the limit is 64"),
+    (tw.LayoutError, f"[{'1,' * 99_999}1]", "100000 dimensions; the limit is 64"),
+]
+
+
 def test_shape_must_be_a_list_of_integers() -> None:
-    for shape, message in (
-        ("[-1,-]", "expected a digit"),
-        ("[" + "1," * 64 + "1.]", "expected a digit"),
-        ("[" + "1," * 64 + "01]", "leading zero"),
-        ("[1.0]", "must be an integer"),
-        ("[true]", "must be an integer"),
-        ("[[1]]", "must be an integer"),
-        ("{}", "must be a list"),
-        ("[1,]", "a value"),
-    ):
-        with pytest.raises(tw.HeaderError, match=message):
-            decode(body(PLAIN.replace('"shape":[1]', f'"shape":{shape}')))
-    for shape, message in (
-        ("[-1]", "negative dimension"),
-        ("[9223372036854775807]", "too large to address|requires"),
-        ("[9223372036854775808]", "too large to address"),
-        ("[-9223372036854775808]", "negative dimension"),
-        (f"[{'9' * 4300}]", "too large to address"),
-        ("[" + "1," * 64 + "1]", "65 dimensions; the limit is 64"),
-        ("[" + "1," * 99_999 + "1]", "100000 dimensions; the limit is 64"),
-    ):
-        with pytest.raises(tw.LayoutError, match=message):
-            decode(body(PLAIN.replace('"shape":[1]', f'"shape":{shape}')))
-    for shape in ("[1,1,1]", "[ 1 ]", "[-0,1]"[:0] + "[" + "1," * 63 + "1]", "[]"):
-        assert (
-            decode(body(PLAIN.replace('"shape":[1]', f'"shape":{shape}')))["x"].as_numpy().size == 1
-        )
-    assert decode(body(entry("INT8", "[]", 0).replace("[0]", "[-0]")))["x"].shape == (0,)
+    """More shapes are in cases.py and malformed.py."""
+    for error, shape, message in INVALID_SHAPES:
+        with pytest.raises(error, match=message):
+            decode(body(joined(ENTRY | {"shape": shape})))
+    for shape in ("[1,1,1]", "[ 1 ]", f"[{'1,' * 63}1]", "[]"):
+        assert decode(body(joined(ENTRY | {"shape": shape})))["x"].as_numpy().size == 1
+    assert decode(body(joined(ENTRY | {"shape": "[-0]", "data": "[]"})))["x"].shape == (0,)
 
 
 # --- every change of a byte -----------------------------------------------------------------------
 
-HEADERS: list[tuple[str, bytes, int | None]] = []
-
-
-def add_header(kind: str, text: str, blob: bytes = b"") -> None:
-    raw = text.encode()
-    HEADERS.append((kind, raw + blob, len(raw) if blob else None))
-
-
 SIZED = '{"name":"x","shape":[2],"datatype":"INT16","parameters":{"binary_data_size":4}}'
-add_header("request", body(SIZED), b"\1\0\2\0")
-add_header("request", body('{"data":[1,-2e1,null],"name":"é","datatype":"FP32","shape":[3]}'))
-add_header(
-    "request",
-    body('{"name":"\\u00e9","shape":[1,2],"datatype":"BYTES","data":["a\\n",["\\ud83d\\ude00"]]}'),
-)
-add_header(
-    "request",
-    body(
-        '{"name":"b","shape":[2],"datatype":"BOOL","data":[true,false]}',
-        ',"z":{"a":1,"b":[0.5,{}]}',
+BOOLS = '{"name":"b","shape":[2],"datatype":"BOOL","data":[true,false]}'
+REGION = '"parameters":{"shared_memory_region":"s"}'
+TEXTS = [
+    ("request", body(SIZED), b"\1\0\2\0"),
+    ("request", body('{"data":[1,-2e1,null],"name":"é","datatype":"FP32","shape":[3]}'), b""),
+    ("request", body(entry("BYTES", r'["a\n",["\ud83d\ude00"]]', 2, name=r"\u00e9")), b""),
+    ("request", body(BOOLS, ',"z":{"a":1,"b":[0.5,{}]}'), b""),
+    ("request", body(entry("UINT8", "[255,0]", 2), ',"parameters":{"p":[1.5,"q",null]}'), b""),
+    (
+        "request",
+        '{"id":"1","outputs":[{"name":"o","parameters":{"binary_data":true}}],' + body(SIZED)[1:],
+        b"\1\0\2\0",
     ),
-)
-add_header(
-    "request",
-    body(
-        '{"name":"i","shape":[2],"datatype":"UINT8","data":[255,0]}',
-        ',"parameters":{"p":[1.5,"q",null]}',
+    (
+        "request",
+        f' {{ "inputs" : [ {{"name":"r","shape":[9],"datatype":"FP16",{REGION}}} ] }} ',
+        b"",
     ),
-)
-add_header(
-    "request",
-    '{"id":"1","outputs":[{"name":"o","parameters":{"binary_data":true}}],' + body(SIZED)[1:],
-    b"\1\0\2\0",
-)
-add_header(
-    "request",
-    ' { "inputs" : [ {"name":"r","shape":[9],"datatype":"FP16",'
-    '"parameters":{"shared_memory_region":"s"}} ] } ',
-)
-add_header("response", '{"model_name":"m","outputs":[' + SIZED + "]}", b"\1\0\2\0")
-add_header(
-    "response",
-    '{"outputs":[{"name":"y","shape":[1],"datatype":"FP64","data":[NaN]}],"model_version":"1"}',
-)
-add_header(
-    "response", '{"outputs":[],"parameters":{"a":-0.0,"b":{"c":12345678901234567890}},"id":null}'
-)
+    ("response", f'{{"model_name":"m","outputs":[{SIZED}]}}', b"\1\0\2\0"),
+    ("response", f'{{"outputs":[{entry("FP64", "[NaN]")}],"model_version":"1"}}', b""),
+    (
+        "response",
+        '{"outputs":[],"parameters":{"a":-0.0,"b":{"c":12345678901234567890}},"id":null}',
+        b"",
+    ),
+]
+HEADERS = [
+    (kind, text.encode() + blob, len(text.encode()) if blob else None) for kind, text, blob in TEXTS
+]
 
 
 def compared(kind: str, text: bytes, length: int | None) -> None:

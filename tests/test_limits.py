@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import sys
-import threading
 from typing import Any
 
 import numpy as np
@@ -36,33 +35,13 @@ def limits(**bounds: Any) -> tw.Limits:
 @pytest.mark.parametrize(
     ("name", "edge", "error", "message"),
     [
-        (
-            "max_header_nbytes",
-            N,
-            tw.HeaderError,
-            f"the JSON header is {N} bytes long; the limit is {N - 1}",
-        ),
+        ("max_header_nbytes", N, tw.HeaderError, f"header is {N} bytes long; the limit is {N - 1}"),
         ("max_tensors", 4, tw.HeaderError, "the message has more than 3 inputs"),
         ("max_rank", 3, tw.LayoutError, "input 'aß' has 3 dimensions; the limit is 2"),
         ("max_nesting", 5, tw.HeaderError, "nested too deeply; the limit is 4 levels"),
-        (
-            "max_name_nbytes",
-            4,
-            tw.HeaderError,
-            "the name of output 'öö' is 4 bytes long; the limit is 3",
-        ),
-        (
-            "max_parameters",
-            6,
-            tw.HeaderError,
-            "the parameters have more than 5 values, which is the limit .byte [0-9]+.",
-        ),
-        (
-            "max_elements",
-            7,
-            tw.LayoutError,
-            "the message has 7 elements up to input 'c'; the limit is 6",
-        ),
+        ("max_name_nbytes", 4, tw.HeaderError, "name of output 'öö' is 4 bytes long; the limit is"),
+        ("max_parameters", 6, tw.HeaderError, "more than 5 values, which is the limit .byte [0-9]"),
+        ("max_elements", 7, tw.LayoutError, "has 7 elements up to input 'c'; the limit is 6"),
     ],
 )
 def test_value_at_and_above_the_limit(
@@ -75,24 +54,16 @@ def test_value_at_and_above_the_limit(
     assert (caught.value.expected, caught.value.actual) == (edge - 1, edge)
 
 
-@pytest.mark.parametrize(
-    ("bounds", "message"),
-    [
-        ({"max_header_nbytes": 50}, "the JSON header is [0-9]+ bytes long"),
-        ({"max_tensors": 0}, "more than 0 outputs"),
+def test_limits_apply_to_responses() -> None:
+    body, n = reference.response([reference.entry("x", "INT8", [200], list(range(100)) * 2)])
+    for bounds, message in (
+        ({"max_header_nbytes": 50}, "the JSON header is [0-9]+ bytes long; the limit is 50"),
+        ({"max_tensors": 0}, "the message has more than 0 outputs"),
         ({"max_rank": 0}, "output 'x' has 1 dimension; the limit is 0"),
-        ({"max_name_nbytes": 0}, "the name of output 'x' is 1 byte"),
-        ({"max_nesting": 3}, "the limit is 3 levels .byte 32."),
-        ({"max_parameters": 1}, "more than 1 value, which is the limit .byte 75."),
         ({"max_elements": 199}, "the message has 200 elements up to output 'x'; the limit is 199"),
-    ],
-)
-def test_limits_apply_to_responses(bounds: dict[str, int], message: str) -> None:
-    entry = reference.entry("x", "INT8", [200], list(range(100)) * 2, parameters={"a": [True]})
-    body, n = reference.response([entry])
-    assert tw.decode_response(body, n)["x"].shape == (200,)
-    with pytest.raises(tw.DecodeError, match=message):
-        tw.decode_response(body, n, limits=limits(**bounds))
+    ):
+        with pytest.raises(tw.DecodeError, match=message):
+            tw.decode_response(body, n, limits=limits(**bounds))
 
 
 def sent_request() -> tw.InferRequest:
@@ -117,7 +88,7 @@ assert SENT.header_length is not None
         (
             "max_header_nbytes",
             SENT.header_length,
-            f"the JSON header is {SENT.header_length} bytes long; the limit is ",
+            f"header is {SENT.header_length} bytes long; the",
         ),
         ("max_tensors", 3, "the message has more than 2 inputs, which is the limit"),
         ("max_rank", 3, "input 'aß' has 3 dimensions; the limit is 2"),
@@ -142,15 +113,15 @@ def test_encoder_at_and_above_the_limit(name: str, edge: int, message: str) -> N
 def test_each_value_counts_once_when_encoding(value: Any) -> None:
     tensor = tw.Tensor("x", np.zeros(1), parameters={"p": [value] * 3})
     request = tw.InferRequest([tensor])
-    tw.encode_request(request, limits=limits(max_parameters=4))
+    tw.encode_request(request, limits=tw.Limits(max_parameters=4))
     with pytest.raises(tw.EncodeError, match="more than 3 values"):
-        tw.encode_request(request, limits=limits(max_parameters=3))
+        tw.encode_request(request, limits=tw.Limits(max_parameters=3))
 
 
 def test_binary_data_of_requested_outputs_is_no_parameter() -> None:
     requested = [tw.RequestedOutput(str(i), binary=True) for i in range(5)]
     request = tw.InferRequest([tw.Tensor("x", np.zeros(1))], requested)
-    bounds = limits(max_parameters=0)
+    bounds = tw.Limits(max_parameters=0)
     frame = tw.encode_request(request, limits=bounds)
     decoded = tw.decode_request(bytes(frame), frame.header_length, limits=bounds)
     assert [output.binary for output in decoded.outputs or []] == [True] * 5
@@ -170,15 +141,13 @@ def test_binary_data_of_requested_outputs_is_no_parameter() -> None:
 def test_default_limits_of_the_encoder(
     place: str, make: Any, message: str | None, expected: int | None, actual: int | None
 ) -> None:
-    tensors = [tw.Tensor(name, np.zeros(1, np.int8)) for name in make()]
-    if place == "requested outputs":
-        requested = [tw.RequestedOutput(tensor.name) for tensor in tensors]
-        request = tw.InferRequest([tw.Tensor("x", np.zeros(1))], requested)
-    else:
-        request = tw.InferRequest(tensors)
+    names = list(make())
+    sent: Any = tw.InferRequest([tw.Tensor("x", np.zeros(1))], names)
     encode: Any = tw.encode_response if place == "outputs" else tw.encode_request
     decode: Any = tw.decode_response if place == "outputs" else tw.decode_request
-    sent = tw.InferResponse(tensors) if place == "outputs" else request
+    if place != "requested outputs":
+        kind: Any = tw.InferResponse if place == "outputs" else tw.InferRequest
+        sent = kind([tw.Tensor(name, np.zeros(1, np.int8)) for name in names])
     if message is None:
         frame = encode(sent)
         decode(bytes(frame), frame.header_length)
@@ -207,7 +176,9 @@ def test_integers_of_more_digits_than_decoders_read() -> None:
                         back = tw.decode_request(bytes(frame), frame.header_length)
                         assert back.parameters == {"n": number}
                     else:
-                        with pytest.raises(tw.EncodeError, match=r"'n' of .* contains an integer"):
+                        with pytest.raises(
+                            tw.EncodeError, match=r"'n' of .* an integer of 1428\d bits; the limit"
+                        ):
                             tw.InferRequest(tensors, parameters=parameters)
     finally:
         sys.set_int_max_str_digits(before)
@@ -219,17 +190,17 @@ def test_max_name_nbytes_counts_utf8(name: str) -> None:
     for text in (name, json.dumps(name)[1:-1]):  # as it is, and escaped
         tensor = f'{{"name":"{text}","shape":[1],"datatype":"INT8","data":[1]}}'
         body = f'{{"inputs":[{tensor}]}}'.encode()
-        assert tw.decode_request(body, limits=limits(max_name_nbytes=n)).inputs[0].name == name
+        assert tw.decode_request(body, limits=tw.Limits(max_name_nbytes=n)).inputs[0].name == name
         with pytest.raises(tw.HeaderError, match=f"is {n} bytes? long; the limit is {n - 1}$"):
-            tw.decode_request(body, limits=limits(max_name_nbytes=n - 1))
+            tw.decode_request(body, limits=tw.Limits(max_name_nbytes=n - 1))
 
 
 def test_max_tensors_counts_requested_outputs() -> None:
     outputs = [{"name": str(i)} for i in range(3)]
     body, n = reference.request([reference.entry("x", "INT8", [1], [1])], outputs=outputs)
-    assert tw.decode_request(body, n, limits=limits(max_tensors=3)).outputs is not None
+    assert tw.decode_request(body, n, limits=tw.Limits(max_tensors=3)).outputs is not None
     with pytest.raises(tw.HeaderError, match="more than 2 requested outputs"):
-        tw.decode_request(body, n, limits=limits(max_tensors=2))
+        tw.decode_request(body, n, limits=tw.Limits(max_tensors=2))
 
 
 # --- elements ---
@@ -239,11 +210,11 @@ def test_max_tensors_counts_requested_outputs() -> None:
 def test_max_elements_of_a_raw_request(datatype: Any) -> None:
     spec = tw.TensorSpec("x", datatype, [1] if datatype == "BYTES" else [-1])
     (body, n) = (b"text", 1) if datatype == "BYTES" else (b"text", 4)
-    assert tw.decode_request(body, 0, raw_input=spec, limits=limits(max_elements=n)).inputs
+    assert tw.decode_request(body, 0, raw_input=spec, limits=tw.Limits(max_elements=n)).inputs
     with pytest.raises(
         tw.LayoutError, match=f"has {n} elements? up to input 'x'; the limit is {n - 1}$"
     ):
-        tw.decode_request(body, 0, raw_input=spec, limits=limits(max_elements=n - 1))
+        tw.decode_request(body, 0, raw_input=spec, limits=tw.Limits(max_elements=n - 1))
 
 
 @pytest.mark.parametrize(
@@ -267,7 +238,7 @@ def test_max_elements_in_shared_memory(shape: list[int], message: str) -> None:
     entry = {"name": "x", "datatype": "FP32", "shape": shape, "parameters": region}
     body = json.dumps({"inputs": [entry]}).encode()
     with pytest.raises(tw.LayoutError, match=message):
-        tw.decode_request(body, limits=limits(max_elements=0))
+        tw.decode_request(body, limits=tw.Limits(max_elements=0))
 
 
 def test_elements_of_several_tensors_are_not_limited_by_default() -> None:
@@ -288,95 +259,27 @@ def test_elements_of_several_tensors_are_not_limited_by_default() -> None:
 # --- nesting ---
 
 
-def nested(depth: int, kind: str = "[") -> str:
-    """Return a member of the outermost object that makes the header `depth` levels deep."""
-    if kind == "[":
-        return "[" * (depth - 1) + "]" * (depth - 1)
-    return '{"k":' * (depth - 1) + "0" + "}" * (depth - 1)
-
-
 HEAD = '{"inputs":[{"name":"x","shape":[1],"datatype":"FP32","data":[%s]}],'
-PLACES = {
-    "unknown member": HEAD % 1 + '"z":%s}',
-    "parameter": HEAD % 1 + '"parameters":%s}',
-    "after a bare NaN": HEAD % "NaN" + '"z":%s}',
-    "after a string": HEAD % 1 + r'"id":"[[[\\\"]]]","z":%s}',
-    "after an escape": HEAD % 1 + r'"id":"]]\\","z":%s}',
-}
-
-
-@pytest.mark.parametrize("kind", ["[", "{"])
-@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
-@pytest.mark.parametrize("max_nesting", [3, 128, 500])
-def test_max_nesting(place: str, kind: str, max_nesting: int) -> None:
-    if '"parameters"' in place and kind == "[":
-        place = place.replace("%s", '{"p":%s}')
-        body = place % nested(max_nesting - 1), place % nested(max_nesting)
-    else:
-        body = place % nested(max_nesting, kind), place % nested(max_nesting + 1, kind)
-    bound = limits(max_nesting=max(max_nesting, 3))
-    if max_nesting > 3:  # a tensor's shape is on the fourth level
-        assert tw.decode_request(body[0].encode(), limits=bound).inputs
-    with pytest.raises(tw.HeaderError, match=f"the limit is {max_nesting} levels") as caught:
-        tw.decode_request(body[1].encode(), limits=bound)
-    assert caught.value.offset is not None
-    assert body[1].encode()[caught.value.offset : caught.value.offset + 1] == (
-        b"[" if max_nesting == 3 else kind.encode()
-    )
-
-
-ESCAPED = r"\"[{" * 300
-
-
-def test_brackets_that_do_not_nest() -> None:
-    """Brackets in strings, in sequence, and after the end of the JSON do not count."""
-    strings = HEAD % 1 + f'"id":"{"[{" * 300}","z":{{"{ESCAPED}":[]}}}}'
-    assert tw.decode_request(strings.encode()).id == "[{" * 300
-    rows = '{"inputs":[{"name":"x","shape":[900,1],"datatype":"INT8","data":[%s]}]}'
-    assert tw.decode_request((rows % ",".join(["[1]"] * 900)).encode())["x"].shape == (900, 1)
-    for value in ("[" + "[],[1]," * 200 + "{}]", "[" + '{},{"a":1},' * 200 + "[]]"):
-        for place in PLACES.values():
-            inner = f'{{"p":{value}}}' if '"parameters"' in place else value
-            assert tw.decode_request((place % inner).encode()).inputs
-    early = '{"inputs":[{"data":[%s],"name":"x","shape":[400],"datatype":"INT8"}]}'
-    assert tw.decode_request((early % ",".join(["[1]"] * 400)).encode()).inputs
-    many = reference.request([reference.entry(f"t{i}", "INT8", [1], [1]) for i in range(500)])
-    assert len(tw.decode_request(*many).inputs) == 500
-    with pytest.raises(tw.HeaderError, match=r"followed by .* \(is Inference-.* missing"):
-        tw.decode_request((HEAD % 1 + '"z":1}' + "[" * 500).encode())
+NO_BRACKETS = r"\"[{" * 300
+IN_SEQUENCE = ["[" + "[],[1]," * 200 + "{}]", "[" + '{},{"a":1},' * 200 + "[]]"]
+ROWS = ",".join(["[1]"] * 900)
 
 
 @pytest.mark.parametrize(
-    "text", ['"' + "[" * 300, '"' + "[" * 300 + "\\", '"\\', '{"a":"' + "\\" * 301, "[" * 128 + '"']
+    "text",
+    [
+        HEAD % 1 + f'"id":"{"[{" * 300}","z":{{"{NO_BRACKETS}":[]}}}}',
+        *(HEAD % 1 + f'"z":{value}}}' for value in IN_SEQUENCE),
+        *(HEAD % 1 + f'"parameters":{{"p":{value}}}}}' for value in IN_SEQUENCE),
+        *(HEAD % "NaN" + f'"z":{value}}}' for value in IN_SEQUENCE),
+        f'{{"inputs":[{{"name":"x","shape":[900,1],"datatype":"INT8","data":[{ROWS}]}}]}}',
+        f'{{"inputs":[{{"data":[{ROWS}],"name":"x","shape":[900],"datatype":"INT8"}}]}}',
+    ],
+    ids=range(9),
 )
-@pytest.mark.parametrize("n_before", [0, 200])
-def test_truncated_strings_and_escapes_are_rejected(text: str, n_before: int) -> None:
-    with pytest.raises(tw.HeaderError):
-        tw.decode_request(b"[" + b" " * n_before + text.encode())
-
-
-@pytest.mark.thread_unsafe(reason="it sets the stack of the process's threads")
-def test_nesting_in_a_thread_with_a_small_stack() -> None:
-    """128 levels are parsed with a stack of 128 KB; deeper nesting is rejected before recursion."""
-    found: list[Any] = []
-
-    def decode() -> None:
-        for depth in (128, 129, 100_000):
-            for place in PLACES.values():
-                try:
-                    body = place.replace("parameters", "zz") % nested(depth)
-                    found.append(len(tw.decode_request(body.encode()).inputs))
-                except tw.HeaderError as error:
-                    found.append(type(error))
-
-    before = threading.stack_size(128 << 10)
-    try:
-        thread = threading.Thread(target=decode)
-        thread.start()
-    finally:
-        threading.stack_size(before)
-    thread.join()
-    assert found == [1] * 5 + [tw.HeaderError] * 10
+def test_brackets_that_do_not_nest(text: str) -> None:
+    """Brackets in strings and in sequence do not count."""
+    assert len(tw.decode_request(text.encode()).inputs) == 1
 
 
 # --- conversions that are much larger than the received bytes ---
@@ -408,13 +311,8 @@ def test_conversion_to_s_with_one_long_element() -> None:
 @pytest.mark.parametrize(
     "bounds",
     [
-        {"max_rank": 65},
-        {"max_rank": -1},
-        {"max_tensors": 1.5},
-        {"max_header_nbytes": True},
-        {"max_nesting": 1001},
-        {"max_elements": 2**63},
-        {"max_name_nbytes": None},
+        *({"max_rank": 65}, {"max_rank": -1}, {"max_tensors": 1.5}, {"max_header_nbytes": True}),
+        *({"max_nesting": 1001}, {"max_elements": 2**63}, {"max_name_nbytes": None}),
     ],
 )
 def test_invalid_limits_are_rejected(bounds: Any) -> None:
@@ -428,21 +326,14 @@ def test_flags_must_be_bool(name: str) -> None:
         limits(**{name: 1})
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"max_header_nbytes": 1},
-        {"max_tensors": 2},
-        {"max_rank": 3},
-        {"max_name_nbytes": 4},
-        {"max_nesting": 5},
-        {"max_parameters": 6},
-        {"max_elements": 7},
-        {"check_bool": False},
-        {"bf16_as_uint16": True},
-    ],
-    ids=str,
-)
+CHANGED: list[dict[str, Any]] = [
+    *({"max_header_nbytes": 1}, {"max_tensors": 2}, {"max_rank": 3}, {"max_name_nbytes": 4}),
+    *({"max_nesting": 5}, {"max_parameters": 6}, {"max_elements": 7}),
+    *({"check_bool": False}, {"bf16_as_uint16": True}),
+]
+
+
+@pytest.mark.parametrize("changed", CHANGED, ids=str)
 def test_limits_are_values(changed: dict[str, Any]) -> None:
     limits = tw.Limits(**changed)
     [(name, value)] = changed.items()
@@ -462,12 +353,6 @@ def test_default_limits_are_values() -> None:
     assert repr(tw.Limits()) == "Limits()"
     assert tw.Limits() == tw.Limits(max_nesting=128)
     assert tw.Limits() != "Limits()"
-    assert tw.Limits(max_tensors=7, check_bool=False) != tw.Limits(max_tensors=7)
-    assert repr(tw.Limits(check_bool=False, max_tensors=7)) == (
-        "Limits(max_tensors=7, check_bool=False)"
-    )
-
-
-def test_immutability() -> None:
-    with pytest.raises(AttributeError):
-        tw.Limits().max_nesting = 3  # type: ignore[misc]
+    several = tw.Limits(check_bool=False, max_tensors=7)
+    assert several != tw.Limits(max_tensors=7)
+    assert repr(several) == "Limits(max_tensors=7, check_bool=False)"

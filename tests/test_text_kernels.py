@@ -14,11 +14,12 @@ import resource
 import shutil
 import struct
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
+from support.bytes_elements import is_utf8, utf8_sequences
 from support.scale import scaled
 
 HEADER = Path(__file__).parents[1] / "src" / "tensorwire" / "_codec" / "text_kernels.h"
@@ -79,19 +80,14 @@ int main(void) {
 """
 STRICT = ["-O2", "-Wall", "-Wextra", "-Wconversion", "-Wno-unused", "-Werror"]
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+AS_C = ["-x", "c", "-std=gnu11"]
 # The compiler, its flags, and the program that runs the result.
 VERSIONS = {
-    "gcc": (["gcc", *STRICT, "-x", "c", "-std=gnu11"], []),
+    "gcc": (["gcc", *STRICT, *AS_C], []),
     "g++, sanitizers": (["g++", *STRICT, *SANITIZERS, "-x", "c++", "-std=c++17"], []),
-    "gcc, no SIMD": (
-        ["gcc", *STRICT, *SANITIZERS, "-x", "c", "-std=gnu11", "-DTENSORWIRE_NO_SIMD"],
-        [],
-    ),
-    "clang, sanitizers": (["clang", *STRICT, *SANITIZERS, "-x", "c", "-std=gnu11"], []),
-    "aarch64": (
-        ["aarch64-linux-gnu-gcc", *STRICT, "-static", "-x", "c", "-std=gnu11"],
-        ["qemu-aarch64"],
-    ),
+    "gcc, no SIMD": (["gcc", *STRICT, *SANITIZERS, *AS_C, "-DTENSORWIRE_NO_SIMD"], []),
+    "clang, sanitizers": (["clang", *STRICT, *SANITIZERS, *AS_C], []),
+    "aarch64": (["aarch64-linux-gnu-gcc", *STRICT, "-static", *AS_C], ["qemu-aarch64"]),
 }
 
 pytestmark = [
@@ -151,14 +147,6 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 # --- the same in Python ---
 
 
-def is_utf8(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def escaped(text: bytes) -> Result:
     if not is_utf8(text):
         return -1, 0, b""
@@ -182,22 +170,6 @@ def unescaped(text: bytes) -> Result:
 
 # --- cases ---
 
-EDGES = b"\x00\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0\xff"  # of the ranges of RFC 3629
-
-
-def sequences() -> Iterator[bytes]:
-    """Yield 1 to 4 bytes around the bounds of RFC 3629."""
-    yield from (bytes([first]) for first in range(256))
-    for first in range(0x80, 256):
-        for second in EDGES:
-            yield bytes([first, second])
-            if first >= 0xE0:
-                yield from (bytes([first, second, third]) for third in EDGES)
-    for first in (0xE0, 0xED, 0xEF, 0xF0, 0xF1, 0xF4, 0xF5):
-        for second in EDGES:
-            for third in EDGES:
-                yield from (bytes([first, second, third, last]) for last in EDGES)
-
 
 # Positions at the beginning of a text, and around the ends of one and two blocks and of a window.
 OFFSETS = [0, 1, *range(12, 18), *range(28, 34), *range(60, 66)]
@@ -206,7 +178,7 @@ OFFSETS = [0, 1, *range(12, 18), *range(28, 34), *range(60, 66)]
 def test_utf8_at_the_borders_of_blocks(kernels: Kernels) -> None:
     chooser = random.Random(1)
     texts = []
-    for sequence in sequences():
+    for sequence in utf8_sequences():
         for offset in chooser.sample(OFFSETS, 2):
             front = chooser.choice(["a", "é", "€", "🙂"]).encode() * offset
             front = b"a" * max(0, offset - len(front)) + front[len(front) - offset :]
@@ -266,8 +238,7 @@ def test_random_text(kernels: Kernels) -> None:
         b"\\x",
         b"\x01",
     ]
-    pieces += ["é", "€", "天气", "🙂"]  # type: ignore[list-item]
-    pieces = [p.encode() if isinstance(p, str) else p for p in pieces]
+    pieces += [text.encode() for text in ("é", "€", "天气", "🙂")]
     broken = [b"\xe2\x82", b"\xf0\x9f\x99", b"\x80", b"\xff"]
     cases: list[Case] = []
     for _ in range(scaled(3000)):

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import os
 import time
-import tracemalloc
 import zlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ import pytest
 
 import tensorwire as tw
 from support import reference
+from support.memory import cpu_seconds, peak_nbytes
 from support.scale import scaled
 from tensorwire.server import read_request
 
@@ -56,8 +56,8 @@ def data(unit: str, nbytes: int) -> Message:
     return request(NONE % repeated(unit, nbytes))
 
 
-def parameter(unit: str, nbytes: int, before: str = "") -> Message:
-    return request(NONE % "", f',"parameters":{{{before}"p":[{repeated(unit, nbytes)}]}}')
+def parameter(unit: str, nbytes: int) -> Message:
+    return request(NONE % "", f',"parameters":{{"p":[{repeated(unit, nbytes)}]}}')
 
 
 def keys(key: str, nbytes: int) -> Message:
@@ -143,24 +143,13 @@ HOSTILE: dict[str, tuple[Callable[[int], Message], int]] = {
     "1,000,000 digits, a size": (lambda n: request(
         '{"name":"x","shape":[1],"datatype":"INT8","parameters":{"binary_data_size":%s}}'
         % ("9" * n)), MB),
-    "1,000,000 digits after NaN": (number("FP64", lambda n: "NaN," + "9" * n), MB),
-    "a fraction of 1,000,000 digits after NaN": (number("FP64", lambda n: "NaN,0." + "9" * n), MB),
     "integers of 4000 digits": (lambda n: data("9" * 4000, n), OBJECTS),
-    "integers of 4000 digits after NaN": (lambda n: data("NaN," + "9" * 4000, n), OBJECTS),
     "empty lists": (lambda n: data("[]", n), OBJECTS),
     "lists of one item": (lambda n: data("[0]", n), OBJECTS),
     "nested lists": (lambda n: data(NESTED_LISTS[2:-2], n), OBJECTS),
     "nested lists, parameters": (lambda n: parameter(NESTED_LISTS, n), OBJECTS),
     "nested objects": (lambda n: parameter(NESTED_OBJECTS, n), OBJECTS),
     "objects of one member": (lambda n: parameter('{"":0}', n), OBJECTS),
-    "lists after NaN": (lambda n: parameter(NESTED_LISTS, n, '"y":NaN,'), OBJECTS),
-    "objects after NaN": (lambda n: parameter(NESTED_OBJECTS, n, '"y":NaN,'), OBJECTS),
-    "surrogates after NaN": (lambda n: parameter('{"":0}', n, r'"y":NaN,"s":"\ud83d\ude00",'),
-                              OBJECTS),
-    "a lone surrogate after NaN": (lambda n: parameter('{"":0}', n, r'"y":NaN,"s":"\ud83d",'),
-                                    OBJECTS),
-    "wide letters after NaN": (lambda n: parameter('"a"', n, '"y":NaN,"s":"\U0001f600",'),
-                                OBJECTS),
     "numbers in parameters": (lambda n: parameter("300", n), OBJECTS),
     "strings in parameters": (lambda n: parameter('"ab"', n), OBJECTS),
     "integers of 4000 digits, parameters": (lambda n: parameter("9" * 4000, n), OBJECTS),
@@ -188,20 +177,6 @@ def decode(message: Message, limits: tw.Limits = GENEROUS) -> tuple[Any, str]:
         return None, str(error)
 
 
-def cpu_seconds(message: Message) -> float:
-    """Measure CPU time of this thread, with Python's garbage collector disabled."""
-    best = 1e9
-    gc.disable()
-    try:
-        for _ in range(2):
-            before = time.thread_time()
-            decode(message)
-            best = min(best, time.thread_time() - before)
-    finally:
-        gc.enable()
-    return best
-
-
 def allowed_nbytes(message: Message, multiple: int = JSON_MULTIPLE) -> int:
     body, length = message
     header_nbytes = len(body) if length is None else length
@@ -218,16 +193,13 @@ def hostile(request: pytest.FixtureRequest) -> tuple[Message, Message, int]:
 
 def test_decoding_time_is_linear_and_memory_bounded(hostile: tuple[Message, Message, int]) -> None:
     quarter, whole, multiple = hostile
-    gc.collect()
-    tracemalloc.start()
+    assert peak_nbytes(lambda: decode(whole)) <= allowed_nbytes(whole, multiple) + SLACK_NBYTES
     _, message = decode(whole)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak <= allowed_nbytes(whole, multiple) + SLACK_NBYTES
     assert len(message) < 700  # the message does not repeat the input
     gc.collect()
     with_resident_peak(whole, multiple)
-    assert cpu_seconds(whole) < 4 * 2.5 * cpu_seconds(quarter) + 2e-3
+    seconds = [cpu_seconds(partial(decode, body), 2) for body in (quarter, whole)]
+    assert seconds[1] < 4 * 2.5 * seconds[0] + 2e-3
 
 
 def with_resident_peak(message: Message, multiple: int) -> None:
@@ -257,9 +229,8 @@ def filled(datatype: str, unit: str) -> Callable[[int], Message]:
     def make(nbytes: int) -> Message:
         elements = repeated(unit, nbytes - 200)
         n = elements.count(",") + 1
-        return text(
-            f'{{"inputs":[{{"name":"x","shape":[{n}],"datatype":"{datatype}","data":[{elements}]}}]}}'
-        )
+        head = f'{{"name":"x","shape":[{n}],"datatype":"{datatype}"'
+        return request(f'{head},"data":[{elements}]}}')
 
     return make
 
@@ -325,22 +296,7 @@ def test_64_mib_header_takes_at_most_4_times_its_size(name: str) -> None:
     before = time.thread_time()
     with_resident_peak(whole, JSON_MULTIPLE)
     assert time.thread_time() - before < nanoseconds * 1e-9 * len(whole[0])
-    tracemalloc.start()
-    decode(whole)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak <= allowed_nbytes(whole) + SLACK_NBYTES
-
-
-def test_elements_without_a_count_are_scanned_twice() -> None:
-    n_elements = scaled(10 * MB)
-    blob = bytes(4 * n_elements)
-    tracemalloc.start()
-    tensor = tw.decode_bytes(blob)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert len(tensor) == n_elements
-    assert peak <= BYTES_MULTIPLE * len(blob) + SLACK_NBYTES
+    assert peak_nbytes(lambda: decode(whole)) <= allowed_nbytes(whole) + SLACK_NBYTES
 
 
 def test_default_limits_reject_large_counts() -> None:
@@ -361,14 +317,14 @@ def test_default_limits_reject_large_counts() -> None:
 def test_raw_requests_and_responses() -> None:
     spec = tw.TensorSpec("x", "BOOL", [-1])
     body, deep = bytes(20 * MB) + b"\2", b'{"outputs":' + b"[" * MB
-    tracemalloc.start()
-    with pytest.raises(tw.ElementError, match="element 20000000 of input 'x'"):
-        tw.decode_request(body, 0, raw_input=spec)
-    with pytest.raises(tw.HeaderError):
-        tw.decode_response(deep)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak < len(deep) + SLACK_NBYTES
+
+    def work() -> None:
+        with pytest.raises(tw.ElementError, match="element 20000000 of input 'x'"):
+            tw.decode_request(body, 0, raw_input=spec)
+        with pytest.raises(tw.HeaderError):
+            tw.decode_response(deep)
+
+    assert peak_nbytes(work) < len(deep) + SLACK_NBYTES
 
 
 def test_compressed_body_in_one_chunk() -> None:
@@ -388,13 +344,3 @@ def test_compressed_body_in_one_chunk() -> None:
         return time.thread_time() - before
 
     assert min(seconds(64 << 20) for _ in range(2)) < 8 * 3 * seconds(8 << 20) + 0.01
-
-
-def test_declared_size_in_a_response_allocates_nothing() -> None:
-    tensor = {"name": "x", "shape": [2**20, 2**20], "datatype": "BYTES", "data": [""]}
-    body = json.dumps({"outputs": [tensor]}).encode()
-    tracemalloc.start()
-    with pytest.raises(tw.LayoutError, match=f"requires {2**40} elements, but its JSON data has 1"):
-        tw.decode_response(body)
-    assert tracemalloc.get_traced_memory()[1] < 64 << 10
-    tracemalloc.stop()

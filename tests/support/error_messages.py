@@ -71,7 +71,6 @@ MESSAGES: dict[str, str] = {
     "FP64 10^400 in digits": "element 0 of input 'x' is 100000000000000000000000000000000000000000000000000000000000... (401 bytes), which is out of range for FP64 (magnitudes up to 1.7976931348623157e+308) (byte 66)",
     "FP64 -1e400 after a bare NaN": "element 1 of input 'x' is -1e400, which is out of range for FP64 (magnitudes up to 1.7976931348623157e+308) (byte 70)",
     "J7 FP32 JSON 1e39": "element 0 of input 'x' is 1e39, which is out of range for FP32 (magnitudes up to 3.4028234663852886e+38) (byte 66)",
-    "J10 INT32 JSON 1.0": "element 0 of input 'x' must be an integer (INT32), not 1.0 (byte 67)",
     "J10 INT32 JSON true": "element 0 of input 'x' must be an integer (INT32), not true (byte 67)",
     "J10 INT32 JSON null": "element 0 of input 'x' must be an integer (INT32), not null (byte 67)",
     "J10 INT32 JSON NaN": "element 0 of input 'x' must be an integer (INT32), not NaN (byte 67)",

@@ -339,10 +339,9 @@ ELEMENTS = (
       for item in (r"\ud800", r"a\udc00b", r"\ude00\ud83d")),
 )  # fmt: skip
 
-MALFORMED = tuple(
-    replace(row, message=MESSAGES.get(row.id, ""))
-    for row in (*LENGTHS, *PARSED, *MEMBERS, *LAYOUTS, *ELEMENTS)
-)
+ROWS = {row.id: row for row in (*LENGTHS, *PARSED, *MEMBERS, *LAYOUTS, *ELEMENTS)}
+assert MESSAGES.keys() <= ROWS.keys()
+MALFORMED = tuple(replace(row, message=MESSAGES.get(id, "")) for id, row in ROWS.items())
 
 RAW_MALFORMED = tuple(
     RawMalformed(id, body, datatype, dims, batching, error)

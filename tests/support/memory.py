@@ -1,11 +1,16 @@
-"""The memory that the process uses."""
+"""Addresses, the memory that the process uses, and the time that a function takes."""
 
 from __future__ import annotations
 
 import ctypes
 import gc
 import sys
-from typing import NamedTuple
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
 
 MALLINFO = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
@@ -32,3 +37,34 @@ def malloc_nbytes() -> int:
     mallinfo.restype = _Mallinfo
     info = mallinfo()
     return int(info.uordblks + info.hblkhd)
+
+
+def address(memory: Any) -> int:
+    """Return the address of an array, or of another object that has a buffer."""
+    array = memory if isinstance(memory, np.ndarray) else np.frombuffer(memory, np.uint8)
+    return int(array.ctypes.data)
+
+
+def peak_nbytes(work: Callable[[], object]) -> int:
+    """Return the most memory that Python and numpy allocate during a call, with its result."""
+    gc.collect()
+    tracemalloc.start()
+    result = work()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    del result
+    return peak
+
+
+def cpu_seconds(work: Callable[[], object], n_times: int) -> float:
+    """Return the shortest CPU time of this thread for a call, without garbage collections."""
+    seconds = []
+    gc.disable()
+    try:
+        for _ in range(n_times):
+            before = time.thread_time()
+            work()
+            seconds.append(time.thread_time() - before)
+    finally:
+        gc.enable()
+    return min(seconds)
