@@ -324,6 +324,7 @@ def test_send_frame_in_any_app() -> None:
     assert ask(nothing, "/").body == b""
 
 
+@pytest.mark.thread_unsafe(reason="asyncio handles a KeyboardInterrupt of the main thread")
 @pytest.mark.parametrize(
     "function", [lambda _: leave(KeyboardInterrupt), lambda _: leave_later(KeyboardInterrupt)]
 )
