@@ -50,7 +50,7 @@ OTHER_PACKAGES = {
 LIST_FUNCTIONS = """
 import json
 from tensorwire.integrations import {peer}
-print(json.dumps({peer}._PATCH.compared({peer}._replacements)))
+print(json.dumps({peer}._PATCH.compared()))
 """
 
 Releases = list[str]

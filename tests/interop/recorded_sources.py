@@ -20,7 +20,7 @@ def check_recorded(integration: Any) -> None:
     patch = integration._PATCH
     command = f"run python tests/interop/peer_releases.py --record {patch.distribution}"
     table = json.loads(patch.digests.read_text("ascii"))
-    functions = patch.compared(integration._replacements)
+    functions = patch.compared()
     assert sorted(table) == functions, command
     sources = Sources(source_of_imported)
     for function in functions:

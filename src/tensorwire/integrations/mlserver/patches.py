@@ -7,12 +7,10 @@ signatures of runtimes refer to the classes. The other methods of the codecs (``
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from copy import copy
-from functools import partial
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 from mlserver import raw as mlserver_raw
 from mlserver.codecs import NumpyCodec
@@ -35,6 +33,7 @@ from ...http import EXTENSION
 from ...server.asgi import Receive, Scope, Send
 from ..patching import Function, Replacement
 from ..split import SplitMessage, Wrapper, add_infer_handler
+from . import _PATCH, install
 from .convert import (
     ArrayData,
     array_bytes,
@@ -47,11 +46,10 @@ from .convert import (
 from .server import respond
 
 
-def replacements(install: Callable[[], None]) -> list[Replacement]:
-    """Return all replacements. ``install`` is called in each parallel worker as it starts."""
+def replacements() -> list[Replacement]:
     return [
         # REST
-        Replacement(APIRoute, "handle", replace_handle, inherited=True),
+        Replacement(APIRoute, "handle", replace_handle),
         # raw gRPC contents
         Replacement(ModelInferRequestConverter, "to_types", replace_to_types),
         Replacement(mlserver_raw, "pack", replace_pack),
@@ -70,7 +68,7 @@ def replacements(install: Callable[[], None]) -> list[Replacement]:
         Replacement(string_codec, "_decode_input_or_output", replace_decode_input_or_output),
         # server
         Replacement(DataPlane, "metadata", replace_metadata, calls_original=True),
-        Replacement(worker, "Worker", partial(replace_worker, install)),
+        Replacement(worker, "Worker", replace_worker),
     ]
 
 
@@ -259,14 +257,12 @@ def replace_metadata(original: Function) -> Function:
 class InstallingWorker(worker.Worker):  # type: ignore[misc]  # mlserver has no types
     """A parallel worker of MLServer that installs the integration in its process."""
 
-    install: ClassVar[Callable[[], None]]
-
     def __init__(self, settings: Any, responses: Any, env: Any = None) -> None:
         super().__init__(settings, responses, env)
-        self._install = type(self).install  # pickled with the worker, unlike the class attribute
+        self._untested = _PATCH.untested
 
     def run(self) -> None:
-        self._install()
+        install(untested=self._untested)
         super().run()
 
 
@@ -274,7 +270,5 @@ class InstallingWorker(worker.Worker):  # type: ignore[misc]  # mlserver has no 
 _INSTALLING = (InstallingWorker,)
 
 
-def replace_worker(install: Callable[[], None], original: type) -> type:
-    (replacement,) = _INSTALLING
-    replacement.install = staticmethod(install)
-    return replacement
+def replace_worker(original: type) -> type:
+    return _INSTALLING[0]
