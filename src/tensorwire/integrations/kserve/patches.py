@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from functools import partial
 from typing import Any
 
@@ -28,7 +27,7 @@ from ..patching import Function, Replacement
 from ..split import add_infer_handler
 from . import _PATCH, _install_and_run
 from .convert import read_response
-from .grpc_server import PlaneWithViews
+from .grpc_server import infer_split
 from .route import InferRoute, functions_of
 
 
@@ -86,12 +85,12 @@ def replace_metadata(original: Function) -> Function:
 
 
 def replace_add_servicer(original: Function) -> Function:
+    model_infer = InferenceServicer.ModelInfer  # not a wrapper that other code adds later
+
     def add_GRPCInferenceServiceServicer_to_server(servicer: Any, server: Any) -> None:
         original(servicer, server)
-        if getattr(type(servicer), "ModelInfer", None) is InferenceServicer.ModelInfer:
-            split = copy(servicer)
-            split._data_plane = PlaneWithViews(servicer._data_plane)
-            add_infer_handler(server, split.ModelInfer, ModelInferRequest)
+        if getattr(type(servicer), "ModelInfer", None) is model_infer:
+            add_infer_handler(server, partial(infer_split, servicer), ModelInferRequest)
 
     return add_GRPCInferenceServiceServicer_to_server
 
