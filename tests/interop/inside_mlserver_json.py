@@ -44,8 +44,8 @@ from interop.json_requests import (
 )
 from interop.json_requests import entry as json_entry
 from tensorwire.integrations import mlserver as integration
-from tensorwire.integrations.json_data import flat_numbers
 from tensorwire.integrations.mlserver import server as integration_server
+from tensorwire.integrations.rest import flat_numbers, receive_again
 from tensorwire.server.body import ClientDisconnectedError
 
 pytestmark = pytest.mark.usefixtures("no_logging")
@@ -236,7 +236,8 @@ class Reading:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = await integration_server.receive_body(receive)
         self.seen.append(body)
-        await self.app(scope, integration_server.receive_again(body, receive), send)
+        again = receive_again({"type": "http.request", "body": body}, receive)
+        await self.app(scope, again, send)
 
 
 def test_middleware_that_reads_the_body(server: Server) -> None:
@@ -447,7 +448,7 @@ def test_messages_after_a_body_that_is_received_again() -> None:
         return {"type": "http.disconnect"}
 
     async def types() -> list[str]:
-        again = integration_server.receive_again(b"{}", receive)
+        again = receive_again({"type": "http.request", "body": b"{}"}, receive)
         return [(await again())["type"] for _ in range(3)]
 
     assert asyncio.run(types()) == ["http.request", "http.disconnect", "http.disconnect"]

@@ -17,8 +17,9 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from inspect import Parameter, Signature, getattr_static, signature
 from pathlib import Path
@@ -91,32 +92,25 @@ class Patch:
     versions
         The first and the last version that were tested. Both, and all versions between them, are
         accepted. ``"2.73"`` as the last version includes every 2.73.x.
-    digests
-        A JSON file with the known digests of the originals, and of the functions that their
-        replacements rely on. ``tests/interop/peer_releases.py`` writes it.
-    replacements
-        Returns the replacements. It is called after the version check, and may import the modules
-        of the other package.
-    relies_on
-        For the name of an original, the names of other functions on whose source its replacement
-        relies. If one of these is replaced as well, the replacement also relies on that
-        replacement. For replacements that must be installed together, each relies on the others.
+    integration
+        The name of a package of tensorwire. Its module ``patches``, which is imported after the
+        version check, has the function ``replacements`` and the dict ``RELIES_ON``: for the name of
+        an original, the names of other functions on whose source its replacement relies. If one of
+        these is replaced as well, the replacement also relies on that replacement. For replacements
+        that must be installed together, each relies on the others. The file ``sources.json`` has
+        the known digests of all these functions. ``tests/interop/peer_releases.py`` writes it.
     """
 
     def __init__(
         self,
         distribution: str,
         versions: tuple[str, str],
-        digests: Path,
-        replacements: Callable[[], Iterable[Replacement]],
-        relies_on: Mapping[str, Sequence[str]],
+        integration: str,
     ) -> None:
         self.distribution = distribution
         self.versions = versions
-        self.digests = digests
-        self.relies_on = relies_on
+        self.integration = integration
         self.untested: Untested = "known"  # as in the last call of `install`
-        self._replacements = replacements
         self._changes: list[Change] = []
         self._places: list[Change] = []  # all names that have a replacement as their value
         self._lock = RLock()
@@ -164,7 +158,7 @@ class Patch:
                 return
             self.untested = untested
             is_newer = self._is_newer()
-            self._changes = self._select(self._list(), is_newer)
+            self._changes = self._select(*self.replacements(), is_newer)
             try:
                 self._places = assign(self._changes)
             except BaseException:
@@ -199,21 +193,6 @@ class Patch:
         """Return whether the package uses this codec."""
         return bool(self._changes)
 
-    def compared(self) -> list[str]:
-        """Return the names of all functions whose sources are compared.
-
-        Raises
-        ------
-        IntegrationError
-            The package does not have the modules and classes that are expected.
-        ValueError
-            ``relies_on`` has an original that is not replaced.
-        """
-        originals = {join_name(r.owner, r.name) for r in self._list()}
-        if unknown := self.relies_on.keys() - originals:
-            raise ValueError(f"not replaced: {', '.join(sorted(unknown))}")
-        return sorted({*map(defined_name, originals.union(*self.relies_on.values()))})
-
     def _is_newer(self) -> bool:
         """Return whether the version is newer than the tested ones. Raises IntegrationError."""
         found = self._version()
@@ -224,14 +203,20 @@ class Patch:
             raise self._error("is too old")
         return release(found)[: len(last)] > last
 
-    def _list(self) -> list[Replacement]:
-        """Return the replacements. Raises IntegrationError if a module or class is missing."""
+    def replacements(self) -> tuple[list[Replacement], Mapping[str, Sequence[str]]]:
+        """Return the replacements and ``RELIES_ON``.
+
+        Raises IntegrationError if a module or class is missing.
+        """
         try:
-            return list(self._replacements())
+            patches = import_module(f"{self.integration}.patches")
+            return list(patches.replacements()), patches.RELIES_ON
         except (AttributeError, ImportError) as error:
             raise self._error(f"is not laid out as expected ({error})") from error
 
-    def _select(self, found: list[Replacement], is_newer: bool) -> list[Change]:
+    def _select(
+        self, found: list[Replacement], relies_on: Mapping[str, Sequence[str]], is_newer: bool
+    ) -> list[Change]:
         """Create the replacements of the functions that do not differ from the tested ones.
 
         Logs a warning that names the others or, if ``untested`` is "error", raises
@@ -240,21 +225,18 @@ class Patch:
         sources = Sources(source_of_imported)
         digests = json.loads(self.digests.read_text("ascii"))
         trusted = None if is_newer else package_of(self.distribution)
+
+        def is_known(name: str) -> bool:
+            is_compared = self.untested != "allow" and package_of(name) != trusted
+            return not is_compared or sources.digest(name) in digests.get(name, ())
+
         changes: dict[str, Change] = {}
         reasons: dict[str, str] = {}  # why a replacement is not used, by the name of the original
         for replacement in found:
             name = join_name(replacement.owner, replacement.name)
             try:
-                for each in dict.fromkeys((name, *self.relies_on.get(name, ()))):
-                    defined = defined_name(each)
-                    for value in values_of(each, name):
-                        is_called = replacement.calls_original and each == name and callable(value)
-                        foreign = None if is_called else foreign_code(value, defined)
-                        if foreign is not None:
-                            raise DifferenceError(f"{readable(each)} is {foreign} now")
-                    is_compared = self.untested != "allow" and package_of(defined) != trusted
-                    if is_compared and sources.digest(defined) not in digests.get(defined, ()):
-                        raise DifferenceError(f"the source of {readable(each)} is not known")
+                for each in dict.fromkeys((name, *relies_on.get(name, ()))):
+                    check(each, name, replacement.calls_original, is_known)
                 changes[name] = create(replacement)
             except DifferenceError as difference:
                 reasons[name] = str(difference)
@@ -262,7 +244,7 @@ class Patch:
         while n_reasons < len(reasons):  # leave out what relies on a replacement that is left out
             n_reasons = len(reasons)
             for name in changes.keys() - reasons.keys():
-                for each in self.relies_on.get(name, ()):
+                for each in relies_on.get(name, ()):
                     if each in reasons:
                         reasons[name] = f"{readable(each)} is not replaced"
         if reasons:
@@ -294,6 +276,11 @@ class Patch:
         assign([change._replace(old=change.new, new=change.old) for change in self._changes])
         self._changes, self._places = [], []
 
+    @property
+    def digests(self) -> Path:
+        """Return the file with the known digests."""
+        return Path(str(sys.modules[self.integration].__file__)).with_name("sources.json")
+
     def _version(self) -> str | None:
         try:
             return version(self.distribution)
@@ -314,6 +301,22 @@ class Patch:
             installed=found,
             tested=self._tested,
         )
+
+
+def check(name: str, original: str, calls_original: bool, is_known: Callable[[str], bool]) -> None:
+    """Raise DifferenceError if a function on which a replacement relies is not the tested one.
+
+    ``original`` and ``calls_original`` are those of the replacement, which also relies on its
+    original.
+    """
+    defined = defined_name(name)
+    for value in values_of(name, original):
+        is_called = calls_original and name == original and callable(value)
+        foreign = None if is_called else foreign_code(value, defined)
+        if foreign is not None:
+            raise DifferenceError(f"{readable(name)} is {foreign} now")
+    if not is_known(defined):
+        raise DifferenceError(f"the source of {readable(name)} is not known")
 
 
 def create(replacement: Replacement) -> Change:

@@ -23,24 +23,13 @@ raw contents. What changes:
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from ..patching import Patch, Replacement, Untested
-from .sources import RELIES_ON
+from ..patching import Patch, Untested
 
 __all__ = ["install", "is_installed", "uninstall"]
 
-
-def _replacements() -> list[Replacement]:
-    from .patches import replacements  # noqa: PLC0415 - imports KServe
-
-    return replacements()
-
-
-_PATCH = Patch(
-    "kserve", ("0.17", "0.21"), Path(__file__).with_name("sources.json"), _replacements, RELIES_ON
-)
+_PATCH = Patch("kserve", ("0.17", "0.21"), __name__)
 install = _PATCH.install
 uninstall = _PATCH.uninstall
 is_installed = _PATCH.is_installed

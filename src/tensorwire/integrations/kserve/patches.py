@@ -29,6 +29,9 @@ from . import _PATCH, _install_and_run
 from .convert import read_response
 from .grpc_server import infer_split
 from .route import InferRoute, functions_of
+from .sources import RELIES_ON
+
+__all__ = ["RELIES_ON", "replacements"]
 
 
 def replacements() -> list[Replacement]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
 from functools import update_wrapper
 from operator import is_
 from types import MethodType
@@ -21,7 +20,9 @@ import tensorwire as tw
 from ..._codec.memory import BodyBuffer
 from ...errors import DecodeError
 from ...http import JSON_TYPE
+from ...server.asgi import Receive, Send
 from ...server.framing import Framing
+from ..rest import receive_again
 from . import is_installed
 from .convert import read_request, response_id, write_response
 
@@ -29,9 +30,6 @@ PATH = "/v2/models/{model_name}/infer"
 LEFT_TO_KSERVE = "tensorwire.left_to_kserve"  # a key in the scope of a request
 
 Headers = dict[str, str]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 
 class InferRoute(Route):
@@ -98,7 +96,7 @@ class InferEndpoint:
         except DecodeError:
             received = {"type": "http.request", "body": bytes(body) + chunk, "more_body": has_more}
             scope[LEFT_TO_KSERVE] = True
-            await self.app.router(scope, replaying(received, receive), send)
+            await self.app.router(scope, receive_again(received, receive), send)
             return
         if not await self.plane.model_ready(name, True):
             raise ModelNotReady(name)
@@ -140,13 +138,3 @@ def is_cloudevent(headers: Headers) -> bool:
     return "cloudevents" in headers.get("content-type", "") or any(
         name.startswith("ce-") for name in headers
     )
-
-
-def replaying(first: Message, receive: Receive) -> Receive:
-    """Return an ASGI receive callable that repeats a message before it continues."""
-    pending = [first]
-
-    async def receive_again() -> Message:
-        return pending.pop() if pending else await receive()
-
-    return receive_again

@@ -29,27 +29,11 @@ same members and values. The details are in docs/integrations/mlserver.md.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from ..patching import Patch, Replacement
-from .sources import RELIES_ON
+from ..patching import Patch
 
 __all__ = ["install", "is_installed", "uninstall"]
 
-
-def _replacements() -> list[Replacement]:
-    from .patches import replacements  # noqa: PLC0415 - imports MLServer
-
-    return replacements()
-
-
-_PATCH = Patch(
-    "mlserver",
-    ("1.6.1", "1.7.1"),
-    Path(__file__).with_name("sources.json"),
-    _replacements,
-    RELIES_ON,
-)
+_PATCH = Patch("mlserver", ("1.6.1", "1.7.1"), __name__)
 install = _PATCH.install
 uninstall = _PATCH.uninstall
 is_installed = _PATCH.is_installed

@@ -43,6 +43,9 @@ from .convert import (
     view_raw_data,
 )
 from .server import respond
+from .sources import RELIES_ON
+
+__all__ = ["RELIES_ON", "replacements"]
 
 
 def replacements() -> list[Replacement]:
@@ -169,7 +172,7 @@ def replace_pack(original: Function) -> Function:
     return pack
 
 
-@handle_mlserver_error  # type: ignore[misc]  # mlserver has no types
+@handle_mlserver_error  # type: ignore[untyped-decorator]  # mlserver has no types
 async def infer_split(servicer: Any, request: Any, context: Any) -> Any:
     """Do the same as ``ModelInfer``, with raw contents that are not in generated messages."""
     payload = servicer._InsertHeaders(request, context)

@@ -31,28 +31,12 @@ Unchanged: the values, types and errors of all results; JSON tensors, and CUDA s
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from ..patching import Patch, Replacement
+from ..patching import Patch
 from .fast import REFER_FROM_NBYTES
-from .sources import RELIES_ON
 
 __all__ = ["REFER_FROM_NBYTES", "install", "is_installed", "uninstall"]
 
-
-def _replacements() -> list[Replacement]:
-    from .patches import replacements  # noqa: PLC0415 - imports tritonclient
-
-    return replacements()
-
-
-_PATCH = Patch(
-    "tritonclient",
-    ("2.60", "2.73"),
-    Path(__file__).with_name("sources.json"),
-    _replacements,
-    RELIES_ON,
-)
+_PATCH = Patch("tritonclient", ("2.60", "2.73"), __name__)
 install = _PATCH.install
 uninstall = _PATCH.uninstall
 is_installed = _PATCH.is_installed

@@ -33,6 +33,7 @@ from .fast import (
     scalar_array,
     set_binary_data,
 )
+from .sources import RELIES_ON
 from .transport import (
     FileBody,
     Transport,
@@ -41,6 +42,8 @@ from .transport import (
     payload_class,
     receive_rest,
 )
+
+__all__ = ["RELIES_ON", "replacements"]
 
 
 def replacements() -> list[Replacement]:
