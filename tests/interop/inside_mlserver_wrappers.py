@@ -23,7 +23,7 @@ import tensorwire as tw
 import tensorwire.grpc
 from interop import grpc_calls
 from interop.inside_mlserver_json import Server
-from interop.json_requests import READ_AS_ARRAYS
+from interop.json_requests import READ_AS_ARRAYS, installed
 from support.wrappers import Proxy, functools_wrapper, wrapped
 from tensorwire.integrations import mlserver as integration
 
@@ -61,6 +61,10 @@ def workload() -> None:
         list(tensor.data)
         tensor.data[0], len(tensor.data)
     decode_str(b"a")
+    infer_over_grpc(server)
+
+
+def infer_over_grpc(server: Server) -> None:
     servicer = InferenceServicer(server.plane, None)
     add = dataplane_pb2_grpc.add_GRPCInferenceServiceServicer_to_server
     grpc_calls.infer(add, servicer, GRPC_REQUEST)
@@ -102,3 +106,15 @@ def test_wrapper_is_called_as_often_as_without_the_integration(name: str, wrap: 
             integration.uninstall()
     assert n_calls[0] > 0
     assert n_calls == [n_calls[0]] * 3
+
+
+@pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
+def test_wrapper_around_the_servicer_that_is_added_later(wrap: Any) -> None:
+    """MLServer's own handler then handles gRPC requests."""
+    n_calls: list[None] = []
+    with (
+        installed(integration),
+        wrapped(InferenceServicer, "ModelInfer", wrap, lambda: n_calls.append(None)),
+    ):
+        infer_over_grpc(Server())
+    assert len(n_calls) == 1
