@@ -19,12 +19,10 @@ from pathlib import Path
 from threading import Barrier
 from types import ModuleType
 from typing import Any
-from zipfile import ZipFile
 
 import pytest
 
 import tensorwire as tw
-from interop import peer_releases
 from interop.recorded_sources import check_recorded
 from support import tritonclient_comparison
 from support.wrappers import WRAPPERS
@@ -515,7 +513,8 @@ def test_wrapped_function_that_a_replacement_relies_on(
             "peer:double": ["peer:Thing.plain"],
             "peer:Thing.plain": ["peer:Thing.of"],
             "peer:Thing.of": ["peer.parts:part"],
-        }
+        },
+        replacements=lambda: [r._replace(calls_original=True) for r in peer.replacements()],
     )
     peer.patch.install()
     assert peer.replaced() == {"Thing.static", "Child.inherited", "Child.limit"}
@@ -803,57 +802,6 @@ def test_package_without_python_source(
     peer.patch.install()
     assert peer.is_restored()
     assert len(caplog.records) == 1
-
-
-# --- the program that records digests ---
-
-
-def test_releases_are_compared_and_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The wheels have the modules `peer` and, in another folder, `peer.part`."""
-    f, g = "def f(): return 1", "def g(): return 2"
-    sources = {
-        "1.4": (f, g),
-        "1.5": (f"{f} + 1", g),
-        "1.5.1": (f"{f}  # a comment", g),
-        "1.10": (f"{f} + 2", "def other(): return 2"),
-    }
-    for version, (init, part) in sources.items():
-        with ZipFile(tmp_path / f"peer-{version}-py3-none-any.whl", "w") as wheel:
-            wheel.writestr("peer/__init__.py", init)
-            wheel.writestr(f"peer-{version}.data/purelib/peer/part.py", part)
-    monkeypatch.setattr(peer_releases, "WHEELS", tmp_path)
-    monkeypatch.setattr(peer_releases, "releases_of", lambda name: ["1.3", *sources])
-    package = peer_releases.Package("peer", ("1.4", "1.5"))
-    peer_releases.examine(package, ["peer:f", "peer.part:g"], is_peer=True)
-    assert [*peer_releases.report(package)] == [
-        "peer: 4 releases, 1.4 to 1.10; tested: 1.4 to 1.5",
-        "  peer.part:g: missing in 1.10",
-        "  peer:f: changed in 1.5",
-        "  peer:f: changed in 1.5.1",
-        "  peer:f: changed in 1.10",
-        "  the other functions (0 of 2) are the same in all",
-        "  1.10 has sources that no tested release has: peer:f, peer.part:g",
-        "  newer than the tested releases: 1.10",
-    ]
-    for message in ("wrote", "is up to date"):
-        peer_releases.record(tmp_path / "sources.json", ["peer:f", "peer.part:g"], [package])
-        assert message in capsys.readouterr().out
-    assert json.loads((tmp_path / "sources.json").read_text()) == {
-        "peer:f": {
-            digest(f): "1.4, 1.5.1",
-            digest(f"{f} + 1"): "1.5",
-        },
-        "peer.part:g": {digest(g, "m:g"): "1.4 to 1.5.1"},
-    }
-    package.digests["peer:f"]["1.5.1"] = None
-    with pytest.raises(SystemExit, match=r"peer:f is not defined in peer 1\.5\.1"):
-        peer_releases.record(tmp_path / "sources.json", ["peer:f", "peer.part:g"], [package])
-    releases = ["1.3", "1.4", "1.5", "1.5.1", "1.6", "1.10"]  # there is no wheel of 1.6
-    monkeypatch.setattr(peer_releases, "releases_of", lambda name: releases)
-    peer_releases.examine(package, ["peer:f"], is_peer=False)
-    assert package.releases == ["1.4", "1.5", "1.5.1", "1.10"]
 
 
 # --- tritonclient ---

@@ -46,10 +46,7 @@ NOT_IN_WORKLOAD = {
 
 def workload() -> None:
     """Call everything that the integration replaces or relies on."""
-    metrics = import_module("prometheus_client").REGISTRY
-    for collector in list(metrics._collector_to_names):
-        metrics.unregister(collector)  # each server registers its own
-    server = Server()
+    server = new_server()
     for case in ("nested", "BYTES", "long"):
         assert server.infer(READ_AS_ARRAYS[case])[0] == 200
     asyncio.run(server.plane.metadata())
@@ -62,6 +59,13 @@ def workload() -> None:
         tensor.data[0], len(tensor.data)
     decode_str(b"a")
     infer_over_grpc(server)
+
+
+def new_server() -> Server:
+    metrics = import_module("prometheus_client").REGISTRY
+    for collector in list(metrics._collector_to_names):
+        metrics.unregister(collector)  # each server registers its own
+    return Server()
 
 
 def infer_over_grpc(server: Server) -> None:
@@ -116,5 +120,5 @@ def test_wrapper_around_the_servicer_that_is_added_later(wrap: Any) -> None:
         installed(integration),
         wrapped(InferenceServicer, "ModelInfer", wrap, lambda: n_calls.append(None)),
     ):
-        infer_over_grpc(Server())
+        infer_over_grpc(new_server())
     assert len(n_calls) == 1
