@@ -765,7 +765,9 @@ def test_newer_version_that_differs(
 ) -> None:
     """The rest is replaced, and one warning names the functions that are not, or an exception."""
     peer = make_peer("1.6.0rc1", changes)
-    for untested, reasons in (("known", differences), ("allow", left_out_by_allow)):
+    cases: list[tuple[Untested, dict[str, str]]]
+    cases = [("known", differences), ("allow", left_out_by_allow)]
+    for untested, reasons in cases:
         caplog.clear()
         peer.patch.install(untested=untested)
         assert peer.replaced() == NAMES - reasons.keys()
