@@ -19,12 +19,10 @@ from pathlib import Path
 from threading import Barrier
 from types import ModuleType
 from typing import Any
-from zipfile import ZipFile
 
 import pytest
 
 import tensorwire as tw
-from interop import peer_releases
 from interop.recorded_sources import check_recorded
 from support import tritonclient_comparison
 from support.wrappers import WRAPPERS
@@ -46,9 +44,12 @@ def double(x, times=2):
     "Docstring of the peer."
     return x * times
 
+def helper(x):
+    return x
+
 class Thing:
     def plain(self, x):
-        return ("plain", x)
+        return ("plain", helper(x))
 
     @classmethod
     def of(cls, x):
@@ -57,148 +58,185 @@ class Thing:
     @staticmethod
     def static(x):
         return ("static", x)
+
+    def inherited(self, x):
+        return ("inherited", x)
+
+class Child(Thing):
+    limit = 5
 """
-
-
-NO_DIGESTS = Path("digests are only read for a newer version than the tested ones")
-
-
-def patch_of(versions: tuple[str, str]) -> Patch:
-    return Patch("peer", versions, NO_DIGESTS, {})
-
-
-def module(name: str, source: str = "") -> ModuleType:
-    made = ModuleType(name)
-    sys.modules[name] = made
-    exec(source, made.__dict__)
-    return made
-
-
-@pytest.fixture
-def peer(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    monkeypatch.setattr(patching, "version", lambda distribution: "1.5.2")
-    before = set(sys.modules)
-    yield module("peer", SOURCE)
-    for name in set(sys.modules) - before:
-        del sys.modules[name]
+# Thing.of and Thing.static are replaced together, and Child.limit only if they and Child.inherited,
+# which Thing defines, are replaced.
+RELIANCE = {
+    "peer:Thing.plain": ["peer:helper"],
+    "peer:Thing.of": ["peer:Thing.static"],
+    "peer:Thing.static": ["peer:Thing.of"],
+    "peer:Child.limit": ["peer:Thing.of", "peer:Child.inherited"],
+}
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "double": lambda peer: peer.double(3),
+    "Thing.plain": lambda peer: peer.Thing().plain(1),
+    "Thing.of": lambda peer: peer.Thing.of(1),
+    "Thing.static": lambda peer: peer.Thing.static(1),
+    "Child.inherited": lambda peer: peer.Child().inherited(1),
+}
+NAMES = {*FUNCTIONS, "Child.limit"}
 
 
 def marked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a replacement for a function of one argument, which marks the result."""
+    """Return a replacement for a function, which marks the result."""
     replacements_by_name: dict[str, Callable[..., Any]] = {
         "plain": lambda self, x: ("new", function(self, x)),
         "of": lambda cls, x: ("new", function(cls, x)),
         "static": lambda x: ("new", function(x)),
         "double": lambda x, times=2: ("new", function(x, times)),
+        "inherited": lambda self, x: ("new", function(self, x)),
     }
     return replacements_by_name[function.__name__]
 
 
-def everything(peer: ModuleType) -> list[Replacement]:
-    methods = [Replacement(peer.Thing, name, marked) for name in ("plain", "of", "static")]
-    return [Replacement(peer, "double", marked), *methods]
+def module(name: str, source: str = "", **values: Any) -> ModuleType:
+    made = ModuleType(name)
+    sys.modules[name] = made
+    vars(made).update(values)
+    exec(source, vars(made))
+    return made
 
 
-def state(peer: ModuleType) -> list[Any]:
-    return [peer.double, *vars(peer.Thing).values()]
+class Peer:
+    """A package with one module, and the patch that replaces its functions."""
+
+    def __init__(self, folder: Path, changes: dict[str, str]) -> None:
+        source = SOURCE
+        for old, new in changes.items():
+            assert old in source
+            source = source.replace(old, new)
+        (folder / "peer.py").write_text(source)
+        self.module: Any = import_module("peer")
+        self.digests = folder / "sources.json"
+        module("integration", __file__=str(folder / "__init__.py"))
+        tested = Sources({"peer": SOURCE}.get)
+        names = [f"peer:{name}" for name in ("double", "helper", "Thing.inherited")]
+        self.known = {name: {tested.digest(name): "1.5"} for name in {*names, *RELIANCE}}
+        self.before = self.state()
+        self.patch = self.patch_of(RELIANCE)
+
+    def patch_of(
+        self,
+        relies_on: dict[str, list[str]],
+        versions: tuple[str, str] = ("1.4", "1.5"),
+        replacements: Callable[[], Any] | None = None,
+    ) -> Patch:
+        self.digests.write_text(json.dumps(self.known))
+        module(
+            "integration.patches",
+            RELIES_ON=relies_on,
+            replacements=replacements or self.replacements,
+        )
+        return Patch("peer", versions, "integration")
+
+    def replacements(self) -> list[Replacement]:
+        found = []
+        for name in sorted(NAMES):
+            owner, _, method = name.rpartition(".")
+            factory: Any = (lambda limit: limit + 1) if method == "limit" else marked
+            found.append(Replacement(self.owner(owner), method, factory))
+        return found
+
+    def owner(self, name: str) -> Any:
+        return getattr(self.module, name) if name else self.module
+
+    def state(self) -> list[dict[str, Any]]:
+        module = self.module
+        return [dict(vars(owner)) for owner in (module, module.Thing, module.Child)]
+
+    def is_restored(self) -> bool:
+        return not self.patch.is_installed() and not self.replaced()
+
+    def replaced(self) -> set[str]:
+        """Return the names whose values are other objects than at first."""
+        return {
+            prefix + name
+            for prefix, before, now in zip(
+                ("", "Thing.", "Child."), self.before, self.state(), strict=True
+            )
+            for name in before.keys() | now.keys()
+            if before.get(name) is not now.get(name)
+        }
 
 
-def test_functions_methods_and_properties_are_replaced(peer: ModuleType) -> None:
-    before, patch, thing = state(peer), patch_of(("1.4", "1.5")), peer.Thing()
-    patch.install(lambda: everything(peer))
-    assert patch.installed
-    assert peer.double(3) == ("new", 6)
-    assert thing.plain(1) == ("new", ("plain", 1))
-    assert peer.Thing.of(1) == thing.of(1) == ("new", (peer.Thing, 1))
-    assert peer.Thing.static(1) == thing.static(1) == ("new", ("static", 1))
-    assert peer.double.__doc__ == "Docstring of the peer."
-    patch.uninstall()
-    assert not patch.installed
-    assert all(now is then for now, then in zip(state(peer), before, strict=True))
+MakePeer = Callable[..., Peer]
 
 
-def test_install_and_uninstall_repeatedly(peer: ModuleType) -> None:
-    before, patch = state(peer), patch_of(("1.4", "1.5"))
+@pytest.fixture
+def make_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakePeer]:
+    """Import a package with a version and changes of its source."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    before = set(sys.modules)
+
+    def make(version: str = "1.5.2", changes: dict[str, str] | None = None) -> Peer:
+        monkeypatch.setattr(patching, "version", lambda distribution: version)
+        return Peer(tmp_path, changes or {})
+
+    yield make
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def peer(make_peer: MakePeer) -> Peer:
+    return make_peer()
+
+
+# --- install and uninstall ------------------------------------------------------------------------
+
+
+def test_functions_methods_and_constants_are_replaced(peer: Peer) -> None:
+    expected = {name: call(peer.module) for name, call in FUNCTIONS.items()}
     for _ in range(2):
-        patch.uninstall()
-        patch.install(lambda: everything(peer))
-        patch.install(lambda: everything(peer))
-        assert peer.double(3) == ("new", 6)
-        patch.uninstall()
-    assert state(peer) == before
+        peer.patch.uninstall()
+        peer.patch.install()
+        peer.patch.install()
+        assert peer.patch.is_installed()
+        assert peer.replaced() == NAMES
+        for name, call in FUNCTIONS.items():
+            assert call(peer.module) == ("new", expected[name])
+        thing = peer.module.Thing
+        assert thing().of(1) == ("new", (thing, 1))
+        assert thing().static(1) == ("new", ("static", 1))
+        assert thing().inherited(1) == ("inherited", 1)
+        assert peer.module.Child.limit == 6
+        assert peer.module.double.__doc__ == "Docstring of the peer."
+        peer.patch.uninstall()
+        assert peer.is_restored()
 
 
-def test_every_binding_of_a_function_is_replaced(peer: ModuleType) -> None:
+def test_every_binding_of_a_function_is_replaced(peer: Peer) -> None:
     """Under any name, in modules imported before the installation or after it."""
-    double, patch = peer.double, patch_of(("1.4", "1.5"))
+    double = peer.module.double
     user = module("user", "from peer import double, double as twice; listed = [double]")
-    patch.install(lambda: everything(peer))
+    peer.patch.install()
     late = module("late", "from peer import *")
-    assert user.double is user.twice is late.double is peer.double is not double
-    patch.uninstall()
-    assert user.double is user.twice is late.double is peer.double is double
+    assert user.double is user.twice is late.double is peer.module.double is not double
+    peer.patch.uninstall()
+    assert user.double is user.twice is late.double is peer.module.double is double
 
 
-def test_class_is_replaced_like_a_function(peer: ModuleType) -> None:
-    thing, patch = peer.Thing, patch_of(("1.4", "1.5"))
+def test_class_is_replaced_like_a_function(peer: Peer) -> None:
+    thing = peer.module.Thing
     user = module("user", "from peer import Thing")
-    patch.install(lambda: [Replacement(peer, "Thing", lambda old: type("Thing", (old,), {}))])
-    assert user.Thing is peer.Thing is not thing
+    replacement = Replacement(peer.module, "Thing", lambda old: type("Thing", (old,), {}))
+    patch = peer.patch_of({}, replacements=lambda: [replacement])
+    patch.install()
+    assert user.Thing is peer.module.Thing is not thing
     assert issubclass(user.Thing, thing)
     patch.uninstall()
-    assert user.Thing is peer.Thing is thing
-
-
-def test_inherited_method_is_replaced_on_one_class_only(peer: ModuleType) -> None:
-    """The base class and its other subclasses keep the original."""
-    patch, thing, before = patch_of(("1.4", "1.5")), peer.Thing(), state(peer)
-    child: Any = type("Child", (peer.Thing,), {})
-    names = ("plain", "of", "static")
-    patch.install(lambda: [Replacement(child, name, marked, inherited=True) for name in names])
-    assert child().plain(1) == ("new", ("plain", 1))
-    assert child.of(1) == child().of(1) == ("new", (child, 1))
-    assert child.static(1) == ("new", ("static", 1))
-    assert thing.plain(1) == ("plain", 1)
-    assert all(now is then for now, then in zip(state(peer), before, strict=True))
-    patch.uninstall()
-    assert not {*names} & vars(child).keys()
-    assert child().plain(1) == ("plain", 1)
-
-
-def test_declared_inheritance_is_checked(peer: ModuleType) -> None:
-    patch = patch_of(("1.4", "1.5"))
-    with pytest.raises(
-        tw.IntegrationError, match=r"defines peer\.Thing\.plain, which is expected to be inherited"
-    ):
-        patch.install(lambda: [Replacement(peer.Thing, "plain", marked, inherited=True)])
-    with pytest.raises(tw.IntegrationError, match=r"has no peer\.Thing\.nothing"):
-        patch.install(lambda: [Replacement(peer.Thing, "nothing", marked, inherited=True)])
-
-
-def test_failing_import_of_a_peer_module(peer: ModuleType) -> None:
-    """Replacements come from modules of the peer, which may be missing."""
-
-    def replacements() -> list[Replacement]:
-        from peer import nothing  # type: ignore[import-not-found]  # noqa: PLC0415
-
-        return [nothing]
-
-    patch = patch_of(("1.4", "1.5"))
-    with pytest.raises(tw.IntegrationError, match=r"peer 1.5.2 is not laid out .*'nothing'.*1.4"):
-        patch.install(replacements)
-    assert not patch.installed
-
-
-def test_replacements_by_others_are_kept(peer: ModuleType) -> None:
-    patch = patch_of(("1.4", "1.5"))
-    patch.install(lambda: everything(peer))
-    vars(peer)["double"] = peer.Thing.plain = len
-    patch.uninstall()
-    assert peer.double is peer.Thing.plain is len
+    assert user.Thing is peer.module.Thing is thing
 
 
 @pytest.mark.parametrize(
-    ("versions", "is_known"),
+    ("versions", "is_accepted"),
     [
         (("1.5", "1.5"), True),
         (("1", "1"), True),
@@ -209,131 +247,123 @@ def test_replacements_by_others_are_kept(peer: ModuleType) -> None:
         (("0.9", "1.10"), True),
     ],
 )
-def test_tested_versions(peer: ModuleType, versions: tuple[str, str], is_known: bool) -> None:
-    before, patch = state(peer), patch_of(versions)
-    if is_known:
-        patch.install(lambda: everything(peer))
-        patch.uninstall()
+def test_tested_versions(make_peer: MakePeer, versions: tuple[str, str], is_accepted: bool) -> None:
+    """A tested version is not compared, so the change of its source is not noticed."""
+    peer = make_peer(changes={"x * times": "times * x"})
+    peer.patch = peer.patch_of(RELIANCE, versions)
+    if is_accepted:
+        peer.patch.install(untested="error")
+        assert peer.replaced() == NAMES
+        peer.patch.uninstall()
     else:
         with pytest.raises(tw.IntegrationError) as caught:
-            patch.install(lambda: pytest.fail("called before the version was checked"))
+            peer.patch.install()
         assert str(caught.value) == (
             f"peer 1.5.2 is too old; tensorwire was tested with peer {' to '.join(versions)}, "
             f"and has changed nothing"
         )
-    assert state(peer) == before
+    assert peer.is_restored()
 
 
 def test_missing_distribution() -> None:
+    patch = Patch("no-such-peer", ("1", "2"), "no_such_integration")  # it is not imported
     with pytest.raises(tw.IntegrationError, match=r"^no-such-peer is not installed; tensor") as why:
-        Patch("no-such-peer", ("1", "2"), NO_DIGESTS, {}).install(list)
+        patch.install()
     assert isinstance(why.value, ImportError)
     assert (why.value.distribution, why.value.installed) == ("no-such-peer", None)
     again = pickle.loads(pickle.dumps(why.value))
     assert (str(again), again.tested) == (str(why.value), "1 to 2")
 
 
-@pytest.mark.parametrize(
-    ("source", "problem"),
-    [
-        ("del double", r"peer 1\.5\.2 has no peer\.double; tensorwire was tested with peer 1 to 2"),
-        ("del Thing.of", r"has no peer\.Thing\.of"),
-        (
-            "def of(cls, x, y): ...\nThing.of = classmethod(of)",
-            r"has peer\.Thing\.of\(cls, x, y\), not \(cls, x\)",
-        ),
-        ("def double(x, times=3): ...", r"has peer\.double\(x, times=3\), not \(x, times=2\)"),
-        ("Thing = type('Thing', (Thing,), {})", r"has no peer\.Thing\.plain"),
-    ],
-)
-def test_different_signature_is_rejected(peer: ModuleType, source: str, problem: str) -> None:
-    """The last replacement is rejected, and those before it are not installed."""
-    exec(source, peer.__dict__)
-    before, patch = state(peer) if "del double" not in source else [], patch_of(("1", "2"))
-    with pytest.raises(tw.IntegrationError, match=problem) as caught:
-        patch.install(lambda: sorted(everything(peer), key=lambda r: r.name in source))
-    assert (caught.value.installed, caught.value.tested) == ("1.5.2", "1 to 2")
-    assert not patch.installed
-    assert not before or state(peer) == before
+@pytest.mark.parametrize("untested", ["known", "allow", "error"])
+@pytest.mark.parametrize("version", ["1.5.2", "1.6.0rc1"])
+def test_missing_class_or_module(make_peer: MakePeer, version: str, untested: Untested) -> None:
+    peer = make_peer(version)
+    for problem, missing in (
+        ("'Other'", lambda: peer.module.Other),
+        ("No module named 'peer.part'", lambda: import_module("peer.part")),
+    ):
+
+        def replacements(missing: Callable[[], Any] = missing) -> Iterator[Replacement]:
+            yield from peer.replacements()
+            yield Replacement(missing(), "double", marked)
+
+        peer.patch = peer.patch_of(RELIANCE, replacements=replacements)
+        with pytest.raises(tw.IntegrationError, match=rf"{version} is not laid out .*{problem}"):
+            peer.patch.install(untested=untested)
+        assert peer.is_restored()
 
 
-def test_missing_class_or_module(peer: ModuleType) -> None:
-    def replacements() -> Iterator[Replacement]:
-        yield Replacement(peer, "double", marked)
-        yield Replacement(peer.Other, "double", marked)
-
-    before, patch = state(peer), patch_of(("1", "2"))
-    with pytest.raises(tw.IntegrationError, match=r"1\.5\.2 is not laid out .* 'Other'\); tensorw"):
-        patch.install(replacements)
-    with pytest.raises(tw.IntegrationError, match=r"\(No module named 'peer\.part'"):
-        patch.install(lambda: [Replacement(import_module("peer.part"), "double", marked)])
-    assert state(peer) == before
-
-
-def test_failed_installation_is_rolled_back(peer: ModuleType) -> None:
+def test_failed_installation_is_rolled_back(peer: Peer) -> None:
     class Locked(type):
         def __setattr__(cls, name: str, value: Any) -> None:
             raise TypeError("locked")
 
-    locked = Locked("locked", (), {**vars(peer.Thing), "__module__": "peer"})
-    before, patch = state(peer), patch_of(("1", "2"))
+    locked = Locked("locked", (), {**vars(peer.module.Thing), "__module__": "peer"})
+    peer.patch = peer.patch_of(
+        {}, replacements=lambda: [*peer.replacements(), Replacement(locked, "plain", marked)]
+    )
     with pytest.raises(TypeError, match="locked"):
-        patch.install(lambda: [*everything(peer), Replacement(locked, "plain", marked)])
-    assert state(peer) == before
-    assert not patch.installed
+        peer.patch.install()
+    assert peer.is_restored()
 
 
-def test_annotations_are_ignored_when_comparing_signatures(peer: ModuleType) -> None:
+def test_annotations_are_ignored_when_comparing_parameters(peer: Peer) -> None:
     def new(x: int, times: int = 2) -> int:
         return x * times + 1
 
-    patch = patch_of(("1", "2"))
-    patch.install(lambda: [Replacement(peer, "double", lambda old: new)])
-    assert peer.double(3) == 7
+    patch = peer.patch_of(
+        {}, replacements=lambda: [Replacement(peer.module, "double", lambda _: new)]
+    )
+    patch.install()
+    assert peer.module.double(3) == 7
     patch.uninstall()
 
 
-def test_concurrent_install_and_uninstall(peer: ModuleType) -> None:
+def test_value_of_untested(peer: Peer) -> None:
+    untested: Any = "ignore"
+    with pytest.raises(ValueError, match="'known', 'allow', 'error', not 'ignore'"):
+        peer.patch.install(untested=untested)
+    assert peer.is_restored()
+
+
+def test_concurrent_install_and_uninstall(peer: Peer) -> None:
     """Concurrent callers get the original or one replacement, never nested ones."""
-    before, patch, n_threads = state(peer), patch_of(("1", "2")), 8
+    n_threads = 8
     start = Barrier(n_threads)
 
     def work(i: int) -> None:
         start.wait()
-        for _ in range(50):
-            (patch.install if i % 2 else lambda _: patch.uninstall())(lambda: everything(peer))
-            assert peer.double(3) in (6, ("new", 6))
-            assert peer.Thing().plain(1) in (("plain", 1), ("new", ("plain", 1)))
+        for _ in range(20):
+            (peer.patch.install if i % 2 else peer.patch.uninstall)()
+            assert peer.module.double(3) in (6, ("new", 6))
+            assert peer.module.Thing().plain(1) in (("plain", 1), ("new", ("plain", 1)))
 
     with ThreadPoolExecutor(n_threads) as pool:
         list(pool.map(work, range(n_threads)))
-    patch.uninstall()
-    assert state(peer) == before
+    peer.patch.uninstall()
+    assert peer.is_restored()
 
 
-# --- code of others -----------------------------------------------------------------------------
+# --- code of others -------------------------------------------------------------------------------
 
-
-FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "double": lambda peer: peer.double(3),
-    "Thing.plain": lambda peer: peer.Thing().plain(1),
-    "Thing.of": lambda peer: peer.Thing.of(1),
-    "Thing.static": lambda peer: peer.Thing.static(1),
-}
 with_wrappers = pytest.mark.parametrize("wrap", WRAPPERS)
-with_functions = pytest.mark.parametrize("function", FUNCTIONS)
 
 
 class Wrapped:
-    """A function of the peer that other code has wrapped."""
+    """A function that other code has wrapped."""
 
-    def __init__(self, peer: Any, function: str, wrap: Any) -> None:
-        owner, _, self.name = function.rpartition(".")
-        self.owner = getattr(peer, owner) if owner else peer
-        self.before = vars(self.owner)[self.name]
+    def __init__(self, owner: Any, name: str, wrap: Any) -> None:
+        self.owner, self.name = owner, name
+        self.before = vars(owner)[name]
         self.n_calls = 0
         self.wrapper = wrap(self.before, self.count)
-        setattr(self.owner, self.name, self.wrapper)
+        setattr(owner, name, self.wrapper)
+
+    @classmethod
+    def of(cls, peer: Peer, function: str, wrap: Any) -> Wrapped:
+        owner, _, name = function.rpartition(".")
+        return cls(peer.owner(owner), name, wrap)
 
     def count(self) -> None:
         self.n_calls += 1
@@ -342,43 +372,45 @@ class Wrapped:
         setattr(self.owner, self.name, self.before)
 
 
+def logged(caplog: pytest.LogCaptureFixture) -> str:
+    """Return the only message."""
+    [record] = caplog.records
+    return record.getMessage()
+
+
+WRAPPED = ["double", "Thing.plain", "Thing.of", "Thing.static"]
+
+
 @with_wrappers
-@with_functions
+@pytest.mark.parametrize("function", WRAPPED)
 def test_wrapped_function_is_not_replaced(
-    peer: ModuleType, caplog: pytest.LogCaptureFixture, wrap: Any, function: str
+    peer: Peer, caplog: pytest.LogCaptureFixture, wrap: Any, function: str
 ) -> None:
     """The wrapper is called as before, and one warning names the function."""
-    expected = FUNCTIONS[function](peer)
-    wrapped, patch = Wrapped(peer, function, wrap), patch_of(("1.4", "1.5"))
-    before = state(peer)
-    with pytest.raises(
-        tw.IntegrationError, match=rf"1\.5\.2 has functions that differ: .*{function}"
-    ):
-        patch.install(lambda: everything(peer), untested="error")
-    assert all(now is then for now, then in zip(state(peer), before, strict=True))
-    patch.install(lambda: everything(peer))
-    assert vars(wrapped.owner)[wrapped.name] is wrapped.wrapper
-    assert FUNCTIONS[function](peer) == expected
+    expected = FUNCTIONS[function](peer.module)
+    wrapped = Wrapped.of(peer, function, wrap)
+    peer.before, peer.patch = peer.state(), peer.patch_of({})
+    with pytest.raises(tw.IntegrationError, match=r"1\.5\.2 has functions that differ: peer\."):
+        peer.patch.install(untested="error")
+    assert peer.is_restored()
+    peer.patch.install()
+    assert peer.replaced() == NAMES - {function}
+    assert FUNCTIONS[function](peer.module) == expected
     assert wrapped.n_calls == 1
-    for other in FUNCTIONS.keys() - {function}:
-        assert FUNCTIONS[other](peer)[0] == "new"
-    [record] = caplog.records
     assert re.search(
-        rf"not replaced: peer\.{function} \(is [\w.<>]+ now\)$", record.getMessage()
-    ), record.getMessage()
-    patch.uninstall()
-    assert all(now is then for now, then in zip(state(peer), before, strict=True))
+        rf"not replaced: peer\.{function} \(peer\.{function} is [\w.<>]+ now\)$", logged(caplog)
+    ), logged(caplog)
+    peer.patch.uninstall()
+    assert peer.is_restored()
 
 
 @with_wrappers
 @pytest.mark.parametrize("function", ["double", "Thing.plain"])
 def test_replacement_that_calls_the_original_also_calls_its_wrapper(
-    peer: ModuleType, wrap: Any, function: str
+    peer: Peer, wrap: Any, function: str
 ) -> None:
-    expected = FUNCTIONS[function](peer)
-    wrapped, name = Wrapped(peer, function, wrap), f"peer:{function}"
-    patch = Patch("peer", ("1.4", "1.5"), NO_DIGESTS, {name: [name]})  # as several of tritonclient
-    before = state(peer)
+    expected = FUNCTIONS[function](peer.module)
+    wrapped = Wrapped.of(peer, function, wrap)
 
     def around(original: Any) -> Any:
         def new(*arguments: Any, **options: Any) -> Any:
@@ -387,148 +419,128 @@ def test_replacement_that_calls_the_original_also_calls_its_wrapper(
         new.__signature__ = signature(original)  # type: ignore[attr-defined]
         return new
 
-    patch.install(lambda: [Replacement(wrapped.owner, wrapped.name, around, calls_original=True)])
+    replacement = Replacement(wrapped.owner, wrapped.name, around, calls_original=True)
+    name = f"peer:{function}"
+    patch = peer.patch_of({name: [name]}, replacements=lambda: [replacement])
+    patch.install()
     is_replaced = callable(wrapped.wrapper)  # a partialmethod cannot be called
-    assert FUNCTIONS[function](peer) == (("new", expected) if is_replaced else expected)
+    assert FUNCTIONS[function](peer.module) == (("new", expected) if is_replaced else expected)
     assert wrapped.n_calls == 1
     patch.uninstall()
-    assert all(now is then for now, then in zip(state(peer), before, strict=True))
+    assert vars(wrapped.owner)[wrapped.name] is wrapped.wrapper
 
 
 @with_wrappers
-@with_functions
-def test_function_that_is_wrapped_later(peer: ModuleType, wrap: Any, function: str) -> None:
+@pytest.mark.parametrize("function", [*WRAPPED, "user"])
+def test_function_that_is_wrapped_later(peer: Peer, wrap: Any, function: str) -> None:
     """The wrapper is called. It has to be removed before the integration is."""
-    before, patch = state(peer), patch_of(("1.4", "1.5"))
-    patch.install(lambda: everything(peer))
-    wrapped = Wrapped(peer, function, wrap)
-    installed = state(peer)
-    assert FUNCTIONS[function](peer)[0] == "new"
+    user = module("user", "from peer import double")
+    peer.patch.install()
+    name = "user.double" if function == "user" else f"peer.{function}"
+    if function == "user":
+        wrapped = Wrapped(user, "double", wrap)
+        assert user.double(3)[0] == "new"
+    else:
+        wrapped = Wrapped.of(peer, function, wrap)
+        assert FUNCTIONS[function](peer.module)[0] == "new"
     assert wrapped.n_calls == 1
-    with pytest.raises(tw.IntegrationError, match=rf"wrapped since .*: peer\.{function}\. Remove"):
-        patch.uninstall()
-    assert patch.installed
-    assert all(now is then for now, then in zip(state(peer), installed, strict=True))
+    installed = peer.state()
+    with pytest.raises(tw.IntegrationError, match=rf"was installed: {re.escape(name)}\. Undo"):
+        peer.patch.uninstall()
+    assert peer.patch.is_installed()
+    assert peer.state() == installed
     wrapped.remove()
-    patch.uninstall()
-    assert all(now is then for now, then in zip(state(peer), before, strict=True))
+    peer.patch.uninstall()
+    assert peer.is_restored()
+    assert user.double is peer.module.double
 
 
-@with_wrappers
-def test_function_that_is_wrapped_later_in_another_module(peer: ModuleType, wrap: Any) -> None:
-    before, patch = state(peer), patch_of(("1.4", "1.5"))
-    user = module("user", "from peer import double as double")
-    patch.install(lambda: everything(peer))
-    wrapped = Wrapped(user, "double", wrap)
-    assert user.double(3) == ("new", 6)
-    assert wrapped.n_calls == 1
-    with pytest.raises(tw.IntegrationError, match=r"wrapped since .*: peer\.double\. Remove"):
-        patch.uninstall()
-    wrapped.remove()
-    patch.uninstall()
-    assert user.double is peer.double
-    assert state(peer) == before
+def test_values_that_are_no_wrappers_are_kept(peer: Peer) -> None:
+    """They are functions of the package itself, or no functions."""
+    peer.patch.install()
+    vars(peer.module)["double"] = 5
+    peer.module.Thing.plain = peer.module.helper
+    del peer.module.Child.inherited
+    peer.patch.uninstall()
+    assert peer.replaced() == {"double", "Thing.plain"}
+    assert peer.module.double == 5
+    assert peer.module.Thing.plain is peer.module.helper
 
 
-def test_replaced_class_of_which_other_code_uses_a_subclass(peer: ModuleType) -> None:
+def test_replaced_class_of_which_other_code_uses_a_subclass(peer: Peer) -> None:
     """The subclass has to be removed before the integration is."""
-    thing, patch = peer.Thing, patch_of(("1.4", "1.5"))
-    patch.install(lambda: [Replacement(peer, "Thing", lambda old: type("Thing", (old,), {}))])
-    new = peer.Thing
-    vars(peer)["Thing"] = type("Thing", (new,), {})
-    with pytest.raises(tw.IntegrationError, match=r"wrapped since .*: peer\.Thing\. Remove"):
+    replacement = Replacement(peer.module, "Thing", lambda old: type("Thing", (old,), {}))
+    patch = peer.patch_of({}, replacements=lambda: [replacement])
+    patch.install()
+    new = peer.module.Thing
+    peer.module.Thing = type("Thing", (new,), {})
+    with pytest.raises(tw.IntegrationError, match=r"was installed: peer\.Thing\. Undo"):
         patch.uninstall()
-    vars(peer)["Thing"] = new
+    peer.module.Thing = new
     patch.uninstall()
-    assert peer.Thing is thing
+    assert peer.is_restored()
 
 
 @pytest.mark.parametrize("accessor", ["fget", "fset", "fdel"])
-def test_property_with_an_accessor_of_other_code(peer: ModuleType, accessor: str) -> None:
-    own: dict[str, Any] = dict.fromkeys(("fget", "fset", "fdel"), peer.Thing.plain)
+def test_property_with_an_accessor_of_other_code(peer: Peer, accessor: str) -> None:
+    own: dict[str, Any] = dict.fromkeys(("fget", "fset", "fdel"), peer.module.Thing.plain)
     assert patching.foreign_code(property(**own), "peer:Thing.x") is None
     replaced = property(**{**own, accessor: marked})
     assert patching.foreign_code(replaced, "peer:Thing.x") == f"{__name__}.marked"
 
 
-def test_compiled_function_of_the_package_is_its_own(
-    peer: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A package may be compiled, by Cython or Nuitka for example."""
-    compiled = tw.decode_bytes
-    assert not isinstance(compiled, type(marked))
-    assert patching.foreign_code(compiled, "tensorwire:decode_bytes") is None
-    assert patching.foreign_code(compiled, "peer:double") == (
-        "tensorwire._codec.bytes_array.decode_bytes"
-    )
-    for wrap in WRAPPERS:
-        wrapper = wrap(compiled, lambda: None)
-        assert patching.foreign_code(wrapper, "tensorwire:decode_bytes") is not None
-    # A compiled wrapper that functools.wraps has changed has the name of what it wraps.
-    monkeypatch.setattr(compiled, "__wrapped__", marked, raising=False)
-    assert patching.foreign_code(compiled, "tensorwire:decode_bytes") is not None
+def test_compiled_function_is_foreign() -> None:
+    """It has the names of what it wraps, if it is a wrapper."""
+    assert not isinstance(tw.decode_bytes, type(marked))
+    assert patching.foreign_code(tw.decode_bytes, "peer:double") is not None
 
 
 @pytest.mark.parametrize("imported", [False, True])
 @with_wrappers
 def test_wrapped_function_that_a_replacement_relies_on(
-    peer: ModuleType, caplog: pytest.LogCaptureFixture, wrap: Any, imported: bool
+    peer: Peer, caplog: pytest.LogCaptureFixture, wrap: Any, imported: bool
 ) -> None:
-    """A wrapper in the module that has imported the function counts as well."""
-    module("peer.parts", "def helper(x): return x")
-    exec("from peer.parts import helper", peer.__dict__)
-    Wrapped(peer if imported else sys.modules["peer.parts"], "helper", wrap)
-    relies_on = {"peer:double": ["peer:Thing.of"], "peer:Thing.of": ["peer.parts:helper"]}
-    patch = Patch("peer", ("1.4", "1.5"), NO_DIGESTS, relies_on)
-    before = state(peer)
-    patch.install(lambda: everything(peer))
-    assert peer.double(3) == 6
-    assert peer.Thing.of(1) == (peer.Thing, 1)
-    assert peer.Thing.static(1) == ("new", ("static", 1))
-    [record] = caplog.records
+    """A wrapper in the module that has imported the function counts as well.
+
+    ``double`` comes before the replacements that it relies on indirectly.
+    """
+    parts = module("peer.parts", "def part(x): return x")
+    exec("from peer.parts import part", vars(peer.module))
+    Wrapped(peer.module if imported else parts, "part", wrap)
+    peer.before = peer.state()
+    peer.patch = peer.patch_of(
+        {
+            "peer:double": ["peer:Thing.plain"],
+            "peer:Thing.plain": ["peer:Thing.of"],
+            "peer:Thing.of": ["peer.parts:part"],
+        },
+        replacements=lambda: [r._replace(calls_original=True) for r in peer.replacements()],
+    )
+    peer.patch.install()
+    assert peer.replaced() == {"Thing.static", "Child.inherited", "Child.limit"}
     assert re.search(
-        r"peer\.Thing\.of \(relies on peer\.parts\.helper, which is [\w.<>]+ now\); "
-        r"peer\.double \(relies on peer\.Thing\.of\)$",
-        record.getMessage(),
-    ), record.getMessage()
-    patch.uninstall()
-    assert all(now is then for now, then in zip(state(peer), before, strict=True))
-
-
-@with_wrappers
-def test_replacement_that_relies_indirectly_on_one_that_is_left_out(
-    peer: ModuleType, caplog: pytest.LogCaptureFixture, wrap: Any
-) -> None:
-    """`double` comes before the replacements that it relies on."""
-    Wrapped(peer, "Thing.of", wrap)
-    relies_on = {
-        "peer:double": ["peer:Thing.plain"],
-        "peer:Thing.plain": ["peer:Thing.static"],
-        "peer:Thing.static": ["peer:Thing.of"],
-    }
-    patch, before = Patch("peer", ("1.4", "1.5"), NO_DIGESTS, relies_on), state(peer)
-    patch.install(lambda: everything(peer))
-    assert all(now is then for now, then in zip(state(peer), before, strict=True))
-    [record] = caplog.records
-    assert record.getMessage().endswith("; peer.double (relies on peer.Thing.plain)")
+        r"peer\.Thing\.of \(peer\.parts\.part is [\w.<>]+ now\); "
+        r"peer\.Thing\.plain \(peer\.Thing\.of is not replaced\); "
+        r"peer\.double \(peer\.Thing\.plain is not replaced\)$",
+        logged(caplog),
+    ), logged(caplog)
+    peer.patch.uninstall()
+    assert peer.is_restored()
 
 
 def test_functions_of_other_packages_are_compared_in_tested_versions(
-    peer: ModuleType, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    peer: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The source of `json.loads` differs from the recorded one, that of `json.dumps` does not."""
-    known = {"json:dumps": {Sources(source_of_imported).digest("json:dumps"): "1"}}
-    (tmp_path / "sources.json").write_text(json.dumps({**known, "json:loads": {"0": "1"}}))
-    relies_on = {"peer:double": ["json:dumps"], "peer:Thing.of": ["json:loads"]}
-    patch = Patch("peer", ("1.4", "1.5"), tmp_path / "sources.json", relies_on)
-    patch.install(lambda: everything(peer))
-    assert peer.double(3) == ("new", 6)
-    assert peer.Thing.of(1) == (peer.Thing, 1)
-    [record] = caplog.records
-    assert "peer.Thing.of (relies on the source of json.loads, which" in record.getMessage()
+    dumps = Sources(source_of_imported).digest("json:dumps")
+    peer.known |= {"json:dumps": {dumps: "1"}, "json:loads": {"0": "1"}}
+    patch = peer.patch_of({"peer:double": ["json:dumps"], "peer:Thing.of": ["json:loads"]})
+    patch.install()
+    assert peer.replaced() == NAMES - {"Thing.of"}
+    assert "peer.Thing.of (the source of json.loads is not known)" in logged(caplog)
     patch.uninstall()
-    patch.install(lambda: everything(peer), untested="allow")
-    assert peer.Thing.of(1) == ("new", (peer.Thing, 1))
+    patch.install(untested="allow")
+    assert peer.replaced() == NAMES
     patch.uninstall()
 
 
@@ -673,96 +685,7 @@ def test_fields_that_later_versions_of_python_add_do_not_change_the_text() -> No
             type(function)._fields = type(function)._fields[:-1]
 
 
-# --- releases that are newer than the tested ones ---
-
-RELEASE = """
-def double(x, times=2):
-    "Docstring of the peer."
-    return x * times
-
-def helper(x):
-    return x
-
-class Thing:
-    def plain(self, x):
-        return ("plain", helper(x))
-
-    @classmethod
-    def of(cls, x):
-        return (cls, x)
-
-    @staticmethod
-    def static(x):
-        return ("static", x)
-
-    def inherited(self, x):
-        return ("inherited", x)
-
-class Child(Thing):
-    limit = 5
-"""
-# Thing.of and Thing.static are replaced together, and Child.limit only if they and Child.inherited,
-# which Thing defines, are replaced.
-RELIANCE = {
-    "next_peer:Thing.plain": ["next_peer:helper"],
-    "next_peer:Thing.of": ["next_peer:Thing.static"],
-    "next_peer:Thing.static": ["next_peer:Thing.of"],
-    "next_peer:Child.limit": ["next_peer:Thing.of", "next_peer:Child.inherited"],
-}
-NAMES = {"double", "plain", "of", "static", "inherited", "limit"}
-
-
-class NextRelease:
-    """A release of a package that is newer than the tested one, with changes of its source."""
-
-    def __init__(self, folder: Path, changes: dict[str, str]) -> None:
-        source = RELEASE
-        for old, new in changes.items():
-            assert old in source
-            source = source.replace(old, new)
-        (folder / "next_peer.py").write_text(source)
-        self.peer: Any = import_module("next_peer")
-        tested = Sources({"next_peer": RELEASE}.get)
-        self.patch = Patch("next-peer", ("1.4", "1.5"), folder / "sources.json", RELIANCE)
-        names = [f"next_peer:{name}" for name in ("double", "helper", "Thing.inherited")]
-        known = {name: {tested.digest(name): "1.5"} for name in {*names, *RELIANCE}}
-        self.patch.digests.write_text(json.dumps(known))
-        self.before = self.state()
-
-    def state(self) -> list[dict[str, Any]]:
-        return [dict(vars(owner)) for owner in (self.peer, self.peer.Thing, self.peer.Child)]
-
-    def replacements(self) -> list[Replacement]:
-        thing, child = self.peer.Thing, self.peer.Child
-        methods = [Replacement(thing, name, marked) for name in ("plain", "of", "static")]
-        return [
-            Replacement(self.peer, "double", marked),
-            *methods,
-            Replacement(child, "inherited", lambda _: lambda self, x: "new", inherited=True),
-            Replacement(child, "limit", lambda limit: limit + 1),
-        ]
-
-    def install(self, untested: Untested) -> None:
-        self.patch.install(self.replacements, untested)
-
-    def replaced(self) -> set[str]:
-        return {
-            name
-            for before, now in zip(self.before, self.state(), strict=True)
-            for name in before.keys() | now.keys()
-            if before.get(name) is not now.get(name)
-        }
-
-
-@pytest.fixture
-def next_release(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., NextRelease]]:
-    monkeypatch.setattr(patching, "version", lambda distribution: "1.6.0rc1")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    yield lambda changes: NextRelease(tmp_path, changes)
-    sys.modules.pop("next_peer", None)
+# --- releases that are newer than the tested ones -------------------------------------------------
 
 
 @pytest.mark.parametrize("untested", ["known", "allow", "error"])
@@ -776,236 +699,111 @@ def next_release(
     ],
 )
 def test_newer_version_with_known_sources(
-    next_release: Callable[..., NextRelease],
+    make_peer: MakePeer,
     caplog: pytest.LogCaptureFixture,
     untested: Untested,
     changes: dict[str, str],
 ) -> None:
-    release = next_release(changes)
-    release.install(untested)
-    assert release.replaced() == NAMES
+    peer = make_peer("1.6.0rc1", changes)
+    peer.patch.install(untested=untested)
+    assert peer.replaced() == NAMES
     assert not caplog.records
-    assert release.peer.double(3) == ("new", 6)
-    assert release.peer.Child().inherited(1) == "new"
-    release.patch.uninstall()
-    assert release.state() == release.before
+    peer.patch.uninstall()
+    assert peer.is_restored()
 
 
 # For each change: the functions that are not replaced, and why; then those that "allow" leaves out.
-DIFFERENCES: list[tuple[dict[str, str], dict[str, str], set[str]]] = [
-    ({"x * times": "times * x"}, {"double": "its source is not known"}, set()),
+STATIC_DIFFERS = {
+    "Thing.static": "the source of peer.Thing.static is not known",
+    "Thing.of": "the source of peer.Thing.static is not known",
+    "Child.limit": "peer.Thing.of is not replaced",
+}
+INHERITED_DIFFERS = {
+    "Child.inherited": "the source of peer.Child.inherited is not known",
+    "Child.limit": "the source of peer.Child.inherited is not known",
+}
+DIFFERENCES: list[tuple[dict[str, str], dict[str, str], dict[str, str]]] = [
+    (
+        {"x * times": "times * x"},
+        {"double": "the source of peer.double is not known"},
+        {},
+    ),
     (
         {"    return x\n": "    return -x\n"},
-        {"Thing.plain": "relies on the source of next_peer.helper, which is not known"},
-        set(),
+        {"Thing.plain": "the source of peer.helper is not known"},
+        {},
     ),
-    (
-        {"def helper": "def renamed", "helper(x)": "renamed(x)"},
-        {"Thing.plain": "its source is not known"},
-        set(),
-    ),
-    (
-        {'("static", x)': '["static", x]'},
-        {
-            "Thing.static": "its source is not known",
-            "Thing.of": "relies on the source of next_peer.Thing.static, which is not known",
-            "Child.limit": "relies on next_peer.Thing.of",
-        },
-        set(),
-    ),
+    ({'("static", x)': '["static", x]'}, STATIC_DIFFERS, {}),
     (
         {"    @staticmethod\n    def static(": "    @staticmethod\n    def renamed("},
+        STATIC_DIFFERS,
         {
             "Thing.static": "is missing",
-            "Thing.of": "relies on the source of next_peer.Thing.static, which is not known",
-            "Child.limit": "relies on next_peer.Thing.of",
+            "Thing.of": "peer.Thing.static is not replaced",
+            "Child.limit": "peer.Thing.of is not replaced",
         },
-        {"static", "of", "limit"},
     ),
     (
         {"def double(x, times=2)": "def double(x, times=3)"},
+        {"double": "the source of peer.double is not known"},
         {"double": "has the parameters (x, times=3), not (x, times=2)"},
-        {"double"},
     ),
-    (
-        {"    limit = 5": "    limit = 5\n    def inherited(self, x): return 1"},
-        {
-            "Child.inherited": "is not inherited",
-            "Child.limit": "relies on next_peer.Child.inherited",
-        },
-        {"inherited", "limit"},
-    ),
-    (
-        {'("inherited", x)': '["inherited", x]'},
-        {
-            "Child.inherited": "its source is not known",
-            "Child.limit": "relies on the source of next_peer.Child.inherited, which is not known",
-        },
-        set(),
-    ),
-    (
-        {"class Child": "def plain(self, x): ...\nThing.plain = plain\nclass Child"},
-        {"Thing.plain": "is next_peer.plain now"},
-        set(),
-    ),
+    ({"    limit = 5": "    limit = 5\n    def inherited(self, x): 1"}, INHERITED_DIFFERS, {}),
+    ({'("inherited", x)': '["inherited", x]'}, INHERITED_DIFFERS, {}),
 ]
-with_differences = pytest.mark.parametrize(
-    ("changes", "reasons", "left_out_by_allow"), DIFFERENCES, ids=lambda value: str(value)[:40]
+
+
+@pytest.mark.parametrize(
+    ("changes", "differences", "left_out_by_allow"), DIFFERENCES, ids=lambda value: str(value)[:40]
 )
-
-
-@with_differences
 def test_newer_version_that_differs(
-    next_release: Callable[..., NextRelease],
+    make_peer: MakePeer,
     caplog: pytest.LogCaptureFixture,
     changes: dict[str, str],
-    reasons: dict[str, str],
-    left_out_by_allow: set[str],
+    differences: dict[str, str],
+    left_out_by_allow: dict[str, str],
 ) -> None:
-    """The rest is replaced, and one warning names the functions that are not."""
-    release = next_release(changes)
-    release.install("known")
-    left_out = {name.rpartition(".")[2] for name in reasons}
-    assert release.replaced() == NAMES - left_out
-    [record] = caplog.records
-    assert (record.name, record.levelno) == ("tensorwire.integrations", logging.WARNING)
-    listed = "; ".join(f"next_peer.{name} ({reasons[name]})" for name in sorted(reasons))
-    assert record.getMessage() == (
-        "These functions of next-peer 1.6.0rc1 differ from those that tensorwire was tested with "
-        f"(1.4 to 1.5), and are not replaced: {listed}"
-    )
-    release.install("known")  # is installed already
-    assert len(caplog.records) == 1
-    release.patch.uninstall()
-    assert release.state() == release.before
-
-
-@with_differences
-def test_newer_version_that_differs_is_rejected(
-    next_release: Callable[..., NextRelease],
-    caplog: pytest.LogCaptureFixture,
-    changes: dict[str, str],
-    reasons: dict[str, str],
-    left_out_by_allow: set[str],
-) -> None:
-    release = next_release(changes)
+    """The rest is replaced, and one warning names the functions that are not, or an exception."""
+    peer = make_peer("1.6.0rc1", changes)
+    cases: list[tuple[Untested, dict[str, str]]]
+    cases = [("known", differences), ("allow", left_out_by_allow)]
+    for untested, reasons in cases:
+        caplog.clear()
+        peer.patch.install(untested=untested)
+        assert peer.replaced() == NAMES - reasons.keys()
+        listed = "; ".join(f"peer.{name} ({reasons[name]})" for name in sorted(reasons))
+        if reasons:
+            assert logged(caplog) == (
+                "These functions of peer 1.6.0rc1 differ from those that tensorwire was tested "
+                f"with (1.4 to 1.5), and are not replaced: {listed}"
+            )
+            [record] = caplog.records
+            assert (record.name, record.levelno) == ("tensorwire.integrations", logging.WARNING)
+        peer.patch.install(untested=untested)  # is installed already
+        assert len(caplog.records) == bool(reasons)
+        peer.patch.uninstall()
+        assert peer.is_restored()
+    caplog.clear()
     with pytest.raises(tw.IntegrationError) as caught:
-        release.install("error")
-    for name, reason in reasons.items():
-        assert f"next_peer.{name} ({reason})" in str(caught.value)
+        peer.patch.install(untested="error")
+    for name, reason in differences.items():
+        assert f"peer.{name} ({reason})" in str(caught.value)
     assert (caught.value.installed, caught.value.tested) == ("1.6.0rc1", "1.4 to 1.5")
     assert not caplog.records
-    assert not release.patch.installed
-    assert release.state() == release.before
+    assert peer.is_restored()
 
 
-@with_differences
-def test_newer_version_that_differs_is_allowed(
-    next_release: Callable[..., NextRelease],
-    caplog: pytest.LogCaptureFixture,
-    changes: dict[str, str],
-    reasons: dict[str, str],
-    left_out_by_allow: set[str],
-) -> None:
-    """Only functions that are missing or have other parameters, and their group, are left out."""
-    release = next_release(changes)
-    release.install("allow")
-    assert release.replaced() == NAMES - left_out_by_allow
-    assert len(caplog.records) == bool(left_out_by_allow)
-    release.patch.uninstall()
-    assert release.state() == release.before
-
-
-@pytest.mark.parametrize("has_source", [True, False])
 def test_package_without_python_source(
-    next_release: Callable[..., NextRelease], caplog: pytest.LogCaptureFixture, has_source: bool
+    make_peer: MakePeer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No source is known if the file is missing, as in a package of compiled modules."""
-    release = next_release({})
-    if not has_source:
-        Path(release.peer.__file__).unlink()
-    assert (source_of_imported("next_peer") is None) is not has_source
-    release.install("known")
-    assert release.replaced() == (NAMES if has_source else set())
-    assert len(caplog.records) == (not has_source)
-    assert release.patch.installed is has_source
-
-
-@pytest.mark.parametrize("untested", ["known", "allow", "error"])
-def test_newer_version_without_a_module_or_class(
-    next_release: Callable[..., NextRelease], untested: Untested
-) -> None:
-    release = next_release({})
-    del release.peer.Child
-    with pytest.raises(tw.IntegrationError, match=r"1\.6\.0rc1 is not laid out as expected"):
-        release.install(untested)
-
-
-def test_value_of_untested(next_release: Callable[..., NextRelease]) -> None:
-    release = next_release({})
-    untested: Any = "ignore"
-    with pytest.raises(ValueError, match="'known', 'allow', 'error', not 'ignore'"):
-        release.install(untested)
-    assert release.state() == release.before
-
-
-def test_names_in_relies_on_are_replaced(next_release: Callable[..., NextRelease]) -> None:
-    release = next_release({})
-    found = release.patch.compared(release.replacements)
-    assert found == sorted(json.loads(release.patch.digests.read_text()))
-    with pytest.raises(ValueError, match=r"not replaced: next_peer:Thing\.plain"):
-        release.patch.compared(lambda: [r for r in release.replacements() if r.name != "plain"])
-
-
-# --- the program that records digests ---
-
-
-def test_releases_are_compared_and_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The wheels have the modules `peer` and, in another folder, `peer.part`."""
-    f, g = "def f(): return 1", "def g(): return 2"
-    sources = {
-        "1.4": (f, g),
-        "1.5": (f"{f} + 1", g),
-        "1.5.1": (f"{f}  # a comment", g),
-        "1.10": (f"{f} + 2", "def other(): return 2"),
-    }
-    for version, (init, part) in sources.items():
-        with ZipFile(tmp_path / f"peer-{version}-py3-none-any.whl", "w") as wheel:
-            wheel.writestr("peer/__init__.py", init)
-            wheel.writestr(f"peer-{version}.data/purelib/peer/part.py", part)
-    monkeypatch.setattr(peer_releases, "WHEELS", tmp_path)
-    monkeypatch.setattr(peer_releases, "releases_of", lambda name: ["1.3", *sources])
-    package = peer_releases.Package("peer", ("1.4", "1.5"))
-    peer_releases.examine(package, ["peer:f", "peer.part:g"], is_peer=True)
-    assert [*peer_releases.report(package)] == [
-        "peer: 4 releases, 1.4 to 1.10; tested: 1.4 to 1.5",
-        "  peer.part:g: missing in 1.10",
-        "  peer:f: changed in 1.5",
-        "  peer:f: changed in 1.5.1",
-        "  peer:f: changed in 1.10",
-        "  the other functions (0 of 2) are the same in all",
-        "  1.10 has sources that no tested release has: peer:f, peer.part:g",
-        "  newer than the tested releases: 1.10",
-    ]
-    for message in ("wrote", "is up to date"):
-        peer_releases.record(tmp_path / "sources.json", ["peer:f", "peer.part:g"], [package])
-        assert message in capsys.readouterr().out
-    assert json.loads((tmp_path / "sources.json").read_text()) == {
-        "peer:f": {
-            digest(f): "1.4, 1.5.1",
-            digest(f"{f} + 1"): "1.5",
-        },
-        "peer.part:g": {digest(g, "m:g"): "1.4 to 1.5.1"},
-    }
-    package.digests["peer:f"]["1.5.1"] = None
-    with pytest.raises(SystemExit, match=r"peer:f is not defined in peer 1\.5\.1"):
-        peer_releases.record(tmp_path / "sources.json", ["peer:f", "peer.part:g"], [package])
-    releases = ["1.3", "1.4", "1.5", "1.5.1", "1.6", "1.10"]  # there is no wheel of 1.6
-    monkeypatch.setattr(peer_releases, "releases_of", lambda name: releases)
-    peer_releases.examine(package, ["peer:f"], is_peer=False)
-    assert package.releases == ["1.4", "1.5", "1.5.1", "1.10"]
+    peer = make_peer("1.6.0rc1")
+    assert source_of_imported("peer") == SOURCE
+    Path(peer.module.__file__).unlink()
+    assert source_of_imported("peer") is None
+    peer.patch.install()
+    assert peer.is_restored()
+    assert len(caplog.records) == 1
 
 
 # --- tritonclient ---
@@ -1028,7 +826,7 @@ except IntegrationError as error:
     print("IntegrationError:", error, file=sys.stderr)
 changes = tritonclient._PATCH._changes
 tritonclient.uninstall()
-names = [f"{patching.qualified_name(c.owner)}.{c.name}" for c in changes]
+names = [patching.readable(patching.join_name(c.owner, c.name)) for c in changes]
 print(json.dumps([peer.__file__, sorted(names)]))
 """
 UTILS, HTTP, GRPC = (f"tritonclient.{name}" for name in ("utils", "http", "grpc"))

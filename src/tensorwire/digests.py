@@ -14,6 +14,7 @@ import ast
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
@@ -31,15 +32,12 @@ class Sources:
     """
 
     def __init__(self, read: Callable[[str], str | bytes | None]) -> None:
-        self._read = read
-        self._trees: dict[str, ast.Module | None] = {}
+        self._tree = cache(lambda module: parse(read(module)))
 
     def digest(self, name: str) -> str | None:
         """Return the digest of a function or class, or None if it or its source is not found."""
         module, _, path = name.partition(":")
-        if module not in self._trees:
-            self._trees[module] = parse(self._read(module))
-        tree = self._trees[module]
+        tree = self._tree(module)
         found = definitions(tree, path) if tree else []
         if not found:
             return None
@@ -125,16 +123,12 @@ def canonical_text(value: object) -> str:
     found = []
     for name in value._fields:
         field: Any = getattr(value, name, None)
-        if name == "body" and has_docstring(value):
-            field = field[1:]
+        if name == "body" and isinstance(value, SCOPES):
+            has_docstring = ast.get_docstring(value, clean=False) is not None
+            field = field[has_docstring:]
         elif isinstance(value, ast.JoinedStr):
             # Python 3.12 adds empty texts to format specifications.
             field = [v for v in field if getattr(v, "value", v) != ""]
         if field and name != "ctx":  # the position determines the context
             found.append(f"{name}={canonical_text(field)}")
     return f"{kind}({','.join(found)})"
-
-
-def has_docstring(node: ast.AST) -> bool:
-    """Return whether a node is a function or class with a docstring."""
-    return isinstance(node, SCOPES) and ast.get_docstring(node, clean=False) is not None

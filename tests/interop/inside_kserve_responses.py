@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,13 +12,13 @@ from uuid import UUID
 
 import numpy as np
 import pytest
-from kserve import InferOutput, InferRequest, InferResponse, Model, ModelRepository
+from kserve import InferOutput, InferResponse, Model, ModelRepository
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.infer_type import RequestedOutput
 
 import tensorwire as tw
 from interop.inside_kserve_json import application
-from interop.json_requests import Answer, exchange, post
+from interop.json_requests import Answer, post
 from tensorwire.integrations import kserve as integration
 
 pytestmark = pytest.mark.usefixtures("no_logging")
@@ -179,87 +178,19 @@ def test_ids(
         assert str(UUID(found)) == found
 
 
-# --- requests that run at the same time, or inside one another ---
+# --- the arguments of the model stay its own ---
 
 
-def test_concurrent_requests(serve: Serve) -> None:
-    """The model returns the same object for all requests, after they have all arrived."""
+def test_model_returns_one_object_for_all_requests(serve: Serve) -> None:
     shared = InferResponse("1", "m", outputs("y", "z"))
-    n_requests = 24
-    waiting: list[asyncio.Future[None]] = []
-
-    async def answer(payload: Any) -> InferResponse:
-        waiting.append(asyncio.get_running_loop().create_future())
-        if len(waiting) == n_requests:
-            for future in reversed(waiting):
-                future.set_result(None)
-        await waiting[int(payload.id)]
-        return shared
-
-    server = serve(answer)
-    server.model.predict = answer_async(answer)
-    wanted = [
+    server = serve(lambda payload: shared)
+    for wanted, expected in (
         (body(True), BINARY),
         (body(wanted=listed(z=True)), {"z": True}),
         (body(), AS_JSON),
-        (body(True, listed(y=False)), {"y": False}),
-    ]
-
-    async def send_all() -> list[Answer]:
-        bodies = [json.loads(wanted[i % 4][0]) | {"id": str(i)} for i in range(n_requests)]
-        return await asyncio.gather(
-            *[
-                exchange(server.app, PATH, json.dumps(message).encode(), "application/json")
-                for message in bodies
-            ]
-        )
-
-    for i, found in enumerate(asyncio.run(send_all())):
-        assert formats(found) == wanted[i % 4][1]
+    ):
+        assert formats(server.infer(wanted)) == expected
     assert (shared._requested_outputs, shared._use_binary_outputs) == (None, False)
-
-
-def answer_async(answer: Any) -> Any:
-    """Return a coroutine function, which KServe awaits, with the parameters of ``predict``."""
-
-    async def predict(payload: Any, headers: Any = None) -> Any:
-        return await answer(payload)
-
-    return predict
-
-
-def test_model_that_uses_an_executor(serve: Serve) -> None:
-    async def answer(payload: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(None, answering("y", "z"), payload)
-
-    server = serve(answer)
-    server.model.predict = answer_async(answer)
-    assert formats(server.infer(body(True))) == BINARY
-
-
-def test_model_that_infers_with_the_same_server(serve: Serve) -> None:
-    """The inner request asks for JSON, the outer one for binary data, and vice versa."""
-    inner_formats: list[Options] = []
-
-    async def answer(payload: Any) -> InferResponse:
-        if payload.id == "inner":
-            return InferResponse("1", "m", outputs("y", "z"))
-        inner = body(not payload.use_binary_outputs, id="inner")
-        found = await exchange(server.app, PATH, inner, "application/json")
-        inner_formats.append(formats(found))
-        request = InferRequest("m", payload.inputs, "inner", request_outputs=model_list(y=None))
-        response, _ = await server.plane.infer("m", request)
-        assert response._requested_outputs is None  # the data plane is KServe's own
-        length = found[1].get("inference-header-content-length")
-        if length is None:
-            return InferResponse.from_rest(json.loads(found[2]))
-        return InferResponse.from_bytes(found[2], int(length))
-
-    server = serve(answer)
-    server.model.predict = answer_async(answer)
-    assert formats(server.infer(body(True))) == BINARY
-    assert formats(server.infer(body(False))) == AS_JSON
-    assert inner_formats == [AS_JSON, BINARY]
 
 
 def test_transformer_that_changes_the_request(serve: Serve) -> None:
@@ -276,18 +207,3 @@ def test_transformer_that_changes_the_request(serve: Serve) -> None:
     assert formats(answered) == {"z": True}
     length = int(answered[1]["inference-header-content-length"])
     assert json.loads(answered[2][:length])["id"] == "7"
-
-
-# --- other requests and responses ---
-
-
-def test_dict_stays_json(serve: Serve) -> None:
-    tree = {"name": "y", "shape": [2], "datatype": "FP32", "data": X.tolist()}
-    answered = serve(lambda payload: {"model_name": "m", "outputs": [tree]}).infer(body(True))
-    assert formats(answered) == {"y": False}
-
-
-def test_v1_requests_are_unchanged(serve: Serve) -> None:
-    server = serve(lambda payload: {"predictions": payload["instances"], "outputs": []})
-    found = asyncio.run(server.plane.infer("m", {"instances": [1]}))
-    assert found == ({"predictions": [1], "outputs": []}, {})

@@ -44,8 +44,8 @@ from interop.json_requests import (
 )
 from interop.json_requests import entry as json_entry
 from tensorwire.integrations import mlserver as integration
-from tensorwire.integrations.json_data import flat_numbers
 from tensorwire.integrations.mlserver import server as integration_server
+from tensorwire.integrations.rest import flat_numbers, receive_again
 from tensorwire.server.body import ClientDisconnectedError
 
 pytestmark = pytest.mark.usefixtures("no_logging")
@@ -236,7 +236,8 @@ class Reading:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         body = await integration_server.receive_body(receive)
         self.seen.append(body)
-        await self.app(scope, integration_server.receive_again(body, receive), send)
+        again = receive_again({"type": "http.request", "body": body}, receive)
+        await self.app(scope, again, send)
 
 
 def test_middleware_that_reads_the_body(server: Server) -> None:
@@ -447,7 +448,7 @@ def test_messages_after_a_body_that_is_received_again() -> None:
         return {"type": "http.disconnect"}
 
     async def types() -> list[str]:
-        again = integration_server.receive_again(b"{}", receive)
+        again = receive_again({"type": "http.request", "body": b"{}"}, receive)
         return [(await again())["type"] for _ in range(3)]
 
     assert asyncio.run(types()) == ["http.request", "http.disconnect", "http.disconnect"]
@@ -475,30 +476,42 @@ def test_request_whose_binary_tensors_are_all_empty(server: Server) -> None:
     assert json.loads(answer)["outputs"][0]["data"] == []
 
 
-@pytest.mark.parametrize(
-    ("default", "listed", "is_binary"),
-    [
-        (True, None, True),
-        (False, None, False),
-        (True, True, True),
-        (True, False, False),
-        (False, True, True),
-    ],
-)
-def test_binary_outputs_of_a_json_request(
-    server: Server, default: bool, listed: bool | None, is_binary: bool
+FORMS: list[Any] = [
+    # binary_data_output, the outputs with binary_data, and whether x and t are binary
+    (None, {}, [False, False]),
+    (True, {}, [True, True]),
+    (None, {"x": True}, [True, False]),
+    (True, {"x": False}, [False, True]),
+    (True, {"x": None}, [True, True]),
+    (False, {"t": True}, [False, True]),
+]
+
+
+@pytest.mark.parametrize("is_binary", [False, True])
+@pytest.mark.parametrize(("default", "listed", "forms"), FORMS)
+def test_requested_form_of_outputs(
+    server: Server, default: bool | None, listed: Any, forms: list[bool], is_binary: bool
 ) -> None:
-    more: dict[str, Any] = {"parameters": {"binary_data_output": default}}
-    if listed is not None:
-        more["outputs"] = [{"name": "x", "parameters": {"binary_data": listed}}]
+    """WIRE.md 7 applies to JSON and binary requests. Outputs that are not listed are returned."""
+    values = {"x": np.array([1.5, 2.5], np.float32), "t": np.array(["a", "b"], object)}
+    request = tw.InferRequest(
+        [tw.Tensor(name, value, binary=is_binary) for name, value in values.items()],
+        [tw.RequestedOutput(name, binary=form) for name, form in listed.items()] or None,
+        parameters={} if default is None else {"binary_data_output": default},
+    )
+    frame = tw.encode_request(request)
+    sent = {name.lower().replace("-", "_"): value for name, value in frame.headers.items()}
+    content_type = sent.pop("content_type", "application/json")
     with installed(integration):
-        status, headers, answer = server.infer(message(json_entry([1.5, 2.5]), **more))
+        status, headers, answer = server.infer(bytes(frame), content_type, **sent)
     assert status == 200
     length = tw.header_length(headers)
-    assert (length is not None) == is_binary
+    assert (length is not None) == any(forms)
     assert headers.keys() >= set(IDS)
     found = tw.decode_response(answer, length)
+    assert [tensor.binary for tensor in found.outputs] == forms
     assert found["x"].as_numpy().ravel().tolist() == [1.5, 2.5]
+    assert found["t"].as_numpy().ravel().tolist() == [b"a", b"b"]
 
 
 # --- server metadata ---

@@ -23,7 +23,7 @@ import tensorwire as tw
 import tensorwire.grpc
 from interop import grpc_calls
 from interop.inside_mlserver_json import Server
-from interop.json_requests import READ_AS_ARRAYS
+from interop.json_requests import READ_AS_ARRAYS, installed
 from support.wrappers import Proxy, functools_wrapper, wrapped
 from tensorwire.integrations import mlserver as integration
 
@@ -46,10 +46,7 @@ NOT_IN_WORKLOAD = {
 
 def workload() -> None:
     """Call everything that the integration replaces or relies on."""
-    metrics = import_module("prometheus_client").REGISTRY
-    for collector in list(metrics._collector_to_names):
-        metrics.unregister(collector)  # each server registers its own
-    server = Server()
+    server = new_server()
     for case in ("nested", "BYTES", "long"):
         assert server.infer(READ_AS_ARRAYS[case])[0] == 200
     asyncio.run(server.plane.metadata())
@@ -61,6 +58,17 @@ def workload() -> None:
         list(tensor.data)
         tensor.data[0], len(tensor.data)
     decode_str(b"a")
+    infer_over_grpc(server)
+
+
+def new_server() -> Server:
+    metrics = import_module("prometheus_client").REGISTRY
+    for collector in list(metrics._collector_to_names):
+        metrics.unregister(collector)  # each server registers its own
+    return Server()
+
+
+def infer_over_grpc(server: Server) -> None:
     servicer = InferenceServicer(server.plane, None)
     add = dataplane_pb2_grpc.add_GRPCInferenceServiceServicer_to_server
     grpc_calls.infer(add, servicer, GRPC_REQUEST)
@@ -102,3 +110,15 @@ def test_wrapper_is_called_as_often_as_without_the_integration(name: str, wrap: 
             integration.uninstall()
     assert n_calls[0] > 0
     assert n_calls == [n_calls[0]] * 3
+
+
+@pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
+def test_wrapper_around_the_servicer_that_is_added_later(wrap: Any) -> None:
+    """MLServer's own handler then handles gRPC requests."""
+    n_calls: list[None] = []
+    with (
+        installed(integration),
+        wrapped(InferenceServicer, "ModelInfer", wrap, lambda: n_calls.append(None)),
+    ):
+        infer_over_grpc(new_server())
+    assert len(n_calls) == 1

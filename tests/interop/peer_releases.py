@@ -30,7 +30,8 @@ from interop import environment
 from tensorwire.digests import Sources
 from tensorwire.versions import release
 
-WHEELS = environment.REPOSITORY_ROOT / ".cache" / "releases"
+ROOT = environment.REPOSITORY_ROOT
+WHEELS = ROOT / ".cache" / "releases"
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 N_DOWNLOADS = 4
 CURRENT_INTERPRETER = "tritonclient"  # it is a dependency of the tests, without an environment
@@ -49,8 +50,9 @@ OTHER_PACKAGES = {
 
 LIST_FUNCTIONS = """
 import json
+from interop.recorded_sources import compared_functions
 from tensorwire.integrations import {peer}
-print(json.dumps({peer}._PATCH.compared({peer}._replacements)))
+print(json.dumps(compared_functions({peer})))
 """
 
 Releases = list[str]
@@ -101,7 +103,7 @@ def functions_of(peer: str) -> list[str]:
         sys.exit(f"{interpreter} is missing: run tests/interop/environment.py {peer}")
     done = subprocess.run(
         [interpreter, "-c", LIST_FUNCTIONS.format(peer=peer)],
-        env={**os.environ, "PYTHONPATH": str(environment.REPOSITORY_ROOT / "src")},
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"},
         stdout=subprocess.PIPE,
         text=True,
         check=True,

@@ -22,7 +22,6 @@ import pytest
 import tensorwire as tw
 from interop import environment, programs
 from interop.test_matrix import CLIENTS, Call, Rejected
-from support.requirements import package
 
 HERE = Path(__file__).parent
 LOOPBACK = "127.0.0.1"
@@ -35,7 +34,6 @@ MODES = {  # mode and workers of kserve_server.py
     "installed": ("installed", 1),
     "installed, 2 workers": ("installed", 2),
 }
-WITH_INTEGRATION = [mode for mode in MODES if mode != "plain"]
 
 
 class Ports(NamedTuple):
@@ -235,76 +233,3 @@ def test_server_metadata_announces_binary_data(running: Running, mode: str) -> N
 def test_model_that_modifies_its_input(running: Running, mode: str) -> None:
     x = tw.Tensor("x", np.arange(3, dtype=np.float32))
     assert infer(running[mode].http, "increment", x)["x"].as_numpy().tolist() == [1, 2, 3]
-
-
-@pytest.mark.parametrize("mode", WITH_INTEGRATION)
-def test_bytes_that_are_not_utf8(running: Running, mode: str) -> None:
-    image = [b"\xff\xd8\xff\xe0", b"\x00\x01"]
-    assert (
-        infer(running[mode].http, "echo", tw.Tensor("x", image))["x"].as_numpy().tolist() == image
-    )
-    helped = infer(running[mode].http, "helped", tw.Tensor("x", image))
-    assert helped["output-0"].as_numpy().tolist() == image
-
-
-@pytest.mark.parametrize("mode", WITH_INTEGRATION)
-def test_bf16(running: Running, mode: str) -> None:
-    ml_dtypes = package("ml_dtypes")
-    x = np.array([1.5, -2.0], ml_dtypes.bfloat16)
-    assert infer(running[mode].http, "echo", tw.Tensor("x", x))["x"].as_numpy().tolist() == [
-        1.5,
-        -2,
-    ]
-
-
-FP32 = (
-    b'{"inputs":[{"name":"x","shape":%s,"datatype":"FP32","parameters":{"binary_data_size":%s}}]}'
-)
-BYTES = FP32.replace(b"FP32", b"BYTES")
-BAD = {  # JSON, what follows it, the header length if it is not the JSON's, status of plain KServe
-    "too short": (FP32 % (b"[2]", b"8"), b"1234", None, 500),
-    "too long for its shape": (FP32 % (b"[1]", b"8"), b"12345678", None, 500),
-    "not a multiple of the element size": (FP32 % (b"[2]", b"7"), b"1234567", None, 500),
-    "size is a string": (FP32 % (b"[2]", b'"8"'), b"12345678", None, 500),
-    "negative size": (FP32 % (b"[0]", b"-1"), b"", None, 500),
-    "trailing bytes": (FP32 % (b"[1]", b"4"), b"12345678", None, 200),
-    "negative shape": (FP32 % (b"[-1]", b"8"), b"12345678", None, 500),
-    "BYTES truncated": (BYTES % (b"[1]", b"8"), b"\5\0\0\0abcd", None, 500),
-    "BYTES of 4 GiB": (BYTES % (b"[1]", b"8"), b"\xff\xff\xff\xffabcd", None, 500),
-    "BYTES with wrong count": (BYTES % (b"[2]", b"5"), b"\1\0\0\0a", None, 500),
-    "no inputs": (b'{"id":"1"}', b"", None, 500),
-    "not an object": (b"[1]", b"", None, 500),
-    "no name": (b'{"inputs":[{"shape":[1],"datatype":"FP32","data":[1]}]}', b"", None, 500),
-    "header length is not a number": (FP32 % (b"[1]", b"4"), b"1234", "abc", 500),
-    "header length beyond the body": (FP32 % (b"[1]", b"4"), b"1234", "9999", 400),
-    "unknown datatype": (FP32.replace(b"FP32", b"FP8") % (b"[1]", b"4"), b"1234", None, 400),
-}
-
-
-@pytest.mark.parametrize("case", BAD)
-@pytest.mark.parametrize("mode", ["plain", "installed"])
-def test_kserve_answers_invalid_bodies(running: Running, mode: str, case: str) -> None:
-    """The integration leaves them to KServe."""
-    text, tail, header_length, status = BAD[case]
-    headers = {
-        "Content-Type": "application/octet-stream",
-        "Inference-Header-Content-Length": header_length or str(len(text)),
-    }
-    path = "/v2/models/echo/infer"
-    found, body, _ = exchange(running[mode].http, "POST", path, text + tail, headers)
-    assert found == status, body
-    assert status == 200 or json.loads(body)["error"]
-
-
-def test_server_listens_only_on_the_loopback(running: Running) -> None:
-    """Regardless of KServe's own default."""
-    ports = running["plain"]
-    listening = [
-        line.split()[1].split(":")
-        for table in ("tcp", "tcp6")
-        for line in Path("/proc/net", table).read_text().splitlines()[1:]
-        if line.split()[3] == "0A"
-    ]
-    addresses = {address for address, port in listening if int(port, 16) in ports}
-    assert addresses
-    assert all(address.endswith("0100007F") for address in addresses)

@@ -140,45 +140,7 @@ def test_ids_and_parameters(client: Client) -> None:
     assert response["x"].parameters == {"content_type": "np"}
 
 
-# --- which outputs are binary ---
-
-
-FORMS = [
-    pytest.param({}, None, [False, False], id="nothing requested"),
-    pytest.param({"binary_data_output": True}, None, [True, True], id="all binary"),
-    pytest.param({}, {"x": True}, [True, False], id="one binary"),
-    pytest.param({"binary_data_output": True}, {"x": False}, [False, True], id="one JSON"),
-    pytest.param(
-        {"binary_data_output": True}, {"x": None}, [True, True], id="all binary, one listed"
-    ),
-    pytest.param(
-        {"binary_data_output": False}, {"t": True}, [False, True], id="all JSON, one binary"
-    ),
-]
-
-
-@pytest.mark.parametrize("is_binary", [False, True])
-@pytest.mark.parametrize(("parameters", "outputs", "forms"), FORMS)
-def test_requested_form_of_outputs(
-    server: Server,
-    parameters: dict[str, Any],
-    outputs: dict[str, bool | None] | None,
-    forms: list[bool],
-    is_binary: bool,
-) -> None:
-    """WIRE.md 7 applies to JSON and binary requests. Outputs that are not listed are returned."""
-    tensors = [tw.Tensor("x", F2, binary=is_binary), tw.Tensor("t", ["a", "b"], binary=is_binary)]
-    listed = outputs and [tw.RequestedOutput(name, binary=form) for name, form in outputs.items()]
-    frame = tw.encode_request(tw.InferRequest(tensors, listed or None, parameters=parameters))
-    url = f"http://{server.http}/v2/models/echo/infer"
-    with urllib3.PoolManager() as pool:
-        answer = pool.request("POST", url, body=bytes(frame), headers=frame.headers)
-    assert answer.status == 200, answer.data
-    assert ("Inference-Header-Content-Length" in answer.headers) == any(forms)
-    response = tw.decode_response(answer.data, tw.header_length(answer.headers))
-    assert [tensor.binary for tensor in response.outputs] == forms
-    assert response["x"].as_numpy().tolist() == [1, 2]
-    assert response["t"].as_numpy().tolist() == [b"a", b"b"]
+# --- compressed requests ---
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])
@@ -302,45 +264,6 @@ def test_other_errors(client: Client, server: Server) -> None:
     assert "cannot be sent as JSON" in answer["error"]
 
 
-# --- JSON requests ---
-
-JSON = [
-    {"inputs": [X]},
-    {"inputs": [X, T], "id": "7", "parameters": {"binary_data_output": False}},
-    {"inputs": [{**X, "data": [[1.0], [2.0]], "parameters": {"content_type": "np"}}], "id": "7"},
-    {"inputs": [{**X, "datatype": "INT64", "data": [1, 2**40]}], "outputs": [{"name": "x"}]},
-    {"inputs": [{**X, "datatype": "FP16"}], "outputs": [{"name": "who"}]},
-    {"inputs": [{**X, "datatype": "BOOL", "data": [True, False]}]},
-    {"inputs": [{**X, "data": [1.0, None]}]},
-    {"inputs": [{**X, "datatype": "FP33"}]},
-    {"inputs": [{"name": "x"}], "parameters": {"binary_data_output": True}},
-    {"inputs": []},
-    {"inputs": [{**X, "shape": [3]}]},
-    {},
-    b"{",
-    b"",
-    b"\xff",
-]
-
-
-def test_json_responses_are_unchanged(server: Server, python: Path, tmp_path: Path) -> None:
-    """The status and every byte are equal, except for generated ids and times."""
-    requests = [(model, message) for message in JSON for model in ("echo", "raw")]
-    now = [plain(post(server, model, message)) for model, message in requests]
-    with mlserver(python, tmp_path, "without") as without:
-        for (model, message), found in zip(requests, now, strict=True):
-            assert found == plain(post(without, model, message)), (model, message)
-
-
-def plain(answer: tuple[int, Any]) -> tuple[int, Any]:
-    status, message = answer
-    if isinstance(message, urllib3.BaseHTTPResponse):
-        return status, message.data
-    if isinstance(message, dict) and message.get("id") != "7":
-        message.pop("id", None)
-    return status, message
-
-
 # --- other features of MLServer ---
 
 
@@ -373,14 +296,3 @@ def test_parallel_workers(python: Path, tmp_path: Path, how: str) -> None:
             client.infer("echo", {"t": bytes_array([NOT_TEXT])})
         assert caught.value.status == 400
         assert post(parallel, "echo", {"inputs": [X]})[0] == 200
-
-
-def test_binary_requests_fail_without_the_integration(python: Path, tmp_path: Path) -> None:
-    """This shows that the tests above depend on the integration."""
-    with (
-        mlserver(python, tmp_path, "without") as without,
-        Client(f"http://{without.http}") as client,
-    ):
-        assert client.server_metadata()["extensions"] == []
-        with pytest.raises(InferenceServerError):
-            client.infer("echo", {"x": F2})

@@ -17,21 +17,7 @@ from .._codec.protobuf_writer import append_fields
 from ..grpc_messages import RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS, SERVICE
 
 
-class Wrapper:
-    """An object whose other attributes are those of the object that it wraps."""
-
-    _wrapped: Any
-
-    def __init__(self, wrapped: Any) -> None:
-        self._wrapped = wrapped
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_wrapped" or name.startswith("__"):  # copy and pickle ask before __init__
-            raise AttributeError(name)
-        return getattr(self._wrapped, name)
-
-
-class SplitMessage(Wrapper):
+class SplitMessage:
     """A generated message, with raw contents that are not in it. Its attributes are the message's.
 
     Parameters
@@ -43,8 +29,13 @@ class SplitMessage(Wrapper):
     """
 
     def __init__(self, message: Any, contents: list[Any]) -> None:
-        super().__init__(message)
+        self._message = message
         self.raw_input_contents = self.raw_output_contents = contents
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_message" or name.startswith("__"):  # copy and pickle ask before __init__
+            raise AttributeError(name)
+        return getattr(self._message, name)
 
 
 def add_infer_handler(

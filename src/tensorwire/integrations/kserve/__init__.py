@@ -3,6 +3,8 @@
     import tensorwire.integrations.kserve
     tensorwire.integrations.kserve.install()
 
+Call it before the server is started: a REST server that runs already keeps KServe's own route, and
+a gRPC server its own handler. The worker processes that the server starts call it themselves.
 Tested with KServe 0.17.0, 0.17.1, 0.18.1, 0.19.0, 0.20.0 and 0.21.0.
 
 The integration adds a route to KServe's REST server, before KServe's own route for ``infer``. It
@@ -21,70 +23,16 @@ raw contents. What changes:
 
 from __future__ import annotations
 
-from functools import partial
-from pathlib import Path
 from typing import Any
 
-from ..patching import Patch, Replacement, Untested
-from .sources import RELIES_ON
+from ..patching import Patch, Untested
 
 __all__ = ["install", "is_installed", "uninstall"]
 
-_PATCH = Patch("kserve", ("0.17", "0.21"), Path(__file__).with_name("sources.json"), RELIES_ON)
-
-
-def install(*, untested: Untested = "known") -> None:
-    """Make KServe use this codec, in the whole process and in the workers that its server starts.
-
-    Call it before the server is started: a REST server that runs already keeps KServe's own route,
-    and a gRPC server its own handler. Functions that other modules import from KServe, before or
-    after this call, are replaced as well. This function is thread-safe.
-
-    Parameters
-    ----------
-    untested
-        What to do about functions that differ from those that the integration was tested with. This
-        concerns functions that it replaces, and those that it relies on. A function differs if its
-        source is another one, or if other code has wrapped or replaced it. ``"known"`` does not
-        replace such functions, and logs a warning that names them (logger
-        ``tensorwire.integrations``). ``"allow"`` does the same, but does not compare sources.
-        ``"error"`` raises IntegrationError. The sources of KServe itself are compared if its
-        version is newer than the tested ones.
-
-    Raises
-    ------
-    IntegrationError
-        KServe is missing, its version is older than the tested ones, or it does not have the
-        modules and classes that the integration uses. Also if its version is a tested one and a
-        function is missing or has other parameters, and as described for ``untested``. Nothing was
-        changed.
-    ValueError
-        ``untested`` has another value.
-    """
-    _PATCH.install(partial(_replacements, untested), untested)
-
-
-def uninstall() -> None:
-    """Restore KServe's own functions. Existing requests and responses remain usable.
-
-    Raises
-    ------
-    IntegrationError
-        Other code has wrapped a replaced function since ``install``. The wrapper has to be removed
-        first. Nothing was changed.
-    """
-    _PATCH.uninstall()
-
-
-def is_installed() -> bool:
-    """Return whether KServe uses this codec."""
-    return _PATCH.installed
-
-
-def _replacements(untested: Untested = "known") -> list[Replacement]:
-    from .patches import replacements  # noqa: PLC0415 - imports KServe
-
-    return replacements(partial(_install_and_run, untested), is_installed)
+_PATCH = Patch("kserve", ("0.17", "0.21"), __name__)
+install = _PATCH.install
+uninstall = _PATCH.uninstall
+is_installed = _PATCH.is_installed
 
 
 def _install_and_run(untested: Untested, target: Any, **arguments: Any) -> Any:

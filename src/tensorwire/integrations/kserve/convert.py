@@ -26,7 +26,7 @@ from ..._codec.json_reader import read_json
 from ..._codec.views import view_tensor
 from ...errors import DecodeError, ElementError, name_tensor
 from ...http import HEADER_LENGTH, JSON_TYPE
-from ..json_data import flat_numbers, plain
+from ..rest import flat_numbers, plain
 
 Array = NDArray[Any]
 Buffer = bytes | memoryview

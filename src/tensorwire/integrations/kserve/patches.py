@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from copy import copy
 from functools import partial
 from typing import Any
 
 import numpy as np
 from kserve import InferResponse
 from kserve.protocol import infer_type
+from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.grpc import grpc_predict_v2_pb2_grpc
 from kserve.protocol.grpc.grpc_predict_v2_pb2 import ModelInferRequest
 from kserve.protocol.grpc.servicer import InferenceServicer
@@ -26,24 +25,27 @@ from ...errors import DecodeError, EncodeError
 from ...http import EXTENSION
 from ..patching import Function, Replacement
 from ..split import add_infer_handler
+from . import _PATCH, _install_and_run
 from .convert import read_response
-from .grpc_server import PlaneWithViews
-from .route import OwnFunctions, add_route
+from .grpc_server import infer_split
+from .route import InferRoute, functions_of
+from .sources import RELIES_ON
+
+__all__ = ["RELIES_ON", "replacements"]
 
 
-def replacements(run: Callable[..., Any], is_installed: Callable[[], bool]) -> list[Replacement]:
-    """Return all replacements. ``run`` installs them in a new process, and calls a function."""
+def replacements() -> list[Replacement]:
     called = partial(Replacement, calls_original=True)
     return [
         # the servers
-        called(RESTServer, "_register_endpoints", partial(replace_register, is_installed)),
+        called(RESTServer, "_register_endpoints", replace_register),
         called(V2Endpoints, "metadata", replace_metadata),
         called(
             grpc_predict_v2_pb2_grpc,
             "add_GRPCInferenceServiceServicer_to_server",
             replace_add_servicer,
         ),
-        called(RESTServerProcess, "__init__", partial(replace_process_init, run)),
+        called(RESTServerProcess, "__init__", replace_process_init),
         # the REST client
         Replacement(InferResponse, "from_bytes", replace_response_from_bytes),
         # BYTES
@@ -60,13 +62,17 @@ def replacements(run: Callable[..., Any], is_installed: Callable[[], bool]) -> l
 # --- the servers ---------------------------------------------------------------------------------
 
 
-def replace_register(is_installed: Callable[[], bool], original: Function) -> Function:
-    own = OwnFunctions.current()
+def replace_register(original: Function) -> Function:
+    # Functions that other code puts in place after the installation are not bypassed.
+    infer, own = V2Endpoints.infer, functions_of(DataPlane)
 
     def _register_endpoints(self: Any, app: Any) -> None:
         position = len(app.router.routes)
         original(self, app)
-        add_route(app, self.dataplane, position, own, is_installed)
+        # The route is after those that the program has added. If the application has dependencies,
+        # such as authentication, FastAPI has to call them before an endpoint.
+        if V2Endpoints.infer is infer and not app.router.dependencies:
+            app.router.routes.insert(position, InferRoute(app, self.dataplane, own))
 
     return _register_endpoints
 
@@ -82,19 +88,20 @@ def replace_metadata(original: Function) -> Function:
 
 
 def replace_add_servicer(original: Function) -> Function:
+    model_infer = InferenceServicer.ModelInfer  # not a wrapper that other code adds later
+
     def add_GRPCInferenceServiceServicer_to_server(servicer: Any, server: Any) -> None:
         original(servicer, server)
-        if getattr(type(servicer), "ModelInfer", None) is InferenceServicer.ModelInfer:
-            split = copy(servicer)
-            split._data_plane = PlaneWithViews(servicer._data_plane)
-            add_infer_handler(server, split.ModelInfer, ModelInferRequest)
+        if getattr(type(servicer), "ModelInfer", None) is model_infer:
+            add_infer_handler(server, partial(infer_split, servicer), ModelInferRequest)
 
     return add_GRPCInferenceServiceServicer_to_server
 
 
-def replace_process_init(run: Callable[..., Any], original: Function) -> Function:
+def replace_process_init(original: Function) -> Function:
     def __init__(self: Any, sockets: Any, target: Any, log_config_file: str | None = None) -> None:
-        original(self, sockets, partial(run, target), log_config_file)
+        run = partial(_install_and_run, _PATCH.untested, target)
+        original(self, sockets, run, log_config_file)
 
     return __init__
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping
 from functools import update_wrapper
+from operator import is_
 from types import MethodType
-from typing import Any, NamedTuple
+from typing import Any
 
 import orjson
 from fastapi import FastAPI
 from kserve import InferResponse
 from kserve.errors import ModelNotReady
-from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.rest.v2_datamodels import InferenceResponse
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from starlette.routing import Match, Route
@@ -21,72 +20,42 @@ import tensorwire as tw
 from ..._codec.memory import BodyBuffer
 from ...errors import DecodeError
 from ...http import JSON_TYPE
+from ...server.asgi import Receive, Send
 from ...server.framing import Framing
+from ..rest import receive_again
+from . import is_installed
 from .convert import read_request, response_id, write_response
 
 PATH = "/v2/models/{model_name}/infer"
 LEFT_TO_KSERVE = "tensorwire.left_to_kserve"  # a key in the scope of a request
 
 Headers = dict[str, str]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
-
-class OwnFunctions(NamedTuple):
-    """Functions of KServe that the route does not call, because it does the same.
-
-    It is only used where a server has these functions, and not those of a subclass or a wrapper.
-    """
-
-    infer: Any
-    decode: Any
-    decode_inference_request: Any
-    encode: Any
-
-    @classmethod
-    def current(cls) -> OwnFunctions:
-        plane = DataPlane
-        return cls(V2Endpoints.infer, plane.decode, plane.decode_inference_request, plane.encode)
-
-    def are_those_of(self, plane: Any) -> bool:
-        found = (plane.decode, plane.decode_inference_request, plane.encode)
-        # The type itself: a wrapper may imitate the attributes of what it wraps.
-        return all(
-            type(method) is MethodType and method.__func__ is function
-            for method, function in zip(found, self[1:], strict=True)
-        )
-
-
-def add_route(
-    app: Any, plane: Any, position: int, own: OwnFunctions, is_installed: Callable[[], bool]
-) -> None:
-    """Insert the route at a position among those of KServe's application.
-
-    It is before the routes of KServe, and after those that the program has added. It is left out if
-    the application has dependencies, which FastAPI calls before an endpoint: authentication, say.
-    """
-    if V2Endpoints.infer is own.infer and not app.router.dependencies:
-        app.router.routes.insert(position, InferRoute(app, plane, own, is_installed))
 
 
 class InferRoute(Route):
-    """The route of ``infer``, while the integration is installed."""
+    """The route of ``infer``, while the integration is installed.
 
-    def __init__(
-        self, app: FastAPI, plane: Any, own: OwnFunctions, is_installed: Callable[[], bool]
-    ) -> None:
+    ``own`` are the ``functions_of`` KServe's data plane.
+    """
+
+    def __init__(self, app: FastAPI, plane: Any, own: list[Any]) -> None:
         # Instrumentation uses the names of the endpoint.
-        endpoint = update_wrapper(InferEndpoint(app, plane, own), own.infer)
+        endpoint = update_wrapper(InferEndpoint(app, plane, own), V2Endpoints.infer)
         super().__init__(PATH, endpoint, methods=["POST"], include_in_schema=False)
-        self.is_installed = is_installed
 
     def matches(self, scope: Any) -> tuple[Match, Any]:
         """Match what KServe's own route would match as well."""
         match, child_scope = super().matches(scope)
-        if match is not Match.FULL or LEFT_TO_KSERVE in scope or not self.is_installed():
+        if match is not Match.FULL or LEFT_TO_KSERVE in scope or not is_installed():
             return Match.NONE, {}
         return match, {**child_scope, "route": self}
+
+
+def functions_of(plane: Any) -> list[Any]:
+    """Return the functions of a data plane that the route does not call, as it does the same."""
+    methods = (plane.decode, plane.decode_inference_request, plane.encode)
+    # The type itself: a wrapper may imitate the attributes of what it wraps.
+    return [method.__func__ if type(method) is MethodType else method for method in methods]
 
 
 class InferEndpoint:
@@ -95,7 +64,7 @@ class InferEndpoint:
     Requests that this codec rejects or does not know go on to KServe's own endpoint.
     """
 
-    def __init__(self, app: FastAPI, plane: Any, own: OwnFunctions) -> None:
+    def __init__(self, app: FastAPI, plane: Any, own: list[Any]) -> None:
         self.app = app
         self.plane = plane
         self.own = own
@@ -109,7 +78,8 @@ class InferEndpoint:
         body: bytes | BodyBuffer = b""
         chunk, has_more = b"", True  # of the body
         try:
-            if is_cloudevent(headers) or not self.own.are_those_of(self.plane):
+            is_own = all(map(is_, functions_of(self.plane), self.own))
+            if is_cloudevent(headers) or not is_own:
                 raise DecodeError("only KServe's own endpoint does this")
             framing = Framing(scope["headers"])
             if framing.encoding:
@@ -126,7 +96,7 @@ class InferEndpoint:
         except DecodeError:
             received = {"type": "http.request", "body": bytes(body) + chunk, "more_body": has_more}
             scope[LEFT_TO_KSERVE] = True
-            await self.app.router(scope, replaying(received, receive), send)
+            await self.app.router(scope, receive_again(received, receive), send)
             return
         if not await self.plane.model_ready(name, True):
             raise ModelNotReady(name)
@@ -168,13 +138,3 @@ def is_cloudevent(headers: Headers) -> bool:
     return "cloudevents" in headers.get("content-type", "") or any(
         name.startswith("ce-") for name in headers
     )
-
-
-def replaying(first: Message, receive: Receive) -> Receive:
-    """Return an ASGI receive callable that repeats a message before it continues."""
-    pending = [first]
-
-    async def receive_again() -> Message:
-        return pending.pop() if pending else await receive()
-
-    return receive_again

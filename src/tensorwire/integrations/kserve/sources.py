@@ -52,7 +52,7 @@ RELIES_ON = {
         "kserve.utils.utils:generate_uuid",
         "starlette.routing:Route.matches",
     ),
-    # The servicer gets views of raw contents, and calls to_grpc of a ResponseWithViews.
+    # The handler does what the servicer does.
     f"{GRPC}.grpc_predict_v2_pb2_grpc:add_GRPCInferenceServiceServicer_to_server": (
         f"{GRPC}.servicer:InferenceServicer.ModelInfer",
         f"{GRPC}.servicer:InferenceServicer.__init__",

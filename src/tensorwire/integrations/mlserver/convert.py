@@ -35,7 +35,7 @@ import tensorwire as tw
 from ..._codec.datatypes import DATATYPES
 from ..._codec.views import view_tensor
 from ...errors import EncodeError, LayoutError, TensorwireError, format_subject, name_tensor
-from ..json_data import flat_numbers, has_numbers, plain
+from ..rest import flat_numbers, has_numbers, plain
 
 Array = NDArray[Any]
 Data = Array | tw.BytesArray

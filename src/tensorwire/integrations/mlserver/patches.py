@@ -7,26 +7,23 @@ signatures of runtimes refer to the classes. The other methods of the codecs (``
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from copy import copy
 from functools import partial
 from math import prod
-from typing import Any, ClassVar
+from typing import Any
 
 from mlserver import raw as mlserver_raw
 from mlserver.codecs import NumpyCodec
 from mlserver.codecs import string as string_codec
 from mlserver.codecs.utils import inject_batch_dimension
 from mlserver.grpc import converters, dataplane_pb2_grpc
-from mlserver.grpc.converters import ModelInferRequestConverter, ModelInferResponseConverter
 from mlserver.grpc.dataplane_pb2 import ModelInferRequest
 from mlserver.grpc.servicers import InferenceServicer
+from mlserver.grpc.utils import handle_mlserver_error
 from mlserver.handlers import DataPlane
 from mlserver.parallel import worker
 from mlserver.rest.app import APIRoute
 from mlserver.rest.endpoints import Endpoints
-from mlserver.types import InferenceRequest, RequestInput
 
 import tensorwire as tw
 
@@ -34,7 +31,8 @@ from ...errors import ElementError, LayoutError, format_count, format_subject
 from ...http import EXTENSION
 from ...server.asgi import Receive, Scope, Send
 from ..patching import Function, Replacement
-from ..split import SplitMessage, Wrapper, add_infer_handler
+from ..split import SplitMessage, add_infer_handler
+from . import _PATCH, install
 from .convert import (
     ArrayData,
     array_bytes,
@@ -45,19 +43,18 @@ from .convert import (
     view_raw_data,
 )
 from .server import respond
+from .sources import RELIES_ON
+
+__all__ = ["RELIES_ON", "replacements"]
 
 
-def replacements(install: Callable[[], None]) -> list[Replacement]:
-    """Return all replacements. ``install`` is called in each parallel worker as it starts."""
+def replacements() -> list[Replacement]:
     return [
         # REST
-        Replacement(APIRoute, "handle", replace_handle, inherited=True),
+        Replacement(APIRoute, "handle", replace_handle),
         # raw gRPC contents
-        Replacement(ModelInferRequestConverter, "to_types", replace_to_types),
+        Replacement(mlserver_raw, "inject_raw", replace_inject_raw),
         Replacement(mlserver_raw, "pack", replace_pack),
-        Replacement(
-            ModelInferResponseConverter, "from_types", replace_from_types, calls_original=True
-        ),
         Replacement(
             dataplane_pb2_grpc,
             "add_GRPCInferenceServiceServicer_to_server",
@@ -70,7 +67,7 @@ def replacements(install: Callable[[], None]) -> list[Replacement]:
         Replacement(string_codec, "_decode_input_or_output", replace_decode_input_or_output),
         # server
         Replacement(DataPlane, "metadata", replace_metadata, calls_original=True),
-        Replacement(worker, "Worker", partial(replace_worker, install)),
+        Replacement(worker, "Worker", replace_worker),
     ]
 
 
@@ -134,62 +131,29 @@ def replace_decode_input_or_output(original: Function) -> Function:
 # --- raw gRPC contents ---------------------------------------------------------------------------
 
 
-def replace_to_types(original: Function) -> Function:
-    def to_types(cls: Any, pb_object: Any) -> Any:
-        raw_contents = pb_object.raw_input_contents
-        if not raw_contents:
-            return original(cls, pb_object)
-        request = InferenceRequest.model_construct(
-            id=pb_object.id,
-            parameters=converters.ParametersConverter.to_types(pb_object.parameters),
-            inputs=inputs_of(pb_object.inputs, raw_contents),
-        )
-        if pb_object.outputs:
-            to_output = converters.InferRequestedOutputTensorConverter.to_types
-            request.outputs = [to_output(output) for output in pb_object.outputs]
-        return request
+def replace_inject_raw(original: Function) -> Function:
+    def inject_raw(elems: Any, raw_contents: Any) -> Any:
+        """Set the data of each tensor without typed contents to the next raw contents.
 
-    return to_types
-
-
-def inputs_of(tensors: Any, raw_contents: Any) -> list[Any]:
-    """Convert the inputs of a gRPC request. Raises MLServerError (status 400).
-
-    Each tensor without typed contents gets the next raw contents, and all of these must be used.
-    """
-    n_empty = sum(not tensor.contents.ListFields() for tensor in tensors)
-    if n_empty != len(raw_contents):
-        verb = "has" if n_empty == 1 else "have"
-        raise mlserver_error(
-            LayoutError(
-                f"{format_count('tensor', n_empty)} {verb} no contents, but there are raw "
-                f"contents for {len(raw_contents)}",
-                expected=n_empty,
-                actual=len(raw_contents),
+        All raw contents must be used. Raises MLServerError (status 400).
+        """
+        empty = [elem for elem in elems if not elem.data]
+        if len(empty) != len(raw_contents):
+            verb = "has" if len(empty) == 1 else "have"
+            raise mlserver_error(
+                LayoutError(
+                    f"{format_count('tensor', len(empty))} {verb} no contents, but there are raw "
+                    f"contents for {len(raw_contents)}",
+                    expected=len(empty),
+                    actual=len(raw_contents),
+                )
             )
-        )
-    contents = iter(raw_contents)
-    return [
-        converters.InferInputTensorConverter.to_types(tensor)
-        if tensor.contents.ListFields()
-        else raw_input(tensor, next(contents))
-        for tensor in tensors
-    ]
+        for elem, raw in zip(empty, raw_contents, strict=True):
+            data = view_raw_data(elem.name, elem.datatype, elem.shape, raw)
+            elem.data = ArrayData.from_array(data)
+        return elems
 
-
-ALL_FIELDS = set(RequestInput.model_fields)  # one set for all inputs, which have all fields
-
-
-def raw_input(tensor: Any, raw: bytes | memoryview) -> Any:
-    shape = list(tensor.shape)
-    return RequestInput.model_construct(
-        ALL_FIELDS,
-        name=tensor.name,
-        shape=shape,
-        datatype=tensor.datatype,
-        parameters=converters.ParametersConverter.to_types(tensor.parameters),
-        data=ArrayData.from_array(view_raw_data(tensor.name, tensor.datatype, shape, raw)),
-    )
+    return inject_raw
 
 
 def replace_pack(original: Function) -> Function:
@@ -208,37 +172,28 @@ def replace_pack(original: Function) -> Function:
     return pack
 
 
-class SplitResult(Wrapper):
-    """What a model returned for a call of the gRPC server. Its attributes are the response's."""
-
-
-class SplittingPlane(Wrapper):
-    """A data plane whose ``infer`` returns SplitResults, which become SplitMessages."""
-
-    async def infer(self, *arguments: Any, **more: Any) -> SplitResult:
-        return SplitResult(await self._wrapped.infer(*arguments, **more))
-
-
-def replace_from_types(original: Function) -> Function:
-    def from_types(cls: Any, type_object: Any, use_raw: bool = False) -> Any:
-        if not isinstance(type_object, SplitResult):
-            return original(cls, type_object, use_raw)
-        response = type_object._wrapped
-        if not use_raw:
-            return original(cls, response)
-        response.outputs, contents = converters.extract_raw(response.outputs)
-        return SplitMessage(original(cls, response), contents)
-
-    return from_types
+@handle_mlserver_error  # type: ignore[untyped-decorator]  # mlserver has no types
+async def infer_split(servicer: Any, request: Any, context: Any) -> Any:
+    """Do the same as ``ModelInfer``, with raw contents that are not in generated messages."""
+    payload = servicer._InsertHeaders(request, context)
+    response = await servicer._data_plane.infer(
+        payload=payload, name=request.model_name, version=request.model_version
+    )
+    servicer._SetTrailingMetadata(response, context)
+    if not request.raw_input_contents:
+        return converters.ModelInferResponseConverter.from_types(response)
+    response.outputs, contents = converters.extract_raw(response.outputs)
+    message = converters.ModelInferResponseConverter.from_types(response)
+    return SplitMessage(message, contents)
 
 
 def replace_add_servicer(original: Function) -> Function:
+    model_infer = InferenceServicer.ModelInfer  # not a wrapper that other code adds later
+
     def add_GRPCInferenceServiceServicer_to_server(servicer: Any, server: Any) -> None:
         original(servicer, server)
-        if getattr(type(servicer), "ModelInfer", None) is InferenceServicer.ModelInfer:
-            split = copy(servicer)
-            split._data_plane = SplittingPlane(servicer._data_plane)
-            add_infer_handler(server, split.ModelInfer, ModelInferRequest)
+        if getattr(type(servicer), "ModelInfer", None) is model_infer:
+            add_infer_handler(server, partial(infer_split, servicer), ModelInferRequest)
 
     return add_GRPCInferenceServiceServicer_to_server
 
@@ -259,14 +214,12 @@ def replace_metadata(original: Function) -> Function:
 class InstallingWorker(worker.Worker):  # type: ignore[misc]  # mlserver has no types
     """A parallel worker of MLServer that installs the integration in its process."""
 
-    install: ClassVar[Callable[[], None]]
-
     def __init__(self, settings: Any, responses: Any, env: Any = None) -> None:
         super().__init__(settings, responses, env)
-        self._install = type(self).install  # pickled with the worker, unlike the class attribute
+        self._untested = _PATCH.untested
 
     def run(self) -> None:
-        self._install()
+        install(untested=self._untested)
         super().run()
 
 
@@ -274,7 +227,5 @@ class InstallingWorker(worker.Worker):  # type: ignore[misc]  # mlserver has no 
 _INSTALLING = (InstallingWorker,)
 
 
-def replace_worker(install: Callable[[], None], original: type) -> type:
-    (replacement,) = _INSTALLING
-    replacement.install = staticmethod(install)
-    return replacement
+def replace_worker(original: type) -> type:
+    return _INSTALLING[0]

@@ -21,9 +21,10 @@ import tensorwire as tw
 
 from ...errors import TensorwireError
 from ...http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
-from ...server.asgi import Message, Receive, Scope, Send, read_request, send_frame
+from ...server.asgi import Receive, Scope, Send, read_request, send_frame
 from ...server.body import ClientDisconnectedError
 from ...server.framing import Framing
+from ..rest import receive_again
 from .convert import (
     binary_selection,
     mlserver_error,
@@ -59,7 +60,8 @@ async def respond(route: Any, original: Handle, scope: Scope, receive: Receive, 
             body = await receive_body(receive)
             request = read_json(body, headers)
             if request is None:
-                await original(route, scope, receive_again(body, receive), send)
+                received = {"type": "http.request", "body": body, "more_body": False}
+                await original(route, scope, receive_again(received, receive), send)
                 return
     except ClientDisconnectedError:
         return
@@ -147,16 +149,6 @@ async def receive_body(receive: Receive) -> bytes:
         chunks.append(message.get("body", b""))
         more = message.get("more_body", False)
     return b"".join(chunks)
-
-
-def receive_again(body: bytes, receive: Receive) -> Receive:
-    """Return a ``receive`` that first returns a body that has already been received."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive_body_first() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return receive_body_first
 
 
 def read_json(body: bytes, headers: Headers) -> InferenceRequest | None:

@@ -21,8 +21,6 @@ DATA = (
 RAW_FORMATS = (f"{RAW}:_DatatypeToCtype", f"{RAW}:_tensor_format", f"{RAW}:_tensor_length")
 
 GRPC = "mlserver.grpc"
-
-ADD = f"{GRPC}.dataplane_pb2_grpc:add_GRPCInferenceServiceServicer_to_server"
 HANDLE = f"{REST}.app:APIRoute.handle"  # inherited
 
 RELIES_ON = {
@@ -43,21 +41,22 @@ RELIES_ON = {
         f"{NUMPY}:to_datatype",
     ),
     f"{STRING}:_decode_input_or_output": (*DATA, f"{STRING}:decode_str", f"{LISTS}:as_list"),
-    f"{GRPC}.converters:ModelInferRequestConverter.to_types": (
+    f"{RAW}:inject_raw": (
         *DATA,
         *RAW_FORMATS,
-        *(f"{RAW}:{name}" for name in ("inject_raw", "unpack", "_unpack_bytes", "_unpack_tensor")),
-        f"{GRPC}.converters:InferTensorContentsConverter.to_types",
-        f"{GRPC}.converters:InferInputTensorConverter.to_types",
+        *(f"{RAW}:{name}" for name in ("unpack", "_unpack_bytes", "_unpack_tensor")),
     ),
     f"{RAW}:pack": (
         *DATA,
         *RAW_FORMATS,
         *(f"{RAW}:{name}" for name in ("_ensure_bytes", "_pack_bytes", "_pack_tensor")),
     ),
-    # gRPC: the servicer gets views of raw contents, and passes SplitResults to the converter
-    f"{GRPC}.converters:ModelInferResponseConverter.from_types": (f"{RAW}:extract_raw", ADD),
-    ADD: (
+    # gRPC: the handler calls what the servicer calls, apart from the conversion of raw contents
+    f"{GRPC}.dataplane_pb2_grpc:add_GRPCInferenceServiceServicer_to_server": (
+        f"{RAW}:extract_raw",
+        f"{RAW}:inject_raw",
+        f"{GRPC}.converters:InferInputTensorConverter.to_types",
+        f"{GRPC}.converters:InferTensorContentsConverter.to_types",
         f"{GRPC}.converters:ModelInferRequestConverter.to_types",
         f"{GRPC}.converters:ModelInferResponseConverter.from_types",
         *(

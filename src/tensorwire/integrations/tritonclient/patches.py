@@ -28,6 +28,7 @@ from .convert import (
     refer_to_arrays,
     serialized,
 )
+from .sources import RELIES_ON
 from .transport import (
     FileBody,
     Transport,
@@ -35,6 +36,8 @@ from .transport import (
     payload_class,
     receive_rest,
 )
+
+__all__ = ["RELIES_ON", "replacements"]
 
 
 def replacements() -> list[Replacement]:

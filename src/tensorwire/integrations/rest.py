@@ -1,4 +1,4 @@
-"""Parameters and arrays of numbers in the JSON of KServe and MLServer."""
+"""What the REST servers of KServe and MLServer share: request bodies, and values in JSON."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..server.asgi import Message, Receive
 
 
 def plain(value: Any) -> Any:
@@ -28,3 +30,13 @@ def flat_numbers(array: NDArray[Any]) -> NDArray[Any]:
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.astype(np.float64) if flat.dtype.kind == "f" else flat
+
+
+def receive_again(first: Message, receive: Receive) -> Receive:
+    """Return an ASGI receive callable that repeats a message before it continues."""
+    pending = [first]
+
+    async def receive_first() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return receive_first
