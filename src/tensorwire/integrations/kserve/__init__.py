@@ -23,16 +23,17 @@ raw contents. What changes:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from ..patching import Patch, Untested
+from ..patching import Install, Patch, Untested
 
 __all__ = ["install", "is_installed", "uninstall"]
 
 _PATCH = Patch("kserve", ("0.17", "0.21"), __name__)
-install = _PATCH.install
-uninstall = _PATCH.uninstall
-is_installed = _PATCH.is_installed
+install: Install = _PATCH.install
+uninstall: Callable[[], None] = _PATCH.uninstall
+is_installed: Callable[[], bool] = _PATCH.is_installed
 
 
 def _install_and_run(untested: Untested, target: Any, **arguments: Any) -> Any:

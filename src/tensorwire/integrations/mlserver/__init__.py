@@ -29,14 +29,16 @@ same members and values. The details are in docs/integrations/mlserver.md.
 
 from __future__ import annotations
 
-from ..patching import Patch
+from collections.abc import Callable
+
+from ..patching import Install, Patch
 
 __all__ = ["install", "is_installed", "uninstall"]
 
 _PATCH = Patch("mlserver", ("1.6.1", "1.7.1"), __name__)
-install = _PATCH.install
-uninstall = _PATCH.uninstall
-is_installed = _PATCH.is_installed
+install: Install = _PATCH.install
+uninstall: Callable[[], None] = _PATCH.uninstall
+is_installed: Callable[[], bool] = _PATCH.is_installed
 
 
 def __dir__() -> list[str]:

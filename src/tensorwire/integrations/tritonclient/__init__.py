@@ -31,15 +31,17 @@ Unchanged: the values, types and errors of all results; JSON tensors, and CUDA s
 
 from __future__ import annotations
 
-from ..patching import Patch
+from collections.abc import Callable
+
+from ..patching import Install, Patch
 from .convert import REFER_FROM_NBYTES
 
 __all__ = ["REFER_FROM_NBYTES", "install", "is_installed", "uninstall"]
 
 _PATCH = Patch("tritonclient", ("2.60", "2.73"), __name__)
-install = _PATCH.install
-uninstall = _PATCH.uninstall
-is_installed = _PATCH.is_installed
+install: Install = _PATCH.install
+uninstall: Callable[[], None] = _PATCH.uninstall
+is_installed: Callable[[], bool] = _PATCH.is_installed
 
 
 def __dir__() -> list[str]:
