@@ -45,8 +45,8 @@ class Case:
     integration is installed. Its result is the same. ``finish`` is called with the result of
     ``prepare`` after the measurement.
 
-    ``in_turns`` is for calls over a network, whose time depends on the scheduler more than on the
-    integration: both contenders are then measured in one benchmark, on the same server and
+    ``in_turns`` is for whole requests, whose time depends on the state of the machine more than on
+    the integration: both contenders are then measured in one benchmark, on the same server and
     connection.
     """
 
@@ -899,10 +899,12 @@ for workload, make, form, use in (
     MLSERVER[f"JSON echo without a network, {workload}, {form}"] = Case(
         lambda arrays=arrays, use=use: json_echo(arrays(), use),  # type: ignore[misc]
         call_rest,
+        in_turns=True,
     )
     MLSERVER[f"raw gRPC echo, {workload}, {form}"] = Case(
         lambda arrays=arrays, use=use: grpc_echo(arrays(), use, is_raw=True),  # type: ignore[misc]
         call_grpc,
+        in_turns=True,
     )
 
 

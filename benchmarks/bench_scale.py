@@ -110,10 +110,11 @@ def test_active(benchmark: BenchmarkFixture, servers: Servers, n_floats: int) ->
 
 ONE_AND_TWO = {name: name for name in (OURS, f"{OURS}, 2 processes")}
 BARE = {name: name for name in (BASE, f"{BASE}, 2 processes")}
+RAY = {name: name for name in ("Ray Serve", "Ray Serve, 2 replicas")}
 PROCESSES = {  # contenders, the number of floats, the number of connections and the model
-    "32 floats, 64 connections": (ONE_AND_TWO | BARE, 32, 64, "identity_fp32"),
+    "32 floats, 64 connections": (ONE_AND_TWO | BARE | RAY, 32, 64, "identity_fp32"),
     "250,000 floats, 64 connections": (ONE_AND_TWO | BARE, 250_000, 64, "identity_fp32"),
-    "1 ms of Python, 64 connections": (ONE_AND_TWO, 32, 64, "busy"),
+    "1 ms of Python, 64 connections": (ONE_AND_TWO | RAY, 32, 64, "busy"),
 }
 
 

@@ -421,6 +421,11 @@ def kserve_command(mode: str, port: int) -> list[str]:
     return [*python, "-m", "benchmarks.servers", "kserve", mode, str(port)]
 
 
+def ray_command(n_replicas: int, port: int) -> list[str]:
+    script = str(ROOT / "tests" / "interop" / "ray_driver.py")
+    return [*interpreter("ray"), script, "serve", str(n_replicas), str(port)]
+
+
 def own_command(package: str, program: str, *modes: str | int) -> list[str]:
     """Return the command that runs a server of this module. The last mode is the port."""
     if find_spec(package) is None:
@@ -561,6 +566,8 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
         serving_with, 2, "tensorwire serve, 2 processes", "MODELS"
     ),
     "bare app, uvicorn, 2 processes": partial(serving_with, 2, "uvicorn, 2 processes", "bare"),
+    "Ray Serve": partial(running, partial(ray_command, 1), is_ready),
+    "Ray Serve, 2 replicas": partial(running, partial(ray_command, 2), is_ready),
     "bare app, uvicorn, kept": partial(serving, "uvicorn, kept", "bare"),
     "InferProtocol, kept": partial(serving, "InferProtocol, kept", "uvicorn_app"),
     "Triton": partial(running_triton, "port"),

@@ -287,6 +287,19 @@ def test_request(http: ModuleType, infer: Any, name: str) -> None:
 
 def test_positional_arguments(http: ModuleType, either: bool) -> None:
     """All arguments can be positional, including the compression of the request."""
+    infer_with_positional_arguments(http)
+
+
+def test_positional_arguments_of_a_wrapper_with_other_parameters(http: ModuleType) -> None:
+    with wrapped(http.InferenceServerClient, "infer", closure, lambda: None):
+        tritonclient.install()
+        try:
+            infer_with_positional_arguments(http)
+        finally:
+            tritonclient.uninstall()
+
+
+def infer_with_positional_arguments(http: ModuleType) -> None:
     with (
         Recording([ANSWER]) as server,
         closing(http.InferenceServerClient(server.address)) as client,

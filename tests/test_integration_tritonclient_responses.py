@@ -97,6 +97,18 @@ def test_compressed_response(
         both(output, http, pack(body), length, "OUTPUT1", encoding)
 
 
+def test_subclass_with_its_own_constructor(http: ModuleType) -> None:
+    """It reads `bytes` from the response."""
+
+    class Result(http.InferResult):  # type: ignore[misc, name-defined]
+        def __init__(self, response: Any, verbose: bool) -> None:
+            length = int(response.get("Inference-Header-Content-Length"))
+            self.parts = response.read(length=length), response.read()
+
+    body, length = response(FLOATS)
+    both(lambda: Result.from_response_body(body, False, length).parts)
+
+
 def test_json_response(http: ModuleType) -> None:
     outputs = [tw.Tensor("a", FLOATS, binary=False), tw.Tensor("b", ["x", "\xe9"], binary=False)]
     body = bytes(tw.encode_response(tw.InferResponse(outputs)))

@@ -1,6 +1,7 @@
 """The application as two replicas of Ray Serve, run in the environment "ray" of environment.py.
 
 `python ray_driver.py RESULT` writes its observations to that file as JSON; test_ray.py checks them.
+`python ray_driver.py serve N PORT` serves the models of the benchmarks with N replicas.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import types
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPConnection
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -48,12 +50,15 @@ BIG = 1 << 20  # elements: Ray does not store small objects
 
 
 def main() -> None:
+    if sys.argv[1] == "serve":
+        serve_forever(int(sys.argv[2]), int(sys.argv[3]))
+        return
     signal.signal(signal.SIGALRM, give_up)
     signal.alarm(ALARM_SECONDS)
     port = free_port()
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:  # short: for paths of sockets
         try:
-            start(port, folder)
+            start(port, folder, Ingress)
             result = {
                 "served": served(port),
                 "stored": stored(),
@@ -79,8 +84,24 @@ def free_port() -> int:
         return port
 
 
-def start(port: int, folder: str) -> None:
-    """Start two replicas behind one HTTP proxy, on the loopback interface only."""
+def serve_forever(n_replicas: int, port: int) -> None:
+    """Serve the models of the benchmarks until the process gets SIGTERM."""
+
+    def build() -> Any:  # called in each replica
+        return import_module("benchmarks.servers").app
+
+    deployment = serve.deployment(num_replicas=n_replicas)(serve.ingress(build)())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
+        try:
+            start(port, folder, deployment)
+            signal.pause()
+        finally:
+            ray.shutdown()
+
+
+def start(port: int, folder: str, deployment: Any) -> None:
+    """Start replicas behind one HTTP proxy, on the loopback interface only."""
     ray.init(
         num_cpus=3,
         include_dashboard=False,
@@ -91,7 +112,7 @@ def start(port: int, folder: str) -> None:
         _temp_dir=folder,
     )
     serve.start(http_options={"host": LOOPBACK, "port": port})
-    serve.run(Ingress.bind(), route_prefix="/")
+    serve.run(deployment.bind(), route_prefix="/")
 
 
 # --- the application --------------------------------------------------------------------------

@@ -107,12 +107,7 @@ class Patch:
         the known digests of all these functions. ``tests/interop/peer_releases.py`` writes it.
     """
 
-    def __init__(
-        self,
-        distribution: str,
-        versions: tuple[str, str],
-        integration: str,
-    ) -> None:
+    def __init__(self, distribution: str, versions: tuple[str, str], integration: str) -> None:
         self.distribution = distribution
         self.versions = versions
         self.integration = integration
@@ -254,23 +249,18 @@ class Patch:
                     if each in reasons:
                         reasons[name] = f"{readable(each)} is not replaced"
         if reasons:
-            self._report(
-                "; ".join(f"{readable(name)} ({reasons[name]})" for name in sorted(reasons))
+            listed = "; ".join(f"{readable(name)} ({reasons[name]})" for name in sorted(reasons))
+            if self.untested == "error":
+                raise self._error(f"has functions that differ: {listed}")
+            logger.warning(
+                "These functions of %s %s differ from those that tensorwire was tested with (%s), "
+                "and are not replaced: %s",
+                self.distribution,
+                self._version(),
+                self._tested,
+                listed,
             )
         return [change for name, change in changes.items() if name not in reasons]
-
-    def _report(self, differences: str) -> None:
-        """Log a warning about functions that are left out, or raise IntegrationError."""
-        if self.untested == "error":
-            raise self._error(f"has functions that differ: {differences}")
-        logger.warning(
-            "These functions of %s %s differ from those that tensorwire was tested with (%s), "
-            "and are not replaced: %s",
-            self.distribution,
-            self._version(),
-            self._tested,
-            differences,
-        )
 
     def _is_taken(self, place: Change) -> bool:
         """Return whether code of another package is in the place of a replacement."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..server.asgi import Message, Receive
+from ..server.asgi import Message, Receive, Scope
 
 
 def plain(value: Any) -> Any:
@@ -18,11 +18,6 @@ def plain(value: Any) -> Any:
     return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
-def has_numbers(data: Any) -> bool:
-    """Return whether data is an array that ``flat_numbers`` accepts."""
-    return type(data) is np.ndarray and data.dtype.kind in "biuf" and data.dtype.isnative
-
-
 def flat_numbers(array: NDArray[Any]) -> NDArray[Any]:
     """Return the numbers of an array for orjson, which writes them as a flat list.
 
@@ -30,6 +25,14 @@ def flat_numbers(array: NDArray[Any]) -> NDArray[Any]:
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.astype(np.float64) if flat.dtype.kind == "f" else flat
+
+
+def text_headers(scope: Scope) -> dict[str, str]:
+    """Return the headers of a request with lower-case names: of several, the first value."""
+    headers: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
+    return headers
 
 
 def receive_again(first: Message, receive: Receive) -> Receive:

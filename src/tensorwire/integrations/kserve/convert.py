@@ -244,7 +244,7 @@ def write_response(response: Any, request: tw.InferRequest) -> tuple[bytes, dict
             entry["data"] = json_data(output)
         entries.append(entry)
     tree: Parameters = {
-        "id": response.id or response_id(request),
+        "id": response.id or request.id or generate_uuid(),
         "model_name": response.model_name,
         "model_version": response.model_version,
         "outputs": entries,
@@ -267,11 +267,6 @@ def validated(tree: Parameters) -> Parameters:
     for entry, with_data in zip(found["outputs"], tree["outputs"], strict=True):
         entry["data"] = with_data["data"]
     return found
-
-
-def response_id(request: tw.InferRequest) -> str:
-    """Return the id of a response to which the model gave none."""
-    return request.id or generate_uuid()
 
 
 def select_outputs(response: Any, request: tw.InferRequest) -> list[tuple[Any, bool]]:

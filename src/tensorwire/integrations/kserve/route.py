@@ -13,6 +13,7 @@ from kserve import InferResponse
 from kserve.errors import ModelNotReady
 from kserve.protocol.rest.v2_datamodels import InferenceResponse
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
+from kserve.utils.utils import generate_uuid
 from starlette.routing import Match, Route
 
 import tensorwire as tw
@@ -22,9 +23,9 @@ from ...errors import DecodeError
 from ...http import JSON_TYPE
 from ...server.asgi import Receive, Send
 from ...server.framing import Framing
-from ..rest import receive_again
+from ..rest import receive_again, text_headers
 from . import is_installed
-from .convert import read_request, response_id, write_response
+from .convert import read_request, write_response
 
 PATH = "/v2/models/{model_name}/infer"
 LEFT_TO_KSERVE = "tensorwire.left_to_kserve"  # a key in the scope of a request
@@ -71,10 +72,7 @@ class InferEndpoint:
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["model_name"]
-        headers = {
-            header.decode("latin-1"): value.decode("latin-1")
-            for header, value in reversed(scope["headers"])  # the first of several applies
-        }
+        headers = text_headers(scope)
         body: bytes | BodyBuffer = b""
         chunk, has_more = b"", True  # of the body
         try:
@@ -122,7 +120,7 @@ class InferEndpoint:
     ) -> tuple[bytes, Headers]:
         """Return the body and the headers of a response that is a dict, as KServe does."""
         if isinstance(response, dict) and "outputs" in response and not response.get("id"):
-            response = {**response, "id": response_id(request)}
+            response = {**response, "id": request.id or generate_uuid()}
         content, own_headers = self.plane.encode(
             model_name=name, response=response, headers=headers, req_attributes={}
         )

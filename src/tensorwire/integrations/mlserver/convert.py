@@ -35,7 +35,7 @@ import tensorwire as tw
 from ..._codec.datatypes import DATATYPES
 from ..._codec.views import view_tensor
 from ...errors import EncodeError, LayoutError, TensorwireError, format_subject, name_tensor
-from ..rest import flat_numbers, has_numbers, plain
+from ..rest import flat_numbers, plain
 
 Array = NDArray[Any]
 Data = Array | tw.BytesArray
@@ -97,7 +97,9 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
 
     def __len__(self) -> int:
         data = array_of(self)
-        return len(self.root) if data is None or is_one_element(data) else data.size
+        if isinstance(data, np.ndarray) and data.dtype.kind == "S":
+            return 1
+        return len(self.root) if data is None else data.size
 
     def __eq__(self, other: object) -> bool:
         return self.root == other.root if isinstance(other, TensorData) else NotImplemented
@@ -111,19 +113,17 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
         return made
 
 
-FIELDS_SET = {"root"}  # of all instances, since they have no other field
-
-
 def set_state(data: ArrayData, state: dict[str, Any]) -> None:
     """Set the attributes as unpickling does, which is the way around validation."""
-    data.__setstate__({"__dict__": state, "__pydantic_fields_set__": FIELDS_SET})
+    data.__setstate__({"__dict__": state, "__pydantic_fields_set__": {"root"}})
 
 
 def get_root(self: ArrayData) -> Any:
     """Return the list, which is built on first access."""
     state = self.__dict__
-    if "root" not in state:
-        set_root(self, flat_list(state["array"], state["nan_as_none"]))
+    array = state.get("array")  # there is none when another thread has set the list
+    if array is not None:
+        set_root(self, flat_list(array, state["nan_as_none"]))
     return state["root"]
 
 
@@ -145,23 +145,19 @@ def array_of(data: Any) -> Data | None:
 
 
 def flat_list(data: Data, nan_as_none: bool) -> list[Any]:
-    """Return the flat list that MLServer itself would have."""
+    """Return the flat list that MLServer itself would have.
+
+    For an array of kind ``S``, its only element is the memory of the whole array.
+    """
     if isinstance(data, tw.BytesArray):
-        return data.as_numpy().reshape(-1).tolist()
-    if is_one_element(data):
+        return data.as_numpy().ravel().tolist()
+    kind = data.dtype.kind
+    if kind == "S":
         return [data.tobytes()]
-    values: list[Any] = data.reshape(-1).tolist()
-    if nan_as_none and data.dtype.kind == "f" and np.isnan(data).any():
+    values: list[Any] = data.ravel().tolist()
+    if nan_as_none and kind == "f" and np.isnan(data).any():
         return [None if value != value else value for value in values]  # noqa: PLR0124
     return values
-
-
-def is_one_element(data: Data) -> bool:
-    """Return whether MLServer's list has a single element, as for arrays of kind ``S``.
-
-    The element is the memory of the whole array.
-    """
-    return isinstance(data, np.ndarray) and data.dtype.kind == "S"
 
 
 def numeric_array(element: Any) -> Array | None:
@@ -235,7 +231,7 @@ def array_bytes(array: Array) -> bytes:
 
 
 def to_inference_request(request: tw.InferRequest) -> InferenceRequest:
-    """Convert a request without copying its tensors. Raises MLServerError with status 400."""
+    """Convert a request without copying its tensors. Raises LayoutError and MLServerError."""
     try:
         return InferenceRequest(
             id=request.id,
@@ -250,7 +246,7 @@ def to_inference_request(request: tw.InferRequest) -> InferenceRequest:
 
 
 def to_request_input(tensor: tw.Tensor) -> RequestInput:
-    """Convert a tensor of a request with a header length. Raises MLServerError."""
+    """Convert a tensor of a request with a header length. Raises LayoutError."""
     if tensor.datatype not in ROWS:
         raise unsupported(tensor, f"has the datatype {tensor.datatype}, {SUPPORTED}")
     if tensor.data is None:
@@ -267,10 +263,9 @@ def to_request_input(tensor: tw.Tensor) -> RequestInput:
     )
 
 
-def unsupported(tensor: tw.Tensor, problem: str) -> Exception:
-    """Return the MLServerError for an input that MLServer does not support."""
-    message = f"{format_subject('input', tensor.name)} {problem}"
-    return mlserver_error(LayoutError(message, tensor=tensor.name))
+def unsupported(tensor: tw.Tensor, problem: str) -> LayoutError:
+    """Return the error for an input that MLServer does not support."""
+    return LayoutError(f"{format_subject('input', tensor.name)} {problem}", tensor=tensor.name)
 
 
 def to_request_output(output: tw.RequestedOutput) -> RequestOutput:
@@ -378,7 +373,7 @@ def json_data(output: ResponseOutput) -> Any:
     Raises ValueError for BYTES that are not valid UTF-8.
     """
     data: Any = array_of(output.data)
-    if has_numbers(data):
+    if isinstance(data, np.ndarray) and data.dtype.kind in "biuf":
         return flat_numbers(data)
     if isinstance(data, tw.BytesArray):
         return data.as_strings().reshape(-1).tolist()

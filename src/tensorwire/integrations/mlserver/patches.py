@@ -158,9 +158,10 @@ def replace_inject_raw(original: Function) -> Function:
 
 def replace_pack(original: Function) -> Function:
     def pack(elem: Any) -> Any:
-        data, array = array_of(elem.data), numeric_array(elem)
+        data = array_of(elem.data)
         if isinstance(data, tw.BytesArray):
             return bytes(data.wire)
+        array = None if data is None else numeric_array(elem)
         if array is not None and array.size == prod(elem.shape):
             return array_bytes(array)
         values = getattr(elem.data, "root", elem.data)

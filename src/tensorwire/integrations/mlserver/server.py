@@ -10,7 +10,8 @@ import gzip
 import zlib
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any
 
 from mlserver.codecs.json import decode_from_bytelike_json_to_dict
 from mlserver.errors import MLServerError
@@ -24,7 +25,7 @@ from ...http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from ...server.asgi import Receive, Scope, Send, read_request, send_frame
 from ...server.body import ClientDisconnectedError
 from ...server.framing import Framing
-from ..rest import receive_again
+from ..rest import receive_again, text_headers
 from .convert import (
     binary_selection,
     mlserver_error,
@@ -35,12 +36,6 @@ from .convert import (
 
 Handle = Callable[[Any, Scope, Receive, Send], Any]
 Headers = dict[str, str]
-
-
-class OnlyHeaders(NamedTuple):
-    """What MLServer's endpoint uses of a Request and of a Response."""
-
-    headers: Headers
 
 
 async def respond(route: Any, original: Handle, scope: Scope, receive: Receive, send: Send) -> None:
@@ -67,8 +62,10 @@ async def respond(route: Any, original: Handle, scope: Scope, receive: Receive, 
         return
     except TensorwireError as error:
         raise mlserver_error(error) from error
-    selection, found = binary_selection(request), OnlyHeaders({})
-    response = await route.endpoint(OnlyHeaders(headers), found, request, *model)
+    selection = binary_selection(request)
+    # Of a Request and a Response, MLServer's endpoint uses the headers.
+    given, found = SimpleNamespace(headers=headers), SimpleNamespace(headers={})
+    response = await route.endpoint(given, found, request, *model)
     extra = [
         (name.lower().encode("latin-1"), value.encode("latin-1"))
         for name, value in found.headers.items()
@@ -92,14 +89,6 @@ async def respond(route: Any, original: Handle, scope: Scope, receive: Receive, 
     own = [(b"content-length", b"%d" % len(text)), (b"content-type", JSON_TYPE.encode())]
     await send({"type": "http.response.start", "status": 200, "headers": [*own, *extra]})
     await send({"type": "http.response.body", "body": text})
-
-
-def text_headers(scope: Scope) -> Headers:
-    """Return the headers as MLServer's endpoint passes them on: of several, the first value."""
-    headers: Headers = {}
-    for name, value in scope["headers"]:
-        headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
-    return headers
 
 
 # --- binary requests -----------------------------------------------------------------------------

@@ -80,10 +80,7 @@ def object_scalar(wire: bytes) -> NDArray[np.object_]:
 
     The array is empty if there are no bytes.
     """
-    array = np.empty((), object) if wire else np.empty([0], object)
-    if wire:
-        array[()] = wire
-    return array
+    return np.array(wire or [], object)
 
 
 def elements_at(region: memoryview, shape: Any, offset: int) -> NDArray[np.object_]:
@@ -158,35 +155,6 @@ def binary_data(inputs: Iterable[Any], input_class: type[Any]) -> list[Any]:
 
 
 # --- responses -----------------------------------------------------------------------------------
-
-
-class BodyResponse:
-    """A response body with the methods of the HTTP response that ``InferResult`` reads.
-
-    ``InferResult`` first reads the JSON header, then the rest, which is a view of the body.
-    """
-
-    __slots__ = ("body", "content_encoding", "header_length", "position")
-
-    def __init__(self, body: bytes, header_length: Any, content_encoding: Any) -> None:
-        self.body = body
-        self.position = 0
-        self.header_length = header_length
-        self.content_encoding = content_encoding
-
-    def get(self, name: str) -> Any:
-        if name == "Inference-Header-Content-Length":
-            return self.header_length
-        return self.content_encoding if name == "Content-Encoding" else None
-
-    def read(self, length: int = -1) -> Any:
-        if length != -1:
-            begin = self.position
-            self.position += length
-            return self.body[begin : self.position]
-        if self.position == 0:
-            return self.body
-        return byte_array(self.body)[self.position :]
 
 
 def byte_array(body: bytes) -> NDArray[np.uint8]:

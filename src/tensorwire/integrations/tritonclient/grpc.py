@@ -13,11 +13,11 @@ messages: another serializer or an interceptor expects complete messages.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from copy import copy
-from types import FunctionType, ModuleType, SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 from weakref import WeakSet
 
@@ -38,14 +38,8 @@ from ..._codec.protobuf_writer import append_fields
 from ...errors import EncodeError
 from ...grpc_messages import INFER_RESPONSE, RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 from ..patching import Function, Replacement
-from .convert import (
-    SHARED_MEMORY_KEYS,
-    HeaderInput,
-    is_extra_bytes,
-    numeric_data,
-    packed_array,
-)
-from .patches import replace_get_data, with_signature_of
+from .convert import SHARED_MEMORY_KEYS, HeaderInput, is_extra_bytes, numeric_data, packed_array
+from .patches import creates_requests, replace_get_data, with_signature_of
 
 REQUEST = service_pb2.ModelInferRequest
 RESPONSE = service_pb2.ModelInferResponse
@@ -279,12 +273,6 @@ def can_be_raw(client: Any, kind: type[StubMethod], module: ModuleType) -> bool:
     return True
 
 
-def creates_requests(module: ModuleType) -> bool:
-    """Return whether our function creates the requests, and not a wrapper around it."""
-    create = vars(module).get("_get_inference_request")
-    return type(create) is FunctionType and create.__globals__ is globals()
-
-
 # --- InferenceServerClient -----------------------------------------------------------------------
 
 
@@ -333,20 +321,15 @@ def replace_aio_stream_infer(original: Function) -> Function:
     return with_signature_of(original, stream_infer)
 
 
-class raw_requests:
+@contextmanager
+def raw_requests(is_raw: bool) -> Iterator[None]:
     """Set IS_RAW for the duration of a ``with`` block."""
-
-    __slots__ = ("_token",)
-
-    def __init__(self, is_raw: bool) -> None:
-        self._token = IS_RAW.set(is_raw)
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exception: object) -> None:
+    token = IS_RAW.set(is_raw)
+    try:
+        yield
+    finally:
         with suppress(ValueError):  # a coroutine that is closed in another context
-            IS_RAW.reset(self._token)
+            IS_RAW.reset(token)
 
 
 def replace_enqueue_request(original: Function) -> Function:

@@ -15,7 +15,6 @@ from ...errors import TensorwireError
 from ..patching import Function, Replacement, package_of, place
 from .convert import (
     SHARED_MEMORY_KEYS,
-    BodyResponse,
     HeaderInput,
     binary_data,
     byte_array,
@@ -29,13 +28,7 @@ from .convert import (
     serialized,
 )
 from .sources import RELIES_ON
-from .transport import (
-    FileBody,
-    Transport,
-    TransportInputs,
-    payload_class,
-    receive_rest,
-)
+from .transport import FileBody, Transport, TransportInputs, payload_class, receive_rest
 
 __all__ = ["RELIES_ON", "replacements"]
 
@@ -197,34 +190,42 @@ def sending(original: Function, module: str, transport: Transport) -> Function:
     arguments remain as they are, because ``original`` may be a wrapper that reads them.
     """
     input_class = import_module("tritonclient.http").InferInput
-    namespace = vars(import_module(module))
+    client_module = import_module(module)
     names = list(signature(original).parameters)[1:]
     compression = "request_compression_algorithm"
+    if compression not in names:  # a wrapper with other parameters
+        names = ["model_name", "inputs"]
 
     def with_inputs_to_send(client: Any, arguments: Any, options: dict[str, Any]) -> Any:
-        in_options = "inputs" in options
-        inputs = options["inputs"] if in_options else arguments[1] if len(arguments) > 1 else None
-        if type(inputs) is not list or not refer_to_arrays(inputs, input_class):
-            return arguments, options
-        if compression in names:
-            position = names.index(compression)
-            positional = arguments[position : position + 1]
-        else:  # a wrapper with other parameters
-            positional = arguments[2:]
-        is_compressed = bool(options.get(compression) or any(positional))
-        if is_compressed or client._verbose:
-            return arguments, options
-        # A wrapper around the function that creates the body expects `bytes`.
-        creator = place(namespace.get("_get_inference_request"))
-        is_ours = creator is not None and package_of(creator) == package_of(__name__)
-        if not is_ours or not transport.is_plain(client):
+        given = {**dict(zip(names, arguments, strict=False)), **options}
+        inputs = given.get("inputs")
+        if (
+            type(inputs) is not list
+            or not refer_to_arrays(inputs, input_class)
+            or len(arguments) > len(names)
+            or given.get(compression)
+            or client._verbose
+            or not creates_requests(client_module)
+            or not transport.is_plain(client)
+        ):
             return arguments, options
         marked = TransportInputs(inputs, transport.body_type)
-        if in_options:
-            return arguments, {**options, "inputs": marked}
-        return (arguments[0], marked, *arguments[2:]), options
+
+        def with_marked(value: Any) -> Any:
+            return marked if value is inputs else value
+
+        return map(with_marked, arguments), {key: with_marked(options[key]) for key in options}
 
     return with_inputs_to_send
+
+
+def creates_requests(module: ModuleType) -> bool:
+    """Return whether our function creates the requests in a module.
+
+    A wrapper around it, by which a program has replaced it, expects complete requests.
+    """
+    creator = place(vars(module).get("_get_inference_request"))
+    return creator is not None and package_of(creator) == package_of(__name__)
 
 
 def with_signature_of(original: Function, replacement: Any) -> Function:
@@ -247,6 +248,8 @@ def replace_result_init(original: Function) -> Function:
         else:
             # The same steps as those of the original, which defines a class in each call.
             header = response.read(length=int(header_length))
+            if type(header) is np.ndarray:  # of `from_response_body`
+                header = header.tobytes()
             if verbose:
                 print(header)
             result = self._result = json.loads(header)
@@ -270,6 +273,8 @@ def replace_result_init(original: Function) -> Function:
 
 
 def replace_from_response_body(original: Function) -> Function:
+    result_class = import_module("tritonclient.http").InferResult
+
     def from_response_body(
         cls: Any,
         response_body: Any,
@@ -277,8 +282,10 @@ def replace_from_response_body(original: Function) -> Function:
         header_length: Any = None,
         content_encoding: Any = None,
     ) -> Any:
-        if type(response_body) is not bytes:
-            return original(cls, response_body, verbose, header_length, content_encoding)
-        return cls(BodyResponse(response_body, header_length, content_encoding), verbose)
+        # Slices of an array refer to the body. The original copies those of `bytes`.
+        is_plain = type(response_body) is bytes and header_length is not None
+        if is_plain and not content_encoding and cls is result_class:
+            response_body = byte_array(response_body)
+        return original(cls, response_body, verbose, header_length, content_encoding)
 
     return from_response_body

@@ -165,7 +165,12 @@ def receive_rest(response: Any) -> NDArray[np.uint8] | None:
             n_new = sock.recv_into(view[n_received:])
             if n_new == 0:
                 response.feed(b"")  # raises the error of the parser, unless it has none
-                raise closed_error(n_received, len(rest))
+                from geventhttpclient.response import HTTPConnectionClosed  # noqa: PLC0415 - optional
+
+                raise HTTPConnectionClosed(
+                    f"the connection was closed after {n_received} of {len(rest)} bytes of the "
+                    f"binary data"
+                )
             n_received += n_new
     except BaseException:
         response.release()  # closes the connection, because the message is not complete
@@ -175,13 +180,3 @@ def receive_rest(response: Any) -> NDArray[np.uint8] | None:
     response.release()  # returns the connection to the pool, unless the server closes it
     rest.flags.writeable = False
     return rest
-
-
-def closed_error(n_received: int, nbytes: int) -> Exception:
-    """Return the error of geventhttpclient for a connection that the server has closed."""
-    from geventhttpclient.response import HTTPConnectionClosed  # noqa: PLC0415 - it may be missing
-
-    error: Exception = HTTPConnectionClosed(
-        f"the connection was closed after {n_received} of {nbytes} bytes of the binary data"
-    )
-    return error
