@@ -90,7 +90,9 @@ def serve_forever(n_replicas: int, port: int) -> None:
     def build() -> Any:  # called in each replica
         return import_module("benchmarks.servers").app
 
-    deployment = serve.deployment(num_replicas=n_replicas)(serve.ingress(build)())
+    # By default, a replica takes 5 requests at once, and the proxy waits before it asks again.
+    create = serve.deployment(num_replicas=n_replicas, max_ongoing_requests=100)
+    deployment = create(serve.ingress(build)())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         try:
