@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import resource
 import shutil
 import struct
 import subprocess
@@ -99,10 +98,9 @@ Case = tuple[str, bytes, int]  # kind, text, and how many other bytes follow the
 Result = tuple[int, int, bytes]
 
 
-def without_soft_limit() -> None:
-    """Allow AddressSanitizer to reserve address space, also when mutants are tested (watch.py)."""
-    _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+# AddressSanitizer needs the address space, also when mutants are tested (watch.py). This is not a
+# `preexec_fn`: subprocess would then call fork, in which the handlers of grpcio may abort.
+WITHOUT_SOFT_LIMIT = ["sh", "-c", 'ulimit -S -v "$(ulimit -H -v)" && exec "$@"', "sh"]
 
 
 class Kernels:
@@ -119,9 +117,11 @@ class Kernels:
             parts.append(text + b"\xe2\x82" * n_more + b"\xac" * n_more)
             parts[-1] = parts[-1][: len(text) + n_more]
         done = subprocess.run(
-            self.command, input=b"".join(parts), capture_output=True, check=False,
-            preexec_fn=without_soft_limit,
-        )  # fmt: skip
+            [*WITHOUT_SOFT_LIMIT, *self.command],
+            input=b"".join(parts),
+            capture_output=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr.decode()
         found, at, output = [], 0, done.stdout
         while at < len(output):
