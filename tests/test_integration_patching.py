@@ -833,7 +833,6 @@ UTILS, HTTP, GRPC = (f"tritonclient.{name}" for name in ("utils", "http", "grpc"
 BYTES = {f"{UTILS}.serialize_byte_tensor", f"{UTILS}.deserialize_bytes_tensor"}
 MEMORY = {f"{UTILS}.shared_memory.get_contents_as_numpy"}
 GRPC_INPUT = {f"{GRPC}._infer_input.InferInput.set_data_from_numpy"}
-GRPC_CONTENT = {f"{GRPC}._infer_input.InferInput._get_content"}
 GRPC_REQUEST = {f"{GRPC}._utils._get_inference_request"}
 GRPC_START = {f"{GRPC}._client.InferenceServerClient.start_stream"}
 GRPC_STREAM = {f"{GRPC}._client.InferenceServerClient.async_stream_infer"}
@@ -848,17 +847,16 @@ GRPC_RESULT = {
     f"{GRPC}._infer_result.InferResult.as_numpy",
     f"{GRPC}._infer_result.InferResult.get_response",
 }
-GRPC_INPUTS = GRPC_INPUT | GRPC_CONTENT | GRPC_REQUEST
+GRPC_INPUTS = GRPC_INPUT | GRPC_REQUEST
 GRPC_ALL = GRPC_INPUTS | GRPC_START | GRPC_STREAM | GRPC_QUEUE | GRPC_CALLS | GRPC_RESULT
 HTTP_INPUTS = {
     f"{HTTP}._infer_input.InferInput.set_data_from_numpy",
-    f"{HTTP}._infer_input.InferInput._get_binary_data",
     f"{HTTP}._utils._get_inference_request",
     f"{HTTP}._client.InferenceServerClient.infer",
     f"{HTTP}.aio.InferenceServerClient.infer",
 }
 RESULT = f"{HTTP}._infer_result.InferResult"
-RESULTS = {f"{RESULT}.__init__", f"{RESULT}.from_response_body"}
+RESULTS = {f"{RESULT}.__init__"}
 ALL = BYTES | MEMORY | GRPC_ALL | HTTP_INPUTS | RESULTS
 
 
@@ -885,7 +883,7 @@ def tritonclient_3(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "utils/__init__.py",
             "def serialize_byte_tensor(input_tensor):",
             "def serialize_byte_tensor(input_tensor):\n    1",
-            {f"{UTILS}.serialize_byte_tensor", *HTTP_INPUTS, *GRPC_INPUT},
+            {f"{UTILS}.serialize_byte_tensor"},
         ),
         (
             "http/_infer_result.py",
@@ -897,7 +895,7 @@ def tritonclient_3(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "http/_infer_result.py",
             "def from_response_body(",
             "def renamed(",
-            {f"{RESULT}.from_response_body"},
+            RESULTS,
         ),
         (
             "http/_infer_input.py",

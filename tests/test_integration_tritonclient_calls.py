@@ -29,10 +29,13 @@ from support.servers import http as http_response
 from support.tritonclient_comparison import (
     FLOATS,
     LARGE,
+    body_of,
     both,
     module,
     object_array,
     outcome,
+    parsed,
+    partly_installed,
     response,
 )
 from support.wrappers import Proxy, closure, functools_wrapper, wrapped
@@ -283,6 +286,30 @@ def test_request(http: ModuleType, infer: Any, name: str) -> None:
     found = both(lambda: exchange(infer, CALLS[name], (ANSWER, ANSWER)))
     n_requests = len(found[1][1][1])
     assert n_requests == N_REQUESTS.get(name, 1) or (name == "chunked" and infer is by_aio)
+
+
+@pytest.mark.parametrize("is_only", [False, True])
+def test_each_replacement_works_without_the_others(
+    http: ModuleType, infer: Any, is_only: bool
+) -> None:
+    body, length = response(FLOATS, bytes_array([b"x", b"\0"]))
+    texts, words = np.array(["x", "\xe9"]), object_array(["x", "\xe9"])
+
+    def outcomes() -> Any:
+        result = parsed(http, body, str(length))
+        return (
+            exchange(infer, CALLS["several"]),
+            [bits(result.as_numpy(f"OUTPUT{i}")) for i in range(2)],
+            body_of(http, words, "BYTES"),
+        )
+
+    expected = outcomes()
+    for name in partly_installed(is_only):
+        assert outcomes() == expected, name
+        try:
+            assert body_of(http, texts, "BYTES") == expected[2], name
+        except module("utils", "http").InferenceServerException as error:
+            assert "unexpected datatype" in str(error)  # of an array that only we accept
 
 
 def test_positional_arguments(http: ModuleType, either: bool) -> None:

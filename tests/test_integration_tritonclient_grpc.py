@@ -33,6 +33,7 @@ from support.tritonclient_comparison import (
     large,
     module,
     object_array,
+    partly_installed,
 )
 from support.wrappers import Proxy, closure, functools_wrapper, wrapped
 from tensorwire.grpc import encode_response, encode_stream_response
@@ -499,6 +500,15 @@ def test_one_input_in_concurrent_requests(api: ModuleType) -> None:
     assert len({*server.requests}) == 1
 
 
+@pytest.mark.parametrize("is_only", [False, True])
+def test_each_replacement_works_without_the_others(
+    api: ModuleType, infer: Any, is_only: bool
+) -> None:
+    expected = exchange(infer, CALLS["several"])
+    for name in partly_installed(is_only):
+        assert exchange(infer, CALLS["several"]) == expected, name
+
+
 # --- memory --------------------------------------------------------------------------------------
 
 
@@ -761,7 +771,7 @@ def usable(result: Any) -> Any:
 
 
 @pytest.mark.parametrize("is_installed_first", [True, False])
-def test_client_and_stream_outlive_the_integration(
+def test_client_and_input_and_stream_outlive_the_integration(
     api: ModuleType, is_installed_first: bool
 ) -> None:
     """They are created with or without it, and used without or with it."""
@@ -774,12 +784,13 @@ def test_client_and_stream_outlive_the_integration(
         closing(api.InferenceServerClient(server.address)) as client,
         closing(api.InferenceServerClient(streaming.address)) as of_stream,
     ):
-        before = client.infer("m", [given()])
+        inputs = [given()]
+        before = client.infer("m", inputs)
         of_stream.start_stream(lambda result, error: results.put((result, error)))
-        of_stream.async_stream_infer("m", [given()])
+        of_stream.async_stream_infer("m", inputs)
         change()
-        of_stream.async_stream_infer("m", [given()])
-        for result in (before, client.infer("m", [given()])):
+        of_stream.async_stream_infer("m", inputs)
+        for result in (before, client.infer("m", [given()]), client.infer("m", inputs)):
             assert usable(result) == usable(before)
         for _ in range(2):
             result, error = results.get(timeout=SECONDS)

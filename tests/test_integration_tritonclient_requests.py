@@ -301,7 +301,6 @@ def test_large_array_is_kept_by_reference(http: ModuleType, installed: None) -> 
     array[0] = 0
     assert body[length:] != array.tobytes()
     mapped = np.memmap.__new__(np.memmap, __file__, np.uint8, "r", shape=(1000,))
-    assert type(tensor.set_shape([1000])) is http.InferInput
     assert body_of(http, mapped, "UINT8")[0].endswith(mapped.tobytes())
 
 
@@ -319,6 +318,16 @@ def test_subclass_may_override_packing(http: ModuleType) -> None:
 
 
 # --- gRPC ------------------------------------------------------------------------------------
+
+
+def test_grpc_inputs_can_be_pickled(grpc: ModuleType, either: bool) -> None:
+    """Also for a process without the integration."""
+    tensor = grpc.InferInput("x", [len(FLOATS)], "FP32").set_data_from_numpy(FLOATS)
+    pickled = pickle.dumps(tensor)
+    assert b"tensorwire" not in pickled
+    copied = pickle.loads(pickled)
+    assert type(copied) is grpc.InferInput
+    assert copied._get_content() == FLOATS.tobytes()
 
 
 @pytest.mark.parametrize("datatype", DTYPES)

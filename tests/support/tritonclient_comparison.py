@@ -18,6 +18,7 @@ from interop.samples import NOT_TEXT, TEXTS, Array, binary_sample, bytes_array
 from support.requirements import skip_or_fail
 from support.scale import scaled
 from tensorwire.integrations import tritonclient
+from tensorwire.integrations.patching import assign
 
 FEW = settings(deadline=None, max_examples=scaled(30))  # each installs and uninstalls
 LARGE = tritonclient.REFER_FROM_NBYTES
@@ -102,6 +103,23 @@ def both(call: Callable[..., Any], *arguments: Any) -> Any:
         tritonclient.uninstall()
     assert outcome(call) == without, "another outcome after uninstall()"
     return without[0]
+
+
+def partly_installed(is_only: bool) -> Iterator[str]:
+    """Install a part of the replacements, as other threads see it during install and uninstall.
+
+    Yields the name of each replacement while it is the only one, or the only one that is missing.
+    """
+    tritonclient.install()
+    try:
+        changes = tritonclient._PATCH._changes
+        for change in changes:
+            others = [each for each in changes if (each is change) != is_only]
+            assign([each._replace(old=each.new, new=each.old) for each in others])
+            yield f"{change.owner.__name__}.{change.name}"
+            assign(others)
+    finally:
+        tritonclient.uninstall()
 
 
 # --- BYTES ---

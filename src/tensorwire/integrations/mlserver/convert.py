@@ -121,7 +121,7 @@ def set_state(data: ArrayData, state: dict[str, Any]) -> None:
 def get_root(self: ArrayData) -> Any:
     """Return the list, which is built on first access."""
     state = self.__dict__
-    array = state.get("array")  # there is none when another thread has set the list
+    array = state.get("array")  # None if the list is set, perhaps by another thread
     if array is not None:
         set_root(self, flat_list(array, state["nan_as_none"]))
     return state["root"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from math import prod
 from operator import index
 from typing import Any
@@ -27,22 +28,6 @@ SHARED_MEMORY_KEYS = ("shared_memory_region", "shared_memory_byte_size", "shared
 # --- BYTES ---------------------------------------------------------------------------------------
 
 
-class PackedArray(np.ndarray[Any, Any]):
-    """A placeholder for an array of BYTES whose serialized form, ``wire``, is known.
-
-    It has the shape and dtype that tritonclient checks. Its elements are None.
-    """
-
-    wire: bytes
-
-
-def packed_array(values: Any) -> PackedArray:
-    """Serialize a BytesArray, or an array of kind ``U`` or StringDType, and keep its shape."""
-    packed = np.broadcast_to(np.array(None, object), values.shape).view(PackedArray)
-    packed.wire = encode_bytes(values)
-    return packed
-
-
 def object_array(values: Any) -> NDArray[np.object_]:
     """Convert a BytesArray, or an array of kind ``U`` or StringDType, to Python objects."""
     array: NDArray[np.object_] = (
@@ -60,8 +45,6 @@ def is_extra_bytes(values: Any) -> bool:
 
 def serialized(values: Any) -> bytes | None:
     """Serialize BYTES. Returns None for values that tritonclient has to convert or reject."""
-    if isinstance(values, PackedArray):
-        return values.wire
     if is_extra_bytes(values) or (type(values) is np.ndarray and values.dtype.kind == "S"):
         return encode_bytes(values)
     if type(values) is not np.ndarray or values.dtype != object:
@@ -101,19 +84,45 @@ def elements_at(region: memoryview, shape: Any, offset: int) -> NDArray[np.objec
 # --- inputs --------------------------------------------------------------------------------------
 
 
-def numeric_data(values: Any, datatype: Any, shape: Any) -> bytes | NDArray[np.uint8] | None:
-    """Return the data of an input, for an array of numbers with this datatype and shape.
+@cache
+def referring_class(input_class: type, attribute: str, method: str) -> Any:
+    """Return the class of inputs that keep an array by reference in the attribute for their data.
 
-    A large C-contiguous array is not copied: the result is a flat, read-only view of its memory.
-    Returns None for everything that tritonclient has to convert, check or reject.
+    ``method`` returns the data, for programs that create requests themselves. As a method of the
+    input's own class, it returns `bytes` also when the integration has been uninstalled.
     """
+
+    def data(self: Any) -> Any:
+        kept = vars(self)[attribute]
+        return kept.tobytes() if type(kept) is np.ndarray else kept
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        return object.__new__, (input_class,), {**vars(self), attribute: data(self)}
+
+    return type(
+        input_class.__name__, (input_class,), {method: data, "__reduce_ex__": __reduce_ex__}
+    )
+
+
+def tensor_data(
+    values: Any, datatype: Any, shape: Any, may_refer: bool
+) -> bytes | NDArray[np.uint8] | None:
+    """Return the data of an input, for numbers or additional BYTES of this datatype and shape.
+
+    A large C-contiguous array is not copied if ``may_refer`` is true: the result is a flat,
+    read-only view of its memory. Returns None for everything that tritonclient has to convert,
+    check or reject.
+    """
+    if is_extra_bytes(values):
+        is_same = datatype == "BYTES" and shape == list(values.shape)
+        return encode_bytes(values) if is_same else None
     # A masked array has its own method.
     if getattr(type(values), "tobytes", None) is not np.ndarray.tobytes:
         return None
     row = BY_DTYPE.get(values.dtype)
     if row is None or row.name != datatype or shape != list(values.shape):
         return None
-    if values.nbytes < REFER_FROM_NBYTES or not values.flags.c_contiguous:
+    if not may_refer or values.nbytes < REFER_FROM_NBYTES or not values.flags.c_contiguous:
         data: bytes = values.tobytes()
         return data
     view = np.frombuffer(values, np.uint8)
@@ -121,13 +130,10 @@ def numeric_data(values: Any, datatype: Any, shape: Any) -> bytes | NDArray[np.u
     return view
 
 
-def refer_to_arrays(inputs: Any, input_class: Any) -> bool:
-    """Return whether an input in a list or tuple keeps an array by reference.
-
-    Inputs of other classes do not count: their methods return the data.
-    """
+def refer_to_arrays(inputs: Any, referring: type[Any]) -> bool:
+    """Return whether an input in a list or tuple keeps an array by reference."""
     return isinstance(inputs, list | tuple) and any(
-        type(each) is input_class and type(each._raw_data) is np.ndarray for each in inputs
+        type(each) is referring and type(each._raw_data) is np.ndarray for each in inputs
     )
 
 
@@ -143,13 +149,10 @@ class HeaderInput:
     _get_content = _get_binary_data
 
 
-def binary_data(inputs: Iterable[Any], input_class: type[Any]) -> list[Any]:
-    """Return the binary data of the inputs that have any. Referenced arrays are not copied.
-
-    Subclasses may override ``_get_binary_data``.
-    """
+def binary_data(inputs: Iterable[Any], referring: type[Any]) -> list[Any]:
+    """Return the binary data of the inputs that have any. Referenced arrays are not copied."""
     found = [
-        each._raw_data if type(each) is input_class else each._get_binary_data() for each in inputs
+        each._raw_data if type(each) is referring else each._get_binary_data() for each in inputs
     ]
     return [raw for raw in found if raw is not None]
 

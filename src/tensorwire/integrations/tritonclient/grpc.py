@@ -38,12 +38,20 @@ from ..._codec.protobuf_writer import append_fields
 from ...errors import EncodeError
 from ...grpc_messages import INFER_RESPONSE, RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 from ..patching import Function, Replacement
-from .convert import SHARED_MEMORY_KEYS, HeaderInput, is_extra_bytes, numeric_data, packed_array
-from .patches import creates_requests, replace_get_data, with_signature_of
+from .convert import (
+    SHARED_MEMORY_KEYS,
+    HeaderInput,
+    is_extra_bytes,
+    object_array,
+    referring_class,
+    tensor_data,
+)
+from .patches import creates_requests, with_signature_of
 
 REQUEST = service_pb2.ModelInferRequest
 RESPONSE = service_pb2.ModelInferResponse
 STREAM_RESPONSE = service_pb2.ModelStreamInferResponse
+REFERRING = referring_class(InferInput, "_raw_content", "_get_content")
 
 # Looking up a method of a generated class takes half as long as parsing a small message with it.
 serialize_request = REQUEST.SerializeToString
@@ -58,7 +66,6 @@ def replacements(aio: ModuleType | None) -> list[Replacement]:
     client, result = InferenceServerClient, InferResult
     found = [
         Replacement(InferInput, "set_data_from_numpy", replace_set_data_from_numpy),
-        Replacement(InferInput, "_get_content", replace_get_data),
         Replacement(_utils, "_get_inference_request", replace_get_inference_request),
         Replacement(client, "infer", replace_infer, calls_original=True),
         Replacement(client, "async_infer", replace_infer, calls_original=True),
@@ -389,7 +396,7 @@ def raw_contents(inputs: Any) -> list[Any] | None:
         return None
     contents = []
     for each in inputs:
-        if type(each) is not InferInput:
+        if type(each) not in (InferInput, REFERRING):
             return None
         raw = each._raw_content
         if type(raw) is bytes or type(raw) is np.ndarray:
@@ -405,15 +412,18 @@ def raw_contents(inputs: Any) -> list[Any] | None:
 def replace_set_data_from_numpy(original: Function) -> Function:
     def set_data_from_numpy(self: Any, input_tensor: Any) -> Any:
         message = self._input
-        data = numeric_data(input_tensor, message.datatype, message.shape[:])
+        may_refer = type(self) in (InferInput, REFERRING)
+        data = tensor_data(input_tensor, message.datatype, message.shape[:], may_refer)
         if data is not None:
+            if type(data) is np.ndarray:
+                self.__class__ = REFERRING
             if parameters := message.parameters:
                 for key in SHARED_MEMORY_KEYS:
                     parameters.pop(key, None)
             self._raw_content = data
             return self
         if is_extra_bytes(input_tensor) and self.datatype() == "BYTES":
-            input_tensor = packed_array(input_tensor)
+            input_tensor = object_array(input_tensor)
         return original(self, input_tensor)
 
     return set_data_from_numpy

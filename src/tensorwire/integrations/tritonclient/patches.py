@@ -20,12 +20,12 @@ from .convert import (
     byte_array,
     elements_at,
     is_extra_bytes,
-    numeric_data,
     object_array,
     object_scalar,
-    packed_array,
     refer_to_arrays,
+    referring_class,
     serialized,
+    tensor_data,
 )
 from .sources import RELIES_ON
 from .transport import FileBody, Transport, TransportInputs, payload_class, receive_rest
@@ -47,11 +47,9 @@ def replacements() -> list[Replacement]:
         http_utils = import_module("tritonclient.http._utils")
         found += [
             Replacement(http.InferInput, "set_data_from_numpy", replace_http_set_data_from_numpy),
-            Replacement(http.InferInput, "_get_binary_data", replace_get_data),
             Replacement(http_utils, "_get_inference_request", replace_get_inference_request),
             Replacement(http.InferenceServerClient, "infer", replace_infer, calls_original=True),
             Replacement(http.InferResult, "__init__", replace_result_init),
-            Replacement(http.InferResult, "from_response_body", replace_from_response_body),
         ]
     if aio := import_if_usable("tritonclient.http.aio"):
         found.append(
@@ -114,11 +112,21 @@ def replace_get_contents_as_numpy(original: Function) -> Function:
 # --- InferInput ----------------------------------------------------------------------------------
 
 
+def referring_input() -> Any:
+    input_class = import_module("tritonclient.http").InferInput
+    return referring_class(input_class, "_raw_data", "_get_binary_data")
+
+
 def replace_http_set_data_from_numpy(original: Function) -> Function:
+    input_class, referring = import_module("tritonclient.http").InferInput, referring_input()
+
     def set_data_from_numpy(self: Any, input_tensor: Any, binary_data: bool = True) -> Any:
         if binary_data is True and type(self._shape) is list:
-            data = numeric_data(input_tensor, self._datatype, self._shape)
+            may_refer = type(self) in (input_class, referring)
+            data = tensor_data(input_tensor, self._datatype, self._shape, may_refer)
             if data is not None:
+                if type(data) is np.ndarray:
+                    self.__class__ = referring
                 parameters = self._parameters
                 for key in SHARED_MEMORY_KEYS:
                     parameters.pop(key, None)
@@ -127,31 +135,21 @@ def replace_http_set_data_from_numpy(original: Function) -> Function:
                 parameters["binary_data_size"] = len(data)
                 return self
         if is_extra_bytes(input_tensor) and self.datatype() == "BYTES":
-            convert = packed_array if binary_data else object_array
-            input_tensor = convert(input_tensor)
+            input_tensor = object_array(input_tensor)
         return original(self, input_tensor, binary_data)
 
     return set_data_from_numpy
 
 
-def replace_get_data(original: Function) -> Function:
-    def get_data(self: Any) -> Any:
-        # Programs that create requests themselves need `bytes`.
-        data = original(self)
-        return data.tobytes() if type(data) is np.ndarray else data
-
-    return get_data
-
-
 def replace_get_inference_request(original: Function) -> Function:
-    input_class = import_module("tritonclient.http").InferInput
+    referring = referring_input()
 
     def _get_inference_request(inputs: Any, *arguments: Any, **options: Any) -> Any:
-        if not refer_to_arrays(inputs, input_class):
+        if not refer_to_arrays(inputs, referring):
             return original(inputs, *arguments, **options)
         header, _ = original([HeaderInput(each) for each in inputs], *arguments, **options)
         join = inputs.body_type if type(inputs) is TransportInputs else b"".join
-        return join([header, *binary_data(inputs, input_class)]), len(header)
+        return join([header, *binary_data(inputs, referring)]), len(header)
 
     return with_signature_of(original, _get_inference_request)
 
@@ -189,7 +187,7 @@ def sending(original: Function, module: str, transport: Transport) -> Function:
     They become `TransportInputs` if the transport can send the body without joining it. All other
     arguments remain as they are, because ``original`` may be a wrapper that reads them.
     """
-    input_class = import_module("tritonclient.http").InferInput
+    referring = referring_input()
     client_module = import_module(module)
     names = list(signature(original).parameters)[1:]
     compression = "request_compression_algorithm"
@@ -201,7 +199,7 @@ def sending(original: Function, module: str, transport: Transport) -> Function:
         inputs = given.get("inputs")
         if (
             type(inputs) is not list
-            or not refer_to_arrays(inputs, input_class)
+            or not refer_to_arrays(inputs, referring)
             or len(arguments) > len(names)
             or given.get(compression)
             or client._verbose
@@ -248,14 +246,15 @@ def replace_result_init(original: Function) -> Function:
         else:
             # The same steps as those of the original, which defines a class in each call.
             header = response.read(length=int(header_length))
-            if type(header) is np.ndarray:  # of `from_response_body`
-                header = header.tobytes()
             if verbose:
                 print(header)
             result = self._result = json.loads(header)
             offsets = self._output_name_to_buffer_map = {}
             rest = None
-            if type(response) is transport_response and type(header) is bytes:
+            body = getattr(response, "response_body_", None)  # of `from_response_body`
+            if type(body) is bytes:
+                rest = byte_array(body)[response.offset_ :]
+            elif type(response) is transport_response and type(header) is bytes:
                 rest = receive_rest(response)
             self._buffer = response.read() if rest is None else rest
             position = 0
@@ -270,22 +269,3 @@ def replace_result_init(original: Function) -> Function:
             self._buffer = byte_array(buffer)
 
     return __init__
-
-
-def replace_from_response_body(original: Function) -> Function:
-    result_class = import_module("tritonclient.http").InferResult
-
-    def from_response_body(
-        cls: Any,
-        response_body: Any,
-        verbose: bool = False,
-        header_length: Any = None,
-        content_encoding: Any = None,
-    ) -> Any:
-        # Slices of an array refer to the body. The original copies those of `bytes`.
-        is_plain = type(response_body) is bytes and header_length is not None
-        if is_plain and not content_encoding and cls is result_class:
-            response_body = byte_array(response_body)
-        return original(cls, response_body, verbose, header_length, content_encoding)
-
-    return from_response_body

@@ -7,18 +7,11 @@ MEMORY = "tritonclient.utils.shared_memory"
 INPUT = "tritonclient.http._infer_input:InferInput"
 RESULT = "tritonclient.http._infer_result:InferResult"
 
-# An input that refers to an array instead of a copy needs all three.
-REFERRING = (
-    f"{INPUT}.set_data_from_numpy",
-    f"{INPUT}._get_binary_data",
-    "tritonclient.http._utils:_get_inference_request",
-)
+REQUEST = "tritonclient.http._utils:_get_inference_request"
 
-# Only the replacement of serialize_byte_tensor can serialize a PackedArray.
 READS_INPUTS = (
-    *REFERRING,
-    f"{UTILS}:serialize_byte_tensor",
     f"{INPUT}.__init__",
+    f"{INPUT}._get_binary_data",
     f"{INPUT}._get_tensor",
 )
 
@@ -69,29 +62,27 @@ RELIES_ON = {
         f"{MEMORY}:SharedMemoryRegion",
         f"{MEMORY}:create_shared_memory_region",
     ),
-    **dict.fromkeys(REFERRING, READS_INPUTS),
+    REQUEST: READS_INPUTS,
     f"{INPUT}.set_data_from_numpy": (*READS_INPUTS, f"{UTILS}:np_to_triton_dtype"),
     # as_numpy reads the outputs from an array instead of bytes.
     f"{RESULT}.__init__": (
         f"{RESULT}.as_numpy",
+        f"{RESULT}.from_response_body",
         f"{UTILS}:deserialize_bytes_tensor",
         *GEVENT_RESPONSE,
     ),
-    f"{RESULT}.from_response_body": (f"{RESULT}.__init__",),
     # infer sends and receives with the connections of the client.
     **{
         f"{client}.infer": (
             f"{client}.__init__",
             f"{client}._post",
-            "tritonclient.http._utils:_get_inference_request",
+            REQUEST,
             *((GEVENT_REQUEST,) if client == CLIENTS[0] else ()),
         )
         for client in CLIENTS
     },
-    # An input that refers to an array needs both.
     f"{GRPC_INPUT}.set_data_from_numpy": (
         f"{UTILS}:np_to_triton_dtype",
-        f"{UTILS}:serialize_byte_tensor",
         f"{GRPC_INPUT}.__init__",
         f"{GRPC_INPUT}._get_content",
     ),
