@@ -346,19 +346,13 @@ TRITONCLIENT_SMALL: Mapping[str, Case] = {
         "grpc as_numpy", SMALL_ARRAYS, triton_grpc_result, lambda result: result.as_numpy("y")
     ),
     **small_cases(
-        "_get_binary_data",
-        SMALL_ARRAYS,
-        lambda array: triton_inputs([("x", array, datatype_of(array), list(array.shape), True)])[0],
-        lambda tensor: tensor._get_binary_data(),
-    ),
-    **small_cases(
         "InferResult.__init__",
         SMALL_LISTS,
         lambda arrays: TritonReply(*triton_response(*arrays)),
         parse_reply,
     ),
     **small_cases(
-        "from_response_body", SMALL_LISTS, lambda arrays: triton_response(*arrays), parse_body
+        "parse_response_body", SMALL_LISTS, lambda arrays: triton_response(*arrays), parse_body
     ),
     **small_cases(
         "whole request",

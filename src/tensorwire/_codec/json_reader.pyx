@@ -673,7 +673,8 @@ cdef int skip_data(ReadCursor* cursor) except -1:
     """
     cdef ParsedElements elements
     elements.read_list = skip_elements
-    elements.target, elements.wire = NULL, NULL
+    elements.target = NULL
+    elements.wire = NULL
     elements.itemsize, elements.max_depth = 0, cursor.max_level
     elements.n_read = elements.n_expected = 0
     cdef Fault fault = read_elements(cursor, &elements)
@@ -751,7 +752,8 @@ cdef Fault read_numbers(
         if kind == c"i":
             elements.most_positive >>= 1
             elements.most_negative = elements.most_positive + 1
-    elements.target, elements.wire, elements.max_depth = target, NULL, MAX_DATA_DEPTH
+    elements.wire = NULL
+    elements.target, elements.max_depth = target, MAX_DATA_DEPTH
     elements.n_read, elements.n_expected = 0, n_expected
     cdef Fault fault = read_elements(cursor, &elements)
     n_read[0] = elements.n_read
