@@ -68,6 +68,7 @@ from .json_scanner cimport (
     take,
     unexpected,
 )
+from .memory cimport address_of, shrink
 from .wire cimport PREFIX_NBYTES, store_le32
 
 from ..errors import HeaderError, format_count
@@ -75,7 +76,6 @@ from ..errors import HeaderError, format_count
 cnp.import_array()
 
 cdef extern from "Python.h":
-    int _PyBytes_Resize(PyObject** bytes, Py_ssize_t nbytes)
     str PyUnicode_New(Py_ssize_t n_characters, unsigned int largest)
     unsigned char* PyUnicode_1BYTE_DATA(object text)
     int PyUnicode_KIND(object text)
@@ -359,7 +359,6 @@ cdef inline Fault read_string(ReadCursor* cursor, ParsedElements* elements) noex
 
 cdef extern from "Python.h":
     PyObject* owned_bytes "PyBytes_FromStringAndSize"(const char* text, Py_ssize_t nbytes)
-    unsigned char* address_of "(unsigned char *)PyBytes_AS_STRING"(PyObject* bytes)
     void Py_CLEAR(PyObject* reference)
 
 
@@ -724,7 +723,7 @@ cdef bint allocate_wire(ParsedElements* elements, const ReadCursor* cursor):
     if elements.wire == NULL:
         PyErr_Clear()
         return False
-    elements.element = address_of(elements.wire)
+    elements.element = <unsigned char*>address_of(elements.wire)
     return True
 
 
@@ -779,8 +778,7 @@ cdef bytes read_strings(ReadCursor* cursor, uint64_t n_expected, uint64_t* n_rea
     if fault[0] != NO_FAULT:
         Py_CLEAR(elements.wire)
         return None
-    if _PyBytes_Resize(&elements.wire, elements.element - address_of(elements.wire)) != 0:
-        raise MemoryError
+    shrink(&elements.wire, <char*>elements.element - address_of(elements.wire))
     wire = <bytes>elements.wire
     Py_DECREF(wire)  # the reference that `elements` owned
     return wire

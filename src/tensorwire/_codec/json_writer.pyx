@@ -32,6 +32,7 @@ from libc.string cimport memcpy, memset, strlen
 
 from .bytes_array cimport BytesArray
 from .bytes_reader cimport Element, Elements, Span, element_at
+from .memory cimport _PyBytes_Resize, shrink
 from .shortest cimport (
     FIRST_POWER,
     MAX_NUMBER_NBYTES,
@@ -52,7 +53,6 @@ cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
     const unsigned char* PyUnicode_1BYTE_DATA(object text)
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
-    int _PyBytes_Resize(PyObject** text, Py_ssize_t nbytes) except -1
 
 cdef extern from "text_kernels.h":
     unsigned char* escape_text(
@@ -150,7 +150,7 @@ cdef class JsonWriter:
         if self.grown == NULL:
             whole = PyBytes_FromStringAndSize(self.start, nbytes + n_spaces)
         else:
-            _PyBytes_Resize(&self.grown, nbytes + n_spaces)
+            shrink(&self.grown, nbytes + n_spaces)
             text = self.grown
             self.grown = NULL
             whole = <object>text
