@@ -6,6 +6,7 @@ import asyncio
 import os
 import pickle
 import socket
+import sys
 import threading
 import time
 import warnings
@@ -570,7 +571,19 @@ def test_child_process_closes_the_connections_of_its_parent(connect: Connect) ->
         os.waitpid(child, 0)
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "sync",
+        pytest.param(
+            "async",
+            marks=pytest.mark.skipif(
+                sys.version_info >= (3, 14),
+                reason="after a fork, SystemExit does not end an event loop of Python 3.14",
+            ),
+        ),
+    ],
+)
 def test_child_process_that_ends_during_a_call_of_its_parent(kind: str) -> None:
     """It unwinds the frames of the call, and leaves the connection to its parent."""
 

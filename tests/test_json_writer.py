@@ -8,6 +8,8 @@ from __future__ import annotations
 import ctypes
 import json
 import math
+import platform
+import tracemalloc
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -19,6 +21,7 @@ import pytest
 
 import tensorwire as tw
 from support.bytes_elements import EDGES_OF_UTF8, is_utf8, utf8_sequences
+from support.client_fixtures import run_script
 from support.memory import peak_nbytes
 from support.requirements import optional
 from support.threads import repeating
@@ -31,6 +34,15 @@ def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     assert len(found) == len(pairs)
     return found
+
+
+@pytest.mark.parametrize("n_characters", [1, 500, *range(100_000, 100_008)])
+def test_text_ends_with_a_null_character(n_characters: int) -> None:
+    """As every `bytes` object does, for functions of C. The text is padded to multiples of 8."""
+    tensor = tw.Tensor("x", ["a" * n_characters], binary=False)
+    text = tw.encode_request(tw.InferRequest([tensor])).buffers[0]
+    assert type(text) is bytes
+    assert ctypes.c_char_p(text).value == text
 
 
 def header_of(frame: tw.Frame) -> Any:
@@ -645,3 +657,45 @@ def test_empty_parameters_are_not_sent() -> None:
     }
     response = tw.InferResponse([], parameters={})
     assert header_of(tw.encode_response(response)) == {"outputs": []}
+
+
+# --- the memory of a text ---
+
+
+PAGE_FAULTS = """
+import resource, sys
+import tensorwire as tw
+
+words = ["%06d\\n" % i * 90 for i in range(10_000)]
+request = tw.InferRequest([tw.Tensor("x", words, binary=False)])
+text = bytes(tw.encode_request(request))
+call = {"write": lambda: tw.encode_request(request), "read": lambda: tw.decode_request(text)}
+for i in range(7):
+    if i == 2:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    call[sys.argv[1]]()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 5)
+"""
+
+
+@pytest.mark.no_sanitizers(reason="they replace malloc")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries return all memory")
+@pytest.mark.parametrize("function", ["write", "read"])
+def test_json_texts_reuse_the_memory_of_the_last_one(function: str) -> None:
+    """A text of 6 MB has 1,465 pages. The kernel would have to provide all of them each time."""
+    done = run_script(PAGE_FAULTS, function)
+    assert float(done.stdout) < 100, done.stderr
+
+
+def test_text_that_becomes_much_shorter_is_shrunk() -> None:
+    """Room for the longest possible text is only kept while it is written."""
+    n = 1_000_000
+    texts = '"%s"' % ("\\u0061" * n)
+    tensor = f'{{"name":"x","shape":[1],"datatype":"BYTES","data":[{texts}]}}'
+    body = f'{{"inputs":[{tensor}]}}'.encode()
+    tracemalloc.start()
+    decoded = tw.decode_request(body)
+    nbytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert n < nbytes < 1.1 * n
+    assert decoded["x"].elements.element(0) == b"a" * n

@@ -119,10 +119,10 @@ cdef class JsonWriter:
     # --- memory ---
 
     cdef int grow(self, Py_ssize_t nbytes) except -1:
-        """Make room for `nbytes` more bytes, and for at least twice the bytes written so far."""
+        """Make room for `nbytes` more bytes, or for half of the bytes written so far if these are more."""
         cdef Py_ssize_t n_written = self.cursor.position - self.start
         # No overflow: `nbytes` is a small multiple of the size of something in memory.
-        cdef Py_ssize_t capacity = max(n_written + nbytes, 2 * n_written)
+        cdef Py_ssize_t capacity = n_written + max(nbytes, n_written // 2)
         if self.grown == NULL:
             text = PyBytes_FromStringAndSize(NULL, capacity)
             memcpy(PyBytes_AS_STRING(text), self.start, n_written)

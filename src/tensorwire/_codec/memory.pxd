@@ -70,12 +70,12 @@ cdef inline int export_bytes(
 cdef inline int shrink(PyObject** new_bytes, Py_ssize_t nbytes) except -1:
     """Set the size of a new bytes object, which nothing else refers to. It is NULL after an error.
 
-    A small part of its memory is not returned. glibc keeps memory of the size that was freed last
+    Up to a third of its memory is not returned. glibc keeps memory of the size that was freed last
     for the next object, but gets a larger amount from the kernel each time, and touching new pages
     takes several times as long as writing a text. So what is freed has to be what was allocated.
     """
     cdef Py_ssize_t capacity = PyBytes_GET_SIZE(<object>new_bytes[0])
-    if capacity - nbytes > capacity // 4:
+    if capacity - nbytes > capacity // 3:
         return _PyBytes_Resize(new_bytes, nbytes)
     Py_SET_SIZE(new_bytes[0], nbytes)
     address_of(new_bytes[0])[nbytes] = 0
