@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -40,6 +41,7 @@ from .measure import (
     is_same_array,
     marked,
     measure,
+    measure_turns,
     measure_with_new,
     measuring,
 )
@@ -240,7 +242,6 @@ HEADERS = {
     for has_all_fields in (False, True)
 }
 every_header = pytest.mark.parametrize("workload", marked(HEADERS, quick=HEADERS))
-every_parser = pytest.mark.parametrize("contender", [OURS, TRITONCLIENT, *LIBRARIES])
 
 RequestReader = Callable[[bytes, int, Names], tuple[Found, Envelope]]
 
@@ -361,51 +362,62 @@ def request_writer(contender: str, message: Message, envelope: Envelope) -> Call
     return by_hand
 
 
-@every_parser
+def in_turns(function: Callable[[str], Callable[[], Any]]) -> dict[str, Any]:
+    """Return the contenders of a row, of which ``function(contender)`` is measured."""
+    return {
+        contender: lambda contender=contender: nullcontext(function(contender))
+        for contender in (OURS, TRITONCLIENT, *LIBRARIES)
+    }
+
+
 @every_header
-def test_read_response(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+def test_read_response(benchmark: BenchmarkFixture, workload: str) -> None:
     n_tensors, has_all_fields = HEADERS[workload]
-    with measuring(benchmark, "read a small response", workload, contender):
-        read = response_reader(contender)
-        message, envelope = header_message(n_tensors, has_all_fields=has_all_fields)
-        body, header_length = response_body(message, envelope)
-        check = partial(check_arrays, message=message)
-        measure(benchmark, check, read, body, header_length, list(message.arrays))
+    message, envelope = header_message(n_tensors, has_all_fields=has_all_fields)
+    body, header_length = response_body(message, envelope)
+    names = list(message.arrays)
+
+    def function(contender: str) -> Callable[[], Any]:
+        return partial(response_reader(contender), body, header_length, names)
+
+    check = partial(check_arrays, message=message)
+    measure_turns(benchmark, "read a small response", workload, in_turns(function), check)
 
 
-@every_parser
 @every_header
-def test_read_request(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+def test_read_request(benchmark: BenchmarkFixture, workload: str) -> None:
     n_tensors, has_all_fields = HEADERS[workload]
-    with measuring(benchmark, "read a small request", workload, contender):
-        read = request_reader(contender)
-        message, envelope = header_message(n_tensors, has_all_fields=has_all_fields)
-        body, header_length = request_body(message, envelope)
+    message, envelope = header_message(n_tensors, has_all_fields=has_all_fields)
+    body, header_length = request_body(message, envelope)
+    assert header_length is not None
+    names = list(message.arrays)
 
-        def check(found: Any) -> None:
-            check_arrays(found[0], message)
-            assert found[1] == envelope
+    def function(contender: str) -> Callable[[], Any]:
+        return partial(request_reader(contender), body, header_length, names)
 
-        measure(benchmark, check, read, body, header_length, list(message.arrays))
+    def check(found: Any) -> None:
+        check_arrays(found[0], message)
+        assert found[1] == envelope
+
+    measure_turns(benchmark, "read a small request", workload, in_turns(function), check)
 
 
-@every_parser
 @every_header
-def test_write_request(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+def test_write_request(benchmark: BenchmarkFixture, workload: str) -> None:
     n_tensors, has_all_fields = HEADERS[workload]
-    with measuring(benchmark, "write a small request", workload, contender):
-        message, envelope = header_message(n_tensors, has_all_fields=has_all_fields)
+    message, envelope = header_message(n_tensors, has_all_fields=has_all_fields)
 
-        def check(found: Any) -> None:
-            body, header_length = joined(found) if isinstance(found, tw.Frame) else found
-            request = tw.decode_request(body, header_length)
-            check_arrays([request[name].as_numpy() for name in message.arrays], message)
-            parameters = dict(request.parameters)
-            parameters.pop("binary_data_output", None)  # tritonclient adds it without outputs
-            assert (request.id or None, parameters) == (envelope.id, envelope.parameters)
-            assert [output.name for output in request.outputs or ()] == envelope.outputs
+    def check(found: Any) -> None:
+        body, header_length = joined(found) if isinstance(found, tw.Frame) else found
+        request = tw.decode_request(body, header_length)
+        check_arrays([request[name].as_numpy() for name in message.arrays], message)
+        parameters = dict(request.parameters)
+        parameters.pop("binary_data_output", None)  # tritonclient adds it without outputs
+        assert (request.id or None, parameters) == (envelope.id, envelope.parameters)
+        assert [output.name for output in request.outputs or ()] == envelope.outputs
 
-        measure(benchmark, check, request_writer(contender, message, envelope))
+    contenders = in_turns(partial(request_writer, message=message, envelope=envelope))
+    measure_turns(benchmark, "write a small request", workload, contenders, check)
 
 
 # --- memory: texts that need much memory in relation to their length ---
