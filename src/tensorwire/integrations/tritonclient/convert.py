@@ -113,28 +113,28 @@ def tensor_data(
     read-only view of its memory. Returns None for everything that tritonclient has to convert,
     check or reject.
     """
-    if is_extra_bytes(values):
-        is_same = datatype == "BYTES" and shape == list(values.shape)
-        return encode_bytes(values) if is_same else None
     # A masked array has its own method.
-    if getattr(type(values), "tobytes", None) is not np.ndarray.tobytes:
-        return None
-    row = BY_DTYPE.get(values.dtype)
-    if row is None or row.name != datatype or shape != list(values.shape):
-        return None
-    if not may_refer or values.nbytes < REFER_FROM_NBYTES or not values.flags.c_contiguous:
-        data: bytes = values.tobytes()
-        return data
-    view = np.frombuffer(values, np.uint8)
-    view.flags.writeable = False
-    return view
+    if getattr(type(values), "tobytes", None) is np.ndarray.tobytes:
+        row = BY_DTYPE.get(values.dtype)
+        if row is not None and row.name == datatype and shape == list(values.shape):
+            if not may_refer or values.nbytes < REFER_FROM_NBYTES or not values.flags.c_contiguous:
+                data: bytes = values.tobytes()
+                return data
+            view = np.frombuffer(values, np.uint8)
+            view.flags.writeable = False
+            return view
+    if datatype == "BYTES" and is_extra_bytes(values) and shape == list(values.shape):
+        return encode_bytes(values)
+    return None
 
 
 def refer_to_arrays(inputs: Any, referring: type[Any]) -> bool:
     """Return whether an input in a list or tuple keeps an array by reference."""
-    return isinstance(inputs, list | tuple) and any(
-        type(each) is referring and type(each._raw_data) is np.ndarray for each in inputs
-    )
+    if isinstance(inputs, (list, tuple)):
+        for each in inputs:
+            if type(each) is referring and type(each._raw_data) is np.ndarray:
+                return True
+    return False
 
 
 class HeaderInput:
