@@ -119,7 +119,7 @@ cdef class JsonWriter:
     # --- memory ---
 
     cdef int grow(self, Py_ssize_t nbytes) except -1:
-        """Make room for `nbytes` more bytes, or for half of the bytes written so far if these are more."""
+        """Make room for `nbytes` more bytes, and for at least half of the bytes written so far."""
         cdef Py_ssize_t n_written = self.cursor.position - self.start
         # No overflow: `nbytes` is a small multiple of the size of something in memory.
         cdef Py_ssize_t capacity = n_written + max(nbytes, n_written // 2)
