@@ -11,8 +11,9 @@ import pytest
 
 import tensorwire as tw
 from support import client_fixtures
-from support.client_fixtures import GOOD, Connect, MiB, X, free_port, run_script, seen
+from support.client_fixtures import GOOD, Connect, MiB, X, free_port, seen
 from support.requirements import package
+from support.scripts import run_script
 from support.servers import Scripted
 from tensorwire.client import AsyncClient, Client
 from tensorwire.client.requests import Request

@@ -28,10 +28,10 @@ from support.client_fixtures import (
     X,
     app,
     free_port,
-    run_script,
     seen,
 )
 from support.requirements import package
+from support.scripts import run_script
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout, requests
 from tensorwire.client.limits import ConnectDeadline, Deadline, ReadinessWait, retry_delay

@@ -34,11 +34,11 @@ from support.client_fixtures import (
     X,
     fail_without_keeping_the_input,
     free_port,
-    run_script,
     wait_for,
 )
 from support.grpc_scripted_servers import ScriptedServer
 from support.requirements import package
+from support.scripts import run_script
 from support.servers import Scripted
 from tensorwire.cli import main
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Progress, Timeout

@@ -21,9 +21,9 @@ import pytest
 
 import tensorwire as tw
 from support.bytes_elements import EDGES_OF_UTF8, is_utf8, utf8_sequences
-from support.client_fixtures import run_script
 from support.memory import peak_nbytes
 from support.requirements import optional
+from support.scripts import run_script
 from support.threads import repeating
 
 msgspec = optional("msgspec")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -225,19 +223,6 @@ def chunked(body: bytes, n_chunk: int = 100, end: bytes = b"0\r\n\r\n") -> bytes
     """Return a body in the chunked transfer coding."""
     parts = [body[i : i + n_chunk] for i in range(0, len(body), n_chunk)]
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + end
-
-
-def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code in another process, with the same modules as here."""
-    path = os.pathsep.join([str(Path(tw.__file__).parent.parent), *sys.path])
-    return subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        env=os.environ | {"PYTHONPATH": path},
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
 
 
 FORK = """

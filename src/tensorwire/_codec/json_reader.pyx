@@ -68,7 +68,7 @@ from .json_scanner cimport (
     take,
     unexpected,
 )
-from .memory cimport address_of, shrink
+from .new_bytes cimport address_of, shrink
 from .wire cimport PREFIX_NBYTES, store_le32
 
 from ..errors import HeaderError, format_count

@@ -32,7 +32,7 @@ from libc.string cimport memcpy, memset, strlen
 
 from .bytes_array cimport BytesArray
 from .bytes_reader cimport Element, Elements, Span, element_at
-from .memory cimport _PyBytes_Resize, shrink
+from .new_bytes cimport _PyBytes_Resize, shrink
 from .shortest cimport (
     FIRST_POWER,
     MAX_NUMBER_NBYTES,

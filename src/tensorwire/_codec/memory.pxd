@@ -1,12 +1,5 @@
-from cpython.bytes cimport PyBytes_GET_SIZE
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer
-from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
-
-cdef extern from "Python.h":
-    int _PyBytes_Resize(PyObject** text, Py_ssize_t nbytes) except -1
-    char* address_of "PyBytes_AS_STRING"(PyObject* text)
-    void Py_SET_SIZE(PyObject* text, Py_ssize_t nbytes)
 
 cdef extern from *:
     """
@@ -64,19 +57,4 @@ cdef inline int export_bytes(
     buffer.strides = &buffer.itemsize if flags & PyBUF_STRIDES == PyBUF_STRIDES else NULL
     buffer.suboffsets = NULL
     buffer.internal = NULL
-    return 0
-
-
-cdef inline int shrink(PyObject** new_bytes, Py_ssize_t nbytes) except -1:
-    """Set the size of a new bytes object, which nothing else refers to. It is NULL after an error.
-
-    Up to a third of its memory is not returned. glibc keeps memory of the size that was freed last
-    for the next object, but gets a larger amount from the kernel each time, and touching new pages
-    takes several times as long as writing a text. So what is freed has to be what was allocated.
-    """
-    cdef Py_ssize_t capacity = PyBytes_GET_SIZE(<object>new_bytes[0])
-    if capacity - nbytes > capacity // 3:
-        return _PyBytes_Resize(new_bytes, nbytes)
-    Py_SET_SIZE(new_bytes[0], nbytes)
-    address_of(new_bytes[0])[nbytes] = 0
     return 0
