@@ -771,7 +771,7 @@ def usable(result: Any) -> Any:
 
 
 @pytest.mark.parametrize("is_installed_first", [True, False])
-def test_client_and_input_and_stream_outlive_the_integration(
+def test_client_input_and_stream_outlive_the_integration(
     api: ModuleType, is_installed_first: bool
 ) -> None:
     """They are created with or without it, and used without or with it."""

@@ -86,10 +86,10 @@ def elements_at(region: memoryview, shape: Any, offset: int) -> NDArray[np.objec
 
 @cache
 def referring_class(input_class: type, attribute: str, method: str) -> Any:
-    """Return the class of inputs that keep an array by reference in the attribute for their data.
+    """Return a subclass for inputs whose data, in ``attribute``, may be an array of the program.
 
-    ``method`` returns the data, for programs that create requests themselves. As a method of the
-    input's own class, it returns `bytes` also when the integration has been uninstalled.
+    ``method`` returns the data as `bytes`, for programs that create requests themselves. It is a
+    method of the input's own class, so that it also works when the integration was uninstalled.
     """
 
     def data(self: Any) -> Any:
@@ -105,23 +105,25 @@ def referring_class(input_class: type, attribute: str, method: str) -> Any:
 
 
 def tensor_data(
-    values: Any, datatype: Any, shape: Any, may_refer: bool
+    infer_input: Any, referring: type[Any], values: Any, datatype: Any, shape: Any
 ) -> bytes | NDArray[np.uint8] | None:
     """Return the data of an input, for numbers or additional BYTES of this datatype and shape.
 
-    A large C-contiguous array is not copied if ``may_refer`` is true: the result is a flat,
-    read-only view of its memory. Returns None for everything that tritonclient has to convert,
-    check or reject.
+    A large C-contiguous array is not copied: the result is a flat, read-only view of its memory,
+    and the input becomes an instance of ``referring``. Inputs of other subclasses get a copy.
+    Returns None for everything that tritonclient has to convert, check or reject.
     """
     # A masked array has its own method.
     if getattr(type(values), "tobytes", None) is np.ndarray.tobytes:
         row = BY_DTYPE.get(values.dtype)
         if row is not None and row.name == datatype and shape == list(values.shape):
+            may_refer = type(infer_input) in (referring, referring.__base__)
             if not may_refer or values.nbytes < REFER_FROM_NBYTES or not values.flags.c_contiguous:
                 data: bytes = values.tobytes()
                 return data
             view = np.frombuffer(values, np.uint8)
             view.flags.writeable = False
+            infer_input.__class__ = referring
             return view
     if datatype == "BYTES" and is_extra_bytes(values) and shape == list(values.shape):
         return encode_bytes(values)

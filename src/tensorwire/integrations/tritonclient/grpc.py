@@ -412,11 +412,8 @@ def raw_contents(inputs: Any) -> list[Any] | None:
 def replace_set_data_from_numpy(original: Function) -> Function:
     def set_data_from_numpy(self: Any, input_tensor: Any) -> Any:
         message = self._input
-        may_refer = type(self) in (InferInput, REFERRING)
-        data = tensor_data(input_tensor, message.datatype, message.shape[:], may_refer)
+        data = tensor_data(self, REFERRING, input_tensor, message.datatype, message.shape[:])
         if data is not None:
-            if type(data) is np.ndarray:
-                self.__class__ = REFERRING
             if parameters := message.parameters:
                 for key in SHARED_MEMORY_KEYS:
                     parameters.pop(key, None)

@@ -118,15 +118,12 @@ def referring_input() -> Any:
 
 
 def replace_http_set_data_from_numpy(original: Function) -> Function:
-    input_class, referring = import_module("tritonclient.http").InferInput, referring_input()
+    referring = referring_input()
 
     def set_data_from_numpy(self: Any, input_tensor: Any, binary_data: bool = True) -> Any:
         if binary_data is True and type(self._shape) is list:
-            may_refer = type(self) in (input_class, referring)
-            data = tensor_data(input_tensor, self._datatype, self._shape, may_refer)
+            data = tensor_data(self, referring, input_tensor, self._datatype, self._shape)
             if data is not None:
-                if type(data) is np.ndarray:
-                    self.__class__ = referring
                 parameters = self._parameters
                 for key in SHARED_MEMORY_KEYS:
                     parameters.pop(key, None)
