@@ -337,20 +337,24 @@ def without_null_source(root: Node) -> None:
 RESERVED = ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout")
 
 
+def is_reserved(key: str) -> bool:
+    return key in RESERVED or key.startswith("triton_")
+
+
 def without_odd_request_parameters(root: Node) -> None:
     if isinstance(root, Members) and isinstance(root.get("parameters"), Members):
         parameters = root.get("parameters")
         parameters[:] = [
             m
             for m in parameters
-            if m[0] in RESERVED or not (m[1] is None or isinstance(m[1], list))
+            if is_reserved(m[0]) or not (m[1] is None or isinstance(m[1], list))
         ]
 
 
 def without_reserved_parameters(root: Node) -> None:
     if isinstance(root, Members) and isinstance(root.get("parameters"), Members):
         parameters = root.get("parameters")
-        parameters[:] = [m for m in parameters if not (m[0] in RESERVED or m[0][:7] == "triton_")]
+        parameters[:] = [m for m in parameters if not is_reserved(m[0])]
 
 
 def without_shared_memory_outputs(root: Node) -> None:
