@@ -537,8 +537,10 @@ def test_rejection_by_a_server_whose_metadata_cannot_be_requested(connect: Conne
 def test_hint_that_cannot_be_found_quickly(connect: Connect) -> None:
     """The error of the server is raised after a second, and only once later than without it."""
 
-    def hang(_: socket.socket) -> None:
-        time.sleep(2)
+    def hang(connection: socket.socket) -> None:
+        connection.settimeout(5)
+        while connection.recv(4096):  # until the client closes it
+            pass
 
     with Scripted([REJECTED, hang, REJECTED]) as server, connect(server.address) as client:
         started = time.perf_counter()

@@ -4,8 +4,6 @@
 source archive or repository, and runs them in the environment of the package (environment.py). They
 pass if no test passes without the integration and fails with it, except those in EXPECTED. The exit
 code is 1 otherwise. `--write` saves the result in docs/integrations/peers-test-suites.md.
-
-`--repository PACKAGE=URL` clones the tests from another URL or folder.
 """
 
 from __future__ import annotations
@@ -155,19 +153,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
-    parser.add_argument("--repository", action="append", default=[], metavar="PACKAGE=URL")
     arguments = parser.parse_args()
     names = arguments.packages or list(PEERS)
     if unknown := [name for name in names if name not in PEERS]:
         parser.error(f"unknown packages: {', '.join(unknown)}")
     if arguments.write and set(names) != set(PEERS):
         parser.error("--write needs the results of all packages")
-    repositories = dict(text.split("=", 1) for text in arguments.repository)
-    results = [
-        result
-        for name in names
-        for result in run_peer(PEERS[name], repositories.get(name, PEERS[name].repository))
-    ]
+    results = [result for name in names for result in run_peer(PEERS[name])]
     for result in results:
         print_result(result)
     if arguments.write:
@@ -178,7 +170,7 @@ def main() -> None:
 # --- run -----------------------------------------------------------------------------------------
 
 
-def run_peer(peer: Peer, repository: str) -> list[Result]:
+def run_peer(peer: Peer) -> list[Result]:
     """Run the tests of all releases. Afterwards, the environment is as it was."""
     folder = environment.folder_of(peer.environment)
     environment.set_up(peer.environment, folder)
@@ -191,7 +183,7 @@ def run_peer(peer: Peer, repository: str) -> list[Result]:
             environment.pip(folder, f"{peer.requirement}=={release}")
             with TemporaryDirectory() as name:
                 python, work = environment.interpreter(folder), Path(name)
-                copy_tests(peer, release, branch, repository, work, python)
+                copy_tests(peer, release, branch, work, python)
                 results.append(run_release(peer, release, python, work))
     finally:
         packages = environment.PROGRAMS[peer.environment].packages
@@ -200,15 +192,13 @@ def run_peer(peer: Peer, repository: str) -> list[Result]:
     return results
 
 
-def copy_tests(
-    peer: Peer, release: str, branch: str, repository: str, work: Path, python: Path
-) -> None:
+def copy_tests(peer: Peer, release: str, branch: str, work: Path, python: Path) -> None:
     """Copy the tests of a release to ``work``, and add files."""
     sources = work / "sources"
     if branch:
         options = ["--quiet", "--depth=1", "--bare", "-c", "advice.detachedHead=false"]
         clone = work / "clone.git"
-        environment.run(["git", "clone", *options, "--branch", branch, repository, str(clone)])
+        environment.run(["git", "clone", *options, "--branch", branch, peer.repository, str(clone)])
         git, archive = ["git", "-C", str(clone)], work / "tests.tar"
         root = subprocess.check_output([*git, "ls-tree", "--name-only", "HEAD"], text=True)
         paths = [peer.folder, *{"pyproject.toml"}.intersection(root.split())]
