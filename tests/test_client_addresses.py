@@ -402,6 +402,7 @@ def test_idle_connections_are_closed_at_the_next_call(connect: Connect) -> None:
         assert server.n_connections == 2
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_connections_that_a_burst_has_opened_are_closed(server: str) -> None:
     """Also while another connection is in use all the time."""
     with Client(server, idle_timeout=0.3) as client:
@@ -534,6 +535,7 @@ def test_rejection_by_a_server_whose_metadata_cannot_be_requested(connect: Conne
         assert server.n_connections == 2
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_hint_that_cannot_be_found_quickly(connect: Connect) -> None:
     """The error of the server is raised after a second, and only once later than without it."""
 

@@ -271,6 +271,7 @@ def test_retry_after(connect: Connect) -> None:
             assert pickle.loads(pickle.dumps(caught.value)).retry_after == seconds
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_total_timeout_limits_retries(connect: Connect) -> None:
     answers = [failing("503 Busy")]
     options = {"timeout": Timeout(total=1), "retries": 1000}
@@ -285,6 +286,7 @@ def test_total_timeout_limits_retries(connect: Connect) -> None:
 # --- waiting ---
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_wait_for_a_server_that_starts(connect: Connect) -> None:
     port = free_port()
     with connect(f"127.0.0.1:{port}") as client:

@@ -381,6 +381,7 @@ def test_closing_an_async_client_while_it_connects(monkeypatch: pytest.MonkeyPat
         asyncio.run(main())
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_closed_async_client_does_not_send_a_request_again() -> None:
     async def main() -> None:
         client = AsyncClient(scripted.address)
@@ -517,6 +518,7 @@ def test_child_process_does_not_wait_for_a_lock_of_its_parent() -> None:
         assert not thread.is_alive()
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_lease_that_a_call_could_not_keep() -> None:
     """A signal handler may raise an exception before the call can store it or use it."""
     pool = Pool(BlockingBackend(), 1, None)

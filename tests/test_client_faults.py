@@ -400,6 +400,7 @@ def test_timeouts(
     assert len(signals) > 5
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_signals_do_not_extend_the_wait_for_a_connection(signals: list[int]) -> None:
     with Scripted([wait_1_second]) as server, Client(server.address, connections=1) as client:
         other = threading.Thread(target=client.is_ready)
@@ -443,6 +444,7 @@ def test_connecting_that_a_signal_handler_aborts(alarm: Callable[[float], Any]) 
         gc.collect()
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_call_that_a_signal_handler_aborts(alarm: Callable[[float], Any]) -> None:
     """The connection is not used again, so that the next call does not get the wrong response."""
     generator = random.Random(1)
@@ -558,6 +560,7 @@ def test_tls_that_always_has_bytes_is_read_in_parts() -> None:
         assert 1 << 20 <= connection.socket.n_received < 2 << 20  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_tls_that_must_receive_before_it_can_send() -> None:
     """The client does not poll for what it cannot do, again and again."""
     with connection_over(FakeTls) as (connection, _):
@@ -579,6 +582,7 @@ def test_read_timeout_while_tls_messages_have_no_data() -> None:
                 receive(connection, Deadline(Timeout(read=0.1)), None)
 
 
+@pytest.mark.slow(reason="it makes thousands of calls")
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_call_that_is_cancelled_at_any_time(loop: Any, tls: Certificate | None) -> None:
     """The next calls use other connections, and the event loop reports no errors."""
@@ -805,8 +809,8 @@ class Resolver:
         if named.get("flags", 0) & socket.AI_NUMERICHOST or host == HOST:
             return self.original(host, port, *arguments, **named)
         self.n_lookups += 1
-        time.sleep(0.8)
         if host == "slow.test":
+            time.sleep(0.8)
             return self.original(HOST, port, *arguments, **named)
         raise socket.gaierror(socket.EAI_NONAME, "unknown")
 

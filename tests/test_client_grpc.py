@@ -642,6 +642,7 @@ def test_restarted_server(connect: Connect) -> None:
                 assert len(second.calls) == 1
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_wait_for_a_server_that_starts(connect: Connect) -> None:
     port = free_port()
     started: list[ScriptedServer] = []

@@ -114,6 +114,7 @@ def test_inspect_malformed_body(
         assert line in printed.err
 
 
+@pytest.mark.slow(reason="it starts processes")
 @pytest.mark.no_sanitizers(reason="it reads the repository")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_usage_is_what_the_user_has_written(name: str, tmp_path: Path) -> None:

@@ -125,16 +125,10 @@ def test_both_transports_and_graceful_shutdown(tmp_path: Path, workers: int) -> 
     assert "Traceback" not in log
 
 
+@pytest.mark.slow(reason="it starts and stops servers")
 @pytest.mark.thread_unsafe(reason="it measures time")
-@pytest.mark.parametrize(
-    ("workers", "number"),
-    [
-        (1, signal.SIGTERM),
-        (1, signal.SIGINT),
-        pytest.param(2, signal.SIGTERM, marks=pytest.mark.slow(reason="two processes start")),
-        pytest.param(2, signal.SIGINT, marks=pytest.mark.slow(reason="two processes start")),
-    ],
-)
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_both_transports_shut_down_at_once(tmp_path: Path, workers: int, number: int) -> None:
     """gRPC refuses calls, and finishes the ones in progress, before the HTTP requests end."""
     with serving(tmp_path, *GRPC, "served_here", "--workers", str(workers)) as server:
@@ -164,9 +158,8 @@ def test_both_transports_shut_down_at_once(tmp_path: Path, workers: int, number:
         assert "Traceback" not in server.log.read_text()
 
 
-@pytest.mark.parametrize(
-    "workers", [1, pytest.param(2, marks=pytest.mark.slow(reason="two processes start"))]
-)
+@pytest.mark.slow(reason="it waits for timeouts")
+@pytest.mark.parametrize("workers", [1, 2])
 def test_interrupt_after_sigterm_ends_both_transports(tmp_path: Path, workers: int) -> None:
     with serving(tmp_path, *GRPC, "served_here", "--workers", str(workers)) as server:
         over_http = HttpCall(server, "hang")
@@ -185,6 +178,7 @@ def test_interrupt_after_sigterm_ends_both_transports(tmp_path: Path, workers: i
         assert isinstance(over_http.found, Exception)
 
 
+@pytest.mark.slow(reason="it starts and stops servers")
 def test_second_interrupt_does_not_wait(tmp_path: Path) -> None:
     with serving(tmp_path, *GRPC, "served_here") as server:
         hanging = call(server, "hang")

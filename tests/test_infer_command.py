@@ -774,6 +774,7 @@ def test_progress_of_a_large_call(server: str) -> None:
     assert on_terminal(server, "echo", "--random", "--shape", "x:FP32=1000") == ""
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_progress_of_repeated_calls(server: str) -> None:
     arguments = ["--random", "--shape", "x:FP32=1", "--repeat", "10", "--warmup", "4"]
     written = on_terminal(server, "slow", *arguments)

@@ -56,6 +56,7 @@ def infer_mean(connection: http.client.HTTPConnection) -> list[Any]:
     return list(response["mean"].as_numpy().tolist())
 
 
+@pytest.mark.slow(reason="it starts and stops servers")
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("options", [[], ["--workers", "2"]], ids=["one process", "two processes"])
 def test_models_and_echo(program: str, options: list[str], tmp_path: Path) -> None:

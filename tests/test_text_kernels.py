@@ -131,7 +131,13 @@ class Kernels:
         return found
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+SLOW = pytest.mark.slow(reason="it compiles and runs a slow program")
+
+
+@pytest.fixture(
+    scope="module",
+    params=["gcc", *(pytest.param(name, marks=SLOW) for name in VERSIONS if name != "gcc")],
+)
 def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kernels:
     compiler, runner = VERSIONS[request.param]
     for program in (compiler[0], *runner):
