@@ -573,6 +573,7 @@ def test_headers_of_all_methods(client: Any) -> None:
     assert [call.get("authorization") for call in seen[before:]] == ["Bearer 7"] * 8
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_timeouts_of_all_methods(connect: Connect) -> None:
     def silent(_: socket.socket) -> None:
         time.sleep(0.2)

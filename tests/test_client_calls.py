@@ -502,6 +502,7 @@ def test_limit_of_a_step(
         assert limit() == expected
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_total_timeout_begins_with_each_call(connect: Connect) -> None:
     answers = [GOOD, GOOD]
     with Scripted(answers) as server, connect(server.address, timeout=Timeout(total=0.4)) as client:

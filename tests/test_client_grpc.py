@@ -499,6 +499,7 @@ def test_limits_that_grpcio_does_not_have(
         assert client.infer("echo", {"x": X})["x"].shape == X.shape
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 def test_server_that_never_responds(connect: Connect) -> None:
     """It accepts connections, and sends nothing at all."""
     with socket.create_server(("127.0.0.1", 0)) as silent:

@@ -178,6 +178,7 @@ def test_compressed_error(connect: Connect, algorithm: Any, compress: Any) -> No
     assert f"\r\naccept-encoding: {algorithm}\r\n" in server.heads[0] + "\r\n"
 
 
+@pytest.mark.slow(reason="it expands many megabytes")
 def test_response_that_expands_beyond_max_body(connect: Connect) -> None:
     bomb = gzip.compress(bytes(256 * MiB), 1)
     answer = http(bomb, HEADERS | {"Content-Encoding": "gzip"})
@@ -196,6 +197,7 @@ def test_response_that_expands_beyond_max_body(connect: Connect) -> None:
     assert peak < 12 * MiB
 
 
+@pytest.mark.slow(reason="it expands many megabytes")
 def test_error_that_expands(connect: Connect) -> None:
     bomb = gzip.compress(b"no " * (64 * MiB), 1)
     answer = http(bomb, {"Content-Encoding": "gzip"}, "500 No")

@@ -311,6 +311,7 @@ def test_expect_continue_rejected(
 # --- Upgrade -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("name", UPGRADE_LINES)
 @pytest.mark.parametrize("framing", ["Content-Length", "chunked"])
 def test_upgrade_with_a_body_that_arrives_later(server: Server, name: str, framing: str) -> None:
@@ -421,6 +422,7 @@ def check_next_or_closed(connection: Connection) -> None:
 # --- data in several parts, and pipelining -------------------------------------------------------
 
 
+@pytest.mark.slow(reason="it sends thousands of requests")
 def test_requests_cut_at_every_position(server: Server) -> None:
     """The server receives two requests in two parts, which are cut at each position."""
     first, second = echo("first", (1, 2, 3)), echo("second", (4,))
@@ -844,6 +846,7 @@ def test_large_heads(server: Server, text: str) -> None:
         assert connection.is_closed(2)
 
 
+@pytest.mark.slow(reason="it sends megabytes")
 @pytest.mark.parametrize("repeated", [b"A: b\r\n", b"a", b"\r\n"], ids=["headers", "name", "lines"])
 def test_heads_without_an_end(server: Server, repeated: bytes) -> None:
     before = server.resident_nbytes()

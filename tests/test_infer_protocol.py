@@ -312,6 +312,7 @@ def n_protocols() -> int:
     return sum(type(each) is InferProtocol for each in gc.get_objects())
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("model", ["wait", "slow"])
 def test_closed_connections_are_not_kept(loop: str, model: str) -> None:
@@ -631,6 +632,7 @@ def test_time_in_which_reading_is_paused_does_not_count() -> None:
         sender.join()
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize(("timeout", "linger"), [(0.5, 30), (30, 0.5)])
 def test_slow_body_after_an_early_response(
     timeout: float, linger: float, monkeypatch: pytest.MonkeyPatch

@@ -416,6 +416,7 @@ def peak_nbytes(process: int) -> int:
     return int(line.split()[1]) * 1024
 
 
+@pytest.mark.slow(reason="it starts processes")
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this machine has no /proc")
 @pytest.mark.no_sanitizers(reason="it measures the memory of processes")
 @pytest.mark.parametrize("interface", ["fast", "asgi"])
