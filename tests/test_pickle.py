@@ -129,6 +129,28 @@ def test_decoded_members_are_valid_arguments(parameters: str) -> None:
     assert back_from(response)[""].parameters == tensor.parameters
 
 
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+def test_reduce_returns_parameters_of_its_own(protocol: int) -> None:
+    """A pickler, or another caller of ``__reduce_ex__``, cannot change the message with them."""
+    nested = {"a": {"b": [1]}}
+    tensor = tw.Tensor("x", [1], datatype="INT8", parameters=nested)
+    output = tw.RequestedOutput("y", parameters=nested)
+    request = tw.InferRequest([tensor], [output], parameters=nested)
+    response = tw.InferResponse([tensor], parameters=nested)
+    for value in (tensor, output, request, response):
+        pending: list[Any] = list(value.__reduce_ex__(protocol))
+        while pending:
+            item = pending.pop()
+            if isinstance(item, tuple):
+                pending += item
+            elif isinstance(item, dict):
+                pending += item.values()
+                item["new"] = 2
+            elif isinstance(item, list):
+                item.append(3)
+        assert value.parameters == {"a": {"b": (1,)}}
+
+
 def test_raw_element_gets_no_length_prefix() -> None:
     """The only element of a raw request is pickled as it is in the body."""
     image = b"\xff" * BIG

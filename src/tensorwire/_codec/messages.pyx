@@ -631,7 +631,8 @@ cdef class Tensor:
             # numpy does not export buffers of bfloat16, and would copy the elements.
             data, dtype = data.view(RAW_BF16), self.dtype
         return _unpickled_tensor, (
-            self.name, self.row.name, self.shape, data, self._parameters, self.binary, dtype)
+            self.name, self.row.name, self.shape, data, own_parameters(self._parameters),
+            self.binary, dtype)
 
 
 def _unpickled_tensor(name, datatype, shape, data, parameters, binary, dtype):
@@ -982,8 +983,11 @@ cdef class RequestedOutput:
         return self
 
     cdef dict arguments(self):
-        """Return the arguments for a copy."""
-        return {"name": self.name, "binary": self.binary, "parameters": self._parameters}
+        """Return the arguments for a copy, without objects that can be modified."""
+        return {
+            "name": self.name, "binary": self.binary,
+            "parameters": own_parameters(self._parameters),
+        }
 
     def __reduce__(self):
         return _unpickled, (RequestedOutput, self.arguments())
@@ -1092,7 +1096,7 @@ parameters=None)\n--\n
         return {
             "inputs": self.tensors, "outputs": self.requested, "id": self.id,
             "model_name": self.model_name, "model_version": self.model_version,
-            "parameters": self._parameters,
+            "parameters": own_parameters(self._parameters),
         }
 
 
@@ -1164,7 +1168,8 @@ parameters=None)\n--\n
     cdef dict arguments(self):
         return {
             "outputs": self.tensors, "model_name": self.model_name,
-            "model_version": self.model_version, "id": self.id, "parameters": self._parameters,
+            "model_version": self.model_version, "id": self.id,
+            "parameters": own_parameters(self._parameters),
         }
 
 

@@ -8,9 +8,10 @@ the parameters of a tensor raise errors with SUBJECT in place of its name.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_Next
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from .bytes_array cimport BytesArray
 from .encoder cimport check_listed
 from .memory cimport Body
 from .messages cimport InferRequest, InferResponse, Message, RequestedOutput, Tensor, is_shared
@@ -24,6 +25,7 @@ from .protobuf cimport (
     write_tag,
     write_varint,
 )
+from .wire cimport PREFIX_NBYTES, store_le32
 
 from ..errors import SUBJECT, EncodeError, format_value, name_subject, name_tensor
 
@@ -251,10 +253,21 @@ cdef unsigned char* write_message_fields(
             if tensor.texts is None:
                 target = write_memory(target, tensor.memory, tensor.nbytes)
             else:
-                target = write_memory(
-                    target, <const char*>tensor.texts.body.data + tensor.texts.begin,
-                    tensor.nbytes)
+                target = write_texts(target, tensor.texts, tensor.nbytes)
     return target
+
+
+cdef unsigned char* write_texts(
+    unsigned char* target, BytesArray texts, Py_ssize_t nbytes
+) noexcept:
+    """Write elements with their length prefixes, which take `nbytes` in total."""
+    cdef Py_ssize_t begin = texts.begin
+    if begin < 0 and nbytes >= PREFIX_NBYTES:  # a raw binary request: its element has no prefix
+        nbytes -= PREFIX_NBYTES
+        store_le32(target, <uint32_t>nbytes)
+        target += PREFIX_NBYTES
+        begin += PREFIX_NBYTES
+    return write_memory(target, <const char*>texts.body.data + begin, nbytes)
 
 
 cdef unsigned char* write_memory(
