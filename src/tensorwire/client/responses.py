@@ -264,6 +264,8 @@ class ResponseReader:
     def on_message_complete(self) -> None:
         if self.status == 0 or self.complete:
             return
+        if not self._parser.should_keep_alive():  # also because of a trailer
+            self.reusable = False
         try:
             self._finish()
         except BaseException as error:
