@@ -196,6 +196,7 @@ ACCEPTED: dict[str, tuple[Any, bool]] = {  # an answer, and whether its connecti
     "not padded": (http(bytes(NOT_PADDED), {HEADER_LENGTH: str(NOT_PADDED.header_length)}), True),
     "gateway": (http(BODY, {"Content-Type": f"{GATEWAY}{FRAME.header_length}"}), True),
     "blanks": (http(BODY, BLANKS, length=f"{len(BODY)} "), True),
+    "zeros": (http(BODY, HEADERS, length=f"{len(BODY):05000}"), True),
     "identity": (http(BODY, HEADERS | {"Content-Encoding": "Identity"}), True),
     "gzip": (http(GZIPPED, HEADERS | {"Content-Encoding": " \tgzip \t"}), True),
     "deflate": (http(DEFLATED, HEADERS | {"Content-Encoding": "deflate"}), True),
