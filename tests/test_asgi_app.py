@@ -425,8 +425,14 @@ class UnusualError(RequestError):
 
 
 class SilentError(RequestError):
+    error: type[BaseException] = RuntimeError
+
     def __str__(self) -> str:
-        raise RuntimeError("a secret")
+        raise self.error("a secret")
+
+
+class EndingError(SilentError):
+    error = SystemExit
 
 
 def raising(error: Exception) -> Callable[[tw.InferRequest], Any]:
@@ -498,6 +504,7 @@ def test_model_rejects_a_request(
         raising(UnusualError(200)),
         raising(UnusualError(None)),
         raising(SilentError("wrong")),
+        raising(EndingError("wrong")),
         raising(tw.DecodeError("of another message")),
     ],
 )

@@ -354,6 +354,9 @@ def test_scheme_of_the_server_selects_the_proxy(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("HTTP_PROXY", "http://user@plain.test")
     credentials = base64.b64encode(b"user:").decode()
     assert find_proxy(parse_url("http://x")) == ("plain.test", 80, f"Basic {credentials}")
+    monkeypatch.setenv("HTTP_PROXY", "http://us%FFer:\udce9%3A@plain.test")  # not UTF-8
+    credentials = base64.b64encode(b"us\xffer:\xe9:").decode()
+    assert find_proxy(parse_url("http://x")) == ("plain.test", 80, f"Basic {credentials}")
     monkeypatch.setenv("REQUEST_METHOD", "GET")  # a CGI program: the header Proxy sets HTTP_PROXY
     assert find_proxy(parse_url("http://x")) == ("all.test", 80, None)
 

@@ -437,6 +437,22 @@ def test_request_above_a_limit(connect: Connect) -> None:
         assert (too_long.value.expected, (too_long.value.actual or 0) > 4000) == (500, True)
 
 
+def test_limit_in_the_words_of_a_server(connect: Connect) -> None:
+    """It is no error of the client, and its numbers may have thousands of digits."""
+
+    def reject(message: bytes, context: Any) -> Any:
+        text = f"CLIENT: Sent message larger than max ({'9' * 5000} vs. 4)"
+        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+
+    with (
+        ScriptedServer({"ModelInfer": reject}) as server,
+        connect(server.url) as client,
+        pytest.raises(InferenceServerError, match="larger than max") as caught,
+    ):
+        client.infer("echo", {"x": X})
+    assert caught.value.status == 429
+
+
 @pytest.mark.parametrize("is_server", [False, True])
 def test_compressed_message_above_a_limit(connect: Connect, is_server: bool) -> None:
     """New versions of grpcio do not report which side has rejected it, and how long it is."""

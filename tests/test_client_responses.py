@@ -162,6 +162,7 @@ def test_connection_whose_protocol_was_switched(connect: Connect) -> None:
 
 
 CHUNKED = HEADERS | {"Transfer-Encoding": "chunked"}
+CLOSING = chunked(BODY, end=b"0\r\nConnection: close\r\n\r\n")
 DEFLATED = zlib.compress(BODY)
 GZIPPED, GZIP = gzip.compress(BODY), {"Content-Encoding": "gzip"}
 NOT_PADDED = tw.encode_response(tw.InferResponse([tw.Tensor("x", X)]), align=1)
@@ -187,6 +188,7 @@ ACCEPTED: dict[str, tuple[Any, bool]] = {  # an answer, and whether its connecti
     "chunks": (http(chunked(BODY), HEADERS | {"Transfer-Encoding": "Chunked"}, length=""), True),
     "one chunk": (http(chunked(BODY, 10_000), CHUNKED, length=""), True),
     "chunks, close": (http(chunked(BODY), CHUNKED | {"Connection": "Close"}, length=""), False),
+    "chunks, close in a trailer": (http(CLOSING, CHUNKED, length=""), False),
     "chunks, garbage": (http(chunked(BODY), CHUNKED, length="") + b"\0garbage", False),
     "chunks, another response": (http(chunked(BODY), CHUNKED, length="") + GOOD, False),
     "close": (http(BODY, HEADERS | {"Connection": "close"}), False),
@@ -194,6 +196,7 @@ ACCEPTED: dict[str, tuple[Any, bool]] = {  # an answer, and whether its connecti
     "not padded": (http(bytes(NOT_PADDED), {HEADER_LENGTH: str(NOT_PADDED.header_length)}), True),
     "gateway": (http(BODY, {"Content-Type": f"{GATEWAY}{FRAME.header_length}"}), True),
     "blanks": (http(BODY, BLANKS, length=f"{len(BODY)} "), True),
+    "zeros": (http(BODY, HEADERS, length=f"{len(BODY):05000}"), True),
     "identity": (http(BODY, HEADERS | {"Content-Encoding": "Identity"}), True),
     "gzip": (http(GZIPPED, HEADERS | {"Content-Encoding": " \tgzip \t"}), True),
     "deflate": (http(DEFLATED, HEADERS | {"Content-Encoding": "deflate"}), True),

@@ -97,6 +97,11 @@ def test_inspect_response(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         ),
         (b"what?", [], ["HeaderError: the JSON header is malformed"]),
         (b"1234", ["--header-length", "0"], ["HeaderError: Inference-Header-Content-Length is 0"]),
+        (
+            rb'{"inputs":[{"name":"a\u001b[31m","datatype":"FP32","shape":[1],"data":[]}]}',
+            [],
+            [r"input 'a\x1b[31m' does", r"  tensor: 'a\x1b[31m'", "  expected: 1"],
+        ),
         (b"{}", ["--header-length", "x"], ["HeaderError: Inference-Header-Content-Length is not"]),
     ],
 )  # fmt: skip

@@ -76,6 +76,14 @@ def test_empty_rows(library: Any, shape: tuple[int, ...]) -> None:
         assert (back.datatype, back.shape) == ("FP32", shape)
 
 
+@pytest.mark.parametrize("shape", [(2, 0), (2, 0, 3), (2, 3, 0), (0, 3)], ids=str)
+def test_empty_rows_of_text(library: Any, shape: tuple[int, ...]) -> None:
+    tensor = tw.Tensor("x", np.empty(shape, object))
+    (back,) = tw.tensors_from_dataframe(tw.dataframe_from_tensors([tensor], library))
+    is_known = library != "pandas" or shape[0] > 0
+    assert (back.datatype, back.shape) == ("BYTES", shape if is_known else (0,))
+
+
 def test_text_and_binary(library: Any) -> None:
     tensors = [
         tw.Tensor("text", ["a", "", "longer than twelve bytes é"]),

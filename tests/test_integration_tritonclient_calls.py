@@ -657,6 +657,7 @@ ANSWERS: dict[str, Any] = {
     "truncated": http_response(BODY[:-1], HEADERS, length=len(BODY)),
     "truncated after the header": http_response(BODY[:HEADER_LENGTH], HEADERS, length=len(BODY)),
     "extreme length": http_response(BODY, HEADERS, length=1 << 62),
+    "length of 64 bits": http_response(BODY, HEADERS, length=2**64 - 1),
     "header only": http_response(BODY[:HEADER_LENGTH], HEADERS),
     "header length of the whole body": http_response(BODY, {LENGTH: str(len(BODY))}),
     "header length too large": http_response(BODY, {LENGTH: str(len(BODY) + 1)}),

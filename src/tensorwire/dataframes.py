@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator
 from importlib import import_module
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -371,6 +372,9 @@ def _arrow_column(pyarrow: Any, tensor: Tensor) -> Any:
     column = pyarrow.array(_Exported(tensor.data, LARGE_STRING))
     if column.type != pyarrow.large_string():
         column = pyarrow.array(_Exported(tensor.data, LARGE_BINARY))
-    for dim in reversed(tensor.shape[1:]):
-        column = pyarrow.FixedSizeListArray.from_arrays(column, dim)
+    shape = tensor.shape
+    for axis in range(len(shape) - 1, 0, -1):
+        # FixedSizeListArray.from_arrays rejects lists of size 0, whose number it cannot compute.
+        kind = pyarrow.list_(column.type, shape[axis])
+        column = pyarrow.Array.from_buffers(kind, prod(shape[:axis]), [None], children=[column])
     return column

@@ -53,7 +53,7 @@ def error_details(error: tw.DecodeError) -> list[str]:
     """Return the attributes of the error that are not None, as one line each."""
     names = ("tensor", "element", "offset", "expected", "actual")
     found = [(name, getattr(error, name)) for name in names]
-    return [f"{name}: {value}" for name, value in found if value is not None]
+    return [f"{name}: {escape_name(str(value))}" for name, value in found if value is not None]
 
 
 def guess_header_length(body: bytes) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from base64 import b64encode
 from typing import NamedTuple
-from urllib.parse import SplitResult, quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, unquote_to_bytes, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from ..arguments import check_type
@@ -125,8 +126,11 @@ def find_proxy(server: Server) -> Proxy | None:
         )
     authorization = None
     if parts.username is not None:
-        credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        authorization = f"Basic {b64encode(credentials.encode()).decode()}"
+        # Bytes: they may have any encoding, and the exception of a codec would contain them.
+        user, password = (
+            unquote_to_bytes(os.fsencode(part)) for part in (parts.username, parts.password or "")
+        )
+        authorization = f"Basic {b64encode(b'%b:%b' % (user, password)).decode()}"
     return Proxy(host, port, authorization)
 
 

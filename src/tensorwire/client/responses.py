@@ -264,6 +264,8 @@ class ResponseReader:
     def on_message_complete(self) -> None:
         if self.status == 0 or self.complete:
             return
+        if not self._parser.should_keep_alive():  # also because of a trailer
+            self.reusable = False
         try:
             self._finish()
         except BaseException as error:
@@ -279,8 +281,8 @@ class ResponseReader:
             # Many servers close the connection after such a response without announcing it.
             values = b",".join(headers.get(b"connection", ())).lower().split(b",")
             self.reusable = b"keep-alive" in [value.strip(_WHITESPACE) for value in values]
-        if b"content-length" in headers:  # the parser has checked it
-            self.content_length = int(headers[b"content-length"][0])
+        if b"content-length" in headers:  # the parser has checked it, but accepts any zeros
+            self.content_length = int(headers[b"content-length"][0].lstrip(b"0") or 0)
         if b"transfer-encoding" in headers:
             coding = b",".join(headers[b"transfer-encoding"])
             if coding.lower() != b"chunked":

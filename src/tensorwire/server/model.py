@@ -346,7 +346,7 @@ class ServedModel(Generic[Received, Encoded]):
         if isinstance(error, RequestError):
             try:
                 return RequestError(str(error), error.status)
-            except Exception as invalid:  # of a subclass with another text or status
+            except BaseException as invalid:  # of a subclass with another text or status
                 error = invalid
         if (
             isinstance(error, TensorNotFoundError)

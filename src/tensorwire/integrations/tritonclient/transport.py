@@ -155,7 +155,8 @@ def receive_rest(response: Any) -> NDArray[np.uint8] | None:
         if sock is None or response.message_complete or "content-length" not in response:
             return None
         rest = np.empty(len(begun) + response.get_remaining_content_length(), np.uint8)
-    except (AttributeError, MemoryError):  # another version of geventhttpclient, or a wrong length
+    # another version of geventhttpclient, or a wrong length, which may be negative there
+    except (AttributeError, MemoryError, ValueError):
         return None
     n_received = len(begun)
     rest[:n_received] = np.frombuffer(begun, np.uint8)
