@@ -36,7 +36,7 @@ from ..grpc_messages import (
     TENSOR_METADATA,
     Fields,
 )
-from .app import create_app
+from .asgi import App
 from .model import MAX_BODY_NBYTES, Function, Model, ServedModel
 from .reflection import CONFIG_MESSAGES, INFER_MESSAGES, INFER_METHODS, File, Reflection, Rpc
 from .reflection import SERVICES as REFLECTION_SERVICES
@@ -475,7 +475,7 @@ def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Mo
     ...     await server.wait_for_termination()
     """
     check_type("server", server, grpc.aio.Server, "a server of grpc.aio")
-    service = models if isinstance(models, Service) else create_app(models)
+    service = models if isinstance(models, Service) else App(models)
     server.add_generic_rpc_handlers((InferenceService(service).handler(),))
 
 
