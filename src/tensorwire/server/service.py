@@ -119,14 +119,9 @@ def describe_failure(error: BaseException) -> tuple[str, int]:
 
 
 class Service:
-    """Models by name, and the options they are served with: the parameters of ``App``.
+    """Models by name, and the options they are served with: the parameters of ``App``."""
 
-    Attributes
-    ----------
-    lifespan : callable
-        Returns an asynchronous context manager, in which the server of the application runs.
-    """
-
+    # Returns an asynchronous context manager, in which the server of the application runs.
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
 
     def __init__(
