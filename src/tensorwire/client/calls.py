@@ -258,7 +258,9 @@ class BaseClient:
         id = str(next(self._ids)) if id is AUTO_ID else id
         parameters = {**defaults, **(parameters or {})}
         request = tw.InferRequest(tensors, outputs, id=id, parameters=parameters)
-        return self._transport.encode(target, request, binary_inputs, nonfinite)
+        if not binary_inputs:
+            request = request.replace(inputs=[t.replace(binary=False) for t in request.inputs])
+        return self._transport.encode(target, request, nonfinite)
 
     async def _input_datatypes(self, target: Target, deadline: Deadline) -> dict[str, Any]:
         """Return the datatypes of the inputs that the metadata of a model declares."""

@@ -96,15 +96,7 @@ class HttpTransport:
         path = "/v2/health" if target.model is None else model_path(target)
         return self._get(f"{path}/ready", target)
 
-    def encode(
-        self,
-        target: Target,
-        request: tw.InferRequest,
-        binary_inputs: bool,
-        nonfinite: Nonfinite | None,
-    ) -> tw.Frame:
-        if not binary_inputs:
-            request = request.replace(inputs=[t.replace(binary=False) for t in request.inputs])
+    def encode(self, _: Target, request: tw.InferRequest, nonfinite: Nonfinite | None) -> tw.Frame:
         return tw.encode_request(request, nonfinite=nonfinite, limits=UNLIMITED)
 
     def encode_raw(self, array: Any) -> tw.Frame:
