@@ -27,9 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import tensorwire as tw
+from tensorwire.cli.serve import why_not_fast
 from tensorwire.http import HEADER_LENGTH
 from tensorwire.server import Model, create_app
-from tensorwire.server.serve import why_not_fast
 
 from .contenders import FORMATS, Missing, arrow_batch, arrow_values
 

@@ -12,7 +12,8 @@ import pytest
 import tensorwire as tw
 from support.protobuf_wire import delimited, integer
 from support.requirements import optional, package
-from tensorwire.grpc_messages import SERVICE
+from tensorwire._codec.protobuf_writer import write_message
+from tensorwire.grpc_messages import INFERENCE_FILE, SERVICE, blocks_of
 
 grpc = package("grpc")
 
@@ -21,14 +22,13 @@ from tensorwire.server import Model, create_app  # noqa: E402
 from tensorwire.server.grpc import (  # noqa: E402
     HEALTH_FILE,
     HEALTH_SERVICE,
-    INFERENCE_FILE,
     MAX_REFLECTION_NBYTES,
     SERVING,
 )
 from tensorwire.server.reflection import (  # noqa: E402
+    FILE,
     SERVICES,
     Reflection,
-    describe_file,
     symbols_of,
 )
 
@@ -61,6 +61,10 @@ def ask(server: ServedApp, *sent: bytes, service: str = SERVICES[0]) -> list[byt
 # --- descriptors ---------------------------------------------------------------------------------
 
 
+def describe_file(file: dict[str, Any]) -> bytes:
+    return write_message(file, FILE)
+
+
 def described(file: Any) -> Any:
     found = descriptor_pb2.FileDescriptorProto.FromString(describe_file(file))
     assert found.SerializeToString() == describe_file(file)
@@ -77,7 +81,7 @@ def test_messages_are_those_of_triton() -> None:
     ours = described(INFERENCE_FILE)
     assert (ours.package, ours.syntax) == (theirs.package, theirs.syntax)
     n_compared = compare(ours.message_type, theirs.message_type)
-    assert n_compared == len(INFERENCE_FILE.messages)
+    assert n_compared == len(blocks_of(INFERENCE_FILE, "message"))
     assert list(ours.enum_type) == [enum for enum in config.enum_type if enum.name == "DataType"]
 
 
@@ -112,8 +116,9 @@ def test_methods_are_those_of_triton() -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=["inference", "health"])
 def test_server_has_the_described_methods(server: ServedApp, file: Any) -> None:
-    for name in (*file.methods, "Other"):
-        method = server.channel.stream_stream(f"/{file.service}/{name}")
+    [service] = file["service"]
+    for name in (*(rpc["name"] for rpc in service["rpc"]), "Other"):
+        method = server.channel.stream_stream(f"/{service['full_name']}/{name}")
         try:
             next(method(iter([b""]), timeout=10), None)
         except grpc.RpcError as error:
@@ -127,7 +132,7 @@ def test_symbols(file: Any) -> None:
     """The file is known by each name that it declares, as protobuf forms them."""
     pool = descriptor_pool.DescriptorPool()
     pool.Add(described(file))
-    found = pool.FindFileByName(file.name)
+    found = pool.FindFileByName(file["name"])
 
     def names(message_type: Any) -> Iterator[str]:
         yield message_type.full_name
@@ -195,11 +200,11 @@ def test_client_without_generated_classes(server: ServedApp) -> None:
 def test_stream(server: ServedApp, service: str) -> None:
     """Each request has a response, in both versions of the service."""
     asked = {
-        "file": delimited(FILE_BY_NAME, INFERENCE_FILE.name),
+        "file": delimited(FILE_BY_NAME, INFERENCE_FILE["name"]),
         "symbol": delimited(SYMBOL, f"{SERVICE}.ModelInfer"),
         "unknown": delimited(SYMBOL, "inference.Other"),
         "services": integer(99, 1) + LIST_SERVICES,
-        "last": delimited(FILE_BY_NAME, "other") + delimited(FILE_BY_NAME, HEALTH_FILE.name),
+        "last": delimited(FILE_BY_NAME, "other") + delimited(FILE_BY_NAME, HEALTH_FILE["name"]),
     }
     answers = dict(zip(asked, ask(server, *asked.values(), service=service), strict=True))
     content = delimited(4, delimited(1, describe_file(INFERENCE_FILE)))

@@ -22,7 +22,8 @@ from support import client_fixtures, serve_process
 from support.client_fixtures import Certificate
 from support.requirements import package
 from support.serve_process import HOST, Serve, free_port
-from tensorwire.cli import main
+from tensorwire.cli import main, serve
+from tensorwire.cli.infer import UsageError
 from tensorwire.client import Client
 
 grpc = package("grpc")
@@ -30,7 +31,6 @@ grpc = package("grpc")
 import tensorwire.grpc  # noqa: E402
 from support.grpc_served_app import UNLIMITED, message  # noqa: E402
 from tensorwire.grpc_messages import SERVICE  # noqa: E402
-from tensorwire.server import serve  # noqa: E402
 
 pytestmark = pytest.mark.no_sanitizers(reason="it runs other programs")
 certificate = client_fixtures.certificate
@@ -238,7 +238,7 @@ def test_port_is_reserved_for_one_server() -> None:
     reserved = serve.reserve(HOST, 0)
     with reserved:
         port = reserved.getsockname()[1]
-        with pytest.raises(serve.InvalidArgumentsError, match="Address already in use"):
+        with pytest.raises(UsageError, match="Address already in use"):
             serve.reserve(HOST, port)
         for _ in range(2):
             with socket.socket() as worker:
@@ -263,7 +263,7 @@ def test_socket_that_cannot_be_bound_is_closed(monkeypatch: pytest.MonkeyPatch) 
             super().bind(address)
 
     monkeypatch.setattr(socket, "socket", Socket)
-    with pytest.raises(serve.InvalidArgumentsError, match="Address already in use"):
+    with pytest.raises(UsageError, match="Address already in use"):
         serve.reserve(HOST, 0)
     assert [each.fileno() for each in opened] == [-1, -1]
 
@@ -317,7 +317,7 @@ def test_server_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     port = free_port()
     script = f"""
 import uvicorn
-uvicorn.run("tensorwire.server.serve:create", factory=True, port={port})
+uvicorn.run("tensorwire.cli.serve:create", factory=True, port={port})
 """
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False

@@ -40,10 +40,10 @@ from tensorwire.grpc_messages import (  # noqa: E402
     MODEL_METADATA_RESPONSE,
     MODEL_REQUEST,
     READY_RESPONSE,
-    SERVER_LIVE_RESPONSE,
     SERVER_METADATA_RESPONSE,
     SERVICE,
     STREAM_ERROR,
+    fields_of,
 )
 from tensorwire.server import Model, RequestError, add_to_grpc_server, create_app  # noqa: E402
 from tensorwire.server import grpc as served  # noqa: E402
@@ -139,7 +139,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def test_methods_without_inference(server: ServedApp) -> None:
-    assert server.small("ServerLive", SERVER_LIVE_RESPONSE) == {"live": True}
+    assert server.small("ServerLive", fields_of("ServerLiveResponse")) == {"live": True}
     assert server.small("ServerReady", READY_RESPONSE) == {"ready": True}
     assert server.small("ServerMetadata", SERVER_METADATA_RESPONSE) == {
         "name": "tensorwire",
@@ -182,7 +182,7 @@ def test_malformed_small_messages(server: ServedApp, method: str) -> None:
         error = error_of(lambda sent=sent: server.small(method, {}, sent))  # type: ignore[misc]
         assert error.code() == Code.INVALID_ARGUMENT
         assert error.details().startswith("the gRPC message is malformed")
-    assert server.small("ServerLive", SERVER_LIVE_RESPONSE) == {"live": True}
+    assert server.small("ServerLive", fields_of("ServerLiveResponse")) == {"live": True}
 
 
 def test_unknown_method(server: ServedApp) -> None:

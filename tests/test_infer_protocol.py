@@ -30,9 +30,9 @@ from support import client_fixtures
 from support.client_fixtures import Certificate
 from support.http_exchange import Connection, head
 from support.servers import uvicorn_server
+from tensorwire.cli.serve import echo
 from tensorwire.server import InferProtocol, Model, create_app
 from tensorwire.server import uvicorn as server_uvicorn
-from tensorwire.server.serve import echo
 from tensorwire.server.workers import N_THREADS
 
 pytestmark = [

@@ -22,9 +22,9 @@ from support.asgi_requests import ask, echo, infer
 from support.requirements import optional, package
 from support.serve_process import serving
 from support.servers import uvicorn_server
-from tensorwire.cli import main
+from tensorwire.cli import main, serve
 from tensorwire.client import Client
-from tensorwire.server import InferProtocol, Model, RequestError, create_app, serve
+from tensorwire.server import InferProtocol, Model, RequestError, create_app
 
 prometheus_client = package("prometheus_client")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import http.client
 import signal
 import socket
@@ -22,11 +23,11 @@ from support.client_fixtures import Certificate
 from support.console_script import PROGRAMS, programs
 from support.serve_process import serving
 from tensorwire import digests
-from tensorwire.cli import main
+from tensorwire.cli import main, serve
+from tensorwire.cli.serve import FAST_PROTOCOL, Options, create, echo, load, why_not_fast
 from tensorwire.client import Client
 from tensorwire.digests import source_of_imported
-from tensorwire.server import create_app, serve
-from tensorwire.server.serve import FAST_PROTOCOL, Options, create, echo, load, why_not_fast
+from tensorwire.server import create_app
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 certificate = client_fixtures.certificate
@@ -343,7 +344,8 @@ def test_model_of_the_user_with_the_name_echo(monkeypatch: pytest.MonkeyPatch) -
     ("host", "expected"), [("::1", "http://[::1]:80"), ("127.0.0.1", "http://127.0.0.1:80")]
 )
 def test_address_in_the_start_message(host: str, expected: str) -> None:
-    assert serve.format_addresses(Options(None, True), {"host": host, "port": 80}) == expected
+    chosen = argparse.Namespace(host=host, port=80, uds=None, ssl_certfile=None)
+    assert serve.format_addresses(Options(None, True), chosen) == expected
 
 
 def test_without_uvicorn(

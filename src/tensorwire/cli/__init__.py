@@ -30,21 +30,19 @@ def main(arguments: list[str] | None = None, program: str = "tensorwire") -> int
         metavar="N",
         help="value of Inference-Header-Content-Length (default: the whole body is JSON)",
     )
-    infer_parser = infer.add_parser(commands)
-    serve_parser = serve.add_parser(commands)
+    infer.add_parser(commands)
+    serve.add_parser(commands)
     chosen = parser.parse_args(arguments)
     if chosen.command == "demo":
         from . import demo  # noqa: PLC0415 - each command loads what it needs
 
         demo.run()
         return 0
-    if chosen.command == "infer":
+    if chosen.command in ("infer", "serve"):
         try:
-            return infer.run(chosen)
+            return infer.run(chosen) if chosen.command == "infer" else serve.run(chosen)
         except infer.UsageError as error:
-            infer_parser.error(str(error))
-    if chosen.command == "serve":
-        return serve.run(chosen, serve_parser)
+            commands.choices[chosen.command].error(str(error))
     from .inspect import run  # noqa: PLC0415
 
     try:

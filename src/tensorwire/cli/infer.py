@@ -98,7 +98,7 @@ fill the inputs that are not given with random data, which is the same in each r
 
 
 class UsageError(Exception):
-    """The command-line arguments are invalid, or do not match the model."""
+    """The arguments of the command are invalid, or do not match the model or the machine."""
 
 
 class Assignment(NamedTuple):

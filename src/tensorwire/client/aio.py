@@ -20,7 +20,6 @@ from .sync import Client
 if TYPE_CHECKING:
     from .connection import Connection
     from .grpc_streams import Stream
-    from .pool import Lease
 
 Result = TypeVar("Result")
 
@@ -84,34 +83,6 @@ class LoopWatcher:
         self.connection = None  # otherwise only the garbage collector would release it
 
 
-class TaskWaiter:
-    """A task that waits for a lease."""
-
-    def __init__(self, lease: Lease, loop: asyncio.AbstractEventLoop) -> None:
-        self.lease = lease
-        self.loop = loop
-        self.is_awake = False
-        self.future = loop.create_future()  # done when it is awake, or its time is over
-
-    async def wait(self, seconds: float) -> bool:
-        timer = self.loop.call_later(seconds, self._end_wait)
-        try:
-            await self.future
-        finally:
-            timer.cancel()
-        if not self.is_awake:
-            self.future = self.loop.create_future()
-        return self.is_awake
-
-    def wake(self) -> None:
-        self.is_awake = True
-        self._end_wait()
-
-    def _end_wait(self) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
-
-
 class LoopBackend:
     """Suspends the task of a call. See ``BlockingBackend``."""
 
@@ -138,8 +109,12 @@ class LoopBackend:
         self.watchers.add(watcher)
         return watcher
 
-    def new_waiter(self, lease: Lease) -> TaskWaiter:
-        return TaskWaiter(lease, self.loop)
+    def new_future(self) -> asyncio.Future[None]:
+        return self.loop.create_future()
+
+    async def wait_for(self, future: asyncio.Future[None], seconds: float) -> bool:
+        await asyncio.wait({future}, timeout=seconds)
+        return future.done()
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
@@ -213,6 +188,7 @@ class AsyncClient(Calls, AsyncClosing):
         if closing is not None:
             await closing
         await asyncio.sleep(0)  # the calls close their connections
+        await asyncio.sleep(0)  # asyncio.wait needs another turn to end the calls that have none
 
 
 class AsyncResponseStream(AsyncClosing):

@@ -127,21 +127,20 @@ class BaseClient:
             binary_inputs,
             channel,
         )
-        self._transport = self._new_transport()
+        self._transport: HttpTransport | GrpcTransport
+        if self.server.is_grpc:
+            from .grpc import GrpcTransport  # noqa: PLC0415 - requires grpcio
+
+            self._transport = GrpcTransport(self.server, self._options)
+        else:
+            from .http import HttpTransport  # noqa: PLC0415 - requires httptools
+
+            self._transport = HttpTransport(self.server, self._options)
         self._default_deadline = Deadline(self.timeout) if self.timeout.total is None else None
         self._ids = itertools.count(1)
         self._datatypes: dict[Any, dict[str, Any]] = {}
         self._pools: dict[int, Pool | Channel] = {}  # by the id of the process: see _open_pool
         self._is_closed = False
-
-    def _new_transport(self) -> HttpTransport | GrpcTransport:
-        if self.server.is_grpc:
-            from .grpc import GrpcTransport  # noqa: PLC0415 - requires grpcio
-
-            return GrpcTransport(self.server, self._options)
-        from .http import HttpTransport  # noqa: PLC0415 - requires httptools
-
-        return HttpTransport(self.server, self._options)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.server.origin}{self.server.prefix}>"
@@ -259,7 +258,9 @@ class BaseClient:
         id = str(next(self._ids)) if id is AUTO_ID else id
         parameters = {**defaults, **(parameters or {})}
         request = tw.InferRequest(tensors, outputs, id=id, parameters=parameters)
-        return self._transport.encode(target, request, binary_inputs, nonfinite)
+        if not binary_inputs:
+            request = request.replace(inputs=[t.replace(binary=False) for t in request.inputs])
+        return self._transport.encode(target, request, nonfinite)
 
     async def _input_datatypes(self, target: Target, deadline: Deadline) -> dict[str, Any]:
         """Return the datatypes of the inputs that the metadata of a model declares."""

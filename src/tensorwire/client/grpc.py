@@ -161,13 +161,7 @@ class GrpcTransport:
         message = write_message({"name": name, "version": version}, MODEL_REQUEST)
         return self._request(f"Model{what}", message, target, fields)
 
-    def encode(
-        self,
-        target: Target,
-        request: tw.InferRequest,
-        binary_inputs: bool,
-        nonfinite: Nonfinite | None,
-    ) -> bytes:
+    def encode(self, target: Target, request: tw.InferRequest, _: Nonfinite | None) -> bytes:
         name, version = _checked_model(target)
         return encode_request(request.replace(model_name=name, model_version=version or None))
 

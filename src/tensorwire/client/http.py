@@ -16,7 +16,7 @@ from .addresses import Server, find_proxy
 from .connection import Connection, Connector, may_resend
 from .errors import InferenceServerError, connection_error, response_error
 from .limits import Deadline, Timeout
-from .pool import Pool
+from .pool import Lease, Pool
 from .requests import (
     PIECE_NBYTES,
     Algorithm,
@@ -96,15 +96,7 @@ class HttpTransport:
         path = "/v2/health" if target.model is None else model_path(target)
         return self._get(f"{path}/ready", target)
 
-    def encode(
-        self,
-        target: Target,
-        request: tw.InferRequest,
-        binary_inputs: bool,
-        nonfinite: Nonfinite | None,
-    ) -> tw.Frame:
-        if not binary_inputs:
-            request = request.replace(inputs=[t.replace(binary=False) for t in request.inputs])
+    def encode(self, _: Target, request: tw.InferRequest, nonfinite: Nonfinite | None) -> tw.Frame:
         return tw.encode_request(request, nonfinite=nonfinite, limits=UNLIMITED)
 
     def encode_raw(self, array: Any) -> tw.Frame:
@@ -173,18 +165,24 @@ class HttpTransport:
         self, pool: Pool, request: Request, deadline: Deadline, progress: ProgressReporter | None
     ) -> ResponseBody:
         """Send a request on a connection of the pool, or on a new one; see ``may_resend``."""
+        lease: Lease | None = None
+        connection: Connection | None = None
+        kept: Connection | None = None
+        reader: ResponseReader | None = None
         try:
             lease = await pool.acquire(deadline)
-        except TimeoutError as error:
-            raise connection_error(request, error) from error
-        connection, kept = lease.connection, None
-        try:
-            reader: ResponseReader | None = None
-            if connection is not None:
-                reader = await self._exchange_on_kept(pool, connection, request, deadline, progress)
-                if reader is None:
-                    connection.close()
+            connection = lease.connection
+            if connection is not None and connection.is_open():
+                started = time.monotonic()
+                try:
+                    reader = await connection.exchange(request, deadline, progress)
+                except OSError as error:
+                    is_final = pool.is_closed or (progress is not None and progress.error)
+                    if is_final or not may_resend(request, connection.reader, error, started):
+                        raise
             if reader is None:
+                if connection is not None:
+                    connection.close()
                 connection = await self.connector.connect(pool.backend, deadline)
                 pool.backend.check()
                 reader = await connection.exchange(request, deadline, progress)
@@ -200,32 +198,8 @@ class HttpTransport:
         finally:
             if connection is not None and kept is None:
                 connection.close()
-            pool.release(lease, kept)
-
-    async def _exchange_on_kept(
-        self,
-        pool: Pool,
-        connection: Connection,
-        request: Request,
-        deadline: Deadline,
-        progress: ProgressReporter | None,
-    ) -> ResponseReader | None:
-        """Send a request on a connection that was used before, and receive the response.
-
-        Returns None if the connection was closed or has failed, and the request must be sent on a
-        new one.
-        """
-        if not connection.is_open():
-            return None
-        started = time.monotonic()
-        try:
-            return await connection.exchange(request, deadline, progress)
-        except OSError as error:
-            if pool.is_closed or (progress is not None and progress.error is not None):
-                raise
-            if not may_resend(request, connection.reader, error, started):
-                raise
-            return None
+            if lease is not None:
+                pool.release(lease, kept)
 
     async def _explain(self, pool: Pool, error: InferenceServerError) -> None:
         """Say in an error that the server does not announce that it reads binary data.

@@ -7,14 +7,12 @@ import threading
 import time
 import weakref
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .limits import Deadline
 
 if TYPE_CHECKING:
-    from .aio import TaskWaiter
     from .connection import Backend, Connection
-    from .sync import ThreadWaiter
 
 _LOST_SECONDS = 1.0  # how often a call that waits looks for leases that were lost
 
@@ -27,10 +25,11 @@ class Lease:
     is no ``__del__`` for this, because an exception in it would be lost.
     """
 
-    __slots__ = ("__weakref__", "connection")
+    __slots__ = ("__weakref__", "begun", "connection")
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
+        self.begun: Any = None  # a future of the backend, if the call waits for the lease
 
 
 class Pool:
@@ -51,7 +50,7 @@ class Pool:
         self.idle: deque[Connection] = deque()
         self.idle_timeout = idle_timeout
         self.leases: dict[int, weakref.ref[Lease]] = {}  # those in use, by their ids
-        self.waiting: deque[ThreadWaiter | TaskWaiter] = deque()
+        self.waiting: deque[Lease] = deque()
         self.is_closed = False
         self.pid = os.getpid()
 
@@ -65,19 +64,20 @@ class Pool:
             if self._has_free():
                 self._begin(lease)
                 return lease
-            waiter = self.backend.new_waiter(lease)
-            self.waiting.append(waiter)
+            lease.begun = self.backend.new_future()
+            self.waiting.append(lease)
         try:
             while True:
                 seconds, _ = deadline.limit("total")
-                if await waiter.wait(min(_LOST_SECONDS, seconds or _LOST_SECONDS)):
+                seconds = min(_LOST_SECONDS, seconds or _LOST_SECONDS)
+                if await self.backend.wait_for(lease.begun, seconds):
                     break
                 self._serve()
             self._check_open()
         except BaseException:
             with self.lock:
-                if waiter in self.waiting:
-                    self.waiting.remove(waiter)
+                if lease in self.waiting:
+                    self.waiting.remove(lease)
             self.release(lease, lease.connection)  # it may have begun in the meantime
             raise
         return lease
@@ -96,9 +96,9 @@ class Pool:
         """Begin the leases of calls that wait."""
         with self.lock:
             while self.waiting and self._has_free():
-                waiter = self.waiting.popleft()
-                self._begin(waiter.lease)
-                waiter.wake()
+                lease = self.waiting.popleft()
+                self._begin(lease)
+                lease.begun.set_result(None)
 
     def release(self, lease: Lease, connection: Connection | None) -> None:
         """End a lease, and keep its connection, which is None if it was closed."""
@@ -133,7 +133,7 @@ class Pool:
             while self.idle:
                 self.idle.pop().close()
             while self.waiting:
-                self.waiting.popleft().wake()
+                self.waiting.popleft().begun.set_result(None)
         self.backend.end_calls()
 
     def forget(self) -> None:

@@ -54,35 +54,7 @@ _HEADERS = {  # the headers that are read
 
 
 class ResponseReader:
-    """Reads the responses of one connection, one after another.
-
-    Attributes
-    ----------
-    status : int
-        The HTTP status; 0 until the head of the final response is complete.
-    reason : bytes
-        The reason phrase.
-    header_length : int or None
-        Size of the JSON header of a successful response, from the HTTP headers.
-    retry_after : bytes or None
-        The value of Retry-After.
-    buffer : BodyBuffer
-        The body of a successful response, decompressed.
-    error_body : bytes
-        The start of the body of any other response, decompressed.
-    content_length : int or None
-        Content-Length.
-    body_nbytes : int
-        Number of bytes of the body that have arrived, before decompression.
-    n_received : int
-        Number of bytes of the response that have arrived, including the head.
-    is_direct : bool
-        Whether ``get_buffer`` is the memory of the body.
-    complete : bool
-        Whether the response is complete.
-    reusable : bool
-        Whether the connection can be used again after this response.
-    """
+    """Reads the responses of one connection, one after another. ``start`` lists what is read."""
 
     def __init__(self, max_body: int | None) -> None:
         self.max_body = max_body
@@ -101,16 +73,21 @@ class ResponseReader:
         self._headers: dict[bytes, list[bytes]] = {}
         self._error: BaseException | None = None
         self._decompressor: Decompressor | None = None
-        self.is_direct = self._until_eof = False
+        self._until_eof = False
         self._is_readable = True  # whether the body of an error response can be decompressed
-        self._framing_nbytes = self.n_received = self.body_nbytes = 0
-        self.status = 0
-        self.reason = self.error_body = b""
+        self._framing_nbytes = 0
+        self.n_received = 0  # bytes of the response, including the head
+        self.body_nbytes = 0  # bytes of the body that have arrived, before decompression
+        self.status = 0  # until the head of the final response is complete
+        self.reason = b""
         self.retry_after: bytes | None = None
         self.content_length: int | None = None
-        self.header_length: int | None = None
-        self.buffer: Any = None
-        self.complete = self.reusable = False
+        self.header_length: int | None = None  # of a successful response
+        self.buffer: Any = None  # a BodyBuffer for a successful response, decompressed
+        self.error_body = b""  # the start of the body of any other response, decompressed
+        self.is_direct = False  # whether get_buffer is the memory of the body
+        self.complete = False
+        self.reusable = False  # whether the connection can be used again
 
     def take_buffer(self) -> tw.BodyBuffer:
         """Return the body, and remove the reference to it."""

@@ -8,6 +8,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import tensorwire as tw
@@ -19,7 +21,6 @@ from .requests import Headers, Target
 if TYPE_CHECKING:
     from .connection import Connection
     from .grpc_streams import Stream
-    from .pool import Lease
 
 _MAX_SECONDS = 2_000_000  # poll accepts at most 2^31 milliseconds
 
@@ -50,22 +51,6 @@ class PollWatcher:
         """Release the socket, before it is closed."""
 
 
-class ThreadWaiter:
-    """A thread that waits for a lease."""
-
-    def __init__(self, lease: Lease) -> None:
-        self.lease = lease
-        self.ready = threading.Lock()
-        self.ready.acquire()
-
-    async def wait(self, seconds: float) -> bool:
-        """Return whether ``wake`` was called, at the latest after ``seconds``."""
-        return self.ready.acquire(timeout=seconds)
-
-    def wake(self) -> None:
-        self.ready.release()
-
-
 class BlockingBackend:
     """How the blocking client waits: it blocks the thread of a call.
 
@@ -76,7 +61,7 @@ class BlockingBackend:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.lookup: _Lookup | None = None
+        self.lookup: Future[list[Any]] | None = None
 
     def check(self) -> None:
         """Raise RuntimeError if the caller cannot use this backend."""
@@ -87,8 +72,14 @@ class BlockingBackend:
     def watch(self, connection: Connection) -> PollWatcher:
         return PollWatcher(connection.socket)
 
-    def new_waiter(self, lease: Lease) -> ThreadWaiter:
-        return ThreadWaiter(lease)
+    def new_future(self) -> Future[None]:
+        return Future()
+
+    async def wait_for(self, future: Future[None], seconds: float) -> bool:
+        """Return whether a future is done, at the latest after ``seconds``."""
+        with suppress(TimeoutError):
+            future.result(seconds)
+        return future.done()
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
@@ -108,31 +99,26 @@ class BlockingBackend:
             return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         with self.lock:
             lookup = self.lookup
-            if lookup is None or lookup.done.is_set():
-                lookup = _Lookup(host, port)
-                threading.Thread(target=lookup.run, daemon=True).start()
+            if lookup is None or lookup.done():
+                lookup = Future()
+                threading.Thread(target=_look_up, args=(lookup, host, port), daemon=True).start()
                 self.lookup = lookup  # not before: the thread may be impossible to start
-        if not lookup.done.wait(min(seconds, _MAX_SECONDS)):
-            raise deadline.timeout_error(step)
-        if lookup.error is not None:
-            raise type(lookup.error)(*lookup.error.args)  # an exception belongs to one thread
-        return lookup.addresses
-
-
-class _Lookup:
-    def __init__(self, host: str, port: int) -> None:
-        self.arguments = host, port
-        self.addresses: list[Any] = []
-        self.error: OSError | None = None
-        self.done = threading.Event()
-
-    def run(self) -> None:
         try:
-            self.addresses = socket.getaddrinfo(*self.arguments, type=socket.SOCK_STREAM)
-        except OSError as error:
-            self.error = error
-        finally:
-            self.done.set()
+            error = lookup.exception(min(seconds, _MAX_SECONDS))
+        except TimeoutError:
+            raise deadline.timeout_error(step) from None
+        if error is not None:
+            raise type(error)(*error.args)  # an exception belongs to one thread
+        return lookup.result()
+
+
+def _look_up(lookup: Future[list[Any]], host: str, port: int) -> None:
+    try:
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except Exception as error:
+        lookup.set_exception(error.with_traceback(None))  # it would refer to the future
+    else:
+        lookup.set_result(addresses)
 
 
 def blocking(

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .app import App, create_app
-from .asgi import read_request, send_error, send_frame
+from .asgi import App, read_request, send_error, send_frame
 from .body import (
     DEFAULT_MAX_BODY,
     DEFAULT_RECEIVE_TIMEOUT,
@@ -21,6 +20,8 @@ from .body import (
 )
 from .model import Model, RequestError
 from .workers import DEFAULT_MAX_CONCURRENCY
+
+create_app = App
 
 if TYPE_CHECKING:
     from .grpc import add_to_grpc_server

@@ -19,29 +19,10 @@ MAX_DISCARDED_NBYTES = 16 << 20
 
 
 class Exchange:
-    """A request whose head has arrived.
+    """A request whose head has arrived, and its ``target``: the result of ``Service.route``.
 
     A transport passes the body to ``write``, or receives it into ``body``, until the body ends or
     ``is_rejected`` is true. It sends the reply that ``finish`` returns.
-
-    Parameters
-    ----------
-    service : Service
-        The application.
-    target : ServedModel, Reply or callable
-        What ``Service.route`` returned for the request.
-    headers : iterable of (bytes, bytes)
-        The headers of the request. Names are in lower case.
-    wait_for_disconnect : callable, optional
-        See ``ThreadCall``.
-
-    Attributes
-    ----------
-    body : RequestBody or None
-        What the body is received into; None if it is discarded, because the reply does not need it.
-    is_rejected : bool
-        The reply must be sent now, without the rest of the body. The connection cannot be used for
-        another request.
     """
 
     def __init__(
@@ -54,8 +35,9 @@ class Exchange:
         self._service = service
         self._n_discarded = 0
         self._reply: Reply | MakeReply | None = None
-        self.body: RequestBody | None = None
+        self.body: RequestBody | None = None  # None if it is discarded: the reply does not need it
         self.thread_call = ThreadCall(wait_for_disconnect)
+        # Whether the reply must be sent now, without the rest of the body, and be the last one.
         self.is_rejected = False
         if not isinstance(target, ServedModel):
             self._reply = target

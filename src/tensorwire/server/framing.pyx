@@ -24,31 +24,13 @@ class AmbiguousLengthError(HeaderError):
 cdef class Framing:
     """What the HTTP headers of a request say about its body (WIRE.md 1).
 
-    Parameters
-    ----------
-    headers : iterable of (bytes, bytes)
-        The headers of the request. Names are in lower case.
-
-    Attributes
-    ----------
-    header_length : int or None
-        Length of the JSON header in bytes; None if the headers do not declare it.
-    content_length : int or None
-        Length of the body in bytes; None if there is no Content-Length.
-    encoding : bytes
-        The Content-Encoding in lower case; empty if there is none or it is ``identity``.
-
-    Raises
-    ------
-    HeaderError
-        A length is not a number, or the headers declare two different header lengths.
-    AmbiguousLengthError
-        Content-Length is not a number, or there is also a Transfer-Encoding.
+    The names of the headers are in lower case. Raises AmbiguousLengthError, and HeaderError if a
+    length is not a number, or there are two different header lengths.
     """
 
-    cdef readonly object header_length
-    cdef readonly object content_length
-    cdef readonly bytes encoding
+    cdef readonly object header_length  # None if the headers do not declare it
+    cdef readonly object content_length  # None if there is no Content-Length
+    cdef readonly bytes encoding  # in lower case; empty if there is none or it is `identity`
 
     def __init__(self, headers):
         cdef bytes name, value

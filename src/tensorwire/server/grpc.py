@@ -21,25 +21,18 @@ from ..arguments import check_type
 from ..errors import TensorwireError
 from ..grpc import decode_request, encode_response, encode_stream_response
 from ..grpc_messages import (
-    DATA_TYPES,
-    MODEL_CONFIG_RESPONSE,
-    MODEL_INDEX,
-    MODEL_METADATA_RESPONSE,
-    MODEL_REQUEST,
-    NO_FIELDS,
+    INFERENCE_FILE,
     READY_RESPONSE,
-    REPOSITORY_INDEX_RESPONSE,
-    SERVER_LIVE_RESPONSE,
-    SERVER_METADATA_RESPONSE,
     SERVICE,
     STREAM_ERROR,
-    TENSOR_METADATA,
     Fields,
+    fields_of,
+    parse_proto,
 )
-from .app import create_app
+from .asgi import App
 from .model import MAX_BODY_NBYTES, Function, Model, ServedModel
-from .reflection import CONFIG_MESSAGES, INFER_MESSAGES, INFER_METHODS, File, Reflection, Rpc
 from .reflection import SERVICES as REFLECTION_SERVICES
+from .reflection import Reflection
 from .service import VERSION, Service, describe_failure
 from .workers import ThreadCall
 
@@ -74,57 +67,32 @@ HEALTH_REQUEST: Fields = {1: ("service", str)}
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
 
 
-class SmallMethod(NamedTuple):
-    """A method without inference."""
-
-    endpoint: str
-    request: Fields
-    response: Fields
-
-
+# The methods without inference, and the endpoints of the application that they are.
 SMALL_METHODS = {
-    "ServerLive": SmallMethod("live", NO_FIELDS, SERVER_LIVE_RESPONSE),
-    "ServerReady": SmallMethod("ready", NO_FIELDS, READY_RESPONSE),
-    "ServerMetadata": SmallMethod("server", NO_FIELDS, SERVER_METADATA_RESPONSE),
-    "ModelReady": SmallMethod("ready", MODEL_REQUEST, READY_RESPONSE),
-    "ModelMetadata": SmallMethod("model", MODEL_REQUEST, MODEL_METADATA_RESPONSE),
-    "ModelConfig": SmallMethod("config", MODEL_REQUEST, MODEL_CONFIG_RESPONSE),
-    "RepositoryIndex": SmallMethod("index", NO_FIELDS, REPOSITORY_INDEX_RESPONSE),
+    "ServerLive": "live",
+    "ServerReady": "ready",
+    "ServerMetadata": "server",
+    "ModelReady": "ready",
+    "ModelMetadata": "model",
+    "ModelConfig": "config",
+    "RepositoryIndex": "index",
 }
-# What the server tells the clients of the reflection service.
-INFERENCE_FILE = File(
-    "open_inference_grpc.proto",
-    SERVICE,
-    {name: Rpc(f"{name}Request", f"{name}Response") for name in SMALL_METHODS} | INFER_METHODS,
-    {f"{name}Request": method.request for name, method in SMALL_METHODS.items()}
-    | {f"{name}Response": method.response for name, method in SMALL_METHODS.items()}
-    | {
-        "ModelMetadataResponse.TensorMetadata": TENSOR_METADATA,
-        "RepositoryIndexResponse.ModelIndex": MODEL_INDEX,
-    }
-    | INFER_MESSAGES
-    | CONFIG_MESSAGES,
-    {"DataType": {"TYPE_INVALID": 0} | {name: i for i, name in enumerate(DATA_TYPES, 1)}},
-)
-HEALTH_FILE = File(
+DATA_TYPES = {each["name"]: each["number"] for each in INFERENCE_FILE["enum"][0]["value"]}
+HEALTH_FILE = parse_proto(
     "grpc/health/v1/health.proto",
-    HEALTH_SERVICE,
-    {
-        "Check": Rpc("HealthCheckRequest", "HealthCheckResponse"),
-        "Watch": Rpc("HealthCheckRequest", "HealthCheckResponse", is_response_stream=True),
-    },
-    {
-        "HealthCheckRequest": HEALTH_REQUEST,
-        "HealthCheckResponse": {1: ("status", "HealthCheckResponse.ServingStatus")},
-    },
-    {
-        "HealthCheckResponse.ServingStatus": {
-            "UNKNOWN": 0,
-            "SERVING": 1,
-            "NOT_SERVING": 2,
-            "SERVICE_UNKNOWN": 3,
-        }
-    },
+    """
+package grpc.health.v1;
+
+service Health {
+  rpc Check(HealthCheckRequest) returns (HealthCheckResponse);
+  rpc Watch(HealthCheckRequest) returns (stream HealthCheckResponse);
+}
+message HealthCheckRequest { string service = 1; }
+message HealthCheckResponse {
+  enum ServingStatus { UNKNOWN = 0; SERVING = 1; NOT_SERVING = 2; SERVICE_UNKNOWN = 3; }
+  HealthCheckResponse.ServingStatus status = 1;
+}
+""",
 )
 MAX_REFLECTION_NBYTES = 4096  # of a request, which is a part of the response
 
@@ -228,8 +196,8 @@ class InferenceService:
     def handler(self) -> Any:
         """Return the handler that a server of grpcio calls."""
         methods = {
-            name: grpc.unary_unary_rpc_method_handler(self._small_method(method))
-            for name, method in SMALL_METHODS.items()
+            name: grpc.unary_unary_rpc_method_handler(self._small_method(name, endpoint))
+            for name, endpoint in SMALL_METHODS.items()
         }
         methods["ModelInfer"] = grpc.unary_unary_rpc_method_handler(self._model_infer)
         methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
@@ -240,24 +208,26 @@ class InferenceService:
     # --- metadata and health ---
 
     def _small_method(
-        self, method: SmallMethod
+        self, method: str, endpoint: str
     ) -> Callable[[bytes, Any], Coroutine[Any, Any, bytes]]:
+        request, response = fields_of(f"{method}Request"), fields_of(f"{method}Response")
+
         def reply(message: bytes) -> bytes:
-            wanted = read_message(message, method.request)
+            wanted = read_message(message, request)
             name = None
-            if method.request is MODEL_REQUEST:
+            if wanted:
                 try:
                     name = self._find(self._unary, **wanted).name
                 except TensorwireError:
-                    if method.endpoint != "ready":
+                    if endpoint != "ready":
                         raise
-                    return write_message({"ready": False}, method.response)
-            found = self._service.describe(method.endpoint, name)
-            if method.endpoint == "index":
+                    return write_message({"ready": False}, READY_RESPONSE)
+            found = self._service.describe(endpoint, name)
+            if endpoint == "index":
                 found = {"models": found}
-            elif method.endpoint == "config":
+            elif endpoint == "config":
                 found = {"config": [number_data_types(found)]}
-            return write_message(found, method.response)
+            return write_message(found, response)
 
         async def respond(message: bytes, context: Any) -> bytes:
             try:
@@ -351,7 +321,7 @@ def number_data_types(config: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration whose data types are values of the enum."""
 
     def convert(tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{**each, "data_type": DATA_TYPES.index(each["data_type"]) + 1} for each in tensors]
+        return [{**each, "data_type": DATA_TYPES[each["data_type"]]} for each in tensors]
 
     return {**config, "input": convert(config["input"]), "output": convert(config["output"])}
 
@@ -475,7 +445,7 @@ def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Mo
     ...     await server.wait_for_termination()
     """
     check_type("server", server, grpc.aio.Server, "a server of grpc.aio")
-    service = models if isinstance(models, Service) else create_app(models)
+    service = models if isinstance(models, Service) else App(models)
     server.add_generic_rpc_handlers((InferenceService(service).handler(),))
 
 

@@ -17,12 +17,12 @@ from .._codec.messages import Frame
 from ..arguments import Nonfinite, check_integer, check_seconds, check_type
 from ..errors import TensorwireError, format_subject, format_text, format_value
 from ..http import EXTENSION, JSON_TYPE
-from .body import RequestBody
+from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT, RequestBody
 from .framing import frame_headers
 from .http import HttpFormat, Selection
 from .model import Function, Model, ServedModel
 from .statistics import Statistics
-from .workers import Workers, in_thread
+from .workers import DEFAULT_MAX_CONCURRENCY, Workers, in_thread
 
 log = logging.getLogger("tensorwire.server")
 
@@ -119,29 +119,24 @@ def describe_failure(error: BaseException) -> tuple[str, int]:
 
 
 class Service:
-    """Models by name, and the options they are served with.
+    """Models by name, and the options they are served with: the parameters of ``App``."""
 
-    Attributes
-    ----------
-    lifespan : callable
-        Returns an asynchronous context manager, in which the server of the application runs.
-    """
-
+    # Returns an asynchronous context manager, in which the server of the application runs.
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
 
     def __init__(
         self,
         models: Mapping[str, Function | Model],
         *,
-        max_body: int,
-        limits: tw.Limits,
-        selection: Selection,
-        nonfinite: Nonfinite,
-        receive_timeout: float | None,
-        max_concurrency: int,
-        zero_copy: bool,
-        compress_responses: bool,
-        metrics: bool,
+        max_body: int = DEFAULT_MAX_BODY,
+        limits: tw.Limits | None = None,
+        selection: Selection = "spec",
+        nonfinite: Nonfinite = "null",
+        receive_timeout: float | None = DEFAULT_RECEIVE_TIMEOUT,
+        max_concurrency: int = DEFAULT_MAX_CONCURRENCY,
+        zero_copy: bool = False,
+        compress_responses: bool = False,
+        metrics: bool = False,
     ) -> None:
         if selection not in ("spec", "triton"):
             raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
@@ -150,6 +145,7 @@ class Service:
                 f"nonfinite must be 'null', 'literal' or 'error', not {format_value(nonfinite)}"
             )
         check_type("models", models, Mapping, "a mapping of names to functions or Models")
+        limits = tw.Limits() if limits is None else limits
         check_type("limits", limits, tw.Limits, "a Limits object")
         self.max_body: int = check_integer("max_body", max_body, minimum=1)
         self.limits: tw.Limits = limits

@@ -11,12 +11,8 @@ from typing import Any
 class Statistics:
     """Counts the requests to a model that were decoded, processed and encoded, or failed.
 
-    The counters are those of one process. They have the form of Triton.
-
-    Parameters
-    ----------
-    observe : callable, optional
-        It is called with the duration in nanoseconds and the exception of each request.
+    The counters are those of one process, in the form of Triton. ``observe`` is called with the
+    duration in nanoseconds and the exception of each request.
     """
 
     def __init__(self, observe: Callable[[int, BaseException | None], None] | None = None) -> None:

@@ -33,11 +33,6 @@ class Workers:
 
     It is the context of each request that is counted, and raises OverloadedError. Requests whose
     models are called in the event loop and return at once are not counted.
-
-    Parameters
-    ----------
-    max_concurrency : int
-        Maximum number of requests that are in progress or wait for a thread.
     """
 
     def __init__(self, max_concurrency: int) -> None:
@@ -91,16 +86,8 @@ class Workers:
 class ThreadCall:
     """The call of a synchronous model, which does not begin if the client is gone by then.
 
-    Parameters
-    ----------
-    wait_for_disconnect : callable, optional
-        An async function that returns when the client disconnects. A transport that calls
-        ``disconnect`` or ``cancel`` itself does not need it.
-
-    Attributes
-    ----------
-    is_cancelled : bool
-        The client does not wait for the response.
+    ``wait_for_disconnect`` is an async function that returns when the client disconnects. A
+    transport that calls ``disconnect`` or ``cancel`` itself does not need it.
     """
 
     def __init__(self, wait_for_disconnect: Callable[[], Awaitable[object]] | None = None) -> None:
@@ -108,7 +95,7 @@ class ThreadCall:
         self._future: Future[Any] | None = None
         self._workers: Workers | None = None
         self._is_disconnected = False
-        self.is_cancelled: bool = False
+        self.is_cancelled: bool = False  # the client does not wait for the response
 
     def cancel(self) -> None:
         """Cancel the call unless it runs: the client does certainly not wait for the response."""
