@@ -44,6 +44,7 @@ cdef class Datatype:
         self.itemsize = itemsize
         self.dtype = dtype
         self.in_json = in_json
+        self.before_shape = f'"datatype":"{name}","shape":['.encode()
 
     def __repr__(self):
         return f"<Datatype {self.name}>"
@@ -233,48 +234,32 @@ cdef bint checked_option(name, value) except -1:
     return value
 
 
-# --- the limits of a message, while it is encoded and decoded ---
+# --- the errors of the checks in datatypes.pxd ---
 
 
-cdef int check_rank(Py_ssize_t rank, Py_ssize_t max_rank, kind_of_error) except -1:
-    if rank > max_rank:
-        raise kind_of_error(
-            f"{SUBJECT} has {format_count('dimension', rank)}; the limit is {max_rank}",
-            expected=max_rank, actual=rank)
-    return 0
+cdef int raise_rank(Py_ssize_t rank, Py_ssize_t max_rank, kind_of_error) except -1:
+    raise kind_of_error(
+        f"{SUBJECT} has {format_count('dimension', rank)}; the limit is {max_rank}",
+        expected=max_rank, actual=rank)
 
 
-cdef int check_name_nbytes(Py_ssize_t nbytes, Limits limits, kind_of_error) except -1:
-    if nbytes > limits.max_name_nbytes:
-        raise kind_of_error(
-            f"the name of {SUBJECT} is {format_count('byte', nbytes)} long; the limit is "
-            f"{limits.max_name_nbytes}", expected=limits.max_name_nbytes, actual=nbytes)
-    return 0
+cdef int raise_name_nbytes(Py_ssize_t nbytes, Limits limits, kind_of_error) except -1:
+    raise kind_of_error(
+        f"the name of {SUBJECT} is {format_count('byte', nbytes)} long; the limit is "
+        f"{limits.max_name_nbytes}", expected=limits.max_name_nbytes, actual=nbytes)
 
 
-cdef int check_n_elements(uint64_t n_elements, Limits limits, kind_of_error) except -1:
-    """Raise an error if the tensors up to the current one have too many elements."""
-    if n_elements > <uint64_t>limits.max_elements:
-        raise kind_of_error(
-            f"the message has {format_count('element', n_elements)} up to {SUBJECT}; the limit is "
-            f"{limits.max_elements}",
-            expected=limits.max_elements, actual=n_elements)
-    return 0
+cdef int raise_n_elements(uint64_t n_elements, Limits limits, kind_of_error) except -1:
+    raise kind_of_error(
+        f"the message has {format_count('element', n_elements)} up to {SUBJECT}; the limit is "
+        f"{limits.max_elements}", expected=limits.max_elements, actual=n_elements)
 
 
-cdef int check_n_entries(
-    Py_ssize_t n_before, str kind, Limits limits, kind_of_error, Py_ssize_t offset
-) except -1:
-    """Raise an error if there are already as many tensors or outputs as the limit allows.
-
-    `offset` is that of the next one in a received message, or -1.
-    """
-    if n_before >= limits.max_tensors:
-        raise kind_of_error(
-            f"the message has more than {format_count(kind, limits.max_tensors)}, which is the "
-            f"limit", expected=limits.max_tensors, actual=n_before + 1,
-            offset=None if offset < 0 else offset)
-    return 0
+cdef int raise_n_entries(str kind, Limits limits, kind_of_error, Py_ssize_t offset) except -1:
+    raise kind_of_error(
+        f"the message has more than {format_count(kind, limits.max_tensors)}, which is the limit",
+        expected=limits.max_tensors, actual=limits.max_tensors + 1,
+        offset=None if offset < 0 else offset)
 
 
 # --- shapes ---
@@ -328,17 +313,6 @@ cdef tuple shape_to_send(tuple shape, Datatype datatype):
         raise TypeError(f"the shape of {SUBJECT} is not a tuple of ints: {shown}") from None
     fill_layout(&layout, shape, datatype, MAX_RANK, EncodeError)
     return shape
-
-
-cdef uint64_t n_elements_of(tuple shape) except? 0:
-    """Return the product of the dimensions of a tensor.
-
-    No overflow: they were checked when the tensor was made.
-    """
-    cdef uint64_t n_elements = 1
-    for dim in shape:
-        n_elements *= <uint64_t>dim
-    return n_elements
 
 
 cdef too_large_error(kind_of_error, shape, Datatype datatype):

@@ -8,6 +8,7 @@ SUBJECT with the name.
 
 cimport cython
 cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport uint64_t
 
@@ -18,7 +19,6 @@ from .datatypes cimport (
     check_n_entries,
     check_name_nbytes,
     check_rank,
-    n_elements_of,
     total_elements,
 )
 from .json_writer cimport (
@@ -28,7 +28,9 @@ from .json_writer cimport (
     NAN_AS_NULL,
     JsonWriter,
     Nonfinite,
+    close,
     write_literal,
+    write_plain,
 )
 from .messages cimport (
     Frame,
@@ -122,13 +124,14 @@ def encode_request(
     (0, 16)
     """
     cdef Draft draft = new_draft(
-        "input", NAN_AS_NULL if nonfinite is None else nonfinite_of(nonfinite), limits)
+        "input", len(request.tensors),
+        NAN_AS_NULL if nonfinite is None else nonfinite_of(nonfinite), limits)
     cdef JsonWriter writer = draft.writer
     cdef Tensor tensor
     write_literal(writer, b'{"inputs":[')
     for tensor in request.tensors:
         draft.add(tensor, tensor.binary)
-    writer.close(c"]")
+    close(writer, c"]")
     write_text_member(writer, b'"id":', request.id)
     write_text_member(writer, b'"model_name":', request.model_name)
     write_text_member(writer, b'"model_version":', request.model_version)
@@ -192,11 +195,12 @@ def encode_response(
     """
     if selection not in ("spec", "triton"):
         raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
-    cdef Draft draft = new_draft("output", nonfinite_of(nonfinite), limits)
+    cdef Draft draft = new_draft(
+        "output", len(response.tensors), nonfinite_of(nonfinite), limits)
     cdef JsonWriter writer = draft.writer
     write_literal(writer, b'{"outputs":[')
     add_outputs(draft, response, request, selection)
-    writer.close(c"]")
+    close(writer, c"]")
     write_text_member(writer, b'"model_name":', response.model_name)
     write_text_member(writer, b'"model_version":', response.model_version)
     id = request.id if response.id is None and request is not None else response.id
@@ -243,7 +247,7 @@ def encode_raw_request(array: Any) -> Frame:
             f"{format_subject('tensor', tensor.name)} is in shared memory, but a raw request "
             f"contains the data", tensor=tensor.name)
     if tensor.texts is None:
-        return new_frame((tensor,), 0, tensor.nbytes)
+        return new_frame([tensor], 0, tensor.nbytes)
     if tensor.texts.size != 1:
         raise EncodeError(
             f"a raw request of BYTES has one element, but {format_subject('tensor', tensor.name)} "
@@ -262,7 +266,8 @@ cdef class Draft:
 
     cdef JsonWriter writer
     cdef Py_ssize_t n_tensors
-    cdef list buffers  # the place of the header, and the binary tensors that are not empty
+    cdef list parts  # of the frame: the header, the binary tensors that are not empty, and None
+    cdef Py_ssize_t n_parts
     cdef Py_ssize_t nbytes  # their total size
     cdef str kind  # the kind of the tensors: "input" or "output"
     cdef Limits limits
@@ -283,17 +288,20 @@ cdef class Draft:
         cdef JsonWriter writer = self.writer
         cdef bint has_data = not is_shared(tensor)
         cdef bint has_size = binary and has_data
+        cdef uint64_t n_elements
         check_name(tensor.name, self.limits)
-        self.check_shape(tensor.shape)
+        check_rank(len(tensor.shape), self.limits.max_rank, EncodeError)
         if has_size and tensor.nbytes > 0:
             self.nbytes += tensor.nbytes
-            self.buffers.append(tensor)
+            self.parts[self.n_parts] = tensor
+            self.n_parts += 1
         write_literal(writer, b'{"name":')
         writer.write_string(tensor.name)
-        write_literal(writer, b'"datatype":')
-        writer.write_string(tensor.row.name)
-        write_literal(writer, b'"shape":')
-        writer.write_shape(tensor.shape)
+        write_plain(
+            writer, PyBytes_AS_STRING(tensor.row.before_shape), len(tensor.row.before_shape))
+        n_elements = writer.write_shape(tensor.shape)
+        self.n_elements = total_elements(self.n_elements, n_elements)
+        check_n_elements(self.n_elements, self.limits, EncodeError)
         if has_size or tensor._parameters is not None:
             write_literal(writer, b'"parameters":{')
             if tensor._parameters is not None:
@@ -301,7 +309,7 @@ cdef class Draft:
             if has_size:
                 write_literal(writer, b'"binary_data_size":')
                 writer.write_int64(tensor.nbytes)
-            writer.close(c"}")
+            close(writer, c"}")
         if has_data and not binary:
             if not tensor.row.in_json:
                 raise EncodeError(
@@ -309,19 +317,13 @@ cdef class Draft:
                     status=400)
             write_literal(writer, b'"data":')
             write_data(writer, array_of(tensor) if tensor.texts is None else tensor.texts)
-        return writer.close(c"}")
-
-    cdef int check_shape(self, tuple shape) except -1:
-        """Raise EncodeError if the dimensions of a tensor exceed a limit."""
-        check_rank(len(shape), self.limits.max_rank, EncodeError)
-        self.n_elements = total_elements(self.n_elements, n_elements_of(shape))
-        return check_n_elements(self.n_elements, self.limits, EncodeError)
+        return close(writer, c"}")
 
     cdef Frame finish(self, align):
         """Return the frame. The header is padded to `align` if binary data follows."""
         cdef int overflow
         cdef long long multiple
-        cdef bint is_binary = len(self.buffers) > 1
+        cdef bint is_binary = self.n_parts > 1
         cdef bytes header
         cdef Py_ssize_t nbytes
         if type(align) is not int:
@@ -329,7 +331,7 @@ cdef class Draft:
         multiple = PyLong_AsLongLongAndOverflow(align, &overflow)  # -1 if it exceeds 64 bits
         if not 1 <= multiple <= MAX_ALIGN:
             raise ValueError(f"align must be 1 to {MAX_ALIGN}, not {format_number(align)}")
-        self.writer.close(c"}")
+        close(self.writer, c"}")
         header = self.writer.finish(multiple if is_binary else 1)
         nbytes = len(header)
         if nbytes > self.limits.max_header_nbytes:
@@ -337,19 +339,21 @@ cdef class Draft:
                 f"the JSON header is {format_count('byte', nbytes)} long; the limit is "
                 f"{self.limits.max_header_nbytes}",
                 expected=self.limits.max_header_nbytes, actual=nbytes)
-        self.buffers[0] = header
+        self.parts[0] = header
+        if self.n_parts < len(self.parts):
+            del self.parts[self.n_parts:]
         return new_frame(
-            tuple(self.buffers), nbytes if is_binary else None, nbytes + self.nbytes)
+            self.parts, nbytes if is_binary else None, nbytes + self.nbytes)
 
 
-cdef Draft new_draft(str kind, Nonfinite nonfinite, Limits limits):
+cdef Draft new_draft(str kind, Py_ssize_t n_tensors, Nonfinite nonfinite, Limits limits):
     cdef Draft draft = Draft.__new__(Draft)
     if limits.max_nesting < TENSOR_DEPTH:
         raise EncodeError(
             f"a message with tensors has {TENSOR_DEPTH} nested lists and objects; the limit is "
             f"{limits.max_nesting}", expected=limits.max_nesting, actual=TENSOR_DEPTH)
-    draft.buffers = []
-    draft.buffers.append(None)  # a list that was made empty has room for more items
+    draft.parts = [None] * (1 + n_tensors)
+    draft.n_parts = 1
     draft.writer = JsonWriter.__new__(JsonWriter)
     draft.writer.max_nesting = limits.max_nesting
     draft.writer.max_values = limits.max_parameters
@@ -392,7 +396,7 @@ cdef int write_message_parameters(JsonWriter writer, dict parameters) except -1:
         return 0
     write_literal(writer, b'"parameters":{')
     writer.write_parameters(parameters, MESSAGE_DEPTH)
-    return writer.close(c"}")
+    return close(writer, c"}")
 
 
 cdef int write_data(JsonWriter writer, data) except -1:
@@ -431,7 +435,7 @@ cdef int write_requested(Draft draft, tuple outputs, default) except -1:
         check_n_entries(n_before, "requested output", draft.limits, EncodeError, -1)
         n_before += 1
         write_requested_output(draft, output, default)
-    return writer.close(c"]")
+    return close(writer, c"]")
 
 
 cdef int write_requested_output(Draft draft, RequestedOutput output, default) except -1:
@@ -448,8 +452,8 @@ cdef int write_requested_output(Draft draft, RequestedOutput output, default) ex
             if binary is not None:
                 write_literal(writer, b'"binary_data":')
                 write_literal(writer, b"true," if binary else b"false,")
-            writer.close(c"}")
-        return writer.close(c"}")
+            close(writer, c"}")
+        return close(writer, c"}")
     except EncodeError as error:
         name_tensor(error, "output", output.name)
         error.tensor = output.name  # also if the message has no SUBJECT

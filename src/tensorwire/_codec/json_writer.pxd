@@ -1,5 +1,5 @@
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy, strlen
 from numpy cimport ndarray
 
@@ -34,10 +34,9 @@ cdef class JsonWriter:
     cdef str parameter  # the name of the parameter that is being written, for error messages
 
     cdef int grow(self, Py_ssize_t nbytes) except -1
-    cdef int close(self, char bracket) except -1
     cdef int write_string(self, str value) except -1
     cdef int write_int64(self, int64_t value) except -1
-    cdef int write_shape(self, tuple shape) except -1
+    cdef uint64_t write_shape(self, tuple shape) except? 0
     cdef int write_value(self, value, int depth) except -1
     cdef int write_parameters(self, dict parameters, int depth) except -1
     cdef Py_ssize_t write_array(self, ndarray array) except -2
@@ -54,8 +53,22 @@ cdef inline int reserve(JsonWriter writer, Py_ssize_t nbytes) except -1:
 
 cdef inline int write_literal(JsonWriter writer, const char* text) except -1:
     """Write text without escaping it."""
-    cdef Py_ssize_t nbytes = <Py_ssize_t>strlen(text)
+    return write_plain(writer, text, <Py_ssize_t>strlen(text))
+
+
+cdef inline int write_plain(JsonWriter writer, const char* text, Py_ssize_t nbytes) except -1:
     reserve(writer, nbytes)
     memcpy(writer.cursor.position, text, nbytes)
     writer.cursor.position += nbytes
+    return 0
+
+
+cdef inline int close(JsonWriter writer, char bracket) except -1:
+    """End a list or an object."""
+    reserve(writer, 2)
+    if writer.cursor.position[-1] == c",":
+        writer.cursor.position -= 1
+    writer.cursor.position[0] = bracket
+    writer.cursor.position[1] = c","
+    writer.cursor.position += 2
     return 0

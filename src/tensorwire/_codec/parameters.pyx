@@ -24,6 +24,7 @@ cdef enum:
 
 # Larger integers have more digits than decoders read.
 cdef object MAX_INTEGER = pow(10, <object>MAX_INTEGER_DIGITS) - 1
+cdef object MIN_INTEGER = -MAX_INTEGER
 PARAMETERS = f"the parameters of {SUBJECT}"
 
 cdef str exact_text(value, str what, parameter=None):
@@ -64,11 +65,9 @@ cdef dict own_members(members, parameter, int depth):
     """Return a checked copy of a mapping: of parameters, or of an object in a parameter."""
     # No other thread can change a copy while its items are read.
     cdef dict own = (<dict>members).copy() if type(members) is dict else dict(members)
-    for key in own:
-        if type(key) is not str:
-            own = with_exact_keys(own, parameter)
-            break
     for key, value in own.items():
+        if type(key) is not str:
+            return own_members(with_exact_keys(own, parameter), parameter, depth)
         exact_text(key, PARAMETERS, parameter)
         checked = own_value(value, key if parameter is None else parameter, depth + 1)
         if checked is not value:
@@ -106,7 +105,7 @@ cdef own_value(value, parameter, int depth):
     if isinstance(value, int):
         if kind is not int:
             value = int.__pos__(value)
-        if not -MAX_INTEGER <= value <= MAX_INTEGER:
+        if not MIN_INTEGER <= value <= MAX_INTEGER:
             raise EncodeError(
                 f"parameter {format_value(parameter)} of {SUBJECT} contains an integer of "
                 f"{value.bit_length()} bits; the limit is {MAX_INTEGER_DIGITS} digits")
