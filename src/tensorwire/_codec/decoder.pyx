@@ -15,11 +15,13 @@ cimport cython
 cimport numpy as cnp
 from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport INT64_MAX, uint64_t
 from libc.string cimport memcmp
 
 from .bytes_array cimport bytes_of_element, bytes_of_wire
 from .datatypes cimport (
+    DECODING,
     Datatype,
     Layout,
     Limits,
@@ -244,14 +246,18 @@ def decode_response(
 cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits) except -1:
     """Return the size of the JSON header in bytes. Raises HeaderError or TypeError."""
     cdef Py_ssize_t nbytes = source.nbytes
+    cdef long long announced
+    cdef int overflow = 0
     if header_length is not None:
-        announced = header_length
-        if type(header_length) is not int or header_length < 0:
-            announced = parse_header_length(header_length)
-        if announced > nbytes:
+        if type(header_length) is not int:
+            header_length = parse_header_length(header_length)
+        announced = PyLong_AsLongLongAndOverflow(header_length, &overflow)
+        if overflow < 0 or (overflow == 0 and announced < 0):
+            parse_header_length(header_length)  # raises the error
+        if overflow > 0 or announced > nbytes:
             raise HeaderError(
-                f"{HEADER_LENGTH} is {format_number(announced)}, but the body has "
-                f"{format_count('byte', nbytes)}", expected=announced, actual=nbytes)
+                f"{HEADER_LENGTH} is {format_number(header_length)}, but the body has "
+                f"{format_count('byte', nbytes)}", expected=header_length, actual=nbytes)
         nbytes = announced
     if nbytes > limits.max_header_nbytes:
         raise HeaderError(
@@ -298,6 +304,7 @@ cdef struct Entry:
 
 @cython.final
 @cython.freelist(8)
+@cython.no_gc  # no object refers to a MessageReader, so that it is in no cycle
 cdef class MessageReader:
     """Reads one message. Its fields contain the state of the parser and the current entry."""
 
@@ -368,22 +375,20 @@ cdef class MessageReader:
 
     cdef InferRequest read_request(self):
         self.message = new_message(True)
-        self.read_header("input")
+        self.read_header(True)
         check_request(<InferRequest>self.message)
         return <InferRequest>self.message
 
     cdef InferResponse read_response(self):
         self.message = new_message(False)
-        self.read_header("output")
+        self.read_header(False)
         return <InferResponse>self.message
 
-    cdef int read_header(self, str kind) except -1:
-        """Read the header of a message whose tensors are of this kind: "input" or "output"."""
-        cdef bint is_request = kind == "input"
+    cdef int read_header(self, bint is_request) except -1:
         cdef Text key
         cdef int seen = 0
         cdef ReadCursor* cursor = &self.cursor
-        self.kind = kind
+        self.kind = "input" if is_request else "output"
         self.open_header()
         while next_member(cursor, &key, seen == 0):
             if equals(&key, b"inputs", 6) if is_request else equals(&key, b"outputs", 7):
@@ -751,7 +756,7 @@ cdef class MessageReader:
         """Return the dimensions as a tuple. Raises LayoutError if there are too many."""
         cdef ReadCursor cursor
         if not self.entry.is_measurable:
-            check_rank(self.entry.rank, self.limits.max_rank, LayoutError)
+            check_rank(self.entry.rank, self.limits.max_rank, DECODING)
             cursor = self.cursor
             cursor.position, cursor.level = self.entry.shape, 0
             cursor.n_values_left = self.entry.rank
@@ -765,9 +770,9 @@ cdef class MessageReader:
         if not (entry.is_measurable and set_counts(&entry.layout, itemsize)):
             # One of the next two calls raises the error.
             fill_layout(
-                &entry.layout, self.shape(), self.datatype, self.limits.max_rank, LayoutError)
+                &entry.layout, self.shape(), self.datatype, self.limits.max_rank, DECODING)
         self.n_elements = total_elements(self.n_elements, entry.layout.n_elements)
-        return check_n_elements(self.n_elements, self.limits, LayoutError)
+        return check_n_elements(self.n_elements, self.limits, DECODING)
 
     cdef Tensor tensor(self):
         """Return the tensor. Raises DecodeError unless its data has exactly one source."""
@@ -1012,8 +1017,7 @@ cdef class MessageReader:
     cdef int check_entry(self) except -1:
         """Raise HeaderError if the entry at the cursor is one more than the limit allows."""
         return check_n_entries(
-            self.index, self.item_kind, self.limits, HeaderError,
-            self.cursor.position - self.cursor.start)
+            self.index, self.item_kind, self.limits, self.cursor.position - self.cursor.start)
 
     cdef incomplete_entry_error(self, int seen):
         member = "name" if not seen & NAME else "datatype" if not seen & DATATYPE else "shape"
@@ -1075,8 +1079,8 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
         raise LayoutError(
             f"{SUBJECT} is one BYTES element of {source.nbytes} bytes; the limit is 2^32 - 1",
             expected=(1 << 32) - 1, actual=source.nbytes)
-    fill_layout(&layout, shape, datatype, limits.max_rank, LayoutError)
-    check_n_elements(layout.n_elements, limits, LayoutError)
+    fill_layout(&layout, shape, datatype, limits.max_rank, DECODING)
+    check_n_elements(layout.n_elements, limits, DECODING)
     tensor = new_tensor(spec.name, datatype, shape, None, True)
     use_texts(tensor, bytes_of_element(source, shape))
     return tensor

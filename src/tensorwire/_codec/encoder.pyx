@@ -14,6 +14,7 @@ from libc.stdint cimport uint64_t
 
 from .bytes_array cimport BytesArray
 from .datatypes cimport (
+    ENCODING,
     Limits,
     check_n_elements,
     check_n_entries,
@@ -275,7 +276,7 @@ cdef class Draft:
 
     cdef int add(self, Tensor tensor, bint binary) except -1:
         """Write a tensor's entry, and keep its memory if it is sent as binary data."""
-        check_n_entries(self.n_tensors, self.kind, self.limits, EncodeError, -1)
+        check_n_entries(self.n_tensors, self.kind, self.limits, -1)
         self.n_tensors += 1
         try:
             return self.write_entry(tensor, binary)
@@ -290,7 +291,7 @@ cdef class Draft:
         cdef bint has_size = binary and has_data
         cdef uint64_t n_elements
         check_name(tensor.name, self.limits)
-        check_rank(len(tensor.shape), self.limits.max_rank, EncodeError)
+        check_rank(len(tensor.shape), self.limits.max_rank, ENCODING)
         if has_size and tensor.nbytes > 0:
             self.nbytes += tensor.nbytes
             self.parts[self.n_parts] = tensor
@@ -301,7 +302,7 @@ cdef class Draft:
             writer, PyBytes_AS_STRING(tensor.row.before_shape), len(tensor.row.before_shape))
         n_elements = writer.write_shape(tensor.shape)
         self.n_elements = total_elements(self.n_elements, n_elements)
-        check_n_elements(self.n_elements, self.limits, EncodeError)
+        check_n_elements(self.n_elements, self.limits, ENCODING)
         if has_size or tensor._parameters is not None:
             write_literal(writer, b'"parameters":{')
             if tensor._parameters is not None:
@@ -368,7 +369,7 @@ cdef int check_name(str name, Limits limits) except -1:
     cdef Py_ssize_t nbytes = PyUnicode_GET_LENGTH(name)
     if not PyUnicode_IS_ASCII(name) and nbytes > limits.max_name_nbytes // 4:
         nbytes = len(name.encode())
-    return check_name_nbytes(nbytes, limits, EncodeError)
+    return check_name_nbytes(nbytes, limits, ENCODING)
 
 
 cdef Nonfinite nonfinite_of(str nonfinite) except *:
@@ -432,7 +433,7 @@ cdef int write_requested(Draft draft, tuple outputs, default) except -1:
     cdef Py_ssize_t n_before = 0
     write_literal(writer, b'"outputs":[')
     for output in outputs:
-        check_n_entries(n_before, "requested output", draft.limits, EncodeError, -1)
+        check_n_entries(n_before, "requested output", draft.limits, -1)
         n_before += 1
         write_requested_output(draft, output, default)
     return close(writer, c"]")

@@ -723,15 +723,16 @@ cdef cnp.ndarray array_of(Tensor tensor):
     """Return a new array over the memory of a tensor that is not BYTES."""
     cdef cnp.npy_intp[MAX_RANK] dims
     cdef int flags = 0 if tensor.is_readonly else cnp.NPY_ARRAY_WRITEABLE
-    cdef int axis, rank = <int>len(tensor.shape)
+    cdef tuple shape = tensor.shape
+    cdef int axis, rank = <int>len(shape)
     cdef cnp.ndarray array
     if tensor.owner is None:
         raise shared_memory_error(tensor)
     for axis in range(rank):  # at most MAX_RANK, which every way to make a tensor has checked
-        dims[axis] = tensor.shape[axis]
+        dims[axis] = shape[axis]
     Py_INCREF(tensor.dtype)  # PyArray_NewFromDescr steals one reference
     # numpy derives the flags for contiguity and alignment itself.
-    array = PyArray_NewFromDescr(
+    array = <cnp.ndarray>PyArray_NewFromDescr(
         <PyTypeObject*>cnp.ndarray, tensor.dtype, rank, dims, NULL, tensor.memory, flags, NULL)
     cnp.set_array_base(array, tensor.owner)
     return array
