@@ -385,34 +385,34 @@ cdef class MessageReader:
         return <InferResponse>self.message
 
     cdef int read_header(self, bint is_request) except -1:
-        cdef Text key
+        cdef Text* key = &self.key
         cdef int seen = 0
         cdef ReadCursor* cursor = &self.cursor
         self.kind = "input" if is_request else "output"
         self.open_header()
-        while next_member(cursor, &key, seen == 0):
-            if equals(&key, b"inputs", 6) if is_request else equals(&key, b"outputs", 7):
-                self.mark_member(&seen, TENSORS, &key)
+        while next_member(cursor, key, seen == 0):
+            if equals(key, b"inputs", 6) if is_request else equals(key, b"outputs", 7):
+                self.mark_member(&seen, TENSORS)
                 if not self.skip_null():
                     self.read_tensors()
-            elif equals(&key, b"model_name", 10):
-                self.mark_member(&seen, MODEL_NAME, &key)
+            elif equals(key, b"model_name", 10):
+                self.mark_member(&seen, MODEL_NAME)
                 self.message.model_name = self.read_text()
-            elif equals(&key, b"model_version", 13):
-                self.mark_member(&seen, MODEL_VERSION, &key)
+            elif equals(key, b"model_version", 13):
+                self.mark_member(&seen, MODEL_VERSION)
                 self.message.model_version = self.read_text()
-            elif equals(&key, b"id", 2):
-                self.mark_member(&seen, ID, &key)
+            elif equals(key, b"id", 2):
+                self.mark_member(&seen, ID)
                 self.message.id = self.read_text()
-            elif equals(&key, b"parameters", 10):
-                self.mark_member(&seen, PARAMETERS, &key)
+            elif equals(key, b"parameters", 10):
+                self.mark_member(&seen, PARAMETERS)
                 self.message._parameters = self.read_parameters()
-            elif is_request and equals(&key, b"outputs", 7):
-                self.mark_member(&seen, OUTPUTS, &key)
+            elif is_request and equals(key, b"outputs", 7):
+                self.mark_member(&seen, OUTPUTS)
                 if not self.skip_null():
                     self.message.requested = self.read_outputs()
             else:
-                self.skip_member(&seen, &key)
+                self.skip_member(&seen)
         return self.close_header()
 
     cdef int open_header(self) except -1:
@@ -483,28 +483,27 @@ cdef class MessageReader:
 
     # --- members ---
 
-    cdef inline int mark_member(self, int* seen, int member, const Text* key) except -1:
+    cdef inline int mark_member(self, int* seen, int member) except -1:
         """Mark a member as read before its value is read. Raises HeaderError for a second one."""
-        self.key = key[0]
         if seen[0] & member:
-            self.cursor.position = key.begin - 1
+            self.cursor.position = self.key.begin - 1
             raise_fault(&self.cursor, DUPLICATE_KEY)
         seen[0] |= member
         return 0
 
-    cdef int skip_member(self, int* seen, const Text* key) except -1:
+    cdef int skip_member(self, int* seen) except -1:
         """Validate a member that the protocol does not define, and store its key."""
         cdef Text text
         cdef const unsigned char* begin
         cdef const unsigned char* end
-        cdef Fault fault = push_key(&self.cursor, key.begin)
+        cdef Fault fault = push_key(&self.cursor, self.key.begin)
         if fault != NO_FAULT:
             raise_fault(&self.cursor, fault)
         seen[0] |= OTHER
         count_work(&self.cursor, 1)
         begin = self.cursor.position
         skip_value_or_raise(&self.cursor)
-        if self.cursor.level == 1 and equals(key, b"error", 5):
+        if self.cursor.level == 1 and equals(&self.key, b"error", 5):
             # Servers send this member instead of a message. Its value was validated above.
             end = self.cursor.position
             self.cursor.position = begin
@@ -677,7 +676,8 @@ cdef class MessageReader:
         cdef ReadCursor* cursor = &self.cursor
         cdef Entry* entry = &self.entry
         cdef Py_ssize_t first_key = cursor.keys.n_keys
-        cdef Text key, text
+        cdef Text* key = &self.key
+        cdef Text text
         cdef int seen = 0
         if not next_is(cursor, c"{"):
             raise self.unexpected_value_error("", "an object")
@@ -686,28 +686,28 @@ cdef class MessageReader:
         entry.shape = entry.size = entry.data = NULL
         entry.is_list = False
         self.name = self.datatype_text = self.datatype = self.parameters = self.data = None
-        while next_member(cursor, &key, seen == 0):
-            if equals(&key, b"name", 4):
-                self.mark_member(&seen, NAME, &key)
+        while next_member(cursor, key, seen == 0):
+            if equals(key, b"name", 4):
+                self.mark_member(&seen, NAME)
                 self.scan_text(&text)
                 self.name = text_to_str(&text)
                 entry.name_nbytes = utf8_nbytes_of(&text)
                 entry.has_nul = text.has_escapes and "\0" in self.name
-            elif equals(&key, b"datatype", 8):
-                self.mark_member(&seen, DATATYPE, &key)
+            elif equals(key, b"datatype", 8):
+                self.mark_member(&seen, DATATYPE)
                 self.read_datatype()
-            elif equals(&key, b"shape", 5):
-                self.mark_member(&seen, SHAPE, &key)
+            elif equals(key, b"shape", 5):
+                self.mark_member(&seen, SHAPE)
                 self.read_shape()
-            elif equals(&key, b"parameters", 10):
-                self.mark_member(&seen, PARAMETERS, &key)
+            elif equals(key, b"parameters", 10):
+                self.mark_member(&seen, PARAMETERS)
                 self.parameters = self.read_entry_parameters(b"binary_data_size", 16, &entry.size)
-            elif equals(&key, b"data", 4):
-                self.mark_member(&seen, DATA, &key)
+            elif equals(key, b"data", 4):
+                self.mark_member(&seen, DATA)
                 if not self.skip_null():
                     self.read_data(seen & (NAME | SHAPE) == (NAME | SHAPE))
             else:
-                self.skip_member(&seen, &key)
+                self.skip_member(&seen)
         self.close_keys(first_key)
         if seen & (NAME | DATATYPE | SHAPE) != NAME | DATATYPE | SHAPE:
             raise self.incomplete_entry_error(seen)
@@ -982,23 +982,24 @@ cdef class MessageReader:
         cdef dict parameters = None
         cdef Py_ssize_t name_nbytes = 0
         cdef bint has_nul = False
-        cdef Text key, text
+        cdef Text* key = &self.key
+        cdef Text text
         cdef int seen = 0
         if not next_is(cursor, c"{"):
             raise self.unexpected_value_error("", "an object")
         open_level_or_raise(cursor)
-        while next_member(cursor, &key, seen == 0):
-            if equals(&key, b"name", 4):
-                self.mark_member(&seen, NAME, &key)
+        while next_member(cursor, key, seen == 0):
+            if equals(key, b"name", 4):
+                self.mark_member(&seen, NAME)
                 self.scan_text(&text)
                 self.name = text_to_str(&text)
                 name_nbytes = utf8_nbytes_of(&text)
                 has_nul = text.has_escapes and "\0" in self.name
-            elif equals(&key, b"parameters", 10):
-                self.mark_member(&seen, PARAMETERS, &key)
+            elif equals(key, b"parameters", 10):
+                self.mark_member(&seen, PARAMETERS)
                 parameters = self.read_entry_parameters(b"binary_data", 11, &binary)
             else:
-                self.skip_member(&seen, &key)
+                self.skip_member(&seen)
         self.close_keys(first_key)
         if not seen & NAME:
             raise self.incomplete_entry_error(seen | DATATYPE | SHAPE)
