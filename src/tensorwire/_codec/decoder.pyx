@@ -247,14 +247,14 @@ cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits)
     """Return the size of the JSON header in bytes. Raises HeaderError or TypeError."""
     cdef Py_ssize_t nbytes = source.nbytes
     cdef long long announced
-    cdef int overflow = 0
+    cdef int overflow
     if header_length is not None:
         if type(header_length) is not int:
             header_length = parse_header_length(header_length)
+        # -1 if it exceeds 64 bits
         announced = PyLong_AsLongLongAndOverflow(header_length, &overflow)
-        if overflow < 0 or (overflow == 0 and announced < 0):
-            parse_header_length(header_length)  # raises the error
-        if overflow > 0 or announced > nbytes:
+        if not 0 <= announced <= nbytes:
+            parse_header_length(header_length)  # raises the error if it is negative
             raise HeaderError(
                 f"{HEADER_LENGTH} is {format_number(header_length)}, but the body has "
                 f"{format_count('byte', nbytes)}", expected=header_length, actual=nbytes)
@@ -624,33 +624,33 @@ cdef class MessageReader:
         """Read the tensors in the order of the message (WIRE.md 1)."""
         cdef list entries = None
         cdef tuple tensors = ()
-        cdef const unsigned char* entry_end
+        cdef const unsigned char* entry_end = NULL
         cdef int level
         if not next_is(&self.cursor, c"["):
             raise self.unexpected_member_error("a list")
         open_level_or_raise(&self.cursor)
         level = self.cursor.level
         self.item_kind = self.kind
-        while next_item(&self.cursor, self.index < 0):
-            self.index += 1
-            self.check_entry()
-            entry_end = NULL
-            try:
+        try:
+            while next_item(&self.cursor, self.index < 0):
+                self.index += 1
+                self.check_entry()
+                entry_end = NULL
                 self.read_entry()
                 entry_end = self.cursor.position
                 tensor = self.tensor()
-            except DecodeError as error:
-                if entry_end != NULL and not isinstance(error, HeaderError):
-                    self.cursor.position, self.cursor.level = entry_end, level
-                    self.check_rest()
-                name_tensor(error, self.kind, self.name)
-                raise
-            if self.index == 0:
-                tensors = (tensor,)
-            elif self.index == 1:
-                entries = [tensors[0], tensor]
-            else:
-                entries.append(tensor)
+                if self.index == 0:
+                    tensors = (tensor,)
+                elif self.index == 1:
+                    entries = [tensors[0], tensor]
+                else:
+                    entries.append(tensor)
+        except DecodeError as error:  # without SUBJECT, and a HeaderError, if not from an entry
+            if entry_end != NULL and not isinstance(error, HeaderError):
+                self.cursor.position, self.cursor.level = entry_end, level
+                self.check_rest()
+            name_tensor(error, self.kind, self.name)
+            raise
         self.index = -1
         if entries is not None:
             tensors = tuple(entries)

@@ -4,6 +4,7 @@ from libc.string cimport memcpy, strlen
 from numpy cimport ndarray
 
 from .bytes_array cimport BytesArray
+from .datatypes cimport Limits
 
 cdef enum:
     INLINE_CAPACITY = 448  # bytes of memory inside the writer: enough for most headers
@@ -27,11 +28,17 @@ cdef class JsonWriter:
     cdef char* start  # of the text
     cdef PyObject* grown  # a bytes object with the text; NULL while it is in `inline_memory`
     cdef char[INLINE_CAPACITY] inline_memory
-    cdef Py_ssize_t max_nesting  # maximum number of nested lists and objects
-    cdef Py_ssize_t max_values  # maximum number of values that `write_value` writes
-    cdef Py_ssize_t n_values
+    cdef Limits limits
+    cdef Py_ssize_t n_values  # that `write_value` has written
     cdef Nonfinite nonfinite
     cdef str parameter  # the name of the parameter that is being written, for error messages
+    # The message of the header; see encoder.pyx.
+    cdef str kind  # the kind of the tensors: "input" or "output"
+    cdef Py_ssize_t n_tensors
+    cdef uint64_t n_elements  # of all tensors so far
+    cdef list parts  # of the frame: the header, the binary tensors that are not empty, and None
+    cdef Py_ssize_t n_parts  # before the None
+    cdef Py_ssize_t nbytes  # of the binary tensors
 
     cdef int grow(self, Py_ssize_t nbytes) except -1
     cdef int write_string(self, str value) except -1

@@ -106,8 +106,12 @@ fill_tables()
 
 @cython.final
 @cython.freelist(8)
+@cython.no_gc  # no object refers to a JsonWriter, so that it is in no cycle
 cdef class JsonWriter:
-    """JSON text under construction. The `write` methods append a value and a comma."""
+    """JSON text under construction, and the parts of its frame.
+
+    The `write` methods append a value and a comma.
+    """
 
     def __cinit__(self):
         self.start = self.cursor.position = self.inline_memory
@@ -195,10 +199,10 @@ cdef class JsonWriter:
         them errors. Raises EncodeError for such a number, or if a limit is exceeded.
         """
         cdef char* end
-        if self.n_values >= self.max_values:
+        if self.n_values >= self.limits.max_parameters:
             raise EncodeError(
-                f"the parameters have more than {format_count('value', self.max_values)}, which is "
-                f"the limit", expected=self.max_values, actual=self.n_values + 1)
+                f"the parameters have more than {format_count('value', self.limits.max_parameters)}, which is "
+                f"the limit", expected=self.limits.max_parameters, actual=self.n_values + 1)
         self.n_values += 1
         if value is None:
             return write_literal(self, b"null,")
@@ -362,11 +366,11 @@ cdef int write_any_int(JsonWriter writer, value) except -1:
 
 cdef int check_depth(JsonWriter writer, int depth) except -1:
     """Raise EncodeError if no list or object is allowed within `depth` others."""
-    if depth >= writer.max_nesting:
+    if depth >= writer.limits.max_nesting:
         raise EncodeError(
             f"the header is nested too deeply: parameter {format_value(writer.parameter)} contains "
-            f"lists or objects on level {depth + 1}; the limit is {writer.max_nesting}",
-            expected=writer.max_nesting, actual=depth + 1)
+            f"lists or objects on level {depth + 1}; the limit is {writer.limits.max_nesting}",
+            expected=writer.limits.max_nesting, actual=depth + 1)
     return 0
 
 

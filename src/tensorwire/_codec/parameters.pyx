@@ -65,9 +65,11 @@ cdef dict own_members(members, parameter, int depth):
     """Return a checked copy of a mapping: of parameters, or of an object in a parameter."""
     # No other thread can change a copy while its items are read.
     cdef dict own = (<dict>members).copy() if type(members) is dict else dict(members)
-    for key, value in own.items():
+    for key in own:
         if type(key) is not str:
-            return own_members(with_exact_keys(own, parameter), parameter, depth)
+            own = with_exact_keys(own, parameter)
+            break
+    for key, value in own.items():
         exact_text(key, PARAMETERS, parameter)
         checked = own_value(value, key if parameter is None else parameter, depth + 1)
         if checked is not value:
