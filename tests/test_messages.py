@@ -70,6 +70,23 @@ def test_messages_are_mappings(make: str, n: int) -> None:
     assert dict(message) == dict(zip(names, found, strict=True))
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_views_do_not_give_access_to_a_message(n: int) -> None:
+    class Clearing:
+        def __eq__(self, other: Any) -> bool:
+            other.clear()
+            return True
+
+        __hash__ = None  # type: ignore[assignment]
+
+    tensors = [tw.Tensor(f"t{i}", np.full(2, i)) for i in range(n)]
+    message = tw.InferRequest(tensors)
+    view: Any = message.items()
+    assert view.mapping == Clearing()
+    assert list(message.items()) == [(tensor.name, tensor) for tensor in tensors]
+    assert message["t0"] is tensors[0]
+
+
 def test_empty_response() -> None:
     response = tw.InferResponse([])
     assert (list(response), len(response), response.get("x"), response.outputs) == ([], 0, None, ())

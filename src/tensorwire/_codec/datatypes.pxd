@@ -9,6 +9,7 @@ cdef class Datatype:
     cdef readonly Py_ssize_t itemsize
     cdef readonly dtype dtype
     cdef readonly bint in_json
+    cdef bytes before_shape  # of an entry of JSON: the datatype, and the key of the shape
 
 
 cdef class Limits:
@@ -59,13 +60,45 @@ cdef inline uint64_t total_elements(uint64_t total, uint64_t n_elements) noexcep
     return min(total + n_elements, <uint64_t>INT64_MAX)
 
 
-cdef int check_rank(Py_ssize_t rank, Py_ssize_t max_rank, kind_of_error) except -1
-cdef int check_name_nbytes(Py_ssize_t nbytes, Limits limits, kind_of_error) except -1
-cdef int check_n_elements(uint64_t n_elements, Limits limits, kind_of_error) except -1
-cdef int check_n_entries(
-    Py_ssize_t n_before, str kind, Limits limits, kind_of_error, Py_ssize_t offset) except -1
+cdef enum Way:
+    # Errors are EncodeError, or LayoutError or HeaderError.
+    ENCODING
+    DECODING
+
+
+# The limits of a message, while it is encoded or decoded.
+
+
+cdef inline int check_rank(Py_ssize_t rank, Py_ssize_t max_rank, Way way) except -1:
+    return raise_rank(rank, max_rank, way) if rank > max_rank else 0
+
+
+cdef inline int check_name_nbytes(Py_ssize_t nbytes, Limits limits, Way way) except -1:
+    return raise_name_nbytes(nbytes, limits, way) if nbytes > limits.max_name_nbytes else 0
+
+
+cdef inline int check_n_elements(uint64_t n_elements, Limits limits, Way way) except -1:
+    """Raise an error if the tensors up to the current one have too many elements."""
+    if n_elements > <uint64_t>limits.max_elements:
+        raise_n_elements(n_elements, limits, way)
+    return 0
+
+
+cdef inline int check_n_entries(
+    Py_ssize_t n_before, str kind, Limits limits, Py_ssize_t offset
+) except -1:
+    """Raise an error if there are already as many tensors or outputs as the limit allows.
+
+    `offset` is that of the next one in a received message, or -1 when encoding.
+    """
+    return raise_n_entries(kind, limits, offset) if n_before >= limits.max_tensors else 0
+
+
+cdef int raise_rank(Py_ssize_t rank, Py_ssize_t max_rank, Way way) except -1
+cdef int raise_name_nbytes(Py_ssize_t nbytes, Limits limits, Way way) except -1
+cdef int raise_n_elements(uint64_t n_elements, Limits limits, Way way) except -1
+cdef int raise_n_entries(str kind, Limits limits, Py_ssize_t offset) except -1
 cdef tuple dims_as_tuple(const npy_intp* dims, int rank)
 cdef int fill_layout(
-    Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank, kind_of_error) except -1
+    Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank, Way way) except -1
 cdef tuple shape_to_send(tuple shape, Datatype datatype)
-cdef uint64_t n_elements_of(tuple shape) except? 0

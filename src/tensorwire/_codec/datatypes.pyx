@@ -23,6 +23,8 @@ from ..errors import (
     MAX_FOREIGN_TEXT,
     SUBJECT,
     EncodeError,
+    HeaderError,
+    LayoutError,
     format_count,
     format_number,
     format_shape,
@@ -44,6 +46,7 @@ cdef class Datatype:
         self.itemsize = itemsize
         self.dtype = dtype
         self.in_json = in_json
+        self.before_shape = f'"datatype":"{name}","shape":['.encode()
 
     def __repr__(self):
         return f"<Datatype {self.name}>"
@@ -233,48 +236,32 @@ cdef bint checked_option(name, value) except -1:
     return value
 
 
-# --- the limits of a message, while it is encoded and decoded ---
+# --- the errors of the checks in datatypes.pxd ---
 
 
-cdef int check_rank(Py_ssize_t rank, Py_ssize_t max_rank, kind_of_error) except -1:
-    if rank > max_rank:
-        raise kind_of_error(
-            f"{SUBJECT} has {format_count('dimension', rank)}; the limit is {max_rank}",
-            expected=max_rank, actual=rank)
-    return 0
+cdef int raise_rank(Py_ssize_t rank, Py_ssize_t max_rank, Way way) except -1:
+    raise (EncodeError if way == ENCODING else LayoutError)(
+        f"{SUBJECT} has {format_count('dimension', rank)}; the limit is {max_rank}",
+        expected=max_rank, actual=rank)
 
 
-cdef int check_name_nbytes(Py_ssize_t nbytes, Limits limits, kind_of_error) except -1:
-    if nbytes > limits.max_name_nbytes:
-        raise kind_of_error(
-            f"the name of {SUBJECT} is {format_count('byte', nbytes)} long; the limit is "
-            f"{limits.max_name_nbytes}", expected=limits.max_name_nbytes, actual=nbytes)
-    return 0
+cdef int raise_name_nbytes(Py_ssize_t nbytes, Limits limits, Way way) except -1:
+    raise (EncodeError if way == ENCODING else HeaderError)(
+        f"the name of {SUBJECT} is {format_count('byte', nbytes)} long; the limit is "
+        f"{limits.max_name_nbytes}", expected=limits.max_name_nbytes, actual=nbytes)
 
 
-cdef int check_n_elements(uint64_t n_elements, Limits limits, kind_of_error) except -1:
-    """Raise an error if the tensors up to the current one have too many elements."""
-    if n_elements > <uint64_t>limits.max_elements:
-        raise kind_of_error(
-            f"the message has {format_count('element', n_elements)} up to {SUBJECT}; the limit is "
-            f"{limits.max_elements}",
-            expected=limits.max_elements, actual=n_elements)
-    return 0
+cdef int raise_n_elements(uint64_t n_elements, Limits limits, Way way) except -1:
+    raise (EncodeError if way == ENCODING else LayoutError)(
+        f"the message has {format_count('element', n_elements)} up to {SUBJECT}; the limit is "
+        f"{limits.max_elements}", expected=limits.max_elements, actual=n_elements)
 
 
-cdef int check_n_entries(
-    Py_ssize_t n_before, str kind, Limits limits, kind_of_error, Py_ssize_t offset
-) except -1:
-    """Raise an error if there are already as many tensors or outputs as the limit allows.
-
-    `offset` is that of the next one in a received message, or -1.
-    """
-    if n_before >= limits.max_tensors:
-        raise kind_of_error(
-            f"the message has more than {format_count(kind, limits.max_tensors)}, which is the "
-            f"limit", expected=limits.max_tensors, actual=n_before + 1,
-            offset=None if offset < 0 else offset)
-    return 0
+cdef int raise_n_entries(str kind, Limits limits, Py_ssize_t offset) except -1:
+    raise (EncodeError if offset < 0 else HeaderError)(
+        f"the message has more than {format_count(kind, limits.max_tensors)}, which is the limit",
+        expected=limits.max_tensors, actual=limits.max_tensors + <object>1,
+        offset=None if offset < 0 else offset)
 
 
 # --- shapes ---
@@ -291,9 +278,9 @@ cdef tuple dims_as_tuple(const npy_intp* dims, int rank):
 
 
 cdef int fill_layout(
-    Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank, kind_of_error
+    Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank, Way way
 ) except -1:
-    """Fill `layout` from a shape of exact ints. Raises `kind_of_error` for an invalid shape.
+    """Fill `layout` from a shape of exact ints. Raises an error for an invalid shape.
 
     `max_rank` is at most 64, because `Limits` allows no more. A Layout has room for 64 dimensions.
     """
@@ -301,17 +288,17 @@ cdef int fill_layout(
     cdef long long dim
     cdef Py_ssize_t axis
     cdef Py_ssize_t rank = len(shape)
-    check_rank(rank, max_rank, kind_of_error)
+    check_rank(rank, max_rank, way)
     for axis in range(rank):
         dim = PyLong_AsLongLongAndOverflow(shape[axis], &overflow)
         if overflow < 0 or (overflow == 0 and dim < 0):
-            raise kind_of_error(
+            raise (EncodeError if way == ENCODING else LayoutError)(
                 f"{SUBJECT} has a negative dimension: shape {format_shape(shape)}",
                 expected=0, actual=shape[axis])
         layout.dims[axis] = dim  # -1 for 2^63 and above, which `set_counts` rejects
     layout.rank = <int>rank
     if not set_counts(layout, datatype.itemsize or WIDEST_ITEMSIZE):
-        raise too_large_error(kind_of_error, shape, datatype)
+        raise too_large_error(way, shape, datatype)
     return 0
 
 
@@ -326,22 +313,11 @@ cdef tuple shape_to_send(tuple shape, Datatype datatype):
     except TypeError as error:
         shown = format_text(error, MAX_FOREIGN_TEXT)
         raise TypeError(f"the shape of {SUBJECT} is not a tuple of ints: {shown}") from None
-    fill_layout(&layout, shape, datatype, MAX_RANK, EncodeError)
+    fill_layout(&layout, shape, datatype, MAX_RANK, ENCODING)
     return shape
 
 
-cdef uint64_t n_elements_of(tuple shape) except? 0:
-    """Return the product of the dimensions of a tensor.
-
-    No overflow: they were checked when the tensor was made.
-    """
-    cdef uint64_t n_elements = 1
-    for dim in shape:
-        n_elements *= <uint64_t>dim
-    return n_elements
-
-
-cdef too_large_error(kind_of_error, shape, Datatype datatype):
-    return kind_of_error(
+cdef too_large_error(Way way, shape, Datatype datatype):
+    return (EncodeError if way == ENCODING else LayoutError)(
         f"{SUBJECT} is too large to address: {datatype.name} {format_shape(shape)} exceeds "
         f"2^63 - 1 bytes", expected=2 ** 63 - 1)

@@ -15,11 +15,13 @@ cimport cython
 cimport numpy as cnp
 from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport INT64_MAX, uint64_t
 from libc.string cimport memcmp
 
 from .bytes_array cimport bytes_of_element, bytes_of_wire
 from .datatypes cimport (
+    DECODING,
     Datatype,
     Layout,
     Limits,
@@ -244,14 +246,18 @@ def decode_response(
 cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits) except -1:
     """Return the size of the JSON header in bytes. Raises HeaderError or TypeError."""
     cdef Py_ssize_t nbytes = source.nbytes
+    cdef long long announced
+    cdef int overflow
     if header_length is not None:
-        announced = header_length
-        if type(header_length) is not int or header_length < 0:
-            announced = parse_header_length(header_length)
-        if announced > nbytes:
+        if type(header_length) is not int:
+            header_length = parse_header_length(header_length)
+        # -1 if it exceeds 64 bits
+        announced = PyLong_AsLongLongAndOverflow(header_length, &overflow)
+        if not 0 <= announced <= nbytes:
+            parse_header_length(header_length)  # raises the error if it is negative
             raise HeaderError(
-                f"{HEADER_LENGTH} is {format_number(announced)}, but the body has "
-                f"{format_count('byte', nbytes)}", expected=announced, actual=nbytes)
+                f"{HEADER_LENGTH} is {format_number(header_length)}, but the body has "
+                f"{format_count('byte', nbytes)}", expected=header_length, actual=nbytes)
         nbytes = announced
     if nbytes > limits.max_header_nbytes:
         raise HeaderError(
@@ -298,6 +304,7 @@ cdef struct Entry:
 
 @cython.final
 @cython.freelist(8)
+@cython.no_gc  # no object refers to a MessageReader, so that it is in no cycle
 cdef class MessageReader:
     """Reads one message. Its fields contain the state of the parser and the current entry."""
 
@@ -368,46 +375,44 @@ cdef class MessageReader:
 
     cdef InferRequest read_request(self):
         self.message = new_message(True)
-        self.read_header("input")
+        self.read_header(True)
         check_request(<InferRequest>self.message)
         return <InferRequest>self.message
 
     cdef InferResponse read_response(self):
         self.message = new_message(False)
-        self.read_header("output")
+        self.read_header(False)
         return <InferResponse>self.message
 
-    cdef int read_header(self, str kind) except -1:
-        """Read the header of a message whose tensors are of this kind: "input" or "output"."""
-        cdef bint is_request = kind == "input"
-        cdef Text key
+    cdef int read_header(self, bint is_request) except -1:
+        cdef Text* key = &self.key
         cdef int seen = 0
         cdef ReadCursor* cursor = &self.cursor
-        self.kind = kind
+        self.kind = "input" if is_request else "output"
         self.open_header()
-        while next_member(cursor, &key, seen == 0):
-            if equals(&key, b"inputs", 6) if is_request else equals(&key, b"outputs", 7):
-                self.mark_member(&seen, TENSORS, &key)
+        while next_member(cursor, key, seen == 0):
+            if equals(key, b"inputs", 6) if is_request else equals(key, b"outputs", 7):
+                self.mark_member(&seen, TENSORS)
                 if not self.skip_null():
                     self.read_tensors()
-            elif equals(&key, b"model_name", 10):
-                self.mark_member(&seen, MODEL_NAME, &key)
+            elif equals(key, b"model_name", 10):
+                self.mark_member(&seen, MODEL_NAME)
                 self.message.model_name = self.read_text()
-            elif equals(&key, b"model_version", 13):
-                self.mark_member(&seen, MODEL_VERSION, &key)
+            elif equals(key, b"model_version", 13):
+                self.mark_member(&seen, MODEL_VERSION)
                 self.message.model_version = self.read_text()
-            elif equals(&key, b"id", 2):
-                self.mark_member(&seen, ID, &key)
+            elif equals(key, b"id", 2):
+                self.mark_member(&seen, ID)
                 self.message.id = self.read_text()
-            elif equals(&key, b"parameters", 10):
-                self.mark_member(&seen, PARAMETERS, &key)
+            elif equals(key, b"parameters", 10):
+                self.mark_member(&seen, PARAMETERS)
                 self.message._parameters = self.read_parameters()
-            elif is_request and equals(&key, b"outputs", 7):
-                self.mark_member(&seen, OUTPUTS, &key)
+            elif is_request and equals(key, b"outputs", 7):
+                self.mark_member(&seen, OUTPUTS)
                 if not self.skip_null():
                     self.message.requested = self.read_outputs()
             else:
-                self.skip_member(&seen, &key)
+                self.skip_member(&seen)
         return self.close_header()
 
     cdef int open_header(self) except -1:
@@ -478,28 +483,27 @@ cdef class MessageReader:
 
     # --- members ---
 
-    cdef inline int mark_member(self, int* seen, int member, const Text* key) except -1:
+    cdef inline int mark_member(self, int* seen, int member) except -1:
         """Mark a member as read before its value is read. Raises HeaderError for a second one."""
-        self.key = key[0]
         if seen[0] & member:
-            self.cursor.position = key.begin - 1
+            self.cursor.position = self.key.begin - 1
             raise_fault(&self.cursor, DUPLICATE_KEY)
         seen[0] |= member
         return 0
 
-    cdef int skip_member(self, int* seen, const Text* key) except -1:
+    cdef int skip_member(self, int* seen) except -1:
         """Validate a member that the protocol does not define, and store its key."""
         cdef Text text
         cdef const unsigned char* begin
         cdef const unsigned char* end
-        cdef Fault fault = push_key(&self.cursor, key.begin)
+        cdef Fault fault = push_key(&self.cursor, self.key.begin)
         if fault != NO_FAULT:
             raise_fault(&self.cursor, fault)
         seen[0] |= OTHER
         count_work(&self.cursor, 1)
         begin = self.cursor.position
         skip_value_or_raise(&self.cursor)
-        if self.cursor.level == 1 and equals(key, b"error", 5):
+        if self.cursor.level == 1 and equals(&self.key, b"error", 5):
             # Servers send this member instead of a message. Its value was validated above.
             end = self.cursor.position
             self.cursor.position = begin
@@ -620,33 +624,33 @@ cdef class MessageReader:
         """Read the tensors in the order of the message (WIRE.md 1)."""
         cdef list entries = None
         cdef tuple tensors = ()
-        cdef const unsigned char* entry_end
+        cdef const unsigned char* entry_end = NULL
         cdef int level
         if not next_is(&self.cursor, c"["):
             raise self.unexpected_member_error("a list")
         open_level_or_raise(&self.cursor)
         level = self.cursor.level
         self.item_kind = self.kind
-        while next_item(&self.cursor, self.index < 0):
-            self.index += 1
-            self.check_entry()
-            entry_end = NULL
-            try:
+        try:
+            while next_item(&self.cursor, self.index < 0):
+                self.index += 1
+                self.check_entry()
+                entry_end = NULL
                 self.read_entry()
                 entry_end = self.cursor.position
                 tensor = self.tensor()
-            except DecodeError as error:
-                if entry_end != NULL and not isinstance(error, HeaderError):
-                    self.cursor.position, self.cursor.level = entry_end, level
-                    self.check_rest()
-                name_tensor(error, self.kind, self.name)
-                raise
-            if self.index == 0:
-                tensors = (tensor,)
-            elif self.index == 1:
-                entries = [tensors[0], tensor]
-            else:
-                entries.append(tensor)
+                if self.index == 0:
+                    tensors = (tensor,)
+                elif self.index == 1:
+                    entries = [tensors[0], tensor]
+                else:
+                    entries.append(tensor)
+        except DecodeError as error:  # without SUBJECT, and a HeaderError, if not from an entry
+            if entry_end != NULL and not isinstance(error, HeaderError):
+                self.cursor.position, self.cursor.level = entry_end, level
+                self.check_rest()
+            name_tensor(error, self.kind, self.name)
+            raise
         self.index = -1
         if entries is not None:
             tensors = tuple(entries)
@@ -672,7 +676,8 @@ cdef class MessageReader:
         cdef ReadCursor* cursor = &self.cursor
         cdef Entry* entry = &self.entry
         cdef Py_ssize_t first_key = cursor.keys.n_keys
-        cdef Text key, text
+        cdef Text* key = &self.key
+        cdef Text text
         cdef int seen = 0
         if not next_is(cursor, c"{"):
             raise self.unexpected_value_error("", "an object")
@@ -681,28 +686,28 @@ cdef class MessageReader:
         entry.shape = entry.size = entry.data = NULL
         entry.is_list = False
         self.name = self.datatype_text = self.datatype = self.parameters = self.data = None
-        while next_member(cursor, &key, seen == 0):
-            if equals(&key, b"name", 4):
-                self.mark_member(&seen, NAME, &key)
+        while next_member(cursor, key, seen == 0):
+            if equals(key, b"name", 4):
+                self.mark_member(&seen, NAME)
                 self.scan_text(&text)
                 self.name = text_to_str(&text)
                 entry.name_nbytes = utf8_nbytes_of(&text)
                 entry.has_nul = text.has_escapes and "\0" in self.name
-            elif equals(&key, b"datatype", 8):
-                self.mark_member(&seen, DATATYPE, &key)
+            elif equals(key, b"datatype", 8):
+                self.mark_member(&seen, DATATYPE)
                 self.read_datatype()
-            elif equals(&key, b"shape", 5):
-                self.mark_member(&seen, SHAPE, &key)
+            elif equals(key, b"shape", 5):
+                self.mark_member(&seen, SHAPE)
                 self.read_shape()
-            elif equals(&key, b"parameters", 10):
-                self.mark_member(&seen, PARAMETERS, &key)
+            elif equals(key, b"parameters", 10):
+                self.mark_member(&seen, PARAMETERS)
                 self.parameters = self.read_entry_parameters(b"binary_data_size", 16, &entry.size)
-            elif equals(&key, b"data", 4):
-                self.mark_member(&seen, DATA, &key)
+            elif equals(key, b"data", 4):
+                self.mark_member(&seen, DATA)
                 if not self.skip_null():
                     self.read_data(seen & (NAME | SHAPE) == (NAME | SHAPE))
             else:
-                self.skip_member(&seen, &key)
+                self.skip_member(&seen)
         self.close_keys(first_key)
         if seen & (NAME | DATATYPE | SHAPE) != NAME | DATATYPE | SHAPE:
             raise self.incomplete_entry_error(seen)
@@ -751,7 +756,7 @@ cdef class MessageReader:
         """Return the dimensions as a tuple. Raises LayoutError if there are too many."""
         cdef ReadCursor cursor
         if not self.entry.is_measurable:
-            check_rank(self.entry.rank, self.limits.max_rank, LayoutError)
+            check_rank(self.entry.rank, self.limits.max_rank, DECODING)
             cursor = self.cursor
             cursor.position, cursor.level = self.entry.shape, 0
             cursor.n_values_left = self.entry.rank
@@ -765,9 +770,9 @@ cdef class MessageReader:
         if not (entry.is_measurable and set_counts(&entry.layout, itemsize)):
             # One of the next two calls raises the error.
             fill_layout(
-                &entry.layout, self.shape(), self.datatype, self.limits.max_rank, LayoutError)
+                &entry.layout, self.shape(), self.datatype, self.limits.max_rank, DECODING)
         self.n_elements = total_elements(self.n_elements, entry.layout.n_elements)
-        return check_n_elements(self.n_elements, self.limits, LayoutError)
+        return check_n_elements(self.n_elements, self.limits, DECODING)
 
     cdef Tensor tensor(self):
         """Return the tensor. Raises DecodeError unless its data has exactly one source."""
@@ -977,23 +982,24 @@ cdef class MessageReader:
         cdef dict parameters = None
         cdef Py_ssize_t name_nbytes = 0
         cdef bint has_nul = False
-        cdef Text key, text
+        cdef Text* key = &self.key
+        cdef Text text
         cdef int seen = 0
         if not next_is(cursor, c"{"):
             raise self.unexpected_value_error("", "an object")
         open_level_or_raise(cursor)
-        while next_member(cursor, &key, seen == 0):
-            if equals(&key, b"name", 4):
-                self.mark_member(&seen, NAME, &key)
+        while next_member(cursor, key, seen == 0):
+            if equals(key, b"name", 4):
+                self.mark_member(&seen, NAME)
                 self.scan_text(&text)
                 self.name = text_to_str(&text)
                 name_nbytes = utf8_nbytes_of(&text)
                 has_nul = text.has_escapes and "\0" in self.name
-            elif equals(&key, b"parameters", 10):
-                self.mark_member(&seen, PARAMETERS, &key)
+            elif equals(key, b"parameters", 10):
+                self.mark_member(&seen, PARAMETERS)
                 parameters = self.read_entry_parameters(b"binary_data", 11, &binary)
             else:
-                self.skip_member(&seen, &key)
+                self.skip_member(&seen)
         self.close_keys(first_key)
         if not seen & NAME:
             raise self.incomplete_entry_error(seen | DATATYPE | SHAPE)
@@ -1012,8 +1018,7 @@ cdef class MessageReader:
     cdef int check_entry(self) except -1:
         """Raise HeaderError if the entry at the cursor is one more than the limit allows."""
         return check_n_entries(
-            self.index, self.item_kind, self.limits, HeaderError,
-            self.cursor.position - self.cursor.start)
+            self.index, self.item_kind, self.limits, self.cursor.position - self.cursor.start)
 
     cdef incomplete_entry_error(self, int seen):
         member = "name" if not seen & NAME else "datatype" if not seen & DATATYPE else "shape"
@@ -1075,8 +1080,8 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
         raise LayoutError(
             f"{SUBJECT} is one BYTES element of {source.nbytes} bytes; the limit is 2^32 - 1",
             expected=(1 << 32) - 1, actual=source.nbytes)
-    fill_layout(&layout, shape, datatype, limits.max_rank, LayoutError)
-    check_n_elements(layout.n_elements, limits, LayoutError)
+    fill_layout(&layout, shape, datatype, limits.max_rank, DECODING)
+    check_n_elements(layout.n_elements, limits, DECODING)
     tensor = new_tensor(spec.name, datatype, shape, None, True)
     use_texts(tensor, bytes_of_element(source, shape))
     return tensor

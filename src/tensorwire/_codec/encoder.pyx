@@ -2,23 +2,23 @@
 
 Messages and tensors were checked when they were made. What remains are the limits of the receiver,
 what only JSON cannot represent, and whether a response has the outputs that a request lists. The
-functions that write a tensor raise errors with SUBJECT in place of its name. `Draft.add` replaces
-SUBJECT with the name.
+functions that write a tensor raise errors with SUBJECT in place of its name. `write_tensor`
+replaces SUBJECT with the name.
 """
 
-cimport cython
 cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from libc.stdint cimport uint64_t
 
 from .bytes_array cimport BytesArray
 from .datatypes cimport (
+    ENCODING,
     Limits,
     check_n_elements,
     check_n_entries,
     check_name_nbytes,
     check_rank,
-    n_elements_of,
     total_elements,
 )
 from .json_writer cimport (
@@ -28,7 +28,9 @@ from .json_writer cimport (
     NAN_AS_NULL,
     JsonWriter,
     Nonfinite,
+    close,
     write_literal,
+    write_plain,
 )
 from .messages cimport (
     Frame,
@@ -121,21 +123,21 @@ def encode_request(
     >>> frame.header_length % 64, len(frame) - frame.header_length
     (0, 16)
     """
-    cdef Draft draft = new_draft(
-        "input", NAN_AS_NULL if nonfinite is None else nonfinite_of(nonfinite), limits)
-    cdef JsonWriter writer = draft.writer
+    cdef JsonWriter writer = new_writer(
+        "input", len(request.tensors),
+        NAN_AS_NULL if nonfinite is None else nonfinite_of(nonfinite), limits)
     cdef Tensor tensor
     write_literal(writer, b'{"inputs":[')
     for tensor in request.tensors:
-        draft.add(tensor, tensor.binary)
-    writer.close(c"]")
+        write_tensor(writer, tensor, tensor.binary)
+    close(writer, c"]")
     write_text_member(writer, b'"id":', request.id)
     write_text_member(writer, b'"model_name":', request.model_name)
     write_text_member(writer, b'"model_version":', request.model_version)
     write_message_parameters(writer, request._parameters)
     if request.requested is not None:
-        write_requested(draft, request.requested, binary_data_output(request))
-    return draft.finish(align)
+        write_requested(writer, request.requested, binary_data_output(request))
+    return finished(writer, align)
 
 
 def encode_response(
@@ -192,17 +194,17 @@ def encode_response(
     """
     if selection not in ("spec", "triton"):
         raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
-    cdef Draft draft = new_draft("output", nonfinite_of(nonfinite), limits)
-    cdef JsonWriter writer = draft.writer
+    cdef JsonWriter writer = new_writer(
+        "output", len(response.tensors), nonfinite_of(nonfinite), limits)
     write_literal(writer, b'{"outputs":[')
-    add_outputs(draft, response, request, selection)
-    writer.close(c"]")
+    add_outputs(writer, response, request, selection)
+    close(writer, c"]")
     write_text_member(writer, b'"model_name":', response.model_name)
     write_text_member(writer, b'"model_version":', response.model_version)
     id = request.id if response.id is None and request is not None else response.id
     write_text_member(writer, b'"id":', id)
     write_message_parameters(writer, response._parameters)
-    return draft.finish(align)
+    return finished(writer, align)
 
 
 def encode_raw_request(array: Any) -> Frame:
@@ -243,7 +245,7 @@ def encode_raw_request(array: Any) -> Frame:
             f"{format_subject('tensor', tensor.name)} is in shared memory, but a raw request "
             f"contains the data", tensor=tensor.name)
     if tensor.texts is None:
-        return new_frame((tensor,), 0, tensor.nbytes)
+        return new_frame([tensor], 0, tensor.nbytes)
     if tensor.texts.size != 1:
         raise EncodeError(
             f"a raw request of BYTES has one element, but {format_subject('tensor', tensor.name)} "
@@ -254,109 +256,92 @@ def encode_raw_request(array: Any) -> Frame:
 # --- tensors ---------------------------------------------------------------------------------
 
 
-@cython.final
-@cython.freelist(8)
-@cython.no_gc  # no object refers to a Draft, so that it is in no cycle
-cdef class Draft:
-    """A message under construction: the JSON header, and the buffers that follow it."""
-
-    cdef JsonWriter writer
-    cdef Py_ssize_t n_tensors
-    cdef list buffers  # the place of the header, and the binary tensors that are not empty
-    cdef Py_ssize_t nbytes  # their total size
-    cdef str kind  # the kind of the tensors: "input" or "output"
-    cdef Limits limits
-    cdef uint64_t n_elements  # of all tensors so far
-
-    cdef int add(self, Tensor tensor, bint binary) except -1:
-        """Write a tensor's entry, and keep its memory if it is sent as binary data."""
-        check_n_entries(self.n_tensors, self.kind, self.limits, EncodeError, -1)
-        self.n_tensors += 1
-        try:
-            return self.write_entry(tensor, binary)
-        except EncodeError as error:
-            name_tensor(error, self.kind, tensor.name)
-            error.tensor = tensor.name  # also if the message has no SUBJECT
-            raise
-
-    cdef int write_entry(self, Tensor tensor, bint binary) except -1:
-        cdef JsonWriter writer = self.writer
-        cdef bint has_data = not is_shared(tensor)
-        cdef bint has_size = binary and has_data
-        check_name(tensor.name, self.limits)
-        self.check_shape(tensor.shape)
-        if has_size and tensor.nbytes > 0:
-            self.nbytes += tensor.nbytes
-            self.buffers.append(tensor)
-        write_literal(writer, b'{"name":')
-        writer.write_string(tensor.name)
-        write_literal(writer, b'"datatype":')
-        writer.write_string(tensor.row.name)
-        write_literal(writer, b'"shape":')
-        writer.write_shape(tensor.shape)
-        if has_size or tensor._parameters is not None:
-            write_literal(writer, b'"parameters":{')
-            if tensor._parameters is not None:
-                writer.write_parameters(tensor._parameters, TENSOR_DEPTH)
-            if has_size:
-                write_literal(writer, b'"binary_data_size":')
-                writer.write_int64(tensor.nbytes)
-            writer.close(c"}")
-        if has_data and not binary:
-            if not tensor.row.in_json:
-                raise EncodeError(
-                    f"{SUBJECT} is {tensor.row.name}, which can only be sent as binary data",
-                    status=400)
-            write_literal(writer, b'"data":')
-            write_data(writer, array_of(tensor) if tensor.texts is None else tensor.texts)
-        return writer.close(c"}")
-
-    cdef int check_shape(self, tuple shape) except -1:
-        """Raise EncodeError if the dimensions of a tensor exceed a limit."""
-        check_rank(len(shape), self.limits.max_rank, EncodeError)
-        self.n_elements = total_elements(self.n_elements, n_elements_of(shape))
-        return check_n_elements(self.n_elements, self.limits, EncodeError)
-
-    cdef Frame finish(self, align):
-        """Return the frame. The header is padded to `align` if binary data follows."""
-        cdef int overflow
-        cdef long long multiple
-        cdef bint is_binary = len(self.buffers) > 1
-        cdef bytes header
-        cdef Py_ssize_t nbytes
-        if type(align) is not int:
-            align = index(align)
-        multiple = PyLong_AsLongLongAndOverflow(align, &overflow)  # -1 if it exceeds 64 bits
-        if not 1 <= multiple <= MAX_ALIGN:
-            raise ValueError(f"align must be 1 to {MAX_ALIGN}, not {format_number(align)}")
-        self.writer.close(c"}")
-        header = self.writer.finish(multiple if is_binary else 1)
-        nbytes = len(header)
-        if nbytes > self.limits.max_header_nbytes:
-            raise EncodeError(
-                f"the JSON header is {format_count('byte', nbytes)} long; the limit is "
-                f"{self.limits.max_header_nbytes}",
-                expected=self.limits.max_header_nbytes, actual=nbytes)
-        self.buffers[0] = header
-        return new_frame(
-            tuple(self.buffers), nbytes if is_binary else None, nbytes + self.nbytes)
-
-
-cdef Draft new_draft(str kind, Nonfinite nonfinite, Limits limits):
-    cdef Draft draft = Draft.__new__(Draft)
+cdef JsonWriter new_writer(str kind, Py_ssize_t n_tensors, Nonfinite nonfinite, Limits limits):
+    cdef JsonWriter writer = JsonWriter.__new__(JsonWriter)
     if limits.max_nesting < TENSOR_DEPTH:
         raise EncodeError(
             f"a message with tensors has {TENSOR_DEPTH} nested lists and objects; the limit is "
             f"{limits.max_nesting}", expected=limits.max_nesting, actual=TENSOR_DEPTH)
-    draft.buffers = []
-    draft.buffers.append(None)  # a list that was made empty has room for more items
-    draft.writer = JsonWriter.__new__(JsonWriter)
-    draft.writer.max_nesting = limits.max_nesting
-    draft.writer.max_values = limits.max_parameters
-    draft.kind = kind
-    draft.writer.nonfinite = nonfinite
-    draft.limits = limits
-    return draft
+    writer.parts = [None] * (1 + n_tensors)
+    writer.n_parts = 1
+    writer.kind = kind
+    writer.nonfinite = nonfinite
+    writer.limits = limits
+    return writer
+
+
+cdef int write_tensor(JsonWriter writer, Tensor tensor, bint binary) except -1:
+    """Write a tensor's entry, and keep its memory if it is sent as binary data."""
+    check_n_entries(writer.n_tensors, writer.kind, writer.limits, -1)
+    writer.n_tensors += 1
+    try:
+        return write_entry(writer, tensor, binary)
+    except EncodeError as error:
+        name_tensor(error, writer.kind, tensor.name)
+        error.tensor = tensor.name  # also if the message has no SUBJECT
+        raise
+
+
+cdef int write_entry(JsonWriter writer, Tensor tensor, bint binary) except -1:
+    cdef bint has_data = not is_shared(tensor)
+    cdef bint has_size = binary and has_data
+    cdef uint64_t n_elements
+    check_name(tensor.name, writer.limits)
+    check_rank(len(tensor.shape), writer.limits.max_rank, ENCODING)
+    if has_size and tensor.nbytes > 0:
+        writer.nbytes += tensor.nbytes
+        writer.parts[writer.n_parts] = tensor
+        writer.n_parts += 1
+    write_literal(writer, b'{"name":')
+    writer.write_string(tensor.name)
+    write_plain(
+        writer, PyBytes_AS_STRING(tensor.row.before_shape), len(tensor.row.before_shape))
+    n_elements = writer.write_shape(tensor.shape)
+    writer.n_elements = total_elements(writer.n_elements, n_elements)
+    check_n_elements(writer.n_elements, writer.limits, ENCODING)
+    if has_size or tensor._parameters is not None:
+        write_literal(writer, b'"parameters":{')
+        if tensor._parameters is not None:
+            writer.write_parameters(tensor._parameters, TENSOR_DEPTH)
+        if has_size:
+            write_literal(writer, b'"binary_data_size":')
+            writer.write_int64(tensor.nbytes)
+        close(writer, c"}")
+    if has_data and not binary:
+        if not tensor.row.in_json:
+            raise EncodeError(
+                f"{SUBJECT} is {tensor.row.name}, which can only be sent as binary data",
+                status=400)
+        write_literal(writer, b'"data":')
+        write_data(writer, array_of(tensor) if tensor.texts is None else tensor.texts)
+    return close(writer, c"}")
+
+
+cdef Frame finished(JsonWriter writer, align):
+    """Return the frame. The header is padded to `align` if binary data follows."""
+    cdef int overflow
+    cdef long long multiple
+    cdef bint is_binary = writer.n_parts > 1
+    cdef bytes header
+    cdef Py_ssize_t nbytes
+    if type(align) is not int:
+        align = index(align)
+    multiple = PyLong_AsLongLongAndOverflow(align, &overflow)  # -1 if it exceeds 64 bits
+    if not 1 <= multiple <= MAX_ALIGN:
+        raise ValueError(f"align must be 1 to {MAX_ALIGN}, not {format_number(align)}")
+    close(writer, c"}")
+    header = writer.finish(multiple if is_binary else 1)
+    nbytes = len(header)
+    if nbytes > writer.limits.max_header_nbytes:
+        raise EncodeError(
+            f"the JSON header is {format_count('byte', nbytes)} long; the limit is "
+            f"{writer.limits.max_header_nbytes}",
+            expected=writer.limits.max_header_nbytes, actual=nbytes)
+    writer.parts[0] = header
+    if writer.n_parts < len(writer.parts):
+        del writer.parts[writer.n_parts:]
+    return new_frame(
+        writer.parts, nbytes if is_binary else None, nbytes + writer.nbytes)
 
 
 cdef int check_name(str name, Limits limits) except -1:
@@ -364,7 +349,7 @@ cdef int check_name(str name, Limits limits) except -1:
     cdef Py_ssize_t nbytes = PyUnicode_GET_LENGTH(name)
     if not PyUnicode_IS_ASCII(name) and nbytes > limits.max_name_nbytes // 4:
         nbytes = len(name.encode())
-    return check_name_nbytes(nbytes, limits, EncodeError)
+    return check_name_nbytes(nbytes, limits, ENCODING)
 
 
 cdef Nonfinite nonfinite_of(str nonfinite) except *:
@@ -392,7 +377,7 @@ cdef int write_message_parameters(JsonWriter writer, dict parameters) except -1:
         return 0
     write_literal(writer, b'"parameters":{')
     writer.write_parameters(parameters, MESSAGE_DEPTH)
-    return writer.close(c"}")
+    return close(writer, c"}")
 
 
 cdef int write_data(JsonWriter writer, data) except -1:
@@ -421,24 +406,22 @@ cdef int write_data(JsonWriter writer, data) except -1:
 # --- requested outputs -------------------------------------------------------------------------
 
 
-cdef int write_requested(Draft draft, tuple outputs, default) except -1:
+cdef int write_requested(JsonWriter writer, tuple outputs, default) except -1:
     """Write the requested outputs. `default` is binary_data_output of the request, or None."""
-    cdef JsonWriter writer = draft.writer
     cdef RequestedOutput output
     cdef Py_ssize_t n_before = 0
     write_literal(writer, b'"outputs":[')
     for output in outputs:
-        check_n_entries(n_before, "requested output", draft.limits, EncodeError, -1)
+        check_n_entries(n_before, "requested output", writer.limits, -1)
         n_before += 1
-        write_requested_output(draft, output, default)
-    return writer.close(c"]")
+        write_requested_output(writer, output, default)
+    return close(writer, c"]")
 
 
-cdef int write_requested_output(Draft draft, RequestedOutput output, default) except -1:
-    cdef JsonWriter writer = draft.writer
+cdef int write_requested_output(JsonWriter writer, RequestedOutput output, default) except -1:
     binary = default if output.binary is None else output.binary
     try:
-        check_name(output.name, draft.limits)
+        check_name(output.name, writer.limits)
         write_literal(writer, b'{"name":')
         writer.write_string(output.name)
         if output._parameters is not None or binary is not None:
@@ -448,8 +431,8 @@ cdef int write_requested_output(Draft draft, RequestedOutput output, default) ex
             if binary is not None:
                 write_literal(writer, b'"binary_data":')
                 write_literal(writer, b"true," if binary else b"false,")
-            writer.close(c"}")
-        return writer.close(c"}")
+            close(writer, c"}")
+        return close(writer, c"}")
     except EncodeError as error:
         name_tensor(error, "output", output.name)
         error.tensor = output.name  # also if the message has no SUBJECT
@@ -457,7 +440,7 @@ cdef int write_requested_output(Draft draft, RequestedOutput output, default) ex
 
 
 cdef int add_outputs(
-    Draft draft, InferResponse response, InferRequest request, str selection,
+    JsonWriter writer, InferResponse response, InferRequest request, str selection,
 ) except -1:
     """Add the outputs that the request selects (WIRE.md 7)."""
     cdef dict listed
@@ -466,12 +449,12 @@ cdef int add_outputs(
     cdef bint default
     if request is None:
         for tensor in response.tensors:
-            draft.add(tensor, tensor.binary)
+            write_tensor(writer, tensor, tensor.binary)
         return 0
     default = binary_data_output(request) is True
     if not request.requested:
         for tensor in response.tensors:
-            draft.add(tensor, default)
+            write_tensor(writer, tensor, default)
         return 0
     listed = {}
     for output in request.requested:
@@ -482,7 +465,7 @@ cdef int add_outputs(
     check_listed(listed, response)
     for tensor in response.tensors:
         if tensor.name in listed:
-            draft.add(tensor, listed[tensor.name])
+            write_tensor(writer, tensor, listed[tensor.name])
     return 0
 
 

@@ -552,10 +552,12 @@ cdef bint next_item(ReadCursor* cursor, bint is_first) except -1:
 
     The cursor is then after its closing bracket.
     """
+    if not is_first and take(cursor, c","):
+        return True
     if take(cursor, c"]"):
         cursor.level -= 1
         return False
-    if not is_first and not take(cursor, c","):
+    if not is_first:
         raise_fault(cursor, unexpected(cursor, "',' or ']'"))
     return True
 
@@ -566,11 +568,12 @@ cdef bint next_member(ReadCursor* cursor, Text* key, bint is_first) except -1:
     The cursor is then after the closing bracket of the object.
     """
     cdef Fault fault
-    if take(cursor, c"}"):
-        cursor.level -= 1
-        return False
-    if not is_first and not take(cursor, c","):
-        raise_fault(cursor, unexpected(cursor, "',' or '}'"))
+    if is_first or not take(cursor, c","):
+        if take(cursor, c"}"):
+            cursor.level -= 1
+            return False
+        if not is_first:
+            raise_fault(cursor, unexpected(cursor, "',' or '}'"))
     fault = scan_key(cursor, key)
     if fault != NO_FAULT:
         raise_fault(cursor, fault)

@@ -106,8 +106,12 @@ fill_tables()
 
 @cython.final
 @cython.freelist(8)
+@cython.no_gc  # no object refers to a JsonWriter, so that it is in no cycle
 cdef class JsonWriter:
-    """JSON text under construction. The `write` methods append a value and a comma."""
+    """JSON text under construction, and the parts of its frame.
+
+    The `write` methods append a value and a comma.
+    """
 
     def __cinit__(self):
         self.start = self.cursor.position = self.inline_memory
@@ -159,16 +163,6 @@ cdef class JsonWriter:
 
     # --- values, each with a comma after it ---
 
-    cdef int close(self, char bracket) except -1:
-        """End a list or an object."""
-        reserve(self, 2)
-        if self.cursor.position[-1] == c",":
-            self.cursor.position -= 1
-        self.cursor.position[0] = bracket
-        self.cursor.position[1] = c","
-        self.cursor.position += 2
-        return 0
-
     cdef int write_string(self, str value) except -1:
         """Write a string, which has no lone surrogate."""
         if PyUnicode_IS_ASCII(value):
@@ -183,12 +177,20 @@ cdef class JsonWriter:
         end_element(&self.cursor, write_integer(self.cursor.position, &tables, value))
         return 0
 
-    cdef int write_shape(self, tuple shape) except -1:
-        """Write a shape, whose dimensions fit in 64 bits."""
-        write_literal(self, b"[")
-        for dim in shape:
-            self.write_int64(dim)
-        return self.close(c"]")
+    cdef uint64_t write_shape(self, tuple shape) except? 0:
+        """Write the dimensions of a shape and the bracket after them, and return their product.
+
+        No overflow: they were checked when the tensor was made.
+        """
+        cdef uint64_t n_elements = 1
+        cdef int64_t dim
+        reserve(self, len(shape) * MAX_ELEMENT_NBYTES)
+        for item in shape:
+            dim = item
+            n_elements *= <uint64_t>dim
+            end_element(&self.cursor, write_integer(self.cursor.position, &tables, dim))
+        close(self, c"]")
+        return n_elements
 
     cdef int write_value(self, value, int depth) except -1:
         """Write a value that `own_value` has returned. `depth` lists and objects are open.
@@ -197,10 +199,10 @@ cdef class JsonWriter:
         them errors. Raises EncodeError for such a number, or if a limit is exceeded.
         """
         cdef char* end
-        if self.n_values >= self.max_values:
+        if self.n_values >= self.limits.max_parameters:
             raise EncodeError(
-                f"the parameters have more than {format_count('value', self.max_values)}, which is "
-                f"the limit", expected=self.max_values, actual=self.n_values + 1)
+                f"the parameters have more than {format_count('value', self.limits.max_parameters)}, which is "
+                f"the limit", expected=self.limits.max_parameters, actual=self.n_values + 1)
         self.n_values += 1
         if value is None:
             return write_literal(self, b"null,")
@@ -231,11 +233,11 @@ cdef class JsonWriter:
                 self.write_string(key)
                 self.cursor.position[-1] = c":"
                 self.write_value(item, depth + 1)
-            return self.close(c"}")
+            return close(self, c"}")
         write_literal(self, b"[")
         for item in <list>value:
             self.write_value(item, depth + 1)
-        return self.close(c"]")
+        return close(self, c"]")
 
     cdef int write_parameters(self, dict parameters, int depth) except -1:
         """Write the parameters of a message or tensor without braces. Errors name the parameter.
@@ -280,7 +282,7 @@ cdef class JsonWriter:
                     status = write_elements(&self.cursor, &elements)
         if status == INVALID:
             return elements.i
-        self.close(c"]")
+        close(self, c"]")
         return -1
 
     cdef Py_ssize_t write_strings(self, BytesArray array) except -2:
@@ -309,7 +311,7 @@ cdef class JsonWriter:
             return texts.n_before + texts.i
         if texts.n_left > 0 or texts.scan.position < texts.nbytes:
             array.scanned()  # raises the error
-        self.close(c"]")
+        close(self, c"]")
         return -1
 
 
@@ -333,14 +335,18 @@ cdef int write_quoted(JsonWriter writer, const unsigned char* text, Py_ssize_t n
     cdef unsigned char* target
     cdef Py_ssize_t i = 0, n
     write_literal(writer, b'"')
-    while i < nbytes:
+    while True:
         n = piece_nbytes(text + i, nbytes - i)
         reserve(writer, 6 * n + PIECE_ROOM - 6 * PIECE_NBYTES)
         target = escape_text(<unsigned char*>writer.cursor.position, text + i, n, nbytes - i)
         assert target != NULL  # the text is valid UTF-8
-        writer.cursor.position = <char*>target
         i += n
-    return write_literal(writer, b'",')
+        if i == nbytes:
+            break
+        writer.cursor.position = <char*>target
+    memcpy(target, b'",', 2)
+    writer.cursor.position = <char*>target + 2
+    return 0
 
 
 cdef int write_any_int(JsonWriter writer, value) except -1:
@@ -360,11 +366,11 @@ cdef int write_any_int(JsonWriter writer, value) except -1:
 
 cdef int check_depth(JsonWriter writer, int depth) except -1:
     """Raise EncodeError if no list or object is allowed within `depth` others."""
-    if depth >= writer.max_nesting:
+    if depth >= writer.limits.max_nesting:
         raise EncodeError(
             f"the header is nested too deeply: parameter {format_value(writer.parameter)} contains "
-            f"lists or objects on level {depth + 1}; the limit is {writer.max_nesting}",
-            expected=writer.max_nesting, actual=depth + 1)
+            f"lists or objects on level {depth + 1}; the limit is {writer.limits.max_nesting}",
+            expected=writer.limits.max_nesting, actual=depth + 1)
     return 0
 
 

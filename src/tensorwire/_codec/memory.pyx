@@ -101,6 +101,7 @@ cdef unsigned char no_data = 0  # an empty body points here, so that no pointer 
 # There is no tp_clear, because views of the memory may be used after a cycle was cleared. The
 # trashcan limits the use of the C stack if bodies own each other through other libraries' objects.
 @cython.final
+@cython.freelist(8)
 @cython.no_gc_clear
 @cython.trashcan(True)
 cdef class Body:

@@ -56,6 +56,7 @@ cdef class Message:
     cdef bint is_made
 
     cdef Tensor find(self, name)
+    cdef dict as_dict(self)
     cdef dict arguments(self)
 
 
@@ -75,7 +76,7 @@ cdef class TensorSpec:
 
 
 cdef class Frame:
-    cdef tuple parts  # flat buffers, and the tensors whose memory follows the header
+    cdef list parts  # flat buffers, and the tensors whose memory follows the header
     cdef tuple exported  # the parts as buffers; None until they are used
     cdef readonly object header_length  # int or None
     cdef Py_ssize_t nbytes
@@ -93,7 +94,7 @@ cdef void use_texts(Tensor tensor, BytesArray texts) noexcept
 cdef Tensor new_tensor(str name, Datatype row, tuple shape, dict parameters, bint binary)
 cdef RequestedOutput new_output(str name, binary, dict parameters)
 cdef Message new_message(bint is_request)
-cdef Frame new_frame(tuple parts, header_length, Py_ssize_t nbytes)
+cdef Frame new_frame(list parts, header_length, Py_ssize_t nbytes)
 cdef dict tensors_by_name(tuple tensors)
 cdef str first_duplicate(tuple items)
 cdef binary_data_output(InferRequest request)

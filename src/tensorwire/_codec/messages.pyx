@@ -6,6 +6,7 @@ from cpython.buffer cimport Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.string cimport memcpy
 
 from .arrow cimport export_array, export_schema
@@ -18,7 +19,7 @@ from .memory cimport FREE_THREADED, exported_bytes, separate_view
 from .parameters cimport exact_str, exact_text, frozen, own_parameters
 from .wire cimport MAX_RANK
 
-from collections.abc import ItemsView, KeysView, Mapping, ValuesView
+from collections.abc import Mapping
 from operator import index
 from pickle import PickleBuffer
 
@@ -73,6 +74,7 @@ del dtype, row
 cdef Datatype BYTES = DATATYPES["BYTES"]
 cdef tuple NO_ELEMENTS = (0,)
 cdef BytesArray NO_TEXTS = BytesArray.__new__(BytesArray)
+cdef list NO_PARTS = []
 
 
 # --- checks of arguments ---
@@ -179,7 +181,10 @@ cdef dict tensors_by_name(tuple tensors):
 
 cdef str first_duplicate(tuple items):
     """Return the first name of a tensor or requested output that appeared before it, or None."""
-    cdef set names = set()
+    cdef set names
+    if len(items) < 2:
+        return None
+    names = set()
     for item in items:
         name = item.name
         if name in names:
@@ -215,10 +220,11 @@ cdef tuple checked_outputs(items):
                 f"outputs[{len(checked)}] must be a RequestedOutput or a str, not {shown}")
         (<RequestedOutput>item).is_made = True  # if it was created with __new__ alone
         checked.append(item)
-    name = first_duplicate(tuple(checked))
+    cdef tuple outputs = tuple(checked)
+    name = first_duplicate(outputs)
     if name is not None:
         raise EncodeError(f"requested output {format_value(name)} appears twice", tensor=name)
-    return tuple(checked)
+    return outputs
 
 
 # The garbage collector does not clear messages and tensors, because they cannot change: code that
@@ -324,9 +330,10 @@ cdef class Tensor:
         try:
             own = own_parameters(parameters)  # before an array is read, which it could change
             if type(data) is cnp.ndarray:
-                row = datatype_of_array(data, datatype, shape)
+                row = datatype_of_array(<cnp.ndarray>data, datatype, shape)
             if row is not None:
-                dims = dims_as_tuple(cnp.PyArray_DIMS(data), cnp.PyArray_NDIM(data))
+                dims = dims_as_tuple(
+                    cnp.PyArray_DIMS(<cnp.ndarray>data), cnp.PyArray_NDIM(<cnp.ndarray>data))
             else:
                 if type(data) is Tensor:
                     data, datatype = data_of_tensor(data, datatype)
@@ -681,10 +688,10 @@ cdef Datatype datatype_of_array(cnp.ndarray array, datatype, shape):
 
 cdef int use_converted(Tensor tensor, data) except -1:
     """Use data in the form that `convert_data` returns. None is shared memory."""
-    if isinstance(data, BytesArray):
-        use_texts(tensor, data)
-    elif data is not None:
+    if isinstance(data, cnp.ndarray):
         use_memory_of(tensor, data)
+    elif data is not None:
+        use_texts(tensor, data)
     return 0
 
 
@@ -716,15 +723,16 @@ cdef cnp.ndarray array_of(Tensor tensor):
     """Return a new array over the memory of a tensor that is not BYTES."""
     cdef cnp.npy_intp[MAX_RANK] dims
     cdef int flags = 0 if tensor.is_readonly else cnp.NPY_ARRAY_WRITEABLE
-    cdef int axis, rank = <int>len(tensor.shape)
+    cdef tuple shape = tensor.shape
+    cdef int axis, rank = <int>len(shape)
     cdef cnp.ndarray array
     if tensor.owner is None:
         raise shared_memory_error(tensor)
     for axis in range(rank):  # at most MAX_RANK, which every way to make a tensor has checked
-        dims[axis] = tensor.shape[axis]
+        dims[axis] = shape[axis]
     Py_INCREF(tensor.dtype)  # PyArray_NewFromDescr steals one reference
     # numpy derives the flags for contiguity and alignment itself.
-    array = PyArray_NewFromDescr(
+    array = <cnp.ndarray>PyArray_NewFromDescr(
         <PyTypeObject*>cnp.ndarray, tensor.dtype, rank, dims, NULL, tensor.memory, flags, NULL)
     cnp.set_array_base(array, tensor.owner)
     return array
@@ -831,17 +839,23 @@ cdef class Message:
     def __len__(self):
         return len(self.tensors)
 
+    cdef dict as_dict(self):
+        """Return a new dict of the tensors, because its views give access to it."""
+        if self.by_name is not None:
+            return self.by_name.copy()
+        return {(<Tensor>tensor).name: tensor for tensor in self.tensors}
+
     def keys(self) -> KeysView[str]:
         """Return a view of the names."""
-        return KeysView(self)
+        return self.as_dict().keys()
 
     def values(self) -> ValuesView[Tensor]:
         """Return a view of the tensors."""
-        return ValuesView(self)
+        return self.as_dict().values()
 
     def items(self) -> ItemsView[str, Tensor]:
         """Return a view of the pairs of a name and its tensor."""
-        return ItemsView(self)
+        return self.as_dict().items()
 
     def replace(self, **changes: Any) -> Self:
         """Return a message with other values for some arguments of the constructor.
@@ -1359,7 +1373,7 @@ cdef class Frame:
     """
 
     def __cinit__(self):
-        self.parts = ()
+        self.parts = NO_PARTS
 
     def __init__(self, tuple buffers not None, header_length):
         cdef Py_ssize_t nbytes = 0
@@ -1380,7 +1394,7 @@ cdef class Frame:
                 f"header_length must be 0 to {nbytes}, the size of the frame, not "
                 f"{format_number(header_length)}")
         end_init(&self.is_made, "a Frame")
-        self.parts = self.exported = buffers
+        self.parts, self.exported = list(buffers), buffers
         self.header_length = header_length
         self.nbytes = nbytes
 
@@ -1389,7 +1403,7 @@ cdef class Frame:
         # A memoryview of a tensor is created when it is needed, which takes as long as encoding it.
         with cython.critical_section(self):
             if self.exported is None:
-                self.exported = tuple([buffer_of(part) for part in self.parts])
+                self.exported = buffers_of(self.parts)
             return self.exported
 
     @property
@@ -1468,7 +1482,7 @@ cdef class Frame:
         )
 
 
-cdef Frame new_frame(tuple parts, header_length, Py_ssize_t nbytes):
+cdef Frame new_frame(list parts, header_length, Py_ssize_t nbytes):
     """Return a frame of flat buffers and tensors, whose total size is `nbytes`."""
     cdef Frame frame = Frame.__new__(Frame)
     frame.is_made = True
@@ -1478,15 +1492,22 @@ cdef Frame new_frame(tuple parts, header_length, Py_ssize_t nbytes):
     return frame
 
 
-cdef buffer_of(part):
-    """Return a part of a frame as a buffer: the memory of a tensor, or the buffer itself."""
+cdef tuple buffers_of(list parts):
+    """Return the parts of a frame as buffers: the memory of tensors, and other buffers as they are."""
     cdef Tensor tensor
-    if type(part) is not Tensor:
-        return part
-    tensor = part
-    if tensor.texts is not None:
-        return tensor.texts.wire
-    return exported_bytes(tensor.owner, tensor.memory, tensor.nbytes)
+    cdef Py_ssize_t i
+    cdef tuple buffers = PyTuple_New(len(parts))
+    for i in range(len(parts)):
+        part = parts[i]
+        if type(part) is Tensor:
+            tensor = part
+            if tensor.texts is None:
+                part = exported_bytes(tensor.owner, tensor.memory, tensor.nbytes)
+            else:
+                part = tensor.texts.wire
+        Py_INCREF(part)  # PyTuple_SET_ITEM steals one reference
+        PyTuple_SET_ITEM(buffers, i, part)
+    return buffers
 
 
 cdef bytes joined(Frame frame):

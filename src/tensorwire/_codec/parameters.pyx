@@ -24,6 +24,7 @@ cdef enum:
 
 # Larger integers have more digits than decoders read.
 cdef object MAX_INTEGER = pow(10, <object>MAX_INTEGER_DIGITS) - 1
+cdef object MIN_INTEGER = -MAX_INTEGER
 PARAMETERS = f"the parameters of {SUBJECT}"
 
 cdef str exact_text(value, str what, parameter=None):
@@ -106,7 +107,7 @@ cdef own_value(value, parameter, int depth):
     if isinstance(value, int):
         if kind is not int:
             value = int.__pos__(value)
-        if not -MAX_INTEGER <= value <= MAX_INTEGER:
+        if not MIN_INTEGER <= value <= MAX_INTEGER:
             raise EncodeError(
                 f"parameter {format_value(parameter)} of {SUBJECT} contains an integer of "
                 f"{value.bit_length()} bits; the limit is {MAX_INTEGER_DIGITS} digits")

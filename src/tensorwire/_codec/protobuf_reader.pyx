@@ -18,6 +18,7 @@ from libc.string cimport memcpy, memset
 
 from .bytes_array cimport bytes_of_wire
 from .datatypes cimport (
+    DECODING,
     Datatype,
     Layout,
     Limits,
@@ -432,13 +433,11 @@ cdef class MessageReader:
         self.name = ""
         self.parameters = None
         self.entry.name_nbytes = 0
-        return check_n_entries(
-            self.index, kind, self.limits, HeaderError, field.tag - self.body.data)
+        return check_n_entries(self.index, kind, self.limits, field.tag - self.body.data)
 
     cdef int add_raw(self, const Field* field) except -1:
         cdef RawContent* larger
-        check_n_entries(
-            self.n_raw, "raw content", self.limits, HeaderError, field.tag - self.body.data)
+        check_n_entries(self.n_raw, "raw content", self.limits, field.tag - self.body.data)
         if self.n_raw == self.raw_capacity:
             larger = <RawContent*>PyMem_Realloc(
                 self.raw, (self.raw_capacity * 2 + 4) * sizeof(RawContent))
@@ -487,7 +486,7 @@ cdef class MessageReader:
         if not is_shared(tensor):
             raise HeaderError(
                 f"{SUBJECT} has both contents and raw_{self.kind}_contents")
-        fill_layout(&layout, tensor.shape, tensor.row, MAX_RANK, LayoutError)
+        fill_layout(&layout, tensor.shape, tensor.row, MAX_RANK, DECODING)
         view_body(tensor, &layout, self.body, content.offset, content.nbytes, self.limits)
         tensor.binary = True
         return 0
@@ -495,7 +494,7 @@ cdef class MessageReader:
     cdef int use_nothing(self, Tensor tensor) except -1:
         """Check that a tensor without contents has no elements."""
         cdef Layout layout
-        fill_layout(&layout, tensor.shape, tensor.row, MAX_RANK, LayoutError)
+        fill_layout(&layout, tensor.shape, tensor.row, MAX_RANK, DECODING)
         if layout.n_elements > 0:
             raise HeaderError(
                 f"{SUBJECT} must have exactly one of contents, raw_{self.kind}_contents and "
@@ -628,12 +627,12 @@ cdef class MessageReader:
         """Return the shape, and compute the number of elements and bytes, or raise LayoutError."""
         cdef Layout* layout = &self.entry.layout
         cdef tuple shape = dims_as_tuple(layout.dims, layout.rank)
-        check_rank(self.entry.rank, self.limits.max_rank, LayoutError)
+        check_rank(self.entry.rank, self.limits.max_rank, DECODING)
         # `layout` has all dimensions. A negative one is too large, as an unsigned integer.
         if not set_counts(layout, self.datatype.itemsize or WIDEST_ITEMSIZE):
-            fill_layout(layout, shape, self.datatype, MAX_RANK, LayoutError)  # raises the error
+            fill_layout(layout, shape, self.datatype, MAX_RANK, DECODING)  # raises the error
         self.n_elements = total_elements(self.n_elements, layout.n_elements)
-        check_n_elements(self.n_elements, self.limits, LayoutError)
+        check_n_elements(self.n_elements, self.limits, DECODING)
         return shape
 
     cdef Tensor tensor(self, Fields entry):

@@ -11,6 +11,7 @@ from libc.string cimport memcpy
 from .bytes_array cimport new_bytes
 from .bytes_reader cimport scan_elements
 from .datatypes cimport (
+    DECODING,
     Datatype,
     Layout,
     Limits,
@@ -94,8 +95,8 @@ cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Lim
     cdef Datatype row = DATATYPES_BY_NAME.get(datatype)
     if row is None:
         raise unknown_datatype_error(datatype)
-    fill_layout(&layout, shape, row, limits.max_rank, LayoutError)
-    check_n_elements(layout.n_elements, limits, LayoutError)
+    fill_layout(&layout, shape, row, limits.max_rank, DECODING)
+    check_n_elements(layout.n_elements, limits, DECODING)
     tensor = new_tensor(name, row, shape, None, True)
     view_body(tensor, &layout, source, 0, source.nbytes, limits)
     return tensor
@@ -187,7 +188,7 @@ cdef int check_name(Py_ssize_t nbytes, bint has_nul, Limits limits) except -1:
     """Raise HeaderError for a name with a NUL, or one that is too long in UTF-8."""
     if has_nul:
         raise HeaderError(f"the name of {SUBJECT} contains a NUL")
-    return check_name_nbytes(nbytes, limits, HeaderError)
+    return check_name_nbytes(nbytes, limits, DECODING)
 
 
 cdef wrong_size_error(Datatype datatype, tuple shape, expected, nbytes):
