@@ -56,7 +56,8 @@ cdef extern from "Python.h":
 
 cdef extern from "text_kernels.h":
     unsigned char* escape_text(
-        unsigned char* target, const unsigned char* text, Py_ssize_t nbytes, Py_ssize_t n_readable
+        unsigned char* target, const unsigned char* text, Py_ssize_t nbytes, Py_ssize_t n_before,
+        bint is_valid
     ) noexcept nogil
 
 cdef enum:
@@ -336,9 +337,8 @@ cdef int write_quoted(JsonWriter writer, const unsigned char* text, Py_ssize_t n
     while i < nbytes:
         n = piece_nbytes(text + i, nbytes - i)
         reserve(writer, 6 * n + PIECE_ROOM - 6 * PIECE_NBYTES)
-        target = escape_text(<unsigned char*>writer.cursor.position, text + i, n, nbytes - i)
-        assert target != NULL  # the text is valid UTF-8
-        writer.cursor.position = <char*>target
+        target = <unsigned char*>writer.cursor.position
+        writer.cursor.position = <char*>escape_text(target, text + i, n, i, True)
         i += n
     return write_literal(writer, b'",')
 
@@ -575,7 +575,6 @@ cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
     """
     cdef unsigned char* target = <unsigned char*>cursor.position
     cdef const unsigned char* end = <const unsigned char*>cursor.end
-    cdef const unsigned char* readable  # the end of the memory of the elements
     cdef unsigned char* written
     cdef Status status = DONE
     cdef Element text
@@ -585,13 +584,13 @@ cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
             status = FULL
             break
         text = element_at(&texts.span, i)
-        readable = texts.span.data + texts.span.end
         if position == BEFORE_TEXT:
             target[0] = c'"'
             target += 1
             position = 0
         n = piece_nbytes(text.data + position, text.nbytes - position)
-        written = escape_text(target, text.data + position, n, readable - text.data - position)
+        written = escape_text(
+            target, text.data + position, n, text.data + position - texts.span.data, False)
         if written == NULL:
             status = INVALID
             break
