@@ -112,13 +112,17 @@ static inline Block load_text(const unsigned char *text, ptrdiff_t nbytes) {
     return block;
 }
 
+/* How many bytes a text needs for a word of 8, by its size. A table, because compilers make a branch
+   of a comparison. */
+static const unsigned char missing[BLOCK_NBYTES] = {8, 7, 6, 5, 4, 3, 2, 1};
+
 /* Do the work of `load_partial`. `n_before` bytes before the text can be read, too. If they suffice
    for a whole word, there is no other branch, because the sizes of short texts are hard to predict.
    `last` is shifted twice, because a shift by 64 is undefined. */
 static inline Block load_short(const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_before) {
     typedef uint64_t Words __attribute__((vector_size(BLOCK_NBYTES)));
+    const int n_missing = missing[nbytes], n_more = n_missing + (int)nbytes - 8;
     uint64_t first, last;
-    ptrdiff_t n_missing = nbytes < 8 ? 8 - nbytes : 0, n_more = nbytes < 8 ? 0 : nbytes - 8;
     if (n_before < n_missing) return load_partial(text, (int)nbytes);
     memcpy(&first, text - n_missing, 8);
     memcpy(&last, text + nbytes - 8, 8);
@@ -215,12 +219,12 @@ static inline Marks special_characters(Block block) {
         (Block)((block == each('"')) | (block == each('\\')) | (block < each(0x20))));
 }
 
-/* Return 255 for these, and for what is not ASCII. As signed numbers, both other ranges are less than
-   0x20. */
+/* Return 255 for these, and for what is not ASCII. With bit 1 inverted, a quote is 0x20, and control
+   characters are less, as all that is not ASCII is as a signed number. No other character is. */
 static inline Block unusual_characters(Block block) {
     typedef signed char SignedBlock __attribute__((vector_size(BLOCK_NBYTES)));
-    return (Block)((block == each('"')) | (block == each('\\'))
-                   | ((SignedBlock)block < (SignedBlock)each(0x20)));
+    return (Block)((block == each('\\'))
+                   | ((SignedBlock)(block ^ each(0x02)) < (SignedBlock)each(0x21)));
 }
 
 /* The character that follows a backslash in a string, and what it means; 0 for all others. */
@@ -469,6 +473,31 @@ static inline int copy_blocks(
                     | copy_block(target + last, text + last)) != 0;
 }
 
+/* Copy a text of 1 to 15 bytes. 16 bytes are written. Return whether it has unusual characters. */
+static inline int copy_short(
+    unsigned char *target, const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_before
+) {
+    typedef uint64_t Words __attribute__((vector_size(BLOCK_NBYTES)));
+    static const uint64_t spaces[BLOCK_NBYTES] = {
+        0x2020202020202020, 0x2020202020202000, 0x2020202020200000, 0x2020202020000000,
+        0x2020202000000000, 0x2020200000000000, 0x2020000000000000, 0x2000000000000000};
+    const ptrdiff_t n_missing = missing[nbytes], n_more = nbytes + n_missing - 8;
+    uint64_t first, last;
+    Block block;
+    if (n_before < n_missing) {
+        block = load_partial(text, (int)nbytes);
+        memcpy(target, &block, BLOCK_NBYTES);
+        return (marks_of(unusual_characters(block)) & (((Marks)1 << nbytes) - 1)) != 0;
+    }
+    memcpy(&first, text - n_missing, 8);
+    memcpy(&last, text - n_missing + n_more, 8);
+    first = first >> 8 * n_missing | spaces[nbytes];
+    last = last >> 8 * n_missing | spaces[nbytes];
+    memcpy(target, &first, 8);
+    memcpy(target + n_more, &last, 8);
+    return marks_of(unusual_characters((Block)(Words){first, last})) != 0;
+}
+
 /* Write a text as the content of a string. Return the end of what was written, or NULL if the text
    is not UTF-8, which is not checked if `is_valid`. `n_before` bytes before the text can be read.
 
@@ -484,13 +513,9 @@ static inline unsigned char *escape_text(
 ) {
     const ptrdiff_t last = nbytes - WINDOW_NBYTES;
     ptrdiff_t second, third, i;
-    Block block;
-    if (nbytes == 0) return target;
     if (nbytes < BLOCK_NBYTES) {
-        block = load_short(text, nbytes, n_before);
-        memcpy(target, &block, BLOCK_NBYTES);
-        /* The zeros after the end do not count. */
-        if (marks_of(unusual_characters(block)) & (((Marks)1 << nbytes) - 1))
+        if (nbytes == 0) return target;
+        if (copy_short(target, text, nbytes, n_before))
             return escape_any(target, text, nbytes, n_before, is_valid);
         return target + nbytes;
     }
