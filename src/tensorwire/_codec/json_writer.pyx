@@ -348,7 +348,9 @@ cdef int write_quoted(JsonWriter writer, const unsigned char* text, Py_ssize_t n
     cdef Py_ssize_t i = 0, n
     write_literal(writer, b'"')
     while i < nbytes:
-        n = piece_nbytes(text + i, nbytes - i)
+        n = nbytes - i
+        if n > PIECE_NBYTES:
+            n = piece_nbytes(text + i)
         reserve(writer, 6 * n + PIECE_ROOM - 6 * PIECE_NBYTES)
         target = <unsigned char*>writer.cursor.position
         writer.cursor.position = <char*>escape_text(target, text + i, n, i, True)
@@ -580,10 +582,10 @@ cdef void begin_texts(Texts* texts, BytesArray array, tuple values, Elements ele
     texts.span.n = texts.span.end = 0
 
 
-cdef bint next_span(Texts* texts, Py_ssize_t* i) noexcept nogil:
-    """Replace the span by the elements after it, and set `i` to 0. Return False at the end."""
+cdef bint next_span(Texts* texts) noexcept nogil:
+    """Replace the span by the elements after it. Return False at the end."""
     texts.n_before += texts.span.n
-    i[0] = 0
+    texts.span.n = 0
     texts.scan.n_elements = 0
     if texts.n_left == 0:
         return False
@@ -628,7 +630,11 @@ cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
     cdef Status status = DONE
     cdef Text text
     cdef Py_ssize_t position = texts.position, i = texts.i, n
-    while i < texts.span.n or next_span(texts, &i):
+    while True:
+        if i == texts.span.n:
+            i = 0
+            if not next_span(texts):
+                break
         if end - target < PIECE_ROOM:
             status = FULL
             break
@@ -637,12 +643,14 @@ cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
             target[0] = c'"'
             target += 1
             position = 0
+        n = text.size - position
         if text.width == 0:
-            n = piece_nbytes(text.data + position, text.size - position)
+            if n > PIECE_NBYTES:
+                n = piece_nbytes(text.data + position)
             written = escape_text(
                 target, text.data + position, n, text.data + position - text.memory, False)
         else:
-            n = min(text.size - position, <Py_ssize_t>PIECE_CHARACTERS)
+            n = min(n, <Py_ssize_t>PIECE_CHARACTERS)
             written = escape_characters(target, &text, position, n)
         if written == NULL:
             status = INVALID
@@ -662,7 +670,7 @@ cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
 cdef unsigned char* escape_characters(
     unsigned char* target, const Text* text, Py_ssize_t position, Py_ssize_t n
 ) noexcept nogil:
-    """Write `n` characters of a str, at most PIECE_CHARACTERS. Return the end of what was written."""
+    """Write `n` characters of a str, at most PIECE_CHARACTERS. Return the end of the text."""
     cdef unsigned char[8 + PIECE_NBYTES] copy
     cdef unsigned char* utf8 = copy + 8
     cdef unsigned char* end = copy + sizeof(copy)
@@ -676,14 +684,13 @@ cdef unsigned char* escape_characters(
     return escape_text(target, utf8, end - utf8, utf8 - copy, True)
 
 
-cdef inline Py_ssize_t piece_nbytes(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
-    """Return the size of the next piece of a text, which does not cut a character of valid UTF-8.
+cdef inline Py_ssize_t piece_nbytes(const unsigned char* text) noexcept nogil:
+    """Return the size of the first piece of a text that is longer than PIECE_NBYTES.
 
-    The first byte of a character is followed by at most 3 bytes that continue it.
+    It does not cut a character of valid UTF-8: its first byte is followed by at most 3 bytes that
+    continue it.
     """
     cdef Py_ssize_t n = PIECE_NBYTES
-    if nbytes <= n:
-        return nbytes
     while n > PIECE_NBYTES - 3 and text[n] & 0xC0 == 0x80:
         n -= 1
     return n
