@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 import math
+import pickle
 import platform
 import tracemalloc
 from collections import OrderedDict, defaultdict
@@ -20,6 +21,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+import tensorwire.grpc
 from support.bytes_elements import EDGES_OF_UTF8, is_utf8, utf8_sequences
 from support.memory import peak_nbytes
 from support.requirements import optional
@@ -400,13 +402,26 @@ def test_values_modified_while_they_are_written() -> None:
 # --- BYTES as JSON ---
 
 
-def strings(elements: list[bytes]) -> Any:
-    tensor = tw.Tensor("x", elements, datatype="BYTES", binary=False)
-    text = bytes(tw.encode_request(tw.InferRequest([tensor])).buffers[0])
-    for read in (json.loads, msgspec.json.decode):
-        (entry,) = read(text)["inputs"]
-        assert entry["data"] == [element.decode() for element in elements]
-    return entry["data"]
+def forms(elements: list[bytes]) -> Iterator[Any]:
+    """Return BYTES in each form that the writer reads."""
+    yield elements
+    yield tw.Tensor("x", elements, datatype="BYTES").data  # just encoded, without offsets
+    yield tw.decode_bytes(tw.encode_bytes(elements))
+    if all(is_utf8(element) for element in elements):
+        yield [element.decode() for element in elements]
+
+
+def strings_text(data: Any) -> bytes:
+    tensor = tw.Tensor("x", data, datatype="BYTES", binary=False)
+    return bytes(tw.encode_request(tw.InferRequest([tensor])).buffers[0])
+
+
+def strings(elements: list[bytes]) -> None:
+    for data in forms(elements):
+        text = strings_text(data)
+        for read in (json.loads, msgspec.json.decode):
+            (entry,) = read(text)["inputs"]
+            assert entry["data"] == [element.decode() for element in elements]
 
 
 def test_utf8_validation_agrees_with_python() -> None:
@@ -421,12 +436,10 @@ def test_utf8_validation_agrees_with_python() -> None:
         element = (sequence, b"123456" + sequence, sequence + b"12345678")[n % 3]
         if is_utf8(element):
             continue
-        try:
-            strings([b"", b"fine", element, b"\xff"])
-        except tw.EncodeError as error:
-            assert (error.element, error.status) == (2, 400), element
-        else:
-            pytest.fail(f"{element!r} was written")
+        for data in forms([b"", b"fine", element, b"\xff"]):
+            with pytest.raises(tw.EncodeError) as caught:
+                strings_text(data)
+            assert (caught.value.element, caught.value.status) == (2, 400), element
 
 
 SPECIAL = ["a", '"', "\\", "\0", "\x1f", "\n", "\x7f", "é", "€", "\U0001f600"]
@@ -465,6 +478,99 @@ def test_many_elements() -> None:
     array = np.array([[b"a", b"b"], [b"c", b"d"]], object)
     assert json.loads(f"[{data_text(array)}]") == ["a", "b", "c", "d"]
     assert data_text(np.zeros((0, 3), object)) == ""
+
+
+# Characters that take 1, 2 or 4 bytes in a str, and up to 4 bytes of UTF-8.
+WIDTHS = ["a", "é", "天", "\U0001f600"]
+
+
+@pytest.mark.parametrize("widest", WIDTHS)
+def test_str_of_each_width(widest: str) -> None:
+    """Also around the sizes in which a str is written piece by piece."""
+    lengths = [*range(70), *range(250, 265), *range(505, 520), *range(1015, 1035), 2500]
+    for other in ["x", "é", '"', "\\", "\0", "\x7f"]:
+        if other <= widest:
+            strings([f"{other * n}{widest}".encode() for n in lengths])
+            strings([f"{widest}{other * n}{widest * (n % 7)}".encode() for n in lengths])
+
+
+def test_values_are_kept_until_they_are_encoded() -> None:
+    """A tensor that will be sent as JSON is not encoded as binary data."""
+    elements = [b"bytes", "text", "é", "天" * 300, b"", "\U0001f600"]
+    expected = tw.decode_bytes(tw.encode_bytes(elements)).reshape((2, 3))
+    nested = [elements[:3], elements[3:]]
+    for data in (nested, tuple(nested), np.array(elements, object).reshape(2, 3)):
+        tensor = tw.Tensor("x", data, binary=False)
+        (entry,) = header_of(tw.encode_request(tw.InferRequest([tensor])))["inputs"]
+        assert entry["data"] == [e if isinstance(e, str) else e.decode() for e in elements]
+        assert (tensor.shape, tensor.nbytes) == ((2, 3), expected.nbytes)
+        assert tensor.elements.reshape((6,)) == expected.reshape((6,))
+        assert tensor.elements == expected
+        (again,) = header_of(tw.encode_request(tw.InferRequest([tensor])))["inputs"]
+        assert again == entry
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda tensor: tensor.elements[1],
+        lambda tensor: tensor.tolist()[1],
+        lambda tensor: bytes(tensor.elements.element(1)),
+        lambda tensor: tensor.elements[1:][0],
+        lambda tensor: bytes(tensor.elements.wire[-4:]),
+        lambda tensor: tensor.elements.copy()[1],
+        lambda tensor: tensor.elements.reshape((1, 2))[0, 1],
+        lambda tensor: tensor.replace(shape=(2, 1)).elements[1, 0],
+        lambda tensor: pickle.loads(pickle.dumps(tensor)).elements[1],
+        lambda tensor: bytes(tw.encode_request(tw.InferRequest([tensor.replace(binary=True)])))[
+            -4:
+        ],
+        lambda tensor: tensorwire.grpc.encode_request(tw.InferRequest([tensor]))[-4:],
+        lambda tensor: tw.encode_bytes(tensor.elements)[-4:],
+    ],
+)
+def test_values_that_were_kept_are_encoded_when_needed(use: Callable[[tw.Tensor], Any]) -> None:
+    assert use(tw.Tensor("x", ["", "text"], binary=False)) == b"text"
+
+
+def test_values_that_are_kept_cannot_change() -> None:
+    values: list[Any] = ["a", "b"]
+    array = np.array(values, object)
+    tensors = [
+        tw.Tensor(name, data, binary=False)
+        for name, data in zip("xy", (values, array), strict=True)
+    ]
+    values[0] = array[0] = "c"
+    header = header_of(tw.encode_request(tw.InferRequest(tensors)))
+    assert [entry["data"] for entry in header["inputs"]] == [["a", "b"]] * 2
+    buffer = bytearray(b"a")  # it can change, and is therefore copied
+    tensor = tw.Tensor("x", ["b", buffer], binary=False)
+    buffer[:] = b"longer"
+    (entry,) = header_of(tw.encode_request(tw.InferRequest([tensor])))["inputs"]
+    assert entry["data"] == ["b", "a"]
+
+
+def test_values_that_cannot_be_encoded_are_rejected_before_they_are_kept() -> None:
+    for wrong in ("\ud800", "a\udfff", "\U0001f600\ud800", None, 1, ["a"]):
+        for data in (["é", "天", wrong], np.array(["é", "天", wrong], object)):
+            with pytest.raises(tw.EncodeError) as caught:
+                tw.Tensor("x", data, binary=False)
+            assert caught.value.element == 2
+            assert str(caught.value).startswith("element 2 of tensor 'x' ")
+
+
+def test_kept_values_are_encoded_in_several_threads() -> None:
+    elements = [f"é{i}" for i in range(1000)]
+    for _ in range(20):
+        tensor = tw.Tensor("x", elements, binary=False)
+        request = tw.InferRequest([tensor])
+
+        def encode(tensor: tw.Tensor = tensor) -> None:
+            assert tensor.elements[999] == "é999".encode()
+
+        with repeating(encode):
+            (entry,) = header_of(tw.encode_request(request))["inputs"]
+            assert entry["data"] == elements
 
 
 def test_raw_element_and_slices_of_a_body() -> None:

@@ -28,6 +28,7 @@ from pickle import PickleBuffer
 import numpy as np
 
 from .bytes_reader import arrow_schema, count_elements
+from .bytes_writer import Objects, pack
 from .memory import same_bytes
 from ..errors import (
     MAX_FOREIGN_TEXT,
@@ -92,6 +93,25 @@ cdef class BytesArray:
         raise TypeError(
             "a BytesArray is created by decode_bytes, by decoding a message, or by Tensor")
 
+    cdef Body packed(self):
+        """Return the body. Values that are not encoded yet are encoded on the first call.
+
+        Several threads may encode them at once. One of the results, which are equal, is kept.
+        """
+        cdef tuple values = self.values_or_none()
+        if values is not None:
+            body = Body(pack(Objects(values, self.shape)))
+            with cython.critical_section(self):
+                if self.values is not None:
+                    self.body = body
+                    self.values = None
+        return self.body
+
+    cdef tuple values_or_none(self):
+        """Return the values that are not encoded yet. If there are none, return None."""
+        with cython.critical_section(self):  # another thread may encode them
+            return self.values
+
     cdef Elements scanned(self):
         """Return the elements. If they were just encoded, they are scanned on the first call.
 
@@ -99,7 +119,7 @@ cdef class BytesArray:
         """
         cdef Elements elements = self.scanned_or_none()
         if elements is None:
-            elements = scan_elements(self.body, self.size, self.begin, self.nbytes)
+            elements = scan_elements(self.packed(), self.size, self.begin, self.nbytes)
             with cython.critical_section(self):
                 self.elements = elements
         return elements
@@ -136,7 +156,7 @@ cdef class BytesArray:
         Only the element of a raw binary request, which has no prefix, is copied.
         """
         if self.begin >= 0:
-            return self.body.view(self.begin, self.nbytes)
+            return self.packed().view(self.begin, self.nbytes)
         if self.size == 0:  # an empty slice
             return memoryview(b"")
         element = self[(0,) * len(self.shape)]
@@ -287,8 +307,11 @@ cdef class BytesArray:
             raise ValueError(f"{self.size} elements do not fill shape {format_shape(dims)}")
         if prod([dim for dim in dims if dim], start=WIDEST_ITEMSIZE) >= 1 << 63:
             raise ValueError(f"BYTES {format_shape(dims)} exceeds 2^63 - 1 bytes in numpy")
+        cdef BytesArray array
         with cython.critical_section(self):
-            return new_bytes(self.body, self.elements, self.begin, self.end, dims)
+            array = new_bytes(self.body, self.elements, self.begin, self.end, dims)
+            array.values = self.values
+        return array
 
     def as_numpy(self, dtype: DTypeLike = object) -> NDArray[Any]:
         """Return copies of the elements as a new array.
@@ -496,6 +519,16 @@ cdef BytesArray new_bytes(
 cdef BytesArray bytes_of_wire(bytes wire, tuple shape):
     """Return wire bytes that were just encoded. They have the elements of `shape`."""
     return new_bytes(Body(wire), None, 0, len(wire), shape)
+
+
+cdef BytesArray bytes_of_values(tuple values, Py_ssize_t nbytes, tuple shape):
+    """Return an array of values, each exactly bytes or str, which are encoded when that is needed.
+
+    They can be encoded, and their wire bytes take `nbytes`.
+    """
+    cdef BytesArray array = new_bytes(NO_BODY, None, 0, nbytes, shape)
+    array.values = values
+    return array
 
 
 cdef BytesArray bytes_of_element(Body body, tuple shape):

@@ -17,6 +17,7 @@ cdef class ArrowSource(Source):
 
 
 cdef ArrowSource source_of_received(Received received)
+cdef tuple immutable_values(Source source, Py_ssize_t* nbytes)
 
 
 cdef struct Writer:

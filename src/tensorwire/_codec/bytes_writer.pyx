@@ -22,10 +22,12 @@ from cpython.bytes cimport (
     PyBytes_FromStringAndSize,
     PyBytes_GET_SIZE,
 )
-from cpython.list cimport PyList_CheckExact, PyList_GET_SIZE
+from cpython.list cimport PyList_CheckExact
 from cpython.memoryview cimport PyMemoryView_Check
 from cpython.object cimport PyObject
-from cpython.sequence cimport PySequence_Fast_ITEMS
+from cpython.ref cimport Py_INCREF
+from cpython.sequence cimport PySequence_Fast_GET_SIZE, PySequence_Fast_ITEMS
+from cpython.tuple cimport PyTuple_CheckExact, PyTuple_New, PyTuple_SET_ITEM
 from cpython.unicode cimport (
     PyUnicode_Check,
     PyUnicode_CheckExact,
@@ -79,6 +81,8 @@ cdef extern from "Python.h":
     char* bytes_data "PyBytes_AS_STRING"(PyObject* value) noexcept
     Py_ssize_t bytes_nbytes "PyBytes_GET_SIZE"(PyObject* value) noexcept
     bint is_str "PyUnicode_Check"(PyObject* value) noexcept
+    bint is_exact_bytes "PyBytes_CheckExact"(PyObject* value) noexcept
+    bint is_exact_str "PyUnicode_CheckExact"(PyObject* value) noexcept
     bint is_ascii_str "PyUnicode_IS_ASCII"(PyObject* value) noexcept
     void* str_data "PyUnicode_DATA"(PyObject* value) noexcept
     Py_ssize_t str_length "PyUnicode_GET_LENGTH"(PyObject* value) noexcept
@@ -120,14 +124,18 @@ cdef class Source:
 def pack(Source source not None):
     """Return the wire bytes of `source` as new `bytes`."""
     cdef Writer writer
-    cdef uint64_t nbytes = source.walk(NULL)
-    if nbytes > <uint64_t>PY_SSIZE_T_MAX:  # a list may contain the same object many times
-        raise MemoryError(f"the elements take {nbytes} bytes")
-    wire = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>nbytes)
+    cdef Py_ssize_t nbytes = checked_size(source.walk(NULL))
+    wire = PyBytes_FromStringAndSize(NULL, nbytes)
     writer.target = <unsigned char*>PyBytes_AS_STRING(wire)
     writer.end = writer.target + nbytes
     fill_exactly(source, &writer)
     return wire
+
+
+cdef Py_ssize_t checked_size(uint64_t nbytes) except -1:
+    if nbytes > <uint64_t>PY_SSIZE_T_MAX:  # a list may contain the same object many times
+        raise MemoryError(f"the elements take {nbytes} bytes")
+    return <Py_ssize_t>nbytes
 
 
 def pack_into(Source source not None, buffer):
@@ -195,7 +203,7 @@ cdef int fill_exactly(Source source, Writer* writer) except -1:
 
 @cython.final
 cdef class Objects(Source):
-    """A list, or a contiguous object array, of bytes, str, bytearray or memoryview."""
+    """A list, tuple or contiguous object array of bytes, str, bytearray or memoryview."""
 
     # The values that are buffers, to which others may write, are between these addresses.
     cdef const char* lowest
@@ -271,13 +279,45 @@ def all_plain(cnp.ndarray values not None):
     return True
 
 
+cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
+    """Return the values as a tuple if all are exactly `bytes` or `str`, and None otherwise.
+
+    `nbytes` is set to the size of their wire bytes. Raises EncodeError for a value that cannot be
+    encoded.
+    """
+    cdef Py_ssize_t n_elements = 0
+    cdef uint64_t total = 0
+    cdef PyObject** items
+    cdef Py_ssize_t i, size
+    cdef Span span
+    cdef tuple values
+    if type(source) is not Objects:
+        return None
+    items = (<Objects>source).items(&n_elements)
+    values = PyTuple_New(n_elements)
+    for i in range(n_elements):
+        if items[i] == NULL or not (is_exact_str(items[i]) or is_exact_bytes(items[i])):
+            return None
+        if locate_plain(&span, items[i]):
+            size = span.nbytes
+        else:
+            size = text_nbytes(<object>items[i])
+            if size < 0:
+                raise invalid_value_error(<object>items[i], size, i, source.shape)
+        total += wire_nbytes(source, size, i)
+        Py_INCREF(<object>items[i])  # PyTuple_SET_ITEM steals a reference
+        PyTuple_SET_ITEM(values, i, <object>items[i])
+    nbytes[0] = checked_size(total)
+    return values
+
+
 cdef PyObject** items_of(values, Py_ssize_t* n_elements) except? NULL:
     # These are borrowed references. The values own the objects, and no Python code runs while the
     # items are read: not even a memoryview calls its exporter. In a free-threaded Python, a list is
     # a copy that no other thread has (`flatten` in conversion.pyx). An array of objects can only be
     # changed by code that does not follow the rules of numpy.
-    if PyList_CheckExact(values):
-        n_elements[0] = PyList_GET_SIZE(values)
+    if PyList_CheckExact(values) or PyTuple_CheckExact(values):
+        n_elements[0] = PySequence_Fast_GET_SIZE(values)
         return PySequence_Fast_ITEMS(values)
     cdef cnp.ndarray array = checked_array(values, cnp.NPY_OBJECT)
     n_elements[0] = cnp.PyArray_SIZE(array)

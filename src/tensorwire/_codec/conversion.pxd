@@ -1,1 +1,1 @@
-cdef tuple convert_data(data, datatype, shape)
+cdef tuple convert_data(data, datatype, shape, bint binary)

@@ -8,8 +8,8 @@ the name of the tensor: their errors contain SUBJECT, which the caller replaces.
 cimport numpy as cnp
 
 from .arrow cimport Received, numbers_of, receive
-from .bytes_array cimport BytesArray, bytes_of_wire
-from .bytes_writer cimport Source, source_of_received
+from .bytes_array cimport BytesArray, bytes_of_values, bytes_of_wire
+from .bytes_writer cimport Source, immutable_values, source_of_received
 from .datatypes cimport Datatype, shape_to_send
 from .dlpack cimport exports_dlpack, import_dlpack
 from .memory cimport FREE_THREADED
@@ -44,11 +44,11 @@ cdef dict SCALARS = {"b": (bool, bool), "i": (int, int), "u": (int, int), "f": (
 cdef object MAX_INTEGER_OF_FP64 = 2 ** 1024 - 2 ** 970 - 1  # larger ones are rounded to infinity
 
 
-cdef tuple convert_data(data, datatype, shape):
+cdef tuple convert_data(data, datatype, shape, bint binary):
     """Return the datatype, shape and data of a tensor in the form that the encoder needs.
 
-    `data`, `datatype` and `shape` are the arguments of `Tensor`. A C-contiguous, little-endian
-    array and a BytesArray are not copied. Raises EncodeError if data, datatype and shape do not
+    The parameters are arguments of `Tensor`. A C-contiguous, little-endian array and a BytesArray
+    are not copied. Raises EncodeError if data, datatype and shape do not
     agree, and TypeError for data of an unsupported type.
     """
     if datatype is not None and datatype not in DATATYPES:
@@ -65,7 +65,7 @@ cdef tuple convert_data(data, datatype, shape):
     if is_arrow(data):
         row, converted = convert_arrow(data, datatype)
     else:
-        converted = convert_bytes(data, datatype)
+        converted = convert_bytes(data, datatype, binary)
         row = DATATYPES["BYTES"]
         if converted is None:
             row, converted = convert_numbers(data, datatype)
@@ -189,14 +189,14 @@ cdef tuple convert_arrow(values, datatype):
         row = DATATYPES["BF16"]
     check_datatype(row.name, datatype)
     if row.name == "BYTES":
-        return row, pack_tensor(source_of_received(received))
+        return row, array_of_source(source_of_received(received), True)
     return row, numbers_of(received)
 
 
 # --- BYTES ---------------------------------------------------------------------------------------
 
 
-cdef convert_bytes(data, datatype):
+cdef convert_bytes(data, datatype, bint binary):
     """Return the data as a BytesArray, or None if it is not BYTES."""
     if isinstance(data, BytesArray):
         check_datatype("BYTES", datatype)
@@ -204,15 +204,21 @@ cdef convert_bytes(data, datatype):
     if isinstance(data, (list, tuple)):
         is_text = isinstance(first_leaf(data), (bytes, str, bytearray, memoryview))
         if datatype == "BYTES" or (datatype is None and is_text):
-            return pack_tensor(source_of(data))
+            return array_of_source(source_of(data), binary)
         return None
     if getattr(getattr(data, "dtype", None), "kind", None) not in SOURCES:
         return None
     check_datatype("BYTES", datatype)
-    return pack_tensor(source_of(data if isinstance(data, np.ndarray) else np.asarray(data)))
+    return array_of_source(
+        source_of(data if isinstance(data, np.ndarray) else np.asarray(data)), binary)
 
 
-cdef BytesArray pack_tensor(Source source):
+cdef BytesArray array_of_source(Source source, bint binary):
+    """Return a BytesArray. Values that will be sent as JSON are kept, if they cannot change."""
+    cdef Py_ssize_t nbytes = 0
+    cdef tuple values = None if binary else immutable_values(source, &nbytes)
+    if values is not None:
+        return bytes_of_values(values, nbytes, source.shape)
     return bytes_of_wire(pack(source), source.shape)
 
 

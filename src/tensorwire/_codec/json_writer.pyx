@@ -17,6 +17,7 @@ from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF, Py_XDECREF
+from cpython.sequence cimport PySequence_Fast_ITEMS
 from cpython.unicode cimport PyUnicode_AsUTF8String
 from libc.stdint cimport (
     int8_t,
@@ -43,6 +44,7 @@ from .shortest cimport (
     write_float,
     write_integer,
 )
+from .utf8 cimport write_utf8
 from .wire cimport Scan, scan_prefixes
 
 from ..errors import EncodeError, format_value, format_count
@@ -53,10 +55,19 @@ cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(object text)
     const unsigned char* PyUnicode_1BYTE_DATA(object text)
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
+    # Without the GIL, for objects that cannot change.
+    bint is_bytes "PyBytes_Check"(PyObject* value) nogil
+    char* bytes_data "PyBytes_AS_STRING"(PyObject* value) nogil
+    Py_ssize_t bytes_nbytes "PyBytes_GET_SIZE"(PyObject* value) nogil
+    bint is_ascii_str "PyUnicode_IS_ASCII"(PyObject* value) nogil
+    void* str_data "PyUnicode_DATA"(PyObject* value) nogil
+    Py_ssize_t str_length "PyUnicode_GET_LENGTH"(PyObject* value) nogil
+    int str_kind "PyUnicode_KIND"(PyObject* value) nogil
 
 cdef extern from "text_kernels.h":
     unsigned char* escape_text(
-        unsigned char* target, const unsigned char* text, Py_ssize_t nbytes, Py_ssize_t n_readable
+        unsigned char* target, const unsigned char* text, Py_ssize_t nbytes, Py_ssize_t n_before,
+        bint is_valid
     ) noexcept nogil
 
 cdef enum:
@@ -68,6 +79,7 @@ cdef enum:
     # becomes at most 6, and `escape_text` writes blocks; there may be two quotes and a comma.
     PIECE_NBYTES = 1024
     PIECE_ROOM = 6 * PIECE_NBYTES + 16 + 3
+    PIECE_CHARACTERS = 256  # which take at most PIECE_NBYTES of UTF-8
     N_STARTS = 256  # the number of offsets that are computed at once
     # The GIL is released from these sizes on, for which writing takes about 1 ms.
     RELEASE_GIL_FROM_ELEMENTS = 50_000
@@ -291,11 +303,13 @@ cdef class JsonWriter:
         Returns the index of the first element that is not valid UTF-8, or -1 if all are.
         """
         cdef Texts texts
-        # The array may get other elements from another thread. This reference keeps these alive.
+        # The array may get other values and elements from another thread. These references keep
+        # these alive.
+        cdef tuple values = array.values_or_none()
         cdef Elements elements = array.scanned_or_none()
         cdef Py_ssize_t nbytes = array.end - array.begin
         cdef Status status = FULL
-        begin_texts(&texts, array, elements)
+        begin_texts(&texts, array, values, elements)
         write_literal(self, b"[")
         # Enough for the quotes and commas, and some escapes.
         reserve(self, nbytes + nbytes // 8 + PIECE_ROOM)
@@ -336,10 +350,11 @@ cdef int write_quoted(JsonWriter writer, const unsigned char* text, Py_ssize_t n
     cdef Py_ssize_t i = 0, n
     write_literal(writer, b'"')
     while True:
-        n = piece_nbytes(text + i, nbytes - i)
+        n = nbytes - i
+        if n > PIECE_NBYTES:
+            n = piece_nbytes(text + i)
         reserve(writer, 6 * n + PIECE_ROOM - 6 * PIECE_NBYTES)
-        target = escape_text(<unsigned char*>writer.cursor.position, text + i, n, nbytes - i)
-        assert target != NULL  # the text is valid UTF-8
+        target = escape_text(<unsigned char*>writer.cursor.position, text + i, n, i, True)
         i += n
         if i == nbytes:
             break
@@ -528,10 +543,19 @@ cdef char* write_nonfinite(char* target, double number, Nonfinite nonfinite) noe
 # --- text: kernels ---------------------------------------------------------------------------
 
 
+cdef struct Text:
+    # An element: bytes, or the characters of a str that is not ASCII.
+    const unsigned char* data
+    Py_ssize_t size  # in bytes or characters
+    int width  # of a character in bytes; 0 for bytes
+    const unsigned char* memory  # the start of the memory that `data` belongs to
+
+
 cdef struct Texts:
+    PyObject** values  # the elements of the span, if they are objects; else NULL
     Span span  # elements whose offsets are known
     Py_ssize_t i  # index of the next element of the span
-    Py_ssize_t position  # of the next byte in the text of that element, or BEFORE_TEXT
+    Py_ssize_t position  # of the next byte or character of that element, or BEFORE_TEXT
     Py_ssize_t n_before  # number of elements before the span
     # The elements after the span. `starts` is the memory for their offsets.
     uint64_t n_left
@@ -541,14 +565,20 @@ cdef struct Texts:
     int64_t[N_STARTS] starts
 
 
-cdef void begin_texts(Texts* texts, BytesArray array, Elements elements) noexcept:
-    """Begin with all elements. If they were just encoded, `elements` is None.
+cdef void begin_texts(Texts* texts, BytesArray array, tuple values, Elements elements) noexcept:
+    """Begin with all elements. `values` and `elements` are None if the array does not have them.
 
-    Their offsets are not stored then, because each is used once. `texts` must not move.
+    If both are, the elements were just encoded, and their offsets are not stored, because each is
+    used once. `texts` must not move.
     """
     texts.i = texts.n_before = 0
     texts.position = BEFORE_TEXT
     texts.n_left = texts.nbytes = texts.scan.position = 0
+    texts.values = NULL
+    if values is not None:
+        texts.values = PySequence_Fast_ITEMS(values)
+        texts.span.n = len(values)
+        return
     if elements is not None:
         texts.span = elements.span
         return
@@ -558,10 +588,10 @@ cdef void begin_texts(Texts* texts, BytesArray array, Elements elements) noexcep
     texts.span.n = texts.span.end = 0
 
 
-cdef bint next_span(Texts* texts, Py_ssize_t* i) noexcept nogil:
-    """Replace the span by the elements after it, and set `i` to 0. Return False at the end."""
+cdef bint next_span(Texts* texts) noexcept nogil:
+    """Replace the span by the elements after it. Return False at the end."""
     texts.n_before += texts.span.n
-    i[0] = 0
+    texts.span.n = 0
     texts.scan.n_elements = 0
     if texts.n_left == 0:
         return False
@@ -574,6 +604,27 @@ cdef bint next_span(Texts* texts, Py_ssize_t* i) noexcept nogil:
     return texts.span.n > 0
 
 
+cdef inline Text text_at(const Texts* texts, Py_ssize_t i) noexcept nogil:
+    """Return element `i` of the span."""
+    cdef Text text
+    cdef Element element
+    cdef PyObject* value
+    text.width = 0
+    if texts.values == NULL:
+        element = element_at(&texts.span, i)
+        text.data, text.size, text.memory = element.data, element.nbytes, texts.span.data
+        return text
+    value = texts.values[i]
+    text.memory = <const unsigned char*>value
+    if is_bytes(value):
+        text.data, text.size = <const unsigned char*>bytes_data(value), bytes_nbytes(value)
+        return text
+    text.data, text.size = <const unsigned char*>str_data(value), str_length(value)
+    if not is_ascii_str(value):
+        text.width = str_kind(value)
+    return text
+
+
 cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
     """Write elements as strings while there is room, from the next piece of the next element on.
 
@@ -581,29 +632,38 @@ cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
     """
     cdef unsigned char* target = <unsigned char*>cursor.position
     cdef const unsigned char* end = <const unsigned char*>cursor.end
-    cdef const unsigned char* readable  # the end of the memory of the elements
     cdef unsigned char* written
     cdef Status status = DONE
-    cdef Element text
+    cdef Text text
     cdef Py_ssize_t position = texts.position, i = texts.i, n
-    while i < texts.span.n or next_span(texts, &i):
+    while True:
+        if i == texts.span.n:
+            i = 0
+            if not next_span(texts):
+                break
         if end - target < PIECE_ROOM:
             status = FULL
             break
-        text = element_at(&texts.span, i)
-        readable = texts.span.data + texts.span.end
+        text = text_at(texts, i)
         if position == BEFORE_TEXT:
             target[0] = c'"'
             target += 1
             position = 0
-        n = piece_nbytes(text.data + position, text.nbytes - position)
-        written = escape_text(target, text.data + position, n, readable - text.data - position)
+        n = text.size - position
+        if text.width == 0:
+            if n > PIECE_NBYTES:
+                n = piece_nbytes(text.data + position)
+            written = escape_text(
+                target, text.data + position, n, text.data + position - text.memory, False)
+        else:
+            n = min(n, <Py_ssize_t>PIECE_CHARACTERS)
+            written = escape_characters(target, &text, position, n)
         if written == NULL:
             status = INVALID
             break
         target = written
         position += n
-        if position == text.nbytes:
+        if position == text.size:
             memcpy(target, b'",', 2)
             target += 2
             position = BEFORE_TEXT
@@ -613,14 +673,30 @@ cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
     return status
 
 
-cdef inline Py_ssize_t piece_nbytes(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
-    """Return the size of the next piece of a text, which does not cut a character of valid UTF-8.
+cdef unsigned char* escape_characters(
+    unsigned char* target, const Text* text, Py_ssize_t position, Py_ssize_t n
+) noexcept nogil:
+    """Write `n` characters of a str, at most PIECE_CHARACTERS. Return the end of the text."""
+    cdef unsigned char[8 + PIECE_NBYTES] copy
+    cdef unsigned char* utf8 = copy + 8
+    cdef unsigned char* end = copy + sizeof(copy)
+    memset(copy, 0, 8)  # `escape_text` can read what is before a text
+    if text.width == 1:
+        end = write_utf8(utf8, end, <const uint8_t*>text.data + position, n)
+    elif text.width == 2:
+        end = write_utf8(utf8, end, <const uint16_t*>text.data + position, n)
+    else:
+        end = write_utf8(utf8, end, <const uint32_t*>text.data + position, n)
+    return escape_text(target, utf8, end - utf8, utf8 - copy, True)
 
-    The first byte of a character is followed by at most 3 bytes that continue it.
+
+cdef inline Py_ssize_t piece_nbytes(const unsigned char* text) noexcept nogil:
+    """Return the size of the first piece of a text that is longer than PIECE_NBYTES.
+
+    It does not cut a character of valid UTF-8: its first byte is followed by at most 3 bytes that
+    continue it.
     """
     cdef Py_ssize_t n = PIECE_NBYTES
-    if nbytes <= n:
-        return nbytes
     while n > PIECE_NBYTES - 3 and text[n] & 0xC0 == 0x80:
         n -= 1
     return n

@@ -337,7 +337,7 @@ cdef class Tensor:
             else:
                 if type(data) is Tensor:
                     data, datatype = data_of_tensor(data, datatype)
-                row_name, dims, data = convert_data(data, datatype, shape)
+                row_name, dims, data = convert_data(data, datatype, shape, is_binary)
                 row = DATATYPES[row_name]
             check_reserved(own, data is None)
         except (EncodeError, TypeError) as error:

@@ -259,7 +259,7 @@ cdef unsigned char* write_message_fields(
 
 cdef unsigned char* write_texts(
     unsigned char* target, BytesArray texts, Py_ssize_t nbytes
-) noexcept:
+) except NULL:
     """Write elements with their length prefixes, which take `nbytes` in total."""
     cdef Py_ssize_t begin = texts.begin
     if begin < 0 and nbytes >= PREFIX_NBYTES:  # a raw binary request: its element has no prefix
@@ -267,7 +267,7 @@ cdef unsigned char* write_texts(
         store_le32(target, <uint32_t>nbytes)
         target += PREFIX_NBYTES
         begin += PREFIX_NBYTES
-    return write_memory(target, <const char*>texts.body.data + begin, nbytes)
+    return write_memory(target, <const char*>texts.packed().data + begin, nbytes)
 
 
 cdef unsigned char* write_memory(

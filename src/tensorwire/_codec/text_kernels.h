@@ -103,20 +103,30 @@ static inline Block load_partial(const unsigned char *text, int nbytes) {
     return block;
 }
 
-/* Return the next 16 bytes of a text, of which `nbytes`, at least 1, are left. Bytes that do not
-   belong to it are replaced by 0. `n_readable`, at least `nbytes`, is the size of the memory from
-   `text` on: no bytes beyond it are read. */
-static inline Block load_text(const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_readable) {
-    static const unsigned char own[2 * BLOCK_NBYTES] = {
-        255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255};
-    Block block, mask;
-    if (n_readable < BLOCK_NBYTES) return load_partial(text, (int)nbytes);
+/* Return the next 16 bytes of a text, of which `nbytes`, at least 1, are left. Bytes after the text
+   are replaced by 0. */
+static inline Block load_text(const unsigned char *text, ptrdiff_t nbytes) {
+    Block block;
+    if (nbytes < BLOCK_NBYTES) return load_partial(text, (int)nbytes);
     memcpy(&block, text, BLOCK_NBYTES);
-    if (nbytes < BLOCK_NBYTES) {
-        memcpy(&mask, own + BLOCK_NBYTES - nbytes, BLOCK_NBYTES);  /* `nbytes` 255, and then 0 */
-        block &= mask;
-    }
     return block;
+}
+
+/* How many bytes a text needs for a word of 8, by its size. A table, because compilers make a branch
+   of a comparison. */
+static const unsigned char missing[BLOCK_NBYTES] = {8, 7, 6, 5, 4, 3, 2, 1};
+
+/* Do the work of `load_partial`. `n_before` bytes before the text can be read, too. If they suffice
+   for a whole word, there is no other branch, because the sizes of short texts are hard to predict.
+   `last` is shifted twice, because a shift by 64 is undefined. */
+static inline Block load_short(const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_before) {
+    typedef uint64_t Words __attribute__((vector_size(BLOCK_NBYTES)));
+    const int n_missing = missing[nbytes], n_more = n_missing + (int)nbytes - 8;
+    uint64_t first, last;
+    if (n_before < n_missing) return load_partial(text, (int)nbytes);
+    memcpy(&first, text - n_missing, 8);
+    memcpy(&last, text + nbytes - 8, 8);
+    return (Block)(Words){first >> 8 * n_missing, last >> 8 * (7 - n_more) >> 8};
 }
 
 /* --- UTF-8 ------------------------------------------------------------------------------------ */
@@ -148,7 +158,7 @@ static inline int is_utf8(const unsigned char *text, ptrdiff_t nbytes) {
     Block previous = each(0), errors = each(0), block;
     ptrdiff_t i;
     for (i = 0; i < nbytes; i += BLOCK_NBYTES) {
-        block = load_text(text + i, nbytes - i, nbytes - i);
+        block = load_text(text + i, nbytes - i);
         errors |= utf8_errors(previous, block);
         previous = block;
     }
@@ -209,11 +219,12 @@ static inline Marks special_characters(Block block) {
         (Block)((block == each('"')) | (block == each('\\')) | (block < each(0x20))));
 }
 
-/* Mark these, and what is not ASCII. As signed numbers, both other ranges are less than 0x20. */
-static inline Marks unusual_characters(Block block) {
+/* Return 255 for these, and for what is not ASCII. With bit 1 inverted, a quote is 0x20, and control
+   characters are less, as all that is not ASCII is as a signed number. No other character is. */
+static inline Block unusual_characters(Block block) {
     typedef signed char SignedBlock __attribute__((vector_size(BLOCK_NBYTES)));
-    return marks_of((Block)((block == each('"')) | (block == each('\\'))
-                            | ((SignedBlock)block < (SignedBlock)each(0x20))));
+    return (Block)((block == each('\\'))
+                   | ((SignedBlock)(block ^ each(0x02)) < (SignedBlock)each(0x21)));
 }
 
 /* The character that follows a backslash in a string, and what it means; 0 for all others. */
@@ -294,8 +305,7 @@ static inline int unescape_text(
         stops = own = errors = 0;
         for (i = 0; i < N_BLOCKS; i++) {
             begin = i * BLOCK_NBYTES;
-            window[i] = left > begin ? load_text(position + begin, left - begin, left - begin)
-                                     : each(0);
+            window[i] = left > begin ? load_text(position + begin, left - begin) : each(0);
             /* The zeros after the end of the text are control characters. */
             stops |= special_characters(window[i]) << begin;
             own |= high_bits(window[i]) << begin;
@@ -400,7 +410,8 @@ static inline unsigned char *write_escape(unsigned char *target, unsigned char c
 
 /* Do the work of `escape_text` for any text. */
 static inline unsigned char *escape_any(
-    unsigned char *target, const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_readable
+    unsigned char *target, const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_before,
+    int is_valid
 ) {
     unsigned char copy[2 * BLOCK_NBYTES] = {0};
     Block previous = each(0), block;
@@ -408,10 +419,13 @@ static inline unsigned char *escape_any(
     ptrdiff_t i;
     int n, begin, stop;
     for (i = 0; i < nbytes; i += BLOCK_NBYTES) {
-        block = load_text(text + i, nbytes - i, n_readable - i);
+        if (nbytes - i < BLOCK_NBYTES)
+            block = load_short(text + i, nbytes - i, n_before + i);
+        else
+            memcpy(&block, text + i, BLOCK_NBYTES);
         memcpy(target, &block, BLOCK_NBYTES);
         stops = special_characters(block);
-        high |= high_bits(block);
+        high |= is_valid ? 0 : high_bits(block);
         /* A sequence that is cut by the end of the text is an error of the zeros after it. */
         if (high && marks_of(utf8_errors(previous, block))) return NULL;
         previous = block;
@@ -439,29 +453,84 @@ static inline unsigned char *escape_any(
     return target;
 }
 
+/* Copy a block. Return its unusual characters. */
+static inline Block copy_block(unsigned char *target, const unsigned char *text) {
+    Block block;
+    memcpy(&block, text, BLOCK_NBYTES);
+    memcpy(target, &block, BLOCK_NBYTES);
+    return unusual_characters(block);
+}
+
+/* Copy the first and the last block of a text, and those at two offsets. Return whether there are
+   unusual characters in them. */
+static inline int copy_blocks(
+    unsigned char *target, const unsigned char *text, ptrdiff_t second, ptrdiff_t third,
+    ptrdiff_t nbytes
+) {
+    ptrdiff_t last = nbytes - BLOCK_NBYTES;
+    return marks_of(copy_block(target, text) | copy_block(target + second, text + second)
+                    | copy_block(target + third, text + third)
+                    | copy_block(target + last, text + last)) != 0;
+}
+
+/* Copy a text of 1 to 15 bytes. 16 bytes are written. Return whether it has unusual characters. */
+static inline int copy_short(
+    unsigned char *target, const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_before
+) {
+    typedef uint64_t Words __attribute__((vector_size(BLOCK_NBYTES)));
+    static const uint64_t spaces[BLOCK_NBYTES] = {
+        0x2020202020202020, 0x2020202020202000, 0x2020202020200000, 0x2020202020000000,
+        0x2020202000000000, 0x2020200000000000, 0x2020000000000000, 0x2000000000000000};
+    const ptrdiff_t n_missing = missing[nbytes], n_more = nbytes + n_missing - 8;
+    uint64_t first, last;
+    Block block;
+    if (n_before < n_missing) {
+        block = load_partial(text, (int)nbytes);
+        memcpy(target, &block, BLOCK_NBYTES);
+        return (marks_of(unusual_characters(block)) & (((Marks)1 << nbytes) - 1)) != 0;
+    }
+    memcpy(&first, text - n_missing, 8);
+    memcpy(&last, text - n_missing + n_more, 8);
+    first = first >> 8 * n_missing | spaces[nbytes];
+    last = last >> 8 * n_missing | spaces[nbytes];
+    memcpy(target, &first, 8);
+    memcpy(target + n_more, &last, 8);
+    return marks_of(unusual_characters((Block)(Words){first, last})) != 0;
+}
+
 /* Write a text as the content of a string. Return the end of what was written, or NULL if the text
-   is not UTF-8. `n_readable`, at least `nbytes`, is the size of the memory from `text` on.
+   is not UTF-8, which is not checked if `is_valid`. `n_before` bytes before the text can be read.
 
    A byte becomes at most 6, and blocks are written: the target has room for 6 `nbytes` + 16 bytes.
    A block is loaded once, and then only its copy is used, so that the result is valid even if
-   another thread changes the text. */
+   another thread changes the text.
+
+   The sizes of texts are hard to predict. Therefore, 4 blocks are copied and checked at once. If the
+   text ends within them, some of them overlap, and the same bytes are written twice. */
 static inline unsigned char *escape_text(
-    unsigned char *target, const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_readable
+    unsigned char *target, const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_before,
+    int is_valid
 ) {
-    Block block;
-    for (; nbytes >= BLOCK_NBYTES; nbytes -= BLOCK_NBYTES, n_readable -= BLOCK_NBYTES) {
-        memcpy(&block, text, BLOCK_NBYTES);
-        memcpy(target, &block, BLOCK_NBYTES);
-        if (unusual_characters(block)) return escape_any(target, text, nbytes, n_readable);
-        text += BLOCK_NBYTES;
-        target += BLOCK_NBYTES;
+    const ptrdiff_t last = nbytes - WINDOW_NBYTES;
+    ptrdiff_t second, third, i;
+    if (nbytes < BLOCK_NBYTES) {
+        if (nbytes == 0) return target;
+        if (copy_short(target, text, nbytes, n_before))
+            return escape_any(target, text, nbytes, n_before, is_valid);
+        return target + nbytes;
     }
-    if (nbytes == 0) return target;
-    block = load_text(text, nbytes, n_readable);
-    memcpy(target, &block, BLOCK_NBYTES);
-    /* The zeros after the end do not count. */
-    if (unusual_characters(block) & (((Marks)1 << nbytes) - 1))
-        return escape_any(target, text, nbytes, n_readable);
+    if (nbytes < WINDOW_NBYTES) {
+        second = nbytes < 2 * BLOCK_NBYTES ? 0 : BLOCK_NBYTES;
+        third = nbytes < 2 * BLOCK_NBYTES ? 0 : nbytes - 2 * BLOCK_NBYTES;
+        if (copy_blocks(target, text, second, third, nbytes))
+            return escape_any(target, text, nbytes, n_before, is_valid);
+        return target + nbytes;
+    }
+    for (i = 0; i < last + WINDOW_NBYTES; i += WINDOW_NBYTES) {
+        if (i > last) i = last;
+        if (copy_blocks(target + i, text + i, BLOCK_NBYTES, 2 * BLOCK_NBYTES, WINDOW_NBYTES))
+            return escape_any(target + i, text + i, nbytes - i, n_before + i, is_valid);
+    }
     return target + nbytes;
 }
 
