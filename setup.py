@@ -97,6 +97,8 @@ if switch("STRICT"):
     flags = [*flags, "-Wall", "-Wextra", "-Werror", *(f"-Wno-{name}" for name in warn)]
 
 Options.warning_errors = switch("STRICT")
+# The largest ones first, so that all processors have something to compile until the end.
+sources = sorted(Path("src/tensorwire").rglob("*.pyx"), key=os.path.getsize, reverse=True)
 extensions = [
     Extension(
         ".".join(path.relative_to("src").with_suffix("").parts),
@@ -106,7 +108,7 @@ extensions = [
         extra_compile_args=flags,
         extra_link_args=link,
     )
-    for path in sorted(Path("src/tensorwire").rglob("*.pyx"))
+    for path in sources
 ]
 # Each set of switches has its own build folder. setuptools does not compile again if only the flags
 # have changed, so a build with the sanitizers would use objects that were compiled without them.
