@@ -115,27 +115,34 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def environment(session: nox.Session) -> Path:
+def environment(session: nox.Session, has_tensorwire: bool = True) -> Path:
     """Copy the checkout, and make the environment that sessions share, unless it is there.
 
     It has all requirements, and tensorwire, optimised and compiled without warnings.
     """
     folder = checkout(session)
+    required = requirements("dev", "lint", "docs")
     sources = files("src", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
     digest = hashlib.sha256()
     for name in sources:
         digest.update(f"{name}\0".encode() + (ROOT / name).read_bytes())
-    marker = SHARED / "ready"
     with locked(SHARED / "lock"):
-        if not marker.exists() or marker.read_text() != digest.hexdigest():
-            marker.unlink(missing_ok=True)
+        if is_outdated("requirements", "\n".join(required)):
+            session.run("python3", "-m", "venv", str(SHARED / "environment"), external=True)
+            install(session, *required)
+            (SHARED / "requirements").write_text("\n".join(required))
+        if has_tensorwire and is_outdated("sources", digest.hexdigest()):
             shutil.rmtree(SHARED / "wheels", ignore_errors=True)
             copy(sources, SHARED / "tree")
-            session.run("python3", "-m", "venv", str(SHARED / "environment"), external=True)
-            install(session, *requirements("dev", "lint", "docs"))
             install(session, "--no-deps", "--force-reinstall", str(strict_wheel(session)))
-            marker.write_text(digest.hexdigest())
+            (SHARED / "sources").write_text(digest.hexdigest())
     return folder
+
+
+def is_outdated(marker: str, content: str) -> bool:
+    """Return whether a part of the environment was not made from this content."""
+    path = SHARED / marker
+    return not path.exists() or path.read_text() != content
 
 
 def python(session: nox.Session, *arguments: str, **variables: str) -> None:
@@ -364,7 +371,7 @@ def sdist(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
     """The hooks of .pre-commit-config.yaml."""
-    folder = environment(session)
+    folder = environment(session, has_tensorwire=False)
     (folder / ".venv").symlink_to(SHARED / "environment")  # where the hooks find the programs
     python(session, "-m", "pre_commit", "run", "--all-files")
 
