@@ -254,7 +254,7 @@ def tests(session: nox.Session) -> None:
     """The two commands of README.md, and then the tests that they skip, with a live Triton."""
     folder = checkout(session)
     leave_out(session, *LARGE)
-    readme(session, "tensorwire demo", TENSORWIRE_DEBUG="1")  # compiling takes less time
+    readme(session, "tensorwire demo")
     # As on the machine of a newcomer: tests that need more than the extra `test` are skipped.
     skipped = folder / "skipped.txt"
     readme(session, "m pytest", CI="", TENSORWIRE_TRITON="", TENSORWIRE_SKIPPED=str(skipped))
