@@ -225,7 +225,7 @@ def pytest(session: nox.Session, *arguments: str, **variables: str) -> None:
 def sanitized(session: nox.Session, *arguments: str) -> None:
     """Run tests under AddressSanitizer and UndefinedBehaviorSanitizer."""
     folder = str(environment(session).parent / "sanitized")
-    with locked(SHARED / "lock"):
+    with locked(SHARED / "sanitizers.lock"):  # a lock of its own: others use the environment now
         wheel = wheel_of(session, TENSORWIRE_SANITIZE="1")
     library = subprocess.run(
         ["gcc", "-print-file-name=libasan.so"], capture_output=True, check=True, text=True
