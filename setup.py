@@ -46,13 +46,33 @@ class BuildExtensions(build_ext):
             )
         # Only here, because pip runs this file several times. Workers do not know Options.
         n_threads = 0 if switch("STRICT") else os.cpu_count() or 1
-        made = cythonize(self.extensions, nthreads=n_threads, compiler_directives=directives)
-        for extension, compiled in zip(self.extensions, made, strict=True):
+        outdated = [each for each in self.extensions if not uses_generated_file(each)]
+        made = cythonize(outdated, nthreads=n_threads, compiler_directives=directives)
+        for extension, compiled in zip(outdated, made, strict=True):
             extension.sources = compiled.sources
             extension.language = compiled.language
             # An sdist cannot contain the headers of numpy, and setuptools says so.
             extension.depends = [path for path in compiled.depends if not os.path.isabs(path)]
         super().run()
+
+
+def uses_generated_file(extension: Extension) -> bool:
+    """Compile the C file of an earlier build if it is newer than everything it may depend on here.
+
+    cythonize would generate it again: each time that pip builds the package, it installs Cython and
+    numpy again, on whose files it depends, too.
+    """
+    if switch("STRICT") or switch("COVERAGE"):  # Cython's warnings; other directives
+        return False
+    [source] = map(Path, extension.sources)
+    read = [source, Path("setup.py"), *Path("src").rglob("*.pxd"), *Path("src").rglob("*.h")]
+    changed = max(path.stat().st_mtime for path in read)
+    for suffix, language in ((".c", "c"), (".cpp", "c++")):
+        generated = source.with_suffix(suffix)
+        if generated.exists() and generated.stat().st_mtime > changed:
+            extension.sources, extension.language = [str(generated)], language
+            return True
+    return False
 
 
 def missing_tools() -> list[str]:
@@ -97,6 +117,8 @@ if switch("STRICT"):
     flags = [*flags, "-Wall", "-Wextra", "-Werror", *(f"-Wno-{name}" for name in warn)]
 
 Options.warning_errors = switch("STRICT")
+# The largest ones first, so that all processors have something to compile until the end.
+sources = sorted(Path("src/tensorwire").rglob("*.pyx"), key=os.path.getsize, reverse=True)
 extensions = [
     Extension(
         ".".join(path.relative_to("src").with_suffix("").parts),
@@ -106,7 +128,7 @@ extensions = [
         extra_compile_args=flags,
         extra_link_args=link,
     )
-    for path in sorted(Path("src/tensorwire").rglob("*.pyx"))
+    for path in sources
 ]
 # Each set of switches has its own build folder. setuptools does not compile again if only the flags
 # have changed, so a build with the sanitizers would use objects that were compiled without them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import signal
 import socket
 import sys
 import threading
@@ -550,7 +551,6 @@ def test_what_wait_until_ready_has_last_seen(
     assert str(caught.value.__cause__) == seen
 
 
-@pytest.mark.slow(reason="it waits for timeouts")
 def test_child_process_closes_the_connections_of_its_parent(connect: Connect) -> None:
     """Otherwise the server would not notice that the parent process has closed them."""
     closed = threading.Event()
@@ -568,10 +568,13 @@ def test_child_process_closes_the_connections_of_its_parent(connect: Connect) ->
                 warnings.simplefilter("ignore", DeprecationWarning)  # there are threads
                 child = os.fork()
             if child == 0:
-                time.sleep(2)
+                time.sleep(30)
                 os._exit(0)
-        assert closed.wait(1)
-        os.waitpid(child, 0)
+        try:
+            assert closed.wait(10)
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize(

@@ -355,21 +355,27 @@ cdef too_wide_error(element, width, n_elements):
         f"elements would have its width of {width} bytes", element=element, actual=width)
 
 
-cdef gather_elements(Elements elements, int64_t[::1] chosen):
-    """Return new wire bytes of the elements at the indices `chosen`, which must be valid."""
+cdef gather_elements(Elements elements, cnp.ndarray chosen):
+    """Return new wire bytes of the elements at the indices `chosen`.
+
+    `chosen` is a contiguous array of int64, and its indices must be valid.
+    """
+    # Not a typed memoryview: each module that cimports this one would contain the code for them.
+    cdef const int64_t* indices = <const int64_t*>cnp.PyArray_DATA(chosen)
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(chosen)
     cdef Py_ssize_t nbytes = 0
     cdef Element element
     cdef Py_ssize_t i
-    for i in range(chosen.shape[0]):
-        element = element_at(&elements.span, chosen[i])
+    for i in range(n):
+        element = element_at(&elements.span, indices[i])
         # An element may be chosen many times. It is in memory, so that the sum does not overflow.
         if PREFIX_NBYTES + element.nbytes > PY_SSIZE_T_MAX - nbytes:
             raise MemoryError("the elements take more than 2^63 - 1 bytes")
         nbytes += PREFIX_NBYTES + element.nbytes
     wire = PyBytes_FromStringAndSize(NULL, nbytes)
     cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(wire)
-    for i in range(chosen.shape[0]):
-        element = element_at(&elements.span, chosen[i])
+    for i in range(n):
+        element = element_at(&elements.span, indices[i])
         # The prefix is computed from the offsets, because the one in the body may have changed.
         store_le32(target, <uint32_t>element.nbytes)
         memcpy(target + PREFIX_NBYTES, element.data, element.nbytes)
