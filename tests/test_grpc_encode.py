@@ -309,11 +309,13 @@ def test_element_of_a_raw_http_request_gets_its_length_prefix() -> None:
     body = b"an image"
     spec = tw.TensorSpec("x", "BYTES", [1])
     received = tw.decode_request(memoryview(b"????" + body)[4:], 0, raw_input=spec)
-    assert tw.grpc.encode_request(received) == request(tw.Tensor("x", [body]), **{
-        "parameters": dict(received.parameters)})
+    assert tw.grpc.encode_request(received) == request(
+        tw.Tensor("x", [body]), **{"parameters": dict(received.parameters)}
+    )
     empty = received["x"].elements[:0]
     assert tw.grpc.encode_request(tw.InferRequest({"x": empty})) == request(
-        tw.Tensor("x", [], datatype="BYTES"))
+        tw.Tensor("x", [], datatype="BYTES")
+    )
 
 
 # --- the messages without tensors, and raw contents -----------------------------------------------
