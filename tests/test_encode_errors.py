@@ -179,7 +179,7 @@ def in_shared_memory(parameters: Any) -> tw.Tensor:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: tw.InferRequest([]), "a request has at least one input"),
+        (lambda: tw.InferRequest([]), "a request must have at least one input"),
         (lambda: tw.InferRequest([X, X]), "input 'x' appears twice"),
         (lambda: tw.InferRequest([X, tw.Tensor("y", HALF), X]), "input 'x' appears twice"),
         (lambda: tw.InferResponse([X, X]), "output 'x' appears twice"),

@@ -255,7 +255,7 @@ def test_json_request(call: Call) -> None:
         (["echo"], "the model declares no inputs; use --input, or --random with --shape"),
         (["echo", "--input", "x=1"], "does not declare input 'x': use --input x:DATATYPE="),
         (["echo", "--input", "x=[]"], "does not declare input 'x': use --input x:DATATYPE="),
-        (["echo", "--input", "x=null"], "a request has at least one input"),
+        (["echo", "--input", "x=null"], "a request must have at least one input"),
         (
             ["echo", "--input", "x=a"],
             """--input x: 'a' is not JSON; write text as x='"..."', and""",

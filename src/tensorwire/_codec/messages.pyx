@@ -1088,7 +1088,7 @@ parameters=None)\n--\n
                 f"binary_data_output of the request must be True or False, not "
                 f"{format_value(binary)}")
         if not tensors:
-            raise EncodeError("a request has at least one input")
+            raise EncodeError("a request must have at least one input")
         cdef str own_id = checked_text(id, "id")
         cdef str own_model = checked_text(model_name, "model_name")
         cdef str own_version = checked_text(model_version, "model_version")
