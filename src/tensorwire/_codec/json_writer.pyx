@@ -211,10 +211,11 @@ cdef class JsonWriter:
         them errors. Raises EncodeError for such a number, or if a limit is exceeded.
         """
         cdef char* end
-        if self.n_values >= self.limits.max_parameters:
+        cdef Py_ssize_t limit = self.limits.max_parameters
+        if self.n_values >= limit:
             raise EncodeError(
-                f"the parameters have more than {format_count('value', self.limits.max_parameters)}, which is "
-                f"the limit", expected=self.limits.max_parameters, actual=self.n_values + 1)
+                f"the parameters have more than {format_count('value', limit)}, which is the limit",
+                expected=limit, actual=self.n_values + 1)
         self.n_values += 1
         if value is None:
             return write_literal(self, b"null,")

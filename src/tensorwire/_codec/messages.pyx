@@ -1493,7 +1493,7 @@ cdef Frame new_frame(list parts, header_length, Py_ssize_t nbytes):
 
 
 cdef tuple buffers_of(list parts):
-    """Return the parts of a frame as buffers: the memory of tensors, and other buffers as they are."""
+    """Return the parts of a frame as buffers, those that are tensors as their memory."""
     cdef Tensor tensor
     cdef Py_ssize_t i
     cdef tuple buffers = PyTuple_New(len(parts))
