@@ -496,7 +496,7 @@ def test_str_of_each_width(widest: str) -> None:
 
 def test_values_are_kept_until_they_are_encoded() -> None:
     """A tensor that will be sent as JSON is not encoded as binary data."""
-    elements = [b"bytes", "text", "é", "天" * 300, b"", "\U0001f600"]
+    elements: list[bytes | str] = [b"bytes", "text", "é", "天" * 300, b"", "\U0001f600"]
     expected = tw.decode_bytes(tw.encode_bytes(elements)).reshape((2, 3))
     nested = [elements[:3], elements[3:]]
     for data in (nested, tuple(nested), np.array(elements, object).reshape(2, 3)):
