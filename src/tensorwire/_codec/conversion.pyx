@@ -48,8 +48,8 @@ cdef tuple convert_data(data, datatype, shape, bint binary):
     """Return the datatype, shape and data of a tensor in the form that the encoder needs.
 
     The parameters are arguments of `Tensor`. A C-contiguous, little-endian array and a BytesArray
-    are not copied. Raises EncodeError if data, datatype and shape do not
-    agree, and TypeError for data of an unsupported type.
+    are not copied. Raises EncodeError if data, datatype and shape do not agree, and TypeError for
+    data of an unsupported type.
     """
     if datatype is not None and datatype not in DATATYPES:
         raise EncodeError(
