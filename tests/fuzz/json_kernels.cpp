@@ -319,11 +319,12 @@ static void strings(const byte *text, size_t nbytes, byte option) {
     CHECK(SCANNER(utf8_nbytes_of)(&found) == (Py_ssize_t)meant.size());
     /* What the writer writes for these characters means the same. */
     for (size_t begin = 0; begin < meant.size() + 1; begin += 1 + option) {
-        byte *source = (byte *)malloc(meant.size() - begin);
-        memcpy(source, meant.data() + begin, meant.size() - begin);
-        Py_ssize_t n = meant.size() - begin;
+        Py_ssize_t n = meant.size() - begin, n_before = option % 9;
+        byte *source = (byte *)malloc(n_before + n);
+        memset(source, '"', n_before);
+        memcpy(source + n_before, meant.data() + begin, n);
         byte *escaped = (byte *)malloc(6 * n + BLOCK_NBYTES + 2);
-        byte *stop = escape_text(escaped + 1, source, n, n);
+        byte *stop = escape_text(escaped + 1, source + n_before, n, n_before, 0);
         free(source);
         bool is_cut = n > 0 && ((byte)meant[begin] & 0xC0) == 0x80;
         CHECK((stop == NULL) == is_cut);
