@@ -116,11 +116,17 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def environment(session: nox.Session, has_tensorwire: bool = True) -> Path:
-    """Copy the checkout, and make the environment that sessions share, unless it is there.
+    """Copy the checkout, and make the environment that sessions share. Return the copy."""
+    folder = checkout(session)
+    make_environment(session, has_tensorwire)
+    return folder
+
+
+def make_environment(session: nox.Session, has_tensorwire: bool = True) -> None:
+    """Make the environment that sessions share, unless it is there.
 
     It has all requirements, and tensorwire, optimised and compiled without warnings.
     """
-    folder = checkout(session)
     required = requirements("dev", "lint", "docs")
     sources = files("src", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
     digest = hashlib.sha256()
@@ -136,7 +142,6 @@ def environment(session: nox.Session, has_tensorwire: bool = True) -> Path:
             copy(sources, SHARED / "tree")
             install(session, "--no-deps", "--force-reinstall", str(strict_wheel(session)))
             (SHARED / "sources").write_text(digest.hexdigest())
-    return folder
 
 
 def is_outdated(marker: str, content: str) -> bool:
@@ -258,7 +263,7 @@ def tests(session: nox.Session) -> None:
     # As on the machine of a newcomer: tests that need more than the extra `test` are skipped.
     skipped = folder / "skipped.txt"
     readme(session, "m pytest", CI="", TENSORWIRE_TRITON="", TENSORWIRE_SKIPPED=str(skipped))
-    environment(session)
+    make_environment(session)
     triton(session)
     python(session, "-m", "pytest", "-q", f"@{skipped}")
 

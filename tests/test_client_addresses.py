@@ -159,7 +159,10 @@ PROTOCOL = "the URL of a server must end before /v2, which the client adds"
         ),
         (["localhost:abc", "localhost:99999", "http://x:0", "localhost:-1"], PORTS),
         (
-            ["host/v2", "http://h/a/v2/", "https://h/v2/models/m/infer", "h/v2/health/live"],
+            [
+                *("host/v2", "http://h/a/v2/", "https://h/v2/models/m/infer", "h/v2/health/live"),
+                *("h/v2/models", "h/v2/health/"),
+            ],
             PROTOCOL,
         ),
         (["http://" + "a" * 64, "a..b", "http://..:80"], "the host of a URL is invalid"),
@@ -328,6 +331,7 @@ def test_environment_that_is_not_trusted(connect: Connect, monkeypatch: pytest.M
         ("http://11.1.2.3", "10.0.0.0/8", True),
         ("http://[fd00::1]", "fd00::/8", False),
         ("http://[::1]", "::1", False),
+        ("http://[::1]:8000", "[::1]", False),
         ("http://10.1.2.3", "10.9.9.9/8", False),
         ("http://10.1.2.3", "a/b, 10.1.2.3", False),
         ("http://10.1.2.3", "models.test, 10.0.0.0/8", False),

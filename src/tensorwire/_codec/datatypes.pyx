@@ -119,8 +119,7 @@ bf16_as_uint16=False)\n--\n
     When decoding, a message that exceeds ``max_rank`` or ``max_elements`` raises LayoutError, and
     one that exceeds another limit HeaderError. When encoding, it raises EncodeError, and the
     options ``check_bool`` and ``bf16_as_uint16`` are not used. No limit applies to the encoders of
-    ``tensorwire.grpc``. WIRE.md 11 gives the reason for each
-    limit.
+    ``tensorwire.grpc``. WIRE.md 11 gives the reason for each limit.
 
     Parameters
     ----------

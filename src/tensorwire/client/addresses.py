@@ -12,7 +12,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from ..arguments import check_type
 
-_API_PATH = re.compile(r"/v2(/models/.*|/health/.*)?/*$")
+_API_PATH = re.compile(r"/v2(/(models|health)(/.*)?)?/*$")
 _PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
 
 
@@ -141,7 +141,7 @@ def _is_in_a_network(host: str, no_proxy: str) -> bool:
         return False
     for item in no_proxy.split(","):
         try:
-            if address in ipaddress.ip_network(item.strip(), strict=False):
+            if address in ipaddress.ip_network(item.strip(" []"), strict=False):
                 return True
         except ValueError:
             pass  # the name of a host
