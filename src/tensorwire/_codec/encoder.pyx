@@ -9,6 +9,8 @@ replaces SUBJECT with the name.
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport uint64_t
 
 from .bytes_array cimport BytesArray
@@ -245,7 +247,7 @@ def encode_raw_request(array: Any) -> Frame:
             f"{format_subject('tensor', tensor.name)} is in shared memory, but a raw request "
             f"contains the data", tensor=tensor.name)
     if tensor.texts is None:
-        return new_frame([tensor], 0, tensor.nbytes)
+        return new_frame((tensor,), 0, tensor.nbytes)
     if tensor.texts.size != 1:
         raise EncodeError(
             f"a raw request of BYTES has one element, but {format_subject('tensor', tensor.name)} "
@@ -262,7 +264,7 @@ cdef JsonWriter new_writer(str kind, Py_ssize_t n_tensors, Nonfinite nonfinite, 
         raise EncodeError(
             f"a message with tensors has {TENSOR_DEPTH} nested lists and objects; the limit is "
             f"{limits.max_nesting}", expected=limits.max_nesting, actual=TENSOR_DEPTH)
-    writer.parts = [None] * (1 + n_tensors)
+    writer.parts = PyTuple_New(1 + n_tensors)
     writer.n_parts = 1
     writer.kind = kind
     writer.nonfinite = nonfinite
@@ -290,7 +292,7 @@ cdef int write_entry(JsonWriter writer, Tensor tensor, bint binary) except -1:
     check_rank(len(tensor.shape), writer.limits.max_rank, ENCODING)
     if has_size and tensor.nbytes > 0:
         writer.nbytes += tensor.nbytes
-        writer.parts[writer.n_parts] = tensor
+        add_part(writer, writer.n_parts, tensor)
         writer.n_parts += 1
     write_literal(writer, b'{"name":')
     writer.write_string(tensor.name)
@@ -337,11 +339,16 @@ cdef Frame finished(JsonWriter writer, align):
             f"the JSON header is {format_count('byte', nbytes)} long; the limit is "
             f"{writer.limits.max_header_nbytes}",
             expected=writer.limits.max_header_nbytes, actual=nbytes)
-    writer.parts[0] = header
+    add_part(writer, 0, header)
     if writer.n_parts < len(writer.parts):
-        del writer.parts[writer.n_parts:]
+        writer.parts = writer.parts[:writer.n_parts]
     return new_frame(
         writer.parts, nbytes if is_binary else None, nbytes + writer.nbytes)
+
+
+cdef inline void add_part(JsonWriter writer, Py_ssize_t i, part) noexcept:
+    Py_INCREF(part)  # PyTuple_SET_ITEM steals one reference
+    PyTuple_SET_ITEM(writer.parts, i, part)
 
 
 cdef int check_name(str name, Limits limits) except -1:

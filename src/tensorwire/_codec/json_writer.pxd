@@ -36,8 +36,8 @@ cdef class JsonWriter:
     cdef str kind  # the kind of the tensors: "input" or "output"
     cdef Py_ssize_t n_tensors
     cdef uint64_t n_elements  # of all tensors so far
-    cdef list parts  # of the frame: the header, the binary tensors that are not empty, and None
-    cdef Py_ssize_t n_parts  # before the None
+    cdef tuple parts  # of the frame: the header, and the binary tensors that are not empty
+    cdef Py_ssize_t n_parts  # the items of `parts` after these, and the header, are not set yet
     cdef Py_ssize_t nbytes  # of the binary tensors
 
     cdef int grow(self, Py_ssize_t nbytes) except -1

@@ -5,8 +5,8 @@ cimport numpy as cnp
 from cpython.buffer cimport Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject, PyTypeObject
-from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.tuple cimport PyTuple_SET_ITEM
 from libc.string cimport memcpy
 
 from .arrow cimport export_array, export_schema
@@ -74,7 +74,6 @@ del dtype, row
 cdef Datatype BYTES = DATATYPES["BYTES"]
 cdef tuple NO_ELEMENTS = (0,)
 cdef BytesArray NO_TEXTS = BytesArray.__new__(BytesArray)
-cdef list NO_PARTS = []
 
 
 # --- checks of arguments ---
@@ -1373,7 +1372,7 @@ cdef class Frame:
     """
 
     def __cinit__(self):
-        self.parts = NO_PARTS
+        self.parts = ()
 
     def __init__(self, tuple buffers not None, header_length):
         cdef Py_ssize_t nbytes = 0
@@ -1394,7 +1393,7 @@ cdef class Frame:
                 f"header_length must be 0 to {nbytes}, the size of the frame, not "
                 f"{format_number(header_length)}")
         end_init(&self.is_made, "a Frame")
-        self.parts, self.exported = list(buffers), buffers
+        self.parts, self.is_exported = buffers, True
         self.header_length = header_length
         self.nbytes = nbytes
 
@@ -1402,9 +1401,10 @@ cdef class Frame:
     def buffers(self):
         # A memoryview of a tensor is created when it is needed, which takes as long as encoding it.
         with cython.critical_section(self):
-            if self.exported is None:
-                self.exported = buffers_of(self.parts)
-            return self.exported
+            if not self.is_exported:
+                export_parts(self.parts)
+                self.is_exported = True
+            return self.parts
 
     @property
     def headers(self):
@@ -1482,8 +1482,11 @@ cdef class Frame:
         )
 
 
-cdef Frame new_frame(list parts, header_length, Py_ssize_t nbytes):
-    """Return a frame of flat buffers and tensors, whose total size is `nbytes`."""
+cdef Frame new_frame(tuple parts, header_length, Py_ssize_t nbytes):
+    """Return a frame of flat buffers and tensors, whose total size is `nbytes`.
+
+    Nothing else may refer to `parts`.
+    """
     cdef Frame frame = Frame.__new__(Frame)
     frame.is_made = True
     frame.parts = parts
@@ -1492,11 +1495,14 @@ cdef Frame new_frame(list parts, header_length, Py_ssize_t nbytes):
     return frame
 
 
-cdef tuple buffers_of(list parts):
-    """Return the parts of a frame as buffers, those that are tensors as their memory."""
+cdef int export_parts(tuple parts) except -1:
+    """Replace the tensors with their memory, in the tuple of a frame that nothing else refers to.
+
+    If an error is raised, the tuple may have tensors and buffers, and this function can be called
+    again.
+    """
     cdef Tensor tensor
     cdef Py_ssize_t i
-    cdef tuple buffers = PyTuple_New(len(parts))
     for i in range(len(parts)):
         part = parts[i]
         if type(part) is Tensor:
@@ -1505,11 +1511,13 @@ cdef tuple buffers_of(list parts):
                 part = exported_bytes(tensor.owner, tensor.memory, tensor.nbytes)
             else:
                 part = tensor.texts.wire
-        Py_INCREF(part)  # PyTuple_SET_ITEM steals one reference
-        PyTuple_SET_ITEM(buffers, i, part)
-    return buffers
+            Py_INCREF(part)  # PyTuple_SetItem would steal a reference, and require a new tuple
+            PyTuple_SET_ITEM(parts, i, part)
+            Py_DECREF(tensor)
+    return 0
 
 
+@cython.critical_section
 cdef bytes joined(Frame frame):
     """Return a copy of the body."""
     cdef Tensor tensor
