@@ -9,6 +9,7 @@ replaces SUBJECT with the name.
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport uint64_t
@@ -30,9 +31,18 @@ from .json_writer cimport (
     NAN_AS_NULL,
     JsonWriter,
     Nonfinite,
+    begin_writer,
     close,
+    finish,
+    release_writer,
+    write_array,
+    write_int64,
     write_literal,
+    write_parameters,
     write_plain,
+    write_shape,
+    write_string,
+    write_strings,
 )
 from .messages cimport (
     Frame,
@@ -125,21 +135,16 @@ def encode_request(
     >>> frame.header_length % 64, len(frame) - frame.header_length
     (0, 16)
     """
-    cdef JsonWriter writer = new_writer(
-        "input", len(request.tensors),
-        NAN_AS_NULL if nonfinite is None else nonfinite_of(nonfinite), limits)
-    cdef Tensor tensor
-    write_literal(writer, b'{"inputs":[')
-    for tensor in request.tensors:
-        write_tensor(writer, tensor, tensor.binary)
-    close(writer, c"]")
-    write_text_member(writer, b'"id":', request.id)
-    write_text_member(writer, b'"model_name":', request.model_name)
-    write_text_member(writer, b'"model_version":', request.model_version)
-    write_message_parameters(writer, request._parameters)
-    if request.requested is not None:
-        write_requested(writer, request.requested, binary_data_output(request))
-    return finished(writer, align)
+    cdef JsonWriter writer
+    cdef tuple parts = PyTuple_New(1 + len(request.tensors))
+    begin_message(
+        &writer, "input", parts, NAN_AS_NULL if nonfinite is None else nonfinite_of(nonfinite),
+        limits)
+    try:
+        write_request(&writer, request)
+        return finished(&writer, parts, align)
+    finally:
+        release_writer(&writer)
 
 
 def encode_response(
@@ -196,17 +201,14 @@ def encode_response(
     """
     if selection not in ("spec", "triton"):
         raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
-    cdef JsonWriter writer = new_writer(
-        "output", len(response.tensors), nonfinite_of(nonfinite), limits)
-    write_literal(writer, b'{"outputs":[')
-    add_outputs(writer, response, request, selection)
-    close(writer, c"]")
-    write_text_member(writer, b'"model_name":', response.model_name)
-    write_text_member(writer, b'"model_version":', response.model_version)
-    id = request.id if response.id is None and request is not None else response.id
-    write_text_member(writer, b'"id":', id)
-    write_message_parameters(writer, response._parameters)
-    return finished(writer, align)
+    cdef JsonWriter writer
+    cdef tuple parts = PyTuple_New(1 + len(response.tensors))
+    begin_message(&writer, "output", parts, nonfinite_of(nonfinite), limits)
+    try:
+        write_response(&writer, response, request, selection)
+        return finished(&writer, parts, align)
+    finally:
+        release_writer(&writer)
 
 
 def encode_raw_request(array: Any) -> Frame:
@@ -255,72 +257,63 @@ def encode_raw_request(array: Any) -> Frame:
     return Frame((tensor.texts.element(0).toreadonly(),), 0)
 
 
-# --- tensors ---------------------------------------------------------------------------------
+# --- messages --------------------------------------------------------------------------------
 
 
-cdef JsonWriter new_writer(str kind, Py_ssize_t n_tensors, Nonfinite nonfinite, Limits limits):
-    cdef JsonWriter writer = JsonWriter.__new__(JsonWriter)
+cdef int begin_message(
+    JsonWriter* writer, str kind, tuple parts, Nonfinite nonfinite, Limits limits
+) except -1:
+    """Prepare for writing a message. `kind` is "input" or "output".
+
+    `parts` is a new tuple, without items yet, for the header and each tensor of the message. It and
+    `limits` must exist as long as the writer is used.
+    """
     if limits.max_nesting < TENSOR_DEPTH:
         raise EncodeError(
             f"a message with tensors has {TENSOR_DEPTH} nested lists and objects; the limit is "
             f"{limits.max_nesting}", expected=limits.max_nesting, actual=TENSOR_DEPTH)
-    writer.parts = PyTuple_New(1 + n_tensors)
-    writer.n_parts = 1
-    writer.kind = kind
+    begin_writer(writer)
+    writer.kind = <PyObject*>kind
+    writer.parts = <PyObject*>parts
+    writer.limits = <PyObject*>limits
     writer.nonfinite = nonfinite
-    writer.limits = limits
-    return writer
+    writer.n_parts = 1
+    writer.n_tensors = writer.nbytes = 0
+    writer.n_elements = 0
+    return 0
 
 
-cdef int write_tensor(JsonWriter writer, Tensor tensor, bint binary) except -1:
-    """Write a tensor's entry, and keep its memory if it is sent as binary data."""
-    check_n_entries(writer.n_tensors, writer.kind, writer.limits, -1)
-    writer.n_tensors += 1
-    try:
-        return write_entry(writer, tensor, binary)
-    except EncodeError as error:
-        name_tensor(error, writer.kind, tensor.name)
-        error.tensor = tensor.name  # also if the message has no SUBJECT
-        raise
-
-
-cdef int write_entry(JsonWriter writer, Tensor tensor, bint binary) except -1:
-    cdef bint has_data = not is_shared(tensor)
-    cdef bint has_size = binary and has_data
-    cdef uint64_t n_elements
-    check_name(tensor.name, writer.limits)
-    check_rank(len(tensor.shape), writer.limits.max_rank, ENCODING)
-    if has_size and tensor.nbytes > 0:
-        writer.nbytes += tensor.nbytes
-        add_part(writer, writer.n_parts, tensor)
-        writer.n_parts += 1
-    write_literal(writer, b'{"name":')
-    writer.write_string(tensor.name)
-    write_plain(
-        writer, PyBytes_AS_STRING(tensor.row.before_shape), len(tensor.row.before_shape))
-    n_elements = writer.write_shape(tensor.shape)
-    writer.n_elements = total_elements(writer.n_elements, n_elements)
-    check_n_elements(writer.n_elements, writer.limits, ENCODING)
-    if has_size or tensor._parameters is not None:
-        write_literal(writer, b'"parameters":{')
-        if tensor._parameters is not None:
-            writer.write_parameters(tensor._parameters, TENSOR_DEPTH)
-        if has_size:
-            write_literal(writer, b'"binary_data_size":')
-            writer.write_int64(tensor.nbytes)
-        close(writer, c"}")
-    if has_data and not binary:
-        if not tensor.row.in_json:
-            raise EncodeError(
-                f"{SUBJECT} is {tensor.row.name}, which can only be sent as binary data",
-                status=400)
-        write_literal(writer, b'"data":')
-        write_data(writer, array_of(tensor) if tensor.texts is None else tensor.texts)
+cdef int write_request(JsonWriter* writer, InferRequest request) except -1:
+    cdef Tensor tensor
+    write_literal(writer, b'{"inputs":[')
+    for tensor in request.tensors:
+        write_tensor(writer, tensor, tensor.binary)
+    close(writer, c"]")
+    write_text_member(writer, b'"id":', request.id)
+    write_text_member(writer, b'"model_name":', request.model_name)
+    write_text_member(writer, b'"model_version":', request.model_version)
+    write_message_parameters(writer, request._parameters)
+    if request.requested is not None:
+        write_requested(writer, request.requested, binary_data_output(request))
     return close(writer, c"}")
 
 
-cdef Frame finished(JsonWriter writer, align):
-    """Return the frame. The header is padded to `align` if binary data follows."""
+cdef int write_response(
+    JsonWriter* writer, InferResponse response, InferRequest request, str selection
+) except -1:
+    write_literal(writer, b'{"outputs":[')
+    add_outputs(writer, response, request, selection)
+    close(writer, c"]")
+    write_text_member(writer, b'"model_name":', response.model_name)
+    write_text_member(writer, b'"model_version":', response.model_version)
+    id = request.id if response.id is None and request is not None else response.id
+    write_text_member(writer, b'"id":', id)
+    write_message_parameters(writer, response._parameters)
+    return close(writer, c"}")
+
+
+cdef Frame finished(JsonWriter* writer, tuple parts, align):
+    """Return the frame of a message. The header is padded to `align` if binary data follows."""
     cdef int overflow
     cdef long long multiple
     cdef bint is_binary = writer.n_parts > 1
@@ -331,24 +324,73 @@ cdef Frame finished(JsonWriter writer, align):
     multiple = PyLong_AsLongLongAndOverflow(align, &overflow)  # -1 if it exceeds 64 bits
     if not 1 <= multiple <= MAX_ALIGN:
         raise ValueError(f"align must be 1 to {MAX_ALIGN}, not {format_number(align)}")
-    close(writer, c"}")
-    header = writer.finish(multiple if is_binary else 1)
+    header = finish(writer, multiple if is_binary else 1)
     nbytes = len(header)
-    if nbytes > writer.limits.max_header_nbytes:
+    if nbytes > (<Limits>writer.limits).max_header_nbytes:
         raise EncodeError(
             f"the JSON header is {format_count('byte', nbytes)} long; the limit is "
-            f"{writer.limits.max_header_nbytes}",
-            expected=writer.limits.max_header_nbytes, actual=nbytes)
-    add_part(writer, 0, header)
-    if writer.n_parts < len(writer.parts):
-        writer.parts = writer.parts[:writer.n_parts]
-    return new_frame(
-        writer.parts, nbytes if is_binary else None, nbytes + writer.nbytes)
+            f"{(<Limits>writer.limits).max_header_nbytes}",
+            expected=(<Limits>writer.limits).max_header_nbytes, actual=nbytes)
+    set_part(parts, 0, header)
+    if writer.n_parts < len(parts):
+        parts = parts[:writer.n_parts]
+    return new_frame(parts, nbytes if is_binary else None, nbytes + writer.nbytes)
 
 
-cdef inline void add_part(JsonWriter writer, Py_ssize_t i, part) noexcept:
+cdef inline void set_part(tuple parts, Py_ssize_t i, part) noexcept:
+    """Set an item of a new tuple."""
     Py_INCREF(part)  # PyTuple_SET_ITEM steals one reference
-    PyTuple_SET_ITEM(writer.parts, i, part)
+    PyTuple_SET_ITEM(parts, i, part)
+
+
+# --- tensors ---------------------------------------------------------------------------------
+
+
+cdef int write_tensor(JsonWriter* writer, Tensor tensor, bint binary) except -1:
+    """Write a tensor's entry, and keep its memory if it is sent as binary data."""
+    check_n_entries(writer.n_tensors, <str>writer.kind, <Limits>writer.limits, -1)
+    writer.n_tensors += 1
+    try:
+        return write_entry(writer, tensor, binary)
+    except EncodeError as error:
+        name_tensor(error, <str>writer.kind, tensor.name)
+        error.tensor = tensor.name  # also if the message has no SUBJECT
+        raise
+
+
+cdef int write_entry(JsonWriter* writer, Tensor tensor, bint binary) except -1:
+    cdef bint has_data = not is_shared(tensor)
+    cdef bint has_size = binary and has_data
+    cdef uint64_t n_elements
+    check_name(tensor.name, <Limits>writer.limits)
+    check_rank(len(tensor.shape), (<Limits>writer.limits).max_rank, ENCODING)
+    if has_size and tensor.nbytes > 0:
+        writer.nbytes += tensor.nbytes
+        set_part(<tuple>writer.parts, writer.n_parts, tensor)
+        writer.n_parts += 1
+    write_literal(writer, b'{"name":')
+    write_string(writer, tensor.name)
+    write_plain(
+        writer, PyBytes_AS_STRING(tensor.row.before_shape), len(tensor.row.before_shape))
+    n_elements = write_shape(writer, tensor.shape)
+    writer.n_elements = total_elements(writer.n_elements, n_elements)
+    check_n_elements(writer.n_elements, <Limits>writer.limits, ENCODING)
+    if has_size or tensor._parameters is not None:
+        write_literal(writer, b'"parameters":{')
+        if tensor._parameters is not None:
+            write_parameters(writer, tensor._parameters, TENSOR_DEPTH)
+        if has_size:
+            write_literal(writer, b'"binary_data_size":')
+            write_int64(writer, tensor.nbytes)
+        close(writer, c"}")
+    if has_data and not binary:
+        if not tensor.row.in_json:
+            raise EncodeError(
+                f"{SUBJECT} is {tensor.row.name}, which can only be sent as binary data",
+                status=400)
+        write_literal(writer, b'"data":')
+        write_data(writer, array_of(tensor) if tensor.texts is None else tensor.texts)
+    return close(writer, c"}")
 
 
 cdef int check_name(str name, Limits limits) except -1:
@@ -370,36 +412,36 @@ cdef Nonfinite nonfinite_of(str nonfinite) except *:
         f"nonfinite must be 'null', 'literal' or 'error', not {format_value(nonfinite)}")
 
 
-cdef int write_text_member(JsonWriter writer, const char* name, str value) except -1:
+cdef int write_text_member(JsonWriter* writer, const char* name, str value) except -1:
     """Write a string member of the header, unless it is None. `name` has its quotes and colon."""
     if value is None:
         return 0
     write_literal(writer, name)
-    return writer.write_string(value)
+    return write_string(writer, value)
 
 
-cdef int write_message_parameters(JsonWriter writer, dict parameters) except -1:
+cdef int write_message_parameters(JsonWriter* writer, dict parameters) except -1:
     """Write the parameters of a message, if it has any."""
     if parameters is None:
         return 0
     write_literal(writer, b'"parameters":{')
-    writer.write_parameters(parameters, MESSAGE_DEPTH)
+    write_parameters(writer, parameters, MESSAGE_DEPTH)
     return close(writer, c"}")
 
 
-cdef int write_data(JsonWriter writer, data) except -1:
+cdef int write_data(JsonWriter* writer, data) except -1:
     """Write the elements of an array or a BytesArray as a flat list."""
     cdef BytesArray texts
     cdef Py_ssize_t element
     if isinstance(data, BytesArray):
         texts = data
-        element = writer.write_strings(texts)
+        element = write_strings(writer, texts)
         if element >= 0:
             raise EncodeError(
                 f"element {element} of {SUBJECT} is not valid UTF-8, and can only be sent as "
                 f"binary data", element=element, status=400)
         return 0
-    element = writer.write_array(data)
+    element = write_array(writer, data)
     if element >= 0:
         hint = "" if writer.nonfinite != NAN_AS_NULL else (
             ": pass nonfinite='literal' to send a literal, which Triton reads, or nonfinite='null' "
@@ -413,28 +455,28 @@ cdef int write_data(JsonWriter writer, data) except -1:
 # --- requested outputs -------------------------------------------------------------------------
 
 
-cdef int write_requested(JsonWriter writer, tuple outputs, default) except -1:
+cdef int write_requested(JsonWriter* writer, tuple outputs, default) except -1:
     """Write the requested outputs. `default` is binary_data_output of the request, or None."""
     cdef RequestedOutput output
     cdef Py_ssize_t n_before = 0
     write_literal(writer, b'"outputs":[')
     for output in outputs:
-        check_n_entries(n_before, "requested output", writer.limits, -1)
+        check_n_entries(n_before, "requested output", <Limits>writer.limits, -1)
         n_before += 1
         write_requested_output(writer, output, default)
     return close(writer, c"]")
 
 
-cdef int write_requested_output(JsonWriter writer, RequestedOutput output, default) except -1:
+cdef int write_requested_output(JsonWriter* writer, RequestedOutput output, default) except -1:
     binary = default if output.binary is None else output.binary
     try:
-        check_name(output.name, writer.limits)
+        check_name(output.name, <Limits>writer.limits)
         write_literal(writer, b'{"name":')
-        writer.write_string(output.name)
+        write_string(writer, output.name)
         if output._parameters is not None or binary is not None:
             write_literal(writer, b'"parameters":{')
             if output._parameters is not None:
-                writer.write_parameters(output._parameters, TENSOR_DEPTH)
+                write_parameters(writer, output._parameters, TENSOR_DEPTH)
             if binary is not None:
                 write_literal(writer, b'"binary_data":')
                 write_literal(writer, b"true," if binary else b"false,")
@@ -447,7 +489,7 @@ cdef int write_requested_output(JsonWriter writer, RequestedOutput output, defau
 
 
 cdef int add_outputs(
-    JsonWriter writer, InferResponse response, InferRequest request, str selection,
+    JsonWriter* writer, InferResponse response, InferRequest request, str selection,
 ) except -1:
     """Add the outputs that the request selects (WIRE.md 7)."""
     cdef dict listed

@@ -4,7 +4,6 @@ from libc.string cimport memcpy, strlen
 from numpy cimport ndarray
 
 from .bytes_array cimport BytesArray
-from .datatypes cimport Limits
 
 cdef enum:
     INLINE_CAPACITY = 448  # bytes of memory inside the writer: enough for most headers
@@ -23,54 +22,60 @@ cdef struct WriteCursor:
     char* end  # of the memory
 
 
-cdef class JsonWriter:
-    cdef WriteCursor cursor
-    cdef char* start  # of the text
-    cdef PyObject* grown  # a bytes object with the text; NULL while it is in `inline_memory`
-    cdef char[INLINE_CAPACITY] inline_memory
-    cdef Limits limits
-    cdef Py_ssize_t n_values  # that `write_value` has written
-    cdef Nonfinite nonfinite
-    cdef str parameter  # the name of the parameter that is being written, for error messages
+cdef struct JsonWriter:
+    # JSON text under construction, and the parts of its frame. The struct must not move, because
+    # the cursor may point into it. It has no references of its own to the Python objects.
+    WriteCursor cursor
+    char* start  # of the text
+    PyObject* grown  # a bytes object with the text; NULL while it is in `inline_memory`
+    char[INLINE_CAPACITY] inline_memory
+    PyObject* limits  # a Limits object
+    Py_ssize_t n_values  # that `write_value` has written
+    Nonfinite nonfinite
+    PyObject* parameter  # the name of the parameter that is being written, for error messages
     # The message of the header; see encoder.pyx.
-    cdef str kind  # the kind of the tensors: "input" or "output"
-    cdef Py_ssize_t n_tensors
-    cdef uint64_t n_elements  # of all tensors so far
-    cdef tuple parts  # of the frame: the header, and the binary tensors that are not empty
-    cdef Py_ssize_t n_parts  # the items of `parts` after these, and the header, are not set yet
-    cdef Py_ssize_t nbytes  # of the binary tensors
-
-    cdef int grow(self, Py_ssize_t nbytes) except -1
-    cdef int write_string(self, str value) except -1
-    cdef int write_int64(self, int64_t value) except -1
-    cdef uint64_t write_shape(self, tuple shape) except? 0
-    cdef int write_value(self, value, int depth) except -1
-    cdef int write_parameters(self, dict parameters, int depth) except -1
-    cdef Py_ssize_t write_array(self, ndarray array) except -2
-    cdef Py_ssize_t write_strings(self, BytesArray array) except -2
-    cdef bytes finish(self, Py_ssize_t align)
+    PyObject* kind  # the kind of the tensors: "input" or "output"
+    Py_ssize_t n_tensors
+    uint64_t n_elements  # of all tensors so far
+    PyObject* parts  # a tuple, for the header and the binary tensors that are not empty
+    Py_ssize_t n_parts  # the items of `parts` after these, and the header, are not set yet
+    Py_ssize_t nbytes  # of the binary tensors
 
 
-cdef inline int reserve(JsonWriter writer, Py_ssize_t nbytes) except -1:
+cdef void begin_writer(JsonWriter* writer) noexcept
+cdef void release_writer(JsonWriter* writer) noexcept
+cdef int grow(JsonWriter* writer, Py_ssize_t nbytes) except -1
+cdef bytes finish(JsonWriter* writer, Py_ssize_t align)
+
+# The functions below append a value and a comma.
+cdef int write_string(JsonWriter* writer, str value) except -1
+cdef int write_int64(JsonWriter* writer, int64_t value) except -1
+cdef uint64_t write_shape(JsonWriter* writer, tuple shape) except? 0
+cdef int write_parameters(JsonWriter* writer, dict parameters, int depth) except -1
+cdef Py_ssize_t write_array(JsonWriter* writer, ndarray array) except -2
+cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2
+
+
+cdef inline int reserve(JsonWriter* writer, Py_ssize_t nbytes) except -1:
     """Make room for `nbytes` more bytes."""
     if nbytes > writer.cursor.end - writer.cursor.position:
-        writer.grow(nbytes)
+        grow(writer, nbytes)
     return 0
 
 
-cdef inline int write_literal(JsonWriter writer, const char* text) except -1:
+cdef inline int write_literal(JsonWriter* writer, const char* text) except -1:
     """Write text without escaping it."""
     return write_plain(writer, text, <Py_ssize_t>strlen(text))
 
 
-cdef inline int write_plain(JsonWriter writer, const char* text, Py_ssize_t nbytes) except -1:
+cdef inline int write_plain(JsonWriter* writer, const char* text, Py_ssize_t nbytes) except -1:
     reserve(writer, nbytes)
     memcpy(writer.cursor.position, text, nbytes)
     writer.cursor.position += nbytes
     return 0
 
 
-cdef inline int close(JsonWriter writer, char bracket) except -1:
+cdef inline int close(JsonWriter* writer, char bracket) except -1:
     """End a list or an object."""
     reserve(writer, 2)
     if writer.cursor.position[-1] == c",":

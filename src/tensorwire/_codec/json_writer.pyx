@@ -1,8 +1,7 @@
 """Write the JSON text of a header from front to back to one growing block of memory.
 
 Every string and other value is written with a comma after it. A colon replaces the comma after a
-key, the closing bracket of a list or object replaces the last comma in it, and `JsonWriter.finish`
-drops the last comma of the text.
+key, the closing bracket of a list or object replaces the last comma in it, and `finish` drops the last comma of the text.
 
 The numbers of an array and the text of BYTES elements are written by kernels that use no Python
 objects. A kernel writes while there is room for the longest possible element, because another
@@ -16,7 +15,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF, Py_XDECREF
+from cpython.ref cimport Py_CLEAR, Py_INCREF, Py_XDECREF
 from cpython.sequence cimport PySequence_Fast_ITEMS
 from cpython.unicode cimport PyUnicode_AsUTF8String
 from libc.stdint cimport (
@@ -33,6 +32,7 @@ from libc.string cimport memcpy, memset, strlen
 
 from .bytes_array cimport BytesArray
 from .bytes_reader cimport Element, Elements, Span, element_at
+from .datatypes cimport Limits
 from .new_bytes cimport _PyBytes_Resize, shrink
 from .shortest cimport (
     FIRST_POWER,
@@ -116,218 +116,226 @@ cdef int fill_tables() except -1:
 fill_tables()
 
 
-@cython.final
-@cython.freelist(8)
-@cython.no_gc  # no object refers to a JsonWriter, so that it is in no cycle
-cdef class JsonWriter:
-    """JSON text under construction, and the parts of its frame.
+# --- memory ---
 
-    The `write` methods append a value and a comma.
+
+cdef void begin_writer(JsonWriter* writer) noexcept:
+    """Prepare for writing. The caller sets the fields of the message.
+
+    Whatever happens afterwards, `release_writer` must be called.
     """
+    writer.start = writer.cursor.position = writer.inline_memory
+    writer.cursor.end = writer.inline_memory + INLINE_CAPACITY
+    writer.grown = NULL
+    writer.n_values = 0
 
-    def __cinit__(self):
-        self.start = self.cursor.position = self.inline_memory
-        self.cursor.end = self.inline_memory + INLINE_CAPACITY
 
-    def __dealloc__(self):
-        Py_XDECREF(self.grown)
+cdef void release_writer(JsonWriter* writer) noexcept:
+    Py_CLEAR(writer.grown)
 
-    # --- memory ---
 
-    cdef int grow(self, Py_ssize_t nbytes) except -1:
-        """Make room for `nbytes` more bytes, and for at least half of the bytes written so far."""
-        cdef Py_ssize_t n_written = self.cursor.position - self.start
-        # No overflow: `nbytes` is a small multiple of the size of something in memory.
-        cdef Py_ssize_t capacity = n_written + max(nbytes, n_written // 2)
-        if self.grown == NULL:
-            text = PyBytes_FromStringAndSize(NULL, capacity)
-            memcpy(PyBytes_AS_STRING(text), self.start, n_written)
-            self.grown = new_reference(text)
-        else:
-            # Resizing may move the bytes object, and deallocates it if there is no memory.
-            self.start = self.cursor.position = self.cursor.end = self.inline_memory
-            _PyBytes_Resize(&self.grown, capacity)
-        self.start = PyBytes_AS_STRING(<object>self.grown)
-        self.cursor.position = self.start + n_written
-        self.cursor.end = self.start + capacity
-        return 0
+cdef int grow(JsonWriter* writer, Py_ssize_t nbytes) except -1:
+    """Make room for `nbytes` more bytes, and for at least half of the bytes written so far."""
+    cdef Py_ssize_t n_written = writer.cursor.position - writer.start
+    # No overflow: `nbytes` is a small multiple of the size of something in memory.
+    cdef Py_ssize_t capacity = n_written + max(nbytes, n_written // 2)
+    if writer.grown == NULL:
+        text = PyBytes_FromStringAndSize(NULL, capacity)
+        memcpy(PyBytes_AS_STRING(text), writer.start, n_written)
+        writer.grown = new_reference(text)
+    else:
+        # Resizing may move the bytes object, and deallocates it if there is no memory.
+        writer.start = writer.cursor.position = writer.cursor.end = writer.inline_memory
+        _PyBytes_Resize(&writer.grown, capacity)
+    writer.start = PyBytes_AS_STRING(<object>writer.grown)
+    writer.cursor.position = writer.start + n_written
+    writer.cursor.end = writer.start + capacity
+    return 0
 
-    cdef bytes finish(self, Py_ssize_t align):
-        """Return the text without its last comma, padded with spaces.
 
-        Its size is a multiple of `align` bytes. The writer cannot be used afterwards.
-        """
-        cdef Py_ssize_t nbytes = self.cursor.position - self.start - 1
-        cdef Py_ssize_t n_spaces = -nbytes % align
-        cdef PyObject* text
-        self.cursor.position -= 1
-        reserve(self, n_spaces)
-        memset(self.cursor.position, c" ", n_spaces)
-        if self.grown == NULL:
-            whole = PyBytes_FromStringAndSize(self.start, nbytes + n_spaces)
-        else:
-            shrink(&self.grown, nbytes + n_spaces)
-            text = self.grown
-            self.grown = NULL
-            whole = <object>text
-            Py_XDECREF(text)
-        return whole
+cdef bytes finish(JsonWriter* writer, Py_ssize_t align):
+    """Return the text without its last comma, padded with spaces.
 
-    # --- values, each with a comma after it ---
+    Its size is a multiple of `align` bytes. The writer cannot be used afterwards.
+    """
+    cdef Py_ssize_t nbytes = writer.cursor.position - writer.start - 1
+    cdef Py_ssize_t n_spaces = -nbytes % align
+    cdef PyObject* text
+    writer.cursor.position -= 1
+    reserve(writer, n_spaces)
+    memset(writer.cursor.position, c" ", n_spaces)
+    if writer.grown == NULL:
+        whole = PyBytes_FromStringAndSize(writer.start, nbytes + n_spaces)
+    else:
+        shrink(&writer.grown, nbytes + n_spaces)
+        text = writer.grown
+        writer.grown = NULL
+        whole = <object>text
+        Py_XDECREF(text)
+    return whole
 
-    cdef int write_string(self, str value) except -1:
-        """Write a string, which has no lone surrogate."""
-        if PyUnicode_IS_ASCII(value):
-            return write_quoted(self, PyUnicode_1BYTE_DATA(value), PyUnicode_GET_LENGTH(value))
-        utf8 = PyUnicode_AsUTF8String(value)
-        return write_quoted(
-            self, <const unsigned char*>PyBytes_AS_STRING(utf8), PyBytes_GET_SIZE(utf8))
 
-    cdef int write_int64(self, int64_t value) except -1:
-        """Write an integer."""
-        reserve(self, MAX_ELEMENT_NBYTES)
-        end_element(&self.cursor, write_integer(self.cursor.position, &tables, value))
-        return 0
+# --- values, each with a comma after it ---
 
-    cdef uint64_t write_shape(self, tuple shape) except? 0:
-        """Write the dimensions of a shape and the bracket after them, and return their product.
+cdef int write_string(JsonWriter* writer, str value) except -1:
+    """Write a string, which has no lone surrogate."""
+    if PyUnicode_IS_ASCII(value):
+        return write_quoted(writer, PyUnicode_1BYTE_DATA(value), PyUnicode_GET_LENGTH(value))
+    utf8 = PyUnicode_AsUTF8String(value)
+    return write_quoted(
+        writer, <const unsigned char*>PyBytes_AS_STRING(utf8), PyBytes_GET_SIZE(utf8))
 
-        No overflow: they were checked when the tensor was made.
-        """
-        cdef uint64_t n_elements = 1
-        cdef int64_t dim
-        reserve(self, len(shape) * MAX_ELEMENT_NBYTES)
-        for item in shape:
-            dim = item
-            n_elements *= <uint64_t>dim
-            end_element(&self.cursor, write_integer(self.cursor.position, &tables, dim))
-        close(self, c"]")
-        return n_elements
 
-    cdef int write_value(self, value, int depth) except -1:
-        """Write a value that `own_value` has returned. `depth` lists and objects are open.
+cdef int write_int64(JsonWriter* writer, int64_t value) except -1:
+    """Write an integer."""
+    reserve(writer, MAX_ELEMENT_NBYTES)
+    end_element(&writer.cursor, write_integer(writer.cursor.position, &tables, value))
+    return 0
 
-        Floating-point numbers that are not finite are written as null, unless `nonfinite` makes
-        them errors. Raises EncodeError for such a number, or if a limit is exceeded.
-        """
-        cdef char* end
-        cdef Py_ssize_t limit = self.limits.max_parameters
-        if self.n_values >= limit:
+
+cdef uint64_t write_shape(JsonWriter* writer, tuple shape) except? 0:
+    """Write the dimensions of a shape and the bracket after them, and return their product.
+
+    No overflow: they were checked when the tensor was made.
+    """
+    cdef uint64_t n_elements = 1
+    cdef int64_t dim
+    reserve(writer, len(shape) * MAX_ELEMENT_NBYTES)
+    for item in shape:
+        dim = item
+        n_elements *= <uint64_t>dim
+        end_element(&writer.cursor, write_integer(writer.cursor.position, &tables, dim))
+    close(writer, c"]")
+    return n_elements
+
+
+cdef int write_value(JsonWriter* writer, value, int depth) except -1:
+    """Write a value that `own_value` has returned. `depth` lists and objects are open.
+
+    Floating-point numbers that are not finite are written as null, unless `nonfinite` makes
+    them errors. Raises EncodeError for such a number, or if a limit is exceeded.
+    """
+    cdef char* end
+    cdef Py_ssize_t limit = (<Limits>writer.limits).max_parameters
+    if writer.n_values >= limit:
+        raise EncodeError(
+            f"the parameters have more than {format_count('value', limit)}, which is the limit",
+            expected=limit, actual=writer.n_values + 1)
+    writer.n_values += 1
+    if value is None:
+        return write_literal(writer, b"null,")
+    if value is True:
+        return write_literal(writer, b"true,")
+    if value is False:
+        return write_literal(writer, b"false,")
+    if type(value) is str:
+        return write_string(writer, value)
+    if type(value) is int:
+        return write_any_int(writer, value)
+    if type(value) is float:
+        reserve(writer, MAX_ELEMENT_NBYTES)
+        end = write_float(writer.cursor.position, &tables, PyFloat_AS_DOUBLE(value))
+        if end == NULL and is_error(PyFloat_AS_DOUBLE(value), writer.nonfinite):
+            hint = ": nonfinite='null' sends null" if writer.nonfinite == NAN_AS_NULL else ""
             raise EncodeError(
-                f"the parameters have more than {format_count('value', limit)}, which is the limit",
-                expected=limit, actual=self.n_values + 1)
-        self.n_values += 1
-        if value is None:
-            return write_literal(self, b"null,")
-        if value is True:
-            return write_literal(self, b"true,")
-        if value is False:
-            return write_literal(self, b"false,")
-        if type(value) is str:
-            return self.write_string(value)
-        if type(value) is int:
-            return write_any_int(self, value)
-        if type(value) is float:
-            reserve(self, MAX_ELEMENT_NBYTES)
-            end = write_float(self.cursor.position, &tables, PyFloat_AS_DOUBLE(value))
-            if end == NULL and is_error(PyFloat_AS_DOUBLE(value), self.nonfinite):
-                hint = ": nonfinite='null' sends null" if self.nonfinite == NAN_AS_NULL else ""
-                raise EncodeError(
-                    f"parameter {format_value(self.parameter)} contains {value}, which JSON cannot "
-                    f"represent{hint}")
-            if end == NULL:
-                return write_literal(self, b"null,")
-            end_element(&self.cursor, end)
-            return 0
-        check_depth(self, depth)
-        if type(value) is dict:
-            write_literal(self, b"{")
-            for key, item in (<dict>value).items():
-                self.write_string(key)
-                self.cursor.position[-1] = c":"
-                self.write_value(item, depth + 1)
-            return close(self, c"}")
-        write_literal(self, b"[")
-        for item in <list>value:
-            self.write_value(item, depth + 1)
-        return close(self, c"]")
-
-    cdef int write_parameters(self, dict parameters, int depth) except -1:
-        """Write the parameters of a message or tensor without braces. Errors name the parameter.
-
-        `parameters` was returned by `own_parameters`. `depth` is the number of open lists and
-        objects, including the object of the parameters.
-        """
-        for key, value in parameters.items():
-            self.parameter = key
-            self.write_string(key)
-            self.cursor.position[-1] = c":"
-            self.write_value(value, depth)
+                f"parameter {format_value(<str>writer.parameter)} contains {value}, which JSON cannot "
+                f"represent{hint}")
+        if end == NULL:
+            return write_literal(writer, b"null,")
+        end_element(&writer.cursor, end)
         return 0
+    check_depth(writer, depth)
+    if type(value) is dict:
+        write_literal(writer, b"{")
+        for key, item in (<dict>value).items():
+            write_string(writer, key)
+            writer.cursor.position[-1] = c":"
+            write_value(writer, item, depth + 1)
+        return close(writer, c"}")
+    write_literal(writer, b"[")
+    for item in <list>value:
+        write_value(writer, item, depth + 1)
+    return close(writer, c"]")
 
-    # --- tensors ---
 
-    cdef Py_ssize_t write_array(self, cnp.ndarray array) except -2:
-        """Write the elements of a C-contiguous little-endian array as one flat list.
+cdef int write_parameters(JsonWriter* writer, dict parameters, int depth) except -1:
+    """Write the parameters of a message or tensor without braces. Errors name the parameter.
 
-        The array may be misaligned. `nonfinite` determines how floating-point numbers that are not
-        finite are written. The index of the first one that is an error is returned. Returns -1 if
-        all elements were written.
-        """
-        cdef ArrayElements elements
-        cdef Status status = FULL
-        cdef Py_ssize_t n_before
-        elements.data = <const char*>cnp.PyArray_DATA(array)
-        elements.n = cnp.PyArray_SIZE(array)
-        elements.kind = <char>array.descr.kind
-        elements.itemsize = <int>cnp.PyArray_ITEMSIZE(array)
-        elements.nonfinite = self.nonfinite
-        elements.i = 0
-        write_literal(self, b"[")
-        n_before = self.cursor.position - self.start
-        while status == FULL:
-            reserve(self, room_for_elements(
-                &elements, self.cursor.position - self.start - n_before))
-            if elements.n - elements.i < RELEASE_GIL_FROM_ELEMENTS:
-                status = write_elements(&self.cursor, &elements)
-            else:
-                with nogil:
-                    status = write_elements(&self.cursor, &elements)
-        if status == INVALID:
-            return elements.i
-        close(self, c"]")
-        return -1
+    `parameters` was returned by `own_parameters`. `depth` is the number of open lists and
+    objects, including the object of the parameters.
+    """
+    for key, value in parameters.items():
+        writer.parameter = <PyObject*>key
+        write_string(writer, key)
+        writer.cursor.position[-1] = c":"
+        write_value(writer, value, depth)
+    return 0
 
-    cdef Py_ssize_t write_strings(self, BytesArray array) except -2:
-        """Write BYTES elements as one flat list of strings.
 
-        Returns the index of the first element that is not valid UTF-8, or -1 if all are.
-        """
-        cdef Texts texts
-        # The array may get other values and elements from another thread. These references keep
-        # these alive.
-        cdef tuple values = array.values_or_none()
-        cdef Elements elements = array.scanned_or_none()
-        cdef Py_ssize_t nbytes = array.end - array.begin
-        cdef Status status = FULL
-        begin_texts(&texts, array, values, elements)
-        write_literal(self, b"[")
-        # Enough for the quotes and commas, and some escapes.
-        reserve(self, nbytes + nbytes // 8 + PIECE_ROOM)
-        while status == FULL:
-            if nbytes < RELEASE_GIL_FROM_NBYTES:
-                status = write_texts(&self.cursor, &texts)
-            else:
-                with nogil:
-                    status = write_texts(&self.cursor, &texts)
-            if status == FULL:
-                reserve(self, PIECE_ROOM)
-        if status == INVALID:
-            return texts.n_before + texts.i
-        if texts.n_left > 0 or texts.scan.position < texts.nbytes:
-            array.scanned()  # raises the error
-        close(self, c"]")
-        return -1
+# --- tensors ---
+
+cdef Py_ssize_t write_array(JsonWriter* writer, cnp.ndarray array) except -2:
+    """Write the elements of a C-contiguous little-endian array as one flat list.
+
+    The array may be misaligned. `nonfinite` determines how floating-point numbers that are not
+    finite are written. The index of the first one that is an error is returned. Returns -1 if
+    all elements were written.
+    """
+    cdef ArrayElements elements
+    cdef Status status = FULL
+    cdef Py_ssize_t n_before
+    elements.data = <const char*>cnp.PyArray_DATA(array)
+    elements.n = cnp.PyArray_SIZE(array)
+    elements.kind = <char>array.descr.kind
+    elements.itemsize = <int>cnp.PyArray_ITEMSIZE(array)
+    elements.nonfinite = writer.nonfinite
+    elements.i = 0
+    write_literal(writer, b"[")
+    n_before = writer.cursor.position - writer.start
+    while status == FULL:
+        reserve(writer, room_for_elements(
+            &elements, writer.cursor.position - writer.start - n_before))
+        if elements.n - elements.i < RELEASE_GIL_FROM_ELEMENTS:
+            status = write_elements(&writer.cursor, &elements)
+        else:
+            with nogil:
+                status = write_elements(&writer.cursor, &elements)
+    if status == INVALID:
+        return elements.i
+    close(writer, c"]")
+    return -1
+
+
+cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2:
+    """Write BYTES elements as one flat list of strings.
+
+    Returns the index of the first element that is not valid UTF-8, or -1 if all are.
+    """
+    cdef Texts texts
+    # The array may get other values and elements from another thread. These references keep
+    # these alive.
+    cdef tuple values = array.values_or_none()
+    cdef Elements elements = array.scanned_or_none()
+    cdef Py_ssize_t nbytes = array.end - array.begin
+    cdef Status status = FULL
+    begin_texts(&texts, array, values, elements)
+    write_literal(writer, b"[")
+    # Enough for the quotes and commas, and some escapes.
+    reserve(writer, nbytes + nbytes // 8 + PIECE_ROOM)
+    while status == FULL:
+        if nbytes < RELEASE_GIL_FROM_NBYTES:
+            status = write_texts(&writer.cursor, &texts)
+        else:
+            with nogil:
+                status = write_texts(&writer.cursor, &texts)
+        if status == FULL:
+            reserve(writer, PIECE_ROOM)
+    if status == INVALID:
+        return texts.n_before + texts.i
+    if texts.n_left > 0 or texts.scan.position < texts.nbytes:
+        array.scanned()  # raises the error
+    close(writer, c"]")
+    return -1
 
 
 # --- helpers of the writer ---
@@ -345,7 +353,7 @@ cdef inline void end_element(WriteCursor* cursor, char* end) noexcept nogil:
     cursor.position = end + 1
 
 
-cdef int write_quoted(JsonWriter writer, const unsigned char* text, Py_ssize_t nbytes) except -1:
+cdef int write_quoted(JsonWriter* writer, const unsigned char* text, Py_ssize_t nbytes) except -1:
     """Write valid UTF-8 as a string."""
     cdef unsigned char* target
     cdef Py_ssize_t i = 0, n
@@ -365,28 +373,28 @@ cdef int write_quoted(JsonWriter writer, const unsigned char* text, Py_ssize_t n
     return 0
 
 
-cdef int write_any_int(JsonWriter writer, value) except -1:
+cdef int write_any_int(JsonWriter* writer, value) except -1:
     """Write an integer of any size that `own_value` accepts."""
     cdef int overflow = 0
     cdef long long number = PyLong_AsLongLongAndOverflow(value, &overflow)
     if overflow == 0:
-        return writer.write_int64(number)
+        return write_int64(writer, number)
     try:
         digits = int.__repr__(value).encode()
     except ValueError:  # sys.set_int_max_str_digits() has been called
         raise EncodeError(
-            f"parameter {format_value(writer.parameter)} contains an integer of "
+            f"parameter {format_value(<str>writer.parameter)} contains an integer of "
             f"{int.bit_length(value)} bits, which Python is set not to convert to text") from None
     return write_literal(writer, digits + b",")
 
 
-cdef int check_depth(JsonWriter writer, int depth) except -1:
+cdef int check_depth(JsonWriter* writer, int depth) except -1:
     """Raise EncodeError if no list or object is allowed within `depth` others."""
-    if depth >= writer.limits.max_nesting:
+    if depth >= (<Limits>writer.limits).max_nesting:
         raise EncodeError(
-            f"the header is nested too deeply: parameter {format_value(writer.parameter)} contains "
-            f"lists or objects on level {depth + 1}; the limit is {writer.limits.max_nesting}",
-            expected=writer.limits.max_nesting, actual=depth + 1)
+            f"the header is nested too deeply: parameter {format_value(<str>writer.parameter)} contains "
+            f"lists or objects on level {depth + 1}; the limit is {(<Limits>writer.limits).max_nesting}",
+            expected=(<Limits>writer.limits).max_nesting, actual=depth + 1)
     return 0
 
 

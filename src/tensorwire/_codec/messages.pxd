@@ -1,4 +1,5 @@
 cimport numpy as cnp
+from libc.string cimport memchr
 
 from .bytes_array cimport BytesArray
 from .datatypes cimport Datatype
@@ -8,9 +9,14 @@ cdef extern from "Python.h":
     Py_ssize_t PyUnicode_FindChar(
         str text, Py_UCS4 character, Py_ssize_t start, Py_ssize_t end, int direction)
     Py_ssize_t PyUnicode_GET_LENGTH(str text)
+    int PyUnicode_KIND(str text)
+    int PyUnicode_1BYTE_KIND
+    const void* PyUnicode_DATA(str text)
 
 
-cdef inline bint has_nul(str text):
+cdef inline bint has_nul(str text) noexcept:
+    if PyUnicode_KIND(text) == PyUnicode_1BYTE_KIND:
+        return memchr(PyUnicode_DATA(text), 0, PyUnicode_GET_LENGTH(text)) != NULL
     return PyUnicode_FindChar(text, 0, 0, PyUnicode_GET_LENGTH(text), 1) >= 0
 
 

@@ -131,7 +131,7 @@ cdef str checked_text(value, str what):
 cdef tuple checked_tensors(items, str what):
     """Return the tensors of a message. `items` is a mapping of names to data, or an iterable."""
     cdef tuple tensors
-    cdef Py_ssize_t i
+    cdef Py_ssize_t i = 0
     if type(items) is list or type(items) is tuple:
         tensors = tuple(items)
     elif type(items) is Tensor:
@@ -145,11 +145,11 @@ cdef tuple checked_tensors(items, str what):
                 f"pass tensors_from_dataframe({what})")
         # tuple() would allocate memory for the length that an object with __len__ declares.
         tensors = tuple([item for item in items])
-    for i in range(len(tensors)):
-        item = tensors[i]
+    for item in tensors:
         if type(item) is not Tensor:  # a final class
             shown = "None" if item is None else type(item).__name__
             raise TypeError(f"{what}[{i}] must be a Tensor, not {shown}")
+        i += 1
         (<Tensor>item).is_made = True  # if it was created with __new__ alone
     return tensors
 
@@ -170,11 +170,12 @@ cdef dict tensors_by_name(tuple tensors):
     If the dict has fewer items than there are tensors, a name appears twice.
     """
     cdef Tensor tensor
-    cdef dict by_name = None
-    if len(tensors) > 1:
-        by_name = new_dict(len(tensors))
-        for tensor in tensors:
-            by_name[tensor.name] = tensor
+    cdef dict by_name
+    if len(tensors) < 2:
+        return None
+    by_name = new_dict(len(tensors))
+    for tensor in tensors:
+        by_name[tensor.name] = tensor
     return by_name
 
 
@@ -327,7 +328,8 @@ cdef class Tensor:
         own_name = checked_name(name, "the name of a tensor")
         is_binary = checked_flag(binary, "binary")
         try:
-            own = own_parameters(parameters)  # before an array is read, which it could change
+            if parameters is not None:
+                own = own_parameters(parameters)  # before an array is read, which it could change
             if type(data) is cnp.ndarray:
                 row = datatype_of_array(<cnp.ndarray>data, datatype, shape)
             if row is not None:
