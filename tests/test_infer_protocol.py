@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import re
 import select
 import socket
 import threading
@@ -747,28 +748,6 @@ def test_date_of_each_response(connection: Connection) -> None:
     assert len(dates) == 2
 
 
-variable: ContextVar[int] = ContextVar("variable", default=0)
-
-
-@pytest.mark.parametrize("is_reset", [False, True])
-def test_reset_contextvars(is_reset: bool) -> None:
-    """The option of uvicorn hides the context variables of the connection from a request."""
-
-    def set_variable(request: tw.InferRequest) -> dict[str, Any]:
-        variable.set(1)
-        return {"y": 1}
-
-    async def get_variable(request: tw.InferRequest) -> dict[str, Any]:
-        return {"y": variable.get()}
-
-    app = create_app({"set": Model(set_variable, in_event_loop=True), "get": get_variable})
-    with connected(app, reset_contextvars=is_reset) as connection:
-        for model in ("set", "get"):
-            connection.send(request_bytes(model, np.arange(2)))
-            found = connection.read().message["y"].as_numpy()
-        assert found == (0 if is_reset else 1)
-
-
 # --- with a transport that the test controls ---
 
 
@@ -828,6 +807,62 @@ def receive(protocol: Any, data: bytes) -> None:
     protocol.buffer_updated(len(data))
 
 
+async def turns(n: int = 1) -> None:
+    """Let the event loop run what is due, and what that makes due."""
+    for _ in range(n):
+        await asyncio.sleep(0)
+
+
+variable: ContextVar[int] = ContextVar("variable", default=0)
+
+
+@pytest.mark.parametrize("is_reset", [False, True])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_reset_contextvars(is_async: bool, is_reset: bool) -> None:
+    """The option of uvicorn hides the context variables of the connection from a request."""
+
+    def next_value(request: tw.InferRequest) -> dict[str, Any]:
+        value = variable.get()
+        variable.set(value + 1)
+        return {"y": value}
+
+    async def async_next_value(request: tw.InferRequest) -> dict[str, Any]:
+        return next_value(request)
+
+    async def main() -> None:
+        model = async_next_value if is_async else Model(next_value, in_event_loop=True)
+        config = uvicorn.Config(create_app({"m": model}), reset_contextvars=is_reset)
+        config.load()
+        variable.set(5)
+        protocol, transport = protocol_with_transport(config=config)
+        for _ in range(2):
+            receive(protocol, request_bytes("m", np.arange(2)))
+            await turns(3)
+            lines, _, body = transport.written.partition(b"\r\n\r\n")
+            transport.written = b""
+            length = re.search(rb"inference-header-content-length: (\d+)", lines.lower())
+            assert length is not None
+            found = tw.decode_response(body, int(length[1]))["y"].as_numpy()
+            assert found == (0 if is_reset else 5)  # a request does not see what another one sets
+
+    asyncio.run(main())
+
+
+def test_ready_requests_are_received_before_one_is_answered() -> None:
+    """A model with in_event_loop runs when the other connections have been read."""
+
+    async def main() -> None:
+        pairs = [protocol_with_transport() for _ in range(2)]
+        for protocol, _ in pairs:
+            receive(protocol, SMALL)
+        assert [transport.written for _, transport in pairs] == [b"", b""]
+        await turns()
+        for _, transport in pairs:
+            assert transport.written.startswith(b"HTTP/1.1 200 ")
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("timeout", [None, 0.1])
 def test_last_reply_that_is_not_read(
     timeout: float | None, monkeypatch: pytest.MonkeyPatch
@@ -839,6 +874,7 @@ def test_last_reply_that_is_not_read(
     async def main() -> None:
         protocol, transport = protocol_with_transport(receive_timeout=timeout)
         receive(protocol, request_bytes("echo", np.arange(2), "Connection: close\r\n"))
+        await turns()
         assert transport.has_written_eof
         assert not transport.is_closed
         await asyncio.sleep(0.15)
@@ -856,6 +892,7 @@ def test_client_closes_its_direction_while_an_early_reply_is_sent() -> None:
     async def main() -> None:
         protocol, transport = protocol_with_transport(is_paused=True)
         receive(protocol, head)
+        await turns()
         assert transport.written.startswith(b"HTTP/1.1 413 ")
         assert protocol.eof_received() is True
         assert not transport.is_closed
@@ -874,9 +911,9 @@ def test_requests_of_one_chunk_are_answered_in_several_turns() -> None:
     async def main() -> None:
         protocol, transport = protocol_with_transport()
         receive(protocol, b"GET /v2/health/live HTTP/1.1\r\n\r\n" * n)
+        await turns()
         assert 0 < transport.written.count(b"HTTP/1.1 200 ") < n
-        for _ in range(n):
-            await asyncio.sleep(0)
+        await turns(n)
         assert transport.written.count(b"HTTP/1.1 200 ") == n
 
     asyncio.run(main())
@@ -896,8 +933,7 @@ def test_half_closed_connection_whose_call_is_dropped_is_closed() -> None:
         try:
             assert protocol.eof_received() is True
             assert not transport.is_closed
-            for _ in range(10):
-                await asyncio.sleep(0)
+            await turns(10)
             assert transport.is_closed
             assert transport.written == b""
         finally:

@@ -34,6 +34,7 @@ class Exchange:
     ) -> None:
         self._service = service
         self._n_discarded = 0
+        self.is_immediate = True  # whether the reply does not wait for a thread or a task
         self._reply: Reply | MakeReply | None = None
         self.body: RequestBody | None = None  # None if it is discarded: the reply does not need it
         self.thread_call = ThreadCall(wait_for_disconnect)
@@ -44,6 +45,7 @@ class Exchange:
             self.is_rejected = expects_continue(headers)
             return
         self._model = target
+        self.is_immediate = target.model.in_event_loop
         self._coding = choose_coding(headers) if service.compress_responses else None
         try:
             self.body = RequestBody(headers, service.max_body)

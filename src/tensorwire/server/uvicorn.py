@@ -243,7 +243,12 @@ class InferProtocol(asyncio.BufferedProtocol):
                 self.direct = None
                 self.parser = self._new_parser()  # the old one is in the middle of the body
                 self._complete_request()
-        self._advance()
+        if self.requests and self.requests[0].exchange.is_immediate:
+            # First receive what other connections have received. Clients that get several replies
+            # at once send several requests at once, so that there are fewer system calls.
+            self.loop.call_soon(self._advance, context=self._context())
+        else:
+            self._advance()
 
     def eof_received(self) -> bool:
         """Return whether to keep the transport open, because a reply has not been sent yet.
@@ -467,10 +472,13 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     def _create_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine in a task that a graceful shutdown waits for."""
-        context = Context() if getattr(self.config, "reset_contextvars", False) else None
-        task = self.loop.create_task(coroutine, context=context)
+        task = self.loop.create_task(coroutine, context=self._context())
         self.server_state.tasks.add(task)
         task.add_done_callback(self.server_state.tasks.discard)
+
+    def _context(self) -> Context | None:
+        """Return the context that a model runs in; None for a copy of the current one."""
+        return Context() if getattr(self.config, "reset_contextvars", False) else None
 
     async def _send_later(self, request: Request, awaitable: Awaitable[Reply]) -> None:
         try:
