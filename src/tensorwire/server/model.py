@@ -242,7 +242,8 @@ class ServedModel(Generic[Received, Encoded]):
             with self.workers:
                 if not isinstance(received, tw.InferRequest):
                     received = await in_thread(self._decode, received)
-                encoded = pending or await self._run(received, call)
+                found = pending or self._start(received, call)
+                encoded = found if isinstance(found, Pending) else await found
                 if isinstance(encoded, Pending):
                     encoded = await self._finish(encoded.result, received)
         except BaseException as error:
@@ -254,14 +255,15 @@ class ServedModel(Generic[Received, Encoded]):
         self.statistics.add(started_ns)
         return encoded
 
-    async def _run(self, request: tw.InferRequest, call: ThreadCall) -> Encoded | Pending:
-        """Run the model. Return the response if it was encoded in the same thread."""
+    def _start(
+        self, request: tw.InferRequest, call: ThreadCall
+    ) -> Pending | Awaitable[Encoded | Pending]:
+        """Call the model, or let a thread call it. The thread may encode the response, too."""
         if call.is_cancelled:  # while the request was decoded
             raise ClientDisconnectedError("the client cancelled the request")
         if self.model.is_async or self.model.in_event_loop:
             return Pending(self._call(request))
-        found: Encoded | Pending = await call.run(self.workers, self._call_and_encode, request)
-        return found
+        return call.run(self.workers, self._call_and_encode, request)
 
     async def _finish(self, result: Any, request: tw.InferRequest) -> Encoded:
         """Await the result of a model if it is an awaitable, and encode the response."""
