@@ -442,6 +442,14 @@ def test_utf8_validation_agrees_with_python() -> None:
             assert (caught.value.element, caught.value.status) == (2, 400), element
 
 
+@pytest.mark.parametrize("n_before", [255, 256, 1000])
+def test_invalid_element_after_many(n_before: int) -> None:
+    for data in forms([b"fine"] * n_before + [b"\xff", b"fine"]):
+        with pytest.raises(tw.EncodeError, match=f"element {n_before} ") as caught:
+            strings_text(data)
+        assert caught.value.element == n_before
+
+
 SPECIAL = ["a", '"', "\\", "\0", "\x1f", "\n", "\x7f", "é", "€", "\U0001f600"]
 
 
