@@ -1,4 +1,4 @@
-"""Scale: idle connections, 1,000 active connections, and servers with two processes.
+"""Scale: kinds of models, idle connections, 1,000 active ones, and servers with two processes.
 
 ``wrk`` needs CPU time as well. On a machine with two CPUs, two processes can therefore only be
 twice as fast as one if a request takes much less time in ``wrk`` than in the server.
@@ -31,6 +31,22 @@ def _descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = max(soft, min(4 * N_CONNECTIONS, hard))
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+# --- kinds of models ---
+
+KINDS = {
+    "async function": OURS,
+    "in_event_loop": f"{OURS}, in_event_loop",
+    "function in a thread": f"{OURS}, threads",
+    BASE: BASE,
+}
+
+
+@pytest.mark.parametrize("n_connections", [1, 8, 64])
+def test_kinds_of_models(benchmark: BenchmarkFixture, servers: Servers, n_connections: int) -> None:
+    place = ("kinds of models", f"32 floats, {n_connections} connection{'s' * (n_connections > 1)}")
+    measure_rates(benchmark, servers, place, KINDS, 32, n_connections)
 
 
 # --- idle connections ---

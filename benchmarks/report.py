@@ -664,6 +664,7 @@ PAGES: dict[str, dict[str, Sequence[View] | Region]] = {
         "memory": with_other_formats("peak memory: decode", "peak memory: encode", of=PEAKS),
         "transfers": whole("peak memory over HTTP", of=MULTIPLES),
         "receive": whole("receive a body"),
+        "kinds of models": rates_and_latencies("kinds of models"),
         "idle connections": [
             *whole("memory per idle connection", of=RESIDENT),
             *rates_and_latencies("idle connections"),

@@ -100,13 +100,17 @@ def interop(name: str) -> Any:
 # --- the applications ---
 
 
-async def identity(request: tw.InferRequest) -> tw.InferResponse:
+def copied(request: tw.InferRequest) -> tw.InferResponse:
     """Return INPUT0 as OUTPUT0 and so on, like the models of the tests for Triton."""
     outputs = [
         tw.Tensor(t.name.replace("INPUT", "OUTPUT"), t.data, datatype=t.datatype, shape=t.shape)
         for t in request.inputs
     ]
     return tw.InferResponse(outputs)
+
+
+async def identity(request: tw.InferRequest) -> tw.InferResponse:
+    return copied(request)
 
 
 async def busy(request: tw.InferRequest) -> tw.InferResponse:
@@ -125,13 +129,13 @@ async def ones(request: tw.InferRequest) -> dict[str, Any]:
     return {"OUTPUT0": np.ones(int(request["INPUT0"].as_numpy()[0]), np.float32)}
 
 
-def model(*datatypes: Any) -> Model:
-    """Declare ``identity`` for vectors of these datatypes."""
+def model(*datatypes: Any, function: Any = identity, in_event_loop: bool = False) -> Model:
+    """Declare a function that returns its inputs, which are vectors of these datatypes."""
     inputs, outputs = (
         [tw.TensorSpec(f"{name}{i}", datatype, [-1]) for i, datatype in enumerate(datatypes)]
         for name in ("INPUT", "OUTPUT")
     )
-    return Model(identity, inputs, outputs)
+    return Model(function, inputs, outputs, in_event_loop=in_event_loop)
 
 
 MODELS = {
@@ -141,6 +145,8 @@ MODELS = {
     "last": Model(last),
     "ones": Model(ones),
 }
+IN_EVENT_LOOP = {"identity_fp32": model("FP32", function=copied, in_event_loop=True)}
+IN_THREADS = {"identity_fp32": model("FP32", function=copied)}
 app = create_app(MODELS)
 uvicorn_app = create_app(MODELS, zero_copy=True)
 
@@ -558,6 +564,8 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
     "bare app, granian": partial(serving, "granian", "bare"),
     "bare app, granian RSGI": partial(serving, "granian RSGI", "bare"),
     "tensorwire serve": partial(serving, "tensorwire serve", "MODELS"),
+    "tensorwire serve, in_event_loop": partial(serving, "tensorwire serve", "IN_EVENT_LOOP"),
+    "tensorwire serve, threads": partial(serving, "tensorwire serve", "IN_THREADS"),
     "tensorwire serve, ASGI": partial(serving, "tensorwire serve, ASGI", "MODELS"),
     "uvicorn": partial(serving, "uvicorn", "uvicorn_app"),
     "granian": partial(serving, "granian", "app"),
