@@ -40,6 +40,7 @@ KINDS = {
     "in_event_loop": f"{OURS}, in_event_loop",
     "function in a thread": f"{OURS}, threads",
     BASE: BASE,
+    "bare app, in a thread": "bare app, in a thread",
 }
 
 

@@ -154,6 +154,9 @@ uvicorn_app = create_app(MODELS, zero_copy=True)
 class BareApp:
     """Returns the body without parsing it, which is the minimum work of an application."""
 
+    def __init__(self, in_thread: bool = False) -> None:
+        self.in_thread = in_thread
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http":
             return
@@ -163,6 +166,8 @@ class BareApp:
             chunks.append(message.get("body", b""))
             more = message.get("more_body", False)
         body = b"".join(chunks)
+        if self.in_thread:
+            body = await asyncio.to_thread(bytes, body)
         headers = [(b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -173,6 +178,7 @@ class BareApp:
 
 
 bare = BareApp()
+bare_in_thread = BareApp(in_thread=True)
 
 
 async def formats(scope: Any, receive: Any, send: Any) -> None:
@@ -561,6 +567,7 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
     "Triton, gRPC": partial(running_triton, "grpc_port"),
     "formats": partial(serving, "uvicorn", "formats"),
     "bare app, uvicorn": partial(serving, "uvicorn", "bare"),
+    "bare app, in a thread": partial(serving, "uvicorn", "bare_in_thread"),
     "bare app, granian": partial(serving, "granian", "bare"),
     "bare app, granian RSGI": partial(serving, "granian RSGI", "bare"),
     "tensorwire serve": partial(serving, "tensorwire serve", "MODELS"),
