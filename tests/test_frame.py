@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import http.client
 import socket
+import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from email import message_from_bytes
 from typing import Any
@@ -116,3 +119,63 @@ def test_header_length_is_within_the_frame() -> None:
         with pytest.raises(ValueError, match="header_length must be 0 to 2, the size of the frame"):
             tw.Frame((b"ab",), header_length)
     assert tw.Frame((b"ab",), 2).header_length == 2
+
+
+def test_buffers_are_read_while_they_are_made() -> None:
+    """Making them may start the garbage collector, and that may run any Python code."""
+    tensors = [tw.Tensor(f"x{i}", np.arange(4)) for i in range(100)]
+    frame = tw.encode_request(tw.InferRequest(tensors))
+    n_references = sum(map(sys.getrefcount, tensors))
+    found: list[Any] = []
+
+    def read(phase: str, info: object) -> None:
+        if len(found) < 3:
+            found.append(None)
+            found[-1] = frame.buffers
+
+    threshold = gc.get_threshold()
+    gc.callbacks.append(read)
+    gc.set_threshold(1)
+    try:
+        found.append(frame.buffers)
+    finally:
+        gc.set_threshold(*threshold)
+        gc.callbacks.remove(read)
+    assert len(found) >= 2, "the garbage collector did not run"
+    for buffers in found:
+        assert b"".join(buffers) == bytes(frame)
+    assert sum(map(sys.getrefcount, tensors)) == n_references - len(tensors)
+
+
+def test_no_unfinished_object_is_visible_while_a_message_is_encoded() -> None:
+    """Memory profilers look at all objects."""
+
+    class Align:
+        def __index__(self) -> int:
+            for found in gc.get_objects():
+                if type(found) is tuple:
+                    assert len(list(found)) == len(found)
+            return 64
+
+    request = tw.InferRequest([tw.Tensor("x", np.arange(4)), tw.Tensor("y", ["a"], binary=False)])
+    frame = tw.encode_request(request, align=Align())  # type: ignore[arg-type]
+    assert bytes(frame) == bytes(tw.encode_request(request))
+    assert len(frame.buffers) == 2
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_cycle_of_a_frame_is_collected(read: bool) -> None:
+    """The garbage collector knows the tuple of the parts, and that of the buffers."""
+
+    class Owner(np.ndarray):
+        frame: tw.Frame
+
+    array = np.arange(4).view(Owner)
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)]))
+    array.frame = frame
+    if read:
+        _ = frame.buffers
+    released = weakref.ref(array)
+    del array, frame
+    gc.collect()
+    assert released() is None

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import gc
 import logging
-import re
 import select
 import socket
 import threading
@@ -821,31 +820,30 @@ variable: ContextVar[int] = ContextVar("variable", default=0)
 def test_reset_contextvars(is_async: bool, is_reset: bool) -> None:
     """The option of uvicorn hides the context variables of the connection from a request."""
 
-    def next_value(request: tw.InferRequest) -> dict[str, Any]:
-        value = variable.get()
-        variable.set(value + 1)
-        return {"y": value}
+    seen = []
 
-    async def async_next_value(request: tw.InferRequest) -> dict[str, Any]:
-        return next_value(request)
+    def see(request: tw.InferRequest) -> dict[str, Any]:
+        seen.append(variable.get())
+        variable.set(7)  # the next request does not see this
+        return {}
+
+    async def async_see(request: tw.InferRequest) -> dict[str, Any]:
+        return see(request)
 
     async def main() -> None:
-        model = async_next_value if is_async else Model(next_value, in_event_loop=True)
+        model = async_see if is_async else Model(see, in_event_loop=True)
         config = uvicorn.Config(create_app({"m": model}), reset_contextvars=is_reset)
         config.load()
         variable.set(5)
-        protocol, transport = protocol_with_transport(config=config)
-        for _ in range(2):
-            receive(protocol, request_bytes("m", np.arange(2)))
-            await turns(3)
-            lines, _, body = transport.written.partition(b"\r\n\r\n")
-            transport.written = b""
-            length = re.search(rb"inference-header-content-length: (\d+)", lines.lower())
-            assert length is not None
-            found = tw.decode_response(body, int(length[1]))["y"].as_numpy()
-            assert found == (0 if is_reset else 5)  # a request does not see what another one sets
+        protocol, _ = protocol_with_transport(config=config)
+        request = request_bytes("m", np.arange(2))
+        receive(protocol, request)
+        await turns(3)
+        receive(protocol, 2 * request)
+        await turns(20)
 
     asyncio.run(main())
+    assert seen == 3 * [0 if is_reset else 5]
 
 
 def test_ready_requests_are_received_before_one_is_answered() -> None:
@@ -861,6 +859,71 @@ def test_ready_requests_are_received_before_one_is_answered() -> None:
             assert transport.written.startswith(b"HTTP/1.1 200 ")
 
     asyncio.run(main())
+
+
+def test_deadline_passes_while_a_request_waits_for_its_turn() -> None:
+    """The event loop was blocked, for example by another model. The request gets its reply."""
+
+    async def main() -> None:
+        protocol, transport = protocol_with_transport()
+        receive(protocol, SMALL[:-1])
+        protocol.deadline = 0.0  # it has passed
+        receive(protocol, SMALL[-1:])
+        protocol._check_deadline()
+        await turns()
+        assert transport.written.startswith(b"HTTP/1.1 200 ")
+        assert transport.written.count(b"HTTP/1.1 ") == 1
+        assert not transport.is_closed
+
+    asyncio.run(main())
+
+
+def test_client_closes_its_direction_before_its_request_has_its_turn() -> None:
+    async def main() -> None:
+        protocol, transport = protocol_with_transport()
+        receive(protocol, SMALL)
+        assert protocol.eof_received() is False
+        assert transport.written.startswith(b"HTTP/1.1 200 ")
+        assert transport.is_closed
+
+    asyncio.run(main())
+
+
+def test_reading_is_paused_while_requests_wait_for_their_turn() -> None:
+    async def main() -> None:
+        protocol, transport = protocol_with_transport()
+        receive(protocol, SMALL)
+        assert not protocol.is_reading_paused
+        receive(protocol, 2 * SMALL)
+        assert protocol.is_reading_paused
+        await turns()
+        assert not protocol.is_reading_paused
+        assert transport.written.count(b"HTTP/1.1 200 ") == 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("model", ["echo", "async"])
+def test_reply_that_cannot_be_sent(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception of a log handler, for example, ends the connection, and not the server."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("the log is full")
+
+    monkeypatch.setattr(InferProtocol, "_log", fail)
+    errors = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, found: errors.append(found))
+        protocol, transport = protocol_with_transport()
+        protocol.has_access_log = True
+        receive(protocol, request_bytes(model, np.arange(2)))
+        await asyncio.sleep(0.02)
+        assert transport.is_aborted
+        gc.collect()  # the task
+
+    asyncio.run(main())
+    assert [str(found["exception"]) for found in errors] == ["the log is full"]
 
 
 @pytest.mark.parametrize("timeout", [None, 0.1])
@@ -892,8 +955,7 @@ def test_client_closes_its_direction_while_an_early_reply_is_sent() -> None:
     async def main() -> None:
         protocol, transport = protocol_with_transport(is_paused=True)
         receive(protocol, head)
-        await turns()
-        assert transport.written.startswith(b"HTTP/1.1 413 ")
+        assert transport.written.startswith(b"HTTP/1.1 413 ")  # at once: the rest is not received
         assert protocol.eof_received() is True
         assert not transport.is_closed
         protocol.resume_writing()

@@ -10,8 +10,6 @@ cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
 from libc.stdint cimport uint64_t
 
 from .bytes_array cimport BytesArray
@@ -55,6 +53,7 @@ from .messages cimport (
     is_shared,
     new_frame,
 )
+from .tuples cimport finished_tuple, new_tuple, set_item
 
 from operator import index
 
@@ -136,7 +135,7 @@ def encode_request(
     (0, 16)
     """
     cdef JsonWriter writer
-    cdef tuple parts = PyTuple_New(1 + len(request.tensors))
+    cdef tuple parts = new_tuple(1 + len(request.tensors))
     begin_message(
         &writer, "input", parts, NAN_AS_NULL if nonfinite is None else nonfinite_of(nonfinite),
         limits)
@@ -202,7 +201,7 @@ def encode_response(
     if selection not in ("spec", "triton"):
         raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
     cdef JsonWriter writer
-    cdef tuple parts = PyTuple_New(1 + len(response.tensors))
+    cdef tuple parts = new_tuple(1 + len(response.tensors))
     begin_message(&writer, "output", parts, nonfinite_of(nonfinite), limits)
     try:
         write_response(&writer, response, request, selection)
@@ -265,8 +264,8 @@ cdef int begin_message(
 ) except -1:
     """Prepare for writing a message. `kind` is "input" or "output".
 
-    `parts` is a new tuple, without items yet, for the header and each tensor of the message. It and
-    `limits` must exist as long as the writer is used.
+    `parts` is a result of `new_tuple`, for the header and each tensor of the message. The
+    writer borrows `kind`, `parts` and `limits`.
     """
     if limits.max_nesting < TENSOR_DEPTH:
         raise EncodeError(
@@ -331,16 +330,10 @@ cdef Frame finished(JsonWriter* writer, tuple parts, align):
             f"the JSON header is {format_count('byte', nbytes)} long; the limit is "
             f"{(<Limits>writer.limits).max_header_nbytes}",
             expected=(<Limits>writer.limits).max_header_nbytes, actual=nbytes)
-    set_part(parts, 0, header)
-    if writer.n_parts < len(parts):
-        parts = parts[:writer.n_parts]
-    return new_frame(parts, nbytes if is_binary else None, nbytes + writer.nbytes)
-
-
-cdef inline void set_part(tuple parts, Py_ssize_t i, part) noexcept:
-    """Set an item of a new tuple."""
-    Py_INCREF(part)  # PyTuple_SET_ITEM steals one reference
-    PyTuple_SET_ITEM(parts, i, part)
+    set_item(parts, 0, header)
+    return new_frame(
+        finished_tuple(parts, writer.n_parts), nbytes if is_binary else None,
+        nbytes + writer.nbytes)
 
 
 # --- tensors ---------------------------------------------------------------------------------
@@ -361,17 +354,17 @@ cdef int write_tensor(JsonWriter* writer, Tensor tensor, bint binary) except -1:
 cdef int write_entry(JsonWriter* writer, Tensor tensor, bint binary) except -1:
     cdef bint has_data = not is_shared(tensor)
     cdef bint has_size = binary and has_data
+    cdef bytes before_shape = tensor.row.before_shape
     cdef uint64_t n_elements
     check_name(tensor.name, <Limits>writer.limits)
     check_rank(len(tensor.shape), (<Limits>writer.limits).max_rank, ENCODING)
     if has_size and tensor.nbytes > 0:
         writer.nbytes += tensor.nbytes
-        set_part(<tuple>writer.parts, writer.n_parts, tensor)
+        set_item(<tuple>writer.parts, writer.n_parts, tensor)
         writer.n_parts += 1
     write_literal(writer, b'{"name":')
     write_string(writer, tensor.name)
-    write_plain(
-        writer, PyBytes_AS_STRING(tensor.row.before_shape), len(tensor.row.before_shape))
+    write_plain(writer, PyBytes_AS_STRING(before_shape), len(before_shape))
     n_elements = write_shape(writer, tensor.shape)
     writer.n_elements = total_elements(writer.n_elements, n_elements)
     check_n_elements(writer.n_elements, <Limits>writer.limits, ENCODING)

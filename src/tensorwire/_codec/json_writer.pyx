@@ -1,7 +1,8 @@
 """Write the JSON text of a header from front to back to one growing block of memory.
 
 Every string and other value is written with a comma after it. A colon replaces the comma after a
-key, the closing bracket of a list or object replaces the last comma in it, and `finish` drops the last comma of the text.
+key, the closing bracket of a list or object replaces the last comma in it, and `finish` drops the
+last comma of the text.
 
 The numbers of an array and the text of BYTES elements are written by kernels that use no Python
 objects. A kernel writes while there is room for the longest possible element, because another
@@ -9,7 +10,6 @@ thread may change the elements at the same time. When there is no more room, the
 is called again after the memory has grown.
 """
 
-cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.float cimport PyFloat_AS_DOUBLE
@@ -238,8 +238,8 @@ cdef int write_value(JsonWriter* writer, value, int depth) except -1:
         if end == NULL and is_error(PyFloat_AS_DOUBLE(value), writer.nonfinite):
             hint = ": nonfinite='null' sends null" if writer.nonfinite == NAN_AS_NULL else ""
             raise EncodeError(
-                f"parameter {format_value(<str>writer.parameter)} contains {value}, which JSON cannot "
-                f"represent{hint}")
+                f"parameter {format_value(<str>writer.parameter)} contains {value}, which JSON "
+                f"cannot represent{hint}")
         if end == NULL:
             return write_literal(writer, b"null,")
         end_element(&writer.cursor, end)
@@ -390,11 +390,12 @@ cdef int write_any_int(JsonWriter* writer, value) except -1:
 
 cdef int check_depth(JsonWriter* writer, int depth) except -1:
     """Raise EncodeError if no list or object is allowed within `depth` others."""
-    if depth >= (<Limits>writer.limits).max_nesting:
+    cdef int limit = (<Limits>writer.limits).max_nesting
+    if depth >= limit:
         raise EncodeError(
-            f"the header is nested too deeply: parameter {format_value(<str>writer.parameter)} contains "
-            f"lists or objects on level {depth + 1}; the limit is {(<Limits>writer.limits).max_nesting}",
-            expected=(<Limits>writer.limits).max_nesting, actual=depth + 1)
+            f"the header is nested too deeply: parameter {format_value(<str>writer.parameter)} "
+            f"contains lists or objects on level {depth + 1}; the limit is {limit}",
+            expected=limit, actual=depth + 1)
     return 0
 
 

@@ -5,8 +5,7 @@ cimport numpy as cnp
 from cpython.buffer cimport Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject, PyTypeObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
-from cpython.tuple cimport PyTuple_SET_ITEM
+from cpython.ref cimport Py_INCREF
 from libc.string cimport memcpy
 
 from .arrow cimport export_array, export_schema
@@ -17,6 +16,7 @@ from .dlpack cimport dlpack_capsule
 from .dlpack_abi cimport CPU
 from .memory cimport FREE_THREADED, exported_bytes, separate_view
 from .parameters cimport exact_str, exact_text, frozen, own_parameters
+from .tuples cimport finished_tuple, new_tuple, set_item
 from .wire cimport MAX_RANK
 
 from collections.abc import Mapping
@@ -105,7 +105,7 @@ cdef str checked_name(name, str what):
     cdef str checked
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a str, not {type(name).__name__}")
-    checked = exact_text(name, what)
+    checked = exact_text(name, what, None)
     if has_nul(checked):
         raise EncodeError(f"{what} contains a NUL: {format_value(name)}")
     return checked
@@ -125,7 +125,7 @@ cdef str checked_text(value, str what):
         return None
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str or None, not {type(value).__name__}")
-    return exact_text(value, what)
+    return exact_text(value, what, None)
 
 
 cdef tuple checked_tensors(items, str what):
@@ -1402,10 +1402,15 @@ cdef class Frame:
     @property
     def buffers(self):
         # A memoryview of a tensor is created when it is needed, which takes as long as encoding it.
+        cdef tuple parts, buffers
         with cython.critical_section(self):
+            # The garbage collector may run Python code that reads the buffers, too: while they are
+            # made, and when the last reference to the tensors is dropped, which is `parts`.
+            parts = self.parts
             if not self.is_exported:
-                export_parts(self.parts)
-                self.is_exported = True
+                buffers = buffers_of(parts)
+                if not self.is_exported:
+                    self.parts, self.is_exported = buffers, True
             return self.parts
 
     @property
@@ -1485,10 +1490,7 @@ cdef class Frame:
 
 
 cdef Frame new_frame(tuple parts, header_length, Py_ssize_t nbytes):
-    """Return a frame of flat buffers and tensors, whose total size is `nbytes`.
-
-    Nothing else may refer to `parts`.
-    """
+    """Return a frame of flat buffers and tensors, whose total size is `nbytes`."""
     cdef Frame frame = Frame.__new__(Frame)
     frame.is_made = True
     frame.parts = parts
@@ -1497,26 +1499,21 @@ cdef Frame new_frame(tuple parts, header_length, Py_ssize_t nbytes):
     return frame
 
 
-cdef int export_parts(tuple parts) except -1:
-    """Replace the tensors with their memory, in the tuple of a frame that nothing else refers to.
-
-    If an error is raised, the tuple may have tensors and buffers, and this function can be called
-    again.
-    """
+cdef tuple buffers_of(tuple parts):
+    """Return the parts of a frame as buffers, those that are tensors as their memory."""
     cdef Tensor tensor
-    cdef Py_ssize_t i
-    for i in range(len(parts)):
-        part = parts[i]
+    cdef tuple buffers = new_tuple(len(parts))
+    cdef Py_ssize_t n_set = 0
+    for part in parts:
         if type(part) is Tensor:
             tensor = part
             if tensor.texts is None:
                 part = exported_bytes(tensor.owner, tensor.memory, tensor.nbytes)
             else:
                 part = tensor.texts.wire
-            Py_INCREF(part)  # PyTuple_SetItem would steal a reference, and require a new tuple
-            PyTuple_SET_ITEM(parts, i, part)
-            Py_DECREF(tensor)
-    return 0
+        set_item(buffers, n_set, part)
+        n_set += 1
+    return finished_tuple(buffers, n_set)
 
 
 @cython.critical_section

@@ -16,9 +16,6 @@ import numpy as np
 
 from ..errors import SUBJECT, EncodeError, format_value
 
-cdef extern from "Python.h":
-    bint PyUnicode_IS_ASCII(str text)
-
 cdef enum:
     MAX_DEPTH = 1000  # of lists and objects, as in `Limits`
 
@@ -27,23 +24,17 @@ cdef object MAX_INTEGER = pow(10, <object>MAX_INTEGER_DIGITS) - 1
 cdef object MIN_INTEGER = -MAX_INTEGER
 PARAMETERS = f"the parameters of {SUBJECT}"
 
-cdef str exact_text(value, str what, parameter=None):
-    """Return a text of the header as an exact `str`.
-
-    `what` is its name for errors, or that of the parameters if it is in a `parameter`. Raises
-    EncodeError for a lone surrogate.
-    """
-    cdef str text = exact_str(value)
-    if not PyUnicode_IS_ASCII(text):
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            if parameter is not None:
-                what = f"parameter {format_value(parameter)} of {SUBJECT}"
-            raise EncodeError(
-                f"{what} has a lone surrogate at character {error.start}, which UTF-8 cannot "
-                f"represent: {format_value(text)}") from None
-    return text
+cdef int check_surrogates(str text, str what, parameter) except -1:
+    """Raise EncodeError for a lone surrogate. See `exact_text`."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        if parameter is not None:
+            what = f"parameter {format_value(parameter)} of {SUBJECT}"
+        raise EncodeError(
+            f"{what} has a lone surrogate at character {error.start}, which UTF-8 cannot "
+            f"represent: {format_value(text)}") from None
+    return 0
 
 
 cdef dict own_parameters(parameters):

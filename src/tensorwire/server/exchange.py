@@ -34,7 +34,7 @@ class Exchange:
     ) -> None:
         self._service = service
         self._n_discarded = 0
-        self.is_immediate = True  # whether the reply does not wait for a thread or a task
+        self.is_immediate = True  # whether the reply is probably made without a thread or a task
         self._reply: Reply | MakeReply | None = None
         self.body: RequestBody | None = None  # None if it is discarded: the reply does not need it
         self.thread_call = ThreadCall(wait_for_disconnect)

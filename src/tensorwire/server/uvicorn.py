@@ -18,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
-from contextvars import Context
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, cast
@@ -163,12 +163,16 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.server_state = server_state
         self.loop: asyncio.AbstractEventLoop = _loop or asyncio.get_running_loop()
         self.has_access_log = access_logger.hasHandlers()
+        # Each request has a copy: it does not see the variables that another one has set.
+        is_reset = getattr(config, "reset_contextvars", False)  # not in all versions
+        self.context = Context() if is_reset else copy_context()
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.client: Any = None
         # The requests whose replies have not been sent, in their order.
         self.requests: deque[Request] = deque()
         self.is_busy = False  # the first request is being processed, or its reply is being written
         self.is_advancing = False
+        self.is_scheduled = False  # `_advance` will be called soon
         # Receiving: the state of the parser, and of the request whose head or body arrives.
         self.parser = self._new_parser()
         self.url = b""
@@ -243,12 +247,17 @@ class InferProtocol(asyncio.BufferedProtocol):
                 self.direct = None
                 self.parser = self._new_parser()  # the old one is in the middle of the body
                 self._complete_request()
-        if self.requests and self.requests[0].exchange.is_immediate:
+        request = self.requests[0] if self.requests else None
+        if request is None or not (request.is_received and request.exchange.is_immediate):
+            self._advance()
+        else:
             # First receive what other connections have received. Clients that get several replies
             # at once send several requests at once, so that there are fewer system calls.
-            self.loop.call_soon(self._advance, context=self._context())
-        else:
-            self._advance()
+            if not self.is_scheduled:
+                self.is_scheduled = True
+                self.loop.call_soon(self._advance)
+                self._set_deadline()
+            self._pause_or_resume_reading()
 
     def eof_received(self) -> bool:
         """Return whether to keep the transport open, because a reply has not been sent yet.
@@ -256,6 +265,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         The client may still read replies. But probably it has closed the connection, so calls that
         wait for a thread are dropped.
         """
+        self._advance()  # if it is scheduled
         self.is_eof = self.is_ended = True
         for request in self.requests:
             request.exchange.thread_call.disconnect()
@@ -435,6 +445,7 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     def _advance(self) -> None:
         """Reply to the requests in their order, as far as possible."""
+        self.is_scheduled = False
         # A reply may be sent at once. The loop replaces a recursion, because thousands of requests
         # may be waiting.
         if self.is_advancing or self.is_lost:
@@ -455,30 +466,34 @@ class InferProtocol(asyncio.BufferedProtocol):
                             self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
                     break
                 self.is_busy = True
-                reply = request.exchange.finish()
+                context = self.context.copy()
+                reply = context.run(request.exchange.finish)
                 if isinstance(reply, Reply):
                     self._send(request, reply)
                 else:
-                    self._create_task(self._send_later(request, reply))
+                    self._create_task(self._send_later(request, reply), context)
+        except BaseException:
+            self.transport.abort()
+            raise
         finally:
             self.is_advancing = False
+        self._pause_or_resume_reading()
+        self._set_deadline()
+
+    def _pause_or_resume_reading(self) -> None:
+        """Receive no further chunk while several requests wait."""
         if self.is_reading_paused != (len(self.requests) > 1) and not self.transport.is_closing():
             self.is_reading_paused = not self.is_reading_paused
             if self.is_reading_paused:
                 self.transport.pause_reading()
             else:
                 self.transport.resume_reading()
-        self._set_deadline()
 
-    def _create_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _create_task(self, coroutine: Coroutine[Any, Any, None], context: Context) -> None:
         """Run a coroutine in a task that a graceful shutdown waits for."""
-        task = self.loop.create_task(coroutine, context=self._context())
+        task = self.loop.create_task(coroutine, context=context)
         self.server_state.tasks.add(task)
         task.add_done_callback(self.server_state.tasks.discard)
-
-    def _context(self) -> Context | None:
-        """Return the context that a model runs in; None for a copy of the current one."""
-        return Context() if getattr(self.config, "reset_contextvars", False) else None
 
     async def _send_later(self, request: Request, awaitable: Awaitable[Reply]) -> None:
         try:
@@ -491,7 +506,11 @@ class InferProtocol(asyncio.BufferedProtocol):
             # A model has cancelled its own task, or a graceful shutdown takes too long.
             reply = failure_reply(error)
             request.keep_alive = False
-        self._send(request, reply)
+        try:
+            self._send(request, reply)
+        except BaseException:  # of a handler of the log, for example
+            self.transport.abort()
+            raise
         self._advance()
 
     def _send(self, request: Request, reply: Reply) -> None:
@@ -581,7 +600,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             phase, seconds = ("closing", 0), _LONG_LINGER_SECONDS if timeout is None else timeout
         elif self.is_sending:
             phase, seconds = ("sending", 0), timeout
-        elif self.is_busy:
+        elif self.is_busy or self.is_scheduled:
             phase, seconds = ("running", 0), None
         elif self.linger_seconds is not None:
             phase, seconds = ("lingering", 0), min(self.linger_seconds, timeout or math.inf)
