@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import http.client
+import itertools
 import socket
 import sys
 import threading
@@ -129,6 +130,9 @@ def test_buffers_are_read_while_they_are_made() -> None:
     found: list[Any] = []
 
     def read(phase: str, info: object) -> None:
+        for each in gc.get_objects():  # as memory profilers do
+            if type(each) is tuple:
+                assert len(list(each)) == len(each)
         if len(found) < 3:
             found.append(None)
             found[-1] = frame.buffers
@@ -144,23 +148,21 @@ def test_buffers_are_read_while_they_are_made() -> None:
     assert len(found) >= 2, "the garbage collector did not run"
     for buffers in found:
         assert b"".join(buffers) == bytes(frame)
-    assert sum(map(sys.getrefcount, tensors)) == n_references - len(tensors)
+    assert sum(map(sys.getrefcount, tensors)) == n_references
 
 
-def test_no_unfinished_object_is_visible_while_a_message_is_encoded() -> None:
-    """Memory profilers look at all objects."""
-
-    class Align:
-        def __index__(self) -> int:
-            for found in gc.get_objects():
-                if type(found) is tuple:
-                    assert len(list(found)) == len(found)
-            return 64
-
-    request = tw.InferRequest([tw.Tensor("x", np.arange(4)), tw.Tensor("y", ["a"], binary=False)])
-    frame = tw.encode_request(request, align=Align())  # type: ignore[arg-type]
-    assert bytes(frame) == bytes(tw.encode_request(request))
-    assert len(frame.buffers) == 2
+def test_parts_of_mixed_messages() -> None:
+    """A frame has the memory of the binary tensors that are not empty, and of no others."""
+    for choices in itertools.product(["binary", "json", "empty"], repeat=4):
+        tensors = []
+        for i, choice in enumerate(choices):
+            data = np.full(0 if choice == "empty" else 2, i, np.uint8)
+            tensors.append(tw.Tensor(f"x{i}", data, binary=choice != "json"))
+        frame = tw.encode_request(tw.InferRequest(tensors))
+        wanted = [bytes([i, i]) for i, choice in enumerate(choices) if choice == "binary"]
+        assert [bytes(buffer) for buffer in frame.buffers[1:]] == wanted
+        assert bytes(frame) == b"".join(frame.buffers)
+        assert len(tw.decode_request(bytes(frame), frame.header_length)) == len(tensors)
 
 
 @pytest.mark.parametrize("read", [False, True])

@@ -32,6 +32,7 @@ from .json_writer cimport (
     begin_writer,
     close,
     finish,
+    new_reference,
     release_writer,
     write_array,
     write_int64,
@@ -53,7 +54,6 @@ from .messages cimport (
     is_shared,
     new_frame,
 )
-from .tuples cimport finished_tuple, new_tuple, set_item
 
 from operator import index
 
@@ -135,13 +135,12 @@ def encode_request(
     (0, 16)
     """
     cdef JsonWriter writer
-    cdef tuple parts = new_tuple(1 + len(request.tensors))
     begin_message(
-        &writer, "input", parts, NAN_AS_NULL if nonfinite is None else nonfinite_of(nonfinite),
-        limits)
+        &writer, "input", request.tensors,
+        NAN_AS_NULL if nonfinite is None else nonfinite_of(nonfinite), limits)
     try:
         write_request(&writer, request)
-        return finished(&writer, parts, align)
+        return finished(&writer, align)
     finally:
         release_writer(&writer)
 
@@ -201,11 +200,10 @@ def encode_response(
     if selection not in ("spec", "triton"):
         raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
     cdef JsonWriter writer
-    cdef tuple parts = new_tuple(1 + len(response.tensors))
-    begin_message(&writer, "output", parts, nonfinite_of(nonfinite), limits)
+    begin_message(&writer, "output", response.tensors, nonfinite_of(nonfinite), limits)
     try:
         write_response(&writer, response, request, selection)
-        return finished(&writer, parts, align)
+        return finished(&writer, align)
     finally:
         release_writer(&writer)
 
@@ -248,7 +246,7 @@ def encode_raw_request(array: Any) -> Frame:
             f"{format_subject('tensor', tensor.name)} is in shared memory, but a raw request "
             f"contains the data", tensor=tensor.name)
     if tensor.texts is None:
-        return new_frame((tensor,), 0, tensor.nbytes)
+        return new_frame(None, (tensor,), 0, tensor.nbytes)
     if tensor.texts.size != 1:
         raise EncodeError(
             f"a raw request of BYTES has one element, but {format_subject('tensor', tensor.name)} "
@@ -260,12 +258,11 @@ def encode_raw_request(array: Any) -> Frame:
 
 
 cdef int begin_message(
-    JsonWriter* writer, str kind, tuple parts, Nonfinite nonfinite, Limits limits
+    JsonWriter* writer, str kind, tuple tensors, Nonfinite nonfinite, Limits limits
 ) except -1:
     """Prepare for writing a message. `kind` is "input" or "output".
 
-    `parts` is a result of `new_tuple`, for the header and each tensor of the message. The
-    writer borrows `kind`, `parts` and `limits`.
+    The writer borrows `kind`, `tensors` and `limits`.
     """
     if limits.max_nesting < TENSOR_DEPTH:
         raise EncodeError(
@@ -273,11 +270,10 @@ cdef int begin_message(
             f"{limits.max_nesting}", expected=limits.max_nesting, actual=TENSOR_DEPTH)
     begin_writer(writer)
     writer.kind = <PyObject*>kind
-    writer.parts = <PyObject*>parts
+    writer.tensors = <PyObject*>tensors
     writer.limits = <PyObject*>limits
     writer.nonfinite = nonfinite
-    writer.n_parts = 1
-    writer.n_tensors = writer.nbytes = 0
+    writer.n_parts = writer.n_tensors = writer.nbytes = 0
     writer.n_elements = 0
     return 0
 
@@ -311,11 +307,11 @@ cdef int write_response(
     return close(writer, c"}")
 
 
-cdef Frame finished(JsonWriter* writer, tuple parts, align):
+cdef Frame finished(JsonWriter* writer, align):
     """Return the frame of a message. The header is padded to `align` if binary data follows."""
     cdef int overflow
     cdef long long multiple
-    cdef bint is_binary = writer.n_parts > 1
+    cdef bint is_binary = writer.n_parts > 0
     cdef bytes header
     cdef Py_ssize_t nbytes
     if type(align) is not int:
@@ -330,10 +326,28 @@ cdef Frame finished(JsonWriter* writer, tuple parts, align):
             f"the JSON header is {format_count('byte', nbytes)} long; the limit is "
             f"{(<Limits>writer.limits).max_header_nbytes}",
             expected=(<Limits>writer.limits).max_header_nbytes, actual=nbytes)
-    set_item(parts, 0, header)
     return new_frame(
-        finished_tuple(parts, writer.n_parts), nbytes if is_binary else None,
-        nbytes + writer.nbytes)
+        header, tensors_with_parts(writer), nbytes if is_binary else None, nbytes + writer.nbytes)
+
+
+cdef tuple tensors_with_parts(JsonWriter* writer):
+    """Return the binary tensors that are not empty."""
+    cdef tuple tensors = <tuple>writer.tensors
+    if writer.parts != NULL:
+        return tuple(<list>writer.parts)
+    return tensors if writer.n_parts == len(tensors) else tensors[:writer.n_parts]
+
+
+cdef int add_part(JsonWriter* writer, Tensor tensor) except -1:
+    """Keep the memory of a binary tensor that is not empty."""
+    cdef tuple tensors = <tuple>writer.tensors
+    writer.nbytes += tensor.nbytes
+    if writer.parts == NULL and tensors[writer.n_parts] is not tensor:  # one was left out
+        writer.parts = new_reference(list(tensors[:writer.n_parts]))
+    if writer.parts != NULL:
+        (<list>writer.parts).append(tensor)
+    writer.n_parts += 1
+    return 0
 
 
 # --- tensors ---------------------------------------------------------------------------------
@@ -359,9 +373,7 @@ cdef int write_entry(JsonWriter* writer, Tensor tensor, bint binary) except -1:
     check_name(tensor.name, <Limits>writer.limits)
     check_rank(len(tensor.shape), (<Limits>writer.limits).max_rank, ENCODING)
     if has_size and tensor.nbytes > 0:
-        writer.nbytes += tensor.nbytes
-        set_item(<tuple>writer.parts, writer.n_parts, tensor)
-        writer.n_parts += 1
+        add_part(writer, tensor)
     write_literal(writer, b'{"name":')
     write_string(writer, tensor.name)
     write_plain(writer, PyBytes_AS_STRING(before_shape), len(before_shape))

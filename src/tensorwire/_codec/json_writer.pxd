@@ -1,4 +1,5 @@
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy, strlen
 from numpy cimport ndarray
@@ -24,7 +25,7 @@ cdef struct WriteCursor:
 
 cdef struct JsonWriter:
     # JSON text under construction, and the parts of its frame. The struct must not move, because
-    # the cursor may point into it. It has no references of its own to the Python objects.
+    # the cursor may point into it. It owns `grown` and `parts`, and borrows the other objects.
     WriteCursor cursor
     char* start  # of the text
     PyObject* grown  # a bytes object with the text; NULL while it is in `inline_memory`
@@ -37,9 +38,18 @@ cdef struct JsonWriter:
     PyObject* kind  # the kind of the tensors: "input" or "output"
     Py_ssize_t n_tensors
     uint64_t n_elements  # of all tensors so far
-    PyObject* parts  # a tuple, for the header and the binary tensors that are not empty
-    Py_ssize_t n_parts  # the items of `parts` after these, and the header, are not set yet
-    Py_ssize_t nbytes  # of the binary tensors
+    PyObject* tensors  # the tuple of its tensors
+    # The binary tensors that are not empty: a list, or NULL while they are the first `n_parts` of
+    # `tensors`, as in most messages.
+    PyObject* parts
+    Py_ssize_t n_parts
+    Py_ssize_t nbytes  # of these tensors
+
+
+cdef inline PyObject* new_reference(object value) noexcept:
+    """Return a new reference, which the caller owns."""
+    Py_INCREF(value)
+    return <PyObject*>value
 
 
 cdef void begin_writer(JsonWriter* writer) noexcept

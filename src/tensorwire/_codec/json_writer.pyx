@@ -15,7 +15,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_CLEAR, Py_INCREF, Py_XDECREF
+from cpython.ref cimport Py_CLEAR, Py_XDECREF
 from cpython.sequence cimport PySequence_Fast_ITEMS
 from cpython.unicode cimport PyUnicode_AsUTF8String
 from libc.stdint cimport (
@@ -126,12 +126,13 @@ cdef void begin_writer(JsonWriter* writer) noexcept:
     """
     writer.start = writer.cursor.position = writer.inline_memory
     writer.cursor.end = writer.inline_memory + INLINE_CAPACITY
-    writer.grown = NULL
+    writer.grown = writer.parts = NULL
     writer.n_values = 0
 
 
 cdef void release_writer(JsonWriter* writer) noexcept:
     Py_CLEAR(writer.grown)
+    Py_CLEAR(writer.parts)
 
 
 cdef int grow(JsonWriter* writer, Py_ssize_t nbytes) except -1:
@@ -339,12 +340,6 @@ cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2:
 
 
 # --- helpers of the writer ---
-
-
-cdef inline PyObject* new_reference(object text) noexcept:
-    """Return a new reference to `text`, which the caller owns."""
-    Py_INCREF(text)
-    return <PyObject*>text
 
 
 cdef inline void end_element(WriteCursor* cursor, char* end) noexcept nogil:

@@ -82,8 +82,9 @@ cdef class TensorSpec:
 
 
 cdef class Frame:
-    cdef tuple parts  # flat buffers, and the tensors whose memory follows the header
-    cdef bint is_exported  # the parts are the public buffers: there is no tensor among them
+    cdef bytes header  # None if there is none
+    cdef tuple tensors  # whose memory follows the header
+    cdef tuple exported  # the buffers; None until they are used, unless the caller has made them
     cdef readonly object header_length  # int or None
     cdef Py_ssize_t nbytes
     cdef bint is_made
@@ -100,7 +101,7 @@ cdef void use_texts(Tensor tensor, BytesArray texts) noexcept
 cdef Tensor new_tensor(str name, Datatype row, tuple shape, dict parameters, bint binary)
 cdef RequestedOutput new_output(str name, binary, dict parameters)
 cdef Message new_message(bint is_request)
-cdef Frame new_frame(tuple parts, header_length, Py_ssize_t nbytes)
+cdef Frame new_frame(bytes header, tuple tensors, header_length, Py_ssize_t nbytes)
 cdef dict tensors_by_name(tuple tensors)
 cdef str first_duplicate(tuple items)
 cdef binary_data_output(InferRequest request)

@@ -1374,7 +1374,7 @@ cdef class Frame:
     """
 
     def __cinit__(self):
-        self.parts = ()
+        self.tensors = ()
 
     def __init__(self, tuple buffers not None, header_length):
         cdef Py_ssize_t nbytes = 0
@@ -1395,23 +1395,21 @@ cdef class Frame:
                 f"header_length must be 0 to {nbytes}, the size of the frame, not "
                 f"{format_number(header_length)}")
         end_init(&self.is_made, "a Frame")
-        self.parts, self.is_exported = buffers, True
+        self.exported = buffers
         self.header_length = header_length
         self.nbytes = nbytes
 
     @property
     def buffers(self):
         # A memoryview of a tensor is created when it is needed, which takes as long as encoding it.
-        cdef tuple parts, buffers
+        cdef tuple buffers
         with cython.critical_section(self):
-            # The garbage collector may run Python code that reads the buffers, too: while they are
-            # made, and when the last reference to the tensors is dropped, which is `parts`.
-            parts = self.parts
-            if not self.is_exported:
-                buffers = buffers_of(parts)
-                if not self.is_exported:
-                    self.parts, self.is_exported = buffers, True
-            return self.parts
+            if self.exported is None:
+                buffers = buffers_of(self)
+                # The garbage collector may have run Python code that has used the buffers.
+                if self.exported is None:
+                    self.exported = buffers
+            return self.exported
 
     @property
     def headers(self):
@@ -1489,55 +1487,59 @@ cdef class Frame:
         )
 
 
-cdef Frame new_frame(tuple parts, header_length, Py_ssize_t nbytes):
-    """Return a frame of flat buffers and tensors, whose total size is `nbytes`."""
+cdef Frame new_frame(bytes header, tuple tensors, header_length, Py_ssize_t nbytes):
+    """Return a frame of a header, or None, and the memory of tensors: together `nbytes` bytes."""
     cdef Frame frame = Frame.__new__(Frame)
     frame.is_made = True
-    frame.parts = parts
+    frame.header = header
+    frame.tensors = tensors
     frame.header_length = header_length
     frame.nbytes = nbytes
     return frame
 
 
-cdef tuple buffers_of(tuple parts):
-    """Return the parts of a frame as buffers, those that are tensors as their memory."""
+cdef tuple buffers_of(Frame frame):
+    """Return new buffers for the header and the tensors of a frame."""
     cdef Tensor tensor
-    cdef tuple buffers = new_tuple(len(parts))
-    cdef Py_ssize_t n_set = 0
-    for part in parts:
-        if type(part) is Tensor:
-            tensor = part
-            if tensor.texts is None:
-                part = exported_bytes(tensor.owner, tensor.memory, tensor.nbytes)
-            else:
-                part = tensor.texts.wire
-        set_item(buffers, n_set, part)
+    cdef Py_ssize_t n_set = 0 if frame.header is None else 1
+    cdef Py_ssize_t n_buffers = n_set + len(frame.tensors)
+    cdef tuple buffers
+    if n_buffers == 0:
+        return ()
+    buffers = new_tuple(n_buffers)
+    if n_set == 1:
+        set_item(buffers, 0, frame.header)
+    for tensor in frame.tensors:
+        if tensor.texts is None:
+            buffer = exported_bytes(tensor.owner, tensor.memory, tensor.nbytes)
+        else:
+            buffer = tensor.texts.wire
+        set_item(buffers, n_set, buffer)
         n_set += 1
-    return finished_tuple(buffers, n_set)
+    return finished_tuple(buffers)
 
 
-@cython.critical_section
 cdef bytes joined(Frame frame):
     """Return a copy of the body."""
     cdef Tensor tensor
-    cdef bytes body = PyBytes_FromStringAndSize(NULL, frame.nbytes)
-    cdef char* target = PyBytes_AS_STRING(body)
-    cdef Py_ssize_t nbytes
-    for part in frame.parts:
-        if type(part) is bytes:
-            nbytes = len(<bytes>part)
-            memcpy(target, PyBytes_AS_STRING(<bytes>part), nbytes)
-        elif type(part) is Tensor and (<Tensor>part).texts is None:
-            tensor = part
-            nbytes = tensor.nbytes
-            if nbytes < JOIN_NOGIL_FROM_NBYTES:
-                memcpy(target, tensor.memory, nbytes)
-            else:
-                with nogil:
-                    memcpy(target, tensor.memory, nbytes)
-        else:  # the size of another buffer may have changed
+    cdef bytes body
+    cdef char* target
+    if frame.header is None and not frame.tensors:  # the sizes of the buffers may have changed
+        return b"".join(separate_buffers(frame))
+    body = PyBytes_FromStringAndSize(NULL, frame.nbytes)
+    target = PyBytes_AS_STRING(body)
+    if frame.header is not None:
+        memcpy(target, PyBytes_AS_STRING(frame.header), len(frame.header))
+        target += len(frame.header)
+    for tensor in frame.tensors:
+        if tensor.texts is not None:
             return b"".join(separate_buffers(frame))
-        target += nbytes
+        if tensor.nbytes < JOIN_NOGIL_FROM_NBYTES:
+            memcpy(target, tensor.memory, tensor.nbytes)
+        else:
+            with nogil:
+                memcpy(target, tensor.memory, tensor.nbytes)
+        target += tensor.nbytes
     return body
 
 

@@ -25,9 +25,7 @@ cdef inline void set_item(tuple items, Py_ssize_t i, item) noexcept:
     PyTuple_SET_ITEM(items, i, item)
 
 
-cdef inline tuple finished_tuple(tuple items, Py_ssize_t n_set):
-    """Return a tuple of the items that are set: the first `n_set`."""
-    if n_set < len(items):
-        return items[:n_set]
+cdef inline tuple finished_tuple(tuple items):
+    """Return the tuple, whose items are all set."""
     PyObject_GC_Track(items)
     return items
