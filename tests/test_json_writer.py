@@ -10,6 +10,7 @@ import json
 import math
 import pickle
 import platform
+import sysconfig
 import tracemalloc
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
@@ -797,6 +798,9 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 5)
 
 @pytest.mark.no_sanitizers(reason="they replace malloc")
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries return all memory")
+@pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="this Python does not use malloc"
+)
 @pytest.mark.parametrize("function", ["write", "read"])
 def test_json_texts_reuse_the_memory_of_the_last_one(function: str) -> None:
     """A text of 6 MB has 1,465 pages. The kernel would have to provide all of them each time."""
