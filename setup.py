@@ -58,11 +58,11 @@ class BuildExtensions(build_ext):
 
 
 def uses_generated_file(extension: Extension) -> bool:
-    """Compile the C file of an earlier build if this version of Cython would generate the same.
+    """Compile the C file of an earlier build if this version of Cython has generated it.
 
-    It has to be newer than everything it may depend on here. cythonize would generate it again:
-    each time that pip builds the package, it installs Cython and numpy again, on whose files it
-    depends, too.
+    The file has to be newer than everything it may depend on here. cythonize would generate it
+    again: each time that pip builds the package, it installs Cython and numpy again, on whose files
+    it depends, too.
     """
     if switch("STRICT") or switch("COVERAGE"):  # Cython's warnings; other directives
         return False

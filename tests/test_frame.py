@@ -171,7 +171,7 @@ def test_parts_of_mixed_messages() -> None:
 
 @pytest.mark.parametrize("read", [False, True])
 def test_cycle_of_a_frame_is_collected(read: bool) -> None:
-    """The garbage collector knows the tuple of the parts, and that of the buffers."""
+    """The garbage collector knows the tuple of the tensors, and that of the buffers."""
 
     class Buffer(bytearray):
         frame: tw.Frame

@@ -327,10 +327,10 @@ cdef Frame finished(JsonWriter* writer, align):
             f"{(<Limits>writer.limits).max_header_nbytes}",
             expected=(<Limits>writer.limits).max_header_nbytes, actual=nbytes)
     return new_frame(
-        header, tensors_with_parts(writer), nbytes if is_binary else None, nbytes + writer.nbytes)
+        header, binary_tensors(writer), nbytes if is_binary else None, nbytes + writer.nbytes)
 
 
-cdef tuple tensors_with_parts(JsonWriter* writer):
+cdef tuple binary_tensors(JsonWriter* writer):
     """Return the binary tensors that are not empty."""
     cdef tuple tensors = <tuple>writer.tensors
     if writer.parts != NULL:

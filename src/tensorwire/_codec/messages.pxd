@@ -82,9 +82,9 @@ cdef class TensorSpec:
 
 
 cdef class Frame:
-    cdef bytes header  # None if there is none
+    cdef bytes header  # the JSON header; None in a raw request, and if the caller made the buffers
     cdef tuple tensors  # whose memory follows the header
-    cdef tuple exported  # the buffers; None until they are used, unless the caller has made them
+    cdef tuple exported  # the buffers; None until they are used, unless the caller made them
     cdef readonly object header_length  # int or None
     cdef Py_ssize_t nbytes
     cdef bint is_made
