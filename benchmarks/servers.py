@@ -221,9 +221,10 @@ SOCKETS = {
 def serve_sockets(way: str, port: int) -> None:
     """Echo bodies that follow a length of 8 bytes, one connection after another.
 
-    The memory is reused, and was written before.
+    The memory is reused, and was written before. It is that of an array, because numpy asks the
+    kernel for huge pages, as a BodyBuffer does.
     """
-    memory = memoryview(bytearray())
+    memory = np.empty(0, np.uint8).data
     with socket.create_server((LOOPBACK, port)) as listener:
         while True:
             connection, _ = listener.accept()
@@ -232,7 +233,7 @@ def serve_sockets(way: str, port: int) -> None:
                 while prefix := stream.read(8):
                     nbytes = int.from_bytes(prefix, "little")
                     if nbytes > len(memory):
-                        memory = memoryview(bytearray(b"\1") * nbytes)
+                        memory = np.ones(nbytes, np.uint8).data
                     receive_into(connection, memory[:nbytes], way)
                     send_whole(connection, [memory[:nbytes]])
 

@@ -25,9 +25,8 @@ from cpython.bytes cimport (
 from cpython.list cimport PyList_CheckExact
 from cpython.memoryview cimport PyMemoryView_Check
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF
 from cpython.sequence cimport PySequence_Fast_GET_SIZE, PySequence_Fast_ITEMS
-from cpython.tuple cimport PyTuple_CheckExact, PyTuple_New, PyTuple_SET_ITEM
+from cpython.tuple cimport PyTuple_CheckExact
 from cpython.unicode cimport (
     PyUnicode_Check,
     PyUnicode_CheckExact,
@@ -66,6 +65,7 @@ from .npystring cimport (
     npy_static_string,
     npy_string_allocator,
 )
+from .tuples cimport finished_tuple, new_tuple, set_item
 from .utf8 cimport NOT_ENCODABLE, utf8_nbytes, write_utf8
 from .wire cimport PREFIX_NBYTES, store_le32
 
@@ -288,25 +288,30 @@ cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
     cdef Py_ssize_t n_elements = 0
     cdef uint64_t total = 0
     cdef PyObject** items
+    cdef PyObject* item
     cdef Py_ssize_t i, size
-    cdef Span span
     cdef tuple values
     if type(source) is not Objects:
         return None
     items = (<Objects>source).items(&n_elements)
-    values = PyTuple_New(n_elements)
+    if n_elements == 0:
+        return ()
+    values = new_tuple(n_elements)
     for i in range(n_elements):
-        if items[i] == NULL or not (is_exact_str(items[i]) or is_exact_bytes(items[i])):
+        item = items[i]
+        if item == NULL:
             return None
-        if locate_plain(&span, items[i]):
-            size = span.nbytes
-        else:
-            size = text_nbytes(<object>items[i])
+        if is_exact_str(item):
+            size = str_length(item) if is_ascii_str(item) else text_nbytes(<object>item)
             if size < 0:
-                raise invalid_value_error(<object>items[i], size, i, source.shape)
+                raise invalid_value_error(<object>item, size, i, source.shape)
+        elif is_exact_bytes(item):
+            size = bytes_nbytes(item)
+        else:
+            return None
         total += wire_nbytes(source, size, i)
-        Py_INCREF(<object>items[i])  # PyTuple_SET_ITEM steals a reference
-        PyTuple_SET_ITEM(values, i, <object>items[i])
+        set_item(values, i, <object>item)
+    values = finished_tuple(values)
     nbytes[0] = checked_size(total)
     return values
 

@@ -16,8 +16,10 @@ cimport numpy as cnp
 from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport INT64_MAX, uint64_t
-from libc.string cimport memcmp
+from libc.string cimport memcmp, memcpy
 
 from .bytes_array cimport bytes_of_element, bytes_of_wire
 from .datatypes cimport (
@@ -73,7 +75,7 @@ from .json_scanner cimport (
     skip_literal,
     utf8_nbytes_of,
 )
-from .memory cimport Body
+from .memory cimport FREE_THREADED, Body
 from .messages cimport (
     InferRequest,
     InferResponse,
@@ -690,7 +692,7 @@ cdef class MessageReader:
             if equals(key, b"name", 4):
                 self.mark_member(&seen, NAME)
                 self.scan_text(&text)
-                self.name = text_to_str(&text)
+                self.name = name_of(&text)
                 entry.name_nbytes = utf8_nbytes_of(&text)
                 entry.has_nul = text.has_escapes and "\0" in self.name
             elif equals(key, b"datatype", 8):
@@ -992,7 +994,7 @@ cdef class MessageReader:
             if equals(key, b"name", 4):
                 self.mark_member(&seen, NAME)
                 self.scan_text(&text)
-                self.name = text_to_str(&text)
+                self.name = name_of(&text)
                 name_nbytes = utf8_nbytes_of(&text)
                 has_nul = text.has_escapes and "\0" in self.name
             elif equals(key, b"parameters", 10):
@@ -1039,6 +1041,67 @@ cdef class MessageReader:
         return HeaderError(
             f"{SUBJECT} must have exactly one of data, binary_data_size and shared_memory_region, "
             f"but has {' and '.join(present) or 'none'}")
+
+
+# --- names ---------------------------------------------------------------------------------------
+
+cdef extern from "Python.h":
+    # For borrowed references, which Cython would otherwise count.
+    const void* str_data "PyUnicode_DATA"(PyObject* text) noexcept
+    Py_ssize_t str_length "PyUnicode_GET_LENGTH"(PyObject* text) noexcept
+
+cdef extern from *:
+    const uint64_t MIXER "0x9E3779B97F4A7C15ULL"  # odd, and without a pattern: 2^64 / phi
+
+cdef enum:
+    PLACE_BITS = 10
+    N_NAMES = 1 << PLACE_BITS
+    MAX_KEPT_NBYTES = 32
+
+# Names of recent messages, at the places that `place_of` returns; NULL where there is none.
+ctypedef PyObject* Kept  # a reference that the table owns
+cdef Kept[N_NAMES] NAMES
+
+
+cdef str name_of(const Text* text):
+    """Return a name. A short one that was in an earlier message is probably the same object.
+
+    Servers receive the same names again and again. Neither a new str nor its hash is needed then.
+    In a free-threaded Python, nothing is kept, because another thread could replace a name while it
+    is read.
+    """
+    cdef PyObject** place
+    cdef PyObject* kept
+    if FREE_THREADED or not text.is_ascii or text.has_escapes or not (
+        2 <= text.nbytes <= MAX_KEPT_NBYTES
+    ):
+        return text_to_str(text)
+    place = &NAMES[place_of(text)]
+    kept = place[0]
+    if kept == NULL or str_length(kept) != text.nbytes or (
+        memcmp(str_data(kept), text.begin, text.nbytes) != 0
+    ):
+        name = text_to_str(text)
+        Py_INCREF(name)
+        place[0] = <PyObject*>name
+        Py_XDECREF(kept)
+    return <str>place[0]
+
+
+cdef inline uint64_t place_of(const Text* text) noexcept:
+    """Return the place of a name, which its bytes determine. The last 8 may overlap others."""
+    cdef Py_ssize_t nbytes = text.nbytes, i = 0
+    cdef uint64_t word = 0, mixed = nbytes
+    while i <= nbytes - 8:
+        memcpy(&word, text.begin + i, 8)
+        mixed = (mixed ^ word) * MIXER
+        mixed ^= mixed >> 32
+        i += 8
+    if nbytes >= 8:
+        memcpy(&word, text.begin + nbytes - 8, 8)
+    else:
+        memcpy(&word, text.begin, nbytes)
+    return (mixed ^ word) * MIXER >> (64 - PLACE_BITS)
 
 
 # --- raw requests ---------------------------------------------------------------------------------

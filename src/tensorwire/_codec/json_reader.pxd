@@ -3,7 +3,17 @@
 from libc.stdint cimport uint64_t
 from numpy cimport dtype
 
-from .json_scanner cimport Fault, Keys, ReadCursor, Text
+from .json_scanner cimport (
+    NO_FAULT,
+    Fault,
+    Keys,
+    ReadCursor,
+    Text,
+    open_level,
+    scan_key,
+    take,
+    unexpected,
+)
 
 cdef enum:
     MAX_INTEGER_DIGITS = 4300  # Python's default; converting text to int takes quadratic time
@@ -17,9 +27,6 @@ cdef void end_reading(Keys* keys) noexcept
 cdef void count_work(ReadCursor* cursor, Py_ssize_t n) noexcept
 cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1
 cdef str excerpt(ReadCursor* cursor)
-cdef int open_level_or_raise(ReadCursor* cursor) except -1
-cdef bint next_item(ReadCursor* cursor, bint is_first) except -1
-cdef bint next_member(ReadCursor* cursor, Text* key, bint is_first) except -1
 cdef str text_to_str(const Text* text)
 cdef int count_value(ReadCursor* cursor) except -1
 cdef object read_value(ReadCursor* cursor)
@@ -30,3 +37,47 @@ cdef int skip_data(ReadCursor* cursor) except -1
 cdef Fault read_numbers(
     ReadCursor* cursor, dtype dtype, char* target, uint64_t n_expected, uint64_t* n_read)
 cdef bytes read_strings(ReadCursor* cursor, uint64_t n_expected, uint64_t* n_read, Fault* fault)
+
+
+# Inline, because they are called many times for each tensor.
+
+
+cdef inline int open_level_or_raise(ReadCursor* cursor) except -1:
+    """Advance past the opening bracket at the cursor. Raises HeaderError at the limit."""
+    cdef Fault fault = open_level(cursor)
+    if fault != NO_FAULT:
+        raise_fault(cursor, fault)
+    return 0
+
+
+cdef inline bint next_item(ReadCursor* cursor, bint is_first) except -1:
+    """Advance to the next item of a list. Return False if the list has ended.
+
+    The cursor is then after its closing bracket.
+    """
+    if not is_first and take(cursor, c","):
+        return True
+    if take(cursor, c"]"):
+        cursor.level -= 1
+        return False
+    if not is_first:
+        raise_fault(cursor, unexpected(cursor, "',' or ']'"))
+    return True
+
+
+cdef inline bint next_member(ReadCursor* cursor, Text* key, bint is_first) except -1:
+    """Advance to the value of the next member, and store its key. Return False if there is none.
+
+    The cursor is then after the closing bracket of the object.
+    """
+    cdef Fault fault
+    if is_first or not take(cursor, c","):
+        if take(cursor, c"}"):
+            cursor.level -= 1
+            return False
+        if not is_first:
+            raise_fault(cursor, unexpected(cursor, "',' or '}'"))
+    fault = scan_key(cursor, key)
+    if fault != NO_FAULT:
+        raise_fault(cursor, fault)
+    return True

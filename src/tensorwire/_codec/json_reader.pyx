@@ -59,7 +59,6 @@ from .json_scanner cimport (
     is_digit,
     next_character,
     open_level,
-    scan_key,
     scan_number,
     scan_string,
     skip_blanks,
@@ -537,47 +536,6 @@ cdef object read_number_value(ReadCursor* cursor):
             pass
     cursor.position = begin
     raise_fault(cursor, TOO_MANY_DIGITS)
-
-
-cdef int open_level_or_raise(ReadCursor* cursor) except -1:
-    """Advance past the opening bracket at the cursor. Raises HeaderError at the limit."""
-    cdef Fault fault = open_level(cursor)
-    if fault != NO_FAULT:
-        raise_fault(cursor, fault)
-    return 0
-
-
-cdef bint next_item(ReadCursor* cursor, bint is_first) except -1:
-    """Advance to the next item of a list. Return False if the list has ended.
-
-    The cursor is then after its closing bracket.
-    """
-    if not is_first and take(cursor, c","):
-        return True
-    if take(cursor, c"]"):
-        cursor.level -= 1
-        return False
-    if not is_first:
-        raise_fault(cursor, unexpected(cursor, "',' or ']'"))
-    return True
-
-
-cdef bint next_member(ReadCursor* cursor, Text* key, bint is_first) except -1:
-    """Advance to the value of the next member, and store its key. Return False if there is none.
-
-    The cursor is then after the closing bracket of the object.
-    """
-    cdef Fault fault
-    if is_first or not take(cursor, c","):
-        if take(cursor, c"}"):
-            cursor.level -= 1
-            return False
-        if not is_first:
-            raise_fault(cursor, unexpected(cursor, "',' or '}'"))
-    fault = scan_key(cursor, key)
-    if fault != NO_FAULT:
-        raise_fault(cursor, fault)
-    return True
 
 
 cdef list read_list_value(ReadCursor* cursor):

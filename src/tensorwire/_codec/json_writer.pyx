@@ -56,7 +56,7 @@ cdef extern from "Python.h":
     const unsigned char* PyUnicode_1BYTE_DATA(object text)
     Py_ssize_t PyUnicode_GET_LENGTH(object text)
     # Without the GIL, for objects that cannot change.
-    bint is_bytes "PyBytes_Check"(PyObject* value) nogil
+    bint is_exact_str "PyUnicode_CheckExact"(PyObject* value) nogil
     char* bytes_data "PyBytes_AS_STRING"(PyObject* value) nogil
     Py_ssize_t bytes_nbytes "PyBytes_GET_SIZE"(PyObject* value) nogil
     bint is_ascii_str "PyUnicode_IS_ASCII"(PyObject* value) nogil
@@ -65,6 +65,10 @@ cdef extern from "Python.h":
     int str_kind "PyUnicode_KIND"(PyObject* value) nogil
 
 cdef extern from "text_kernels.h":
+    Py_ssize_t WINDOW_NBYTES
+    bint copy_usual(
+        unsigned char* target, const unsigned char* text, Py_ssize_t nbytes, Py_ssize_t n_before
+    ) noexcept nogil
     unsigned char* escape_text(
         unsigned char* target, const unsigned char* text, Py_ssize_t nbytes, Py_ssize_t n_before,
         bint is_valid
@@ -621,7 +625,7 @@ cdef inline Text text_at(const Texts* texts, Py_ssize_t i) noexcept nogil:
         return text
     value = texts.values[i]
     text.memory = <const unsigned char*>value
-    if is_bytes(value):
+    if not is_exact_str(value):
         text.data, text.size = <const unsigned char*>bytes_data(value), bytes_nbytes(value)
         return text
     text.data, text.size = <const unsigned char*>str_data(value), str_length(value)
@@ -642,10 +646,13 @@ cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
     cdef Text text
     cdef Py_ssize_t position = texts.position, i = texts.i, n
     while True:
+        if position == BEFORE_TEXT:
+            i = write_usual_texts(&target, end, texts, i)
         if i == texts.span.n:
             i = 0
             if not next_span(texts):
                 break
+            continue
         if end - target < PIECE_ROOM:
             status = FULL
             break
@@ -676,6 +683,31 @@ cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
     cursor.position = <char*>target
     texts.position, texts.i = position, i
     return status
+
+
+cdef Py_ssize_t write_usual_texts(
+    unsigned char** cursor, const unsigned char* end, const Texts* texts, Py_ssize_t i
+) noexcept nogil:
+    """Write elements that need no escapes while there is room, from element `i` of the span on.
+
+    Returns the index of the next element, which may be long, not ASCII or with escapes. This loop
+    does so little that the compiler keeps all of it in registers.
+    """
+    cdef unsigned char* target = cursor[0]
+    cdef Text text
+    while i < texts.span.n and end - target >= PIECE_ROOM:
+        text = text_at(texts, i)
+        if text.width != 0 or text.size >= WINDOW_NBYTES:
+            break
+        target[0] = c'"'
+        if not copy_usual(target + 1, text.data, text.size, text.data - text.memory):
+            break
+        target += 1 + text.size
+        memcpy(target, b'",', 2)
+        target += 2
+        i += 1
+    cursor[0] = target
+    return i
 
 
 cdef unsigned char* escape_characters(

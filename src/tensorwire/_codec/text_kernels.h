@@ -498,6 +498,19 @@ static inline int copy_short(
     return marks_of(unusual_characters((Block)(Words){first, last})) != 0;
 }
 
+/* Copy a text of less than WINDOW_NBYTES bytes. Return whether it has no unusual characters. `n_before`
+   bytes before the text can be read, and the target has room for 16 bytes more than the text. */
+static inline int copy_usual(
+    unsigned char *target, const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_before
+) {
+    ptrdiff_t second, third;
+    if (nbytes < BLOCK_NBYTES)
+        return nbytes == 0 || !copy_short(target, text, nbytes, n_before);
+    second = nbytes < 2 * BLOCK_NBYTES ? 0 : BLOCK_NBYTES;
+    third = nbytes < 2 * BLOCK_NBYTES ? 0 : nbytes - 2 * BLOCK_NBYTES;
+    return !copy_blocks(target, text, second, third, nbytes);
+}
+
 /* Write a text as the content of a string. Return the end of what was written, or NULL if the text
    is not UTF-8, which is not checked if `is_valid`. `n_before` bytes before the text can be read.
 
@@ -512,19 +525,10 @@ static inline unsigned char *escape_text(
     int is_valid
 ) {
     const ptrdiff_t last = nbytes - WINDOW_NBYTES;
-    ptrdiff_t second, third, i;
-    if (nbytes < BLOCK_NBYTES) {
-        if (nbytes == 0) return target;
-        if (copy_short(target, text, nbytes, n_before))
-            return escape_any(target, text, nbytes, n_before, is_valid);
-        return target + nbytes;
-    }
+    ptrdiff_t i;
     if (nbytes < WINDOW_NBYTES) {
-        second = nbytes < 2 * BLOCK_NBYTES ? 0 : BLOCK_NBYTES;
-        third = nbytes < 2 * BLOCK_NBYTES ? 0 : nbytes - 2 * BLOCK_NBYTES;
-        if (copy_blocks(target, text, second, third, nbytes))
-            return escape_any(target, text, nbytes, n_before, is_valid);
-        return target + nbytes;
+        if (copy_usual(target, text, nbytes, n_before)) return target + nbytes;
+        return escape_any(target, text, nbytes, n_before, is_valid);
     }
     for (i = 0; i < last + WINDOW_NBYTES; i += WINDOW_NBYTES) {
         if (i > last) i = last;
