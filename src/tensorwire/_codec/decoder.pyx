@@ -46,10 +46,12 @@ from .json_reader cimport (
     next_member,
     open_level_or_raise,
     raise_fault,
+    read_int64,
     read_numbers,
     read_object,
     read_strings,
     read_value,
+    scan_string_or_raise,
     set_member,
     skip_data,
     skip_value_or_raise,
@@ -69,8 +71,6 @@ from .json_scanner cimport (
     next_is,
     pop_keys,
     push_key,
-    scan_int64,
-    scan_string,
     skip_blanks,
     skip_literal,
     utf8_nbytes_of,
@@ -510,7 +510,7 @@ cdef class MessageReader:
             end = self.cursor.position
             self.cursor.position = begin
             if next_is(&self.cursor, c'"'):
-                scan_string(&self.cursor, &text)
+                scan_string_or_raise(&self.cursor, &text)
                 self.server_error = text_to_str(&text)
             self.cursor.position = end
         return 0
@@ -540,13 +540,9 @@ cdef class MessageReader:
 
     cdef int scan_text(self, Text* text) except -1:
         """Set `text` to the string at the cursor. Raises HeaderError for another value."""
-        cdef Fault fault
         if not next_is(&self.cursor, c'"'):
             raise self.unexpected_member_error("a string")
-        fault = scan_string(&self.cursor, text)
-        if fault != NO_FAULT:
-            raise_fault(&self.cursor, fault)
-        return 0
+        return scan_string_or_raise(&self.cursor, text)
 
     cdef str read_text(self):
         """Return a member that is a string or null."""
@@ -596,7 +592,7 @@ cdef class MessageReader:
             has_reserved = True
             if not self.skip_null():
                 value[0] = cursor.position
-                self.entry.size_fault = scan_int64(cursor, &self.entry.nbytes)
+                self.entry.size_fault = read_int64(cursor, &self.entry.nbytes)
                 if self.entry.size_fault != NO_FAULT:
                     cursor.position = value[0]
                     skip_value_or_raise(cursor)
@@ -738,7 +734,7 @@ cdef class MessageReader:
         entry.is_measurable = True
         open_level_or_raise(cursor)
         while next_item(cursor, n_dims == 0):
-            fault = scan_int64(cursor, &dim)
+            fault = read_int64(cursor, &dim)
             if fault == WRONG_TYPE:
                 raise self.unexpected_value_error(f".shape[{n_dims}]", "an integer")
             if fault != NO_FAULT and fault != OUT_OF_RANGE:

@@ -10,7 +10,8 @@ from .json_scanner cimport (
     ReadCursor,
     Text,
     open_level,
-    scan_key,
+    scan_short_int64,
+    scan_short_string,
     take,
     unexpected,
 )
@@ -27,6 +28,8 @@ cdef void end_reading(Keys* keys) noexcept
 cdef void count_work(ReadCursor* cursor, Py_ssize_t n) noexcept
 cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1
 cdef str excerpt(ReadCursor* cursor)
+cdef int scan_any_string_or_raise(ReadCursor* cursor, Text* text) except -1
+cdef Fault read_any_int64(ReadCursor* cursor, long long* value) noexcept
 cdef str text_to_str(const Text* text)
 cdef int count_value(ReadCursor* cursor) except -1
 cdef object read_value(ReadCursor* cursor)
@@ -39,7 +42,21 @@ cdef Fault read_numbers(
 cdef bytes read_strings(ReadCursor* cursor, uint64_t n_expected, uint64_t* n_read, Fault* fault)
 
 
-# Inline, because they are called many times for each tensor.
+# These functions are called many times for each tensor. Only what is usual is inline.
+
+
+cdef inline int scan_string_or_raise(ReadCursor* cursor, Text* text) except -1:
+    """Set `text` to the string at the cursor. Raises HeaderError if it is not a valid string."""
+    return 0 if scan_short_string(cursor, text) else scan_any_string_or_raise(cursor, text)
+
+
+cdef inline Fault read_int64(ReadCursor* cursor, long long* value) noexcept:
+    """Read an integer. Return WRONG_TYPE for any other value, OUT_OF_RANGE for 2^63 and above.
+
+    OUT_OF_RANGE applies to the magnitude, so -2^63 is out of range too. The cursor advances past an
+    integer, even if that is out of range. For WRONG_TYPE, it is at the beginning of the value.
+    """
+    return NO_FAULT if scan_short_int64(cursor, value) else read_any_int64(cursor, value)
 
 
 cdef inline int open_level_or_raise(ReadCursor* cursor) except -1:
@@ -70,14 +87,13 @@ cdef inline bint next_member(ReadCursor* cursor, Text* key, bint is_first) excep
 
     The cursor is then after the closing bracket of the object.
     """
-    cdef Fault fault
     if is_first or not take(cursor, c","):
         if take(cursor, c"}"):
             cursor.level -= 1
             return False
         if not is_first:
             raise_fault(cursor, unexpected(cursor, "',' or '}'"))
-    fault = scan_key(cursor, key)
-    if fault != NO_FAULT:
-        raise_fault(cursor, fault)
+    scan_string_or_raise(cursor, key)
+    if not take(cursor, c":"):
+        raise_fault(cursor, unexpected(cursor, "':'"))
     return True

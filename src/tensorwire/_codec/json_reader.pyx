@@ -478,6 +478,35 @@ cdef str text_to_str(const Text* text):
     return result
 
 
+cdef int scan_any_string_or_raise(ReadCursor* cursor, Text* text) except -1:
+    """Do the work of `scan_string_or_raise` for any string."""
+    cdef Fault fault = scan_string(cursor, text)
+    if fault != NO_FAULT:
+        raise_fault(cursor, fault)
+    return 0
+
+
+cdef Fault read_any_int64(ReadCursor* cursor, long long* value) noexcept:
+    """Do the work of `read_int64` for any value."""
+    cdef const unsigned char* begin
+    cdef Number number
+    cdef Fault fault
+    skip_blanks(cursor)
+    begin = cursor.position
+    if begin == cursor.end or not (begin[0] == c"-" or is_digit(begin, cursor.end)):
+        return WRONG_TYPE
+    fault = scan_number(cursor, &number)
+    if fault != NO_FAULT:
+        return fault
+    if not number.is_integer:
+        cursor.position = begin
+        return WRONG_TYPE
+    if not number.is_exact or number.digits > <uint64_t>INT64_MAX:
+        return OUT_OF_RANGE
+    value[0] = -<int64_t>number.digits if number.is_negative else <int64_t>number.digits
+    return NO_FAULT
+
+
 cdef int count_value(ReadCursor* cursor) except -1:
     """Raise HeaderError if no further value may become a Python object."""
     if cursor.n_values_left <= 0:
@@ -496,9 +525,7 @@ cdef object read_value(ReadCursor* cursor):
     skip_blanks(cursor)
     first = cursor.position[0] if cursor.position < cursor.end else 0
     if first == c'"':
-        fault = scan_string(cursor, &text)
-        if fault != NO_FAULT:
-            raise_fault(cursor, fault)
+        scan_string_or_raise(cursor, &text)
         return text_to_str(&text)
     if first == c"-" or c"0" <= first <= c"9":
         return read_number_value(cursor)

@@ -14,7 +14,7 @@ hash table, in which a sender could provoke collisions.
 """
 
 from cpython.mem cimport PyMem_RawRealloc
-from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memcpy, strlen
 
@@ -119,19 +119,28 @@ cdef inline bint take(ReadCursor* cursor, unsigned char byte) noexcept nogil:
     return True
 
 
+cdef inline bint scan_short_string(ReadCursor* cursor, Text* text) noexcept nogil:
+    """Do the work of `scan_string` for a short string that is ASCII without escapes, as keys are.
+
+    Returns False, and skips only white space, if there is no such string.
+    """
+    if not next_is(cursor, c'"'):
+        return False
+    text.begin = cursor.position + 1
+    text.nbytes = short_string(text.begin, cursor.end)
+    if text.nbytes < 0:
+        return False
+    text.is_ascii, text.has_escapes = True, False
+    cursor.position = text.begin + text.nbytes + 1
+    return True
+
+
 cdef inline Fault scan_string(ReadCursor* cursor, Text* text) noexcept nogil:
     """Validate the string at the cursor, and advance past its closing quote.
 
     Later reads of `text` need no checks: it is valid UTF-8, and its escapes are valid.
     """
-    if next_is(cursor, c'"'):
-        text.begin = cursor.position + 1
-        text.nbytes = short_string(text.begin, cursor.end)
-        if text.nbytes >= 0:
-            text.is_ascii, text.has_escapes = True, False
-            cursor.position = text.begin + text.nbytes + 1
-            return NO_FAULT
-    return copy_string(cursor, NULL, text)
+    return NO_FAULT if scan_short_string(cursor, text) else copy_string(cursor, NULL, text)
 
 
 cdef inline Fault unexpected(ReadCursor* cursor, const char* expected) noexcept nogil:
@@ -450,40 +459,28 @@ cdef inline Fault scan_number(ReadCursor* cursor, Number* number) noexcept nogil
     return NO_FAULT
 
 
-cdef inline Fault scan_int64(ReadCursor* cursor, long long* value) noexcept nogil:
-    """Read an integer. Return WRONG_TYPE for any other value, OUT_OF_RANGE for 2^63 and above.
+cdef inline bint scan_short_int64(ReadCursor* cursor, long long* value) noexcept nogil:
+    """Read an integer of a few digits without a sign, up to the comma or bracket after it.
 
-    OUT_OF_RANGE applies to the magnitude, so -2^63 is out of range too. The cursor advances past an
-    integer, even if that is out of range. For WRONG_TYPE, it is at the beginning of the value.
+    Returns False, and skips only white space, if there is no such integer.
     """
-    cdef const unsigned char* begin
     cdef const unsigned char* position
-    cdef uint64_t digits = 0
-    cdef Number number
-    cdef Fault fault
+    cdef uint64_t digits
+    cdef unsigned char byte
     skip_blanks(cursor)
-    begin = position = cursor.position
-    while is_digit(position, cursor.end) and position - begin < MAX_DIGITS - 1:
+    position = cursor.position
+    if cursor.end - position < MAX_DIGITS or not 1 <= <unsigned char>(position[0] - c"0") < 10:
+        return False
+    digits = 0
+    while is_digit(position, cursor.position + MAX_DIGITS - 1):
         digits = digits * 10 + (position[0] - c"0")
         position += 1
-    if position > begin and position < cursor.end and begin[0] != c"0" and (
-        position[0] == c"," or position[0] == c"]" or position[0] == c"}"
-    ):
-        value[0] = digits  # the usual case
-        cursor.position = position
-        return NO_FAULT
-    if begin == cursor.end or not (begin[0] == c"-" or is_digit(begin, cursor.end)):
-        return WRONG_TYPE
-    fault = scan_number(cursor, &number)
-    if fault != NO_FAULT:
-        return fault
-    if not number.is_integer:
-        cursor.position = begin
-        return WRONG_TYPE
-    if not number.is_exact or number.digits > <uint64_t>INT64_MAX:
-        return OUT_OF_RANGE
-    value[0] = -<int64_t>number.digits if number.is_negative else <int64_t>number.digits
-    return NO_FAULT
+    byte = position[0]  # exists: at most MAX_DIGITS - 1 bytes precede it
+    if byte != c"," and byte != c"]" and byte != c"}":
+        return False
+    value[0] = digits
+    cursor.position = position
+    return True
 
 
 # --- skipping ------------------------------------------------------------------------------------

@@ -242,18 +242,16 @@ static const unsigned char ESCAPED[256] = {
    keys are, or else -1. The text begins after its first quote. No bytes from `end` on are read. */
 static inline int short_string(const unsigned char *text, const unsigned char *end) {
     Block block;
-    Marks stops, high;
+    Marks unusual;
     int i, begin;
     for (begin = 0; begin < 2 * BLOCK_NBYTES && end - text >= begin + BLOCK_NBYTES;
          begin += BLOCK_NBYTES) {
         memcpy(&block, text + begin, BLOCK_NBYTES);
-        stops = special_characters(block);
-        high = high_bits(block);
-        if (stops) {
-            i = begin + first_mark(stops);
-            return text[i] == '"' && !(high & ((stops & (0 - stops)) - 1)) ? i : -1;
+        unusual = marks_of(unusual_characters(block));
+        if (unusual) {
+            i = begin + first_mark(unusual);
+            return text[i] == '"' ? i : -1;
         }
-        if (high) break;
     }
     return -1;
 }
