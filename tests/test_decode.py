@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import random
+import sys
+import sysconfig
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,6 +109,52 @@ def test_header_length_as_text_or_numpy_integer(convert: Any) -> None:
     assert decode(case.kind, case.body, convert(case.header_length)).id == case.message_id
     with pytest.raises(TypeError, match="header length"):
         decode(case.kind, case.body, [convert(case.header_length)])
+
+
+# --- names, some of which are kept for the next message ---
+
+
+def names_of(names: list[str], *, ascii_only: bool = False) -> list[str]:
+    """Return the names of a message with one empty tensor for each."""
+    entries = [{"name": name, "datatype": "INT8", "shape": [0], "data": []} for name in names]
+    header = json.dumps({"outputs": entries}, ensure_ascii=ascii_only).encode()
+    return list(tw.decode_response(header))
+
+
+def test_any_names_of_successive_messages() -> None:
+    """More names than are kept, of all sizes around the limits, and with common beginnings."""
+    chooser = random.Random(4)
+    alphabets = ["ab", "xyz01_", "a\u00e9\u20ac\U0001f600", 'a\n\\"b', "\x7f~ "]
+    for _ in range(60):
+        names = {
+            "".join(chooser.choices(alphabet, k=n)) for alphabet in alphabets for n in range(1, 40)
+        }
+        names |= {f"output_{chooser.randrange(5000)}" for _ in range(50)}
+        chosen = sorted(names)
+        assert names_of(chosen) == chosen
+        assert names_of(chosen, ascii_only=True) == chosen
+
+
+@pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="names are not kept without the GIL"
+)
+@pytest.mark.parametrize("name", ["x1", "input_ids", "a" * 32])
+def test_a_short_name_is_the_object_of_the_previous_message(name: str) -> None:
+    first, second = names_of([name])[0], names_of([name])[0]
+    assert first is second
+    longer = "b" * 33  # longer names are not kept
+    assert names_of([longer])[0] is not names_of([longer])[0]
+
+
+def test_kept_names_take_a_limited_amount_of_memory() -> None:
+    def decode_many(n: int) -> None:
+        for i in range(n):
+            names_of([f"name_{i:010}_{'x' * 10}"])
+
+    decode_many(5_000)
+    before = sys.getallocatedblocks()
+    decode_many(20_000)
+    assert sys.getallocatedblocks() - before < 2_000
 
 
 # --- raw binary requests ---
