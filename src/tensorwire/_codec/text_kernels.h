@@ -496,8 +496,8 @@ static inline int copy_short(
     return marks_of(unusual_characters((Block)(Words){first, last})) != 0;
 }
 
-/* Copy a text of less than WINDOW_NBYTES bytes. Return whether it has no unusual characters. `n_before`
-   bytes before the text can be read, and the target has room for 16 bytes more than the text. */
+/* Copy a text of less than WINDOW_NBYTES bytes. Return whether it has no unusual characters. The
+   `n_before` bytes before the text can be read. The target has room for 16 bytes more than the text. */
 static inline int copy_usual(
     unsigned char *target, const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_before
 ) {
