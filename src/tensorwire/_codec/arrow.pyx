@@ -12,7 +12,6 @@ dimensions. Its elements are in row-major order in the buffer of the innermost a
 
 cimport cython
 cimport numpy as cnp
-from cpython.buffer cimport Py_buffer
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
 from cpython.ref cimport Py_INCREF
@@ -28,7 +27,7 @@ from .arrow_abi cimport (
     ArrowSchema,
 )
 from .datatypes cimport Datatype, shape_to_send
-from .memory cimport drop_reference, export_bytes
+from .memory cimport drop_reference, exported_bytes
 from .wire cimport MAX_RANK, multiply
 
 import numpy as np
@@ -424,23 +423,6 @@ cdef stream_error(ArrowArrayStream* stream):
 # --- numbers ---
 
 
-# There is no tp_clear, because an array may be used after a cycle was cleared. The trashcan limits
-# the use of the C stack if imported and exported arrays own each other in a long chain. It needs an
-# attribute that the garbage collector tracks.
-@cython.final
-@cython.no_gc_clear
-@cython.trashcan(True)
-cdef class ChunkMemory:
-    """The memory of a chunk's elements as read-only bytes. It is the base of the array over it."""
-
-    cdef object chunk  # the owner of the memory
-    cdef const uint8_t* data
-    cdef Py_ssize_t nbytes
-
-    def __getbuffer__(self, Py_buffer* buffer, int flags):
-        export_bytes(buffer, self, self.data, self.nbytes, True, flags)
-
-
 cdef cnp.ndarray numbers_of(Received received):
     """Return the received numbers as an array.
 
@@ -462,16 +444,13 @@ cdef cnp.ndarray numbers_of(Received received):
 
 cdef numbers_of_chunk(Chunk chunk, Datatype row):
     cdef const ArrowArray* array = &chunk.elements
-    cdef ChunkMemory memory = ChunkMemory.__new__(ChunkMemory)
+    cdef const char* data = <const char*>array.buffers[1]
     cdef int64_t first_bit = array.offset & 7
-    memory.chunk = chunk
-    memory.data = <const uint8_t*>array.buffers[1]
     if row.name != "BOOL":
-        memory.data += array.offset * row.itemsize
-        memory.nbytes = array.length * row.itemsize
-        return np.frombuffer(memory, row.dtype)
-    memory.data += array.offset >> 3
-    memory.nbytes = (first_bit + array.length + 7) >> 3
+        data += array.offset * row.itemsize
+        return np.frombuffer(exported_bytes(chunk, data, array.length * row.itemsize), row.dtype)
+    data += array.offset >> 3
+    memory = exported_bytes(chunk, data, (first_bit + array.length + 7) >> 3)
     bits = np.frombuffer(memory, np.uint8)
     unpacked = np.unpackbits(bits, count=first_bit + array.length, bitorder="little")
     return unpacked[first_bit:].view(np.bool_)

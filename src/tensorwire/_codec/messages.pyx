@@ -4,6 +4,7 @@ cimport cython
 cimport numpy as cnp
 from cpython.buffer cimport Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 from libc.string cimport memcpy
@@ -1511,7 +1512,8 @@ cdef tuple buffers_of(Frame frame):
         set_item(buffers, 0, frame.header)
     for tensor in frame.tensors:
         if tensor.texts is None:
-            buffer = exported_bytes(tensor.owner, tensor.memory, tensor.nbytes)
+            exported = exported_bytes(tensor.owner, tensor.memory, tensor.nbytes)
+            buffer = PyMemoryView_FromObject(exported)
         else:
             buffer = tensor.texts.wire
         set_item(buffers, n_set, buffer)
