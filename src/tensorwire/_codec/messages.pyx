@@ -79,25 +79,16 @@ cdef BytesArray NO_TEXTS = BytesArray.__new__(BytesArray)
 
 # --- checks of arguments ---
 
-cdef inline int begin_init(bint* is_made, kind) except -1:
-    """Raise TypeError if an object is made already: Python code can call its __init__ again.
+cdef inline int mark_made(bint* is_made, kind) except -1:
+    """Mark an object as made, after the arguments of its __init__ were checked.
 
-    The checks of arguments run Python code, which may find the object and use it. Its fields are
-    still those of an empty value then, as they are after __new__ alone. They are set after
-    `end_init`, when no more Python code runs.
+    The checks run Python code, which may find the object and use it. Its fields are still those of
+    an empty value then, as they are after __new__ alone. They are set after this call, when no more
+    Python code runs. Raises TypeError if the object was marked before, by another call of __init__
+    or by a message that contains it.
     """
     if is_made[0]:
         raise TypeError(f"{kind} cannot be changed")
-    return 0
-
-
-cdef inline int end_init(bint* is_made, kind) except -1:
-    """Mark an object as made, before its fields are set.
-
-    Raises TypeError if another call of __init__ or a message that contains the object did so since
-    `begin_init`.
-    """
-    begin_init(is_made, kind)
     is_made[0] = True
     return 0
 
@@ -325,7 +316,6 @@ cdef class Tensor:
         cdef dict own = None
         cdef tuple dims
         cdef Datatype row = None
-        begin_init(&self.is_made, "a Tensor")
         own_name = checked_name(name, "the name of a tensor")
         is_binary = checked_flag(binary, "binary")
         try:
@@ -345,7 +335,7 @@ cdef class Tensor:
         except (EncodeError, TypeError) as error:
             name_tensor(error, "tensor", own_name)
             raise
-        end_init(&self.is_made, "a Tensor")
+        mark_made(&self.is_made, "a Tensor")
         self.name, self.row, self.shape, self._parameters = own_name, row, dims, own
         self.binary = is_binary
         self.texts = None
@@ -690,18 +680,15 @@ cdef Datatype datatype_of_array(cnp.ndarray array, datatype, shape):
 
 cdef int use_converted(Tensor tensor, data) except -1:
     """Use data in the form that `convert_data` returns. None is shared memory."""
+    cdef cnp.ndarray array
     if isinstance(data, cnp.ndarray):
-        use_memory_of(tensor, data)
+        array = data
+        use_memory(
+            tensor, array, array.descr, <char*>cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array),
+            not cnp.PyArray_ISWRITEABLE(array))
     elif data is not None:
         use_texts(tensor, data)
     return 0
-
-
-cdef void use_memory_of(Tensor tensor, cnp.ndarray array) noexcept:
-    """Use the memory of a C-contiguous array that has the shape of the tensor."""
-    use_memory(
-        tensor, array, array.descr, <char*>cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array),
-        not cnp.PyArray_ISWRITEABLE(array))
 
 
 cdef void use_memory(
@@ -947,7 +934,6 @@ cdef class RequestedOutput:
     ):
         cdef dict own = None
         cdef str own_name
-        begin_init(&self.is_made, "a RequestedOutput")
         own_name = checked_name(name, "the name of an output")
         try:
             own = own_parameters(parameters)
@@ -964,7 +950,7 @@ cdef class RequestedOutput:
                 binary = in_parameters
         if binary is not None:
             checked_flag(binary, "binary")
-        end_init(&self.is_made, "a RequestedOutput")
+        mark_made(&self.is_made, "a RequestedOutput")
         self.name, self.binary, self._parameters = own_name, binary, own or None
 
     @property
@@ -1080,7 +1066,6 @@ parameters=None)\n--\n
         self, inputs, outputs=None, *,
         id=None, model_name=None, model_version=None, parameters=None,
     ):
-        begin_init(&self.is_made, "an InferRequest")
         cdef tuple tensors = checked_tensors(inputs, "inputs")
         cdef dict by_name = checked_by_name(tensors, "input")
         cdef dict own = message_parameters(parameters)
@@ -1095,7 +1080,7 @@ parameters=None)\n--\n
         cdef str own_model = checked_text(model_name, "model_name")
         cdef str own_version = checked_text(model_version, "model_version")
         cdef tuple requested = checked_outputs(outputs)
-        end_init(&self.is_made, "an InferRequest")
+        mark_made(&self.is_made, "an InferRequest")
         self.tensors, self.by_name, self.requested = tensors, by_name, requested
         self._parameters = own
         self.id, self.model_name, self.model_version = own_id, own_model, own_version
@@ -1166,14 +1151,13 @@ parameters=None)\n--\n
     def __init__(
         self, outputs, *, model_name=None, model_version=None, id=None, parameters=None,
     ):
-        begin_init(&self.is_made, "an InferResponse")
         cdef tuple tensors = checked_tensors(outputs, "outputs")
         cdef dict by_name = checked_by_name(tensors, "output")
         cdef str own_model = checked_text(model_name, "model_name")
         cdef str own_version = checked_text(model_version, "model_version")
         cdef str own_id = checked_text(id, "id")
         cdef dict own = message_parameters(parameters)
-        end_init(&self.is_made, "an InferResponse")
+        mark_made(&self.is_made, "an InferResponse")
         self.tensors, self.by_name, self._parameters = tensors, by_name, own
         self.id, self.model_name, self.model_version = own_id, own_model, own_version
 
@@ -1380,7 +1364,6 @@ cdef class Frame:
     def __init__(self, tuple buffers not None, header_length):
         cdef Py_ssize_t nbytes = 0
         cdef bint is_ready = True
-        begin_init(&self.is_made, "a Frame")
         for buffer in buffers:
             if not is_flat(buffer):
                 is_ready = False
@@ -1395,7 +1378,7 @@ cdef class Frame:
             raise ValueError(
                 f"header_length must be 0 to {nbytes}, the size of the frame, not "
                 f"{format_number(header_length)}")
-        end_init(&self.is_made, "a Frame")
+        mark_made(&self.is_made, "a Frame")
         self.exported = buffers
         self.header_length = header_length
         self.nbytes = nbytes
