@@ -50,7 +50,6 @@ from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 cnp.import_array()
 
 cdef extern from "Python.h":
-    Py_ssize_t PyObject_Size(object container) except -1
     Py_buffer* PyMemoryView_GET_BUFFER(object view)
 
 cdef extern from *:
@@ -1362,16 +1361,9 @@ cdef class Frame:
         self.tensors = ()
 
     def __init__(self, tuple buffers not None, header_length):
-        cdef Py_ssize_t nbytes = 0
-        cdef bint is_ready = True
-        for buffer in buffers:
-            if not is_flat(buffer):
-                is_ready = False
-                break
-            nbytes += PyObject_Size(buffer)
-        if not is_ready:
-            buffers = tuple([flat_bytes(buffer) for buffer in buffers])
-            nbytes = sum([len(buffer) for buffer in buffers])
+        cdef Py_ssize_t nbytes
+        buffers = tuple([flat_bytes(buffer) for buffer in buffers])
+        nbytes = sum([len(buffer) for buffer in buffers])
         if header_length is not None and type(header_length) is not int:
             header_length = index(header_length)
         if header_length is not None and not 0 <= header_length <= nbytes:
