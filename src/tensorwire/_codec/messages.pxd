@@ -97,6 +97,10 @@ cdef void use_memory(
     Tensor tensor, object owner, cnp.dtype dtype, char* memory, Py_ssize_t nbytes, bint is_readonly
 ) noexcept
 cdef void use_texts(Tensor tensor, BytesArray texts) noexcept
+cdef unsigned char* write_data(unsigned char* target, Tensor tensor) except NULL
+cdef unsigned char* write_memory(
+    unsigned char* target, const char* data, Py_ssize_t nbytes
+) noexcept
 
 cdef Tensor new_tensor(str name, Datatype row, tuple shape, dict parameters, bint binary)
 cdef RequestedOutput new_output(str name, binary, dict parameters)

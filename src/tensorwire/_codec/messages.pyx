@@ -7,6 +7,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
+from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 
 from .arrow cimport export_array, export_schema
@@ -18,7 +19,7 @@ from .dlpack_abi cimport CPU
 from .memory cimport FREE_THREADED, exported_bytes, separate_view
 from .parameters cimport exact_str, exact_text, frozen, own_parameters
 from .tuples cimport finished_tuple, new_tuple, set_item
-from .wire cimport MAX_RANK
+from .wire cimport MAX_RANK, PREFIX_NBYTES, store_le32
 
 from collections.abc import Mapping
 from operator import index
@@ -61,7 +62,7 @@ cdef extern from "numpy/arrayobject.h":
         const cnp.npy_intp* strides, void* data, int flags, PyObject* obj)
 
 cdef enum:
-    JOIN_NOGIL_FROM_NBYTES = 1 << 20  # copying this number of bytes takes about 0.1 ms
+    COPY_NOGIL_FROM_NBYTES = 1 << 20  # copying this number of bytes takes about 0.1 ms
 
 # The Datatype of each of numpy's own dtypes, by type number; None for the others.
 cdef list BY_TYPE_NUM = [None] * cnp.NPY_NTYPES_LEGACY
@@ -724,6 +725,35 @@ cdef cnp.ndarray array_of(Tensor tensor):
         <PyTypeObject*>cnp.ndarray, tensor.dtype, rank, dims, NULL, tensor.memory, flags, NULL)
     cnp.set_array_base(array, tensor.owner)
     return array
+
+
+cdef unsigned char* write_data(unsigned char* target, Tensor tensor) except NULL:
+    """Copy the data of a tensor, which is not in shared memory. Return the address after the copy.
+
+    `tensor.nbytes` bytes are written: BYTES have their length prefixes.
+    """
+    cdef Py_ssize_t begin, nbytes = tensor.nbytes
+    if tensor.texts is None:
+        return write_memory(target, tensor.memory, nbytes)
+    begin = tensor.texts.begin
+    if begin < 0 and nbytes >= PREFIX_NBYTES:  # a raw binary request: its element has no prefix
+        nbytes -= PREFIX_NBYTES
+        store_le32(target, <uint32_t>nbytes)
+        target += PREFIX_NBYTES
+        begin += PREFIX_NBYTES
+    return write_memory(target, <const char*>tensor.texts.packed().data + begin, nbytes)
+
+
+cdef unsigned char* write_memory(
+    unsigned char* target, const char* data, Py_ssize_t nbytes
+) noexcept:
+    """Copy memory, without the GIL if that takes long. Return the address after the copy."""
+    if nbytes < COPY_NOGIL_FROM_NBYTES:
+        memcpy(target, data, nbytes)
+    else:
+        with nogil:
+            memcpy(target, data, nbytes)
+    return target + nbytes
 
 
 cdef shared_memory_error(Tensor tensor):
@@ -1500,23 +1530,15 @@ cdef bytes joined(Frame frame):
     """Return a copy of the body."""
     cdef Tensor tensor
     cdef bytes body
-    cdef char* target
+    cdef unsigned char* target
     if frame.header is None and not frame.tensors:  # the sizes of the buffers may have changed
         return b"".join(separate_buffers(frame))
     body = PyBytes_FromStringAndSize(NULL, frame.nbytes)
-    target = PyBytes_AS_STRING(body)
+    target = <unsigned char*>PyBytes_AS_STRING(body)
     if frame.header is not None:
-        memcpy(target, PyBytes_AS_STRING(frame.header), len(frame.header))
-        target += len(frame.header)
+        target = write_memory(target, PyBytes_AS_STRING(frame.header), len(frame.header))
     for tensor in frame.tensors:
-        if tensor.texts is not None:
-            return b"".join(separate_buffers(frame))
-        if tensor.nbytes < JOIN_NOGIL_FROM_NBYTES:
-            memcpy(target, tensor.memory, tensor.nbytes)
-        else:
-            with nogil:
-                memcpy(target, tensor.memory, tensor.nbytes)
-        target += tensor.nbytes
+        target = write_data(target, tensor)
     return body
 
 
