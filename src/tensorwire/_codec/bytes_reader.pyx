@@ -17,7 +17,7 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, strcmp
 
-from .arrow cimport array_capsule, schema_capsule
+from .arrow cimport array_capsule, new_schema
 from .arrow_abi cimport (
     INLINE_NBYTES,
     N_OFFSET_BUFFERS,
@@ -407,20 +407,7 @@ cdef Format format_of(const char* text) noexcept nogil:
 
 def arrow_schema(bytes format not None):
     """Return an `arrow_schema` capsule of a type of BYTES, without nulls."""
-    return new_schema(format_of(format))
-
-
-cdef new_schema(Format format):
-    cdef ArrowSchema* schema = NULL
-    capsule = schema_capsule(&schema)
-    schema.format = FORMATS[<int>format]
-    schema.name = b""
-    schema.release = release_schema
-    return capsule
-
-
-cdef void release_schema(ArrowSchema* schema) noexcept nogil:
-    schema.release = NULL  # there is nothing to free, because the members are static
+    return new_schema(FORMATS[<int>format_of(format)], NULL, 1)
 
 
 cdef Format requested_format(requested) except *:
@@ -465,7 +452,7 @@ cdef tuple export_elements(Elements elements, requested):
     array.private_data = <void*>exported
     array.release = release_array
     Py_INCREF(exported)  # released with the array
-    return new_schema(format), capsule
+    return new_schema(FORMATS[<int>format], NULL, 1), capsule
 
 
 cdef void release_array(ArrowArray* array) noexcept nogil:

@@ -711,7 +711,7 @@ def arrow_source(values):
 cdef ArrowSource source_of_received(Received received):
     """Return a Source of bytes or text. Raises EncodeError if the offsets are invalid."""
     cdef ArrowSource source = ArrowSource(received.chunks, received.shape)
-    source.layout = received.type.layout
+    source.layout = received.layout
     for chunk in received.chunks:
         check_offsets(<Chunk?>chunk, source.layout)
     return source
