@@ -236,7 +236,7 @@ cdef class Objects(Source):
                     continue
                 nbytes = value_nbytes(value, self)
                 # A negative size is a huge unsigned number, which does not fit.
-                pack_value(next_element(writer, nbytes), value, nbytes)
+                pack_buffer(next_element(writer, nbytes), value, nbytes)
             return 0
         for i in range(n_elements):
             if locate_plain(&span, items[i]):
@@ -387,14 +387,6 @@ cdef Py_ssize_t text_nbytes(object text) noexcept:
     return utf8_nbytes(<const uint32_t*>data, n_characters)
 
 
-cdef inline int pack_value(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
-    if PyByteArray_Check(value) and not FREE_THREADED:  # else another thread may resize it
-        memcpy(target, PyByteArray_AS_STRING(value), nbytes)
-    else:
-        pack_buffer(target, value, nbytes)
-    return 0
-
-
 cdef int pack_text(Writer* writer, object text) except -1:
     """Write a str, which cannot change, and then its size, which fitted 32 bits."""
     cdef unsigned char* begin = next_element(writer, 0)
@@ -416,8 +408,12 @@ cdef int pack_text(Writer* writer, object text) except -1:
 
 
 cdef int pack_buffer(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
+    """Write a bytearray or a memoryview. Raises EncodeError if its size is no longer `nbytes`."""
     cdef Py_buffer buffer
     cdef bint is_changed
+    if PyByteArray_Check(value) and not FREE_THREADED:  # else another thread may resize it
+        memcpy(target, PyByteArray_AS_STRING(value), nbytes)
+        return 0
     PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
     is_changed = buffer.len != nbytes
     if nbytes > 0 and not is_changed:  # the address of an empty buffer may be NULL
@@ -573,7 +569,11 @@ cdef class Strings(Source):
         if result.fault == LOADED:
             return result.nbytes
         if result.fault == UNLOADABLE:
-            raise unreadable_string_error(result.status, result.element, self.shape)
+            what = "cannot be read"
+            if result.status == 1:
+                what = "is a missing value, which tensors cannot have"
+            raise EncodeError(
+                f"{format_element(result.element, self.shape)} {what}", element=result.element)
         if result.fault == TOO_LONG:
             raise too_long_error(result.size, result.element, self.shape)
         raise modified_error()
@@ -775,11 +775,6 @@ cdef invalid_text_error(const uint32_t* text, Py_ssize_t width, element, tuple s
 cdef format_not_encodable(code_point, at):
     what = "a lone surrogate" if code_point <= 0xDFFF else "an invalid code point"
     return f"cannot be encoded as UTF-8: character {at} is {what}, U+{code_point:04X}"
-
-
-cdef unreadable_string_error(status, element, tuple shape):
-    what = "is a missing value, which tensors cannot have" if status == 1 else "cannot be read"
-    return EncodeError(f"{format_element(element, shape)} {what}", element=element)
 
 
 cdef too_long_error(nbytes, element, tuple shape):

@@ -12,7 +12,6 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
 
-from .bytes_array cimport BytesArray
 from .datatypes cimport (
     ENCODING,
     Limits,
@@ -56,8 +55,6 @@ from .messages cimport (
 )
 
 from operator import index
-
-import numpy as np
 
 from ..errors import (
     SUBJECT,
@@ -394,7 +391,7 @@ cdef int write_entry(JsonWriter* writer, Tensor tensor, bint binary) except -1:
                 f"{SUBJECT} is {tensor.row.name}, which can only be sent as binary data",
                 status=400)
         write_literal(writer, b'"data":')
-        write_data(writer, array_of(tensor) if tensor.texts is None else tensor.texts)
+        write_data(writer, tensor)
     return close(writer, c"}")
 
 
@@ -434,25 +431,25 @@ cdef int write_message_parameters(JsonWriter* writer, dict parameters) except -1
     return close(writer, c"}")
 
 
-cdef int write_data(JsonWriter* writer, data) except -1:
-    """Write the elements of an array or a BytesArray as a flat list."""
-    cdef BytesArray texts
+cdef int write_data(JsonWriter* writer, Tensor tensor) except -1:
+    """Write the elements of a tensor as a flat list."""
     cdef Py_ssize_t element
-    if isinstance(data, BytesArray):
-        texts = data
-        element = write_strings(writer, texts)
+    cdef cnp.ndarray array
+    if tensor.texts is not None:
+        element = write_strings(writer, tensor.texts)
         if element >= 0:
             raise EncodeError(
                 f"element {element} of {SUBJECT} is not valid UTF-8, and can only be sent as "
                 f"binary data", element=element, status=400)
         return 0
-    element = write_array(writer, data)
+    array = array_of(tensor)
+    element = write_array(writer, array)
     if element >= 0:
         hint = "" if writer.nonfinite != NAN_AS_NULL else (
             ": pass nonfinite='literal' to send a literal, which Triton reads, or nonfinite='null' "
             "to send null, which is read as NaN")
         raise EncodeError(
-            f"element {element} of {SUBJECT} is {np.asarray(data).reshape(-1)[element]}, which "
+            f"element {element} of {SUBJECT} is {array.reshape(-1)[element]}, which "
             f"JSON cannot represent{hint}", element=element)
     return 0
 

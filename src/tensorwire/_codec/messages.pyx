@@ -524,7 +524,7 @@ cdef class Tensor:
         """
         try:
             if self.texts is not None:
-                return self.texts.arrow_capsules(requested_schema)
+                return self.texts.__arrow_c_array__(requested_schema)
             array = array_of(self)
             return export_schema(array, self.row), export_array(array, self.row)
         except EncodeError as error:

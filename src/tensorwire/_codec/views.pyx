@@ -119,7 +119,10 @@ cdef int view_body(
     if dtype is None:
         dtype = dtype_of_bf16(limits)
     if <uint64_t>nbytes != layout.nbytes:
-        raise wrong_size_error(row, tensor.shape, layout.nbytes, nbytes)
+        raise LayoutError(
+            f"{SUBJECT} does not match its datatype: {row.name} {format_shape(tensor.shape)} "
+            f"requires {layout.nbytes} bytes, but its binary data has {nbytes}",
+            expected=layout.nbytes, actual=nbytes)
     body.check_range(offset, nbytes)
     if dtype.type_num == cnp.NPY_BOOL and limits.check_bool:
         body.check_bool(offset, nbytes)
@@ -189,12 +192,6 @@ cdef int check_name(Py_ssize_t nbytes, bint has_nul, Limits limits) except -1:
     if has_nul:
         raise HeaderError(f"the name of {SUBJECT} contains a NUL")
     return check_name_nbytes(nbytes, limits, DECODING)
-
-
-cdef wrong_size_error(Datatype datatype, tuple shape, expected, nbytes):
-    return LayoutError(
-        f"{SUBJECT} does not match its datatype: {datatype.name} {format_shape(shape)} requires "
-        f"{expected} bytes, but its binary data has {nbytes}", expected=expected, actual=nbytes)
 
 
 cdef unknown_datatype_error(str name):
