@@ -2,7 +2,6 @@
 
 cimport cython
 cimport numpy as cnp
-from cpython.buffer cimport Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject, PyTypeObject
@@ -50,9 +49,6 @@ from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
 cnp.import_array()
 
-cdef extern from "Python.h":
-    Py_buffer* PyMemoryView_GET_BUFFER(object view)
-
 cdef extern from *:
     dict new_dict "__Pyx_PyDict_NewPresized"(Py_ssize_t n_items)  # of Cython
 
@@ -73,7 +69,6 @@ del dtype, row
 
 # The fields of an object that was created with __new__ alone.
 cdef Datatype BYTES = DATATYPES["BYTES"]
-cdef tuple NO_ELEMENTS = (0,)
 cdef BytesArray NO_TEXTS = BytesArray.__new__(BytesArray)
 
 
@@ -306,7 +301,7 @@ cdef class Tensor:
     def __cinit__(self):
         self.name = ""
         self.row = BYTES
-        self.shape = NO_ELEMENTS
+        self.shape = (0,)
         self.texts = NO_TEXTS
 
     def __init__(
@@ -1549,26 +1544,13 @@ cdef tuple separate_buffers(Frame frame):
     return frame.buffers
 
 
-cdef bint is_flat(buffer) noexcept:
-    """Return whether a buffer is contiguous, and `len` returns its number of bytes.
-
-    Returns False for other classes than bytes, bytearray and memoryview.
-    """
-    cdef Py_buffer* view
-    if type(buffer) is memoryview:
-        view = PyMemoryView_GET_BUFFER(buffer)
-        return (
-            view.ndim == 1 and view.itemsize == 1
-            and (view.len <= 1 or view.strides == NULL or view.strides[0] == 1)
-        )
-    return type(buffer) is bytes or type(buffer) is bytearray
-
-
 cdef flat_bytes(buffer):
     """Return the same memory as flat bytes. Raises BufferError if it is not contiguous."""
-    if is_flat(buffer):
+    if type(buffer) is bytes or type(buffer) is bytearray:
         return buffer
     view = memoryview(buffer)
+    if type(buffer) is memoryview and view.ndim == 1 and view.itemsize == 1 and view.contiguous:
+        return buffer
     if view.nbytes == 0:
         return b""
     try:

@@ -47,9 +47,7 @@ from ..errors import (
 
 cnp.import_array()
 
-cdef dict DATATYPES_BY_NAME = DATATYPES  # typed, so that Cython looks names up in C
-
-# The same table in C: each name as an integer of 8 bytes, and a borrowed reference.
+# The table of datatypes in C: each name as an integer of 8 bytes, and a borrowed reference.
 cdef struct NamedDatatype:
     uint64_t name
     PyObject* datatype
@@ -92,7 +90,7 @@ cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Lim
     """Return a tensor that is a view of the whole body."""
     cdef Layout layout
     cdef Tensor tensor
-    cdef Datatype row = DATATYPES_BY_NAME.get(datatype)
+    cdef Datatype row = DATATYPES.get(datatype)
     if row is None:
         raise unknown_datatype_error(datatype)
     fill_layout(&layout, shape, row, limits.max_rank, DECODING)
