@@ -53,6 +53,7 @@ from .messages cimport (
     is_shared,
     new_frame,
 )
+from .parameters cimport text_nbytes
 
 from operator import index
 
@@ -68,10 +69,6 @@ from ..errors import (
 )
 
 cnp.import_array()
-
-cdef extern from "Python.h":
-    bint PyUnicode_IS_ASCII(str text)
-    Py_ssize_t PyUnicode_GET_LENGTH(str text)
 
 cdef Limits DEFAULT_LIMITS = Limits()
 
@@ -367,7 +364,7 @@ cdef int write_entry(JsonWriter* writer, Tensor tensor, bint binary) except -1:
     cdef bint has_size = binary and has_data
     cdef bytes before_shape = tensor.row.before_shape
     cdef uint64_t n_elements
-    check_name(tensor.name, <Limits>writer.limits)
+    check_name_nbytes(text_nbytes(tensor.name), <Limits>writer.limits, ENCODING)
     check_rank(len(tensor.shape), (<Limits>writer.limits).max_rank, ENCODING)
     if has_size and tensor.nbytes > 0:
         add_part(writer, tensor)
@@ -393,14 +390,6 @@ cdef int write_entry(JsonWriter* writer, Tensor tensor, bint binary) except -1:
         write_literal(writer, b'"data":')
         write_data(writer, tensor)
     return close(writer, c"}")
-
-
-cdef int check_name(str name, Limits limits) except -1:
-    """Raise EncodeError for a name that is too long in UTF-8."""
-    cdef Py_ssize_t nbytes = PyUnicode_GET_LENGTH(name)
-    if not PyUnicode_IS_ASCII(name) and nbytes > limits.max_name_nbytes // 4:
-        nbytes = len(name.encode())
-    return check_name_nbytes(nbytes, limits, ENCODING)
 
 
 cdef Nonfinite nonfinite_of(str nonfinite) except *:
@@ -472,7 +461,7 @@ cdef int write_requested(JsonWriter* writer, tuple outputs, default) except -1:
 cdef int write_requested_output(JsonWriter* writer, RequestedOutput output, default) except -1:
     binary = default if output.binary is None else output.binary
     try:
-        check_name(output.name, <Limits>writer.limits)
+        check_name_nbytes(text_nbytes(output.name), <Limits>writer.limits, ENCODING)
         write_literal(writer, b'{"name":')
         write_string(writer, output.name)
         if output._parameters is not None or binary is not None:

@@ -8,6 +8,7 @@ the parameters of a tensor raise errors with SUBJECT in place of its name.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_Next
 from cpython.object cimport PyObject
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
@@ -23,6 +24,7 @@ from .messages cimport (
     write_data,
     write_memory,
 )
+from .parameters cimport text_nbytes
 from .protobuf cimport (
     FIXED64,
     MAX_MESSAGE_NBYTES,
@@ -35,11 +37,6 @@ from .protobuf cimport (
 )
 
 from ..errors import SUBJECT, EncodeError, format_value, name_subject, name_tensor
-
-cdef extern from "Python.h":
-    bint PyUnicode_IS_ASCII(str text)
-    Py_ssize_t PyUnicode_GET_LENGTH(str text)
-    const char* PyUnicode_AsUTF8AndSize(str text, Py_ssize_t* nbytes) except NULL
 
 
 def encode_request(InferRequest request not None: InferRequest) -> bytes:
@@ -293,14 +290,6 @@ cdef unsigned char* write_shape(unsigned char* target, tuple shape) except NULL:
 
 
 # --- text and parameters ---
-
-
-cdef inline Py_ssize_t text_nbytes(str text) except -1:
-    cdef Py_ssize_t nbytes
-    if PyUnicode_IS_ASCII(text):
-        return PyUnicode_GET_LENGTH(text)
-    PyUnicode_AsUTF8AndSize(text, &nbytes)
-    return nbytes
 
 
 cdef inline uint64_t text_field_nbytes(str text) except? 0:
