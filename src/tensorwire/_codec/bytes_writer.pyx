@@ -601,9 +601,9 @@ cdef class WireBytes(Source):
 
 @cython.final
 cdef class ArrowSource(Source):
-    """Chunks of an Arrow array of (large) binary, (large) string, binary view or string view.
+    """An Arrow array (Received) of (large) binary or string, or of binary or string views.
 
-    The chunks have passed `check_offsets`. Each element is checked when it is read: offsets must
+    Its chunks have passed `check_offsets`. Each element is checked when it is read: offsets must
     not decrease and must stay between the first and the last one; a view must stay within its
     buffer.
     """
@@ -612,19 +612,20 @@ cdef class ArrowSource(Source):
         return True
 
     cdef uint64_t walk(self, Writer* writer) except? 0:
+        cdef Received received = <Received?>self.values
         cdef Chunk chunk
         cdef Span span
         cdef unsigned char* target
         cdef uint64_t total = 0
         cdef int64_t i, element = 0
-        for item in self.values:
+        for item in received.chunks:
             chunk = <Chunk?>item
             for i in range(chunk.elements.offset, chunk.elements.offset + chunk.elements.length):
                 if is_null(&chunk.elements, i):
                     raise EncodeError(
                         f"{format_element(element, self.shape)} is null, which tensors cannot have",
                         element=element)
-                locate(&span, chunk, self.layout, i)
+                locate(&span, chunk, received.layout, i)
                 if span.nbytes < 0:
                     raise EncodeError(
                         f"{format_element(element, self.shape)} is outside its Arrow buffer",
@@ -708,13 +709,11 @@ def arrow_source(values):
     return source_of_received(receive(values, True))
 
 
-cdef ArrowSource source_of_received(Received received):
+cdef Source source_of_received(Received received):
     """Return a Source of bytes or text. Raises EncodeError if the offsets are invalid."""
-    cdef ArrowSource source = ArrowSource(received.chunks, received.shape)
-    source.layout = received.layout
     for chunk in received.chunks:
-        check_offsets(<Chunk?>chunk, source.layout)
-    return source
+        check_offsets(<Chunk?>chunk, received.layout)
+    return ArrowSource(received, received.shape)
 
 
 cdef int check_offsets(Chunk chunk, ArrowLayout layout) except -1:
