@@ -6,8 +6,6 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport uint32_t
-from libc.string cimport memcpy
 
 from .arrow cimport export_array, export_schema
 from .bytes_array cimport BytesArray
@@ -18,7 +16,7 @@ from .dlpack_abi cimport CPU
 from .memory cimport FREE_THREADED, exported_bytes, separate_view
 from .parameters cimport exact_str, exact_text, frozen, own_parameters
 from .tuples cimport finished_tuple, new_tuple, set_item
-from .wire cimport MAX_RANK, PREFIX_NBYTES, store_le32
+from .wire cimport MAX_RANK
 
 from collections.abc import Mapping
 from operator import index
@@ -56,9 +54,6 @@ cdef extern from "numpy/arrayobject.h":
     object PyArray_NewFromDescr(
         PyTypeObject* subtype, cnp.dtype descr, int nd, const cnp.npy_intp* dims,
         const cnp.npy_intp* strides, void* data, int flags, PyObject* obj)
-
-cdef enum:
-    COPY_NOGIL_FROM_NBYTES = 1 << 20  # copying this number of bytes takes about 0.1 ms
 
 # The Datatype of each of numpy's own dtypes, by type number; None for the others.
 cdef list BY_TYPE_NUM = [None] * cnp.NPY_NTYPES_LEGACY
@@ -722,35 +717,6 @@ cdef cnp.ndarray array_of(Tensor tensor):
     return array
 
 
-cdef unsigned char* write_data(unsigned char* target, Tensor tensor) except NULL:
-    """Copy the data of a tensor, which is not in shared memory. Return the address after the copy.
-
-    `tensor.nbytes` bytes are written: BYTES have their length prefixes.
-    """
-    cdef Py_ssize_t begin, nbytes = tensor.nbytes
-    if tensor.texts is None:
-        return write_memory(target, tensor.memory, nbytes)
-    begin = tensor.texts.begin
-    if begin < 0 and nbytes >= PREFIX_NBYTES:  # a raw binary request: its element has no prefix
-        nbytes -= PREFIX_NBYTES
-        store_le32(target, <uint32_t>nbytes)
-        target += PREFIX_NBYTES
-        begin += PREFIX_NBYTES
-    return write_memory(target, <const char*>tensor.texts.packed().data + begin, nbytes)
-
-
-cdef unsigned char* write_memory(
-    unsigned char* target, const char* data, Py_ssize_t nbytes
-) noexcept:
-    """Copy memory, without the GIL if that takes long. Return the address after the copy."""
-    if nbytes < COPY_NOGIL_FROM_NBYTES:
-        memcpy(target, data, nbytes)
-    else:
-        with nogil:
-            memcpy(target, data, nbytes)
-    return target + nbytes
-
-
 cdef shared_memory_error(Tensor tensor):
     return TensorwireError(
         f"{format_subject('tensor', tensor.name)} is in shared memory: the message does not have "
@@ -1386,9 +1352,10 @@ cdef class Frame:
         self.tensors = ()
 
     def __init__(self, tuple buffers not None, header_length):
-        cdef Py_ssize_t nbytes
-        buffers = tuple([flat_bytes(buffer) for buffer in buffers])
-        nbytes = sum([len(buffer) for buffer in buffers])
+        cdef list flat = [flat_bytes(buffer) for buffer in buffers]
+        cdef Py_ssize_t nbytes = 0
+        for buffer in flat:
+            nbytes += len(buffer)
         if header_length is not None and type(header_length) is not int:
             header_length = index(header_length)
         if header_length is not None and not 0 <= header_length <= nbytes:
@@ -1396,7 +1363,7 @@ cdef class Frame:
                 f"header_length must be 0 to {nbytes}, the size of the frame, not "
                 f"{format_number(header_length)}")
         mark_made(&self.is_made, "a Frame")
-        self.exported = buffers
+        self.exported = tuple(flat)
         self.header_length = header_length
         self.nbytes = nbytes
 
@@ -1512,8 +1479,8 @@ cdef tuple buffers_of(Frame frame):
         set_item(buffers, 0, frame.header)
     for tensor in frame.tensors:
         if tensor.texts is None:
-            exported = exported_bytes(tensor.owner, tensor.memory, tensor.nbytes)
-            buffer = PyMemoryView_FromObject(exported)
+            buffer = PyMemoryView_FromObject(
+                exported_bytes(tensor.owner, tensor.memory, tensor.nbytes))
         else:
             buffer = tensor.texts.wire
         set_item(buffers, n_set, buffer)
