@@ -17,16 +17,7 @@ from tensorwire._codec.utf8 cimport (
     utf8_nbytes,
     write_utf8,
 )
-from tensorwire._codec.wire cimport (
-    NO_SCAN_FAULT,
-    SHORT_ELEMENT,
-    SHORT_PREFIX,
-    Scan,
-    ScanFault,
-    multiply,
-    scan_prefixes,
-    store_le32,
-)
+from tensorwire._codec.wire cimport Scan, multiply, scan_prefixes, store_le32
 
 cdef extern from *:
     """
@@ -65,7 +56,7 @@ cdef void check(bint condition) noexcept nogil:
 cdef void scans(const uint8_t* data, uint64_t nbytes) noexcept nogil:
     """Check that two calls in sequence find the same elements as a reader of single bytes."""
     cdef uint64_t capacity, first, n = 0, position = 0, length
-    cdef ScanFault fault = NO_SCAN_FAULT
+    cdef bint is_truncated = False
     cdef Scan scan
     cdef int64_t* starts
     if nbytes < 2:
@@ -77,25 +68,27 @@ cdef void scans(const uint8_t* data, uint64_t nbytes) noexcept nogil:
     starts = <int64_t*>malloc(capacity * sizeof(int64_t))
     scan.position = scan.n_elements = 0
     scan_prefixes(&scan, data, nbytes, starts, first, 1000)
-    if scan.fault == NO_SCAN_FAULT:
+    if not scan.is_truncated:
         scan_prefixes(&scan, data, nbytes, starts, capacity, 1000)
-    while n < capacity and position < nbytes and fault == NO_SCAN_FAULT:
+    while n < capacity and position < nbytes:
         if position + 4 > nbytes:
-            fault = SHORT_PREFIX
+            is_truncated = True
             break
         length = data[position] + 256 * (data[position + 1] + 256 * (
             data[position + 2] + 256 * <uint64_t>data[position + 3]))
         if position + 4 + length > nbytes:
-            fault = SHORT_ELEMENT
+            is_truncated = True
             check(scan.declared == length)
             break
         check(starts[n] == 1000 + <int64_t>position)
         position += 4 + length
         n += 1
-    check(scan.fault == fault and scan.n_elements == n and scan.position == position)
+    check(scan.is_truncated == is_truncated and scan.n_elements == n)
+    check(scan.position == position)
     scan.position = scan.n_elements = 0
     scan_prefixes(&scan, data, nbytes, NULL, capacity, 0)
-    check(scan.fault == fault and scan.n_elements == n and scan.position == position)
+    check(scan.is_truncated == is_truncated and scan.n_elements == n)
+    check(scan.position == position)
     free(starts)
 
 

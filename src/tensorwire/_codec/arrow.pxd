@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t
-from numpy cimport ndarray
+from numpy cimport ndarray, npy_intp
 
-from .arrow_abi cimport ArrowArray, ArrowSchema
+from .arrow_abi cimport ArrowArray
 from .datatypes cimport Datatype
 from .wire cimport MAX_RANK
 
@@ -11,14 +11,6 @@ cdef enum ArrowLayout:
     OFFSETS_32
     OFFSETS_64
     VIEWS
-
-
-cdef class ArrowType:
-    cdef Datatype row
-    cdef ArrowLayout layout  # of the elements
-    # Elements may be nested in lists of fixed size. The sizes are in row-major order.
-    cdef int n_lists
-    cdef int64_t[MAX_RANK] list_sizes
 
 
 cdef class Chunk:
@@ -33,7 +25,11 @@ cdef class Chunk:
 
 
 cdef class Received:
-    cdef ArrowType type
+    cdef Datatype row
+    cdef ArrowLayout layout  # of the elements
+    # Elements may be nested in lists of fixed size. The sizes are in row-major order.
+    cdef int n_lists
+    cdef int64_t[MAX_RANK] list_sizes
     cdef list chunks
     cdef tuple shape
 
@@ -42,7 +38,7 @@ cdef Received receive(values, bint only_bytes)
 cdef ndarray numbers_of(Received received)
 cdef invalid_arrow_error(what)
 
-cdef schema_capsule(ArrowSchema** schema)
+cdef new_schema(bytes format, const npy_intp* dims, int rank)
 cdef array_capsule(ArrowArray** array)
 cdef export_schema(ndarray array, Datatype row)
 cdef export_array(ndarray array, Datatype row)

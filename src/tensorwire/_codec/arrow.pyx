@@ -12,7 +12,6 @@ dimensions. Its elements are in row-major order in the buffer of the innermost a
 
 cimport cython
 cimport numpy as cnp
-from cpython.buffer cimport Py_buffer
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
 from cpython.ref cimport Py_INCREF
@@ -28,7 +27,7 @@ from .arrow_abi cimport (
     ArrowSchema,
 )
 from .datatypes cimport Datatype, shape_to_send
-from .memory cimport drop_reference, export_bytes
+from .memory cimport drop_reference, exported_bytes
 from .wire cimport MAX_RANK, multiply
 
 import numpy as np
@@ -98,13 +97,8 @@ cdef class Stream:
 
 
 @cython.final
-cdef class ArrowType:
-    """The type of an Arrow array: a datatype, and the sizes of the lists around its elements."""
-
-
-@cython.final
 cdef class Received:
-    """The chunks of an array or a stream, which have passed `check_chunk`, and their shape."""
+    """The type of an array or a stream, its chunks, which passed `check_chunk`, and its shape."""
 
 
 cdef Received receive(values, bint only_bytes):
@@ -121,22 +115,20 @@ cdef Received receive(values, bint only_bytes):
     are exported, or for a type without a datatype. A null in BYTES is left to the caller.
     """
     cdef Received received = Received.__new__(Received)
-    cdef ArrowType arrow_type
     cdef Chunk chunk
     cdef int64_t n_rows = 0
+    received.chunks = []
     if hasattr(values, "__arrow_c_array__"):
-        arrow_type, chunks = chunk_of_array(values, only_bytes)
+        receive_array(received, values, only_bytes)
     else:
-        arrow_type, chunks = chunks_of_stream(values, only_bytes)
-    for item in chunks:
+        receive_stream(received, values, only_bytes)
+    for item in received.chunks:
         chunk = <Chunk?>item
         if chunk.array.length > INT64_MAX - n_rows:
             raise invalid_arrow_error("its chunks have more than 2^63 - 1 elements")
         n_rows += chunk.array.length
-    received.type = arrow_type
-    received.chunks = chunks
-    list_sizes = [arrow_type.list_sizes[level] for level in range(arrow_type.n_lists)]
-    received.shape = shape_to_send((n_rows, *list_sizes), arrow_type.row)
+    list_sizes = [received.list_sizes[level] for level in range(received.n_lists)]
+    received.shape = shape_to_send((n_rows, *list_sizes), received.row)
     check_nulls(received)
     return received
 
@@ -153,9 +145,8 @@ cdef void* pointer_of(capsule, const char* kind, method) except NULL:
     return PyCapsule_GetPointer(capsule, kind)
 
 
-cdef tuple chunk_of_array(values, bint only_bytes):
+cdef int receive_array(Received received, values, bint only_bytes) except -1:
     cdef Chunk chunk = Chunk()
-    cdef ArrowType arrow_type
     cdef ArrowSchema* schema
     cdef ArrowArray* array
     capsules = values.__arrow_c_array__()
@@ -165,21 +156,21 @@ cdef tuple chunk_of_array(values, bint only_bytes):
     schema_capsule, array_capsule = capsules
     schema = <ArrowSchema*>pointer_of(schema_capsule, "arrow_schema", "__arrow_c_array__")
     array = <ArrowArray*>pointer_of(array_capsule, "arrow_array", "__arrow_c_array__")
-    arrow_type = type_of(schema, only_bytes)
+    read_type(received, schema, only_bytes)
     with cython.critical_section(array_capsule):
         if array.release == NULL:
             raise already_consumed_error("array")
         chunk.array = array[0]  # moved first, so that no other code can release it
         array.release = NULL
-    check_chunk(chunk, arrow_type)
-    return arrow_type, [chunk]
+    check_chunk(chunk, received)
+    received.chunks.append(chunk)
+    return 0
 
 
-cdef tuple chunks_of_stream(values, bint only_bytes):
+cdef int receive_stream(Received received, values, bint only_bytes) except -1:
     cdef ArrowSchema schema
     cdef ArrowArrayStream* stream
     cdef Chunk chunk
-    cdef ArrowType arrow_type
     cdef int status
     cdef Stream owner = Stream()
     capsule = values.__arrow_c_stream__()
@@ -199,12 +190,11 @@ cdef tuple chunks_of_stream(values, bint only_bytes):
     if status != 0:
         raise stream_error(stream)
     try:
-        arrow_type = type_of(&schema, only_bytes)
+        read_type(received, &schema, only_bytes)
     finally:
         if schema.release != NULL:
             with nogil:
                 schema.release(&schema)
-    chunks = []
     while True:
         chunk = Chunk()
         with nogil:
@@ -213,34 +203,33 @@ cdef tuple chunks_of_stream(values, bint only_bytes):
             chunk.array.release = NULL  # the struct is undefined
             raise stream_error(stream)
         if chunk.array.release == NULL:  # the end of the stream
-            return arrow_type, chunks
-        check_chunk(chunk, arrow_type)
-        chunks.append(chunk)
+            return 0
+        check_chunk(chunk, received)
+        received.chunks.append(chunk)
 
 
-cdef ArrowType type_of(const ArrowSchema* schema, bint only_bytes):
-    """Return the type that a schema declares. See `receive` for the errors."""
-    cdef ArrowType arrow_type = ArrowType.__new__(ArrowType)
+cdef int read_type(Received received, const ArrowSchema* schema, bint only_bytes) except -1:
+    """Set the type to the one that a schema declares. See `receive` for the errors."""
     cdef bytes format = format_of(schema)
     while format.startswith(b"+w:") and schema.dictionary == NULL:
-        if arrow_type.n_lists == MAX_RANK - 1:
+        if received.n_lists == MAX_RANK - 1:
             raise EncodeError(
                 f"{SUBJECT} is an Arrow array with more than {MAX_RANK} dimensions")
-        arrow_type.list_sizes[arrow_type.n_lists] = list_size(format)
-        arrow_type.n_lists += 1
+        received.list_sizes[received.n_lists] = list_size(format)
+        received.n_lists += 1
         if schema.n_children != 1 or schema.children == NULL or schema.children[0] == NULL:
             raise invalid_arrow_error(
                 f"its schema of lists has {schema.n_children} children, not 1")
         schema = schema.children[0]
         format = format_of(schema)
     if schema.dictionary == NULL and format in LAYOUTS:
-        arrow_type.row = DATATYPES["BYTES"]
-        arrow_type.layout = LAYOUTS[format]
-        return arrow_type
+        received.row = DATATYPES["BYTES"]
+        received.layout = LAYOUTS[format]
+        return 0
     if schema.dictionary == NULL and format in BY_FORMAT and not only_bytes:
-        arrow_type.row = BY_FORMAT[format]
-        arrow_type.layout = NUMBERS
-        return arrow_type
+        received.row = BY_FORMAT[format]
+        received.layout = NUMBERS
+        return 0
     raise unsupported_type_error(format, schema.dictionary != NULL, only_bytes)
 
 
@@ -281,7 +270,7 @@ cdef unsupported_type_error(bytes format, bint has_dictionary, bint only_bytes):
         f"convert it to numbers, bytes or text first{more if format == b'+s' else ''}")
 
 
-cdef int check_chunk(Chunk chunk, ArrowType arrow_type) except -1:
+cdef int check_chunk(Chunk chunk, Received received) except -1:
     """Check the structs of an array and of its children, and set `elements`. Raises EncodeError."""
     cdef const ArrowArray* array = &chunk.array
     # The rows of `array` that are used, without its offset: all those of the outermost array, and
@@ -289,26 +278,26 @@ cdef int check_chunk(Chunk chunk, ArrowType arrow_type) except -1:
     cdef uint64_t first = 0
     cdef uint64_t n_rows
     cdef int level
-    check_struct(array, arrow_type.layout, arrow_type.n_lists == 0)
+    check_struct(array, received.layout, received.n_lists == 0)
     n_rows = array.length
-    for level in range(arrow_type.n_lists):
+    for level in range(received.n_lists):
         first += array.offset
-        if not multiply(&first, arrow_type.list_sizes[level]) or not multiply(
-                &n_rows, arrow_type.list_sizes[level]):
+        if not multiply(&first, received.list_sizes[level]) or not multiply(
+                &n_rows, received.list_sizes[level]):
             raise invalid_arrow_error("its lists have more than 2^63 - 1 elements")
         if array.children == NULL or array.children[0] == NULL:
             raise invalid_arrow_error("its array of lists has no elements")
         array = array.children[0]
         if array.release == NULL:
             raise invalid_arrow_error("the elements of its lists were released")
-        check_struct(array, arrow_type.layout, level == arrow_type.n_lists - 1)
+        check_struct(array, received.layout, level == received.n_lists - 1)
         if first > <uint64_t>array.length or n_rows > <uint64_t>array.length - first:
             raise invalid_arrow_error(
                 f"its lists require {first + n_rows} elements, but there are {array.length}")
     chunk.elements = array[0]
     chunk.elements.offset += first
     chunk.elements.length = n_rows
-    if arrow_type.layout == NUMBERS and n_rows > 0 and array.buffers[1] == NULL:
+    if received.layout == NUMBERS and n_rows > 0 and array.buffers[1] == NULL:
         raise invalid_arrow_error(f"it has {n_rows} elements, but its data buffer is NULL")
     return 0
 
@@ -343,7 +332,7 @@ cdef int check_struct(const ArrowArray* array, ArrowLayout layout, bint is_inner
 
 cdef int check_nulls(Received received) except -1:
     """Raise EncodeError if a list is null, or a number. Null elements of BYTES are not searched."""
-    cdef int n_levels = received.type.n_lists + (received.type.layout == NUMBERS)
+    cdef int n_levels = received.n_lists + (received.layout == NUMBERS)
     cdef const ArrowArray* array
     cdef Chunk chunk
     cdef int level, depth
@@ -357,8 +346,8 @@ cdef int check_nulls(Received received) except -1:
             array = &chunk.array
             start, n_rows = array.offset, array.length
             for depth in range(level):  # `check_chunk` has checked these products
-                start *= received.type.list_sizes[depth]
-                n_rows *= received.type.list_sizes[depth]
+                start *= received.list_sizes[depth]
+                n_rows *= received.list_sizes[depth]
                 array = array.children[0]
                 start += array.offset
             if array.buffers[0] != NULL and array.null_count != 0:
@@ -392,7 +381,7 @@ cdef int64_t count_nulls(
 cdef null_error(Received received, int level, n_nulls, position):
     shape = received.shape[:level + 1]
     index = [int(i) for i in np.unravel_index(position, shape)]
-    if level < received.type.n_lists:
+    if level < received.n_lists:
         return EncodeError(
             f"{SUBJECT} contains {format_count('null list', n_nulls)}, which tensors cannot have; "
             f"the first is at {index}")
@@ -424,30 +413,13 @@ cdef stream_error(ArrowArrayStream* stream):
 # --- numbers ---
 
 
-# There is no tp_clear, because an array may be used after a cycle was cleared. The trashcan limits
-# the use of the C stack if imported and exported arrays own each other in a long chain. It needs an
-# attribute that the garbage collector tracks.
-@cython.final
-@cython.no_gc_clear
-@cython.trashcan(True)
-cdef class ChunkMemory:
-    """The memory of a chunk's elements as read-only bytes. It is the base of the array over it."""
-
-    cdef object chunk  # the owner of the memory
-    cdef const uint8_t* data
-    cdef Py_ssize_t nbytes
-
-    def __getbuffer__(self, Py_buffer* buffer, int flags):
-        export_bytes(buffer, self, self.data, self.nbytes, True, flags)
-
-
 cdef cnp.ndarray numbers_of(Received received):
     """Return the received numbers as an array.
 
     It is a read-only view of the producer's memory if there is one chunk, and not BOOL. Otherwise,
     the numbers are copied once.
     """
-    cdef Datatype row = received.type.row
+    cdef Datatype row = received.row
     cdef Chunk chunk
     parts = []
     for item in received.chunks:
@@ -462,16 +434,13 @@ cdef cnp.ndarray numbers_of(Received received):
 
 cdef numbers_of_chunk(Chunk chunk, Datatype row):
     cdef const ArrowArray* array = &chunk.elements
-    cdef ChunkMemory memory = ChunkMemory.__new__(ChunkMemory)
+    cdef const char* data = <const char*>array.buffers[1]
     cdef int64_t first_bit = array.offset & 7
-    memory.chunk = chunk
-    memory.data = <const uint8_t*>array.buffers[1]
     if row.name != "BOOL":
-        memory.data += array.offset * row.itemsize
-        memory.nbytes = array.length * row.itemsize
-        return np.frombuffer(memory, row.dtype)
-    memory.data += array.offset >> 3
-    memory.nbytes = (first_bit + array.length + 7) >> 3
+        data += array.offset * row.itemsize
+        return np.frombuffer(exported_bytes(chunk, data, array.length * row.itemsize), row.dtype)
+    data += array.offset >> 3
+    memory = exported_bytes(chunk, data, (first_bit + array.length + 7) >> 3)
     bits = np.frombuffer(memory, np.uint8)
     unpacked = np.unpackbits(bits, count=first_bit + array.length, bitorder="little")
     return unpacked[first_bit:].view(np.bool_)
@@ -499,15 +468,29 @@ cdef struct ArrayNode:
 cdef export_schema(cnp.ndarray array, Datatype row):
     """Return an `arrow_schema` capsule of the type of an array with the elements of a datatype.
 
+    Raises EncodeError if there is no Arrow type.
+    """
+    cdef int axis, rank = cnp.PyArray_NDIM(array)
+    if row.name == "BF16":
+        raise EncodeError(
+            f"{SUBJECT} is BF16, which Arrow does not support: convert it to FP32 first")
+    for axis in range(1, rank):
+        if cnp.PyArray_DIM(array, axis) > INT32_MAX:
+            raise EncodeError(
+                f"{SUBJECT} has a dimension of {cnp.PyArray_DIM(array, axis)}; the limit for an "
+                f"Arrow list of fixed size is {INT32_MAX}")
+    return new_schema(FORMATS[row.name], cnp.PyArray_DIMS(array), rank)
+
+
+cdef new_schema(bytes format, const cnp.npy_intp* dims, int rank):
+    """Return an `arrow_schema` capsule for elements of a format. All axes but the first are lists.
+
     The elements of lists are nullable, as in other packages by default, so that the types are
-    equal. Raises EncodeError if there is no Arrow type.
+    equal.
     """
     cdef ArrowSchema* schema = NULL
     cdef SchemaNode* node
-    cdef bytes format
-    cdef int level, n_lists = max(cnp.PyArray_NDIM(array) - 1, 0)
-    check_exportable(array, row)
-    format = FORMATS[row.name]
+    cdef int level, n_lists = max(rank - 1, 0)
     capsule = schema_capsule(&schema)
     for level in range(n_lists + 1):
         node = <SchemaNode*>PyMem_RawCalloc(1, sizeof(SchemaNode))
@@ -521,9 +504,7 @@ cdef export_schema(cnp.ndarray array, Datatype row):
         if level == n_lists:
             snprintf(node.format, sizeof(node.format), "%s", <const char*>format)
             break
-        snprintf(
-            node.format, sizeof(node.format), "+w:%lld",
-            <long long>cnp.PyArray_DIM(array, level + 1))
+        snprintf(node.format, sizeof(node.format), "+w:%lld", <long long>dims[level + 1])
         node.children = &node.child
         schema.n_children = 1
         schema.children = &node.children
@@ -586,20 +567,6 @@ cdef void release_array_node(ArrowArray* array) noexcept nogil:
     array.release = NULL
     if owner != NULL:
         drop_reference(owner)
-
-
-cdef int check_exportable(cnp.ndarray array, Datatype row) except -1:
-    """Raise EncodeError if Arrow has no type for an array."""
-    cdef int axis
-    if row.name == "BF16":
-        raise EncodeError(
-            f"{SUBJECT} is BF16, which Arrow does not support: convert it to FP32 first")
-    for axis in range(1, cnp.PyArray_NDIM(array)):
-        if cnp.PyArray_DIM(array, axis) > INT32_MAX:
-            raise EncodeError(
-                f"{SUBJECT} has a dimension of {cnp.PyArray_DIM(array, axis)}; the limit for an "
-                f"Arrow list of fixed size is {INT32_MAX}")
-    return 0
 
 
 cdef schema_capsule(ArrowSchema** schema):

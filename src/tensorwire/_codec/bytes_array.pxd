@@ -18,7 +18,6 @@ cdef class BytesArray:
     cdef tuple values_or_none(self)
     cdef converted(self, dtype)
     cdef strings(self)
-    cdef tuple arrow_capsules(self, requested_schema)
     cdef array(self, dtype, copy)
     cdef row_at(self, index)
     cdef BytesArray rows_between(self, start, stop)

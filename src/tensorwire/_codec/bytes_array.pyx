@@ -347,7 +347,7 @@ cdef class BytesArray:
             name_tensor(error, "array", None)
             raise
 
-    # The errors of the next four functions have SUBJECT in place of the array, because a Tensor
+    # The errors of the next three functions have SUBJECT in place of the array, because a Tensor
     # that calls them has a name.
 
     cdef converted(self, dtype):
@@ -379,10 +379,6 @@ cdef class BytesArray:
         if copy is False:
             raise ValueError("BYTES cannot be converted to a numpy array without copying")
         return self.converted(object if dtype is None else dtype)
-
-    cdef tuple arrow_capsules(self, requested_schema):
-        """Return the result of `__arrow_c_array__`."""
-        return export_elements(self.scanned(), requested_schema)
 
     def as_strings(self) -> NDArray[np.object_]:
         """Decode the elements as UTF-8.
@@ -478,7 +474,7 @@ cdef class BytesArray:
         TypeError
             ``requested_schema`` is not a capsule of a schema.
         """
-        return self.arrow_capsules(requested_schema)
+        return export_elements(self.scanned(), requested_schema)
 
     def __array__(self, dtype=None, copy=None):
         """Return ``as_numpy(dtype)``. This method is called by ``numpy.asarray``."""

@@ -17,7 +17,7 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, strcmp
 
-from .arrow cimport array_capsule, schema_capsule
+from .arrow cimport array_capsule, new_schema
 from .arrow_abi cimport (
     INLINE_NBYTES,
     N_OFFSET_BUFFERS,
@@ -36,7 +36,7 @@ from .npystring cimport (
     npy_string_allocator,
 )
 from .utf8 cimport ALL_VALID, first_invalid, is_ascii
-from .wire cimport NO_SCAN_FAULT, PREFIX_NBYTES, Scan, scan_prefixes, store_le32
+from .wire cimport PREFIX_NBYTES, Scan, scan_prefixes, store_le32
 
 import numpy as np
 
@@ -122,7 +122,7 @@ cdef Elements scan_elements(
     scan.position = scan.n_elements = 0
     scan_interruptibly(
         &scan, body.data + offset, nbytes, <int64_t*>cnp.PyArray_DATA(starts), n_elements, offset)
-    if scan.fault != NO_SCAN_FAULT:
+    if scan.is_truncated:
         raise truncated_element_error(body, &scan, offset, nbytes)
     if scan.n_elements < n_elements:
         raise LayoutError(
@@ -150,7 +150,7 @@ def count_elements(Body body not None):
     cdef uint64_t more_than_fit = <uint64_t>body.nbytes // PREFIX_NBYTES + 1
     scan.position = scan.n_elements = 0
     scan_interruptibly(&scan, body.data, body.nbytes, NULL, more_than_fit, 0)
-    if scan.fault != NO_SCAN_FAULT:
+    if scan.is_truncated:
         raise truncated_element_error(body, &scan, 0, body.nbytes)
     return scan.n_elements
 
@@ -340,19 +340,15 @@ cdef elements_as_fixed_width(Elements elements):
         max(MAX_PADDED_NBYTES, MAX_PADDED_MULTIPLE * (elements.span.end - elements.span.starts[0]))
         // n_elements
     ):
-        raise too_wide_error(widest, width, n_elements)
+        raise ElementError(
+            f"element {widest} of {SUBJECT} is too long for a numpy S array: all {n_elements} "
+            f"elements would have its width of {width} bytes", element=widest, actual=width)
     cdef cnp.ndarray array = np.zeros(n_elements, f"S{width}")
     cdef char* target = <char*>cnp.PyArray_DATA(array)
     for i in range(elements.span.n):
         element = element_at(&elements.span, i)
         memcpy(target + i * width, element.data, element.nbytes)
     return array
-
-
-cdef too_wide_error(element, width, n_elements):
-    return ElementError(
-        f"element {element} of {SUBJECT} is too long for a numpy S array: all {n_elements} "
-        f"elements would have its width of {width} bytes", element=element, actual=width)
 
 
 cdef gather_elements(Elements elements, cnp.ndarray chosen):
@@ -411,20 +407,7 @@ cdef Format format_of(const char* text) noexcept nogil:
 
 def arrow_schema(bytes format not None):
     """Return an `arrow_schema` capsule of a type of BYTES, without nulls."""
-    return new_schema(format_of(format))
-
-
-cdef new_schema(Format format):
-    cdef ArrowSchema* schema = NULL
-    capsule = schema_capsule(&schema)
-    schema.format = FORMATS[<int>format]
-    schema.name = b""
-    schema.release = release_schema
-    return capsule
-
-
-cdef void release_schema(ArrowSchema* schema) noexcept nogil:
-    schema.release = NULL  # there is nothing to free, because the members are static
+    return new_schema(FORMATS[<int>format_of(format)], NULL, 1)
 
 
 cdef Format requested_format(requested) except *:
@@ -461,6 +444,7 @@ cdef tuple export_elements(Elements elements, requested):
     capsule = array_capsule(&array)
     if not exported.build(format):
         format = BINARY_VIEW
+        exported = ExportedArray(elements)
         exported.build(format)
     array.length = elements.span.n
     array.n_buffers = exported.n_buffers
@@ -468,7 +452,7 @@ cdef tuple export_elements(Elements elements, requested):
     array.private_data = <void*>exported
     array.release = release_array
     Py_INCREF(exported)  # released with the array
-    return new_schema(format), capsule
+    return new_schema(FORMATS[<int>format], NULL, 1), capsule
 
 
 cdef void release_array(ArrowArray* array) noexcept nogil:
@@ -537,19 +521,14 @@ cdef class ExportedArray:
         self.elements = elements
 
     def __dealloc__(self):
-        self.free()
-
-    cdef void free(self) noexcept:
         PyMem_RawFree(self.views)
         PyMem_RawFree(self.offsets)
         PyMem_RawFree(self.data)
         PyMem_RawFree(self.buffers)
         PyMem_RawFree(self.data_nbytes)
-        self.views, self.offsets, self.data = NULL, NULL, NULL
-        self.buffers, self.data_nbytes = NULL, NULL
 
     cdef bint build(self, Format format) except -1:
-        """Make the buffers of a type. Return False if it cannot represent the elements."""
+        """Make the buffers of a type, once. Return False if it cannot represent the elements."""
         cdef bint is_text = <int>format & 1
         cdef const Span* span = &self.elements.span
         cdef bint is_valid = True
@@ -583,7 +562,6 @@ cdef class ExportedArray:
             with nogil:
                 is_valid = self.copy(span, offset_nbytes, is_text)
         if not is_valid:
-            self.free()
             return False
         self.buffers[1], self.buffers[2] = self.offsets, self.data
         self.n_buffers = N_OFFSET_BUFFERS

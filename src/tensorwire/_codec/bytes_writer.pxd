@@ -1,6 +1,6 @@
 from libc.stdint cimport uint32_t, uint64_t
 
-from .arrow cimport ArrowLayout, Received
+from .arrow cimport Received
 from .wire cimport PREFIX_NBYTES, store_le32
 
 
@@ -12,11 +12,7 @@ cdef class Source:
     cdef bint may_overlap(self, const void* begin, const void* end) except -1
 
 
-cdef class ArrowSource(Source):
-    cdef ArrowLayout layout
-
-
-cdef ArrowSource source_of_received(Received received)
+cdef Source source_of_received(Received received)
 cdef tuple immutable_values(Source source, Py_ssize_t* nbytes)
 
 

@@ -236,7 +236,7 @@ cdef class Objects(Source):
                     continue
                 nbytes = value_nbytes(value, self)
                 # A negative size is a huge unsigned number, which does not fit.
-                pack_value(next_element(writer, nbytes), value, nbytes)
+                pack_buffer(next_element(writer, nbytes), value, nbytes)
             return 0
         for i in range(n_elements):
             if locate_plain(&span, items[i]):
@@ -392,14 +392,6 @@ cdef Py_ssize_t text_nbytes(object text) noexcept:
     return utf8_nbytes(<const uint32_t*>data, n_characters)
 
 
-cdef inline int pack_value(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
-    if PyByteArray_Check(value) and not FREE_THREADED:  # else another thread may resize it
-        memcpy(target, PyByteArray_AS_STRING(value), nbytes)
-    else:
-        pack_buffer(target, value, nbytes)
-    return 0
-
-
 cdef int pack_text(Writer* writer, object text) except -1:
     """Write a str, which cannot change, and then its size, which fitted 32 bits."""
     cdef unsigned char* begin = next_element(writer, 0)
@@ -421,8 +413,12 @@ cdef int pack_text(Writer* writer, object text) except -1:
 
 
 cdef int pack_buffer(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
+    """Write a bytearray or a memoryview. Raises EncodeError if its size is no longer `nbytes`."""
     cdef Py_buffer buffer
     cdef bint is_changed
+    if PyByteArray_Check(value) and not FREE_THREADED:  # else another thread may resize it
+        memcpy(target, PyByteArray_AS_STRING(value), nbytes)
+        return 0
     PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
     is_changed = buffer.len != nbytes
     if nbytes > 0 and not is_changed:  # the address of an empty buffer may be NULL
@@ -578,7 +574,11 @@ cdef class Strings(Source):
         if result.fault == LOADED:
             return result.nbytes
         if result.fault == UNLOADABLE:
-            raise unreadable_string_error(result.status, result.element, self.shape)
+            what = "cannot be read"
+            if result.status == 1:
+                what = "is a missing value, which tensors cannot have"
+            raise EncodeError(
+                f"{format_element(result.element, self.shape)} {what}", element=result.element)
         if result.fault == TOO_LONG:
             raise too_long_error(result.size, result.element, self.shape)
         raise modified_error()
@@ -606,9 +606,9 @@ cdef class WireBytes(Source):
 
 @cython.final
 cdef class ArrowSource(Source):
-    """Chunks of an Arrow array of (large) binary, (large) string, binary view or string view.
+    """An Arrow array (Received) of (large) binary or string, or of binary or string views.
 
-    The chunks have passed `check_offsets`. Each element is checked when it is read: offsets must
+    Its chunks have passed `check_offsets`. Each element is checked when it is read: offsets must
     not decrease and must stay between the first and the last one; a view must stay within its
     buffer.
     """
@@ -617,19 +617,20 @@ cdef class ArrowSource(Source):
         return True
 
     cdef uint64_t walk(self, Writer* writer) except? 0:
+        cdef Received received = <Received?>self.values
         cdef Chunk chunk
         cdef Span span
         cdef unsigned char* target
         cdef uint64_t total = 0
         cdef int64_t i, element = 0
-        for item in self.values:
+        for item in received.chunks:
             chunk = <Chunk?>item
             for i in range(chunk.elements.offset, chunk.elements.offset + chunk.elements.length):
                 if is_null(&chunk.elements, i):
                     raise EncodeError(
                         f"{format_element(element, self.shape)} is null, which tensors cannot have",
                         element=element)
-                locate(&span, chunk, self.layout, i)
+                locate(&span, chunk, received.layout, i)
                 if span.nbytes < 0:
                     raise EncodeError(
                         f"{format_element(element, self.shape)} is outside its Arrow buffer",
@@ -713,13 +714,11 @@ def arrow_source(values):
     return source_of_received(receive(values, True))
 
 
-cdef ArrowSource source_of_received(Received received):
+cdef Source source_of_received(Received received):
     """Return a Source of bytes or text. Raises EncodeError if the offsets are invalid."""
-    cdef ArrowSource source = ArrowSource(received.chunks, received.shape)
-    source.layout = received.type.layout
     for chunk in received.chunks:
-        check_offsets(<Chunk?>chunk, source.layout)
-    return source
+        check_offsets(<Chunk?>chunk, received.layout)
+    return ArrowSource(received, received.shape)
 
 
 cdef int check_offsets(Chunk chunk, ArrowLayout layout) except -1:
@@ -780,11 +779,6 @@ cdef invalid_text_error(const uint32_t* text, Py_ssize_t width, element, tuple s
 cdef format_not_encodable(code_point, at):
     what = "a lone surrogate" if code_point <= 0xDFFF else "an invalid code point"
     return f"cannot be encoded as UTF-8: character {at} is {what}, U+{code_point:04X}"
-
-
-cdef unreadable_string_error(status, element, tuple shape):
-    what = "is a missing value, which tensors cannot have" if status == 1 else "cannot be read"
-    return EncodeError(f"{format_element(element, shape)} {what}", element=element)
 
 
 cdef too_long_error(nbytes, element, tuple shape):

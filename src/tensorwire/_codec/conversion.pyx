@@ -184,7 +184,7 @@ cdef bint is_arrow(values) except -1:
 cdef tuple convert_arrow(values, datatype):
     """Return the Datatype and the data of an Arrow array or stream, which is consumed."""
     cdef Received received = receive(values, False)
-    row = received.type.row
+    row = received.row
     if datatype == "BF16" and row.name == "UINT16":
         row = DATATYPES["BF16"]
     check_datatype(row.name, datatype)

@@ -7,10 +7,10 @@ The table of datatypes is that of WIRE.md 2. The rules for shapes are the same i
 cimport cython
 cimport numpy as cnp
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_FromSsize_t
-from cpython.ref cimport Py_INCREF
-from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from cpython.tuple cimport PyTuple_New
 from libc.stdint cimport uint64_t
 
+from .tuples cimport set_item
 from .wire cimport MAX_RANK, WIDEST_ITEMSIZE
 
 from functools import cache
@@ -204,10 +204,7 @@ cdef tuple FIELDS = (
 
 cdef tuple fields_of(Limits limits):
     """Return the values of FIELDS."""
-    return (
-        limits.max_header_nbytes, limits.max_tensors, limits.max_rank, limits.max_name_nbytes,
-        limits.max_nesting, limits.max_parameters, limits.max_elements, limits.check_bool,
-        limits.bf16_as_uint16)
+    return tuple([getattr(limits, name) for name in FIELDS])
 
 
 UNLIMITED = Limits(
@@ -270,9 +267,7 @@ cdef tuple dims_as_tuple(const npy_intp* dims, int rank):
     cdef int axis
     cdef tuple shape = PyTuple_New(rank)
     for axis in range(rank):
-        dim = PyLong_FromSsize_t(dims[axis])
-        Py_INCREF(dim)  # PyTuple_SET_ITEM steals one reference
-        PyTuple_SET_ITEM(shape, axis, dim)
+        set_item(shape, axis, PyLong_FromSsize_t(dims[axis]))
     return shape
 
 

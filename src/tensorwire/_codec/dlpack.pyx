@@ -20,7 +20,15 @@ from cpython.pycapsule cimport (
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t, uintptr_t
 
-from .datatypes cimport Datatype, Layout, set_counts
+from .datatypes cimport (
+    ENCODING,
+    Datatype,
+    Layout,
+    check_rank,
+    dims_as_tuple,
+    set_counts,
+    too_large_error,
+)
 from .dlpack_abi cimport (
     CODE_BFLOAT,
     CODE_BOOL,
@@ -43,7 +51,7 @@ from .wire cimport MAX_RANK, multiply
 
 from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16, bf16_dtype
 
-from ..errors import MAX_FOREIGN_TEXT, SUBJECT, EncodeError, format_text, format_shape
+from ..errors import MAX_FOREIGN_TEXT, SUBJECT, EncodeError, format_text
 
 cnp.import_array()
 
@@ -80,6 +88,10 @@ DEVICE_NAMES = {
 
 # --- export ---
 
+ctypedef fused Managed:
+    DLManagedTensor
+    DLManagedTensorVersioned
+
 
 cdef dlpack_capsule(cnp.ndarray array, Datatype row, max_version, dl_device, bint copied):
     """Return a capsule that owns a reference to an array, which is C-contiguous and little-endian.
@@ -99,33 +111,17 @@ cdef dlpack_capsule(cnp.ndarray array, Datatype row, max_version, dl_device, bin
         raise BufferError(f"{SUBJECT} can only be exported to DLPack device (1, 0), the CPU")
     if max_version is not None and max_version[0] >= MAJOR_VERSION:
         versioned = <DLManagedTensorVersioned*>allocate(sizeof(DLManagedTensorVersioned), array)
-        fill_tensor(&versioned.dl_tensor, <int64_t*>(versioned + 1), array, dtype)
         versioned.version.major = MAJOR_VERSION
         versioned.version.minor = 0
         versioned.flags = (READ_ONLY if readonly else 0) | (IS_COPIED if copied else 0)
-        versioned.manager_ctx = <void*>array
-        versioned.deleter = delete_versioned
-        Py_INCREF(array)  # released by the deleter
-        try:
-            return PyCapsule_New(versioned, VERSIONED, delete_unused)
-        except MemoryError:
-            delete_versioned(versioned)
-            raise
+        return capsule_of(versioned, VERSIONED, array, dtype)
     if readonly:
         raise BufferError(
             f"{SUBJECT} is read-only, but the consumer requested a capsule of DLPack 0.x, which "
             "cannot say so: decode from a bytearray or a BodyBuffer, which make the tensors "
             "writable, or export a copy (copy=True)")
     unversioned = <DLManagedTensor*>allocate(sizeof(DLManagedTensor), array)
-    fill_tensor(&unversioned.dl_tensor, <int64_t*>(unversioned + 1), array, dtype)
-    unversioned.manager_ctx = <void*>array
-    unversioned.deleter = delete_unversioned
-    Py_INCREF(array)
-    try:
-        return PyCapsule_New(unversioned, UNVERSIONED, delete_unused)
-    except MemoryError:
-        delete_unversioned(unversioned)
-        raise
+    return capsule_of(unversioned, UNVERSIONED, array, dtype)
 
 
 cdef void* allocate(size_t nbytes, cnp.ndarray array) except NULL:
@@ -135,6 +131,19 @@ cdef void* allocate(size_t nbytes, cnp.ndarray array) except NULL:
     if memory == NULL:
         raise MemoryError
     return memory
+
+
+cdef capsule_of(Managed* managed, const char* name, cnp.ndarray array, DLDataType dtype):
+    """Fill a struct from `allocate` for an array, and return a capsule that owns it."""
+    fill_tensor(&managed.dl_tensor, <int64_t*>(managed + 1), array, dtype)
+    managed.manager_ctx = <void*>array
+    managed.deleter = delete_managed[Managed]
+    Py_INCREF(array)  # released by the deleter
+    try:
+        return PyCapsule_New(managed, name, delete_unused)
+    except MemoryError:
+        managed.deleter(managed)
+        raise
 
 
 cdef void fill_tensor(DLTensor* tensor, int64_t* shape, cnp.ndarray array, DLDataType dtype):
@@ -153,12 +162,7 @@ cdef void fill_tensor(DLTensor* tensor, int64_t* shape, cnp.ndarray array, DLDat
         tensor.strides[axis] = cnp.PyArray_STRIDE(array, axis) // cnp.PyArray_ITEMSIZE(array)
 
 
-cdef void delete_versioned(DLManagedTensorVersioned* managed) noexcept nogil:
-    drop_reference(managed.manager_ctx)
-    PyMem_RawFree(managed)
-
-
-cdef void delete_unversioned(DLManagedTensor* managed) noexcept nogil:
+cdef void delete_managed(Managed* managed) noexcept nogil:
     drop_reference(managed.manager_ctx)
     PyMem_RawFree(managed)
 
@@ -335,10 +339,7 @@ cdef int read_shape(DLTensor* tensor, Datatype row, Layout* layout) except -1:
     cdef int axis
     if tensor.ndim < 0:
         raise invalid_tensor_error(f"it has {tensor.ndim} dimensions")
-    if tensor.ndim > MAX_RANK:
-        raise EncodeError(
-            f"{SUBJECT} has {tensor.ndim} dimensions; the limit is {MAX_RANK}",
-            expected=MAX_RANK, actual=tensor.ndim)
+    check_rank(tensor.ndim, MAX_RANK, ENCODING)
     if tensor.ndim > 0 and tensor.shape == NULL:
         raise invalid_tensor_error("it has no shape")
     layout.rank = tensor.ndim
@@ -347,10 +348,7 @@ cdef int read_shape(DLTensor* tensor, Datatype row, Layout* layout) except -1:
         if layout.dims[axis] < 0:
             raise invalid_tensor_error(f"its dimension {axis} is {layout.dims[axis]}")
     if not set_counts(layout, row.itemsize):
-        shape = tuple([layout.dims[axis] for axis in range(layout.rank)])
-        raise EncodeError(
-            f"{SUBJECT} is too large to address: {row.name} {format_shape(shape)} exceeds "
-            f"2^63 - 1 bytes", expected=INT64_MAX)
+        raise too_large_error(ENCODING, dims_as_tuple(layout.dims, layout.rank), row)
     return 0
 
 

@@ -12,7 +12,6 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
 
-from .bytes_array cimport BytesArray
 from .datatypes cimport (
     ENCODING,
     Limits,
@@ -54,10 +53,9 @@ from .messages cimport (
     is_shared,
     new_frame,
 )
+from .parameters cimport text_nbytes
 
 from operator import index
-
-import numpy as np
 
 from ..errors import (
     SUBJECT,
@@ -71,10 +69,6 @@ from ..errors import (
 )
 
 cnp.import_array()
-
-cdef extern from "Python.h":
-    bint PyUnicode_IS_ASCII(str text)
-    Py_ssize_t PyUnicode_GET_LENGTH(str text)
 
 cdef Limits DEFAULT_LIMITS = Limits()
 
@@ -370,7 +364,7 @@ cdef int write_entry(JsonWriter* writer, Tensor tensor, bint binary) except -1:
     cdef bint has_size = binary and has_data
     cdef bytes before_shape = tensor.row.before_shape
     cdef uint64_t n_elements
-    check_name(tensor.name, <Limits>writer.limits)
+    check_name_nbytes(text_nbytes(tensor.name), <Limits>writer.limits, ENCODING)
     check_rank(len(tensor.shape), (<Limits>writer.limits).max_rank, ENCODING)
     if has_size and tensor.nbytes > 0:
         add_part(writer, tensor)
@@ -394,16 +388,8 @@ cdef int write_entry(JsonWriter* writer, Tensor tensor, bint binary) except -1:
                 f"{SUBJECT} is {tensor.row.name}, which can only be sent as binary data",
                 status=400)
         write_literal(writer, b'"data":')
-        write_data(writer, array_of(tensor) if tensor.texts is None else tensor.texts)
+        write_data(writer, tensor)
     return close(writer, c"}")
-
-
-cdef int check_name(str name, Limits limits) except -1:
-    """Raise EncodeError for a name that is too long in UTF-8."""
-    cdef Py_ssize_t nbytes = PyUnicode_GET_LENGTH(name)
-    if not PyUnicode_IS_ASCII(name) and nbytes > limits.max_name_nbytes // 4:
-        nbytes = len(name.encode())
-    return check_name_nbytes(nbytes, limits, ENCODING)
 
 
 cdef Nonfinite nonfinite_of(str nonfinite) except *:
@@ -434,25 +420,25 @@ cdef int write_message_parameters(JsonWriter* writer, dict parameters) except -1
     return close(writer, c"}")
 
 
-cdef int write_data(JsonWriter* writer, data) except -1:
-    """Write the elements of an array or a BytesArray as a flat list."""
-    cdef BytesArray texts
+cdef int write_data(JsonWriter* writer, Tensor tensor) except -1:
+    """Write the elements of a tensor as a flat list."""
     cdef Py_ssize_t element
-    if isinstance(data, BytesArray):
-        texts = data
-        element = write_strings(writer, texts)
+    cdef cnp.ndarray array
+    if tensor.texts is not None:
+        element = write_strings(writer, tensor.texts)
         if element >= 0:
             raise EncodeError(
                 f"element {element} of {SUBJECT} is not valid UTF-8, and can only be sent as "
                 f"binary data", element=element, status=400)
         return 0
-    element = write_array(writer, data)
+    array = array_of(tensor)
+    element = write_array(writer, array)
     if element >= 0:
         hint = "" if writer.nonfinite != NAN_AS_NULL else (
             ": pass nonfinite='literal' to send a literal, which Triton reads, or nonfinite='null' "
             "to send null, which is read as NaN")
         raise EncodeError(
-            f"element {element} of {SUBJECT} is {np.asarray(data).reshape(-1)[element]}, which "
+            f"element {element} of {SUBJECT} is {array.reshape(-1)[element]}, which "
             f"JSON cannot represent{hint}", element=element)
     return 0
 
@@ -475,7 +461,7 @@ cdef int write_requested(JsonWriter* writer, tuple outputs, default) except -1:
 cdef int write_requested_output(JsonWriter* writer, RequestedOutput output, default) except -1:
     binary = default if output.binary is None else output.binary
     try:
-        check_name(output.name, <Limits>writer.limits)
+        check_name_nbytes(text_nbytes(output.name), <Limits>writer.limits, ENCODING)
         write_literal(writer, b'{"name":')
         write_string(writer, output.name)
         if output._parameters is not None or binary is not None:

@@ -119,7 +119,7 @@ cdef inline Fault read_list(
     `read` reads one element to `target`. It is a constant in each caller, so that the compiler
     generates a separate loop for each kind of element.
 
-    ParsedElements beyond `n_expected` are validated and counted. They are all written to the same 8
+    Elements beyond `n_expected` are validated and counted. They are all written to the same 8
     bytes, which are aligned for any element. If an element causes a fault, `n_read` is its index.
     """
     cdef int depth = 0

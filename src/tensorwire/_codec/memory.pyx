@@ -292,7 +292,7 @@ cdef InvalidBool first_invalid_bool(const unsigned char* data, uint64_t nbytes) 
 
 @cython.final
 @cython.freelist(8)
-@cython.no_gc_clear  # a memoryview may use the memory after a cycle was cleared
+@cython.no_gc_clear  # memoryviews and arrays may use the memory after a cycle was cleared
 @cython.trashcan(True)  # the owner may be a view of another ExportedBytes, and so on
 cdef class ExportedBytes:
     """Memory as flat, read-only bytes. It keeps a reference to the owner of the memory."""
@@ -306,12 +306,12 @@ cdef class ExportedBytes:
 
 
 cdef exported_bytes(object owner, const char* data, Py_ssize_t nbytes):
-    """Return memory, which exists as long as `owner`, as a flat, read-only memoryview."""
+    """Return a buffer of flat, read-only bytes over memory that exists as long as `owner`."""
     cdef ExportedBytes exported = ExportedBytes.__new__(ExportedBytes)
     exported.owner = owner
     exported.data = data
     exported.nbytes = nbytes
-    return PyMemoryView_FromObject(exported)
+    return exported
 
 
 cdef separate_view(buffer):

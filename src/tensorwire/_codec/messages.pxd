@@ -1,8 +1,13 @@
 cimport numpy as cnp
-from libc.string cimport memchr
+from libc.stdint cimport uint32_t
+from libc.string cimport memchr, memcpy
 
 from .bytes_array cimport BytesArray
 from .datatypes cimport Datatype
+from .wire cimport PREFIX_NBYTES, store_le32
+
+cdef enum:
+    COPY_NOGIL_FROM_NBYTES = 1 << 20  # copying this number of bytes takes about 0.1 ms
 
 
 cdef extern from "Python.h":
@@ -105,3 +110,32 @@ cdef Frame new_frame(bytes header, tuple tensors, header_length, Py_ssize_t nbyt
 cdef dict tensors_by_name(tuple tensors)
 cdef str first_duplicate(tuple items)
 cdef binary_data_output(InferRequest request)
+
+
+cdef inline unsigned char* write_data(unsigned char* target, Tensor tensor) except NULL:
+    """Copy the data of a tensor, which is not in shared memory. Return the address after the copy.
+
+    `tensor.nbytes` bytes are written: BYTES have their length prefixes.
+    """
+    cdef Py_ssize_t begin, nbytes = tensor.nbytes
+    if tensor.texts is None:
+        return write_memory(target, tensor.memory, nbytes)
+    begin = tensor.texts.begin
+    if begin < 0 and nbytes >= PREFIX_NBYTES:  # a raw binary request: its element has no prefix
+        nbytes -= PREFIX_NBYTES
+        store_le32(target, <uint32_t>nbytes)
+        target += PREFIX_NBYTES
+        begin += PREFIX_NBYTES
+    return write_memory(target, <const char*>tensor.texts.packed().data + begin, nbytes)
+
+
+cdef inline unsigned char* write_memory(
+    unsigned char* target, const char* data, Py_ssize_t nbytes
+) noexcept:
+    """Copy memory, without the GIL if that takes long. Return the address after the copy."""
+    if nbytes < COPY_NOGIL_FROM_NBYTES:
+        memcpy(target, data, nbytes)
+    else:
+        with nogil:
+            memcpy(target, data, nbytes)
+    return target + nbytes

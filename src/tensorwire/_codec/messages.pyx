@@ -2,11 +2,10 @@
 
 cimport cython
 cimport numpy as cnp
-from cpython.buffer cimport Py_buffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
-from libc.string cimport memcpy
 
 from .arrow cimport export_array, export_schema
 from .bytes_array cimport BytesArray
@@ -48,10 +47,6 @@ from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
 cnp.import_array()
 
-cdef extern from "Python.h":
-    Py_ssize_t PyObject_Size(object container) except -1
-    Py_buffer* PyMemoryView_GET_BUFFER(object view)
-
 cdef extern from *:
     dict new_dict "__Pyx_PyDict_NewPresized"(Py_ssize_t n_items)  # of Cython
 
@@ -59,9 +54,6 @@ cdef extern from "numpy/arrayobject.h":
     object PyArray_NewFromDescr(
         PyTypeObject* subtype, cnp.dtype descr, int nd, const cnp.npy_intp* dims,
         const cnp.npy_intp* strides, void* data, int flags, PyObject* obj)
-
-cdef enum:
-    JOIN_NOGIL_FROM_NBYTES = 1 << 20  # copying this number of bytes takes about 0.1 ms
 
 # The Datatype of each of numpy's own dtypes, by type number; None for the others.
 cdef list BY_TYPE_NUM = [None] * cnp.NPY_NTYPES_LEGACY
@@ -72,31 +64,21 @@ del dtype, row
 
 # The fields of an object that was created with __new__ alone.
 cdef Datatype BYTES = DATATYPES["BYTES"]
-cdef tuple NO_ELEMENTS = (0,)
 cdef BytesArray NO_TEXTS = BytesArray.__new__(BytesArray)
 
 
 # --- checks of arguments ---
 
-cdef inline int begin_init(bint* is_made, kind) except -1:
-    """Raise TypeError if an object is made already: Python code can call its __init__ again.
+cdef inline int mark_made(bint* is_made, kind) except -1:
+    """Mark an object as made, after the arguments of its __init__ were checked.
 
-    The checks of arguments run Python code, which may find the object and use it. Its fields are
-    still those of an empty value then, as they are after __new__ alone. They are set after
-    `end_init`, when no more Python code runs.
+    The checks run Python code, which may find the object and use it. Its fields are still those of
+    an empty value then, as they are after __new__ alone. They are set after this call, when no more
+    Python code runs. Raises TypeError if the object was marked before, by another call of __init__
+    or by a message that contains it.
     """
     if is_made[0]:
         raise TypeError(f"{kind} cannot be changed")
-    return 0
-
-
-cdef inline int end_init(bint* is_made, kind) except -1:
-    """Mark an object as made, before its fields are set.
-
-    Raises TypeError if another call of __init__ or a message that contains the object did so since
-    `begin_init`.
-    """
-    begin_init(is_made, kind)
     is_made[0] = True
     return 0
 
@@ -314,7 +296,7 @@ cdef class Tensor:
     def __cinit__(self):
         self.name = ""
         self.row = BYTES
-        self.shape = NO_ELEMENTS
+        self.shape = (0,)
         self.texts = NO_TEXTS
 
     def __init__(
@@ -324,7 +306,6 @@ cdef class Tensor:
         cdef dict own = None
         cdef tuple dims
         cdef Datatype row = None
-        begin_init(&self.is_made, "a Tensor")
         own_name = checked_name(name, "the name of a tensor")
         is_binary = checked_flag(binary, "binary")
         try:
@@ -344,7 +325,7 @@ cdef class Tensor:
         except (EncodeError, TypeError) as error:
             name_tensor(error, "tensor", own_name)
             raise
-        end_init(&self.is_made, "a Tensor")
+        mark_made(&self.is_made, "a Tensor")
         self.name, self.row, self.shape, self._parameters = own_name, row, dims, own
         self.binary = is_binary
         self.texts = None
@@ -533,7 +514,7 @@ cdef class Tensor:
         """
         try:
             if self.texts is not None:
-                return self.texts.arrow_capsules(requested_schema)
+                return self.texts.__arrow_c_array__(requested_schema)
             array = array_of(self)
             return export_schema(array, self.row), export_array(array, self.row)
         except EncodeError as error:
@@ -689,18 +670,15 @@ cdef Datatype datatype_of_array(cnp.ndarray array, datatype, shape):
 
 cdef int use_converted(Tensor tensor, data) except -1:
     """Use data in the form that `convert_data` returns. None is shared memory."""
+    cdef cnp.ndarray array
     if isinstance(data, cnp.ndarray):
-        use_memory_of(tensor, data)
+        array = data
+        use_memory(
+            tensor, array, array.descr, <char*>cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array),
+            not cnp.PyArray_ISWRITEABLE(array))
     elif data is not None:
         use_texts(tensor, data)
     return 0
-
-
-cdef void use_memory_of(Tensor tensor, cnp.ndarray array) noexcept:
-    """Use the memory of a C-contiguous array that has the shape of the tensor."""
-    use_memory(
-        tensor, array, array.descr, <char*>cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array),
-        not cnp.PyArray_ISWRITEABLE(array))
 
 
 cdef void use_memory(
@@ -946,7 +924,6 @@ cdef class RequestedOutput:
     ):
         cdef dict own = None
         cdef str own_name
-        begin_init(&self.is_made, "a RequestedOutput")
         own_name = checked_name(name, "the name of an output")
         try:
             own = own_parameters(parameters)
@@ -963,7 +940,7 @@ cdef class RequestedOutput:
                 binary = in_parameters
         if binary is not None:
             checked_flag(binary, "binary")
-        end_init(&self.is_made, "a RequestedOutput")
+        mark_made(&self.is_made, "a RequestedOutput")
         self.name, self.binary, self._parameters = own_name, binary, own or None
 
     @property
@@ -1079,7 +1056,6 @@ parameters=None)\n--\n
         self, inputs, outputs=None, *,
         id=None, model_name=None, model_version=None, parameters=None,
     ):
-        begin_init(&self.is_made, "an InferRequest")
         cdef tuple tensors = checked_tensors(inputs, "inputs")
         cdef dict by_name = checked_by_name(tensors, "input")
         cdef dict own = message_parameters(parameters)
@@ -1094,7 +1070,7 @@ parameters=None)\n--\n
         cdef str own_model = checked_text(model_name, "model_name")
         cdef str own_version = checked_text(model_version, "model_version")
         cdef tuple requested = checked_outputs(outputs)
-        end_init(&self.is_made, "an InferRequest")
+        mark_made(&self.is_made, "an InferRequest")
         self.tensors, self.by_name, self.requested = tensors, by_name, requested
         self._parameters = own
         self.id, self.model_name, self.model_version = own_id, own_model, own_version
@@ -1165,14 +1141,13 @@ parameters=None)\n--\n
     def __init__(
         self, outputs, *, model_name=None, model_version=None, id=None, parameters=None,
     ):
-        begin_init(&self.is_made, "an InferResponse")
         cdef tuple tensors = checked_tensors(outputs, "outputs")
         cdef dict by_name = checked_by_name(tensors, "output")
         cdef str own_model = checked_text(model_name, "model_name")
         cdef str own_version = checked_text(model_version, "model_version")
         cdef str own_id = checked_text(id, "id")
         cdef dict own = message_parameters(parameters)
-        end_init(&self.is_made, "an InferResponse")
+        mark_made(&self.is_made, "an InferResponse")
         self.tensors, self.by_name, self._parameters = tensors, by_name, own
         self.id, self.model_name, self.model_version = own_id, own_model, own_version
 
@@ -1377,25 +1352,18 @@ cdef class Frame:
         self.tensors = ()
 
     def __init__(self, tuple buffers not None, header_length):
+        cdef list flat = [flat_bytes(buffer) for buffer in buffers]
         cdef Py_ssize_t nbytes = 0
-        cdef bint is_ready = True
-        begin_init(&self.is_made, "a Frame")
-        for buffer in buffers:
-            if not is_flat(buffer):
-                is_ready = False
-                break
-            nbytes += PyObject_Size(buffer)
-        if not is_ready:
-            buffers = tuple([flat_bytes(buffer) for buffer in buffers])
-            nbytes = sum([len(buffer) for buffer in buffers])
+        for buffer in flat:
+            nbytes += len(buffer)
         if header_length is not None and type(header_length) is not int:
             header_length = index(header_length)
         if header_length is not None and not 0 <= header_length <= nbytes:
             raise ValueError(
                 f"header_length must be 0 to {nbytes}, the size of the frame, not "
                 f"{format_number(header_length)}")
-        end_init(&self.is_made, "a Frame")
-        self.exported = buffers
+        mark_made(&self.is_made, "a Frame")
+        self.exported = tuple(flat)
         self.header_length = header_length
         self.nbytes = nbytes
 
@@ -1511,7 +1479,8 @@ cdef tuple buffers_of(Frame frame):
         set_item(buffers, 0, frame.header)
     for tensor in frame.tensors:
         if tensor.texts is None:
-            buffer = exported_bytes(tensor.owner, tensor.memory, tensor.nbytes)
+            buffer = PyMemoryView_FromObject(
+                exported_bytes(tensor.owner, tensor.memory, tensor.nbytes))
         else:
             buffer = tensor.texts.wire
         set_item(buffers, n_set, buffer)
@@ -1523,23 +1492,15 @@ cdef bytes joined(Frame frame):
     """Return a copy of the body."""
     cdef Tensor tensor
     cdef bytes body
-    cdef char* target
+    cdef unsigned char* target
     if frame.header is None and not frame.tensors:  # the sizes of the buffers may have changed
         return b"".join(separate_buffers(frame))
     body = PyBytes_FromStringAndSize(NULL, frame.nbytes)
-    target = PyBytes_AS_STRING(body)
+    target = <unsigned char*>PyBytes_AS_STRING(body)
     if frame.header is not None:
-        memcpy(target, PyBytes_AS_STRING(frame.header), len(frame.header))
-        target += len(frame.header)
+        target = write_memory(target, PyBytes_AS_STRING(frame.header), len(frame.header))
     for tensor in frame.tensors:
-        if tensor.texts is not None:
-            return b"".join(separate_buffers(frame))
-        if tensor.nbytes < JOIN_NOGIL_FROM_NBYTES:
-            memcpy(target, tensor.memory, tensor.nbytes)
-        else:
-            with nogil:
-                memcpy(target, tensor.memory, tensor.nbytes)
-        target += tensor.nbytes
+        target = write_data(target, tensor)
     return body
 
 
@@ -1550,26 +1511,13 @@ cdef tuple separate_buffers(Frame frame):
     return frame.buffers
 
 
-cdef bint is_flat(buffer) noexcept:
-    """Return whether a buffer is contiguous, and `len` returns its number of bytes.
-
-    Returns False for other classes than bytes, bytearray and memoryview.
-    """
-    cdef Py_buffer* view
-    if type(buffer) is memoryview:
-        view = PyMemoryView_GET_BUFFER(buffer)
-        return (
-            view.ndim == 1 and view.itemsize == 1
-            and (view.len <= 1 or view.strides == NULL or view.strides[0] == 1)
-        )
-    return type(buffer) is bytes or type(buffer) is bytearray
-
-
 cdef flat_bytes(buffer):
     """Return the same memory as flat bytes. Raises BufferError if it is not contiguous."""
-    if is_flat(buffer):
+    if type(buffer) is bytes or type(buffer) is bytearray:
         return buffer
     view = memoryview(buffer)
+    if type(buffer) is memoryview and view.ndim == 1 and view.itemsize == 1 and view.contiguous:
+        return buffer
     if view.nbytes == 0:
         return b""
     try:

@@ -1,5 +1,16 @@
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize, PyUnicode_GET_LENGTH
+
 cdef extern from "Python.h":
     bint PyUnicode_IS_ASCII(str text)
+
+
+cdef inline Py_ssize_t text_nbytes(str text) except -1:
+    """Return the size of a text of a message in UTF-8."""
+    cdef Py_ssize_t nbytes = 0
+    if PyUnicode_IS_ASCII(text):
+        return PyUnicode_GET_LENGTH(text)
+    PyUnicode_AsUTF8AndSize(text, &nbytes)
+    return nbytes
 
 
 cdef inline str exact_str(value):

@@ -602,6 +602,7 @@ cdef class MessageReader:
 
     cdef int read_shape(self, const Field* field) except -1:
         """Add one dimension, or several that are packed. Too many of them are only counted."""
+        cdef Entry* entry = &self.entry
         cdef Fields fields
         cdef FieldFault fault
         cdef uint64_t dim = 0
@@ -613,15 +614,11 @@ cdef class MessageReader:
                 if fault != NO_FIELD_FAULT:
                     self.member = "shape"
                     self.raise_fault(fault, field.tag)
-                self.add_dim(<int64_t>dim)
+                if entry.rank < MAX_RANK:
+                    entry.layout.dims[entry.rank] = <int64_t>dim
+                    entry.layout.rank = <int>entry.rank + 1
+                entry.rank += 1
         return 0
-
-    cdef inline void add_dim(self, int64_t dim) noexcept:
-        cdef Entry* entry = &self.entry
-        if entry.rank < MAX_RANK:
-            entry.layout.dims[entry.rank] = dim
-            entry.layout.rank = <int>entry.rank + 1
-        entry.rank += 1
 
     cdef tuple measured_shape(self):
         """Return the shape, and compute the number of elements and bytes, or raise LayoutError."""
@@ -916,17 +913,12 @@ def read_names(message, Limits limits not None):
     cdef MessageReader reader = new_reader(Body(message), limits, True)
     cdef Fields fields = outermost(reader.body)
     cdef Field field
-    cdef Field[3] found
-    cdef bint[3] is_found
-    cdef int i
-    is_found[:] = [False, False, False]
+    cdef list names = ["", "", ""]
     while fields.position < fields.end:
         reader.next(&fields, &field)
         if field.number <= 3 and field.wire_type == LENGTH_DELIMITED:
-            found[field.number - 1] = field
-            is_found[field.number - 1] = True
-    return tuple([
-        reader.text(&found[i], NAMES[i]) if is_found[i] else "" for i in range(3)])
+            names[field.number - 1] = reader.text(&field, NAMES[field.number - 1])
+    return tuple(names)
 
 
 def read_message(message, dict kinds not None, Limits limits not None = DEFAULT_LIMITS):

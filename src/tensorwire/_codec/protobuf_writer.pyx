@@ -8,13 +8,23 @@ the parameters of a tensor raise errors with SUBJECT in place of its name.
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_Next
 from cpython.object cimport PyObject
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from cpython.unicode cimport PyUnicode_AsUTF8AndSize
+from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-from .bytes_array cimport BytesArray
 from .encoder cimport check_listed
 from .memory cimport Body
-from .messages cimport InferRequest, InferResponse, Message, RequestedOutput, Tensor, is_shared
+from .messages cimport (
+    InferRequest,
+    InferResponse,
+    Message,
+    RequestedOutput,
+    Tensor,
+    is_shared,
+    write_data,
+    write_memory,
+)
+from .parameters cimport text_nbytes
 from .protobuf cimport (
     FIXED64,
     MAX_MESSAGE_NBYTES,
@@ -25,17 +35,8 @@ from .protobuf cimport (
     write_tag,
     write_varint,
 )
-from .wire cimport PREFIX_NBYTES, store_le32
 
 from ..errors import SUBJECT, EncodeError, format_value, name_subject, name_tensor
-
-cdef extern from "Python.h":
-    bint PyUnicode_IS_ASCII(str text)
-    Py_ssize_t PyUnicode_GET_LENGTH(str text)
-    const char* PyUnicode_AsUTF8AndSize(str text, Py_ssize_t* nbytes) except NULL
-
-cdef enum:
-    NOGIL_FROM_NBYTES = 1 << 20  # other threads can run while this number of bytes is copied
 
 
 def encode_request(InferRequest request not None: InferRequest) -> bytes:
@@ -249,36 +250,8 @@ cdef unsigned char* write_message_fields(
                 target = write_parameters(target, 2, output._parameters)
     for tensor in tensors:
         if not is_shared(tensor):
-            target = begin_field(target, raw_number, tensor.nbytes)
-            if tensor.texts is None:
-                target = write_memory(target, tensor.memory, tensor.nbytes)
-            else:
-                target = write_texts(target, tensor.texts, tensor.nbytes)
+            target = write_data(begin_field(target, raw_number, tensor.nbytes), tensor)
     return target
-
-
-cdef unsigned char* write_texts(
-    unsigned char* target, BytesArray texts, Py_ssize_t nbytes
-) except NULL:
-    """Write elements with their length prefixes, which take `nbytes` in total."""
-    cdef Py_ssize_t begin = texts.begin
-    if begin < 0 and nbytes >= PREFIX_NBYTES:  # a raw binary request: its element has no prefix
-        nbytes -= PREFIX_NBYTES
-        store_le32(target, <uint32_t>nbytes)
-        target += PREFIX_NBYTES
-        begin += PREFIX_NBYTES
-    return write_memory(target, <const char*>texts.packed().data + begin, nbytes)
-
-
-cdef unsigned char* write_memory(
-    unsigned char* target, const char* data, Py_ssize_t nbytes
-) noexcept:
-    if nbytes < NOGIL_FROM_NBYTES:
-        memcpy(target, data, nbytes)
-    else:
-        with nogil:
-            memcpy(target, data, nbytes)
-    return target + nbytes
 
 
 # --- entries of tensors and requested outputs ---
@@ -317,14 +290,6 @@ cdef unsigned char* write_shape(unsigned char* target, tuple shape) except NULL:
 
 
 # --- text and parameters ---
-
-
-cdef inline Py_ssize_t text_nbytes(str text) except -1:
-    cdef Py_ssize_t nbytes
-    if PyUnicode_IS_ASCII(text):
-        return PyUnicode_GET_LENGTH(text)
-    PyUnicode_AsUTF8AndSize(text, &nbytes)
-    return nbytes
 
 
 cdef inline uint64_t text_field_nbytes(str text) except? 0:

@@ -47,9 +47,7 @@ from ..errors import (
 
 cnp.import_array()
 
-cdef dict DATATYPES_BY_NAME = DATATYPES  # typed, so that Cython looks names up in C
-
-# The same table in C: each name as an integer of 8 bytes, and a borrowed reference.
+# The table of datatypes in C: each name as an integer of 8 bytes, and a borrowed reference.
 cdef struct NamedDatatype:
     uint64_t name
     PyObject* datatype
@@ -92,7 +90,7 @@ cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Lim
     """Return a tensor that is a view of the whole body."""
     cdef Layout layout
     cdef Tensor tensor
-    cdef Datatype row = DATATYPES_BY_NAME.get(datatype)
+    cdef Datatype row = DATATYPES.get(datatype)
     if row is None:
         raise unknown_datatype_error(datatype)
     fill_layout(&layout, shape, row, limits.max_rank, DECODING)
@@ -119,7 +117,10 @@ cdef int view_body(
     if dtype is None:
         dtype = dtype_of_bf16(limits)
     if <uint64_t>nbytes != layout.nbytes:
-        raise wrong_size_error(row, tensor.shape, layout.nbytes, nbytes)
+        raise LayoutError(
+            f"{SUBJECT} does not match its datatype: {row.name} {format_shape(tensor.shape)} "
+            f"requires {layout.nbytes} bytes, but its binary data has {nbytes}",
+            expected=layout.nbytes, actual=nbytes)
     body.check_range(offset, nbytes)
     if dtype.type_num == cnp.NPY_BOOL and limits.check_bool:
         body.check_bool(offset, nbytes)
@@ -189,12 +190,6 @@ cdef int check_name(Py_ssize_t nbytes, bint has_nul, Limits limits) except -1:
     if has_nul:
         raise HeaderError(f"the name of {SUBJECT} contains a NUL")
     return check_name_nbytes(nbytes, limits, DECODING)
-
-
-cdef wrong_size_error(Datatype datatype, tuple shape, expected, nbytes):
-    return LayoutError(
-        f"{SUBJECT} does not match its datatype: {datatype.name} {format_shape(shape)} requires "
-        f"{expected} bytes, but its binary data has {nbytes}", expected=expected, actual=nbytes)
 
 
 cdef unknown_datatype_error(str name):

@@ -35,25 +35,19 @@ cdef inline bint multiply(uint64_t* product, uint64_t factor) noexcept nogil:
     return True
 
 
-cdef enum ScanFault:
-    NO_SCAN_FAULT
-    SHORT_PREFIX
-    SHORT_ELEMENT
-
-
 cdef struct Scan:
     # The progress and the result of `scan_prefixes`.
     uint64_t position    # offset of the next element from the start of the tensor
     uint64_t n_elements  # number of complete elements so far
     uint32_t declared    # value of the last length prefix that was read
-    ScanFault fault
+    bint is_truncated    # the next element is not complete
 
 
 cdef inline void scan_prefixes(
     Scan* scan, const unsigned char* data, uint64_t nbytes,
     int64_t* starts, uint64_t capacity, int64_t base,
 ) noexcept nogil:
-    """Continue `scan` until there are `capacity` elements, `data` ends, or there is a fault.
+    """Continue `scan` until there are `capacity` elements, or no complete one follows in `data`.
 
     Unless `starts` is NULL, `starts[i]` is set to `base` plus the position of the prefix of element
     i. Bounds: position <= nbytes always holds. In both comparisons, each number that is subtracted
@@ -64,14 +58,14 @@ cdef inline void scan_prefixes(
     cdef uint64_t position = scan.position
     cdef uint64_t i = scan.n_elements
     cdef uint32_t length = 0
-    scan.fault = NO_SCAN_FAULT
+    scan.is_truncated = False
     while i < capacity and position < nbytes:
         if nbytes - position < PREFIX_NBYTES:
-            scan.fault = SHORT_PREFIX
+            scan.is_truncated = True
             break
         length = load_le32(data + position)
         if length > nbytes - position - PREFIX_NBYTES:
-            scan.fault = SHORT_ELEMENT
+            scan.is_truncated = True
             break
         if starts != NULL:
             starts[i] = base + <int64_t>position
