@@ -16,7 +16,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
