@@ -11,7 +11,7 @@ import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
 from ..arguments import Nonfinite
-from ..http import EXTENSION
+from ..http import BINARY_TYPE, EXTENSION, HEADER_LENGTH, JSON_TYPE
 from .addresses import Server, find_proxy
 from .connection import Connection, Connector, may_resend
 from .errors import InferenceServerError, connection_error, response_error
@@ -25,7 +25,6 @@ from .requests import (
     ProgressReporter,
     Request,
     Target,
-    body_headers,
     check_headers,
     compress,
     model_path,
@@ -37,6 +36,11 @@ if TYPE_CHECKING:
     from .calls import Options
     from .connection import Backend
 
+# The headers of a body, and the end of the head.
+_JSON_HEADERS = f"Content-Type: {JSON_TYPE}\r\nContent-Length: %d\r\n\r\n".encode()
+_BINARY_HEADERS = (
+    f"Content-Type: {BINARY_TYPE}\r\n{HEADER_LENGTH}: %d\r\nContent-Length: %d\r\n\r\n"
+).encode()
 _HINT_TIMEOUT = Timeout(connect=1, read=1, total=1)
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
 
@@ -140,9 +144,11 @@ class HttpTransport:
             # tuple(message) would first allocate len(message) items, one for each byte.
             buffers = tuple(iter(message))
             nbytes = len(message)
-        header_length = message.header_length
-        head += body_headers(header_length, nbytes)
-        is_binary = header_length is not None
+        is_binary = message.header_length is not None
+        if is_binary:
+            head += _BINARY_HEADERS % (message.header_length, nbytes)
+        else:
+            head += _JSON_HEADERS % nbytes
         return Request("POST", self._url(path), head, buffers, nbytes, target.model, is_binary)
 
     def open_stream(self, *_: Any) -> NoReturn:

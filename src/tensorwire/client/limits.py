@@ -157,17 +157,16 @@ def retry_delay(error: Exception, attempt: int, deadline: Deadline) -> float | N
 
     ``attempt`` counts the retries from 0.
     """
-    delay: float
-    retry_after = error.retry_after if isinstance(error, InferenceServerError) else None
-    if isinstance(error, InferenceServerError) and error.status not in _RETRIED_STATUSES:
-        return None
-    if retry_after is not None:
-        delay = retry_after
-        if delay > _MAX_RETRY_AFTER_SECONDS:
+    delay: float | None = None
+    if isinstance(error, InferenceServerError):
+        if error.status not in _RETRIED_STATUSES:
             return None
-    else:
+        delay = error.retry_after
+    if delay is None:
         delay = min(_FIRST_DELAY_SECONDS * 2.0 ** min(attempt, 10), _MAX_DELAY_SECONDS)
         delay *= random.uniform(0.5, 1.0)
+    elif delay > _MAX_RETRY_AFTER_SECONDS:
+        return None
     if deadline.at is not None and time.monotonic() + delay >= deadline.at:
         return None
     return delay

@@ -12,7 +12,6 @@ import tensorwire as tw
 
 from .. import compression
 from ..arguments import check_type
-from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
 PIECE_NBYTES = 1 << 20  # the read timeout applies to sending each piece, not to a whole tensor
 _MAX_JOINED_NBYTES = 64 << 10  # one send is faster than several for frames up to this size
@@ -230,16 +229,3 @@ class Compressed(NamedTuple):
 def compress(frame: tw.Frame, algorithm: Algorithm) -> Compressed:
     body = compression.compress(frame.chunks(PIECE_NBYTES), algorithm)
     return Compressed(algorithm, body, frame.header_length)
-
-
-def body_headers(header_length: int | None, nbytes: int) -> bytes:
-    """Return the headers of a body of ``nbytes`` bytes, and the end of the head."""
-    if header_length is None:
-        return _JSON_HEADERS % nbytes
-    return _BINARY_HEADERS % (header_length, nbytes)
-
-
-_JSON_HEADERS = f"Content-Type: {JSON_TYPE}\r\nContent-Length: %d\r\n\r\n".encode()
-_BINARY_HEADERS = (
-    f"Content-Type: {BINARY_TYPE}\r\n{HEADER_LENGTH}: %d\r\nContent-Length: %d\r\n\r\n"
-).encode()

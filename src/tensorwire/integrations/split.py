@@ -8,6 +8,7 @@ a response are appended to what the generated class has serialized.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -15,6 +16,7 @@ import grpc
 from .._codec.protobuf_reader import split_field
 from .._codec.protobuf_writer import append_fields
 from ..grpc_messages import RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS, SERVICE
+from .patching import Function
 
 
 class SplitMessage:
@@ -38,27 +40,37 @@ class SplitMessage:
         return getattr(self._message, name)
 
 
-def add_infer_handler(
-    server: Any, model_infer: Callable[[Any, Any], Awaitable[Any]], request_class: Any
-) -> None:
-    """Let a server call ``model_infer`` for ModelInfer instead of a servicer that was added before.
+def replace_add_servicer(
+    servicer_class: Any,
+    infer: Callable[[Any, Any, Any], Awaitable[Any]],
+    request_class: Any,
+    original: Function,
+) -> Function:
+    """Return a replacement of ``original``, which adds a servicer to a server.
 
-    It takes a ``request_class`` or, if there are raw contents, a SplitMessage. It returns a
-    generated message or a SplitMessage.
+    The server then calls ``infer`` instead of the ModelInfer of ``servicer_class``. ``infer`` takes
+    the servicer, a request and its context. The request is a ``request_class`` or, if there are raw
+    contents, a SplitMessage. It returns a generated message or a SplitMessage.
     """
+    model_infer = servicer_class.ModelInfer  # not a wrapper that other code adds later
 
     def read(message: bytes) -> Any:
         head, contents = split_field(message, RAW_INPUT_CONTENTS)
         request = request_class.FromString(head)
         return SplitMessage(request, contents) if contents else request
 
-    handler = grpc.unary_unary_rpc_method_handler(model_infer, read, write)
-    if hasattr(server, "add_registered_method_handlers"):  # since grpcio 1.64
-        server.add_registered_method_handlers(SERVICE, {"ModelInfer": handler})
+    def add_GRPCInferenceServiceServicer_to_server(servicer: Any, server: Any) -> None:
+        original(servicer, server)
+        is_own = getattr(type(servicer), "ModelInfer", None) is model_infer
+        if is_own and hasattr(server, "add_registered_method_handlers"):  # since grpcio 1.64
+            handler = grpc.unary_unary_rpc_method_handler(partial(infer, servicer), read, write)
+            server.add_registered_method_handlers(SERVICE, {"ModelInfer": handler})
+
+    return add_GRPCInferenceServiceServicer_to_server
 
 
 def write(response: Any) -> Any:
-    if not isinstance(response, SplitMessage):
-        return response.SerializeToString()
     head = response.SerializeToString()
+    if not isinstance(response, SplitMessage):
+        return head
     return append_fields(head, RAW_OUTPUT_CONTENTS, response.raw_output_contents)

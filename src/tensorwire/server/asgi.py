@@ -91,7 +91,7 @@ async def read_request(
     body = RequestBody(scope["headers"], max_body)
     more = True
     while more:
-        chunk, more = await _receive(receive)
+        chunk, more = await receive_chunk(receive)
         body.buffer.write(chunk)
     if not HttpFormat.is_slow_to_decode(body):
         return body.decode(limits, raw_input)
@@ -99,7 +99,7 @@ async def read_request(
     return request
 
 
-async def _receive(receive: Receive) -> tuple[bytes, bool]:
+async def receive_chunk(receive: Receive) -> tuple[bytes, bool]:
     """Return the next chunk of a body, and whether there are more.
 
     Raises ClientDisconnectedError.
@@ -312,7 +312,7 @@ async def _respond_to_request(service: Service, scope: Scope, receive: Receive, 
             async with asyncio.timeout(service.receive_timeout):
                 more = True
                 while more and not exchange.is_rejected:
-                    chunk, more = await _receive(receive)
+                    chunk, more = await receive_chunk(receive)
                     exchange.write(chunk)
         except TimeoutError:
             exchange.reject_late()

@@ -40,7 +40,9 @@ class HttpFormat:
 
     def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
         """Writing JSON is slow. Binary data is sent from the memory of the arrays."""
-        return not is_all_binary(request)
+        if request.outputs:
+            return not all(output.binary for output in request.outputs)
+        return request.parameters.get("binary_data_output") is not True
 
     def encode(self, response: tw.InferResponse, request: tw.InferRequest) -> tw.Frame:
         return tw.encode_response(
@@ -50,10 +52,3 @@ class HttpFormat:
             nonfinite=self.nonfinite,
             limits=UNLIMITED,
         )
-
-
-def is_all_binary(request: tw.InferRequest) -> bool:
-    """Return whether a request asks for all its outputs as binary data."""
-    if request.outputs:
-        return all(output.binary for output in request.outputs)
-    return request.parameters.get("binary_data_output") is True

@@ -16,7 +16,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -67,9 +67,9 @@ RELIES_ON = {
 }
 
 
-def changed_sources(read: Callable[[str], str | None] = source_of_imported) -> list[str]:
+def changed_sources() -> list[str]:
     """Return the names in RELIES_ON whose sources were not tested."""
-    sources = Sources(read)
+    sources = Sources(source_of_imported)
     return [name for name, digests in RELIES_ON.items() if sources.digest(name) not in digests]
 
 
@@ -174,7 +174,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.is_advancing = False
         self.is_scheduled = False  # `_advance` will be called soon
         # Receiving: the state of the parser, and of the request whose head or body arrives.
-        self.parser = self._new_parser()
+        self.parser: Any = httptools.HttpRequestParser(self)
         self.url = b""
         self.headers: list[tuple[bytes, bytes]] = []
         self.receiving: Request | None = None  # its body arrives
@@ -204,12 +204,6 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.deadline: float | None = None
         self.timer: asyncio.Handle | None = None
         self.timer_at = 0.0
-
-    def _new_parser(self) -> Any:
-        parser = httptools.HttpRequestParser(self)
-        # Bytes after a request with `Connection: close` are ignored, and not an error.
-        parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        return parser
 
     # --- callbacks of the transport --------------------------------------------------------------
 
@@ -245,7 +239,8 @@ class InferProtocol(asyncio.BufferedProtocol):
             body.advance(nbytes)
             if body.complete:
                 self.direct = None
-                self.parser = self._new_parser()  # the old one is in the middle of the body
+                # The old parser is in the middle of the body.
+                self.parser = httptools.HttpRequestParser(self)
                 self._complete_request()
         request = self.requests[0] if self.requests else None
         if request is None or not (request.is_received and request.exchange.is_immediate):
@@ -338,7 +333,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         without the upgrade.
         """
         lines = [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] in _BODY_HEADERS]
-        self.parser = self._new_parser()
+        self.parser = httptools.HttpRequestParser(self)
         self.is_replaying = True
         self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(lines))
         self.is_replaying = False
@@ -638,11 +633,9 @@ class InferProtocol(asyncio.BufferedProtocol):
             return
         phase = self.phase[0]
         if phase == "sending":
-            before, self.unsent = (
-                self.unsent,
-                (self.n_pieces, self.transport.get_write_buffer_size()),
-            )
-            if self.unsent != before:
+            unsent = self.n_pieces, self.transport.get_write_buffer_size()
+            if unsent != self.unsent:
+                self.unsent = unsent
                 self._start_timer(self.service.receive_timeout)
                 return
         if phase in ("sending", "closing"):

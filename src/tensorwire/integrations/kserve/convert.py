@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 import tensorwire as tw
 
-from ..._codec.datatypes import BY_DTYPE, Limits
+from ..._codec.datatypes import BY_DTYPE, UNLIMITED
 from ..._codec.json_reader import read_json
 from ..._codec.views import view_tensor
 from ...errors import DecodeError, ElementError, name_tensor
@@ -32,14 +32,6 @@ Array = NDArray[Any]
 Buffer = bytes | memoryview
 Parameters = dict[str, Any]
 
-# KServe's server has no limits. The depth and the rank are still limited.
-NO_LIMIT = 2**63 - 1
-LIMITS = Limits(
-    max_header_nbytes=NO_LIMIT,
-    max_parameters=NO_LIMIT,
-    max_tensors=NO_LIMIT,
-    max_name_nbytes=NO_LIMIT,
-)
 NOT_IN_JSON = ("FP16", "BF16")
 SCALARS = (str, bool, int, float)
 
@@ -71,7 +63,7 @@ class JsonData:
 def parse_json(text: bytes) -> Any:
     """Return the value of JSON text that was validated."""
     try:
-        return read_json(text, LIMITS.max_nesting)
+        return read_json(text, UNLIMITED.max_nesting)
     except DecodeError:  # NaN or Infinity, which are accepted only in the data of FP32 and FP64
         return json.loads(text)
 
@@ -167,7 +159,8 @@ def read_request(body: Any, header_length: int | None, name: str) -> tuple[tw.In
 
     Raises DecodeError if KServe's own code has to read it.
     """
-    request = tw.decode_request(body, header_length, limits=LIMITS)
+    # KServe's server has no limits. The depth and the rank are still limited.
+    request = tw.decode_request(body, header_length, limits=UNLIMITED)
     data = JsonData(memoryview(body)[:header_length], "inputs")
     inputs = [
         ReceivedInput.of(tensor, scalars(parameters) if parameters else {}, data, index)
@@ -203,7 +196,7 @@ def scalars(parameters: Mapping[str, Any]) -> Parameters:
 
 def read_response(cls: Any, body: Any, header_length: int) -> Any:
     """Create an InferResponse from a body with binary data. Raises DecodeError."""
-    response = tw.decode_response(body, header_length, limits=LIMITS)
+    response = tw.decode_response(body, header_length, limits=UNLIMITED)
     data = JsonData(memoryview(body)[:header_length], "outputs")
     return cls(
         model_name=response.model_name,
@@ -354,7 +347,7 @@ def converted(output: Any, array: Array, *, binary_data: bool) -> Any:
 def check_raw_data(output: Any) -> None:
     """Raise InferenceError if datatype, shape and ``_raw_data`` of an output do not match."""
     try:
-        view_tensor(output._raw_data, output.name, output.datatype, tuple(output.shape), LIMITS)
+        view_tensor(output._raw_data, output.name, output.datatype, tuple(output.shape), UNLIMITED)
     except DecodeError as error:
         name_tensor(error, "output", output.name)
         raise InferenceError(str(error)) from error

@@ -24,7 +24,7 @@ from ..._codec.datatypes import bf16_dtype
 from ...errors import DecodeError, EncodeError
 from ...http import EXTENSION
 from ..patching import Function, Replacement
-from ..split import add_infer_handler
+from ..split import replace_add_servicer
 from . import _PATCH, _install_and_run
 from .convert import read_response
 from .grpc_server import infer_split
@@ -43,7 +43,7 @@ def replacements() -> list[Replacement]:
         called(
             grpc_predict_v2_pb2_grpc,
             "add_GRPCInferenceServiceServicer_to_server",
-            replace_add_servicer,
+            partial(replace_add_servicer, InferenceServicer, infer_split, ModelInferRequest),
         ),
         called(RESTServerProcess, "__init__", replace_process_init),
         # the REST client
@@ -85,17 +85,6 @@ def replace_metadata(original: Function) -> Function:
         return found
 
     return metadata
-
-
-def replace_add_servicer(original: Function) -> Function:
-    model_infer = InferenceServicer.ModelInfer  # not a wrapper that other code adds later
-
-    def add_GRPCInferenceServiceServicer_to_server(servicer: Any, server: Any) -> None:
-        original(servicer, server)
-        if getattr(type(servicer), "ModelInfer", None) is model_infer:
-            add_infer_handler(server, partial(infer_split, servicer), ModelInferRequest)
-
-    return add_GRPCInferenceServiceServicer_to_server
 
 
 def replace_process_init(original: Function) -> Function:

@@ -21,7 +21,8 @@ import tensorwire as tw
 from ..._codec.memory import BodyBuffer
 from ...errors import DecodeError
 from ...http import JSON_TYPE
-from ...server.asgi import Receive, Send
+from ...server.asgi import Receive, Send, receive_chunk
+from ...server.body import ClientDisconnectedError
 from ...server.framing import Framing
 from ..rest import receive_again, text_headers
 from . import is_installed
@@ -84,14 +85,11 @@ class InferEndpoint:
                 raise DecodeError("KServe does not decompress requests")
             body = BodyBuffer(framing.content_length, framing.header_length)
             while has_more:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise DecodeError("the client has disconnected")
-                chunk, has_more = message.get("body", b""), message.get("more_body", False)
+                chunk, has_more = await receive_chunk(receive)
                 body.write(chunk)
                 chunk = b""
             request, infer_request = read_request(body, framing.header_length, name)
-        except DecodeError:
+        except (DecodeError, ClientDisconnectedError):
             received = {"type": "http.request", "body": bytes(body) + chunk, "more_body": has_more}
             scope[LEFT_TO_KSERVE] = True
             await self.app.router(scope, receive_again(received, receive), send)

@@ -32,7 +32,7 @@ from pydantic import ValidationError
 
 import tensorwire as tw
 
-from ..._codec.datatypes import DATATYPES
+from ..._codec.datatypes import DATATYPES, UNLIMITED
 from ..._codec.views import view_tensor
 from ...errors import EncodeError, LayoutError, TensorwireError, format_subject, name_tensor
 from ..rest import flat_numbers, plain
@@ -40,14 +40,6 @@ from ..rest import flat_numbers, plain
 Array = NDArray[Any]
 Data = Array | tw.BytesArray
 
-# MLServer does not limit these.
-NO_LIMIT = 2**63 - 1
-LIMITS = tw.Limits(
-    max_header_nbytes=NO_LIMIT,
-    max_tensors=NO_LIMIT,
-    max_name_nbytes=NO_LIMIT,
-    max_parameters=NO_LIMIT,
-)
 # The rows of the table of datatypes. Unvalidated tensors may have a string or a Datatype.
 ROWS = {key: DATATYPES[member.value] for member in Datatype for key in (member, member.value)}
 DATATYPES_BY_DTYPE = {row.dtype: row.name for row in ROWS.values() if row.dtype is not None}
@@ -208,7 +200,7 @@ def view_raw_data(name: str, datatype: Any, shape: list[int], raw: bytes | memor
             raise LayoutError(f"has the datatype {str(datatype)[:40]!r}, {SUPPORTED}")
         if datatype == "BYTES":
             return tw.decode_bytes(raw)
-        data = view_tensor(raw, name, datatype, tuple(shape), LIMITS).data
+        data = view_tensor(raw, name, datatype, tuple(shape), UNLIMITED).data
     except TensorwireError as error:
         name_tensor(error, "tensor", name)
         raise mlserver_error(error) from error
@@ -312,7 +304,7 @@ def write_response(response: InferenceResponse, is_binary: Callable[[str], bool]
         )
     except TypeError as error:
         raise EncodeError(str(error)) from error
-    return tw.encode_response(message, limits=LIMITS)
+    return tw.encode_response(message, limits=UNLIMITED)
 
 
 def to_tensor(output: Any, is_binary: bool) -> tw.Tensor:

@@ -31,7 +31,7 @@ from ...errors import ElementError, LayoutError, format_count, format_subject
 from ...http import EXTENSION
 from ...server.asgi import Receive, Scope, Send
 from ..patching import Function, Replacement
-from ..split import SplitMessage, add_infer_handler
+from ..split import SplitMessage, replace_add_servicer
 from . import _PATCH, install
 from .convert import (
     ArrayData,
@@ -58,7 +58,7 @@ def replacements() -> list[Replacement]:
         Replacement(
             dataplane_pb2_grpc,
             "add_GRPCInferenceServiceServicer_to_server",
-            replace_add_servicer,
+            partial(replace_add_servicer, InferenceServicer, infer_split, ModelInferRequest),
             calls_original=True,
         ),
         # codecs
@@ -186,17 +186,6 @@ async def infer_split(servicer: Any, request: Any, context: Any) -> Any:
     response.outputs, contents = converters.extract_raw(response.outputs)
     message = converters.ModelInferResponseConverter.from_types(response)
     return SplitMessage(message, contents)
-
-
-def replace_add_servicer(original: Function) -> Function:
-    model_infer = InferenceServicer.ModelInfer  # not a wrapper that other code adds later
-
-    def add_GRPCInferenceServiceServicer_to_server(servicer: Any, server: Any) -> None:
-        original(servicer, server)
-        if getattr(type(servicer), "ModelInfer", None) is model_infer:
-            add_infer_handler(server, partial(infer_split, servicer), ModelInferRequest)
-
-    return add_GRPCInferenceServiceServicer_to_server
 
 
 # --- server --------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ import tensorwire as tw
 
 from ...errors import TensorwireError
 from ...http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
-from ...server.asgi import Receive, Scope, Send, read_request, send_frame
+from ...server.asgi import Receive, Scope, Send, read_request, receive_chunk, send_frame
 from ...server.body import ClientDisconnectedError
 from ...server.framing import Framing
 from ..rest import receive_again, text_headers
@@ -132,11 +132,8 @@ async def receive_body(receive: Receive) -> bytes:
     """Return the body, which may be compressed. Raises ClientDisconnectedError."""
     chunks, more = [], True
     while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientDisconnectedError("the client closed the connection")
-        chunks.append(message.get("body", b""))
-        more = message.get("more_body", False)
+        chunk, more = await receive_chunk(receive)
+        chunks.append(chunk)
     return b"".join(chunks)
 
 
