@@ -6,8 +6,6 @@ separate process with a timeout of one minute.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,6 +18,7 @@ import pytest
 import tensorwire
 from support import reference
 from support.requirements import package
+from support.scripts import run_script
 from tensorwire._codec.views import view_tensor
 
 tw: Any = tensorwire  # untyped, because most calls here violate the types
@@ -39,9 +38,7 @@ def run(code: str) -> None:
         f"{code}\n"
         "print('done')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", watched], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = run_script(watched, timeout=120)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from stress.leaks import leak_of
 from support.lifetimes import assert_result_keeps_body_alive
 from support.memory import address
 from support.requirements import optional, package
+from support.scripts import run_script
 
 pd, pl, pa = optional("pandas"), optional("polars"), optional("pyarrow")
 
@@ -452,7 +452,8 @@ except TypeError:
 tw.dataframe_from_tensors([tw.Tensor("x", np.zeros(2))], "polars")
 assert imported() == {"polars"}
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    done = run_script(code)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.no_sanitizers(reason="it measures memory")

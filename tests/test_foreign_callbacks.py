@@ -6,9 +6,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +19,7 @@ from support import dlpack_structs
 from support.arrow_structs import ArrowArray, ArrowSchema, capsule
 from support.c_programs import library
 from support.foreign_owner import EXPORTS
+from support.scripts import run_script
 
 pytestmark = pytest.mark.thread_unsafe(reason="it waits for threads")
 
@@ -183,13 +181,14 @@ def test_callbacks_of_producers_are_called_without_the_gil(
 # When the process exits, after the interpreter has ended, the C library calls the functions that
 # are registered with __cxa_atexit, each with an address: those that release the structs.
 AT_EXIT = """
-import ctypes, sys
+import ctypes, faulthandler, sys
 from support.foreign_owner import EXPORTS
 
 def take(address, callback):
     call = ctypes.CDLL(None).__cxa_atexit
     assert call(ctypes.c_void_p(callback), ctypes.c_void_p(address), None) == 0
 
+faulthandler.enable()
 for name in sys.argv[1:]:
     EXPORTS[name](take)
 """
@@ -197,12 +196,5 @@ for name in sys.argv[1:]:
 
 @pytest.mark.parametrize("names", [*([name] for name in EXPORTS), list(EXPORTS)], ids=str)
 def test_exports_are_released_after_the_interpreter_has_ended(names: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", AT_EXIT, *names],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, filter(None, sys.path)))},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run_script(AT_EXIT, *names, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

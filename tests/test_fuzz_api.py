@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +19,7 @@ import tensorwire as tw
 from support import reference
 from support.requirements import package
 from support.scale import scaled
+from support.scripts import run_script
 
 package("pyarrow")
 
@@ -420,13 +419,5 @@ def test_stress(program: str) -> None:
 
 def run(program: str) -> None:
     """Run a program in a separate process with a timeout."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=WATCHDOG_SECONDS - 5,
-        check=False,
-    )
+    done = run_script(textwrap.dedent(program), timeout=WATCHDOG_SECONDS - 5)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stderr[-4000:]}"
