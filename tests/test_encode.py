@@ -306,12 +306,6 @@ def test_binary_data_output_is_repeated_on_every_listed_output() -> None:
     assert decoded["parameters"] == ALL
 
 
-def test_binary_of_a_requested_output_overrides_its_parameters() -> None:
-    outputs = [Out("a", binary=True, parameters={"binary_data": False, "p": 1})]
-    (sent,) = json_of(tw.encode_request(tw.InferRequest([X], outputs)))["outputs"]
-    assert sent["parameters"] == {"binary_data": True, "p": 1}
-
-
 def test_unknown_requested_output_is_rejected() -> None:
     request = tw.InferRequest([X], [Out("c")])
     with pytest.raises(tw.EncodeError) as caught:

@@ -23,7 +23,7 @@ from support.scripts import run_script
 
 package("pyarrow")
 
-from fuzz import api, invalid_arrow  # noqa: E402 - it imports pyarrow
+from fuzz import api  # noqa: E402 - it imports pyarrow
 
 WATCHDOG_SECONDS = 60
 N_STEPS = scaled(6_000)
@@ -84,15 +84,6 @@ def test_array_subclass_with_its_own_conversions(dtype: Any) -> None:
     assert tw.Tensor("x", array).as_numpy().tolist() == [b"a", b"bc"]
 
 
-def test_masked_array_of_objects_is_rejected() -> None:
-    """The mask was ignored."""
-    array = np.ma.array(np.array(["a", "bc"], object), mask=[False, True])
-    with pytest.raises(tw.EncodeError, match="masked"):
-        tw.encode_bytes(array)
-    with pytest.raises(tw.EncodeError, match="masked"):
-        tw.Tensor("x", array)
-
-
 class EmptyIteration(str):
     __slots__ = ()
 
@@ -110,19 +101,6 @@ def test_str_without_utf8_form_is_rejected() -> None:
     beyond = np.array([0x41, 0x110000], "<u4").view("U2")
     with pytest.raises(tw.EncodeError, match=r"character 1 is an invalid code point, U\+110000"):
         tw.encode_bytes(list(beyond))
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [({"release": None}, "has been released"), ({"format": None}, "has no format")],
-)
-def test_invalid_requested_schema_is_rejected(fields: dict[str, Any], message: str) -> None:
-    producer = invalid_arrow.InvalidProducer(
-        b"vu", invalid_arrow.FIELD_CHANGES.index((fields, {})), 0
-    )
-    schema, _ = producer.__arrow_c_array__()
-    with pytest.raises(tw.EncodeError, match=f"the requested Arrow schema {message}"):
-        tw.decode_bytes(reference.elements([b"a"])).__arrow_c_array__(schema)
 
 
 def test_bytes_array_new_returns_an_empty_tensor() -> None:
@@ -226,18 +204,6 @@ def test_index_beyond_64_bits(index: Any) -> None:
         return
 
 
-def test_requested_output_with_parameter_binary_data() -> None:
-    """The encoder wrote a header that the decoder rejected."""
-    for value, binary, expected in ((True, None, True), (None, None, None), (4, False, False)):
-        parameters = {"binary_data": value, "k": 1}
-        output = tw.RequestedOutput("y", binary=binary, parameters=parameters)
-        assert (output.binary, output.parameters) == (expected, {"k": 1})
-        back = requested(tw.encode_request(tw.InferRequest([tw.Tensor("x", A)], [output])))
-        assert (back.binary, back.parameters) == (expected, {"k": 1})
-    with pytest.raises(tw.EncodeError, match="binary_data of requested output 'y'"):
-        tw.RequestedOutput("y", parameters={"binary_data": 4})
-
-
 def test_number_beyond_fp16_in_64_dimensions() -> None:
     """numpy's flat iterator supports at most 32 dimensions and raised RuntimeError."""
     values: Any = 1e10
@@ -245,12 +211,6 @@ def test_number_beyond_fp16_in_64_dimensions() -> None:
         values = [values]
     with pytest.raises(tw.EncodeError, match=r"element 0 .* is out of range for FP16"):
         tw.Tensor("x", values, datatype="FP16")
-
-
-def requested(frame: tw.Frame) -> tw.RequestedOutput:
-    outputs = tw.decode_request(bytes(frame), frame.header_length).outputs
-    assert outputs is not None
-    return outputs[0]
 
 
 def test_names_of_wrong_type_are_not_found() -> None:
