@@ -288,6 +288,7 @@ def missing():
     arrays[1][random.randrange(len(arrays[1]))] = np.nan
 
 def encode():
+    # An error is raised without the array's lock, for which others may wait with the GIL.
     tw.decode_bytes(tw.encode_bytes(random.choice(arrays)), 100)
 
 def tensor():
