@@ -135,12 +135,6 @@ def test_slices_and_reshaped_tensors() -> None:
     assert pa.array(tensor.reshape((4, 2))[:, 1]).to_pylist() == ANY[1:8:2]
 
 
-def test_element_of_a_raw_request() -> None:
-    spec = tw.TensorSpec("x", "BYTES", [1])
-    tensor = tw.decode_request(b"z" * 40, 0, raw_input=spec)["x"].data
-    assert pa.array(tensor).to_pylist() == [b"z" * 40]
-
-
 @pytest.mark.parametrize(
     "consume",
     [
