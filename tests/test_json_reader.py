@@ -292,15 +292,11 @@ def halfway(bits: int, value_of: Callable[[int], Fraction]) -> Iterator[tuple[st
         yield text, nearest(Fraction(text), bits, value_of)
 
 
-def check_singles(pairs: list[tuple[str, int]]) -> None:
-    found = read("FP32", [text for text, _ in pairs]).view(np.uint32)
-    wrong = np.flatnonzero(found != np.array([bits for _, bits in pairs], np.uint32))
-    assert not len(wrong), pairs[wrong[0]]
-
-
-def check_doubles(pairs: list[tuple[str, int]]) -> None:
-    found = read("FP64", [text for text, _ in pairs]).view(np.uint64)
-    wrong = np.flatnonzero(found != np.array([bits for _, bits in pairs], np.uint64))
+def check_bits(datatype: str, pairs: list[tuple[str, int]]) -> None:
+    """Check that the texts are read as floats of these bits."""
+    kind = np.uint32 if datatype == "FP32" else np.uint64
+    found = read(datatype, [text for text, _ in pairs]).view(kind)
+    wrong = np.flatnonzero(found != np.array([bits for _, bits in pairs], kind))
     assert not len(wrong), pairs[wrong[0]]
 
 
@@ -312,7 +308,7 @@ DOUBLE_EDGES += [0x3FEFFFFFFFFFFFFF, 0x3FF0000000000000, 0x433FFFFFFFFFFFFF, 0x4
 def test_single_precision_near_midpoints() -> None:
     chooser = random.Random(3)
     bits = SINGLE_EDGES + [chooser.randrange(0x7F7FFFFF) for _ in range(scaled(4000))]
-    check_singles([pair for bit in bits for pair in halfway(bit, single_value)])
+    check_bits("FP32", [pair for bit in bits for pair in halfway(bit, single_value)])
 
 
 def test_double_precision_near_midpoints() -> None:
@@ -321,7 +317,7 @@ def test_double_precision_near_midpoints() -> None:
     bits = DOUBLE_EDGES + [chooser.randrange(0x7FEFFFFFFFFFFFFF) for _ in range(scaled(1000))]
     pairs = [pair for bit in bits for pair in halfway(bit, double_value)]
     assert max(len(text) for text, _ in pairs) > 750
-    check_doubles(pairs)
+    check_bits("FP64", pairs)
 
 
 def test_single_precision_is_rounded_once() -> None:
@@ -338,7 +334,7 @@ def test_single_precision_is_rounded_once() -> None:
             pairs.append((text, bits + (sign > 0)))
             pairs.append(("-" + text, bits + (sign > 0) + (1 << 31)))
             assert twice in (bits, bits + 1)
-    check_singles(pairs)
+    check_bits("FP32", pairs)
     naive = np.array([float(text) for text, _ in pairs]).astype(np.float32).view(np.uint32)
     assert (naive != [bits for _, bits in pairs]).mean() > 0.3
 
