@@ -13,6 +13,7 @@ import pytest
 
 import tensorwire as tw
 from support import reference
+from support.arrow_numbers import NumbersStream
 from support.arrow_structs import ArrowArray, ArrowSchema, ReleaseCallback, capsule
 from support.lifetimes import Owned, assert_result_keeps_body_alive
 from support.memory import peak_nbytes
@@ -310,37 +311,11 @@ def test_view_outside_its_buffer_is_rejected(view: tuple[int, ...]) -> None:
     assert tw.encode_bytes(ViewsProducer(good)) == reference.elements([b"x" * 20])
 
 
-class FailingStream:
-    """A stream whose callbacks return EIO, with or without an error message."""
-
-    def __init__(self, reason: bytes | None) -> None:
-        fail = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-        say = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-        self.text = None if reason is None else ctypes.create_string_buffer(reason)
-        at = None if self.text is None else ctypes.addressof(self.text)
-        self.n_releases = 0
-        self.calls = (
-            fail(lambda *_: 5),
-            fail(lambda *_: 5),
-            say(lambda _: at),
-            ReleaseCallback(self.released),
-        )
-        addresses = [ctypes.cast(call, ctypes.c_void_p).value for call in self.calls]
-        self.stream = (ctypes.c_void_p * 5)(*addresses, None)
-
-    def released(self, at: int) -> None:
-        self.n_releases += 1
-        (ctypes.c_void_p * 5).from_address(at)[3] = None
-
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        return capsule(self.stream, "array_stream")
-
-
 @pytest.mark.parametrize(
     ("reason", "text"), [(b"the disk is gone", "the disk is gone"), (None, "no reason given")]
 )
 def test_failing_stream_raises_with_its_message(reason: bytes | None, text: str) -> None:
-    stream = FailingStream(reason)
+    stream = NumbersStream([], error=reason)
     with pytest.raises(tw.EncodeError) as caught:
         tw.Tensor("x", stream)
     assert stream.n_releases == 1
@@ -349,7 +324,7 @@ def test_failing_stream_raises_with_its_message(reason: bytes | None, text: str)
 
 @pytest.mark.parametrize("i", [0, 1])
 def test_stream_without_callbacks_is_rejected(i: int) -> None:
-    stream = FailingStream(None)
+    stream = NumbersStream([])
     stream.stream[i] = None
     with pytest.raises(tw.EncodeError, match="its stream has no get_schema or get_next"):
         tw.Tensor("x", stream)
