@@ -482,17 +482,13 @@ TOO_LARGE = [
 ]
 
 
-def test_double_precision_values() -> None:
-    found = read("FP64", FINITE)
-    for text, value in zip(FINITE, found.tolist(), strict=True):
-        assert repr(value) == repr(float(text)), text
-
-
-def test_single_precision_values() -> None:
-    finite = [text for text in FINITE if not math.isinf(reference._nearest_single(text))]
-    assert len(finite) < len(FINITE)
-    for text, value in zip(finite, read("FP32", finite).tolist(), strict=True):
-        assert repr(value) == repr(reference._nearest_single(text)), text
+@pytest.mark.parametrize(
+    ("datatype", "value_of"), [("FP32", reference._nearest_single), ("FP64", float)]
+)
+def test_values_of_numbers(datatype: str, value_of: Callable[[str], float]) -> None:
+    finite = [text for text in FINITE if not math.isinf(value_of(text))]
+    for text, value in zip(finite, read(datatype, finite).tolist(), strict=True):
+        assert repr(value) == repr(value_of(text)), text
 
 
 @pytest.mark.parametrize("datatype", ["FP32", "FP64"])
