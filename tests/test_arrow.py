@@ -36,13 +36,14 @@ def tensor_of(elements: list[bytes]) -> tw.BytesArray:
 # --- BytesArray to Arrow ---
 
 
-def test_pyarrow_reads_the_elements() -> None:
-    array = pa.array(tensor_of(ANY))
+@pytest.mark.parametrize("elements", [ANY, [], [b""], [b"", b""], [b"x" * 12], [b"x" * 13]])
+def test_pyarrow_and_polars_read_the_elements(elements: list[bytes]) -> None:
+    array = pa.array(tensor_of(elements))
     array.validate(full=True)
-    assert array.type == pa.binary_view()
-    assert array.null_count == 0
-    assert array.to_pylist() == ANY
-    assert array.cast(pa.binary()).to_pylist() == ANY
+    assert (array.type, array.null_count) == (pa.binary_view(), 0)
+    assert array.to_pylist() == elements
+    assert array.cast(pa.binary()).to_pylist() == elements
+    assert pl.Series(tensor_of(elements)).to_list() == elements
 
 
 def exported(elements: Any, requested: Any) -> Any:
@@ -108,14 +109,6 @@ def test_polars_and_duckdb_read_requested_types() -> None:
         connection.register("elements", table)
         found = connection.sql("select octet_length(x), t from elements").fetchall()
     assert found == list(zip(map(len, ANY[1:]), text, strict=True))
-
-
-@pytest.mark.parametrize("elements", [ANY, [], [b""], [b"", b""], [b"x" * 12], [b"x" * 13]])
-def test_arrays_of_few_elements(elements: list[bytes]) -> None:
-    array = pa.array(tensor_of(elements))
-    array.validate(full=True)
-    assert array.to_pylist() == elements
-    assert pl.Series(tensor_of(elements)).to_list() == elements
 
 
 def test_data_buffers_are_the_body() -> None:

@@ -95,12 +95,6 @@ def test_typed_contents(datatype: str, kind: str) -> None:
         assert tensor.as_numpy().flags.writeable
 
 
-def test_bf16_with_ml_dtypes() -> None:
-    ml_dtypes: Any = optional("ml_dtypes")
-    message = cases.tensor("x", "BF16", (1,)) + delimited(7, b"\x80\x3f")
-    assert only_tensor(message).as_numpy() == np.ones(1, ml_dtypes.bfloat16)
-
-
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,) * 64])
 @pytest.mark.parametrize("is_raw", [True, False])
 def test_shapes(shape: tuple[int, ...], is_raw: bool) -> None:

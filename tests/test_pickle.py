@@ -6,12 +6,8 @@ test_combinations.py pickles tensors of all shapes, and test_messages.py with al
 from __future__ import annotations
 
 import copy
-import itertools
-import multiprocessing
 import pickle
 from collections.abc import Callable
-from multiprocessing.connection import Connection
-from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy as np
@@ -211,48 +207,7 @@ def test_modified_buffer_is_rejected() -> None:
         pickle.loads(data, buffers=[wire[7:]])
 
 
-# --- another process ---
-
-
-def answer(pipe: Connection, name: str) -> None:
-    """Load the message over shared memory, and return the contents of its tensors."""
-    data, ends = pipe.recv()
-    memory = SharedMemory(name)
-    assert memory.buf is not None
-    extents = itertools.pairwise([0, *ends])
-    buffers = [memory.buf[begin:end].toreadonly() for begin, end in extents]
-    request = pickle.loads(data, buffers=buffers)
-    assert [address_of(tensor) for tensor in request.inputs] == list(map(address, buffers))
-    assert not request["x"].data.flags.writeable
-    pipe.send((float(request["x"].data.sum()), request["words"].data.tolist()))
-    del request
-    buffers.clear()
-    memory.close()
-
-
-def test_through_shared_memory() -> None:
-    data, buffers = out_of_band(decoded(bytes))
-    content = b"".join(buffer.raw() for buffer in buffers)
-    ends = list(itertools.accumulate(buffer.raw().nbytes for buffer in buffers))
-    memory = SharedMemory(create=True, size=len(content))
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=answer, args=(theirs, memory.name))
-    process.start()
-    try:
-        assert memory.buf is not None
-        memory.buf[: len(content)] = content
-        ours.send((data, ends))
-        assert ours.poll(60)
-        assert ours.recv() == (float(FLOATS.sum()), WORDS)
-        process.join(20)
-        assert process.exitcode == 0
-    finally:
-        process.kill()
-        process.join()
-        ours.close()
-        memory.close()
-        memory.unlink()
+# --- invalid pickles, and frames ---
 
 
 @pytest.mark.parametrize(("data", "dtype"), [("text", np.dtype("u2")), (np.zeros(1), "u2")])
