@@ -112,7 +112,7 @@ PARAMETERS = {
     "largest int64": (2**63 - 1, integer(2, 2**63 - 1)),
     "smallest uint64": (2**63, integer(5, 2**63)),
     "largest": (2**64 - 1, integer(5, 2**64 - 1)),
-    "str": ("aé€", delimited(3, "aé€")),
+    "str": ("aé€\0", delimited(3, "aé€\0")),
     "empty str": ("", delimited(3)),
     "float": (-0.1, fixed64(4, -0.1)),
     "None": (None, b""),
@@ -131,7 +131,9 @@ def test_parameters(value: Any, written: bytes) -> None:
     expected = cases.parameter(4, key, written) + entry + requested + delimited(7, b"\1\2")
     assert encoded == expected
     again = tw.grpc.decode_request(encoded)
-    assert again.parameters == again["x"].parameters == {key: value}
+    (output,) = again.outputs or ()
+    found = [again.parameters, again["x"].parameters, output.parameters]
+    assert repr([dict(parameters) for parameters in found]) == repr([{key: value}] * 3)
 
 
 @pytest.mark.parametrize("n", [0, 1, 127, 128, 16383, 16384, 2**21 - 1, 2**21])
