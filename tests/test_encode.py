@@ -180,30 +180,8 @@ def json_of(frame: tw.Frame) -> Any:
     return json.loads(bytes(frame)[: frame.header_length])
 
 
-@pytest.mark.parametrize("infinity", [np.inf, -np.inf])
-@pytest.mark.parametrize("dtype", ["<f4", "<f8"])
-def test_an_infinity_does_not_become_nan_unless_it_may(dtype: str, infinity: float) -> None:
-    """test_json_writer has the other values of `nonfinite`."""
-    array = np.array([np.nan, 1, infinity, infinity], dtype)
-    tensor = tw.Tensor("x", array, binary=False)
-    with pytest.raises(tw.EncodeError) as caught:
-        tw.encode_request(tw.InferRequest([tensor]))
-    assert str(caught.value) == (
-        f"element 2 of input 'x' is {infinity}, which JSON cannot represent: pass "
-        "nonfinite='literal' to send a literal, which Triton reads, or nonfinite='null' to send "
-        "null, which is read as NaN"
-    )
-    assert (caught.value.tensor, caught.value.element) == ("x", 2)
-    with pytest.raises(tw.EncodeError, match=f"^element 0 of input 'x' is {infinity}, "):
-        tw.encode_request(tw.InferRequest([tw.Tensor("x", array[2:], binary=False)]))
-    nan = tw.InferRequest([tw.Tensor("x", array[:2], binary=False)])
-    assert json_of(tw.encode_request(nan))["inputs"][0]["data"] == [None, 1]
-    response = tw.InferResponse([tensor])
-    for frame in (tw.encode_response(response), tw.encode_response(response, nonfinite="null")):
-        assert json_of(frame)["outputs"][0]["data"] == [None, 1, None, None]
-
-
 def test_invalid_values_of_nonfinite() -> None:
+    """test_json_writer.py has the valid ones."""
     with pytest.raises(ValueError, match="nonfinite must be"):
         tw.encode_request(tw.InferRequest([X]), nonfinite="zero")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="nonfinite must be"):
@@ -245,21 +223,6 @@ def test_half_precision_has_no_json_form(dtype: Any) -> None:
     with pytest.raises(tw.EncodeError, match="can only be sent as binary data") as caught:
         tw.encode_response(tw.InferResponse([tensor]))
     assert (caught.value.status, caught.value.tensor) == (400, "y")
-
-
-@pytest.mark.parametrize("is_scanned", [False, True])
-@pytest.mark.parametrize("element", [0, 1, 255, 256, 700])
-def test_bytes_that_are_not_utf8_have_no_json_form(element: int, is_scanned: bool) -> None:
-    data: Any = [b"fine"] * element + [b"\xff\xfe"]
-    if is_scanned:
-        data = tw.decode_bytes(tw.encode_bytes(data))
-    tensor = tw.Tensor("y", data, binary=False)
-    with pytest.raises(tw.EncodeError) as caught:
-        tw.encode_response(tw.InferResponse([tensor]))
-    assert str(caught.value) == (
-        f"element {element} of output 'y' is not valid UTF-8, and can only be sent as binary data"
-    )
-    assert (caught.value.element, caught.value.status) == (element, 400)
 
 
 # --- selection of outputs, and of those that are binary (WIRE.md 7) ---

@@ -364,9 +364,21 @@ def test_nan_and_infinities(dtype: str, n: int) -> None:
             f"element {n - 4} of {kind} 'x' is nan, which JSON cannot represent"
         )
         assert (caught.value.tensor, caught.value.element) == ("x", n - 4)
+    response = tw.InferResponse(tensors)
+    for frame in (tw.encode_response(response), tw.encode_response(response, nonfinite="null")):
+        (entry,) = header_of(frame)["outputs"]
+        assert entry["data"][-4:] == [None, None, n - 1.5, None]
+    with pytest.raises(tw.EncodeError, match="^element 0 of input 'x' is -inf, "):
+        data_text(array[-1:], nonfinite=None)
     for first, value in ((n - 3, np.inf), (n - 1, -np.inf)):
-        with pytest.raises(tw.EncodeError, match=f"^element {first} of input 'x' is {value}, "):
+        with pytest.raises(tw.EncodeError) as caught:
             data_text(array, nonfinite=None)
+        assert str(caught.value) == (
+            f"element {first} of input 'x' is {value}, which JSON cannot represent: pass "
+            "nonfinite='literal' to send a literal, which Triton reads, or nonfinite='null' to "
+            "send null, which is read as NaN"
+        )
+        assert (caught.value.tensor, caught.value.element) == ("x", first)
         array[first] = np.nan
     assert data_text(array, nonfinite=None) == data_text(array)
     array[-4:] = 0
@@ -435,12 +447,16 @@ def test_utf8_validation_agrees_with_python() -> None:
             assert (caught.value.element, caught.value.status) == (2, 400), element
 
 
-@pytest.mark.parametrize("n_before", [255, 256, 1000])
-def test_invalid_element_after_many(n_before: int) -> None:
-    for data in forms([b"fine"] * n_before + [b"\xff", b"fine"]):
-        with pytest.raises(tw.EncodeError, match=f"element {n_before} ") as caught:
+@pytest.mark.parametrize("n_before", [0, 1, 255, 256, 700, 1000])
+def test_elements_that_are_not_utf8_have_no_json_form(n_before: int) -> None:
+    for data in forms([b"fine"] * n_before + [b"\xff\xfe", b"fine"]):
+        with pytest.raises(tw.EncodeError) as caught:
             strings_text(data)
-        assert caught.value.element == n_before
+        assert str(caught.value) == (
+            f"element {n_before} of input 'x' is not valid UTF-8, and can only be sent as binary "
+            "data"
+        )
+        assert (caught.value.element, caught.value.status) == (n_before, 400)
 
 
 SPECIAL = ["a", '"', "\\", "\0", "\x1f", "\n", "\x7f", "é", "€", "\U0001f600"]
