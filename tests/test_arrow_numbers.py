@@ -106,21 +106,6 @@ def test_misaligned_tensor_is_not_copied() -> None:
     assert pl.Series(tw.Tensor("x", array)).to_list() == [0, 1, 2, 3, 4]  # a copy
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.arange(12, dtype="f4").reshape(3, 4).T,
-        np.arange(12, dtype="i8")[::-3],
-        np.arange(12, dtype=">i4").reshape(3, 4),
-        np.arange(12).reshape(3, 4).T % 2 == 0,
-        np.broadcast_to(np.float64(1.5), (2, 3)),
-    ],
-    ids=["transposed", "strided", "big-endian", "transposed booleans", "broadcast"],
-)
-def test_data_with_another_layout_is_copied(array: Any) -> None:
-    assert pa.array(tw.Tensor("x", array)).to_pylist() == array.tolist()
-
-
 def test_exported_tensor_changes_with_writable_memory() -> None:
     array = np.zeros(3, np.int32)
     exported = pa.array(tw.Tensor("x", array))

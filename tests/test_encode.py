@@ -119,13 +119,19 @@ LAYOUTS: dict[str, Any] = {
     "fortran": np.asfortranarray(np.arange(6, dtype=np.uint16).reshape(2, 3)),
     "broadcast": np.broadcast_to(np.float64(2.5), (2, 2)),
     "reversed": np.arange(6, dtype=np.int8)[::-1],
+    "transposed booleans": np.arange(12).reshape(3, 4).T % 2 == 0,
+    "strided and big-endian": np.arange(6, dtype=">u2").reshape(2, 3)[:, ::2],
     "big-endian scalar": np.array(3.5, ">f8"),
 }
 
 
 @pytest.mark.parametrize("array", LAYOUTS.values(), ids=LAYOUTS)
 def test_arrays_in_other_layouts_are_converted(array: np.ndarray[Any, Any]) -> None:
-    request = tw.InferRequest([tw.Tensor("x", array)])
+    tensor = tw.Tensor("x", array)
+    made = tensor.as_numpy()
+    assert made.flags.c_contiguous
+    assert made.dtype == array.dtype.newbyteorder("<")
+    request = tw.InferRequest([tensor])
     frames = [tw.encode_request(request) for _ in range(2)]
     decoded = tw.decode_request(bytes(frames[0]), frames[0].header_length)["x"]
     assert decoded.shape == array.shape

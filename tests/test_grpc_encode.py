@@ -177,18 +177,6 @@ def test_data_is_copied_once() -> None:
     assert not any(encoded[-100:])
 
 
-@pytest.mark.parametrize(
-    ("data", "expected"),
-    [
-        (np.arange(6, dtype=">u2").reshape(2, 3)[:, ::2], [[0, 2], [3, 5]]),
-        (tw.decode_bytes(tw.encode_bytes(["a", "bc", "d"]))[1:], [b"bc", b"d"]),
-    ],
-    ids=["strided and big-endian", "part of BYTES"],
-)
-def test_data_in_another_layout(data: Any, expected: list[Any]) -> None:
-    assert tw.grpc.decode_request(request(tw.Tensor("x", data)))["x"].tolist() == expected
-
-
 def test_decoded_messages_can_be_encoded() -> None:
     read = tw.grpc.decode_request(cases.REQUEST)
     assert tw.grpc.encode_request(read) == cases.REQUEST
