@@ -6,9 +6,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +20,8 @@ import pytest
 import tensorwire as tw
 from support import dlpack_structs
 from support.arrow_structs import ArrowArray, ArrowSchema, capsule
-from support.c_programs import library
 from support.foreign_owner import EXPORTS
+from support.requirements import skip_or_fail
 from support.scripts import run_script
 
 pytestmark = pytest.mark.thread_unsafe(reason="it waits for threads")
@@ -26,11 +29,23 @@ pytestmark = pytest.mark.thread_unsafe(reason="it waits for threads")
 # --- callbacks of producers ---
 
 
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The callbacks in C."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        skip_or_fail("cc", "there is no C compiler")
+    source = Path(__file__).parent / "support" / "waiting_callbacks.c"
+    path = tmp_path_factory.mktemp("callbacks") / "library.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-pthread", "-o", path, source], check=True)
+    return ctypes.CDLL(str(path))
+
+
 class Gate:
     """Producers whose callbacks wait until a Python thread of this class opens a gate."""
 
-    def __init__(self) -> None:
-        self.library = library("waiting_callbacks.c")
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
         self.library.reset_gate()
         self.n_opened = 0
         self.is_over = False
@@ -65,8 +80,8 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
-    found = Gate()
+def gate(library: ctypes.CDLL) -> Iterator[Gate]:
+    found = Gate(library)
     yield found
     found.is_over = True
     found.thread.join()
