@@ -280,16 +280,10 @@ def test_element_of_4_gib_is_rejected() -> None:
         tw.encode_bytes(array)
 
 
-class ViewsProducer:
-    """A producer of an array with any views, also with invalid ones."""
-
-    def __init__(self, views: bytes) -> None:
-        self.array = pa.Array.from_buffers(
-            pa.binary_view(), len(views) // 16, [None, pa.py_buffer(views), pa.py_buffer(b"x" * 32)]
-        )
-
-    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
-        return self.array.__arrow_c_array__(requested_schema)
+def array_of(views: bytes) -> Any:
+    """Return an array with any views, also with invalid ones."""
+    buffers = [None, pa.py_buffer(views), pa.py_buffer(b"x" * 32)]
+    return pa.Array.from_buffers(pa.binary_view(), len(views) // 16, buffers)
 
 
 @pytest.mark.parametrize(
@@ -300,8 +294,8 @@ def test_view_outside_its_buffer_is_rejected(view: tuple[int, ...]) -> None:
     with pytest.raises(
         tw.EncodeError, match="element 1 of the argument is outside its Arrow buffer"
     ):
-        tw.encode_bytes(ViewsProducer(good + np.array(view, "<i4").tobytes()))
-    assert tw.encode_bytes(ViewsProducer(good)) == reference.elements([b"x" * 20])
+        tw.encode_bytes(array_of(good + np.array(view, "<i4").tobytes()))
+    assert tw.encode_bytes(array_of(good)) == reference.elements([b"x" * 20])
 
 
 @pytest.mark.parametrize(
@@ -470,28 +464,20 @@ def test_unreadable_schemas_are_rejected() -> None:
         tw.encode_bytes(Producer(format=None))
 
 
-class Exports:
-    """Returns a given object from a given method."""
-
-    def __init__(self, method: str, exported: Any) -> None:
-        setattr(type(self), method, lambda self, requested_schema=None: exported)
+def exporting(method: str, exported: Any) -> Any:
+    """Return an object that returns `exported` from a method of Arrow."""
+    return type("Exporting", (), {method: lambda self, requested_schema=None: exported})()
 
 
 @pytest.mark.parametrize("exported", [None, (), (1,), (1, 2, 3), [1, 2], 5])
 def test_export_must_be_a_pair(exported: Any) -> None:
-    class Bad(Exports):
-        pass
-
     with pytest.raises(
         TypeError, match=r"^__arrow_c_array__ must return a tuple of two capsules, not"
     ):
-        tw.encode_bytes(Bad("__arrow_c_array__", exported))
+        tw.encode_bytes(exporting("__arrow_c_array__", exported))
 
 
 def test_export_must_be_capsules_of_the_right_names() -> None:
-    class Bad(Exports):
-        pass
-
     producer = Producer()
     schema, array = producer.__arrow_c_array__()
     for pair in ((array, schema), (schema, schema), (None, array), (schema, 5)):
@@ -499,13 +485,12 @@ def test_export_must_be_capsules_of_the_right_names() -> None:
             TypeError,
             match=r"^__arrow_c_array__ must return an 'arrow_(schema|array)' capsule, not",
         ):
-            tw.encode_bytes(Bad("__arrow_c_array__", pair))
-    del Bad.__arrow_c_array__  # type: ignore[attr-defined]
+            tw.encode_bytes(exporting("__arrow_c_array__", pair))
     for stream in (None, array, 5):
         with pytest.raises(
             TypeError, match=r"^__arrow_c_stream__ must return an 'arrow_array_stream' capsule, not"
         ):
-            tw.encode_bytes(Bad("__arrow_c_stream__", stream))
+            tw.encode_bytes(exporting("__arrow_c_stream__", stream))
     tensor = tensor_of(TEXT)
     value: Any
     for value in (5, "text", array):
@@ -527,24 +512,16 @@ def test_export_must_be_capsules_of_the_right_names() -> None:
         assert pa.DataType._import_from_c_capsule(given) == pa.binary_view()
 
 
-class Cached:
-    """A producer that returns the same capsule each time."""
-
-    def __init__(self, values: Any) -> None:
-        self.capsule = values.__arrow_c_stream__()
-
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        return self.capsule
-
-
 def test_consumed_stream_is_rejected() -> None:
     values = pa.chunked_array([pa.array(["a", "b"])])
-    by_us, by_others = Cached(values), Cached(values)
+    by_us, by_others = (
+        exporting("__arrow_c_stream__", values.__arrow_c_stream__()) for _ in range(2)
+    )
     assert tw.encode_bytes(by_us) == reference.elements([b"a", b"b"])
     pa.chunked_array(by_others)
-    for cached in (by_us, by_others):
+    for producer in (by_us, by_others):
         with pytest.raises(tw.EncodeError) as caught:
-            tw.Tensor("x", cached)
+            tw.Tensor("x", producer)
         assert str(caught.value) == CONSUMED.format("stream")
 
 
