@@ -368,7 +368,7 @@ def test_nan_and_infinities(dtype: str, n: int) -> None:
     for frame in (tw.encode_response(response), tw.encode_response(response, nonfinite="null")):
         (entry,) = header_of(frame)["outputs"]
         assert entry["data"][-4:] == [None, None, n - 1.5, None]
-    with pytest.raises(tw.EncodeError, match="^element 0 of input 'x' is -inf, "):
+    with pytest.raises(tw.EncodeError, match=r"^element 0 of input 'x' is -inf, "):
         data_text(array[-1:], nonfinite=None)
     for first, value in ((n - 3, np.inf), (n - 1, -np.inf)):
         with pytest.raises(tw.EncodeError) as caught:
