@@ -304,19 +304,17 @@ DOUBLE_EDGES = [0, 1, 2, (1 << 52) - 2, (1 << 52) - 1, 1 << 52, (1 << 52) + 1, 0
 DOUBLE_EDGES += [0x3FEFFFFFFFFFFFFF, 0x3FF0000000000000, 0x433FFFFFFFFFFFFF, 0x4340000000000000]
 
 
-def test_single_precision_near_midpoints() -> None:
+@pytest.mark.parametrize(
+    ("datatype", "edges", "n", "value_of"),
+    [("FP32", SINGLE_EDGES, 4000, single_value), ("FP64", DOUBLE_EDGES, 1000, double_value)],
+)
+def test_numbers_near_midpoints(
+    datatype: str, edges: list[int], n: int, value_of: Callable[[int], Fraction]
+) -> None:
+    """Some of the texts of doubles have more than 750 digits."""
     chooser = random.Random(3)
-    bits = SINGLE_EDGES + [chooser.randrange(0x7F7FFFFF) for _ in range(scaled(4000))]
-    check_bits("FP32", [pair for bit in bits for pair in halfway(bit, single_value)])
-
-
-def test_double_precision_near_midpoints() -> None:
-    """Some of the texts have more than 750 digits."""
-    chooser = random.Random(4)
-    bits = DOUBLE_EDGES + [chooser.randrange(0x7FEFFFFFFFFFFFFF) for _ in range(scaled(1000))]
-    pairs = [pair for bit in bits for pair in halfway(bit, double_value)]
-    assert max(len(text) for text, _ in pairs) > 750
-    check_bits("FP64", pairs)
+    bits = edges + [chooser.randrange(max(edges)) for _ in range(scaled(n))]
+    check_bits(datatype, [pair for bit in bits for pair in halfway(bit, value_of)])
 
 
 def test_single_precision_is_rounded_once() -> None:
