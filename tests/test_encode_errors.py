@@ -39,7 +39,7 @@ Out = tw.RequestedOutput
         ([1.5], {"datatype": "INT8"}, "must be an integer (INT8), not 1.5"),
         ([[1], [2, 3]], {"datatype": "INT8"}, "'x' is a ragged list"),
         (np.ma.masked_equal([1, 2], 2), {}, "'x' is a masked array"),
-        (np.ma.array(np.array(["a", "b"], object), mask=[0, 1]), {}, "'x' is a masked array"),
+        (np.ma.masked_equal(np.array(["a", "b"], object), "b"), {}, "'x' is a masked array"),
         (["a"], {"datatype": "INT8"}, "must be an integer (INT8), not 'a'"),
         (np.array(["a"]), {"datatype": "INT8"}, "'x' has datatype INT8, but its data is BYTES"),
     ],
