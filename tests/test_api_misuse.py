@@ -6,8 +6,6 @@ separate process with a timeout of one minute.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -20,6 +18,7 @@ import pytest
 import tensorwire
 from support import reference
 from support.requirements import package
+from support.scripts import run_script
 from tensorwire._codec.views import view_tensor
 
 tw: Any = tensorwire  # untyped, because most calls here violate the types
@@ -33,60 +32,14 @@ def run(code: str) -> None:
     watched = (
         "import faulthandler; faulthandler.enable()\n"
         "faulthandler.dump_traceback_later(60, exit=True)\n"
-        "import gc, threading\n"
+        "import gc\n"
         "import numpy as np\n"
         "import tensorwire as tw\n"
         f"{code}\n"
         "print('done')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", watched], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = run_script(watched, timeout=120)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
-
-
-# --- locks ---
-
-
-@pytest.mark.slow(reason="it takes long")
-@pytest.mark.parametrize(
-    ("failing", "meanwhile"),
-    [
-        ("tw.encode_bytes(missing)", "missing[0]"),
-        ("tw.encode_bytes(changing)", "changing.__setitem__(25, 'x' * next(lengths))"),
-    ],
-    ids=["missing value", "array changed by another thread"],
-)
-def test_errors_release_the_stringdtype_lock(failing: str, meanwhile: str) -> None:
-    """Raising an exception runs Python code, while another thread may wait for the lock with the
-    GIL.
-    """
-    run(f"""
-import itertools, sys, time
-TEXT = np.dtypes.StringDType()
-missing = np.array(["x"] * 50 + [np.nan], np.dtypes.StringDType(na_object=np.nan))
-changing = np.array(["x"] * 50, TEXT)
-lengths = itertools.cycle(range(300))
-end = time.monotonic() + 3
-
-def fail():
-    while time.monotonic() < end:
-        try:
-            {failing}
-        except tw.EncodeError:
-            pass
-
-def work():
-    while time.monotonic() < end:
-        for _ in range(100):
-            {meanwhile}
-
-threads = [threading.Thread(target=target, daemon=True) for target in (fail, fail, work)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-""")
 
 
 # --- messages cannot change ---

@@ -13,6 +13,7 @@ import pytest
 
 import tensorwire as tw
 from support import reference
+from support.arrow_numbers import NumbersStream
 from support.arrow_structs import ArrowArray, ArrowSchema, ReleaseCallback, capsule
 from support.lifetimes import Owned, assert_result_keeps_body_alive
 from support.memory import peak_nbytes
@@ -35,13 +36,14 @@ def tensor_of(elements: list[bytes]) -> tw.BytesArray:
 # --- BytesArray to Arrow ---
 
 
-def test_pyarrow_reads_the_elements() -> None:
-    array = pa.array(tensor_of(ANY))
+@pytest.mark.parametrize("elements", [ANY, [], [b""], [b"", b""], [b"x" * 12], [b"x" * 13]])
+def test_pyarrow_and_polars_read_the_elements(elements: list[bytes]) -> None:
+    array = pa.array(tensor_of(elements))
     array.validate(full=True)
-    assert array.type == pa.binary_view()
-    assert array.null_count == 0
-    assert array.to_pylist() == ANY
-    assert array.cast(pa.binary()).to_pylist() == ANY
+    assert (array.type, array.null_count) == (pa.binary_view(), 0)
+    assert array.to_pylist() == elements
+    assert array.cast(pa.binary()).to_pylist() == elements
+    assert pl.Series(tensor_of(elements)).to_list() == elements
 
 
 def exported(elements: Any, requested: Any) -> Any:
@@ -109,14 +111,6 @@ def test_polars_and_duckdb_read_requested_types() -> None:
     assert found == list(zip(map(len, ANY[1:]), text, strict=True))
 
 
-@pytest.mark.parametrize("elements", [ANY, [], [b""], [b"", b""], [b"x" * 12], [b"x" * 13]])
-def test_arrays_of_few_elements(elements: list[bytes]) -> None:
-    array = pa.array(tensor_of(elements))
-    array.validate(full=True)
-    assert array.to_pylist() == elements
-    assert pl.Series(tensor_of(elements)).to_list() == elements
-
-
 def test_data_buffers_are_the_body() -> None:
     body = reference.elements(ANY)
     array = pa.array(tw.decode_bytes(body))
@@ -133,12 +127,6 @@ def test_slices_and_reshaped_tensors() -> None:
     assert pa.array(tensor[::2]).to_pylist() == ANY[:8:2]
     assert pa.array(tensor.reshape((2, 2, 2))).to_pylist() == ANY[:8]  # row-major
     assert pa.array(tensor.reshape((4, 2))[:, 1]).to_pylist() == ANY[1:8:2]
-
-
-def test_element_of_a_raw_request() -> None:
-    spec = tw.TensorSpec("x", "BYTES", [1])
-    tensor = tw.decode_request(b"z" * 40, 0, raw_input=spec)["x"].data
-    assert pa.array(tensor).to_pylist() == [b"z" * 40]
 
 
 @pytest.mark.parametrize(
@@ -292,16 +280,10 @@ def test_element_of_4_gib_is_rejected() -> None:
         tw.encode_bytes(array)
 
 
-class ViewsProducer:
-    """A producer of an array with any views, also with invalid ones."""
-
-    def __init__(self, views: bytes) -> None:
-        self.array = pa.Array.from_buffers(
-            pa.binary_view(), len(views) // 16, [None, pa.py_buffer(views), pa.py_buffer(b"x" * 32)]
-        )
-
-    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
-        return self.array.__arrow_c_array__(requested_schema)
+def array_of(views: bytes) -> Any:
+    """Return an array with any views, also with invalid ones."""
+    buffers = [None, pa.py_buffer(views), pa.py_buffer(b"x" * 32)]
+    return pa.Array.from_buffers(pa.binary_view(), len(views) // 16, buffers)
 
 
 @pytest.mark.parametrize(
@@ -312,41 +294,15 @@ def test_view_outside_its_buffer_is_rejected(view: tuple[int, ...]) -> None:
     with pytest.raises(
         tw.EncodeError, match="element 1 of the argument is outside its Arrow buffer"
     ):
-        tw.encode_bytes(ViewsProducer(good + np.array(view, "<i4").tobytes()))
-    assert tw.encode_bytes(ViewsProducer(good)) == reference.elements([b"x" * 20])
-
-
-class FailingStream:
-    """A stream whose callbacks return EIO, with or without an error message."""
-
-    def __init__(self, reason: bytes | None) -> None:
-        fail = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-        say = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
-        self.text = None if reason is None else ctypes.create_string_buffer(reason)
-        at = None if self.text is None else ctypes.addressof(self.text)
-        self.n_releases = 0
-        self.calls = (
-            fail(lambda *_: 5),
-            fail(lambda *_: 5),
-            say(lambda _: at),
-            ReleaseCallback(self.released),
-        )
-        addresses = [ctypes.cast(call, ctypes.c_void_p).value for call in self.calls]
-        self.stream = (ctypes.c_void_p * 5)(*addresses, None)
-
-    def released(self, at: int) -> None:
-        self.n_releases += 1
-        (ctypes.c_void_p * 5).from_address(at)[3] = None
-
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        return capsule(self.stream, "array_stream")
+        tw.encode_bytes(array_of(good + np.array(view, "<i4").tobytes()))
+    assert tw.encode_bytes(array_of(good)) == reference.elements([b"x" * 20])
 
 
 @pytest.mark.parametrize(
     ("reason", "text"), [(b"the disk is gone", "the disk is gone"), (None, "no reason given")]
 )
 def test_failing_stream_raises_with_its_message(reason: bytes | None, text: str) -> None:
-    stream = FailingStream(reason)
+    stream = NumbersStream([], error=reason)
     with pytest.raises(tw.EncodeError) as caught:
         tw.Tensor("x", stream)
     assert stream.n_releases == 1
@@ -355,7 +311,7 @@ def test_failing_stream_raises_with_its_message(reason: bytes | None, text: str)
 
 @pytest.mark.parametrize("i", [0, 1])
 def test_stream_without_callbacks_is_rejected(i: int) -> None:
-    stream = FailingStream(None)
+    stream = NumbersStream([])
     stream.stream[i] = None
     with pytest.raises(tw.EncodeError, match="its stream has no get_schema or get_next"):
         tw.Tensor("x", stream)
@@ -508,28 +464,20 @@ def test_unreadable_schemas_are_rejected() -> None:
         tw.encode_bytes(Producer(format=None))
 
 
-class Exports:
-    """Returns a given object from a given method."""
-
-    def __init__(self, method: str, exported: Any) -> None:
-        setattr(type(self), method, lambda self, requested_schema=None: exported)
+def exporting(method: str, exported: Any) -> Any:
+    """Return an object that returns `exported` from a method of Arrow."""
+    return type("Exporting", (), {method: lambda self, requested_schema=None: exported})()
 
 
 @pytest.mark.parametrize("exported", [None, (), (1,), (1, 2, 3), [1, 2], 5])
 def test_export_must_be_a_pair(exported: Any) -> None:
-    class Bad(Exports):
-        pass
-
     with pytest.raises(
         TypeError, match=r"^__arrow_c_array__ must return a tuple of two capsules, not"
     ):
-        tw.encode_bytes(Bad("__arrow_c_array__", exported))
+        tw.encode_bytes(exporting("__arrow_c_array__", exported))
 
 
 def test_export_must_be_capsules_of_the_right_names() -> None:
-    class Bad(Exports):
-        pass
-
     producer = Producer()
     schema, array = producer.__arrow_c_array__()
     for pair in ((array, schema), (schema, schema), (None, array), (schema, 5)):
@@ -537,13 +485,12 @@ def test_export_must_be_capsules_of_the_right_names() -> None:
             TypeError,
             match=r"^__arrow_c_array__ must return an 'arrow_(schema|array)' capsule, not",
         ):
-            tw.encode_bytes(Bad("__arrow_c_array__", pair))
-    del Bad.__arrow_c_array__  # type: ignore[attr-defined]
+            tw.encode_bytes(exporting("__arrow_c_array__", pair))
     for stream in (None, array, 5):
         with pytest.raises(
             TypeError, match=r"^__arrow_c_stream__ must return an 'arrow_array_stream' capsule, not"
         ):
-            tw.encode_bytes(Bad("__arrow_c_stream__", stream))
+            tw.encode_bytes(exporting("__arrow_c_stream__", stream))
     tensor = tensor_of(TEXT)
     value: Any
     for value in (5, "text", array):
@@ -565,24 +512,16 @@ def test_export_must_be_capsules_of_the_right_names() -> None:
         assert pa.DataType._import_from_c_capsule(given) == pa.binary_view()
 
 
-class Cached:
-    """A producer that returns the same capsule each time."""
-
-    def __init__(self, values: Any) -> None:
-        self.capsule = values.__arrow_c_stream__()
-
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        return self.capsule
-
-
 def test_consumed_stream_is_rejected() -> None:
     values = pa.chunked_array([pa.array(["a", "b"])])
-    by_us, by_others = Cached(values), Cached(values)
+    by_us, by_others = (
+        exporting("__arrow_c_stream__", values.__arrow_c_stream__()) for _ in range(2)
+    )
     assert tw.encode_bytes(by_us) == reference.elements([b"a", b"b"])
     pa.chunked_array(by_others)
-    for cached in (by_us, by_others):
+    for producer in (by_us, by_others):
         with pytest.raises(tw.EncodeError) as caught:
-            tw.Tensor("x", cached)
+            tw.Tensor("x", producer)
         assert str(caught.value) == CONSUMED.format("stream")
 
 

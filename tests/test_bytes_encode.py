@@ -209,9 +209,13 @@ def test_encode_bytes_into(values: Any) -> None:
     assert str(caught.value) == "the elements take 46 bytes, but the buffer has 45"
     assert (caught.value.expected, caught.value.actual) == (46, 45)
     assert small == b"\xee" * 45
-    for buffer_of_no_bytes in (bytes(99), np.zeros(99, np.int32), np.zeros(99, np.uint16)):
-        with pytest.raises(BufferError):
-            tw.encode_bytes_into(values, buffer_of_no_bytes)
+    with pytest.raises(BufferError):
+        tw.encode_bytes_into(values, bytes(99))
+    pointers = np.full(99, b"a", object)  # would be freed
+    for wide in (np.zeros(99, np.int32), np.zeros(99, np.uint16), np.zeros(99, "S4"), pointers):
+        with pytest.raises(BufferError, match="items of"):
+            tw.encode_bytes_into(values, wide)
+    assert pointers.tolist() == [b"a"] * 99
     with pytest.raises(TypeError):
         tw.encode_bytes_into(values, "text")  # type: ignore[arg-type]
 

@@ -29,6 +29,10 @@ class Expected(NamedTuple):
     values: list[Any]
 
     @property
+    def dtype(self) -> Any:
+        return np.dtype(object if self.datatype == "BYTES" else DTYPES[self.datatype])
+
+    @property
     def wire(self) -> bytes:
         return reference.pack(self.datatype, self.values)
 
@@ -61,8 +65,7 @@ EVERY = [
 
 
 def array(want: Expected) -> tw.Tensor:
-    dtype = object if want.datatype == "BYTES" else DTYPES[want.datatype]
-    made = np.empty(prod(want.shape), dtype)
+    made = np.empty(prod(want.shape), want.dtype)
     made[:] = want.values
     return tw.Tensor("x", made.reshape(want.shape))
 
@@ -161,7 +164,7 @@ def check_array(tensor: tw.Tensor, want: Expected) -> None:
     assert (tensor.datatype, tensor.shape) == (want.datatype, want.shape)
     assert tensor.nbytes == len(want.wire)
     found = tensor.as_numpy()
-    assert found.shape == want.shape
+    assert (found.dtype, found.shape) == (want.dtype, want.shape)
     assert found.reshape(-1).tolist() == want.values
 
 

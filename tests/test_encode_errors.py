@@ -39,6 +39,7 @@ Out = tw.RequestedOutput
         ([1.5], {"datatype": "INT8"}, "must be an integer (INT8), not 1.5"),
         ([[1], [2, 3]], {"datatype": "INT8"}, "'x' is a ragged list"),
         (np.ma.masked_equal([1, 2], 2), {}, "'x' is a masked array"),
+        (np.ma.masked_equal(np.array(["a", "b"], object), "b"), {}, "'x' is a masked array"),
         (["a"], {"datatype": "INT8"}, "must be an integer (INT8), not 'a'"),
         (np.array(["a"]), {"datatype": "INT8"}, "'x' has datatype INT8, but its data is BYTES"),
     ],
@@ -334,10 +335,17 @@ def test_reserved_parameters_are_recognised(
         tw.InferRequest([X, make({kind(key): "r"})])
 
 
-def test_binary_of_a_requested_output_replaces_its_parameter() -> None:
-    for kind in STRINGS:
-        output = tw.RequestedOutput("o", binary=True, parameters={kind("binary_data"): 1})
+@pytest.mark.parametrize("kind", [str, *STRINGS])
+def test_binary_of_a_requested_output_replaces_its_parameter(kind: type[str]) -> None:
+    for parameter, binary, sent in (
+        (True, None, True),
+        (None, None, None),
+        (False, True, True),
+        (1, True, True),
+        (4, False, False),
+    ):
+        output = Out("o", binary=binary, parameters={kind("binary_data"): parameter, "k": 1})
         frame = tw.encode_request(tw.InferRequest([X], [output]))
-        back = tw.decode_request(bytes(frame), frame.header_length)
-        assert back.outputs is not None
-        assert (back.outputs[0].binary, back.outputs[0].parameters) == (True, {})
+        (back,) = tw.decode_request(bytes(frame), frame.header_length).outputs or ()
+        for found in (output, back):
+            assert (found.binary, found.parameters) == (sent, {"k": 1})

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
+import shutil
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,19 +20,32 @@ import pytest
 import tensorwire as tw
 from support import dlpack_structs
 from support.arrow_structs import ArrowArray, ArrowSchema, capsule
-from support.c_programs import library
 from support.foreign_owner import EXPORTS
+from support.requirements import skip_or_fail
+from support.scripts import run_script
 
 pytestmark = pytest.mark.thread_unsafe(reason="it waits for threads")
 
 # --- callbacks of producers ---
 
 
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The callbacks in C."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        skip_or_fail("cc", "there is no C compiler")
+    source = Path(__file__).parent / "support" / "waiting_callbacks.c"
+    path = tmp_path_factory.mktemp("callbacks") / "library.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-pthread", "-o", path, source], check=True)
+    return ctypes.CDLL(str(path))
+
+
 class Gate:
     """Producers whose callbacks wait until a Python thread of this class opens a gate."""
 
-    def __init__(self) -> None:
-        self.library = library("waiting_callbacks.c")
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.library = library
         self.library.reset_gate()
         self.n_opened = 0
         self.is_over = False
@@ -67,8 +80,8 @@ class Gate:
 
 
 @pytest.fixture
-def gate() -> Iterator[Gate]:
-    found = Gate()
+def gate(library: ctypes.CDLL) -> Iterator[Gate]:
+    found = Gate(library)
     yield found
     found.is_over = True
     found.thread.join()
@@ -183,13 +196,14 @@ def test_callbacks_of_producers_are_called_without_the_gil(
 # When the process exits, after the interpreter has ended, the C library calls the functions that
 # are registered with __cxa_atexit, each with an address: those that release the structs.
 AT_EXIT = """
-import ctypes, sys
+import ctypes, faulthandler, sys
 from support.foreign_owner import EXPORTS
 
 def take(address, callback):
     call = ctypes.CDLL(None).__cxa_atexit
     assert call(ctypes.c_void_p(callback), ctypes.c_void_p(address), None) == 0
 
+faulthandler.enable()
 for name in sys.argv[1:]:
     EXPORTS[name](take)
 """
@@ -197,12 +211,5 @@ for name in sys.argv[1:]:
 
 @pytest.mark.parametrize("names", [*([name] for name in EXPORTS), list(EXPORTS)], ids=str)
 def test_exports_are_released_after_the_interpreter_has_ended(names: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", AT_EXIT, *names],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, filter(None, sys.path)))},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    done = run_script(AT_EXIT, *names, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import faulthandler
 import os
-import subprocess
-import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -21,10 +19,11 @@ import tensorwire as tw
 from support import reference
 from support.requirements import package
 from support.scale import scaled
+from support.scripts import run_script
 
 package("pyarrow")
 
-from fuzz import api, invalid_arrow  # noqa: E402 - it imports pyarrow
+from fuzz import api  # noqa: E402 - it imports pyarrow
 
 WATCHDOG_SECONDS = 60
 N_STEPS = scaled(6_000)
@@ -58,15 +57,6 @@ def test_random_episodes(seed: int) -> None:
 # --- regression tests for findings ---
 
 
-def test_encode_into_object_array_is_rejected() -> None:
-    """Elements written over the pointers crashed when the array was freed."""
-    target = np.array([b"a"] * 10, object)
-    for wide in (target, np.zeros(100, np.int32), np.zeros(100, "S4")):
-        with pytest.raises(BufferError, match="items of"):
-            tw.encode_bytes_into([b"element"], wide)
-    assert target.tolist() == [b"a"] * 10
-
-
 class Converting(np.ndarray[Any, Any]):
     """A subclass whose conversions return another type."""
 
@@ -83,15 +73,6 @@ def test_array_subclass_with_its_own_conversions(dtype: Any) -> None:
     array = np.array(["a", "bc"], dtype).view(Converting)
     assert tw.encode_bytes(array) == reference.elements([b"a", b"bc"])
     assert tw.Tensor("x", array).as_numpy().tolist() == [b"a", b"bc"]
-
-
-def test_masked_array_of_objects_is_rejected() -> None:
-    """The mask was ignored."""
-    array = np.ma.array(np.array(["a", "bc"], object), mask=[False, True])
-    with pytest.raises(tw.EncodeError, match="masked"):
-        tw.encode_bytes(array)
-    with pytest.raises(tw.EncodeError, match="masked"):
-        tw.Tensor("x", array)
 
 
 class EmptyIteration(str):
@@ -111,19 +92,6 @@ def test_str_without_utf8_form_is_rejected() -> None:
     beyond = np.array([0x41, 0x110000], "<u4").view("U2")
     with pytest.raises(tw.EncodeError, match=r"character 1 is an invalid code point, U\+110000"):
         tw.encode_bytes(list(beyond))
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [({"release": None}, "has been released"), ({"format": None}, "has no format")],
-)
-def test_invalid_requested_schema_is_rejected(fields: dict[str, Any], message: str) -> None:
-    producer = invalid_arrow.InvalidProducer(
-        b"vu", invalid_arrow.FIELD_CHANGES.index((fields, {})), 0
-    )
-    schema, _ = producer.__arrow_c_array__()
-    with pytest.raises(tw.EncodeError, match=f"the requested Arrow schema {message}"):
-        tw.decode_bytes(reference.elements([b"a"])).__arrow_c_array__(schema)
 
 
 def test_bytes_array_new_returns_an_empty_tensor() -> None:
@@ -162,19 +130,6 @@ def test_cycle_with_a_memoryview_is_collected() -> None:
     run(program)
 
 
-def test_body_outlives_a_released_memoryview() -> None:
-    """The body keeps the memory alive, not the caller's view of it."""
-    memory = bytearray(reference.elements([b"a", b"bc"]))
-    view = memoryview(memory)
-    tensor = tw.decode_bytes(view)
-    view.release()
-    assert tensor.tolist() == [b"a", b"bc"]
-    with pytest.raises(BufferError):
-        memory.append(0)
-    del tensor
-    memory.append(0)
-
-
 @pytest.mark.parametrize("at", range(6))
 @pytest.mark.parametrize("value", [2**20, 2**62, -1, 2**63, None, "x"])
 def test_altered_pickles_of_limits(at: int, value: Any) -> None:
@@ -206,9 +161,6 @@ def test_altered_pickles_of_messages() -> None:
             for wrong in (5, [5], object()):
                 with pytest.raises((TypeError, tw.EncodeError)):
                     function(*arguments[:i], wrong, *arguments[i + 1 :])
-    function, arguments = reduced(tensor)[:2]
-    with pytest.raises(TypeError, match="must have an array and a dtype"):
-        function(*arguments[:-1], 10**30)
 
 
 def reduced(item: Any) -> tuple[Any, ...]:
@@ -227,18 +179,6 @@ def test_index_beyond_64_bits(index: Any) -> None:
         return
 
 
-def test_requested_output_with_parameter_binary_data() -> None:
-    """The encoder wrote a header that the decoder rejected."""
-    for value, binary, expected in ((True, None, True), (None, None, None), (4, False, False)):
-        parameters = {"binary_data": value, "k": 1}
-        output = tw.RequestedOutput("y", binary=binary, parameters=parameters)
-        assert (output.binary, output.parameters) == (expected, {"k": 1})
-        back = requested(tw.encode_request(tw.InferRequest([tw.Tensor("x", A)], [output])))
-        assert (back.binary, back.parameters) == (expected, {"k": 1})
-    with pytest.raises(tw.EncodeError, match="binary_data of requested output 'y'"):
-        tw.RequestedOutput("y", parameters={"binary_data": 4})
-
-
 def test_number_beyond_fp16_in_64_dimensions() -> None:
     """numpy's flat iterator supports at most 32 dimensions and raised RuntimeError."""
     values: Any = 1e10
@@ -246,12 +186,6 @@ def test_number_beyond_fp16_in_64_dimensions() -> None:
         values = [values]
     with pytest.raises(tw.EncodeError, match=r"element 0 .* is out of range for FP16"):
         tw.Tensor("x", values, datatype="FP16")
-
-
-def requested(frame: tw.Frame) -> tw.RequestedOutput:
-    outputs = tw.decode_request(bytes(frame), frame.header_length).outputs
-    assert outputs is not None
-    return outputs[0]
 
 
 def test_names_of_wrong_type_are_not_found() -> None:
@@ -329,6 +263,7 @@ def missing():
     arrays[1][random.randrange(len(arrays[1]))] = np.nan
 
 def encode():
+    # An error is raised without the array's lock, for which others may wait with the GIL.
     tw.decode_bytes(tw.encode_bytes(random.choice(arrays)), 100)
 
 def tensor():
@@ -420,13 +355,5 @@ def test_stress(program: str) -> None:
 
 def run(program: str) -> None:
     """Run a program in a separate process with a timeout."""
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=WATCHDOG_SECONDS - 5,
-        check=False,
-    )
+    done = run_script(textwrap.dedent(program), timeout=WATCHDOG_SECONDS - 5)
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stderr[-4000:]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from email.message import Message
+from email import message_from_string
 from typing import Any
 
 import pytest
@@ -15,13 +15,6 @@ from tensorwire._codec import datatypes
 SAGEMAKER = "application/vnd.sagemaker-triton.binary+json"
 VERTEX = "application/vnd.vertex-ai-triton.binary+json"
 LENGTH = "Inference-Header-Content-Length"
-
-
-def as_message(**headers: str) -> Message:
-    message = Message()
-    for key, value in headers.items():
-        message[key] = value
-    return message
 
 
 @pytest.mark.parametrize(
@@ -47,7 +40,7 @@ def test_no_header_length(headers: Any) -> None:
         {LENGTH: "17", "content-type": "application/json"},
         [(b"inference-header-content-length", b"17"), (b"host", b"\xff")],
         [(LENGTH, "17"), (LENGTH.lower(), "017")],
-        as_message(**{LENGTH: "17"}),
+        message_from_string(f"{LENGTH}: 17\n\n"),
         {"Content-Type": f"{SAGEMAKER};json-header-size=17"},
         {"content-type": f"{VERTEX}; charset=x; JSON-Header-Size=17"},
         {"content-type": SAGEMAKER.upper() + ";json-header-size=17"},
@@ -119,14 +112,7 @@ def test_headers_of_wrong_type_are_rejected(headers: Any) -> None:
 
 # --- Limits: check_bool and bf16_as_uint16 ---
 
-BODY, LENGTH_OF_BODY = reference.request(
-    [
-        reference.entry("a", "BOOL", [2, 1, 1], [True, False]),
-        reference.entry("b", "BF16", [1], [1.0]),
-    ]
-)
-assert LENGTH_OF_BODY is not None
-N = LENGTH_OF_BODY
+BODY, N = reference.request([reference.entry("b", "BF16", [1], [1.0])])
 
 
 def test_check_bool_false_accepts_any_byte() -> None:

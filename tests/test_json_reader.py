@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,8 @@ from tensorwire._codec.json_reader import read_json
 
 msgspec = optional("msgspec")
 
+KERNELS = Path(__file__).parents[1] / "src" / "tensorwire" / "_codec" / "json_kernels.h"
 SHORT_NBYTES = 128 << 10  # of the JSON reader: longer texts are read again without the GIL
-SHORT_STRING = 24
 MAX_DATA_DEPTH = 100
 MAX_NESTING = 128
 DEEPEST = 1000
@@ -290,15 +291,11 @@ def halfway(bits: int, value_of: Callable[[int], Fraction]) -> Iterator[tuple[st
         yield text, nearest(Fraction(text), bits, value_of)
 
 
-def check_singles(pairs: list[tuple[str, int]]) -> None:
-    found = read("FP32", [text for text, _ in pairs]).view(np.uint32)
-    wrong = np.flatnonzero(found != np.array([bits for _, bits in pairs], np.uint32))
-    assert not len(wrong), pairs[wrong[0]]
-
-
-def check_doubles(pairs: list[tuple[str, int]]) -> None:
-    found = read("FP64", [text for text, _ in pairs]).view(np.uint64)
-    wrong = np.flatnonzero(found != np.array([bits for _, bits in pairs], np.uint64))
+def check_bits(datatype: str, pairs: list[tuple[str, int]]) -> None:
+    """Check that the texts are read as floats of these bits."""
+    kind = np.uint32 if datatype == "FP32" else np.uint64
+    found = read(datatype, [text for text, _ in pairs]).view(kind)
+    wrong = np.flatnonzero(found != np.array([bits for _, bits in pairs], kind))
     assert not len(wrong), pairs[wrong[0]]
 
 
@@ -307,19 +304,17 @@ DOUBLE_EDGES = [0, 1, 2, (1 << 52) - 2, (1 << 52) - 1, 1 << 52, (1 << 52) + 1, 0
 DOUBLE_EDGES += [0x3FEFFFFFFFFFFFFF, 0x3FF0000000000000, 0x433FFFFFFFFFFFFF, 0x4340000000000000]
 
 
-def test_single_precision_near_midpoints() -> None:
+@pytest.mark.parametrize(
+    ("datatype", "edges", "n", "value_of"),
+    [("FP32", SINGLE_EDGES, 4000, single_value), ("FP64", DOUBLE_EDGES, 1000, double_value)],
+)
+def test_numbers_near_midpoints(
+    datatype: str, edges: list[int], n: int, value_of: Callable[[int], Fraction]
+) -> None:
+    """Some of the texts of doubles have more than 750 digits."""
     chooser = random.Random(3)
-    bits = SINGLE_EDGES + [chooser.randrange(0x7F7FFFFF) for _ in range(scaled(4000))]
-    check_singles([pair for bit in bits for pair in halfway(bit, single_value)])
-
-
-def test_double_precision_near_midpoints() -> None:
-    """Some of the texts have more than 750 digits."""
-    chooser = random.Random(4)
-    bits = DOUBLE_EDGES + [chooser.randrange(0x7FEFFFFFFFFFFFFF) for _ in range(scaled(1000))]
-    pairs = [pair for bit in bits for pair in halfway(bit, double_value)]
-    assert max(len(text) for text, _ in pairs) > 750
-    check_doubles(pairs)
+    bits = edges + [chooser.randrange(max(edges)) for _ in range(scaled(n))]
+    check_bits(datatype, [pair for bit in bits for pair in halfway(bit, value_of)])
 
 
 def test_single_precision_is_rounded_once() -> None:
@@ -336,7 +331,7 @@ def test_single_precision_is_rounded_once() -> None:
             pairs.append((text, bits + (sign > 0)))
             pairs.append(("-" + text, bits + (sign > 0) + (1 << 31)))
             assert twice in (bits, bits + 1)
-    check_singles(pairs)
+    check_bits("FP32", pairs)
     naive = np.array([float(text) for text, _ in pairs]).astype(np.float32).view(np.uint32)
     assert (naive != [bits for _, bits in pairs]).mean() > 0.3
 
@@ -425,6 +420,29 @@ def test_decimals_halfway_between_two_doubles() -> None:
     check_as_python([f"{number // 4}.{25 * (number % 4):02d}" for number in odd])
 
 
+def test_digits_next_to_the_middle_of_two_doubles() -> None:
+    """Digits up to 10^19, and each exponent for which json_kernels.h has a power of five."""
+    chooser = random.Random(1)
+    numbers = []
+    for exponent in range(-27, 28):
+        scale = Fraction(10) ** exponent
+        for _ in range(40):
+            value = chooser.randrange(10**15, 10**19) * scale
+            bits = int(np.float64(float(value)).view(np.uint64))
+            middle = (double_value(bits) + double_value(bits + 1)) / 2
+            numbers += [f"{round(middle / scale) + more}e{exponent}" for more in (-1, 0, 1)]
+    check_as_python(numbers)
+
+
+@pytest.mark.skipif(not KERNELS.exists(), reason="this checkout has no sources")
+def test_reciprocals_of_powers_of_five() -> None:
+    """Only very few results would depend on an error in the last digit."""
+    [table] = re.findall(r"RECIPROCALS_OF_5\[28\] = \{(.*?)\}", KERNELS.read_text(), re.DOTALL)
+    found = [int(digits, 16) for digits in re.findall(r"0x(\w+)ULL", table)]
+    powers = [5**n for n in range(1, 28)]
+    assert found == [2**127 // (power << 64 - power.bit_length()) for power in powers]
+
+
 ZEROS, LONG = "0" * 400, "1" * 800
 FINITE = [
     *words("""
@@ -449,6 +467,7 @@ FINITE = [
         f"1{ZEROS}e-400",
         f"1{ZEROS}e-800",
     ),
+    *("17976931348623157e292", f"1.{ZEROS}{ZEROS}1", f"9007199254740993.{ZEROS}{ZEROS}1"),
     *(f"0.{LONG}", f"-0.{LONG}", f"{LONG}e-800", f"{LONG}.{LONG}e-790", f"0.{'0' * 30}{LONG}"),
 ]
 TOO_LARGE = [
@@ -460,17 +479,13 @@ TOO_LARGE = [
 ]
 
 
-def test_double_precision_values() -> None:
-    found = read("FP64", FINITE)
-    for text, value in zip(FINITE, found.tolist(), strict=True):
-        assert repr(value) == repr(float(text)), text
-
-
-def test_single_precision_values() -> None:
-    finite = [text for text in FINITE if not math.isinf(reference._nearest_single(text))]
-    assert len(finite) < len(FINITE)
-    for text, value in zip(finite, read("FP32", finite).tolist(), strict=True):
-        assert repr(value) == repr(reference._nearest_single(text)), text
+@pytest.mark.parametrize(
+    ("datatype", "value_of"), [("FP32", reference._nearest_single), ("FP64", float)]
+)
+def test_values_of_numbers(datatype: str, value_of: Callable[[str], float]) -> None:
+    finite = [text for text in FINITE if not math.isinf(value_of(text))]
+    for text, value in zip(finite, read(datatype, finite).tolist(), strict=True):
+        assert repr(value) == repr(value_of(text)), text
 
 
 @pytest.mark.parametrize("datatype", ["FP32", "FP64"])
@@ -733,8 +748,7 @@ def strings_of(text: bytes) -> list[str]:
 
 @pytest.mark.parametrize("n_before", range(35))
 def test_strings_at_all_alignments(n_before: int) -> None:
-    """The distances to 8-byte words and to the limit of short strings vary."""
-    assert n_before < 35 > SHORT_STRING + 8
+    """The distances to blocks of 16 bytes, and to the limit of short strings, vary."""
     before = "abcdefgh" * 5
     for good in GOOD_STRINGS:
         for n_after in (0, 1, 8):

@@ -138,7 +138,7 @@ def test_binary_data_of_requested_outputs_is_no_parameter() -> None:
     ids=["name", "characters", "tensors", "at the limits"],
 )
 @pytest.mark.parametrize("place", ["inputs", "requested outputs", "outputs"])
-def test_default_limits_of_the_encoder(
+def test_default_limits_of_the_encoder_and_the_decoder(
     place: str, make: Any, message: str | None, expected: int | None, actual: int | None
 ) -> None:
     names = list(make())
@@ -156,7 +156,7 @@ def test_default_limits_of_the_encoder(
         encode(sent)
     assert (caught.value.expected, caught.value.actual) == (expected, actual)
     frame = encode(sent, limits=UNLIMITED)
-    with pytest.raises(tw.HeaderError):
+    with pytest.raises(tw.HeaderError, match=message):
         decode(bytes(frame), frame.header_length)
     assert decode(bytes(frame), frame.header_length, limits=UNLIMITED)
 

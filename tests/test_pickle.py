@@ -1,14 +1,13 @@
-"""Pickle protocol 5: tensors are out-of-band buffers, which are not copied."""
+"""Pickle protocol 5: tensors are out-of-band buffers, which are not copied.
+
+test_combinations.py pickles tensors of all shapes, and test_messages.py with all protocols.
+"""
 
 from __future__ import annotations
 
 import copy
-import itertools
-import multiprocessing
 import pickle
 from collections.abc import Callable
-from multiprocessing.connection import Connection
-from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy as np
@@ -71,14 +70,10 @@ def test_decoded_request(memory: Callable[[bytes], Any]) -> None:
     assert np.array_equal(back["x"].data, FLOATS)
 
 
-def bf16(n: int = BIG) -> Any:
-    return np.arange(n).astype(package("ml_dtypes").bfloat16)
-
-
 TENSORS: dict[str, Callable[[], tw.Tensor]] = {
     "numbers": lambda: tw.Tensor("x", FLOATS),
     "BYTES": lambda: tw.Tensor("x", WORDS),
-    "BF16": lambda: tw.Tensor("x", bf16()),
+    "BF16": lambda: tw.Tensor("x", np.arange(BIG).astype(package("ml_dtypes").bfloat16)),
     "BF16 as uint16": lambda: tw.Tensor("x", np.arange(BIG, dtype=np.uint16), datatype="BF16"),
     "at an odd address of a body": lambda: tw.Tensor(
         "x", np.frombuffer(bytes(1) + FLOATS.tobytes(), np.float32, offset=1)
@@ -180,29 +175,7 @@ def test_selection_is_copied_once() -> None:
     assert address(back_from(chosen).wire) == address(chosen.wire)
 
 
-# --- small tensors, and tensors without data ---
-
-
-@pytest.mark.parametrize(
-    ("data", "datatype", "shape"),
-    [
-        (np.float32(2.5).reshape(()), "FP32", ()),
-        (np.empty((0, 3), np.int8), "INT8", (0, 3)),
-        (np.empty((2, 0), np.bool_), "BOOL", (2, 0)),
-        (np.array(b"word", object), "BYTES", ()),
-        (np.empty((3, 0), object), "BYTES", (3, 0)),
-        ([[b"a", b""], [b"", b"b"]], "BYTES", (2, 2)),
-        (bf16(0).reshape(0, 2), "BF16", (0, 2)),
-        (bf16(1).reshape(()), "BF16", ()),
-    ],
-)
-@pytest.mark.parametrize("protocol", range(2, 6))
-def test_small_tensors(data: Any, datatype: Any, shape: tuple[int, ...], protocol: int) -> None:
-    tensor = tw.Tensor("x", data, datatype=datatype)
-    for back in (pickle.loads(pickle.dumps(tensor, protocol)), back_from(tensor)):
-        assert (back.datatype, back.shape, back.data.shape) == (datatype, shape, shape)
-        assert back.as_numpy().dtype == tensor.as_numpy().dtype
-        assert back.as_numpy().tolist() == tensor.as_numpy().tolist()
+# --- tensors without data, and pickles with all data ---
 
 
 def test_tensor_in_shared_memory() -> None:
@@ -234,48 +207,7 @@ def test_modified_buffer_is_rejected() -> None:
         pickle.loads(data, buffers=[wire[7:]])
 
 
-# --- another process ---
-
-
-def answer(pipe: Connection, name: str) -> None:
-    """Load the message over shared memory, and return the contents of its tensors."""
-    data, ends = pipe.recv()
-    memory = SharedMemory(name)
-    assert memory.buf is not None
-    extents = itertools.pairwise([0, *ends])
-    buffers = [memory.buf[begin:end].toreadonly() for begin, end in extents]
-    request = pickle.loads(data, buffers=buffers)
-    assert [address_of(tensor) for tensor in request.inputs] == list(map(address, buffers))
-    assert not request["x"].data.flags.writeable
-    pipe.send((float(request["x"].data.sum()), request["words"].data.tolist()))
-    del request
-    buffers.clear()
-    memory.close()
-
-
-def test_through_shared_memory() -> None:
-    data, buffers = out_of_band(decoded(bytes))
-    content = b"".join(buffer.raw() for buffer in buffers)
-    ends = list(itertools.accumulate(buffer.raw().nbytes for buffer in buffers))
-    memory = SharedMemory(create=True, size=len(content))
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=answer, args=(theirs, memory.name))
-    process.start()
-    try:
-        assert memory.buf is not None
-        memory.buf[: len(content)] = content
-        ours.send((data, ends))
-        assert ours.poll(60)
-        assert ours.recv() == (float(FLOATS.sum()), WORDS)
-        process.join(20)
-        assert process.exitcode == 0
-    finally:
-        process.kill()
-        process.join()
-        ours.close()
-        memory.close()
-        memory.unlink()
+# --- invalid pickles, and frames ---
 
 
 @pytest.mark.parametrize(("data", "dtype"), [("text", np.dtype("u2")), (np.zeros(1), "u2")])

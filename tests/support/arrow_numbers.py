@@ -83,25 +83,36 @@ class NumbersProducer:
 class NumbersStream:
     """A stream of the arrays of some producers, whose schema is that of the first one.
 
-    After them, the stream ends, or it fails with an undefined struct.
+    After them, the stream ends, or it fails with an undefined struct, and with the text of an error
+    if there is one. If there are no producers, getting the schema fails.
     """
 
-    def __init__(self, producers: Sequence[NumbersProducer], is_failing: bool = False) -> None:
+    def __init__(
+        self,
+        producers: Sequence[NumbersProducer],
+        is_failing: bool = False,
+        error: bytes | None = None,
+    ) -> None:
         self.producers = producers
         self.is_failing = is_failing
+        self.error = None if error is None else ctypes.create_string_buffer(error)
+        error_address = None if self.error is None else ctypes.addressof(self.error)
         self.n_sent = 0
+        self.n_releases = 0
         self.n_released_schemas = 0
         self.on_schema_release = ReleaseCallback(self._schema_released)
         self.calls = (
             StreamCallback(self._get_schema),
             StreamCallback(self._get_next),
-            ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: None),
+            ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: error_address),
             ReleaseCallback(self._released),
         )
         addresses = [ctypes.cast(call, ctypes.c_void_p).value for call in self.calls]
         self.stream = (ctypes.c_void_p * 5)(*addresses, None)
 
     def _get_schema(self, _stream: int, target: int) -> int:
+        if not self.producers:
+            return 5
         schema = ArrowSchema.from_address(target)
         ctypes.pointer(schema)[0] = self.producers[0].schemas[0]
         schema.release = ctypes.cast(self.on_schema_release, ctypes.c_void_p).value
@@ -120,8 +131,8 @@ class NumbersStream:
         ArrowSchema.from_address(at).release = None
         self.n_released_schemas += 1
 
-    @staticmethod
-    def _released(at: int) -> None:
+    def _released(self, at: int) -> None:
+        self.n_releases += 1
         (ctypes.c_void_p * 5).from_address(at)[3] = None
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:

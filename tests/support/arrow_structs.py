@@ -16,6 +16,9 @@ CAPSULE_NAMES = {kind: f"arrow_{kind}".encode() for kind in ("schema", "array", 
 _new_capsule: Any = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype = ctypes.py_object
 _new_capsule.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_get_pointer: Any = ctypes.pythonapi.PyCapsule_GetPointer
+_get_pointer.restype = ctypes.c_void_p
+_get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 class ArrowSchema(ctypes.Structure):
@@ -50,3 +53,9 @@ class ArrowArray(ctypes.Structure):
 def capsule(struct: Any, kind: str) -> Any:
     """Return a capsule without a destructor; `struct` must outlive it."""
     return _new_capsule(ctypes.addressof(struct), CAPSULE_NAMES[kind], None)
+
+
+def struct_of(owner: Any, kind: str) -> Any:
+    """Return the struct of a capsule; the capsule must outlive it."""
+    of_class: Any = ArrowSchema if kind == "schema" else ArrowArray
+    return of_class.from_address(_get_pointer(owner, CAPSULE_NAMES[kind]))

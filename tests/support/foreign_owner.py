@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 import tensorwire as tw
-from support.arrow_structs import ArrowArray, ArrowSchema
+from support.arrow_structs import struct_of
 from support.dlpack_structs import Consumed
 
 # Receives the address of a struct, and that of the function that releases it.
@@ -21,24 +21,21 @@ Take = Callable[[int, int], None]
 _malloc: Any = ctypes.CDLL(None).malloc
 _malloc.restype = ctypes.c_void_p
 _malloc.argtypes = (ctypes.c_size_t,)
-_get_pointer: Any = ctypes.pythonapi.PyCapsule_GetPointer
-_get_pointer.restype = ctypes.c_void_p
-_get_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
-def _move(capsule: Any, kind: Any, name: bytes, take: Take) -> None:
+def _move(capsule: Any, kind: str, take: Take) -> None:
     """Move an Arrow struct to memory that Python does not free."""
-    struct = kind.from_address(_get_pointer(capsule, name))
-    address = _malloc(ctypes.sizeof(kind))
-    ctypes.memmove(address, ctypes.addressof(struct), ctypes.sizeof(kind))
+    struct = struct_of(capsule, kind)
+    address = _malloc(ctypes.sizeof(struct))
+    ctypes.memmove(address, ctypes.addressof(struct), ctypes.sizeof(struct))
     callback, struct.release = struct.release, None
     take(address, callback)
 
 
 def _arrow(data: Any, take: Take) -> None:
     schema, array = data.__arrow_c_array__()
-    _move(schema, ArrowSchema, b"arrow_schema", take)
-    _move(array, ArrowArray, b"arrow_array", take)
+    _move(schema, "schema", take)
+    _move(array, "array", take)
 
 
 def _dlpack(tensor: tw.Tensor, take: Take, **options: Any) -> None:

@@ -10,7 +10,9 @@ from pathlib import Path
 import tensorwire as tw
 
 
-def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run_script(
+    script: str, *arguments: str, timeout: float = 30
+) -> subprocess.CompletedProcess[str]:
     """Run Python code in another process, with the same modules as here."""
     path = os.pathsep.join([str(Path(tw.__file__).parent.parent), *sys.path])
     return subprocess.run(
@@ -18,6 +20,6 @@ def run_script(script: str, *arguments: str) -> subprocess.CompletedProcess[str]
         env=os.environ | {"PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=timeout,
         check=False,
     )
