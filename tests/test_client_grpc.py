@@ -14,10 +14,10 @@ import subprocess
 import sys
 import threading
 import time
-import tracemalloc
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -37,6 +37,7 @@ from support.client_fixtures import (
     wait_for,
 )
 from support.grpc_scripted_servers import ScriptedServer
+from support.memory import peak_nbytes
 from support.requirements import package
 from support.scripts import run_script
 from support.servers import Scripted
@@ -821,14 +822,12 @@ def test_request_is_copied_once() -> None:
     """Into the message. What grpcio allocates is not traced."""
     array = np.zeros(32 << 20, np.uint8)
     with Client(f"grpc://127.0.0.1:{free_port()}") as client:
-        tracemalloc.start()
-        try:
+
+        def call() -> None:
             with pytest.raises(ConnectionError):
                 client.infer("m", {"x": array})
-            _, peak = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
-    assert array.nbytes < peak < 1.01 * array.nbytes
+
+        assert array.nbytes < peak_nbytes(call) < 1.01 * array.nbytes
 
 
 def test_retries_of_a_large_request_take_no_more_memory() -> None:
@@ -839,16 +838,15 @@ def test_retries_of_a_large_request_take_no_more_memory() -> None:
     array = np.zeros(32 << 20, np.uint8)
     message = codec.encode_request(tw.InferRequest({"x": array}, model_name="m"))
     peaks = []
+
+    def call(client: Client) -> None:
+        with pytest.raises(InferenceServerError, match="try again"):
+            client.infer("m", message)
+
     with ScriptedServer({"ModelInfer": reject}) as server:
         for retries in (0, 2):
             with Client(server.url, retries=retries) as client:
-                tracemalloc.start()
-                try:
-                    with pytest.raises(InferenceServerError, match="try again"):
-                        client.infer("m", message)
-                    peaks.append(tracemalloc.get_traced_memory()[1])
-                finally:
-                    tracemalloc.stop()
+                peaks.append(peak_nbytes(partial(call, client)))
         assert len(server.calls) == 1 + 3
     assert peaks[1] < 1.1 * peaks[0]
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import gzip
 import json
 import socket
-import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -24,6 +22,7 @@ import test_integration_tritonclient_grpc as grpc_calls
 from interop.samples import Array, bits, bytes_array
 from support import client_fixtures, tritonclient_comparison
 from support.client_fixtures import Certificate
+from support.memory import peak_nbytes
 from support.servers import HOST, Scripted
 from support.servers import http as http_response
 from support.tritonclient_comparison import (
@@ -377,17 +376,6 @@ def test_tls(http: ModuleType, either: bool, certificate: Certificate) -> None:
         found = by_http(address, calls, **options)
     assert [bits(result[0]) for result in found] == [bits(FLOATS)] * 2
     assert server.n_connections == 1
-
-
-def peak_nbytes(call: Callable[[], Any]) -> int:
-    """Return the peak memory of a call, including its result."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(("client", "n_copies"), [("http", (0, 2)), ("http.aio", (0, 1))])

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import gc
 import queue
 import re
-import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -26,6 +24,7 @@ from interop.samples import DTYPES, Array, binary_sample, bits, bytes_array
 from support import client_fixtures, tritonclient_comparison
 from support.client_fixtures import Certificate
 from support.grpc_scripted_servers import RecordingServer, grpc
+from support.memory import peak_nbytes
 from support.requirements import package
 from support.tritonclient_comparison import (
     FLOATS,
@@ -512,19 +511,11 @@ def test_each_replacement_works_without_the_others(
 # --- memory --------------------------------------------------------------------------------------
 
 
-def peak_nbytes(call: Callable[[], Any]) -> int:
-    """Return the peak memory of a call, including its result. protobuf's own is not included."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 def test_number_of_copies(api: ModuleType, either: bool) -> None:
-    """The client only has the serialized message. The server receives it in this process, too."""
+    """The client only has the serialized message. The server receives it in this process, too.
+
+    The memory of protobuf's own messages is not measured.
+    """
     array = np.ones(1 << 22, np.float32)
 
     def call(client: Any) -> None:

@@ -49,11 +49,13 @@ def peak_nbytes(work: Callable[[], object]) -> int:
     """Return the most memory that Python and numpy allocate during a call, with its result."""
     gc.collect()
     tracemalloc.start()
-    result = work()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    del result
-    return peak
+    try:
+        result = work()
+        peak = tracemalloc.get_traced_memory()[1]
+        del result
+        return peak
+    finally:
+        tracemalloc.stop()
 
 
 def cpu_seconds(work: Callable[[], object], n_times: int) -> float:
