@@ -1,11 +1,10 @@
-"""Bodies that are compressed with zstd, and hostile ones with any encoding."""
+"""Compressed bodies of requests and responses, and hostile ones, with each encoding."""
 
 from __future__ import annotations
 
 import gzip
 import os
 import sys
-import tracemalloc
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -18,6 +17,7 @@ import tensorwire as tw
 from support import client_fixtures
 from support.asgi_requests import ask
 from support.client_fixtures import Connect
+from support.memory import peak_nbytes
 from support.requirements import package
 from support.servers import Scripted, http
 from tensorwire import compression
@@ -44,7 +44,13 @@ PACKS: dict[str, Callable[[bytes], bytes]] = {
     "deflate": partial(zlib.compress, level=1),
     "zstd": zstd.compress,
 }
+UNPACKS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.decompress,
+    "deflate": zlib.decompress,
+    "zstd": zstd.decompress,
+}
 PACKED = {encoding: pack(BODY) for encoding, pack in PACKS.items()}
+TOO_LONG = r"body is \d+ bytes long; the limit is"
 SKIPPABLE = b"\x50\x2a\x4d\x18\x03\0\0\0abc"
 
 
@@ -157,15 +163,13 @@ def test_body_that_expands_is_rejected_early(encoding: str) -> None:
     zeros = bytes(256 * MiB)
     bomb = PACKS[encoding](zeros)
     del zeros
-    tracemalloc.start()
-    try:
-        with pytest.raises(tw.HeaderError, match=r"body is \d+ bytes long; the limit is") as caught:
+
+    def fail() -> None:
+        with pytest.raises(tw.HeaderError, match=TOO_LONG) as caught:
             unpack(bomb, encoding, max_body=2 * MiB)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert caught.value.status == 413
-    assert peak < 12 * MiB
+        assert caught.value.status == 413
+
+    assert peak_nbytes(fail) < 12 * MiB
 
 
 def test_skippable_frames() -> None:
@@ -236,10 +240,11 @@ def test_client_without_zstd(connect: Connect) -> None:
 # --- clients ---
 
 
-def test_client_compresses_requests() -> None:
-    sent = client_requests.compress(FRAME, "zstd")
-    assert zstd.decompress(sent.body) == BODY
-    assert (sent.algorithm, sent.header_length) == ("zstd", FRAME.header_length)
+@pytest.mark.parametrize("encoding", PACKED)
+def test_client_compresses_requests(encoding: Any) -> None:
+    sent = client_requests.compress(FRAME, encoding)
+    assert UNPACKS[encoding](sent.body) == BODY
+    assert (sent.algorithm, sent.header_length) == (encoding, FRAME.header_length)
 
 
 @pytest.mark.parametrize("encoding", PACKED)
@@ -265,13 +270,14 @@ def response_of(body: bytes, encoding: str = "zstd", status: str = "200 OK") -> 
 RESPONSE = tw.encode_response(tw.InferResponse([tw.Tensor("x", X)]))
 
 
-def test_responses_for_clients(connect: Connect) -> None:
-    answer = response_of(zstd.compress(bytes(RESPONSE)))
+@pytest.mark.parametrize("encoding", PACKED)
+def test_responses_for_clients(connect: Connect, encoding: Any) -> None:
+    answer = response_of(PACKS[encoding](bytes(RESPONSE)), encoding)
     with Scripted([answer]) as server, connect(server.address) as client:
-        response = client.infer("m", {"x": X[:9]}, response_compression_algorithm="zstd")
+        response = client.infer("m", {"x": X[:9]}, response_compression_algorithm=encoding)
         assert np.array_equal(response["x"].data, X)
         assert response["x"].data.ctypes.data % 64 == 0
-        assert "\r\naccept-encoding: zstd\r\n" in server.heads[0] + "\r\n"
+        assert f"\r\naccept-encoding: {encoding}\r\n" in server.heads[0] + "\r\n"
 
 
 PACKED_RESPONSE = zstd.compress(bytes(RESPONSE))
@@ -306,24 +312,31 @@ def test_data_after_a_response_that_expands(connect: Connect, encoding: str) -> 
         client.infer("m", {"x": X[:9]})
 
 
-def test_response_that_expands(connect: Connect) -> None:
-    server = Scripted([response_of(window_log(20))])
-    fails = pytest.raises(tw.HeaderError, match=r"body is \d+ bytes long; the limit is")
-    with server, connect(server.address, max_body=2 * MiB) as client, fails as caught:
-        client.infer("m", {"x": X[:9]})
-    assert caught.value.status == 413
+@pytest.mark.parametrize("encoding", PACKED)
+def test_response_that_expands(connect: Connect, encoding: str) -> None:
+    server = Scripted([response_of(PACKS[encoding](bytes(64 * MiB)), encoding)])
+    with server, connect(server.address, max_body=2 * MiB) as client:
+
+        def fail() -> None:
+            with pytest.raises(tw.HeaderError, match=TOO_LONG) as caught:
+                client.infer("m", {"x": X[:9]})
+            assert caught.value.status == 413
+
+        assert peak_nbytes(fail) < 12 * MiB
 
 
-def test_errors_for_clients(connect: Connect) -> None:
+@pytest.mark.parametrize("encoding", PACKED)
+def test_errors_for_clients(connect: Connect, encoding: str) -> None:
+    busy = PACKS[encoding](b'{"error": "busy"}')
     bodies = {
-        zstd.compress(b'{"error": "busy"}'): "busy",
-        zstd.compress(b"no " * MiB): ("no " * MiB)[:2000],
-        zstd.compress(b'{"error": "busy"}') + b"x": "busy",
-        zstd.compress(b'{"error": "busy"}') + bytes(MiB): "busy",
-        b"no zstd": "Busy",
+        busy: "busy",
+        PACKS[encoding](b"no " * MiB): ("no " * MiB)[:2000],
+        busy + b"x": "busy",
+        busy + bytes(MiB): "busy",
+        b"what?": "Busy",
     }
     for body, message in bodies.items():
-        server = Scripted([response_of(body, status="429 Busy")])
+        server = Scripted([response_of(body, encoding, "429 Busy")])
         fails = pytest.raises(InferenceServerError)
         with server, connect(server.address) as client, fails as caught:
             client.infer("m", {"x": X[:9]})
