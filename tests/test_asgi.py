@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -25,16 +24,10 @@ from support.asgi_requests import (
     async_echo,
     double,
     infer,
+    read,
 )
 from support.memory import peak_nbytes
-from tensorwire.server import (
-    ClientDisconnectedError,
-    Model,
-    create_app,
-    read_request,
-    send_error,
-    send_frame,
-)
+from tensorwire.server import ClientDisconnectedError, Model, create_app, send_error, send_frame
 
 
 def fail(request: tw.InferRequest) -> Any:
@@ -60,16 +53,6 @@ APP = create_app(
 
 
 # --- reading ---
-
-
-def read(headers: dict[str, str], chunks: Iterable[Any], **more: Any) -> tw.InferRequest:
-    found: list[tw.InferRequest] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        found.append(await read_request(scope, receive, **more))
-
-    ask(app, "/", "POST", chunks, headers)
-    return found[0]
 
 
 def cut(body: bytes, n_chunk: int) -> list[bytes]:

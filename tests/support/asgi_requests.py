@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import tensorwire as tw
+from tensorwire.server import read_request
 
 X = tw.Tensor("x", np.arange(1000, dtype=np.float32))
 WORDS = tw.Tensor("words", ["a", "bc"])
@@ -103,6 +104,17 @@ async def exchange(
 def ask(app: Any, path: str, *arguments: Any, **options: Any) -> Exchange:
     """Return what `exchange` returns, in an event loop of its own."""
     return asyncio.run(exchange(app, path, *arguments, **options))
+
+
+def read(headers: dict[str, str], chunks: Iterable[Any], **options: Any) -> tw.InferRequest:
+    """Return what `read_request` returns in an app that gets these headers and this body."""
+    found: list[tw.InferRequest] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        found.append(await read_request(scope, receive, **options))
+
+    ask(app, "/", "POST", chunks, headers)
+    return found[0]
 
 
 def inference(model: str = "echo", frame: tw.Frame = FRAME, **more: Any) -> dict[str, Any]:
