@@ -553,15 +553,7 @@ def test_what_wait_until_ready_has_last_seen(
 
 def test_child_process_closes_the_connections_of_its_parent(connect: Connect) -> None:
     """Otherwise the server would not notice that the parent process has closed them."""
-    closed = threading.Event()
-
-    class Waits(Scripted):
-        def serve(self, connection: Any) -> None:
-            super().serve(connection)
-            if not connection.recv(1):
-                closed.set()
-
-    with Waits([GOOD]) as server:
+    with Scripted([GOOD] * 2) as server:
         with connect(server.address) as client:
             client.infer("m", {"x": X})
             with warnings.catch_warnings():
@@ -571,7 +563,7 @@ def test_child_process_closes_the_connections_of_its_parent(connect: Connect) ->
                 time.sleep(30)
                 os._exit(0)
         try:
-            assert closed.wait(10)
+            assert server.client_has_closed.wait(10)
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

@@ -37,6 +37,15 @@ certificate = client_fixtures.certificate
 acquire = blocking(Pool.acquire)(None)
 
 
+def answer_late(connection: socket.socket) -> None:
+    time.sleep(0.2)
+    connection.sendall(GOOD)
+
+
+def silent(_: socket.socket) -> None:
+    time.sleep(1)
+
+
 def test_connection_is_reused(client: Any) -> None:
     before = len(seen)
     for _ in range(5):
@@ -278,10 +287,6 @@ def test_event_loop_sleeps_while_nothing_happens(
         n_events += 1
         happened(self, events)
 
-    def answer_late(connection: socket.socket) -> None:
-        time.sleep(0.2)
-        connection.sendall(GOOD)
-
     async def main() -> None:
         async with AsyncClient(scripted.address) as client:
             assert (await client.infer("m", {"x": X}))["x"].shape == X.shape
@@ -302,10 +307,6 @@ def test_blocking_call_sleeps_while_nothing_happens(monkeypatch: pytest.MonkeyPa
         nonlocal n_waits
         n_waits += 1
         return await wait(self, *arguments)
-
-    def answer_late(connection: socket.socket) -> None:
-        time.sleep(0.2)
-        connection.sendall(GOOD)
 
     monkeypatch.setattr(PollWatcher, "wait", count)
     with Scripted([answer_late]) as server, Client(server.address, timeout=5) as client:
@@ -336,31 +337,16 @@ def test_closing_a_client_ends_the_wait_for_a_connection(server: str) -> None:
 
 def test_connection_of_a_call_is_closed_after_its_client() -> None:
     """The call that uses it returns first."""
-    is_closed = threading.Event()
-
-    def answer(connection: socket.socket) -> None:
-        time.sleep(0.2)
-        connection.sendall(GOOD)
-        if connection.recv(1) == b"":
-            is_closed.set()
-
-    with Scripted([answer]) as server, ThreadPoolExecutor(1) as threads:
+    with Scripted([answer_late, GOOD]) as server, ThreadPoolExecutor(1) as threads:
         client = Client(server.address)
         call = threads.submit(client.infer, "m", {"x": X})
         time.sleep(0.1)
         client.close()
         assert call.result()["x"].shape == X.shape
-        assert is_closed.wait(2)
+        assert server.client_has_closed.wait(2)
 
 
 def test_closing_an_async_client_while_it_connects(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_closed = threading.Event()
-
-    class Waits(Scripted):
-        def serve(self, connection: socket.socket) -> None:
-            if connection.recv(1) == b"":
-                is_closed.set()
-
     connect = Connector.connect
 
     async def main() -> None:
@@ -375,9 +361,9 @@ def test_closing_an_async_client_while_it_connects(monkeypatch: pytest.MonkeyPat
         with pytest.raises(RuntimeError, match="the client is closed"):
             await client.infer("m", {"x": X})
         await asyncio.sleep(0)
-        assert await asyncio.to_thread(is_closed.wait, 2)
+        assert await asyncio.to_thread(scripted.client_has_closed.wait, 2)
 
-    with Waits([]) as scripted:
+    with Scripted([GOOD]) as scripted:
         asyncio.run(main())
 
 
@@ -610,12 +596,7 @@ def test_refused_connections_release_their_slots(connect: Connect) -> None:
 @pytest.mark.slow(reason="it waits for timeouts")
 def test_timeouts_of_calls_on_the_same_connection(connect: Connect) -> None:
     """Each call has its own timeout, which begins with the call."""
-
-    def slow(connection: socket.socket) -> None:
-        time.sleep(0.2)
-        connection.sendall(GOOD)
-
-    with Scripted([GOOD, slow, silent]) as server, connect(server.address) as client:
+    with Scripted([GOOD, answer_late, silent]) as server, connect(server.address) as client:
         client.infer("m", {"x": X}, timeout=0.4)
         time.sleep(0.5)
         client.infer("m", {"x": X}, timeout=0.4)
@@ -649,10 +630,6 @@ def test_read_timeout_applies_to_each_piece(connect: Connect) -> None:
     with Slow([drip]) as server, connect(server.address, timeout=0.6) as client:
         assert client.infer("m", {"x": np.zeros(24 * MiB, np.int8)})["x"].shape == X.shape
     assert time.perf_counter() - started > 1.8
-
-
-def silent(_: socket.socket) -> None:
-    time.sleep(1)
 
 
 @pytest.mark.parametrize(

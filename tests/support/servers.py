@@ -44,7 +44,8 @@ class Scripted:
 
     `answers` has the response to the first request of a connection, to the second, and so on; the
     connection is closed after the last. A callable gets the connection. `heads` has the received
-    request headers.
+    request headers. `client_has_closed` is set when a client closes a connection, and the server
+    waits for a request on it.
     """
 
     def __init__(self, answers: Sequence[bytes | memoryview | Callable[[socket.socket], None]]):
@@ -52,6 +53,7 @@ class Scripted:
         self.heads: list[str] = []
         self.body_nbytes: list[int] = []
         self.n_connections = 0
+        self.client_has_closed = threading.Event()
         self.listening = socket.create_server((HOST, 0))
         self.address = f"{HOST}:{self.listening.getsockname()[1]}"
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -81,6 +83,7 @@ class Scripted:
     def serve(self, connection: socket.socket) -> None:
         for answer in self.answers:
             if not self.read(connection):
+                self.client_has_closed.set()
                 return
             if callable(answer):
                 answer(connection)
