@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import pickle
 import queue
 import re
@@ -28,19 +27,14 @@ import pytest
 import tensorwire as tw
 import tensorwire.grpc as codec
 from support import client_fixtures
-from support.client_fixtures import (
-    FORK,
-    Connect,
-    X,
-    fail_without_keeping_the_input,
-    free_port,
-    wait_for,
-)
+from support.client_fixtures import FORK, Connect, X, fail_without_keeping_the_input, free_port
 from support.grpc_scripted_servers import ScriptedServer
+from support.lifetimes import without_gc
 from support.memory import peak_nbytes
 from support.requirements import package
 from support.scripts import run_script
 from support.servers import Scripted
+from support.threads import wait_for
 from tensorwire.cli import main
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Progress, Timeout
 
@@ -988,17 +982,10 @@ def test_error_of_the_requests_does_not_keep_them(client: Any) -> None:
         del array
         raise KeyError("mine")
 
-    gc.collect()
-    gc.disable()
-    try:
+    with without_gc():
         with pytest.raises(KeyError):
             list(client.stream("echo", requests()))
-        deadline = time.monotonic() + 5
-        while arrays[0]() is not None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert arrays[0]() is None
-    finally:
-        gc.enable()
+        wait_for(lambda: arrays[0]() is None)
 
 
 @pytest.mark.parametrize("requests", [{"x": X}, request(), b"", "x", None, X[0]])

@@ -21,8 +21,9 @@ import pytest
 
 import tensorwire as tw
 from support import client_fixtures
-from support.client_fixtures import Certificate, wait_for
+from support.client_fixtures import Certificate
 from support.servers import Scripted, http, uvicorn_server
+from support.threads import wait_for
 from tensorwire import TensorSpec
 from tensorwire.cli import infer, main
 from tensorwire.client import RESPONSE_LIMITS
@@ -713,7 +714,7 @@ def test_calls_that_return_after_an_interrupt_are_not_counted() -> None:
 def test_interrupted_measurement(server: str) -> None:
     arguments = ["slow", "--input", "x:FP32=1", "--repeat", "1000", "--concurrency", "3"]
     process = subprocess.Popen([*COMMAND, server, *arguments], stdout=-1, stderr=-1, text=True)
-    wait_for(lambda: len(requests) >= 7)
+    wait_for(lambda: len(requests) >= 7, seconds=20)
     started = time.monotonic()
     process.send_signal(signal.SIGINT)
     printed, error = process.communicate(timeout=20)

@@ -18,6 +18,7 @@ import pytest
 
 import tensorwire as tw
 from support.asgi_requests import Exchange, exchange, infer, inference, read
+from support.lifetimes import without_gc
 from tensorwire.server import ClientDisconnectedError, Model, RequestError, create_app
 from tensorwire.server.body import RequestBody
 from tensorwire.server.model import MAX_BODY_NBYTES, MAX_JSON_NBYTES
@@ -355,13 +356,9 @@ def test_request_of_a_failing_model_is_released(
 
     function = fail_async if model == "async" else fail
     app = create_app({"m": Model(function, in_event_loop=model == "event loop")})
-    gc.collect()
-    gc.disable()
-    try:
+    with without_gc():
         reply = infer(app, "m", message(SMALL))
         assert (reply.status, [ref() for ref in found]) == (status, [None])
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize("is_busy", [False, True])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import shutil
 import socket
 import ssl
 import subprocess
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ import pytest
 import uvloop
 
 import tensorwire as tw
+from support.lifetimes import without_gc
 from support.requirements import skip_or_fail
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AsyncClient, AsyncResponseStream, Client
@@ -263,13 +262,6 @@ os._exit(status)
 """  # calls before a fork, in the child process, and in the parent process afterwards
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert condition()
-
-
 def fail_without_keeping_the_input(call: Callable[[dict[str, Any]], object]) -> None:
     """Check that a call that fails keeps its input not even until the next garbage collection."""
 
@@ -278,12 +270,8 @@ def fail_without_keeping_the_input(call: Callable[[dict[str, Any]], object]) -> 
 
     array = np.zeros(8 * MiB, np.int8).view(Input)
     kept = weakref.ref(array)
-    gc.collect()
-    gc.disable()
-    try:
+    with without_gc():
         with pytest.raises(ConnectionError):
             call({"x": array})
         del array
         assert kept() is None
-    finally:
-        gc.enable()
