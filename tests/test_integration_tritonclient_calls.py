@@ -20,7 +20,7 @@ import tensorwire as tw
 import test_integration_tritonclient_grpc as grpc_calls
 from interop.samples import Array, bits, bytes_array
 from support import client_fixtures, tritonclient_comparison
-from support.client_fixtures import Certificate
+from support.client_fixtures import Certificate, chunked
 from support.memory import peak_nbytes
 from support.servers import HOST, Scripted
 from support.servers import http as http_response
@@ -612,15 +612,9 @@ def test_payload_of_aiohttp(http: ModuleType) -> None:
 # --- responses -------------------------------------------------------------------------------
 
 
-def chunked(data: bytes, headers: dict[str, str]) -> bytes:
-    lines = {**headers, "Transfer-Encoding": "chunked"}
-    pieces = [data[i : i + 70_000] for i in range(0, len(data), 70_000)]
-    body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
-    return http_response(body, lines, length="")
-
-
 BODY, HEADER_LENGTH = response(FLOATS, FLOATS + 1, bytes_array([b"x", b"\0"]))
 HEADERS = {LENGTH: str(HEADER_LENGTH)}
+CHUNKED = {**HEADERS, "Transfer-Encoding": "chunked"}
 
 
 def in_pieces(connection: socket.socket) -> None:
@@ -632,7 +626,7 @@ ANSWERS: dict[str, Any] = {
     "with a length": ANSWER,
     "in pieces": in_pieces,
     "small": answer(FLOATS[:4], FLOATS[:1]),
-    "chunked": chunked(BODY, HEADERS),
+    "chunked": http_response(chunked(BODY, 70_000), CHUNKED, length=""),
     "until the connection is closed": http_response(BODY, HEADERS, length=""),
     "last of the connection": http_response(BODY, {**HEADERS, "Connection": "close"}),
     "gzip": http_response(gzip.compress(BODY), {**HEADERS, "Content-Encoding": "gzip"}),

@@ -25,6 +25,7 @@ from support import client_fixtures, tritonclient_comparison
 from support.client_fixtures import Certificate
 from support.grpc_scripted_servers import RecordingServer, grpc
 from support.memory import peak_nbytes
+from support.protobuf_wire import delimited
 from support.requirements import package
 from support.tritonclient_comparison import (
     FLOATS,
@@ -543,17 +544,10 @@ def test_response(api: ModuleType, infer: Any, datatype: str, is_large: bool) ->
     assert [each and each[2] for each in found[0][0]] == [array.shape] * 2 + [None] * 4
 
 
-def field(number: int, content: bytes) -> bytes:
-    length, n = b"", len(content)
-    while n >= 0x80:
-        length, n = length + bytes([n & 0x7F | 0x80]), n >> 7
-    return bytes([number << 3 | 2]) + length + bytes([n]) + content
-
-
 def reordered(response: bytes) -> bytes:
     """Return the response with its raw contents before all other fields."""
     message = service().ModelInferResponse.FromString(response)
-    raw = b"".join(field(6, content) for content in message.raw_output_contents)
+    raw = b"".join(delimited(6, content) for content in message.raw_output_contents)
     message.ClearField("raw_output_contents")
     return raw + bytes(message.SerializeToString())
 
@@ -572,23 +566,24 @@ UNKNOWN = b"\x98\x06\x05"  # field 99
 RESPONSES: dict[str, bytes] = {
     "raw contents first": reordered(WHOLE),
     "unknown field": UNKNOWN + WHOLE + UNKNOWN,
-    "more raw contents": WHOLE + field(6, b"more"),
-    "fewer raw contents": answer([FLOATS]) + field(5, field(1, b"OUTPUT1") + field(2, b"INT8")),
+    "more raw contents": WHOLE + delimited(6, b"more"),
+    "fewer raw contents": answer([FLOATS])
+    + delimited(5, delimited(1, b"OUTPUT1"), delimited(2, b"INT8")),
     "output twice": answer([FLOATS]) + answer([FLOATS + 1]),
-    "wrong size": answer([FLOATS]) + field(6, b"abc") + field(5, field(1, b"OUTPUT1")),
+    "wrong size": answer([FLOATS]) + delimited(6, b"abc") + delimited(5, delimited(1, b"OUTPUT1")),
     "shape does not match": reordered(answer([FLOATS])).replace(b"\x80\x80\x04", b"\x81\x80\x04"),
     "malformed BYTES": answer([bytes_array([b"x" * LARGE])]).replace(
         b"\x00\x00\x04\x00", b"\x01\x00\x04\x00"
     ),
     "unknown datatype": answer([FLOATS]).replace(b"FP32", b"FP99"),
     "typed contents": typed(),
-    "no outputs": field(6, FLOATS.tobytes()),
+    "no outputs": delimited(6, FLOATS.tobytes()),
     "empty": b"",
     "truncated": WHOLE[:-1],
     "truncated in an output": reordered(WHOLE)[:-5],
     "garbage": b"\xff" * LARGE,
-    "name that is not UTF-8": field(1, b"\xff") + WHOLE,
-    "name that is not UTF-8, after raw contents": WHOLE + field(1, b"\xff"),
+    "name that is not UTF-8": delimited(1, b"\xff") + WHOLE,
+    "name that is not UTF-8, after raw contents": WHOLE + delimited(1, b"\xff"),
     "end of a group": WHOLE + b"\x34",
     "raw contents in a group": b"\x9b\x06" + WHOLE + b"\x9c\x06",
     "raw contents that are a number": WHOLE + b"\x30\x05",
@@ -626,23 +621,23 @@ ROWS = [
 def test_unusual_response(api: ModuleType, client: str, name: str) -> None:
     infer = CLIENTS[client]
     message = RESPONSES[name]
-    reply = field(2, message) if infer in STREAMS else message
+    reply = delimited(2, message) if infer in STREAMS else message
     same(lambda: exchange(infer, CALLS["one"], reply, everything))
 
 
 STREAM_RESPONSES: dict[str, bytes] = {
-    "error": field(1, b"no such model"),
-    "long error": field(1, b"e" * LARGE),
-    "error and response": field(1, b"no") + field(2, WHOLE),
-    "response and error": field(2, WHOLE) + field(1, b"no"),
-    "two responses": field(2, WHOLE) + field(2, answer([FLOATS + 2])),
-    "two errors": field(1, b"no") + field(1, b"") + field(2, WHOLE),
+    "error": delimited(1, b"no such model"),
+    "long error": delimited(1, b"e" * LARGE),
+    "error and response": delimited(1, b"no") + delimited(2, WHOLE),
+    "response and error": delimited(2, WHOLE) + delimited(1, b"no"),
+    "two responses": delimited(2, WHOLE) + delimited(2, answer([FLOATS + 2])),
+    "two errors": delimited(1, b"no") + delimited(1, b"") + delimited(2, WHOLE),
     "neither": UNKNOWN,
-    "unknown field": UNKNOWN + field(2, WHOLE) + UNKNOWN,
-    "error that is not UTF-8": field(2, WHOLE) + field(1, b"\xff"),
-    "truncated": field(2, WHOLE)[:-1],
-    "truncated response": field(2, WHOLE[:-1]),
-    "response that is a number": b"\x10\x05" + field(2, WHOLE),
+    "unknown field": UNKNOWN + delimited(2, WHOLE) + UNKNOWN,
+    "error that is not UTF-8": delimited(2, WHOLE) + delimited(1, b"\xff"),
+    "truncated": delimited(2, WHOLE)[:-1],
+    "truncated response": delimited(2, WHOLE[:-1]),
+    "response that is a number": b"\x10\x05" + delimited(2, WHOLE),
 }
 
 
@@ -744,7 +739,7 @@ def test_request_that_a_program_creates(api: ModuleType, either: bool) -> None:
             assert {each.SerializeToString(deterministic=True) for each in found} == {
                 found[0].SerializeToString(deterministic=True)
             }
-        server.answer = field(2, WHOLE)
+        server.answer = delimited(2, WHOLE)
         client.start_stream(lambda result, error: None)
         [streamed] = client._client_stub.ModelStreamInfer(iter([message]))
         assert type(streamed) is service().ModelStreamInferResponse
@@ -771,7 +766,7 @@ def test_client_input_and_stream_outlive_the_integration(
     results: queue.Queue[Any] = queue.Queue()
     with (
         RecordingServer(WHOLE) as server,
-        RecordingServer(field(2, WHOLE)) as streaming,
+        RecordingServer(delimited(2, WHOLE)) as streaming,
         closing(api.InferenceServerClient(server.address)) as client,
         closing(api.InferenceServerClient(streaming.address)) as of_stream,
     ):
@@ -941,7 +936,7 @@ def by_aio_types() -> Any:
         yield {"model_name": "m", "inputs": [given()]}
 
     async def call() -> Any:
-        with RecordingServer(field(2, answer(ARRAYS))) as server:
+        with RecordingServer(delimited(2, answer(ARRAYS))) as server:
             async with aio.InferenceServerClient(server.address) as client:
                 client.infer("m", [given()]).close()
                 await anext(aiter(client.stream_infer(requests())))
