@@ -489,7 +489,7 @@ def test_signal_handler_that_raises_an_exception_in_a_callback_of_the_parser(
         assert server.n_connections == 2
 
 
-# --- calls that are cancelled ---
+# --- operations of the socket ---
 
 
 def test_timeout_of_the_kernel(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -580,6 +580,9 @@ def test_read_timeout_while_tls_messages_have_no_data() -> None:
             for _ in range(100):
                 time.sleep(0.005)
                 receive(connection, Deadline(Timeout(read=0.1)), None)
+
+
+# --- calls that are cancelled ---
 
 
 @pytest.mark.slow(reason="it makes thousands of calls")
