@@ -18,10 +18,7 @@ from support.scripts import run_script
 from support.tritonclient_comparison import FLOATS, LARGE, body_of, module, parsed, response
 from tensorwire.integrations import patching, tritonclient
 
-pytestmark = [
-    pytest.mark.no_sanitizers(reason="it tests Python code"),
-    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
-]
+pytestmark = tritonclient_comparison.MARKS
 
 http, utils = tritonclient_comparison.http, tritonclient_comparison.utils  # fixtures
 

@@ -45,8 +45,7 @@ from tensorwire.integrations.tritonclient.transport import (
 )
 
 pytestmark = [
-    pytest.mark.no_sanitizers(reason="it tests Python code"),
-    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
+    *tritonclient_comparison.MARKS,
     # aiohttp warns about the bodies of the client without the integration.
     pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
 ]
@@ -115,9 +114,13 @@ ANSWER = answer(FLOATS, FLOATS + 1, bytes_array([b"x", b"\0"]))
 # --- the two clients -----------------------------------------------------------------------------
 
 
+def connect(address: str, **options: Any) -> Any:
+    """Return a client for a ``with`` block, which closes it."""
+    return closing(module("http", "http").InferenceServerClient(address, **options))
+
+
 def by_http(address: str, calls: Callable[[Any], list[dict[str, Any]]], **options: Any) -> Any:
-    api = module("http", "http")
-    with closing(api.InferenceServerClient(address, **options)) as client:
+    with connect(address, **options) as client:
         return [arrays(client.infer("m", **call)) for call in calls(client)]
 
 
@@ -312,23 +315,20 @@ def test_each_replacement_works_without_the_others(
 
 def test_positional_arguments(http: ModuleType, either: bool) -> None:
     """All arguments can be positional, including the compression of the request."""
-    infer_with_positional_arguments(http)
+    infer_with_positional_arguments()
 
 
 def test_positional_arguments_of_a_wrapper_with_other_parameters(http: ModuleType) -> None:
     with wrapped(http.InferenceServerClient, "infer", closure, lambda: None):
         tritonclient.install()
         try:
-            infer_with_positional_arguments(http)
+            infer_with_positional_arguments()
         finally:
             tritonclient.uninstall()
 
 
-def infer_with_positional_arguments(http: ModuleType) -> None:
-    with (
-        Recording([ANSWER]) as server,
-        closing(http.InferenceServerClient(server.address)) as client,
-    ):
+def infer_with_positional_arguments() -> None:
+    with Recording([ANSWER]) as server, connect(server.address) as client:
         options = ("", None, "7", 0, False, False, 0, None, None, None, "gzip", None, None)
         client.infer("m", [given()], *options)
         assert gzip.decompress(server.bodies[0]).endswith(FLOATS.tobytes())
@@ -346,10 +346,7 @@ def test_verbose_output(
 def test_async_infer_builds_the_body_at_once(http: ModuleType, either: bool) -> None:
     """The array may be changed as soon as `async_infer` returns."""
     sent = FLOATS.copy()
-    with (
-        Recording([ANSWER]) as server,
-        closing(http.InferenceServerClient(server.address)) as client,
-    ):
+    with Recording([ANSWER]) as server, connect(server.address) as client:
         handle = client.async_infer("m", [given(sent)])
         sent[:] = 0
         assert bits(handle.get_result().as_numpy("OUTPUT0")) == bits(FLOATS)
@@ -661,20 +658,14 @@ def test_response(http: ModuleType, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["with a length", "chunked", "gzip"])
 def test_arrays_are_not_copied_again(http: ModuleType, installed: None, name: str) -> None:
-    with (
-        Scripted([ANSWERS[name]]) as server,
-        closing(http.InferenceServerClient(server.address)) as client,
-    ):
+    with Scripted([ANSWERS[name]]) as server, connect(server.address) as client:
         result = client.infer("m", [given(FLOATS[:4])])
         assert np.shares_memory(result.as_numpy("OUTPUT1"), result.as_numpy("OUTPUT1"))
 
 
 @pytest.mark.parametrize("name", ["with a length", "chunked"])
 def test_response_is_read_completely(http: ModuleType, either: bool, name: str) -> None:
-    with (
-        Scripted([ANSWERS[name]]) as server,
-        closing(http.InferenceServerClient(server.address)) as client,
-    ):
+    with Scripted([ANSWERS[name]]) as server, connect(server.address) as client:
         received = client._post("v2", b"{}", None, None)
         result = http.InferResult(received, False)
         assert bits(result.as_numpy("OUTPUT0")) == bits(FLOATS)
@@ -728,7 +719,7 @@ def test_connection_is_closed_after_an_error(http: ModuleType, either: bool) -> 
     """It is closed at once, although the exception still refers to the response."""
     with (
         Scripted([ANSWER[:-1], ANSWER]) as server,
-        closing(http.InferenceServerClient(server.address, network_timeout=0.2)) as client,
+        connect(server.address, network_timeout=0.2) as client,
     ):
         with pytest.raises(TimeoutError) as error:
             client.infer("m", [given()])

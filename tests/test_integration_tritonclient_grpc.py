@@ -39,10 +39,7 @@ from support.wrappers import Proxy, closure, functools_wrapper, wrapped
 from tensorwire.grpc import encode_response, encode_stream_response
 from tensorwire.integrations import tritonclient
 
-pytestmark = [
-    pytest.mark.no_sanitizers(reason="it tests Python code"),
-    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
-]
+pytestmark = tritonclient_comparison.MARKS
 package("tritonclient.grpc")  # the tables of responses are made with its classes
 
 api = tritonclient_comparison.grpc
@@ -65,8 +62,13 @@ def integration() -> ModuleType:
 Calls = Callable[[Any], list[dict[str, Any]]]
 
 
+def connect(address: str, **options: Any) -> Any:
+    """Return a client for a ``with`` block, which closes it."""
+    return closing(module("grpc", "grpc").InferenceServerClient(address, **options))
+
+
 def by_infer(address: str, calls: Calls, read: Any, **options: Any) -> list[Any]:
-    with closing(module("grpc", "grpc").InferenceServerClient(address, **options)) as client:
+    with connect(address, **options) as client:
         return [tried(lambda c: read(client.infer("m", **c)), call) for call in calls(client)]
 
 
@@ -80,7 +82,7 @@ def by_async_infer(address: str, calls: Calls, read: Any, **options: Any) -> lis
         client.async_infer("m", callback=callback, **call)
         return given_to_callback(done, read)
 
-    with closing(module("grpc", "grpc").InferenceServerClient(address, **options)) as client:
+    with connect(address, **options) as client:
         return [tried(infer, client, call) for call in calls(client)]
 
 
@@ -99,7 +101,7 @@ def by_stream(address: str, calls: Calls, read: Any, **options: Any) -> list[Any
         finally:
             client.stop_stream()
 
-    with closing(module("grpc", "grpc").InferenceServerClient(address, **options)) as client:
+    with connect(address, **options) as client:
         return [tried(infer, client, call) for call in calls(client)]
 
 
@@ -443,10 +445,7 @@ def test_each_request_sends_the_values_that_the_array_has_then(
 
 def test_async_infer_has_read_the_array_when_it_returns(api: ModuleType, either: bool) -> None:
     array, results = FLOATS.copy(), queue.Queue[Any]()
-    with (
-        RecordingServer(answer(ARRAYS)) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
-    ):
+    with RecordingServer(answer(ARRAYS)) as server, connect(server.address) as client:
         client.async_infer("m", [given(array)], lambda result, error: results.put(error))
         array[:] = 0
         assert results.get(timeout=SECONDS) is None
@@ -458,10 +457,7 @@ def test_async_stream_infer_has_read_the_array_when_it_returns(
 ) -> None:
     """Also if the thread that sends the requests has not taken the request from the queue."""
     array, results, gate = FLOATS.copy(), queue.Queue[Any](), Event()
-    with (
-        RecordingServer(answer(ARRAYS, by_stream)) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
-    ):
+    with RecordingServer(answer(ARRAYS, by_stream)) as server, connect(server.address) as client:
         client.start_stream(lambda result, error: results.put(error))
         take = client._stream._get_request
 
@@ -485,10 +481,7 @@ def test_async_stream_infer_has_read_the_array_when_it_returns(
 def test_one_input_in_concurrent_requests(api: ModuleType) -> None:
     """The integration is installed and uninstalled while the requests run."""
     inputs = [given(FLOATS)]
-    with (
-        RecordingServer(answer(ARRAYS)) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
-    ):
+    with RecordingServer(answer(ARRAYS)) as server, connect(server.address) as client:
 
         def exchange(i: int) -> None:
             (tritonclient.install if i % 2 else tritonclient.uninstall)()
@@ -523,10 +516,7 @@ def test_number_of_copies(api: ModuleType, either: bool) -> None:
         client.infer("m", [given(array)])
         server.requests.clear()
 
-    with (
-        RecordingServer(WHOLE) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
-    ):
+    with RecordingServer(WHOLE) as server, connect(server.address) as client:
         call(client)
         n_copies = peak_nbytes(lambda: call(client)) / array.nbytes
     assert n_copies == pytest.approx(3 if either else 4, abs=0.1)
@@ -724,7 +714,7 @@ def test_request_that_a_program_creates(api: ModuleType, either: bool) -> None:
     methods = import_module("tritonclient.grpc.service_pb2_grpc")
     with (
         RecordingServer(WHOLE) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
+        connect(server.address) as client,
         grpc.insecure_channel(server.address) as channel,
     ):
         client.infer("m", [given()])
@@ -767,8 +757,8 @@ def test_client_input_and_stream_outlive_the_integration(
     with (
         RecordingServer(WHOLE) as server,
         RecordingServer(delimited(2, WHOLE)) as streaming,
-        closing(api.InferenceServerClient(server.address)) as client,
-        closing(api.InferenceServerClient(streaming.address)) as of_stream,
+        connect(server.address) as client,
+        connect(streaming.address) as of_stream,
     ):
         inputs = [given()]
         before = client.infer("m", inputs)
@@ -823,10 +813,7 @@ class OtherMethod:
 
 @pytest.mark.parametrize("replaced", ["the stub", "a method", "a method, by a function"])
 def test_stub_of_the_program(api: ModuleType, installed: None, replaced: str) -> None:
-    with (
-        RecordingServer(WHOLE) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
-    ):
+    with RecordingServer(WHOLE) as server, connect(server.address) as client:
         stub = OtherStub(copy.copy(client._client_stub))
         if replaced == "the stub":
             client._client_stub = stub
@@ -841,10 +828,7 @@ def test_stub_of_the_program(api: ModuleType, installed: None, replaced: str) ->
 
 
 def test_stub_with_other_serializers(api: ModuleType, installed: None) -> None:
-    with (
-        RecordingServer(WHOLE) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
-    ):
+    with RecordingServer(WHOLE) as server, connect(server.address) as client:
         method = client._client_stub.ModelInfer
         serialize = method._request_serializer
         method._request_serializer = lambda request: serialize(request) + UNKNOWN
@@ -915,10 +899,7 @@ def test_wrapper_gets_messages(api: ModuleType, infer: Any, wrap: Any, is_first:
 def test_methods_are_replaced(api: ModuleType, installed: None) -> None:
     """A change of grpcio's classes would otherwise only be noticed by measuring."""
     ours = integration()
-    with (
-        RecordingServer(answer(ARRAYS)) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
-    ):
+    with RecordingServer(answer(ARRAYS)) as server, connect(server.address) as client:
         client.infer("m", [given()])
         client.start_stream(lambda result, error: None)
         assert type(client._client_stub.ModelInfer) is ours.UnaryMethod
