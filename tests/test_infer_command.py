@@ -22,7 +22,7 @@ import pytest
 import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import Certificate
-from support.servers import Scripted, http, uvicorn_server
+from support.servers import Scripted, http, recording, uvicorn_server
 from support.threads import wait_for
 from tensorwire import TensorSpec
 from tensorwire.cli import infer, main
@@ -42,7 +42,7 @@ MB = 1_000_000
 SHARED = {"shared_memory_region": "r"}
 
 requests: list[tw.InferRequest] = []
-headers: list[dict[str, str]] = []
+headers: list[dict[str, Any]] = []  # of all requests
 responses: dict[str, tw.Tensor] = {}  # the outputs of the model "outputs"
 n_flaky = 0
 
@@ -70,24 +70,17 @@ def outputs(_: tw.InferRequest) -> tw.InferResponse:
     return tw.InferResponse(responses.values())
 
 
-_app = create_app(
-    {
-        "echo": echo,
-        "slow": slow,
-        "flaky": flaky,
-        "outputs": outputs,
-        "two": Model(echo, [TensorSpec("x", "FP32", [-1, 2]), TensorSpec("y", "INT64", [1])]),
-        "text": Model(echo, [TensorSpec("text", "BYTES", [-1, 1])]),
-        "input:0": Model(echo, [TensorSpec("input:0", "FP16", [-1])]),
-        "all": Model(echo, [TensorSpec(name, name, [-1, 3]) for name in DATATYPES]),
-    }
-)
-
-
-async def app(scope: Any, receive: Any, send: Any) -> None:
-    if scope["type"] == "http":
-        headers.append({k.decode(): v.decode() for k, v in scope["headers"]})
-    await _app(scope, receive, send)
+MODELS: dict[str, Any] = {
+    "echo": echo,
+    "slow": slow,
+    "flaky": flaky,
+    "outputs": outputs,
+    "two": Model(echo, [TensorSpec("x", "FP32", [-1, 2]), TensorSpec("y", "INT64", [1])]),
+    "text": Model(echo, [TensorSpec("text", "BYTES", [-1, 1])]),
+    "input:0": Model(echo, [TensorSpec("input:0", "FP16", [-1])]),
+    "all": Model(echo, [TensorSpec(name, name, [-1, 3]) for name in DATATYPES]),
+}
+app = recording(create_app(MODELS), headers)
 
 
 @pytest.fixture(scope="module")

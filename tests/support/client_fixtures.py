@@ -20,7 +20,7 @@ import uvloop
 import tensorwire as tw
 from support.lifetimes import without_gc
 from support.requirements import skip_or_fail
-from support.servers import Scripted, http, uvicorn_server
+from support.servers import Scripted, http, recording, uvicorn_server
 from tensorwire.client import AsyncClient, AsyncResponseStream, Client
 from tensorwire.server import Model, create_app
 
@@ -48,24 +48,15 @@ def fail(request: tw.InferRequest) -> Any:
 
 
 SPEC = tw.TensorSpec("x", "FP32", [-1])
+MODELS: dict[str, Any] = {
+    "echo": echo,
+    "a b/ü": echo,
+    "slow": slow,
+    "declared": Model(lambda r: {"y": r["x"].as_numpy() * 2}, [SPEC]),
+    "fail": fail,
+}
 seen: list[dict[str, Any]] = []
-_app = create_app(
-    {
-        "echo": echo,
-        "a b/ü": echo,
-        "slow": slow,
-        "declared": Model(lambda r: {"y": r["x"].as_numpy() * 2}, [SPEC]),
-        "fail": fail,
-    },
-    max_body=128 * MiB,
-)
-
-
-async def app(scope: Any, receive: Any, send: Any) -> None:
-    if scope["type"] == "http":
-        headers = {k.decode(): v.decode() for k, v in scope["headers"]}
-        seen.append({"peer": scope["client"], "path": scope["path"], **headers})
-    await _app(scope, receive, send)
+app = recording(create_app(MODELS, max_body=128 * MiB), seen)
 
 
 @pytest.fixture(scope="module")

@@ -39,6 +39,18 @@ def uvicorn_server(app: Any, **options: Any) -> Iterator[str]:
         listening.close()
 
 
+def recording(app: Any, requests: list[dict[str, Any]]) -> Any:
+    """Return an ASGI app that calls `app`, and lists the peer, path and headers of requests."""
+
+    async def recorded(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            headers = {k.decode(): v.decode() for k, v in scope["headers"]}
+            requests.append({"peer": scope["client"], "path": scope["path"], **headers})
+        await app(scope, receive, send)
+
+    return recorded
+
+
 class Scripted:
     """A server that reads requests and sends the given bytes for each connection.
 
