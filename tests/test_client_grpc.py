@@ -30,7 +30,7 @@ from support import client_fixtures
 from support.client_fixtures import FORK, Connect, X, fail_without_keeping_the_input, free_port
 from support.grpc_scripted_servers import ScriptedServer
 from support.lifetimes import without_gc
-from support.memory import peak_nbytes
+from support.memory import peak_nbytes, takes
 from support.requirements import package
 from support.scripts import run_script
 from support.servers import Scripted
@@ -311,11 +311,10 @@ def test_status_of_an_error(client: Any, server: ScriptedServer, code: str) -> N
 
 def test_connection_that_is_refused(connect: Connect) -> None:
     with connect(f"grpc://127.0.0.1:{free_port()}", timeout=20) as client:
-        started = time.perf_counter()
-        for _ in range(3):
-            with pytest.raises(ConnectionError, match=r"^ModelInfer grpc://.*refused"):
-                client.infer("m", {"x": X})
-        assert time.perf_counter() - started < 1
+        with takes(0, 1):
+            for _ in range(3):
+                with pytest.raises(ConnectionError, match=r"^ModelInfer grpc://.*refused"):
+                    client.infer("m", {"x": X})
 
 
 def test_name_that_is_unknown(connect: Connect) -> None:
@@ -483,10 +482,9 @@ def test_compressed_message_above_a_limit(connect: Connect, is_server: bool) -> 
 def test_timeouts(connect: Connect, server: ScriptedServer, timeout: Any, message: str) -> None:
     before = len(server.calls)
     with connect(server.url, retries=3) as client:
-        started = time.perf_counter()
-        with pytest.raises(TimeoutError, match=re.escape(f"ModelInfer {server.url}: {message}")):
+        fails = pytest.raises(TimeoutError, match=re.escape(f"ModelInfer {server.url}: {message}"))
+        with takes(0.19, 2), fails:
             client.infer("slow", {"x": X}, timeout=timeout)
-        assert 0.19 < time.perf_counter() - started < 2
         assert len(server.calls) == before + 1
         assert client.infer("echo", {"x": X})["x"].shape == X.shape
 
@@ -517,11 +515,9 @@ def test_server_that_never_responds(connect: Connect) -> None:
         url = f"grpc://127.0.0.1:{silent.getsockname()[1]}"
         with connect(url, timeout=Timeout(read=0.2)) as client, pytest.raises(TimeoutError):
             client.infer("m", {"x": X})
-        started = time.perf_counter()
         fails = pytest.raises(ConnectionError, match="failed to connect")
-        with connect(url, timeout=Timeout(connect=0.3, read=20)) as client, fails:
+        with connect(url, timeout=Timeout(connect=0.3, read=20)) as client, takes(0, 5), fails:
             client.infer("m", {"x": X})
-        assert time.perf_counter() - started < 5
 
 
 # --- channels ---
@@ -665,9 +661,8 @@ def test_wait_for_a_server_that_starts(connect: Connect) -> None:
     timer = threading.Timer(0.3, start)
     timer.start()
     with connect(f"grpc://127.0.0.1:{port}") as client:
-        begun = time.perf_counter()
-        client.wait_until_ready(10)
-        assert 0.25 < time.perf_counter() - begun < 3
+        with takes(0.25, 3):
+            client.wait_until_ready(10)
     timer.join()
     started[0].__exit__()
 
@@ -777,10 +772,8 @@ def test_signal_during_a_call() -> None:
 
             thread = threading.Thread(target=send)
             thread.start()
-            started = time.perf_counter()
-            with pytest.raises(Interrupted):
+            with takes(0, 1.5), pytest.raises(Interrupted):
                 client.infer("slow", {"x": X})
-            assert time.perf_counter() - started < 1.5
             thread.join()
             wait_for(lambda: server.n_cancelled == 1)
             assert client.infer("echo", {"x": X})["x"].shape == X.shape
@@ -955,8 +948,6 @@ def test_error_of_the_requests(client: Any, caplog: pytest.LogCaptureFixture) ->
         yield request(hang=True)  # the server only continues when the call is cancelled
         raise KeyError("mine")
 
-    started = time.perf_counter()
-
     for failing, error in (
         (requests(), KeyError),
         ([{"x": X}, 3], TypeError),
@@ -965,10 +956,9 @@ def test_error_of_the_requests(client: Any, caplog: pytest.LogCaptureFixture) ->
         ([{"x": ["a", 1]}], (TypeError, ValueError)),
     ):
         responses = client.stream("repeat", failing, timeout=Timeout(total=3))
-        with pytest.raises(error):
+        with takes(0, 2), pytest.raises(error):
             list(responses)
         assert list(responses) == []
-    assert time.perf_counter() - started < 2
     assert caplog.text == ""
 
 
@@ -995,13 +985,12 @@ def test_requests_that_are_not_an_iterable_of_inputs(client: Any, requests: Any)
 
 
 def test_total_timeout_of_a_stream(client: Any) -> None:
-    started = time.perf_counter()
     timeout = Timeout(read=0.01, total=0.3)
-    responses = client.stream("repeat", [request(hang=True)], timeout=timeout)
-    next(responses)
-    with pytest.raises(TimeoutError, match=r"the call took longer than 0\.3 seconds"):
+    with takes(0.29, 2):
+        responses = client.stream("repeat", [request(hang=True)], timeout=timeout)
         next(responses)
-    assert 0.29 < time.perf_counter() - started < 2
+        with pytest.raises(TimeoutError, match=r"the call took longer than 0\.3 seconds"):
+            next(responses)
     assert list(responses) == []
 
 
