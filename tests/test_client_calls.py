@@ -8,7 +8,6 @@ import pickle
 import signal
 import socket
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -35,6 +34,7 @@ from support.memory import takes
 from support.requirements import package
 from support.scripts import run_script
 from support.servers import Scripted, http, uvicorn_server
+from support.threads import in_thread
 from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout, requests
 from tensorwire.client.limits import ConnectDeadline, Deadline, ReadinessWait, retry_delay
 
@@ -296,11 +296,8 @@ def test_wait_for_a_server_that_starts(connect: Connect) -> None:
             server.listening = socket.create_server(("127.0.0.1", port))
             server.__enter__()
 
-        thread = threading.Thread(target=start)
-        thread.start()
-        with takes(0.25, 3):
+        with in_thread(start), takes(0.25, 3):
             client.wait_until_ready(10)
-        thread.join()
         server.__exit__()
 
 

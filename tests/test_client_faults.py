@@ -37,6 +37,7 @@ from support.client_fixtures import (
 )
 from support.memory import takes
 from support.servers import HOST, Scripted, http
+from support.threads import in_thread
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Progress, Timeout
 from tensorwire.client import connection as client_connection
 from tensorwire.client.connection import Connection, Connector, read_eof
@@ -403,12 +404,10 @@ def test_timeouts(
 @pytest.mark.slow(reason="it waits for timeouts")
 def test_signals_do_not_extend_the_wait_for_a_connection(signals: list[int]) -> None:
     with Scripted([wait_1_second]) as server, Client(server.address, connections=1) as client:
-        other = threading.Thread(target=client.is_ready)
-        other.start()
-        time.sleep(0.1)
-        with takes(0.29, 0.8), pytest.raises(TimeoutError, match="total timeout"):
-            client.infer("m", {"x": X}, timeout=Timeout(total=0.3))
-        other.join()
+        with in_thread(client.is_ready):
+            time.sleep(0.1)
+            with takes(0.29, 0.8), pytest.raises(TimeoutError, match="total timeout"):
+                client.infer("m", {"x": X}, timeout=Timeout(total=0.3))
     assert len(signals) > 5
 
 

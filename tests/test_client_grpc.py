@@ -34,7 +34,7 @@ from support.memory import peak_nbytes, takes
 from support.requirements import package
 from support.scripts import run_script
 from support.servers import Scripted
-from support.threads import wait_for
+from support.threads import in_thread, wait_for
 from tensorwire.cli import main
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Progress, Timeout
 
@@ -694,11 +694,9 @@ def test_close_during_a_call_of_another_thread() -> None:
             server.has_begun.wait(5)
             client.close()
 
-        thread = threading.Thread(target=close)
-        thread.start()
-        with pytest.raises((ConnectionError, RuntimeError), match=r"client (was|is) closed"):
+        fails = pytest.raises((ConnectionError, RuntimeError), match=r"client (was|is) closed")
+        with in_thread(close), fails:
             client.infer("slow", {"x": X})
-        thread.join()
         assert len(server.calls) == 1
 
 
@@ -770,11 +768,8 @@ def test_signal_during_a_call() -> None:
                 time.sleep(0.1)  # until grpcio has stored the call
                 signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
-            thread = threading.Thread(target=send)
-            thread.start()
-            with takes(0, 1.5), pytest.raises(Interrupted):
+            with in_thread(send), takes(0, 1.5), pytest.raises(Interrupted):
                 client.infer("slow", {"x": X})
-            thread.join()
             wait_for(lambda: server.n_cancelled == 1)
             assert client.infer("echo", {"x": X})["x"].shape == X.shape
     finally:

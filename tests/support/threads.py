@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
@@ -17,6 +18,17 @@ def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
 
 
 @contextmanager
+def in_thread(function: Callable[..., object], *arguments: Any) -> Iterator[None]:
+    """Call a function in another thread, and wait for its end after the ``with`` block."""
+    thread = threading.Thread(target=function, args=arguments)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+@contextmanager
 def repeating(work: Callable[[], object]) -> Iterator[None]:
     """Repeat a function in another thread."""
     is_done = threading.Event()
@@ -25,10 +37,8 @@ def repeating(work: Callable[[], object]) -> Iterator[None]:
         while not is_done.is_set():
             work()
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_done.set()
-        thread.join()
+    with in_thread(run):
+        try:
+            yield
+        finally:
+            is_done.set()
