@@ -539,9 +539,10 @@ def test_rejection_by_a_server_whose_metadata_cannot_be_requested(connect: Conne
 def test_hint_that_cannot_be_found_quickly(connect: Connect) -> None:
     """The error of the server is raised after a second, and only once later than without it."""
     nothing = b""  # in place of the metadata
-    with Scripted([REJECTED, nothing, REJECTED]) as server, connect(server.address) as client:
-        with takes(0, 1.5), pytest.raises(InferenceServerError, match=r"Invalid JSON$"):
-            client.infer("m", {"x": X})
+    fails = pytest.raises(InferenceServerError, match=r"Invalid JSON$")
+    server = Scripted([REJECTED, nothing, REJECTED])
+    with server, connect(server.address) as client, takes(0, 1.5), fails:
+        client.infer("m", {"x": X})
 
 
 def test_hint_of_a_client_that_was_closed() -> None:

@@ -255,9 +255,9 @@ def test_connection_errors_are_retried(connect: Connect) -> None:
 def test_retry_after(connect: Connect) -> None:
     kept = {"Connection": "keep-alive"}
     answers = [failing("503 Busy", kept | {"Retry-After": "1"}), GOOD]
-    with Scripted(answers) as server, connect(server.address, retries=1) as client:
-        with takes(0.95, 5):
-            assert client.infer("m", {"x": X})["x"].shape == X.shape
+    server = Scripted(answers)
+    with server, connect(server.address, retries=1) as client, takes(0.95, 5):
+        assert client.infer("m", {"x": X})["x"].shape == X.shape
     ignored = ["Sat, 21 Nov 2026 21:00:00 GMT", "soon", "9" * 10, "9" * 400, "1.5"]
     for value, seconds in [("61", 61.0), *((value, None) for value in ignored)]:
         answers = [failing("503 Busy", kept | {"Retry-After": value}), GOOD]

@@ -403,11 +403,14 @@ def test_timeouts(
 
 @pytest.mark.slow(reason="it waits for timeouts")
 def test_signals_do_not_extend_the_wait_for_a_connection(signals: list[int]) -> None:
-    with Scripted([wait_1_second]) as server, Client(server.address, connections=1) as client:
-        with in_thread(client.is_ready):
-            time.sleep(0.1)
-            with takes(0.29, 0.8), pytest.raises(TimeoutError, match="total timeout"):
-                client.infer("m", {"x": X}, timeout=Timeout(total=0.3))
+    with (
+        Scripted([wait_1_second]) as server,
+        Client(server.address, connections=1) as client,
+        in_thread(client.is_ready),
+    ):
+        time.sleep(0.1)
+        with takes(0.29, 0.8), pytest.raises(TimeoutError, match="total timeout"):
+            client.infer("m", {"x": X}, timeout=Timeout(total=0.3))
     assert len(signals) > 5
 
 

@@ -310,11 +310,10 @@ def test_status_of_an_error(client: Any, server: ScriptedServer, code: str) -> N
 
 
 def test_connection_that_is_refused(connect: Connect) -> None:
-    with connect(f"grpc://127.0.0.1:{free_port()}", timeout=20) as client:
-        with takes(0, 1):
-            for _ in range(3):
-                with pytest.raises(ConnectionError, match=r"^ModelInfer grpc://.*refused"):
-                    client.infer("m", {"x": X})
+    with connect(f"grpc://127.0.0.1:{free_port()}", timeout=20) as client, takes(0, 1):
+        for _ in range(3):
+            with pytest.raises(ConnectionError, match=r"^ModelInfer grpc://.*refused"):
+                client.infer("m", {"x": X})
 
 
 def test_name_that_is_unknown(connect: Connect) -> None:
@@ -660,9 +659,8 @@ def test_wait_for_a_server_that_starts(connect: Connect) -> None:
 
     timer = threading.Timer(0.3, start)
     timer.start()
-    with connect(f"grpc://127.0.0.1:{port}") as client:
-        with takes(0.25, 3):
-            client.wait_until_ready(10)
+    with connect(f"grpc://127.0.0.1:{port}") as client, takes(0.25, 3):
+        client.wait_until_ready(10)
     timer.join()
     started[0].__exit__()
 
