@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import ask, echo, infer
+from support.asgi_requests import ask, echo, infer, rejects_every_second
 from support.lifetimes import without_gc
 from support.requirements import optional, package
 from support.serve_process import HOST
@@ -309,7 +309,7 @@ def test_text_of_a_rejection(server: ServedApp, text: str) -> None:
 
 def test_statistics() -> None:
     """The requests of all transports are counted together."""
-    app = create_app({"m": twice_rejecting()})
+    app = create_app({"m": rejects_every_second()})
     with served_app(app) as server:
         for _ in range(2):
             server.infer("m")
@@ -319,19 +319,6 @@ def test_statistics() -> None:
     assert infer(app, "m", tw.encode_request(tw.InferRequest({"x": SMALL}))).status == 200
     stats = app.statistics["m"].describe()["inference_stats"]
     assert (stats["success"]["count"], stats["fail"]["count"]) == (4, 3)
-
-
-def twice_rejecting() -> Callable[[tw.InferRequest], Any]:
-    n_calls = 0
-
-    def model(request: tw.InferRequest) -> Any:
-        nonlocal n_calls
-        n_calls += 1
-        if n_calls % 2 == 0:
-            raise RequestError("no")
-        return echo(request)
-
-    return model
 
 
 def test_version_of_a_request(server: ServedApp) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 import tensorwire as tw
-from tensorwire.server import read_request
+from tensorwire.server import RequestError, read_request
 
 X = tw.Tensor("x", np.arange(1000, dtype=np.float32))
 WORDS = tw.Tensor("words", ["a", "bc"])
@@ -35,6 +35,20 @@ async def async_echo(request: tw.InferRequest) -> tw.InferResponse:
 
 def double(request: tw.InferRequest) -> dict[str, Any]:
     return {"y": request["x"].as_numpy() * 2}
+
+
+def rejects_every_second() -> Callable[[tw.InferRequest], tw.InferResponse]:
+    """Return a model that returns its inputs, and rejects every second request."""
+    n_calls = 0
+
+    def model(request: tw.InferRequest) -> tw.InferResponse:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls % 2 == 0:
+            raise RequestError("no")
+        return echo(request)
+
+    return model
 
 
 @dataclass
