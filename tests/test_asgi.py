@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import tracemalloc
-from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,15 +24,10 @@ from support.asgi_requests import (
     async_echo,
     double,
     infer,
+    read,
 )
-from tensorwire.server import (
-    ClientDisconnectedError,
-    Model,
-    create_app,
-    read_request,
-    send_error,
-    send_frame,
-)
+from support.memory import peak_nbytes
+from tensorwire.server import ClientDisconnectedError, Model, create_app, send_error, send_frame
 
 
 def fail(request: tw.InferRequest) -> Any:
@@ -59,16 +53,6 @@ APP = create_app(
 
 
 # --- reading ---
-
-
-def read(headers: dict[str, str], chunks: Iterable[Any], **more: Any) -> tw.InferRequest:
-    found: list[tw.InferRequest] = []
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        found.append(await read_request(scope, receive, **more))
-
-    ask(app, "/", "POST", chunks, headers)
-    return found[0]
 
 
 def cut(body: bytes, n_chunk: int) -> list[bytes]:
@@ -103,14 +87,14 @@ def test_decompression_stops_at_max_body() -> None:
     """100 MB of zeros in 100 KB are rejected at the limit, before more is decompressed."""
     bomb = gzip.compress(bytes(100 << 20), 9)
     headers = {"Content-Encoding": "gzip", "Content-Length": str(len(bomb))}
-    for chunks in (cut(bomb, 4096), [bomb]):
-        tracemalloc.start()
+
+    def send(chunks: list[bytes]) -> None:
         answer = infer(APP, chunks=chunks, headers=headers)
-        _, peak_nbytes = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
         assert answer.status == 413
         assert answer.n_received < 10
-        assert peak_nbytes < 4 << 20
+
+    for chunks in (cut(bomb, 4096), [bomb]):
+        assert peak_nbytes(partial(send, chunks)) < 4 << 20
 
 
 def test_read_request_rejects_a_body_that_ends_early() -> None:

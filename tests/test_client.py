@@ -177,9 +177,6 @@ def test_pieces_of_a_request(max_nbytes: int) -> None:
         assert 0 < len(window) <= 64
 
 
-# --- memory ---
-
-
 # --- the module ---
 
 

@@ -28,6 +28,7 @@ from support.client_fixtures import (
     free_port,
     seen,
 )
+from support.memory import takes
 from support.servers import Scripted, http
 from tensorwire.client import Client, InferenceServerError, Timeout
 from tensorwire.client.addresses import find_proxy, parse_url
@@ -391,21 +392,13 @@ def test_proxies_that_are_not_supported(
 
 
 def test_idle_connections_are_closed_at_the_next_call(connect: Connect) -> None:
-    closed = threading.Event()
-
-    class Waits(Scripted):
-        def serve(self, connection: socket.socket) -> None:
-            super().serve(connection)
-            if connection.recv(1) == b"":
-                closed.set()
-
-    with Waits([GOOD]) as server, connect(server.address, idle_timeout=0.2) as client:
+    with Scripted([GOOD] * 2) as server, connect(server.address, idle_timeout=0.2) as client:
         client.infer("m", {"x": X})
         time.sleep(0.1)
-        assert not closed.is_set()
+        assert not server.client_has_closed.is_set()
         time.sleep(0.15)
         client.infer("m", {"x": X})
-        assert closed.wait(2)
+        assert server.client_has_closed.wait(2)
         assert server.n_connections == 2
 
 
@@ -545,17 +538,11 @@ def test_rejection_by_a_server_whose_metadata_cannot_be_requested(connect: Conne
 @pytest.mark.slow(reason="it waits for timeouts")
 def test_hint_that_cannot_be_found_quickly(connect: Connect) -> None:
     """The error of the server is raised after a second, and only once later than without it."""
-
-    def hang(connection: socket.socket) -> None:
-        connection.settimeout(5)
-        while connection.recv(4096):  # until the client closes it
-            pass
-
-    with Scripted([REJECTED, hang, REJECTED]) as server, connect(server.address) as client:
-        started = time.perf_counter()
-        with pytest.raises(InferenceServerError, match=r"Invalid JSON$"):
-            client.infer("m", {"x": X})
-        assert time.perf_counter() - started < 1.5
+    nothing = b""  # in place of the metadata
+    fails = pytest.raises(InferenceServerError, match=r"Invalid JSON$")
+    server = Scripted([REJECTED, nothing, REJECTED])
+    with server, connect(server.address) as client, takes(0, 1.5), fails:
+        client.infer("m", {"x": X})
 
 
 def test_hint_of_a_client_that_was_closed() -> None:

@@ -8,7 +8,6 @@ import pickle
 import signal
 import socket
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -31,9 +30,11 @@ from support.client_fixtures import (
     free_port,
     seen,
 )
+from support.memory import takes
 from support.requirements import package
 from support.scripts import run_script
 from support.servers import Scripted, http, uvicorn_server
+from support.threads import in_thread
 from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout, requests
 from tensorwire.client.limits import ConnectDeadline, Deadline, ReadinessWait, retry_delay
 
@@ -210,9 +211,8 @@ def failing(status: str, headers: dict[str, str] | None = None) -> bytes:
 def test_retries(connect: Connect, status: str) -> None:
     answers = [failing(status, {"Connection": "keep-alive"})] * 2 + [GOOD]
     with Scripted(answers) as server, connect(server.address, retries=2) as client:
-        started = time.perf_counter()
-        assert client.infer("m", {"x": X})["x"].shape == X.shape
-        assert 0.1 < time.perf_counter() - started < 3  # the pauses: 0.05 to 0.1, 0.1 to 0.2 s
+        with takes(0.1, 3):  # the pauses: 0.05 to 0.1, 0.1 to 0.2 s
+            assert client.infer("m", {"x": X})["x"].shape == X.shape
         assert len(server.heads) == 3
     with Scripted(answers) as server, connect(server.address, retries=1) as client:
         with pytest.raises(InferenceServerError, match="try again") as caught:
@@ -255,10 +255,9 @@ def test_connection_errors_are_retried(connect: Connect) -> None:
 def test_retry_after(connect: Connect) -> None:
     kept = {"Connection": "keep-alive"}
     answers = [failing("503 Busy", kept | {"Retry-After": "1"}), GOOD]
-    with Scripted(answers) as server, connect(server.address, retries=1) as client:
-        started = time.perf_counter()
+    server = Scripted(answers)
+    with server, connect(server.address, retries=1) as client, takes(0.95, 5):
         assert client.infer("m", {"x": X})["x"].shape == X.shape
-        assert 0.95 < time.perf_counter() - started < 5
     ignored = ["Sat, 21 Nov 2026 21:00:00 GMT", "soon", "9" * 10, "9" * 400, "1.5"]
     for value, seconds in [("61", 61.0), *((value, None) for value in ignored)]:
         answers = [failing("503 Busy", kept | {"Retry-After": value}), GOOD]
@@ -277,10 +276,8 @@ def test_total_timeout_limits_retries(connect: Connect) -> None:
     answers = [failing("503 Busy")]
     options = {"timeout": Timeout(total=1), "retries": 1000}
     with Scripted(answers) as server, connect(server.address, **options) as client:
-        started = time.perf_counter()
-        with pytest.raises(InferenceServerError, match="try again"):
+        with takes(0, 1.2), pytest.raises(InferenceServerError, match="try again"):
             client.infer("m", {"x": X})
-        assert time.perf_counter() - started < 1.2
         assert 2 <= len(server.heads) <= 6
 
 
@@ -299,12 +296,8 @@ def test_wait_for_a_server_that_starts(connect: Connect) -> None:
             server.listening = socket.create_server(("127.0.0.1", port))
             server.__enter__()
 
-        thread = threading.Thread(target=start)
-        thread.start()
-        started = time.perf_counter()
-        client.wait_until_ready(10)
-        assert 0.25 < time.perf_counter() - started < 3
-        thread.join()
+        with in_thread(start), takes(0.25, 3):
+            client.wait_until_ready(10)
         server.__exit__()
 
 
@@ -553,15 +546,7 @@ def test_what_wait_until_ready_has_last_seen(
 
 def test_child_process_closes_the_connections_of_its_parent(connect: Connect) -> None:
     """Otherwise the server would not notice that the parent process has closed them."""
-    closed = threading.Event()
-
-    class Waits(Scripted):
-        def serve(self, connection: Any) -> None:
-            super().serve(connection)
-            if not connection.recv(1):
-                closed.set()
-
-    with Waits([GOOD]) as server:
+    with Scripted([GOOD] * 2) as server:
         with connect(server.address) as client:
             client.infer("m", {"x": X})
             with warnings.catch_warnings():
@@ -571,7 +556,7 @@ def test_child_process_closes_the_connections_of_its_parent(connect: Connect) ->
                 time.sleep(30)
                 os._exit(0)
         try:
-            assert closed.wait(10)
+            assert server.client_has_closed.wait(10)
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

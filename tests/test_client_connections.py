@@ -19,6 +19,7 @@ import uvloop
 import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import GOOD, Certificate, Connect, MiB, X, app, free_port, seen
+from support.memory import takes
 from support.servers import Scripted, http, uvicorn_server
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
 from tensorwire.client import pool as client_pool
@@ -35,6 +36,15 @@ server, client = client_fixtures.server, client_fixtures.client
 certificate = client_fixtures.certificate
 
 acquire = blocking(Pool.acquire)(None)
+
+
+def answer_late(connection: socket.socket) -> None:
+    time.sleep(0.2)
+    connection.sendall(GOOD)
+
+
+def silent(_: socket.socket) -> None:
+    time.sleep(1)
 
 
 def test_connection_is_reused(client: Any) -> None:
@@ -278,10 +288,6 @@ def test_event_loop_sleeps_while_nothing_happens(
         n_events += 1
         happened(self, events)
 
-    def answer_late(connection: socket.socket) -> None:
-        time.sleep(0.2)
-        connection.sendall(GOOD)
-
     async def main() -> None:
         async with AsyncClient(scripted.address) as client:
             assert (await client.infer("m", {"x": X}))["x"].shape == X.shape
@@ -302,10 +308,6 @@ def test_blocking_call_sleeps_while_nothing_happens(monkeypatch: pytest.MonkeyPa
         nonlocal n_waits
         n_waits += 1
         return await wait(self, *arguments)
-
-    def answer_late(connection: socket.socket) -> None:
-        time.sleep(0.2)
-        connection.sendall(GOOD)
 
     monkeypatch.setattr(PollWatcher, "wait", count)
     with Scripted([answer_late]) as server, Client(server.address, timeout=5) as client:
@@ -336,31 +338,16 @@ def test_closing_a_client_ends_the_wait_for_a_connection(server: str) -> None:
 
 def test_connection_of_a_call_is_closed_after_its_client() -> None:
     """The call that uses it returns first."""
-    is_closed = threading.Event()
-
-    def answer(connection: socket.socket) -> None:
-        time.sleep(0.2)
-        connection.sendall(GOOD)
-        if connection.recv(1) == b"":
-            is_closed.set()
-
-    with Scripted([answer]) as server, ThreadPoolExecutor(1) as threads:
+    with Scripted([answer_late, GOOD]) as server, ThreadPoolExecutor(1) as threads:
         client = Client(server.address)
         call = threads.submit(client.infer, "m", {"x": X})
         time.sleep(0.1)
         client.close()
         assert call.result()["x"].shape == X.shape
-        assert is_closed.wait(2)
+        assert server.client_has_closed.wait(2)
 
 
 def test_closing_an_async_client_while_it_connects(monkeypatch: pytest.MonkeyPatch) -> None:
-    is_closed = threading.Event()
-
-    class Waits(Scripted):
-        def serve(self, connection: socket.socket) -> None:
-            if connection.recv(1) == b"":
-                is_closed.set()
-
     connect = Connector.connect
 
     async def main() -> None:
@@ -375,9 +362,9 @@ def test_closing_an_async_client_while_it_connects(monkeypatch: pytest.MonkeyPat
         with pytest.raises(RuntimeError, match="the client is closed"):
             await client.infer("m", {"x": X})
         await asyncio.sleep(0)
-        assert await asyncio.to_thread(is_closed.wait, 2)
+        assert await asyncio.to_thread(scripted.client_has_closed.wait, 2)
 
-    with Waits([]) as scripted:
+    with Scripted([GOOD]) as scripted:
         asyncio.run(main())
 
 
@@ -610,19 +597,12 @@ def test_refused_connections_release_their_slots(connect: Connect) -> None:
 @pytest.mark.slow(reason="it waits for timeouts")
 def test_timeouts_of_calls_on_the_same_connection(connect: Connect) -> None:
     """Each call has its own timeout, which begins with the call."""
-
-    def slow(connection: socket.socket) -> None:
-        time.sleep(0.2)
-        connection.sendall(GOOD)
-
-    with Scripted([GOOD, slow, silent]) as server, connect(server.address) as client:
+    with Scripted([GOOD, answer_late, silent]) as server, connect(server.address) as client:
         client.infer("m", {"x": X}, timeout=0.4)
         time.sleep(0.5)
         client.infer("m", {"x": X}, timeout=0.4)
-        started = time.perf_counter()
-        with pytest.raises(TimeoutError, match=r"for 0.3 seconds \(read timeout\)"):
+        with takes(0, 0.8), pytest.raises(TimeoutError, match=r"for 0.3 seconds \(read timeout\)"):
             client.infer("m", {"x": X}, timeout=0.3)
-        assert time.perf_counter() - started < 0.8
         assert server.n_connections == 1
 
 
@@ -649,10 +629,6 @@ def test_read_timeout_applies_to_each_piece(connect: Connect) -> None:
     with Slow([drip]) as server, connect(server.address, timeout=0.6) as client:
         assert client.infer("m", {"x": np.zeros(24 * MiB, np.int8)})["x"].shape == X.shape
     assert time.perf_counter() - started > 1.8
-
-
-def silent(_: socket.socket) -> None:
-    time.sleep(1)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,10 @@
-"""Bodies that are compressed with zstd, and hostile ones with any encoding."""
+"""Compressed bodies of requests and responses, and hostile ones, with each encoding."""
 
 from __future__ import annotations
 
 import gzip
 import os
 import sys
-import tracemalloc
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -16,8 +15,9 @@ import pytest
 
 import tensorwire as tw
 from support import client_fixtures
-from support.asgi_requests import ask
+from support.asgi_requests import read
 from support.client_fixtures import Connect
+from support.memory import peak_nbytes
 from support.requirements import package
 from support.servers import Scripted, http
 from tensorwire import compression
@@ -25,7 +25,7 @@ from tensorwire.client import Client, InferenceServerError
 from tensorwire.client import requests as client_requests
 from tensorwire.compression import STEP_NBYTES, CompressionError, Decompressor
 from tensorwire.http import HEADER_LENGTH
-from tensorwire.server import UnsupportedEncodingError, read_request
+from tensorwire.server import UnsupportedEncodingError
 from tensorwire.server.body import RequestBody, decompress
 
 zstd = package("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
@@ -44,7 +44,13 @@ PACKS: dict[str, Callable[[bytes], bytes]] = {
     "deflate": partial(zlib.compress, level=1),
     "zstd": zstd.compress,
 }
+UNPACKS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.decompress,
+    "deflate": zlib.decompress,
+    "zstd": zstd.decompress,
+}
 PACKED = {encoding: pack(BODY) for encoding, pack in PACKS.items()}
+TOO_LONG = r"body is \d+ bytes long; the limit is"
 SKIPPABLE = b"\x50\x2a\x4d\x18\x03\0\0\0abc"
 
 
@@ -75,17 +81,13 @@ def unpack(body: bytes, encoding: str = "zstd", max_body: int = 128 * MiB) -> An
 @pytest.mark.parametrize("n_chunk", [7, 70_000])
 def test_request_that_arrives_in_chunks(encoding: str, packed: str, n_chunk: int) -> None:
     """Some clients send gzip as deflate."""
-    frame, found = SMALL if n_chunk == 7 else FRAME, []
+    frame = SMALL if n_chunk == 7 else FRAME
     sent = PACKS[packed](bytes(frame))
     chunks = [sent[i : i + n_chunk] for i in range(0, len(sent), n_chunk)]
     headers = {HEADER_LENGTH: str(frame.header_length), "Content-Encoding": encoding}
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        found.append((await read_request(scope, receive))["x"].as_numpy())
-
-    ask(app, "/", "POST", chunks, headers)
-    assert np.array_equal(found[0], X[:9] if frame is SMALL else X)
-    assert found[0].ctypes.data % 64 == 0
+    found = read(headers, chunks)["x"].as_numpy()
+    assert np.array_equal(found, X[:9] if frame is SMALL else X)
+    assert found.ctypes.data % 64 == 0
 
 
 @pytest.mark.parametrize(
@@ -157,15 +159,13 @@ def test_body_that_expands_is_rejected_early(encoding: str) -> None:
     zeros = bytes(256 * MiB)
     bomb = PACKS[encoding](zeros)
     del zeros
-    tracemalloc.start()
-    try:
-        with pytest.raises(tw.HeaderError, match=r"body is \d+ bytes long; the limit is") as caught:
+
+    def fail() -> None:
+        with pytest.raises(tw.HeaderError, match=TOO_LONG) as caught:
             unpack(bomb, encoding, max_body=2 * MiB)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert caught.value.status == 413
-    assert peak < 12 * MiB
+        assert caught.value.status == 413
+
+    assert peak_nbytes(fail) < 12 * MiB
 
 
 def test_skippable_frames() -> None:
@@ -236,10 +236,11 @@ def test_client_without_zstd(connect: Connect) -> None:
 # --- clients ---
 
 
-def test_client_compresses_requests() -> None:
-    sent = client_requests.compress(FRAME, "zstd")
-    assert zstd.decompress(sent.body) == BODY
-    assert (sent.algorithm, sent.header_length) == ("zstd", FRAME.header_length)
+@pytest.mark.parametrize("encoding", PACKED)
+def test_client_compresses_requests(encoding: Any) -> None:
+    sent = client_requests.compress(FRAME, encoding)
+    assert UNPACKS[encoding](sent.body) == BODY
+    assert (sent.algorithm, sent.header_length) == (encoding, FRAME.header_length)
 
 
 @pytest.mark.parametrize("encoding", PACKED)
@@ -265,13 +266,14 @@ def response_of(body: bytes, encoding: str = "zstd", status: str = "200 OK") -> 
 RESPONSE = tw.encode_response(tw.InferResponse([tw.Tensor("x", X)]))
 
 
-def test_responses_for_clients(connect: Connect) -> None:
-    answer = response_of(zstd.compress(bytes(RESPONSE)))
+@pytest.mark.parametrize("encoding", PACKED)
+def test_responses_for_clients(connect: Connect, encoding: Any) -> None:
+    answer = response_of(PACKS[encoding](bytes(RESPONSE)), encoding)
     with Scripted([answer]) as server, connect(server.address) as client:
-        response = client.infer("m", {"x": X[:9]}, response_compression_algorithm="zstd")
+        response = client.infer("m", {"x": X[:9]}, response_compression_algorithm=encoding)
         assert np.array_equal(response["x"].data, X)
         assert response["x"].data.ctypes.data % 64 == 0
-        assert "\r\naccept-encoding: zstd\r\n" in server.heads[0] + "\r\n"
+        assert f"\r\naccept-encoding: {encoding}\r\n" in server.heads[0] + "\r\n"
 
 
 PACKED_RESPONSE = zstd.compress(bytes(RESPONSE))
@@ -306,24 +308,31 @@ def test_data_after_a_response_that_expands(connect: Connect, encoding: str) -> 
         client.infer("m", {"x": X[:9]})
 
 
-def test_response_that_expands(connect: Connect) -> None:
-    server = Scripted([response_of(window_log(20))])
-    fails = pytest.raises(tw.HeaderError, match=r"body is \d+ bytes long; the limit is")
-    with server, connect(server.address, max_body=2 * MiB) as client, fails as caught:
-        client.infer("m", {"x": X[:9]})
-    assert caught.value.status == 413
+@pytest.mark.parametrize("encoding", PACKED)
+def test_response_that_expands(connect: Connect, encoding: str) -> None:
+    server = Scripted([response_of(PACKS[encoding](bytes(64 * MiB)), encoding)])
+    with server, connect(server.address, max_body=2 * MiB) as client:
+
+        def fail() -> None:
+            with pytest.raises(tw.HeaderError, match=TOO_LONG) as caught:
+                client.infer("m", {"x": X[:9]})
+            assert caught.value.status == 413
+
+        assert peak_nbytes(fail) < 12 * MiB
 
 
-def test_errors_for_clients(connect: Connect) -> None:
+@pytest.mark.parametrize("encoding", PACKED)
+def test_errors_for_clients(connect: Connect, encoding: str) -> None:
+    busy = PACKS[encoding](b'{"error": "busy"}')
     bodies = {
-        zstd.compress(b'{"error": "busy"}'): "busy",
-        zstd.compress(b"no " * MiB): ("no " * MiB)[:2000],
-        zstd.compress(b'{"error": "busy"}') + b"x": "busy",
-        zstd.compress(b'{"error": "busy"}') + bytes(MiB): "busy",
-        b"no zstd": "Busy",
+        busy: "busy",
+        PACKS[encoding](b"no " * MiB): ("no " * MiB)[:2000],
+        busy + b"x": "busy",
+        busy + bytes(MiB): "busy",
+        b"what?": "Busy",
     }
     for body, message in bodies.items():
-        server = Scripted([response_of(body, status="429 Busy")])
+        server = Scripted([response_of(body, encoding, "429 Busy")])
         fails = pytest.raises(InferenceServerError)
         with server, connect(server.address) as client, fails as caught:
             client.infer("m", {"x": X[:9]})

@@ -6,7 +6,6 @@ import errno
 import json
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ import tensorwire as tw
 from support import client_fixtures, serve_process
 from support.client_fixtures import Certificate
 from support.requirements import package
+from support.scripts import run_script
 from support.serve_process import HOST, Serve, free_port
 from tensorwire.cli import main, serve
 from tensorwire.cli.infer import UsageError
@@ -59,9 +59,6 @@ def process(request):
 models = {"echo": lambda request: tw.InferResponse(request.inputs), "slow": slow, "hang": hang,
           "gate": gate, "process": process}
 app = create_app(models, max_body=5000)
-
-async def other(scope, receive, send):
-    pass
 """
 
 
@@ -268,37 +265,10 @@ def test_socket_that_cannot_be_bound_is_closed(monkeypatch: pytest.MonkeyPatch) 
     assert [each.fileno() for each in opened] == [-1, -1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (
-            ["served_here:other", "--grpc-port", "0"],
-            "served_here:other was not created by create_app, which --grpc-port requires",
-        ),
-        (
-            ["--echo", "--grpc-port", "8001", "--port", "8001"],
-            "--port and --grpc-port must differ: both are 8001",
-        ),
-        (["--echo", "--grpc-port", "x"], "argument --grpc-port: must be 0 to 65535, not 'x'"),
-        (
-            ["--echo", "--grpc-port", "1", "--host", "no.such.host.invalid"],
-            "--grpc-port: cannot listen at no.such.host.invalid:1: ",
-        ),
-    ],
-)
-def test_invalid_arguments(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    text: str,
-) -> None:
-    (tmp_path / "served_here.py").write_text(MODELS)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+def test_host_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["serve", *arguments])
-    assert text in capsys.readouterr().err
-    sys.modules.pop("served_here", None)
+        main(["serve", "--echo", "--grpc-port", "1", "--host", "no.such.host.invalid"])
+    assert "--grpc-port: cannot listen at no.such.host.invalid:1: " in capsys.readouterr().err
 
 
 def test_without_grpcio(
@@ -319,9 +289,7 @@ def test_server_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 import uvicorn
 uvicorn.run("tensorwire.cli.serve:create", factory=True, port={port})
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False
-    )
+    done = run_script(script)
     assert done.returncode == 3
     assert "gRPC cannot listen at 192.0.2.1:5" in done.stderr
     assert "Traceback" not in done.stderr

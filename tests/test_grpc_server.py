@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import sys
@@ -19,9 +18,11 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import ask, echo, infer
+from support.asgi_requests import ask, echo, infer, rejects_every_second
+from support.lifetimes import without_gc
 from support.requirements import optional, package
 from support.serve_process import HOST
+from support.threads import wait_for
 
 grpc = package("grpc")
 
@@ -126,13 +127,6 @@ def error_of(call: Callable[[], Any]) -> Any:
     with pytest.raises(grpc.RpcError) as caught:
         call()
     return caught.value
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 # --- health and metadata -------------------------------------------------------------------------
@@ -315,7 +309,7 @@ def test_text_of_a_rejection(server: ServedApp, text: str) -> None:
 
 def test_statistics() -> None:
     """The requests of all transports are counted together."""
-    app = create_app({"m": twice_rejecting()})
+    app = create_app({"m": rejects_every_second()})
     with served_app(app) as server:
         for _ in range(2):
             server.infer("m")
@@ -325,19 +319,6 @@ def test_statistics() -> None:
     assert infer(app, "m", tw.encode_request(tw.InferRequest({"x": SMALL}))).status == 200
     stats = app.statistics["m"].describe()["inference_stats"]
     assert (stats["success"]["count"], stats["fail"]["count"]) == (4, 3)
-
-
-def twice_rejecting() -> Callable[[tw.InferRequest], Any]:
-    n_calls = 0
-
-    def model(request: tw.InferRequest) -> Any:
-        nonlocal n_calls
-        n_calls += 1
-        if n_calls % 2 == 0:
-            raise RequestError("no")
-        return echo(request)
-
-    return model
 
 
 def test_version_of_a_request(server: ServedApp) -> None:
@@ -617,14 +598,14 @@ def test_requests_that_wait_for_a_thread_are_dropped(how: str) -> None:
     gate = Gate()
     with served_app(gate.app) as server:
         running = [server.start("m") for _ in range(N_THREADS)]
-        wait_until(lambda: gate.n_called == N_THREADS)
+        wait_for(lambda: gate.n_called == N_THREADS)
         dropped = [server.start("m", timeout=0.2 if how == "deadline" else 10) for _ in range(20)]
-        wait_until(lambda: gate.n_requests == N_THREADS + 20)
+        wait_for(lambda: gate.n_requests == N_THREADS + 20)
         last = server.start("m")
         if how == "cancel":
             for call in dropped:
                 call.cancel()
-        wait_until(lambda: gate.n_requests == N_THREADS + 1)
+        wait_for(lambda: gate.n_requests == N_THREADS + 1)
         gate.released.set()
         for call in [*running, last]:
             assert len(call.result()) > 16
@@ -641,7 +622,7 @@ def test_models_are_not_interrupted(is_async: bool) -> None:
         call = server.start("m", timeout=0.1)
         assert error_of(call.result).code() == Code.DEADLINE_EXCEEDED
         second = server.start("m")
-        wait_until(lambda: gate.n_called == 2)
+        wait_for(lambda: gate.n_called == 2)
         error = error_of(lambda: server.infer("thread"))
         assert error.code() == Code.UNAVAILABLE
         limit = "the server is overloaded: the limit is 2 requests in progress"
@@ -651,7 +632,7 @@ def test_models_are_not_interrupted(is_async: bool) -> None:
         assert len(server.infer("echo").outputs) == 1  # is not counted
         gate.released.set()
         second.result()
-        wait_until(lambda: gate.n_requests == 0)
+        wait_for(lambda: gate.n_requests == 0)
         assert gate.n_returned == 2
         assert len(server.infer("thread").outputs) == 1
 
@@ -688,7 +669,7 @@ def test_request_that_is_cancelled_while_it_is_decoded(
         call.cancel()
         time.sleep(0.05)
         decoded.set()
-        wait_until(lambda: gate.n_requests == 0)
+        wait_for(lambda: gate.n_requests == 0)
     assert n_called == 0
 
 
@@ -729,10 +710,8 @@ def test_request_whose_deadline_has_expired() -> None:
 
 @pytest.fixture
 def _without_gc() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with without_gc():
+        yield
 
 
 @pytest.mark.usefixtures("_without_gc")
@@ -748,12 +727,12 @@ def test_messages_are_released() -> None:
             list(stream)
             gate.released.clear()
             call = server.start("m", x)
-            wait_until(lambda: gate.n_called % 3 == 0)
+            wait_for(lambda: gate.n_called % 3 == 0)
             call.cancel()
             time.sleep(0.05)
             gate.released.set()
-            wait_until(lambda: gate.n_requests == 0)
-            wait_until(lambda: not any(ref() for ref in gate.inputs))
+            wait_for(lambda: gate.n_requests == 0)
+            wait_for(lambda: not any(ref() for ref in gate.inputs))
 
 
 @pytest.mark.usefixtures("_without_gc")
@@ -776,7 +755,7 @@ def test_messages_that_are_rejected_are_released(
     try:
         for _ in range(5):
             error_of(lambda: call(sent))
-        wait_until(lambda: tracemalloc.get_traced_memory()[0] < 2 * len(sent))
+        wait_for(lambda: tracemalloc.get_traced_memory()[0] < 2 * len(sent))
         assert tracemalloc.get_traced_memory()[1] > len(sent)  # the message is traced
     finally:
         tracemalloc.stop()
@@ -797,7 +776,7 @@ def test_idle_stream_keeps_no_message(server: ServedApp) -> None:
         stream = server.stream(messages())
         next(stream)
         # The client keeps the response while it waits for the next one.
-        wait_until(lambda: tracemalloc.get_traced_memory()[0] < 3 * len(sent) // 2)
+        wait_for(lambda: tracemalloc.get_traced_memory()[0] < 3 * len(sent) // 2)
         assert tracemalloc.get_traced_memory()[1] > 2 * len(sent)
     finally:
         tracemalloc.stop()
@@ -823,7 +802,7 @@ def test_shutdown_with_requests_in_progress(is_async: bool) -> None:
         next(idle)
         busy = server.stream(messages([message("m")] * 2))
         call = server.start("m")
-        wait_until(lambda: gate.n_called == 2)
+        wait_for(lambda: gate.n_called == 2)
         server.stop()
         error = error_of(lambda: list(idle))
         assert (error.code(), error.details()) == (Code.UNAVAILABLE, "the server is shutting down")
@@ -843,7 +822,7 @@ def test_shutdown_waits_for_a_model_whose_client_is_gone() -> None:
     gate = Gate(is_async=True)
     with served_app(gate.app) as server:
         call = server.start("m")
-        wait_until(lambda: gate.n_called == 1)
+        wait_for(lambda: gate.n_called == 1)
         call.cancel()
         server.stop()
         time.sleep(0.1)

@@ -10,7 +10,6 @@ import json
 import random
 import signal
 import socket
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
@@ -47,7 +46,9 @@ from support.http_exchange import (
 )
 from support.http_models import BIG_NBYTES, RECEIVE_TIMEOUT, SLEEP
 from support.http_servers import BY_NAME, TRANSPORTS, Server, Transport, running
+from support.memory import takes
 from support.scale import SCALE
+from support.threads import in_thread
 from tensorwire.server.workers import N_THREADS
 
 pytestmark = [
@@ -398,13 +399,11 @@ def test_a_rejected_body_without_an_end(server: Server) -> None:
             with suppress(OSError):  # the server may stop reading
                 connection.send(sent)
 
-        sender = threading.Thread(target=send)
-        sender.start()
-        try:
-            response = connection.read()
-        finally:
-            connection.socket.close()
-            sender.join()
+        with in_thread(send):
+            try:
+                response = connection.read()
+            finally:
+                connection.socket.close()
         assert response.status == 400
         check_error(server, response, "Inference-Header-Content-Length")
 
@@ -463,11 +462,9 @@ def test_large_bodies_among_small_ones(server: Server) -> None:
     cuts = sorted(rng.sample(range(1, len(sent)), 40))
     parts = [sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
     with Connection(server.port) as connection:
-        sender = threading.Thread(target=connection.send_in_parts, args=(parts, 0.001))
-        sender.start()
-        for request in requests:
-            request.check(connection.read())
-        sender.join()
+        with in_thread(connection.send_in_parts, parts, 0.001):
+            for request in requests:
+                request.check(connection.read())
         check_next(connection)
 
 
@@ -489,19 +486,17 @@ def test_pipelining(server: Server) -> None:
         else:
             sent += post("echo" if i % 20 else "echo_in_thread", request)
     with Connection(server.port) as connection:
-        sender = threading.Thread(target=connection.send, args=(sent,))
-        sender.start()
-        for i, request in enumerate(requests):
-            response = connection.read("HEAD" if i % 10 == 5 else "POST")
-            if i % 10 == 3:
-                assert (response.status, f"nobody-{i}" in response.error) == (404, True)
-            elif i % 10 == 5:
-                assert response.status == 200
-            elif i % 10 == 7:
-                assert (response.status, f"x{i}" in response.error) == (400, True)
-            else:
-                request.check(response)
-        sender.join()
+        with in_thread(connection.send, sent):
+            for i, request in enumerate(requests):
+                response = connection.read("HEAD" if i % 10 == 5 else "POST")
+                if i % 10 == 3:
+                    assert (response.status, f"nobody-{i}" in response.error) == (404, True)
+                elif i % 10 == 5:
+                    assert response.status == 200
+                elif i % 10 == 7:
+                    assert (response.status, f"x{i}" in response.error) == (400, True)
+                else:
+                    request.check(response)
         check_next(connection)
 
 
@@ -682,11 +677,9 @@ def test_clients_that_vanish_while_their_calls_wait_for_a_thread(server: Server,
                 connection.socket.close()
             else:
                 connection.reset()
-        started = time.monotonic()
-        with Connection(server.port) as connection:
+        with takes(0, 3 * SLEEP), Connection(server.port) as connection:
             connection.send(post(model, request))
             request.check(connection.read())
-        assert time.monotonic() - started < 3 * SLEEP
 
 
 # --- slow clients --------------------------------------------------------------------------------
@@ -695,17 +688,12 @@ def test_clients_that_vanish_while_their_calls_wait_for_a_thread(server: Server,
 def send_too_slowly(server: Server, sent: bytes, parts: list[bytes]) -> None:
     with Connection(server.port) as connection:
         connection.send(sent)
-        started = time.monotonic()
-        sender = threading.Thread(target=connection.send_in_parts, args=(parts, 0.1))
-        sender.start()
-        try:
-            response = connection.read()
-            assert 0.9 * RECEIVE_TIMEOUT < time.monotonic() - started < RECEIVE_TIMEOUT + 2
+        with in_thread(connection.send_in_parts, parts, 0.1):
+            with takes(0.9 * RECEIVE_TIMEOUT, RECEIVE_TIMEOUT + 2):
+                response = connection.read()
             assert (response.status, response.closes) == (408, True)
             check_error(server, response, "")
             assert connection.is_closed(2)
-        finally:
-            sender.join()
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
@@ -811,11 +799,9 @@ def test_clients_that_pipeline_without_reading(server: Server, first: str, size:
             return
         connection.socket.settimeout(TIMEOUT)
         rest = -n_sent % len(sent)
-        sender = threading.Thread(target=connection.send, args=(sent[len(sent) - rest :],))
-        sender.start()
-        for _ in range(1 + (n_sent + rest) // len(sent)):
-            request.check(connection.read())
-        sender.join()
+        with in_thread(connection.send, sent[len(sent) - rest :]):
+            for _ in range(1 + (n_sent + rest) // len(sent)):
+                request.check(connection.read())
         check_next(connection)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -16,13 +14,11 @@ import pytest
 import tensorwire as tw
 from interop.samples import NOT_TEXT, TEXTS, bits, bytes_array
 from support import tritonclient_comparison
+from support.scripts import run_script
 from support.tritonclient_comparison import FLOATS, LARGE, body_of, module, parsed, response
 from tensorwire.integrations import patching, tritonclient
 
-pytestmark = [
-    pytest.mark.no_sanitizers(reason="it tests Python code"),
-    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
-]
+pytestmark = tritonclient_comparison.MARKS
 
 http, utils = tritonclient_comparison.http, tritonclient_comparison.utils  # fixtures
 
@@ -157,7 +153,5 @@ def test_install_before_or_after_imports(http: ModuleType, order: str, imports: 
         "; t.uninstall(); import tritonclient.utils as u; assert f is u.serialize_byte_tensor"
         "\ntry: f(a)\nexcept u.InferenceServerException as e: print(e)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
+    done = run_script(script)
     assert done.stdout == "cannot serialize bytes tensor: invalid datatype\n", done.stderr

@@ -31,10 +31,7 @@ from support.tritonclient_comparison import (
 )
 from tensorwire.integrations.tritonclient.convert import elements_at
 
-pytestmark = [
-    pytest.mark.no_sanitizers(reason="it tests Python code"),
-    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
-]
+pytestmark = tritonclient_comparison.MARKS
 
 utils, either = tritonclient_comparison.utils, tritonclient_comparison.either  # fixtures
 

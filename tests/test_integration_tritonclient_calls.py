@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import gzip
 import json
 import socket
-import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from importlib import import_module
-from threading import Event
 from types import ModuleType
 from typing import Any
 
@@ -23,7 +20,8 @@ import tensorwire as tw
 import test_integration_tritonclient_grpc as grpc_calls
 from interop.samples import Array, bits, bytes_array
 from support import client_fixtures, tritonclient_comparison
-from support.client_fixtures import Certificate
+from support.client_fixtures import Certificate, chunked
+from support.memory import peak_nbytes
 from support.servers import HOST, Scripted
 from support.servers import http as http_response
 from support.tritonclient_comparison import (
@@ -47,8 +45,7 @@ from tensorwire.integrations.tritonclient.transport import (
 )
 
 pytestmark = [
-    pytest.mark.no_sanitizers(reason="it tests Python code"),
-    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
+    *tritonclient_comparison.MARKS,
     # aiohttp warns about the bodies of the client without the integration.
     pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
 ]
@@ -117,9 +114,13 @@ ANSWER = answer(FLOATS, FLOATS + 1, bytes_array([b"x", b"\0"]))
 # --- the two clients -----------------------------------------------------------------------------
 
 
+def connect(address: str, **options: Any) -> Any:
+    """Return a client for a ``with`` block, which closes it."""
+    return closing(module("http", "http").InferenceServerClient(address, **options))
+
+
 def by_http(address: str, calls: Callable[[Any], list[dict[str, Any]]], **options: Any) -> Any:
-    api = module("http", "http")
-    with closing(api.InferenceServerClient(address, **options)) as client:
+    with connect(address, **options) as client:
         return [arrays(client.infer("m", **call)) for call in calls(client)]
 
 
@@ -314,23 +315,20 @@ def test_each_replacement_works_without_the_others(
 
 def test_positional_arguments(http: ModuleType, either: bool) -> None:
     """All arguments can be positional, including the compression of the request."""
-    infer_with_positional_arguments(http)
+    infer_with_positional_arguments()
 
 
 def test_positional_arguments_of_a_wrapper_with_other_parameters(http: ModuleType) -> None:
     with wrapped(http.InferenceServerClient, "infer", closure, lambda: None):
         tritonclient.install()
         try:
-            infer_with_positional_arguments(http)
+            infer_with_positional_arguments()
         finally:
             tritonclient.uninstall()
 
 
-def infer_with_positional_arguments(http: ModuleType) -> None:
-    with (
-        Recording([ANSWER]) as server,
-        closing(http.InferenceServerClient(server.address)) as client,
-    ):
+def infer_with_positional_arguments() -> None:
+    with Recording([ANSWER]) as server, connect(server.address) as client:
         options = ("", None, "7", 0, False, False, 0, None, None, None, "gzip", None, None)
         client.infer("m", [given()], *options)
         assert gzip.decompress(server.bodies[0]).endswith(FLOATS.tobytes())
@@ -348,10 +346,7 @@ def test_verbose_output(
 def test_async_infer_builds_the_body_at_once(http: ModuleType, either: bool) -> None:
     """The array may be changed as soon as `async_infer` returns."""
     sent = FLOATS.copy()
-    with (
-        Recording([ANSWER]) as server,
-        closing(http.InferenceServerClient(server.address)) as client,
-    ):
+    with Recording([ANSWER]) as server, connect(server.address) as client:
         handle = client.async_infer("m", [given(sent)])
         sent[:] = 0
         assert bits(handle.get_result().as_numpy("OUTPUT0")) == bits(FLOATS)
@@ -377,17 +372,6 @@ def test_tls(http: ModuleType, either: bool, certificate: Certificate) -> None:
         found = by_http(address, calls, **options)
     assert [bits(result[0]) for result in found] == [bits(FLOATS)] * 2
     assert server.n_connections == 1
-
-
-def peak_nbytes(call: Callable[[], Any]) -> int:
-    """Return the peak memory of a call, including its result."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(("client", "n_copies"), [("http", (0, 2)), ("http.aio", (0, 1))])
@@ -625,15 +609,9 @@ def test_payload_of_aiohttp(http: ModuleType) -> None:
 # --- responses -------------------------------------------------------------------------------
 
 
-def chunked(data: bytes, headers: dict[str, str]) -> bytes:
-    lines = {**headers, "Transfer-Encoding": "chunked"}
-    pieces = [data[i : i + 70_000] for i in range(0, len(data), 70_000)]
-    body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
-    return http_response(body, lines, length="")
-
-
 BODY, HEADER_LENGTH = response(FLOATS, FLOATS + 1, bytes_array([b"x", b"\0"]))
 HEADERS = {LENGTH: str(HEADER_LENGTH)}
+CHUNKED = {**HEADERS, "Transfer-Encoding": "chunked"}
 
 
 def in_pieces(connection: socket.socket) -> None:
@@ -645,7 +623,7 @@ ANSWERS: dict[str, Any] = {
     "with a length": ANSWER,
     "in pieces": in_pieces,
     "small": answer(FLOATS[:4], FLOATS[:1]),
-    "chunked": chunked(BODY, HEADERS),
+    "chunked": http_response(chunked(BODY, 70_000), CHUNKED, length=""),
     "until the connection is closed": http_response(BODY, HEADERS, length=""),
     "last of the connection": http_response(BODY, {**HEADERS, "Connection": "close"}),
     "gzip": http_response(gzip.compress(BODY), {**HEADERS, "Content-Encoding": "gzip"}),
@@ -680,20 +658,14 @@ def test_response(http: ModuleType, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["with a length", "chunked", "gzip"])
 def test_arrays_are_not_copied_again(http: ModuleType, installed: None, name: str) -> None:
-    with (
-        Scripted([ANSWERS[name]]) as server,
-        closing(http.InferenceServerClient(server.address)) as client,
-    ):
+    with Scripted([ANSWERS[name]]) as server, connect(server.address) as client:
         result = client.infer("m", [given(FLOATS[:4])])
         assert np.shares_memory(result.as_numpy("OUTPUT1"), result.as_numpy("OUTPUT1"))
 
 
 @pytest.mark.parametrize("name", ["with a length", "chunked"])
 def test_response_is_read_completely(http: ModuleType, either: bool, name: str) -> None:
-    with (
-        Scripted([ANSWERS[name]]) as server,
-        closing(http.InferenceServerClient(server.address)) as client,
-    ):
+    with Scripted([ANSWERS[name]]) as server, connect(server.address) as client:
         received = client._post("v2", b"{}", None, None)
         result = http.InferResult(received, False)
         assert bits(result.as_numpy("OUTPUT0")) == bits(FLOATS)
@@ -738,28 +710,20 @@ def test_connection_is_used_again(http: ModuleType, either: bool) -> None:
 
 
 def test_timeout_while_receiving(http: ModuleType) -> None:
-    def slow(connection: socket.socket) -> None:
-        connection.sendall(ANSWER[:-1])
-        connection.recv(1)  # returns when the client closes the connection
-
-    both(lambda: exchange(by_http, CALLS["one"], (slow,), network_timeout=0.2)[0])
+    """The server waits until the client closes the connection."""
+    answers = (ANSWER[:-1], ANSWER)
+    both(lambda: exchange(by_http, CALLS["one"], answers, network_timeout=0.2)[0])
 
 
 def test_connection_is_closed_after_an_error(http: ModuleType, either: bool) -> None:
     """It is closed at once, although the exception still refers to the response."""
-    closed = Event()
-
-    def truncated(connection: socket.socket) -> None:
-        connection.sendall(ANSWER[:-1])
-        closed.set() if connection.recv(1) == b"" else None
-
     with (
-        Scripted([truncated]) as server,
-        closing(http.InferenceServerClient(server.address, network_timeout=0.2)) as client,
+        Scripted([ANSWER[:-1], ANSWER]) as server,
+        connect(server.address, network_timeout=0.2) as client,
     ):
         with pytest.raises(TimeoutError) as error:
             client.infer("m", [given()])
-        assert closed.wait(5)
+        assert server.client_has_closed.wait(5)
     assert error.tb is not None
 
 

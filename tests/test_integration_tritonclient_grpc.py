@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import gc
 import queue
 import re
-import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -26,6 +24,8 @@ from interop.samples import DTYPES, Array, binary_sample, bits, bytes_array
 from support import client_fixtures, tritonclient_comparison
 from support.client_fixtures import Certificate
 from support.grpc_scripted_servers import RecordingServer, grpc
+from support.memory import peak_nbytes
+from support.protobuf_wire import delimited
 from support.requirements import package
 from support.tritonclient_comparison import (
     FLOATS,
@@ -39,10 +39,7 @@ from support.wrappers import Proxy, closure, functools_wrapper, wrapped
 from tensorwire.grpc import encode_response, encode_stream_response
 from tensorwire.integrations import tritonclient
 
-pytestmark = [
-    pytest.mark.no_sanitizers(reason="it tests Python code"),
-    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
-]
+pytestmark = tritonclient_comparison.MARKS
 package("tritonclient.grpc")  # the tables of responses are made with its classes
 
 api = tritonclient_comparison.grpc
@@ -65,8 +62,13 @@ def integration() -> ModuleType:
 Calls = Callable[[Any], list[dict[str, Any]]]
 
 
+def connect(address: str, **options: Any) -> Any:
+    """Return a client for a ``with`` block, which closes it."""
+    return closing(module("grpc", "grpc").InferenceServerClient(address, **options))
+
+
 def by_infer(address: str, calls: Calls, read: Any, **options: Any) -> list[Any]:
-    with closing(module("grpc", "grpc").InferenceServerClient(address, **options)) as client:
+    with connect(address, **options) as client:
         return [tried(lambda c: read(client.infer("m", **c)), call) for call in calls(client)]
 
 
@@ -80,7 +82,7 @@ def by_async_infer(address: str, calls: Calls, read: Any, **options: Any) -> lis
         client.async_infer("m", callback=callback, **call)
         return given_to_callback(done, read)
 
-    with closing(module("grpc", "grpc").InferenceServerClient(address, **options)) as client:
+    with connect(address, **options) as client:
         return [tried(infer, client, call) for call in calls(client)]
 
 
@@ -99,7 +101,7 @@ def by_stream(address: str, calls: Calls, read: Any, **options: Any) -> list[Any
         finally:
             client.stop_stream()
 
-    with closing(module("grpc", "grpc").InferenceServerClient(address, **options)) as client:
+    with connect(address, **options) as client:
         return [tried(infer, client, call) for call in calls(client)]
 
 
@@ -443,10 +445,7 @@ def test_each_request_sends_the_values_that_the_array_has_then(
 
 def test_async_infer_has_read_the_array_when_it_returns(api: ModuleType, either: bool) -> None:
     array, results = FLOATS.copy(), queue.Queue[Any]()
-    with (
-        RecordingServer(answer(ARRAYS)) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
-    ):
+    with RecordingServer(answer(ARRAYS)) as server, connect(server.address) as client:
         client.async_infer("m", [given(array)], lambda result, error: results.put(error))
         array[:] = 0
         assert results.get(timeout=SECONDS) is None
@@ -458,10 +457,7 @@ def test_async_stream_infer_has_read_the_array_when_it_returns(
 ) -> None:
     """Also if the thread that sends the requests has not taken the request from the queue."""
     array, results, gate = FLOATS.copy(), queue.Queue[Any](), Event()
-    with (
-        RecordingServer(answer(ARRAYS, by_stream)) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
-    ):
+    with RecordingServer(answer(ARRAYS, by_stream)) as server, connect(server.address) as client:
         client.start_stream(lambda result, error: results.put(error))
         take = client._stream._get_request
 
@@ -485,10 +481,7 @@ def test_async_stream_infer_has_read_the_array_when_it_returns(
 def test_one_input_in_concurrent_requests(api: ModuleType) -> None:
     """The integration is installed and uninstalled while the requests run."""
     inputs = [given(FLOATS)]
-    with (
-        RecordingServer(answer(ARRAYS)) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
-    ):
+    with RecordingServer(answer(ARRAYS)) as server, connect(server.address) as client:
 
         def exchange(i: int) -> None:
             (tritonclient.install if i % 2 else tritonclient.uninstall)()
@@ -512,29 +505,18 @@ def test_each_replacement_works_without_the_others(
 # --- memory --------------------------------------------------------------------------------------
 
 
-def peak_nbytes(call: Callable[[], Any]) -> int:
-    """Return the peak memory of a call, including its result. protobuf's own is not included."""
-    gc.collect()
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 def test_number_of_copies(api: ModuleType, either: bool) -> None:
-    """The client only has the serialized message. The server receives it in this process, too."""
+    """The client only has the serialized message. The server receives it in this process, too.
+
+    The memory of protobuf's own messages is not measured.
+    """
     array = np.ones(1 << 22, np.float32)
 
     def call(client: Any) -> None:
         client.infer("m", [given(array)])
         server.requests.clear()
 
-    with (
-        RecordingServer(WHOLE) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
-    ):
+    with RecordingServer(WHOLE) as server, connect(server.address) as client:
         call(client)
         n_copies = peak_nbytes(lambda: call(client)) / array.nbytes
     assert n_copies == pytest.approx(3 if either else 4, abs=0.1)
@@ -552,17 +534,10 @@ def test_response(api: ModuleType, infer: Any, datatype: str, is_large: bool) ->
     assert [each and each[2] for each in found[0][0]] == [array.shape] * 2 + [None] * 4
 
 
-def field(number: int, content: bytes) -> bytes:
-    length, n = b"", len(content)
-    while n >= 0x80:
-        length, n = length + bytes([n & 0x7F | 0x80]), n >> 7
-    return bytes([number << 3 | 2]) + length + bytes([n]) + content
-
-
 def reordered(response: bytes) -> bytes:
     """Return the response with its raw contents before all other fields."""
     message = service().ModelInferResponse.FromString(response)
-    raw = b"".join(field(6, content) for content in message.raw_output_contents)
+    raw = b"".join(delimited(6, content) for content in message.raw_output_contents)
     message.ClearField("raw_output_contents")
     return raw + bytes(message.SerializeToString())
 
@@ -581,23 +556,24 @@ UNKNOWN = b"\x98\x06\x05"  # field 99
 RESPONSES: dict[str, bytes] = {
     "raw contents first": reordered(WHOLE),
     "unknown field": UNKNOWN + WHOLE + UNKNOWN,
-    "more raw contents": WHOLE + field(6, b"more"),
-    "fewer raw contents": answer([FLOATS]) + field(5, field(1, b"OUTPUT1") + field(2, b"INT8")),
+    "more raw contents": WHOLE + delimited(6, b"more"),
+    "fewer raw contents": answer([FLOATS])
+    + delimited(5, delimited(1, b"OUTPUT1"), delimited(2, b"INT8")),
     "output twice": answer([FLOATS]) + answer([FLOATS + 1]),
-    "wrong size": answer([FLOATS]) + field(6, b"abc") + field(5, field(1, b"OUTPUT1")),
+    "wrong size": answer([FLOATS]) + delimited(6, b"abc") + delimited(5, delimited(1, b"OUTPUT1")),
     "shape does not match": reordered(answer([FLOATS])).replace(b"\x80\x80\x04", b"\x81\x80\x04"),
     "malformed BYTES": answer([bytes_array([b"x" * LARGE])]).replace(
         b"\x00\x00\x04\x00", b"\x01\x00\x04\x00"
     ),
     "unknown datatype": answer([FLOATS]).replace(b"FP32", b"FP99"),
     "typed contents": typed(),
-    "no outputs": field(6, FLOATS.tobytes()),
+    "no outputs": delimited(6, FLOATS.tobytes()),
     "empty": b"",
     "truncated": WHOLE[:-1],
     "truncated in an output": reordered(WHOLE)[:-5],
     "garbage": b"\xff" * LARGE,
-    "name that is not UTF-8": field(1, b"\xff") + WHOLE,
-    "name that is not UTF-8, after raw contents": WHOLE + field(1, b"\xff"),
+    "name that is not UTF-8": delimited(1, b"\xff") + WHOLE,
+    "name that is not UTF-8, after raw contents": WHOLE + delimited(1, b"\xff"),
     "end of a group": WHOLE + b"\x34",
     "raw contents in a group": b"\x9b\x06" + WHOLE + b"\x9c\x06",
     "raw contents that are a number": WHOLE + b"\x30\x05",
@@ -635,23 +611,23 @@ ROWS = [
 def test_unusual_response(api: ModuleType, client: str, name: str) -> None:
     infer = CLIENTS[client]
     message = RESPONSES[name]
-    reply = field(2, message) if infer in STREAMS else message
+    reply = delimited(2, message) if infer in STREAMS else message
     same(lambda: exchange(infer, CALLS["one"], reply, everything))
 
 
 STREAM_RESPONSES: dict[str, bytes] = {
-    "error": field(1, b"no such model"),
-    "long error": field(1, b"e" * LARGE),
-    "error and response": field(1, b"no") + field(2, WHOLE),
-    "response and error": field(2, WHOLE) + field(1, b"no"),
-    "two responses": field(2, WHOLE) + field(2, answer([FLOATS + 2])),
-    "two errors": field(1, b"no") + field(1, b"") + field(2, WHOLE),
+    "error": delimited(1, b"no such model"),
+    "long error": delimited(1, b"e" * LARGE),
+    "error and response": delimited(1, b"no") + delimited(2, WHOLE),
+    "response and error": delimited(2, WHOLE) + delimited(1, b"no"),
+    "two responses": delimited(2, WHOLE) + delimited(2, answer([FLOATS + 2])),
+    "two errors": delimited(1, b"no") + delimited(1, b"") + delimited(2, WHOLE),
     "neither": UNKNOWN,
-    "unknown field": UNKNOWN + field(2, WHOLE) + UNKNOWN,
-    "error that is not UTF-8": field(2, WHOLE) + field(1, b"\xff"),
-    "truncated": field(2, WHOLE)[:-1],
-    "truncated response": field(2, WHOLE[:-1]),
-    "response that is a number": b"\x10\x05" + field(2, WHOLE),
+    "unknown field": UNKNOWN + delimited(2, WHOLE) + UNKNOWN,
+    "error that is not UTF-8": delimited(2, WHOLE) + delimited(1, b"\xff"),
+    "truncated": delimited(2, WHOLE)[:-1],
+    "truncated response": delimited(2, WHOLE[:-1]),
+    "response that is a number": b"\x10\x05" + delimited(2, WHOLE),
 }
 
 
@@ -738,7 +714,7 @@ def test_request_that_a_program_creates(api: ModuleType, either: bool) -> None:
     methods = import_module("tritonclient.grpc.service_pb2_grpc")
     with (
         RecordingServer(WHOLE) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
+        connect(server.address) as client,
         grpc.insecure_channel(server.address) as channel,
     ):
         client.infer("m", [given()])
@@ -753,7 +729,7 @@ def test_request_that_a_program_creates(api: ModuleType, either: bool) -> None:
             assert {each.SerializeToString(deterministic=True) for each in found} == {
                 found[0].SerializeToString(deterministic=True)
             }
-        server.answer = field(2, WHOLE)
+        server.answer = delimited(2, WHOLE)
         client.start_stream(lambda result, error: None)
         [streamed] = client._client_stub.ModelStreamInfer(iter([message]))
         assert type(streamed) is service().ModelStreamInferResponse
@@ -780,9 +756,9 @@ def test_client_input_and_stream_outlive_the_integration(
     results: queue.Queue[Any] = queue.Queue()
     with (
         RecordingServer(WHOLE) as server,
-        RecordingServer(field(2, WHOLE)) as streaming,
-        closing(api.InferenceServerClient(server.address)) as client,
-        closing(api.InferenceServerClient(streaming.address)) as of_stream,
+        RecordingServer(delimited(2, WHOLE)) as streaming,
+        connect(server.address) as client,
+        connect(streaming.address) as of_stream,
     ):
         inputs = [given()]
         before = client.infer("m", inputs)
@@ -837,10 +813,7 @@ class OtherMethod:
 
 @pytest.mark.parametrize("replaced", ["the stub", "a method", "a method, by a function"])
 def test_stub_of_the_program(api: ModuleType, installed: None, replaced: str) -> None:
-    with (
-        RecordingServer(WHOLE) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
-    ):
+    with RecordingServer(WHOLE) as server, connect(server.address) as client:
         stub = OtherStub(copy.copy(client._client_stub))
         if replaced == "the stub":
             client._client_stub = stub
@@ -855,10 +828,7 @@ def test_stub_of_the_program(api: ModuleType, installed: None, replaced: str) ->
 
 
 def test_stub_with_other_serializers(api: ModuleType, installed: None) -> None:
-    with (
-        RecordingServer(WHOLE) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
-    ):
+    with RecordingServer(WHOLE) as server, connect(server.address) as client:
         method = client._client_stub.ModelInfer
         serialize = method._request_serializer
         method._request_serializer = lambda request: serialize(request) + UNKNOWN
@@ -929,10 +899,7 @@ def test_wrapper_gets_messages(api: ModuleType, infer: Any, wrap: Any, is_first:
 def test_methods_are_replaced(api: ModuleType, installed: None) -> None:
     """A change of grpcio's classes would otherwise only be noticed by measuring."""
     ours = integration()
-    with (
-        RecordingServer(answer(ARRAYS)) as server,
-        closing(api.InferenceServerClient(server.address)) as client,
-    ):
+    with RecordingServer(answer(ARRAYS)) as server, connect(server.address) as client:
         client.infer("m", [given()])
         client.start_stream(lambda result, error: None)
         assert type(client._client_stub.ModelInfer) is ours.UnaryMethod
@@ -950,7 +917,7 @@ def by_aio_types() -> Any:
         yield {"model_name": "m", "inputs": [given()]}
 
     async def call() -> Any:
-        with RecordingServer(field(2, answer(ARRAYS))) as server:
+        with RecordingServer(delimited(2, answer(ARRAYS))) as server:
             async with aio.InferenceServerClient(server.address) as client:
                 client.infer("m", [given()]).close()
                 await anext(aiter(client.stream_infer(requests())))

@@ -34,10 +34,7 @@ from support.tritonclient_comparison import (
     response,
 )
 
-pytestmark = [
-    pytest.mark.no_sanitizers(reason="it tests Python code"),
-    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
-]
+pytestmark = tritonclient_comparison.MARKS
 
 http, grpc, utils = (
     tritonclient_comparison.http,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import tracemalloc
 import zlib
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +18,7 @@ from hypothesis.extra import numpy as npst
 import tensorwire as tw
 from interop.samples import DTYPES, Array, binary_sample, bits, bytes_array
 from support import tritonclient_comparison
+from support.memory import peak_nbytes
 from support.tritonclient_comparison import (
     FEW,
     FLOATS,
@@ -30,10 +31,7 @@ from support.tritonclient_comparison import (
     response,
 )
 
-pytestmark = [
-    pytest.mark.no_sanitizers(reason="it tests Python code"),
-    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
-]
+pytestmark = tritonclient_comparison.MARKS
 
 http, either, installed = (
     tritonclient_comparison.http,
@@ -199,21 +197,11 @@ def test_round_trip_of_random_arrays(array: Array, is_transposed: bool) -> None:
     both(lambda: parsed(http, body, length).as_numpy("OUTPUT0"))
 
 
-def peak_nbytes(call: Callable[[], Any]) -> int:
-    """Return the peak memory of a call and the memory of its result."""
-    call()  # fill caches
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
 def test_request_is_copied_once_and_response_never(http: ModuleType, either: bool) -> None:
     array = np.ones(1 << 22, np.float32)
     body, length = response(array, array)
-    n_copies = peak_nbytes(lambda: body_of(http, array, "FP32")) / array.nbytes
-    assert n_copies == pytest.approx(1 if either else 2, abs=0.01)
-    n_copies = peak_nbytes(lambda: output(http, body, length, "OUTPUT1")) / array.nbytes
-    assert n_copies == pytest.approx(0 if either else 3, abs=0.01)
+    send = partial(body_of, http, array, "FP32")
+    read = partial(output, http, body, length, "OUTPUT1")
+    for call, n_copies in ((send, 1 if either else 2), (read, 0 if either else 3)):
+        call()  # fill caches
+        assert peak_nbytes(call) / array.nbytes == pytest.approx(n_copies, abs=0.01)

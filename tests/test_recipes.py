@@ -14,7 +14,7 @@ import pytest
 
 import tensorwire as tw
 from support.requirements import package
-from support.servers import uvicorn_server
+from support.servers import recording, uvicorn_server
 from tensorwire.server import create_app
 
 for name in ("aiohttp", "httpx", "requests", "urllib3"):
@@ -101,19 +101,12 @@ async def echo(request: tw.InferRequest) -> tw.InferResponse:
     return tw.InferResponse(request.inputs)
 
 
-seen: list[dict[str, str]] = []
-_app = create_app({"echo": echo})
-
-
-async def app(scope: Any, receive: Any, send: Any) -> None:
-    if scope["type"] == "http":
-        seen.append({k.decode(): v.decode() for k, v in scope["headers"]})
-    await _app(scope, receive, send)
+seen: list[dict[str, Any]] = []
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    with uvicorn_server(app) as address:
+    with uvicorn_server(recording(create_app({"echo": echo}), seen)) as address:
         yield address
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import http.client
 import signal
 import socket
 import subprocess
@@ -25,7 +24,7 @@ from support.serve_process import serving
 from tensorwire import digests
 from tensorwire.cli import main, serve
 from tensorwire.cli.serve import FAST_PROTOCOL, Options, create, echo, load, why_not_fast
-from tensorwire.client import Client
+from tensorwire.client import Client, InferenceServerError
 from tensorwire.digests import source_of_imported
 from tensorwire.server import create_app
 
@@ -48,13 +47,11 @@ def _restored_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path.copy())  # `serve` adds the working directory
 
 
-def infer_mean(connection: http.client.HTTPConnection) -> list[Any]:
-    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", np.arange(4, dtype=np.float32))]))
-    connection.request("POST", "/v2/models/mean/infer", body=bytes(frame), headers=frame.headers)
-    reply = connection.getresponse()
-    response = tw.decode_response(reply.read(), tw.header_length(reply.headers))
-    connection.close()
-    return list(response["mean"].as_numpy().tolist())
+def infer_mean(url: str, n: int = 4, **options: Any) -> Any:
+    """Return the mean of the first n numbers, from the model of a server that may still start."""
+    with Client(url, timeout=10, **options) as client:
+        client.wait_until_ready(20)
+        return client.infer("mean", {"x": np.arange(n, dtype=np.float32)})["mean"].tolist()
 
 
 @pytest.mark.slow(reason="it starts and stops servers")
@@ -148,6 +145,9 @@ NEITHER = "is neither a model, which takes one argument, nor an ASGI application
         ("json", "cannot load json: module 'json' has no attribute 'models'"),
         ("--port 99999", "argument --port: must be 0 to 65535, not '99999'"),
         ("--port http", "argument --port: must be 0 to 65535, not 'http'"),
+        ("--echo --grpc-port x", "argument --grpc-port: must be 0 to 65535, not 'x'"),
+        ("--echo --grpc-port 1 --port 1", "--port and --grpc-port must differ: both are 1"),
+        ("objects_here:app --grpc-port 0", "not created by create_app, which --grpc-port requires"),
         *(
             (f"objects_here:app {option}", f"is an application: {option.split()[0]} requires a ")
             for option in (
@@ -367,12 +367,10 @@ def test_without_uvicorn(
 )
 def test_start_message_and_options(tmp_path: Path, arguments: list[str], path: str) -> None:
     with serving(tmp_path, "served_here:models", *arguments, models=MODELS) as server:
-        assert infer_mean(http.client.HTTPConnection(server.address, timeout=10)) == [1.5]
+        assert infer_mean(server.address) == [1.5]
         if "--max-body" in arguments:
-            connection = http.client.HTTPConnection(server.address, timeout=10)
-            connection.request("POST", "/v2/models/mean/infer", body=bytes(1001))
-            assert connection.getresponse().status == 413
-            connection.close()
+            with pytest.raises(InferenceServerError, match=r"413: the body is .* is 1000$"):
+                infer_mean(server.address, n=300)
         log = server.stop()
     processes = "2 processes" if "--workers" in arguments else "1 process"
     first = f"tensorwire {tw.__version__} serves mean at http://{server.address} with {path}"
@@ -381,23 +379,11 @@ def test_start_message_and_options(tmp_path: Path, arguments: list[str], path: s
     assert ("POST /v2/models/mean/infer HTTP/1.1" in log) == ("--access-log" in arguments)
 
 
-class UnixConnection(http.client.HTTPConnection):
-    """An HTTP connection to a Unix socket."""
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(10)
-        self.sock.connect(self.host)
-
-
 def test_unix_socket(tmp_path: Path) -> None:
     path = tmp_path / "socket"
     arguments = ["served_here:models", "--uds", str(path)]
     with serving(tmp_path, *arguments, models=MODELS) as server:
-        connection = UnixConnection("x")
-        connection.host = str(path)
-        server.wait_for(path.stat)
-        assert infer_mean(connection) == [1.5]
+        assert infer_mean(f"unix:{path}") == [1.5]
         log = server.stop()
     assert f"serves mean at unix:{path} with InferProtocol" in log
 
@@ -405,9 +391,8 @@ def test_unix_socket(tmp_path: Path) -> None:
 def test_certificate(tmp_path: Path, certificate: Certificate) -> None:
     options = ["--ssl-keyfile", certificate.key, "--ssl-certfile", certificate.file]
     with serving(tmp_path, "served_here:models", *options, models=MODELS) as server:
-        context = certificate.trusting()
-        connection = http.client.HTTPSConnection(server.address, timeout=10, context=context)
-        assert infer_mean(connection) == [1.5]
+        url, context = f"https://{server.address}", certificate.trusting()
+        assert infer_mean(url, ssl_context=context) == [1.5]
         log = server.stop()
     assert f"serves mean at https://{server.address} with InferProtocol" in log
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import ask, echo, exchange, infer, inference
+from support.asgi_requests import ask, echo, exchange, infer, inference, rejects_every_second
 from support.requirements import optional
 from support.servers import uvicorn_server
 from tensorwire.server import InferProtocol, Model, RequestError, create_app
@@ -75,26 +75,6 @@ def test_config_of_a_model_with_one_batched_input() -> None:
 # --- statistics ----------------------------------------------------------------------------------
 
 
-def fail(_: tw.InferRequest) -> Any:
-    raise RuntimeError
-
-
-def reject(_: tw.InferRequest) -> Any:
-    raise RequestError("no")
-
-
-def twice(function: Any) -> Callable[[tw.InferRequest], Any]:
-    """Return a model that rejects every second request."""
-    n_calls = 0
-
-    def model(request: tw.InferRequest) -> Any:
-        nonlocal n_calls
-        n_calls += 1
-        return (function if n_calls % 2 else reject)(request)
-
-    return model
-
-
 def async_model(function: Any) -> Any:
     async def model(request: tw.InferRequest) -> Any:
         await asyncio.sleep(0)
@@ -129,7 +109,7 @@ def test_requests_are_counted(how: str, nbytes: int) -> None:
         "wrapped": wrapped,
         "awaitable": lambda model: Model(wrapped(model), in_event_loop=True),
     }
-    app = create_app({"m": models[how](twice(echo)), "other": echo})
+    app = create_app({"m": models[how](rejects_every_second()), "other": echo})
     assert counts(app) == (0, 0)
     frame = tw.encode_request(tw.InferRequest({"x": np.zeros(nbytes, np.uint8)}))
     for i in range(4):
@@ -146,7 +126,9 @@ def test_requests_are_counted(how: str, nbytes: int) -> None:
 def test_durations() -> None:
     def sleep(request: tw.InferRequest) -> Any:
         time.sleep(0.05)
-        return echo(request) if "x" in request else reject(request)
+        if "x" not in request:
+            raise RequestError("no")
+        return echo(request)
 
     app = create_app({"m": sleep})
     before = time.time_ns() // 1_000_000

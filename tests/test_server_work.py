@@ -17,14 +17,9 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import Exchange, ask, exchange, infer, inference
-from tensorwire.server import (
-    ClientDisconnectedError,
-    Model,
-    RequestError,
-    create_app,
-    read_request,
-)
+from support.asgi_requests import Exchange, exchange, infer, inference, read
+from support.lifetimes import without_gc
+from tensorwire.server import ClientDisconnectedError, Model, RequestError, create_app
 from tensorwire.server.body import RequestBody
 from tensorwire.server.model import MAX_BODY_NBYTES, MAX_JSON_NBYTES
 from tensorwire.server.workers import N_THREADS, ThreadCall, Workers
@@ -226,16 +221,11 @@ def test_where_lists_beside_arrays_are_encoded(
 def test_where_read_request_decodes(monkeypatch: pytest.MonkeyPatch, is_compressed: bool) -> None:
     threads: list[bool] = []
     monkeypatch.setattr(DECODE, recorder(tw.decode_request, threads))
-    frame, found = message(SMALL), []
+    frame = message(SMALL)
     body, headers = bytes(frame), {tw.http.HEADER_LENGTH: str(frame.header_length)}
     if is_compressed:
         body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        found.append(await read_request(scope, receive))
-
-    ask(app, "/", "POST", [body], headers)
-    assert np.array_equal(found[0]["x"].as_numpy(), SMALL)
+    assert np.array_equal(read(headers, [body])["x"].as_numpy(), SMALL)
     assert threads == [is_compressed]
 
 
@@ -366,13 +356,9 @@ def test_request_of_a_failing_model_is_released(
 
     function = fail_async if model == "async" else fail
     app = create_app({"m": Model(function, in_event_loop=model == "event loop")})
-    gc.collect()
-    gc.disable()
-    try:
+    with without_gc():
         reply = infer(app, "m", message(SMALL))
         assert (reply.status, [ref() for ref in found]) == (status, [None])
-    finally:
-        gc.enable()
 
 
 @pytest.mark.parametrize("is_busy", [False, True])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 import tensorwire as tw
+from tensorwire.server import RequestError, read_request
 
 X = tw.Tensor("x", np.arange(1000, dtype=np.float32))
 WORDS = tw.Tensor("words", ["a", "bc"])
@@ -34,6 +35,20 @@ async def async_echo(request: tw.InferRequest) -> tw.InferResponse:
 
 def double(request: tw.InferRequest) -> dict[str, Any]:
     return {"y": request["x"].as_numpy() * 2}
+
+
+def rejects_every_second() -> Callable[[tw.InferRequest], tw.InferResponse]:
+    """Return a model that returns its inputs, and rejects every second request."""
+    n_calls = 0
+
+    def model(request: tw.InferRequest) -> tw.InferResponse:
+        nonlocal n_calls
+        n_calls += 1
+        if n_calls % 2 == 0:
+            raise RequestError("no")
+        return echo(request)
+
+    return model
 
 
 @dataclass
@@ -103,6 +118,17 @@ async def exchange(
 def ask(app: Any, path: str, *arguments: Any, **options: Any) -> Exchange:
     """Return what `exchange` returns, in an event loop of its own."""
     return asyncio.run(exchange(app, path, *arguments, **options))
+
+
+def read(headers: dict[str, str], chunks: Iterable[Any], **options: Any) -> tw.InferRequest:
+    """Return what `read_request` returns in an app that gets these headers and this body."""
+    found: list[tw.InferRequest] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        found.append(await read_request(scope, receive, **options))
+
+    ask(app, "/", "POST", chunks, headers)
+    return found[0]
 
 
 def inference(model: str = "echo", frame: tw.Frame = FRAME, **more: Any) -> dict[str, Any]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import shutil
 import socket
 import ssl
 import subprocess
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +18,9 @@ import pytest
 import uvloop
 
 import tensorwire as tw
+from support.lifetimes import without_gc
 from support.requirements import skip_or_fail
-from support.servers import Scripted, http, uvicorn_server
+from support.servers import Scripted, http, recording, uvicorn_server
 from tensorwire.client import AsyncClient, AsyncResponseStream, Client
 from tensorwire.server import Model, create_app
 
@@ -49,24 +48,15 @@ def fail(request: tw.InferRequest) -> Any:
 
 
 SPEC = tw.TensorSpec("x", "FP32", [-1])
+MODELS: dict[str, Any] = {
+    "echo": echo,
+    "a b/ü": echo,
+    "slow": slow,
+    "declared": Model(lambda r: {"y": r["x"].as_numpy() * 2}, [SPEC]),
+    "fail": fail,
+}
 seen: list[dict[str, Any]] = []
-_app = create_app(
-    {
-        "echo": echo,
-        "a b/ü": echo,
-        "slow": slow,
-        "declared": Model(lambda r: {"y": r["x"].as_numpy() * 2}, [SPEC]),
-        "fail": fail,
-    },
-    max_body=128 * MiB,
-)
-
-
-async def app(scope: Any, receive: Any, send: Any) -> None:
-    if scope["type"] == "http":
-        headers = {k.decode(): v.decode() for k, v in scope["headers"]}
-        seen.append({"peer": scope["client"], "path": scope["path"], **headers})
-    await _app(scope, receive, send)
+app = recording(create_app(MODELS, max_body=128 * MiB), seen)
 
 
 @pytest.fixture(scope="module")
@@ -263,13 +253,6 @@ os._exit(status)
 """  # calls before a fork, in the child process, and in the parent process afterwards
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert condition()
-
-
 def fail_without_keeping_the_input(call: Callable[[dict[str, Any]], object]) -> None:
     """Check that a call that fails keeps its input not even until the next garbage collection."""
 
@@ -278,12 +261,8 @@ def fail_without_keeping_the_input(call: Callable[[dict[str, Any]], object]) -> 
 
     array = np.zeros(8 * MiB, np.int8).view(Input)
     kept = weakref.ref(array)
-    gc.collect()
-    gc.disable()
-    try:
+    with without_gc():
         with pytest.raises(ConnectionError):
             call({"x": array})
         del array
         assert kept() is None
-    finally:
-        gc.enable()

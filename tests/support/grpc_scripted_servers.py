@@ -115,8 +115,9 @@ class RecordingServer(_Server):
 
 
 class ScriptedServer(_Server):
-    """Serves the models `echo`, `declared`, `fails`, `slow`, `status`, `repeat` and `loading`.
+    """Serves `declared`, which doubles its input, `slow`, `status`, `repeat` and `loading`.
 
+    Models with other names return their inputs; `nobody` does not exist for the other methods.
     `answers` replaces methods of the service; see `_Server`.
     """
 
@@ -188,8 +189,6 @@ class ScriptedServer(_Server):
                     values["infer_response"] = [{"id": request.id}] if request.id else []
                     yield write_message(values, STREAM_ERROR)
                     continue
-                if parameters.get("code"):
-                    context.abort(getattr(grpc.StatusCode, parameters["code"]), "aborted")
                 for i in range(int(parameters.get("n", 1))):
                     outputs = {"i": np.array([i]), **{t.name: t for t in request.inputs}}
                     yield encode_stream_response(tw.InferResponse(outputs), request)

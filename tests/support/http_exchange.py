@@ -22,7 +22,7 @@ import tensorwire as tw
 HOST = "127.0.0.1"
 TIMEOUT = 5.0  # seconds
 
-_STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-5][0-9][0-9]) [\t -~\x80-\xff]*")
+_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9]) [\t -~\x80-\xff]*")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(rb"[\t -~\x80-\xff]*")
 _CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}")
@@ -44,7 +44,6 @@ class Response:
     headers: dict[str, str]  # names in lower case
     body: bytes
     n_interim: int = 0  # the number of 100 Continue before it
-    version: int = 1  # of HTTP/1.x
 
     @property
     def message(self) -> tw.InferResponse:
@@ -149,17 +148,15 @@ class Connection:
         """Read the response to a request. Interim responses are only counted."""
         n_interim = 0
         while True:
-            version, status, headers = self._read_head()
+            status, headers = self._read_head()
             if status >= 200:
                 break
             if status != 100:
                 raise InvalidResponse(f"unexpected interim response {status}")
             n_interim += 1
-        return Response(
-            status, headers, self._read_body(method, status, headers), n_interim, version
-        )
+        return Response(status, headers, self._read_body(method, status, headers), n_interim)
 
-    def _read_head(self) -> tuple[int, int, dict[str, str]]:
+    def _read_head(self) -> tuple[int, dict[str, str]]:
         start, *lines = self.read_until(b"\r\n\r\n").split(b"\r\n")
         matched = _STATUS_LINE.fullmatch(start)
         if matched is None:
@@ -173,7 +170,7 @@ class Connection:
             if key in headers:
                 raise InvalidResponse(f"header {key} twice")
             headers[key] = value.strip(b" \t").decode("latin-1")
-        return int(matched[1]), int(matched[2]), headers
+        return int(matched[1]), headers
 
     def _read_body(self, method: str, status: int, headers: dict[str, str]) -> bytes:
         length, coding = headers.get("content-length"), headers.get("transfer-encoding")

@@ -1,10 +1,11 @@
-"""Checks which objects keep a body alive."""
+"""Checks which objects keep others alive."""
 
 from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,6 +13,17 @@ import pytest
 
 class Owned(bytearray):
     """A bytearray that supports weak references."""
+
+
+@contextmanager
+def without_gc() -> Iterator[None]:
+    """Collect garbage, and let only reference counts release objects in a ``with`` block."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def assert_result_keeps_body_alive(content: bytes, function: Callable[[Any], Any]) -> None:

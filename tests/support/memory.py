@@ -1,4 +1,4 @@
-"""Addresses, the memory that the process uses, and the time that a function takes."""
+"""Addresses, the memory that the process uses, and the time that code takes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import gc
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,11 +50,21 @@ def peak_nbytes(work: Callable[[], object]) -> int:
     """Return the most memory that Python and numpy allocate during a call, with its result."""
     gc.collect()
     tracemalloc.start()
-    result = work()
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    del result
-    return peak
+    try:
+        result = work()
+        peak = tracemalloc.get_traced_memory()[1]
+        del result
+        return peak
+    finally:
+        tracemalloc.stop()
+
+
+@contextmanager
+def takes(at_least: float, at_most: float) -> Iterator[None]:
+    """Check how many seconds a ``with`` block takes."""
+    started = time.perf_counter()
+    yield
+    assert at_least <= time.perf_counter() - started <= at_most
 
 
 def cpu_seconds(work: Callable[[], object], n_times: int) -> float:

@@ -8,9 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 
 HOST = "127.0.0.1"
@@ -23,10 +22,6 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def connect(port: int) -> None:
-    socket.create_connection((HOST, port), 1).close()
-
-
 class Serve:
     """A running process, whose working directory has the module of models `served_here`."""
 
@@ -36,10 +31,11 @@ class Serve:
         (folder / "served_here.py").write_text(models)
         self.port, self.grpc_port = free_port(), free_port()
         self.address = f"{HOST}:{self.port}"
-        self.ports = [self.port]
+        self.ports: list[int] = []
         command = [*program, "serve", *arguments]
         if "--uds" not in arguments:
             command += ["--port", str(self.port)]
+            self.ports.append(self.port)
         if "--grpc-port" in arguments:
             command.insert(command.index("--grpc-port") + 1, str(self.grpc_port))
             self.ports.append(self.grpc_port)
@@ -49,16 +45,11 @@ class Serve:
                 command, cwd=folder, stdout=log, stderr=log, start_new_session=True
             )
 
-    def wait_until_listening(self) -> None:
-        for port in self.ports:
-            self.wait_for(partial(connect, port))
-
-    def wait_for(self, attempt: Callable[[], object]) -> None:
-        """Call a function until it raises no OSError."""
+    def wait_until_listening(self, port: int) -> None:
         deadline = time.monotonic() + 20
         while True:
             try:
-                attempt()
+                socket.create_connection((HOST, port), 1).close()
             except OSError:
                 assert self.process.poll() is None, self.log.read_text()
                 assert time.monotonic() < deadline
@@ -84,8 +75,8 @@ def serving(
     """Run `tensorwire serve` with a free port, and another for `--grpc-port`."""
     found = Serve(folder, models, arguments, program)
     try:
-        if "--uds" not in arguments:
-            found.wait_until_listening()
+        for port in found.ports:
+            found.wait_until_listening(port)
         yield found
     finally:
         with suppress(ProcessLookupError):

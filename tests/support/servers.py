@@ -39,12 +39,25 @@ def uvicorn_server(app: Any, **options: Any) -> Iterator[str]:
         listening.close()
 
 
+def recording(app: Any, requests: list[dict[str, Any]]) -> Any:
+    """Return an ASGI app that calls `app`, and lists the peer, path and headers of requests."""
+
+    async def recorded(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            headers = {k.decode(): v.decode() for k, v in scope["headers"]}
+            requests.append({"peer": scope["client"], "path": scope["path"], **headers})
+        await app(scope, receive, send)
+
+    return recorded
+
+
 class Scripted:
     """A server that reads requests and sends the given bytes for each connection.
 
     `answers` has the response to the first request of a connection, to the second, and so on; the
     connection is closed after the last. A callable gets the connection. `heads` has the received
-    request headers.
+    request headers. `client_has_closed` is set when a client closes a connection, and the server
+    waits for a request on it.
     """
 
     def __init__(self, answers: Sequence[bytes | memoryview | Callable[[socket.socket], None]]):
@@ -52,6 +65,7 @@ class Scripted:
         self.heads: list[str] = []
         self.body_nbytes: list[int] = []
         self.n_connections = 0
+        self.client_has_closed = threading.Event()
         self.listening = socket.create_server((HOST, 0))
         self.address = f"{HOST}:{self.listening.getsockname()[1]}"
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -81,6 +95,7 @@ class Scripted:
     def serve(self, connection: socket.socket) -> None:
         for answer in self.answers:
             if not self.read(connection):
+                self.client_has_closed.set()
                 return
             if callable(answer):
                 answer(connection)

@@ -21,6 +21,10 @@ from tensorwire.integrations import tritonclient
 from tensorwire.integrations.patching import assign
 
 FEW = settings(deadline=None, max_examples=scaled(30))  # each installs and uninstalls
+MARKS = [
+    pytest.mark.no_sanitizers(reason="it tests Python code"),
+    pytest.mark.thread_unsafe(reason="it changes the client for the process"),
+]
 LARGE = tritonclient.REFER_FROM_NBYTES
 FLOATS = np.arange(LARGE // 4, dtype=np.float32)
 
