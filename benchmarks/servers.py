@@ -32,19 +32,7 @@ from tensorwire.http import HEADER_LENGTH
 from tensorwire.server import Model, create_app
 
 from .contenders import FORMATS, Missing, arrow_batch, arrow_values
-
-__all__ = [
-    "LOOPBACK",
-    "Missing",
-    "Server",
-    "Servers",
-    "cpu_seconds",
-    "free_port",
-    "interpreter",
-    "processes",
-    "receive_into",
-    "send_whole",
-]
+from .machine import process_stats
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOPBACK = "127.0.0.1"
@@ -375,14 +363,11 @@ class Servers:
 
 def processes(server: Server) -> dict[int, list[str]]:
     """Return the fields of ``/proc/PID/stat`` after the name, for each process of the server."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # the process has ended
-            # The name is in parentheses, and may contain any character.
-            fields = path.read_text(errors="replace").rpartition(")")[2].split()
-            if int(fields[3]) == server.pid:  # the session
-                found[int(path.parent.name)] = fields
-    return found
+    return {
+        pid: fields
+        for pid, _, fields in process_stats()
+        if int(fields[3]) == server.pid  # the session
+    }
 
 
 def cpu_seconds(server: Server) -> float:
