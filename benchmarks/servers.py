@@ -495,7 +495,7 @@ def running_triton(port: str) -> Iterator[Server]:
     ``port`` is the attribute of Triton with the port to use.
     """
     setup = interop("triton_setup")
-    folder = Path(os.environ.get("TENSORWIRE_TRITON") or setup.DEFAULT_FOLDER)
+    folder = setup.folder_in_use()
     if setup.read_marker(folder) is None:
         raise Missing(f"Triton is not installed; to install it: python {setup.__file__}")
     with interop("triton_server").running_triton(folder) as triton:
