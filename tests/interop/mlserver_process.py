@@ -1,31 +1,25 @@
-"""An MLServer process with models, with or without the integration."""
+"""An MLServer process with models and with the integration."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import socket
-import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from interop import environment, programs
-from support.requirements import optional
-
-urllib3 = optional("urllib3")
+from interop.triton_server import free_ports
 
 RUNTIME = Path(__file__).with_name("mlserver_runtime.py")
 START_SECONDS = 120.0
 
 COMMANDS = {
-    "without": (["bin/mlserver"], {}),
     "command": (["bin/python", "-m", "tensorwire.integrations.mlserver"], {}),
     "runtime": (["bin/mlserver"], {"TENSORWIRE_INSTALL": "1"}),
 }
-"""How the integration is installed: not at all, by our command, or by the module of the runtime."""
+"""How the integration is installed: by our command, or by the module of the runtime."""
 
 MODELS: dict[str, dict[str, Any]] = {
     "echo": {"implementation": "mlserver_runtime.Echo"},
@@ -42,41 +36,19 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-class Server(NamedTuple):
-    """The addresses of the server."""
-
-    http: str
-    grpc: str
-
-
 @contextmanager
-def mlserver(python: Path, folder: Path, how: str, n_workers: int = 0) -> Iterator[Server]:
-    """Run MLServer on the loopback interface; `how` is one of COMMANDS."""
+def mlserver(python: Path, folder: Path, how: str, n_workers: int = 0) -> Iterator[str]:
+    """Run MLServer on the loopback interface; `how` is one of COMMANDS. Yield its address."""
     ports = free_ports(3)
     write_models(folder, ports, n_workers)
     (program, *arguments), variables = COMMANDS[how]
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [str(python.parents[1] / program), *arguments, "start", "."],
-            cwd=folder,
-            env={**environment.clean_environ(), **variables},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    try:
-        wait_until_ready(f"http://127.0.0.1:{ports[0]}", process, folder / "log")
-        yield Server(f"127.0.0.1:{ports[0]}", f"127.0.0.1:{ports[1]}")
-    finally:
-        programs.stop(process)
-
-
-def free_ports(n: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(n)]
-    ports = [listening.getsockname()[1] for listening in sockets]
-    for listening in sockets:
-        listening.close()
-    return ports
+    command = [str(python.parents[1] / program), *arguments, "start", "."]
+    environ = environment.clean_environ() | variables
+    with programs.started(command, folder / "log", cwd=folder, env=environ) as process:
+        http = f"127.0.0.1:{ports[0]}"
+        # A server also reports that it is ready before it begins to load its models.
+        programs.wait_until_ready([http], process, START_SECONDS, list(MODELS))
+        yield http
 
 
 def write_models(folder: Path, ports: list[int], n_workers: int) -> None:
@@ -90,20 +62,3 @@ def write_models(folder: Path, ports: list[int], n_workers: int) -> None:
     for name, model in MODELS.items():
         (folder / name).mkdir()
         (folder / name / "model-settings.json").write_text(json.dumps({"name": name, **model}))
-
-
-def wait_until_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    pool = urllib3.PoolManager(retries=False, timeout=5)
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            # A server also reports that it is ready before it begins to load its models.
-            answers = [
-                pool.request("GET", f"{url}/v2/models/{name}/ready").status for name in MODELS
-            ]
-            if set(answers) == {200}:
-                return
-        except urllib3.exceptions.HTTPError:
-            pass
-        time.sleep(0.1)
-    raise AssertionError(log.read_text())

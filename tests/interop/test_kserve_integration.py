@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
-from http.client import HTTPConnection
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +19,12 @@ import pytest
 import tensorwire as tw
 from interop import environment, programs
 from interop.test_matrix import CLIENTS, Call, Rejected
+from interop.triton_server import free_ports
+from tensorwire.client import Client
 
 HERE = Path(__file__).parent
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 180.0
-REPLY_SECONDS = 30.0
 CLIENT_SECONDS = 600.0
 
 MODES = {  # mode and workers of kserve_server.py
@@ -57,40 +55,14 @@ class Running:
 
     @contextmanager
     def server(self, mode: str) -> Iterator[Ports]:
-        ports = Ports(free_port(), free_port())
+        ports = Ports(*free_ports(2))
         arguments = [*map(str, MODES[mode]), *map(str, ports)]
-        log = self.folder / f"{mode}.log"
-        with log.open("w") as output:
-            program = subprocess.Popen(
-                [str(self.python), str(HERE / "kserve_server.py"), *arguments],
-                env=environment.clean_environ(),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            wait_for(ports, program, log)
+        command = [str(self.python), str(HERE / "kserve_server.py"), *arguments]
+        log, environ = self.folder / f"{mode}.log", environment.clean_environ()
+        with programs.started(command, log, env=environ) as program:
+            urls = [f"http://{LOOPBACK}:{ports.http}", f"grpc://{LOOPBACK}:{ports.grpc}"]
+            programs.wait_until_ready(urls, program, START_SECONDS)
             yield ports
-        finally:
-            programs.stop(program)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def wait_for(ports: Ports, program: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and program.poll() is None:
-        with suppress(OSError):
-            socket.create_connection((LOOPBACK, ports.grpc), REPLY_SECONDS).close()
-            if exchange(ports.http, "GET", "/v2/health/ready")[0] == 200:
-                return
-        time.sleep(0.2)
-    pytest.fail(log.read_text())
 
 
 @pytest.fixture(scope="module")
@@ -105,23 +77,9 @@ def running(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield started
 
 
-def exchange(
-    port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-) -> tuple[int, bytes, int | None]:
-    """Return status, body and header length of the response."""
-    with closing(HTTPConnection(LOOPBACK, port, timeout=REPLY_SECONDS)) as connection:
-        connection.request(method, path, body, headers or {})
-        reply = connection.getresponse()
-        return reply.status, reply.read(), tw.header_length(reply.getheaders())
-
-
-def infer(port: int, model: str, *inputs: tw.Tensor) -> tw.InferResponse:
-    request = tw.InferRequest(inputs, parameters={"binary_data_output": True})
-    frame = tw.encode_request(request)
-    path = f"/v2/models/{model}/infer"
-    status, body, header_length = exchange(port, "POST", path, bytes(frame), frame.headers)
-    assert status == 200, body
-    return tw.decode_response(body, header_length)
+def infer(port: int, model: str, x: Any) -> tw.InferResponse:
+    with Client(f"{LOOPBACK}:{port}") as client:
+        return client.infer(model, {"x": x})
 
 
 # --- in KServe's process ---
@@ -200,7 +158,7 @@ def test_other_clients(running: Running, mode: str, client: str, call: Call) -> 
 
 def seen(port: int) -> list[bytes]:
     """Return the process id, whether as_numpy is a view and writable, and the type of data."""
-    answer = infer(port, "probe", tw.Tensor("x", np.arange(1000, dtype=np.float32)))
+    answer = infer(port, "probe", np.arange(1000, dtype=np.float32))
     elements: list[bytes] = answer["seen"].as_numpy().tolist()
     return elements
 
@@ -224,12 +182,13 @@ def test_integration_is_active_in_every_worker(running: Running) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_server_metadata_announces_binary_data(running: Running, mode: str) -> None:
-    metadata = json.loads(exchange(running[mode].http, "GET", "/v2")[1])
+    with Client(f"{LOOPBACK}:{running[mode].http}") as client:
+        metadata = client.server_metadata()
     assert ("binary_tensor_data" in metadata["extensions"]) == (mode != "plain")
     assert "model_repository_extension" in metadata["extensions"]
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_model_that_modifies_its_input(running: Running, mode: str) -> None:
-    x = tw.Tensor("x", np.arange(3, dtype=np.float32))
+    x = np.arange(3, dtype=np.float32)
     assert infer(running[mode].http, "increment", x)["x"].as_numpy().tolist() == [1, 2, 3]
