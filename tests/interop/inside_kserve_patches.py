@@ -22,6 +22,7 @@ from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from kserve.utils import numpy_codec, utils
 
 import tensorwire as tw
+from interop.json_requests import installed
 from interop.recorded_sources import check_recorded, replaced, simulate_next_release
 from tensorwire.integrations import kserve as integration
 from tensorwire.integrations.kserve import patches
@@ -139,14 +140,11 @@ def test_install_before_or_after_imports(order: str) -> None:
 def test_extension_is_announced_once() -> None:
     """Also if the data plane announces it already."""
     plane = DataPlane(ModelRepository())
-    integration.install()
-    try:
+    with installed(integration):
         for _ in range(2):
             metadata = asyncio.run(V2Endpoints(plane).metadata())
             assert metadata.extensions == ["model_repository_extension", "binary_tensor_data"]
             plane.metadata = lambda found=metadata: found.model_dump()
-    finally:
-        integration.uninstall()
 
 
 # --- the documentation ---
