@@ -32,7 +32,6 @@ from interop.triton_exchange import (
     output,
     request_of,
     send,
-    send_text,
     server_message,
 )
 from interop.triton_models import DATATYPES
@@ -145,7 +144,8 @@ def test_selection_triton(
     members = {} if default is None else {"parameters": {"binary_data_output": default}}
     text = header(inputs, **members, **({} if listed is None else {"outputs": listed}))
     blob = F2.tobytes() + tw.encode_bytes([b"ab"])
-    theirs = answer(send_text(triton, "two", text, blob))
+    headers = {HEADER_LENGTH: str(len(text))}
+    theirs = answer(triton.post("/v2/models/two/infer", [text, blob], headers))
 
     request = tw.decode_request(text + blob, len(text))
     outputs = [tw.Tensor(f"OUTPUT{i}", tensor.data) for i, tensor in enumerate(request.inputs)]

@@ -23,25 +23,15 @@ def send(triton: TritonServer, model: str, frame: tw.Frame) -> Reply:
     return triton.post(f"/v2/models/{model}/infer", frame.buffers, frame.headers)
 
 
-def send_text(
-    triton: TritonServer, model: str, text: bytes, blob: bytes = b"", length: str | None = None
-) -> Reply:
-    """Send a message that our encoder would not write. `length` replaces the length of the text."""
-    headers = {HEADER_LENGTH: str(len(text)) if length is None else length}
-    return triton.post(f"/v2/models/{model}/infer", [text, blob], headers)
-
-
 def header(inputs: Sequence[dict[str, Any]], **members: Any) -> bytes:
     """Return the JSON of a request."""
     return json.dumps({"inputs": inputs, **members}).encode()
 
 
-def entry(
-    datatype: str, shape: Sequence[Any], nbytes: Any = None, **members: Any
-) -> dict[str, Any]:
-    """Return an input of a request, binary if `nbytes` is given."""
-    parameters = {} if nbytes is None else {"parameters": {"binary_data_size": nbytes}}
-    return {"name": "INPUT0", "datatype": datatype, "shape": shape, **parameters, **members}
+def entry(datatype: str, shape: Sequence[int], nbytes: int, name: str = "INPUT0") -> dict[str, Any]:
+    """Return a binary input of a request."""
+    parameters = {"binary_data_size": nbytes}
+    return {"name": name, "datatype": datatype, "shape": shape, "parameters": parameters}
 
 
 def request_of(
