@@ -28,12 +28,12 @@ from interop import triton_setup
 from interop.differences import DIFFERENCES, Difference
 from interop.message_generator import messages, raw_messages
 from interop.plain_message import Message
-from interop.triton_exchange import HEADER_LENGTH
 from interop.triton_models import ANY, MODELS, Model
 from interop.triton_server import TritonServer, running_triton
 from support import reference
 from support.case_types import same
 
+HEADER_LENGTH = "Inference-Header-Content-Length"
 # The models for raw requests.
 RAW = {message.model for message in raw_messages()}
 USED = [model for model in MODELS if model.name in RAW]
