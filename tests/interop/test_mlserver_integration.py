@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from interop import programs
-from interop.mlserver_process import mlserver
+from interop import environment, programs
 from interop.samples import (
     NOT_TEXT,
     TEXTS,
@@ -23,6 +24,7 @@ from interop.samples import (
     bytes_array,
     json_sample,
 )
+from interop.triton_server import free_ports
 from support.requirements import optional
 from support.tritonclient_comparison import module
 from tensorwire.client import Client, InferenceServerError
@@ -37,8 +39,58 @@ DATATYPES = [
 ]
 F2 = np.array([1, 2], np.float32)
 X = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1.0, 2.0]}
-T = {"name": "t", "datatype": "BYTES", "shape": [2, 1], "data": ["a", "b\xe9"]}
 TYPES = {"Content-Type": "application/json"}
+
+RUNTIME = Path(__file__).with_name("mlserver_runtime.py")
+START_SECONDS = 120.0
+
+COMMANDS = {
+    "command": (["bin/python", "-m", "tensorwire.integrations.mlserver"], {}),
+    "runtime": (["bin/mlserver"], {"TENSORWIRE_INSTALL": "1"}),
+}
+"""How the integration is installed: by our command, or by the module of the runtime."""
+
+MODELS: dict[str, dict[str, Any]] = {
+    "echo": {"implementation": "mlserver_runtime.Echo"},
+    "raw": {"implementation": "mlserver_runtime.Raw"},
+    "negate": {
+        "implementation": "mlserver_runtime.Negate",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1]}],
+    },
+    "batched": {
+        "implementation": "mlserver_runtime.Echo",
+        "max_batch_size": 2,
+        "max_batch_time": 0.2,
+    },
+}
+
+
+@contextmanager
+def mlserver(python: Path, folder: Path, how: str, n_workers: int = 0) -> Iterator[str]:
+    """Run MLServer on the loopback interface; `how` is one of COMMANDS. Yield its address."""
+    ports = free_ports(3)
+    write_models(folder, ports, n_workers)
+    (program, *arguments), variables = COMMANDS[how]
+    command = [str(python.parents[1] / program), *arguments, "start", "."]
+    environ = environment.clean_environ() | variables
+    with programs.started(command, folder / "log", cwd=folder, env=environ) as process:
+        http = f"127.0.0.1:{ports[0]}"
+        # A server also reports that it is ready before it begins to load its models.
+        programs.wait_until_ready([http], process, START_SECONDS, list(MODELS))
+        yield http
+
+
+def write_models(folder: Path, ports: list[int], n_workers: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(RUNTIME, folder)
+    names = ("http_port", "grpc_port", "metrics_port")
+    # With debug, which is the default, the response to a failure would be a traceback.
+    settings = {"host": "127.0.0.1", "parallel_workers": n_workers, "debug": False}
+    settings.update(zip(names, ports, strict=True))
+    (folder / "settings.json").write_text(json.dumps(settings))
+    for name, model in MODELS.items():
+        (folder / name).mkdir()
+        (folder / name / "model-settings.json").write_text(json.dumps({"name": name, **model}))
 
 
 @pytest.fixture(scope="session")
@@ -61,17 +113,13 @@ def client(server: str) -> Iterator[Client]:
         yield made
 
 
-def post(server: str, model: str, message: Any, **options: Any) -> tuple[int, Any]:
+def post(server: str, model: str, message: Any, headers: dict[str, str] = TYPES) -> tuple[int, Any]:
     """Return status and JSON of the response; a `message` of bytes is sent unchanged."""
     body = message if isinstance(message, bytes) else json.dumps(message).encode()
     url = f"http://{server}/v2/models/{model}/infer"
-    headers = options.pop("headers", TYPES)
     with urllib3.PoolManager(retries=False) as pool:
         answer = pool.request("POST", url, body=body, headers=headers)
-    try:
-        return answer.status, json.loads(answer.data)
-    except ValueError:
-        return answer.status, answer
+    return answer.status, json.loads(answer.data)
 
 
 @pytest.mark.parametrize("file", INSIDE)
