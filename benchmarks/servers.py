@@ -517,11 +517,11 @@ def serving_with(n_processes: int, program: str, name: str) -> Iterator[Server]:
         yield server
 
 
-def n_accepting(server: Server, n_connections: int = 64) -> int:
+def n_accepting(server: Server) -> int:
     """Open connections at once, and return how many processes of the server have accepted some."""
     before = {pid: n_sockets(pid) for pid in processes(server)}
     with ExitStack() as connections:
-        for _ in range(n_connections):
+        for _ in range(64):
             connections.enter_context(socket.create_connection((LOOPBACK, server.port)))
         time.sleep(0.2)
         return sum(n_sockets(pid) > n for pid, n in before.items())
