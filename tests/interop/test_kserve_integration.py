@@ -9,7 +9,6 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,42 +38,28 @@ class Ports(NamedTuple):
     grpc: int
 
 
-class Running:
-    """KServe's servers, each started on first use."""
-
-    def __init__(self, python: Path, folder: Path) -> None:
-        self.python = python
-        self.folder = folder
-        self.stack = ExitStack()
-        self.ports: dict[str, Ports] = {}
-
-    def __getitem__(self, mode: str) -> Ports:
-        if mode not in self.ports:
-            self.ports[mode] = self.stack.enter_context(self.server(mode))
-        return self.ports[mode]
-
-    @contextmanager
-    def server(self, mode: str) -> Iterator[Ports]:
-        ports = Ports(*free_ports(2))
-        arguments = [*map(str, MODES[mode]), *map(str, ports)]
-        command = [str(self.python), str(HERE / "kserve_server.py"), *arguments]
-        log, environ = self.folder / f"{mode}.log", environment.clean_environ()
-        with programs.started(command, log, env=environ) as program:
-            urls = [f"http://{LOOPBACK}:{ports.http}", f"grpc://{LOOPBACK}:{ports.grpc}"]
-            programs.wait_until_ready(urls, program, START_SECONDS)
-            yield ports
-
-
 @pytest.fixture(scope="module")
 def python() -> Path:
     return programs.interpreter("kserve")
 
 
+@pytest.fixture(scope="module", params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(scope="module")
-def running(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    started = Running(python, tmp_path_factory.mktemp("kserve"))
-    with started.stack:
-        yield started
+def ports(mode: str, python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
+    """The ports of KServe's server in this mode."""
+    ports = Ports(*free_ports(2))
+    arguments = [*map(str, MODES[mode]), *map(str, ports)]
+    command = [str(python), str(HERE / "kserve_server.py"), *arguments]
+    log, environ = tmp_path_factory.mktemp("kserve") / "log", environment.clean_environ()
+    with programs.started(command, log, env=environ) as program:
+        urls = [f"http://{LOOPBACK}:{ports.http}", f"grpc://{LOOPBACK}:{ports.grpc}"]
+        programs.wait_until_ready(urls, program, START_SECONDS)
+        yield ports
 
 
 def infer(port: int, model: str, x: Any) -> tw.InferResponse:
@@ -96,13 +81,9 @@ def test_in_the_process_of_kserve(python: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("client", ["plain", "installed"])
-@pytest.mark.parametrize("mode", MODES)
-def test_kserve_clients(
-    running: Running, python: Path, tmp_path: Path, mode: str, client: str
-) -> None:
+def test_kserve_clients(ports: Ports, python: Path, tmp_path: Path, client: str) -> None:
     """REST and gRPC, with binary, JSON and mixed tensors: the response equals the request."""
-    ports = map(str, running[mode])
-    command = [str(python), str(HERE / "kserve_client.py"), client, *ports]
+    command = [str(python), str(HERE / "kserve_client.py"), client, *map(str, ports)]
     seen = json.loads(programs.run(command, tmp_path, CLIENT_SECONDS).splitlines()[-1])
     sent, found = seen["sent"], seen["found"]
     assert set(found) == {"binary", "binary in", "JSON in", "JSON", "mixed", "raw"}
@@ -136,14 +117,13 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("client", ["tensorwire", "tritonclient"])
-@pytest.mark.parametrize("mode", MODES)
-def test_other_clients(running: Running, mode: str, client: str, call: Call) -> None:
+def test_other_clients(ports: Ports, mode: str, client: str, call: Call) -> None:
     is_json = call.json_inputs == set(call.inputs)
     if is_json and (mode, client) == ("plain", "tritonclient"):
         with pytest.raises(Rejected, match="header is missing"):  # the client sends no Content-Type
-            CLIENTS[client](running[mode].http, call)
+            CLIENTS[client](ports.http, call)
         return
-    found = CLIENTS[client](running[mode].http, call)
+    found = CLIENTS[client](ports.http, call)
     if call.model == "helped":  # the name that KServe's helper gives to its only output
         assert set(found) == {"output-0"}
         found = {"x": found["output-0"]}
@@ -156,39 +136,26 @@ def test_other_clients(running: Running, mode: str, client: str, call: Call) -> 
 # --- what the integration adds ---
 
 
-def seen(port: int) -> list[bytes]:
-    """Return the process id, whether as_numpy is a view and writable, and the type of data."""
-    answer = infer(port, "probe", np.arange(1000, dtype=np.float32))
-    elements: list[bytes] = answer["seen"].as_numpy().tolist()
-    return elements
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_model_gets_writable_views(running: Running, mode: str) -> None:
+def test_model_gets_writable_views_in_every_worker(ports: Ports, mode: str) -> None:
+    """The model returns its process, whether the array is a view and writable, and a type."""
     expected = [mode != "plain", True, "list"]
-    assert seen(running[mode].http)[1:] == [str(value).encode() for value in expected]
-
-
-def test_integration_is_active_in_every_worker(running: Running) -> None:
-    """Both worker processes give the model a view."""
-    pids: set[int] = set()
+    pids: set[str] = set()
     deadline = time.monotonic() + START_SECONDS
-    while len(pids) < 2 and time.monotonic() < deadline:
-        pid, is_view, *_ = seen(running["installed, 2 workers"].http)
-        assert is_view == b"True"
-        pids.add(int(pid))
-    assert len(pids) == 2
+    while len(pids) < MODES[mode][1] and time.monotonic() < deadline:
+        answer = infer(ports.http, "probe", np.arange(1000, dtype=np.float32))
+        pid, *facts = answer["seen"].as_strings().tolist()
+        assert facts == [str(value) for value in expected]
+        pids.add(pid)
+    assert len(pids) == MODES[mode][1]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_server_metadata_announces_binary_data(running: Running, mode: str) -> None:
-    with Client(f"{LOOPBACK}:{running[mode].http}") as client:
+def test_server_metadata_announces_binary_data(ports: Ports, mode: str) -> None:
+    with Client(f"{LOOPBACK}:{ports.http}") as client:
         metadata = client.server_metadata()
     assert ("binary_tensor_data" in metadata["extensions"]) == (mode != "plain")
     assert "model_repository_extension" in metadata["extensions"]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_model_that_modifies_its_input(running: Running, mode: str) -> None:
+def test_model_that_modifies_its_input(ports: Ports) -> None:
     x = np.arange(3, dtype=np.float32)
-    assert infer(running[mode].http, "increment", x)["x"].as_numpy().tolist() == [1, 2, 3]
+    assert infer(ports.http, "increment", x)["x"].as_numpy().tolist() == [1, 2, 3]
