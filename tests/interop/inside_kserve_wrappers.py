@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from importlib import import_module
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -132,12 +133,7 @@ def test_wrapper_is_called_as_often_as_without_the_integration(name: str, wrap: 
 @pytest.mark.parametrize("is_first", [True, False], ids=["wrapped first", "wrapped later"])
 def test_wrapper_around_the_endpoint_is_called(wrap: Any, is_first: bool) -> None:
     """KServe's own route then handles the requests."""
-    n_calls = 0
-
-    def count() -> None:
-        nonlocal n_calls
-        n_calls += 1
-
+    count = Mock()
     plain = post(application(plane_with_model()[0]), PATH, BODY, "application/json")
     contexts = [wrapped(V2Endpoints, "infer", wrap, count), installed(integration)]
     with ExitStack() as stack:
@@ -147,21 +143,16 @@ def test_wrapper_around_the_endpoint_is_called(wrap: Any, is_first: bool) -> Non
         app = application(plane)
         assert_same_answer(plain, post(app, PATH, BODY, "application/json"))
         assert not is_lazy(app, model)
-    assert n_calls == 2
+    assert count.call_count == 2
 
 
 @pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
 def test_wrapper_around_the_servicer_that_is_added_later(wrap: Any) -> None:
     """KServe's own handler then handles gRPC requests."""
-    n_calls = 0
-
-    def count() -> None:
-        nonlocal n_calls
-        n_calls += 1
-
+    count = Mock()
     with installed(integration), wrapped(InferenceServicer, "ModelInfer", wrap, count):
         infer_over_grpc(plane_with_model()[0])
-    assert n_calls == 1
+    assert count.call_count == 1
 
 
 @pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
@@ -171,17 +162,12 @@ def test_wrapper_that_is_added_later(
     server: Server, name: str, wrap: Any, is_running: bool
 ) -> None:
     """It is added after the installation, and after or before the start of the server."""
-    n_calls = 0
-
-    def count() -> None:
-        nonlocal n_calls
-        n_calls += 1
-
+    count = Mock()
     plain = server.infer(BODY)
     with installed(integration), wrapped(*owner_of(name), wrap, count):
         app = server.ours if is_running else application(server.dataplane)
         assert_same_answer(plain, post(app, PATH, BODY, "application/json"))
-    assert n_calls == 1
+    assert count.call_count == 1
 
 
 class Refusing:

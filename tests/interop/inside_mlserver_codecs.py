@@ -28,6 +28,7 @@ from mlserver.parallel import worker
 from mlserver.rest.app import APIRoute
 
 import tensorwire as tw
+from interop.json_requests import installed
 from interop.recorded_sources import (
     check_next_release,
     check_recorded,
@@ -208,10 +209,8 @@ ENCODED = {
 @pytest.mark.parametrize("case", ENCODED)
 def test_encoded_tensors_are_equal_to_those_without_the_integration(case: str) -> None:
     """The integration creates them without validation: all attributes of pydantic are equal."""
-    mlserver.uninstall()
     plain = ENCODED[case]()
-    mlserver.install()
-    try:
+    with installed(mlserver):
         ours = ENCODED[case]()
         assert ours == plain
         assert repr(ours.model_dump()) == repr(plain.model_dump())
@@ -222,8 +221,6 @@ def test_encoded_tensors_are_equal_to_those_without_the_integration(case: str) -
             assert one.model_extra == other.model_extra
             assert one.__pydantic_private__ == other.__pydantic_private__
         assert ours.model_copy(deep=True) == plain
-    finally:
-        mlserver.uninstall()
 
 
 def test_output_is_copied_once_for_raw_contents(integration: bool) -> None:

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from inspect import getattr_static
 from types import FunctionType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -123,17 +124,14 @@ def check_calls_of_wrapper(
     integration: Any, name: str, wrap: Any, workload: Callable[[], None]
 ) -> None:
     """Check that a wrapper is called as often as without the integration."""
-    n_calls: list[int] = []
-
-    def count() -> None:
-        n_calls[-1] += 1
-
+    count, n_calls = Mock(), []
     with wrapped(*owner_of(name), wrap, count):
         for is_installed in (False, True, False):
-            n_calls.append(0)
+            count.reset_mock()
             if is_installed:
                 integration.install()
             workload()
             integration.uninstall()
+            n_calls.append(count.call_count)
     assert n_calls[0] > 0
     assert n_calls == [n_calls[0]] * 3
