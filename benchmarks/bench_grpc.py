@@ -7,12 +7,10 @@ encoding or decoding the largest message, and prints it.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +30,7 @@ from .bench_http import (
     check_echo,
     datatype_of,
 )
-from .bench_memory import peak_of
+from .bench_memory import peak_of, print_peaks, run_in_subprocess
 from .contenders import TRITON_INTEGRATION, Unsupported, installed, module
 from .measure import is_same_array, marked, measure, measure_turns, measuring
 from .servers import LOOPBACK, Servers
@@ -40,9 +38,7 @@ from .workloads import floats, texts
 
 Array = NDArray[Any]
 Echo = Callable[[], Array]
-ROOT = Path(__file__).resolve().parent.parent
 TRITON_GRPC, MESSAGES = "tritonclient.grpc", "tritonclient.grpc.service_pb2"
-ANY_SIZE = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
 # --- messages ---
@@ -150,29 +146,20 @@ PEAK = "100 MB FP32"
 def test_peak(benchmark: BenchmarkFixture, direction: str, contender: str) -> None:
     with measuring(benchmark, "gRPC: peak memory", f"{direction} {PEAK}", contender):
         module(MESSAGES)
-        arguments = (direction, contender)
-        peak = benchmark.pedantic(peak_in_subprocess, arguments)  # type: ignore[no-untyped-call]
-        benchmark.extra_info["peak_nbytes"] = peak
+        arguments = ("benchmarks.bench_grpc", direction, contender)
+        found = benchmark.pedantic(run_in_subprocess, arguments)  # type: ignore[no-untyped-call]
+        benchmark.extra_info.update(found)
 
 
-def peak_in_subprocess(direction: str, contender: str) -> int:
-    command = [sys.executable, "-m", "benchmarks.bench_grpc", direction, contender]
-    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if run.returncode:
-        raise RuntimeError((run.stderr.splitlines() or [f"exit code {run.returncode}"])[-1])
-    return int(run.stdout)
-
-
-def main(direction: str, contender: str) -> None:
+def codec_peak(direction: str, contender: str) -> dict[str, int]:
     encode, decode = CODECS[contender]
     small, array = ARRAYS["128 B FP32"](), ARRAYS[PEAK]()
     if direction == "encode":
         encode(small)  # imports and caches of the first call are not counted
-        print(peak_of(lambda: encode(array)))
-    else:
-        messages = [tw.grpc.encode_response(tw.InferResponse({"x": x})) for x in (small, array)]
-        decode(messages[0])
-        print(peak_of(lambda: decode(messages[1])))
+        return {"peak_nbytes": peak_of(lambda: encode(array))}
+    messages = [tw.grpc.encode_response(tw.InferResponse({"x": x})) for x in (small, array)]
+    decode(messages[0])
+    return {"peak_nbytes": peak_of(lambda: decode(messages[1]))}
 
 
 # --- echoes: each client yields the function that is measured, which returns the echoed array ---
@@ -250,4 +237,4 @@ def start_echo(servers: Servers, contender: str, array: Array) -> Iterator[Echo]
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print_peaks(codec_peak, *sys.argv[1:])

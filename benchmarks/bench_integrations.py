@@ -28,6 +28,8 @@ import tensorwire as tw
 from tensorwire.client import Client
 from tensorwire.grpc_messages import SERVICE
 
+from .bench_grpc import encode_triton
+from .bench_http import datatype_of
 from .contenders import ENVIRONMENTS, installed, module, triton_decode, triton_encode, triton_inputs
 from .measure import OURS, measure, measure_pairs, measure_turns, measuring
 from .report import ALONE, ON_TENSORWIRE, SMALL
@@ -157,27 +159,6 @@ def close_aio(loop_and_client: tuple[Any, Any, Any]) -> None:
     loop.close()
 
 
-def triton_grpc_request(array: Any) -> Any:
-    """Create an InferInput with its data, and the message of a request."""
-    tensor, _ = triton_input("grpc", array)
-    tensor.set_data_from_numpy(array)
-    utils = module("tritonclient.grpc._utils")
-    request = utils._get_inference_request(
-        inputs=[tensor],
-        model_name="m",
-        model_version="",
-        request_id="",
-        outputs=None,
-        sequence_id=0,
-        sequence_start=False,
-        sequence_end=False,
-        priority=0,
-        timeout=None,
-        parameters=None,
-    )
-    return request.SerializeToString()
-
-
 WHOLE_CALLS = {
     "128 B FP32": 32,
     "64 KB FP32": 16_000,
@@ -208,8 +189,8 @@ TRITONCLIENT = {
         lambda: triton_response(*[floats(10_000_000)] * 2), triton_result
     ),
     f"response BYTES {SHORT}": Case(lambda: triton_response(texts(300_000, 0, 40)), triton_result),
-    "gRPC request 40 MB FP32": Case(lambda: floats(10_000_000), triton_grpc_request),
-    f"gRPC request BYTES {SHORT}": Case(lambda: texts(300_000, 0, 40), triton_grpc_request),
+    "gRPC request 40 MB FP32": Case(lambda: floats(10_000_000), encode_triton),
+    f"gRPC request BYTES {SHORT}": Case(lambda: texts(300_000, 0, 40), encode_triton),
     f"gRPC response BYTES {SHORT}": Case(
         lambda: triton_grpc_result(texts(300_000, 0, 40)), lambda result: result.as_numpy("y")
     ),
@@ -389,8 +370,24 @@ def inputs_as_json(arrays: list[Any]) -> bytes:
     return json.dumps({"inputs": inputs}).encode()
 
 
-def datatype_of(array: Any) -> str:
-    return "BYTES" if array.dtype == np.object_ else "FP32"
+async def asgi_post(app: Any, path: str, body: bytes) -> int:
+    """Send JSON to an ASGI application, and return the status of the response."""
+    scope = {
+        **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1"},
+        **{"method": "POST", "scheme": "http", "path": path, "raw_path": path.encode()},
+        **{"query_string": b"", "root_path": "", "client": ("", 1), "server": ("", 80)},
+        "headers": [(b"content-type", b"application/json")],
+    }
+    statuses: list[int] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        statuses.extend([message["status"]] if "status" in message else [])
+
+    await app(scope, receive, send)
+    return statuses[0]
 
 
 def wait_until(is_ready: Callable[[], bool], server: str) -> None:
@@ -447,26 +444,7 @@ class KServeApp:
     def infer(self, body: bytes, answer: Any) -> int:
         """Return the status of the response."""
         self.model.answer = answer
-        return self.loop.run_until_complete(self._call(body))
-
-    async def _call(self, body: bytes) -> int:
-        scope = {
-            **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1"},
-            **{"method": "POST", "scheme": "http", "path": KSERVE_PATH},
-            **{"raw_path": KSERVE_PATH.encode(), "query_string": b"", "root_path": ""},
-            **{"client": ("", 1), "server": ("", 80)},
-            "headers": [(b"content-type", b"application/json")],
-        }
-        statuses: list[int] = []
-
-        async def receive() -> Any:
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        async def send(message: Any) -> None:
-            statuses.extend([message["status"]] if "status" in message else [])
-
-        await self.app(scope, receive, send)
-        return statuses[0]
+        return self.loop.run_until_complete(asgi_post(self.app, KSERVE_PATH, body))
 
 
 def configure_kserve_logging() -> None:
@@ -784,26 +762,6 @@ class MLServerApp:
         if not self.calls:
             self.start_grpc()
         return len(self.calls[self.is_installed()](message))
-
-
-async def asgi_post(app: Any, path: str, body: bytes) -> int:
-    """Send JSON to an ASGI application, and return the status of the response."""
-    scope = {
-        **{"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1"},
-        **{"method": "POST", "scheme": "http", "path": path, "raw_path": path.encode()},
-        **{"query_string": b"", "root_path": "", "client": ("", 1), "server": ("", 80)},
-        "headers": [(b"content-type", b"application/json")],
-    }
-    statuses: list[int] = []
-
-    async def receive() -> Any:
-        return {"type": "http.request", "body": body, "more_body": False}
-
-    async def send(message: Any) -> None:
-        statuses.extend([message["status"]] if "status" in message else [])
-
-    await app(scope, receive, send)
-    return statuses[0]
 
 
 @cache

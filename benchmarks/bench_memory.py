@@ -30,6 +30,7 @@ from .servers import SERVERS, processes
 from .workloads import message_of
 
 ROOT = Path(__file__).resolve().parent.parent
+MODULE = "benchmarks.bench_memory"
 
 # --- the peak memory of encoding and decoding ---
 
@@ -50,14 +51,14 @@ def test_peak(benchmark: BenchmarkFixture, direction: str, workload: str, conten
     nbytes = message_of(workload).nbytes
     with measuring(benchmark, f"peak memory: {direction}", workload, contender, nbytes=nbytes):
         CONTENDERS[contender].require()
-        arguments = (direction, workload, contender)
+        arguments = (MODULE, direction, workload, contender)
         found = benchmark.pedantic(run_in_subprocess, arguments)  # type: ignore[no-untyped-call]
         benchmark.extra_info.update(found)
 
 
-def run_in_subprocess(*arguments: str) -> dict[str, int]:
-    """Run ``main`` in another process, and return the peaks that it prints."""
-    command = [sys.executable, "-m", "benchmarks.bench_memory", *arguments]
+def run_in_subprocess(module: str, *arguments: str) -> dict[str, int]:
+    """Run a module that calls ``print_peaks`` in another process, and return what it prints."""
+    command = [sys.executable, "-m", module, *arguments]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if run.returncode:
         raise RuntimeError((run.stderr.splitlines() or [f"exit code {run.returncode}"])[-1])
@@ -68,10 +69,10 @@ def run_in_subprocess(*arguments: str) -> dict[str, int]:
     return answer
 
 
-def main(direction: str, workload: str, contender: str, *server: str) -> None:
+def print_peaks(measured: Callable[..., dict[str, int]], *arguments: str) -> None:
+    """Print the peaks that a function measures, or why it cannot measure them, as JSON."""
     try:
-        measured = transfer_peaks if server else codec_peaks
-        answer: dict[str, Any] = measured(direction, workload, contender, *server)
+        answer: dict[str, Any] = measured(*arguments)
     except (Missing, Unsupported) as reason:
         answer = {type(reason).__name__: str(reason)}
     print(json.dumps(answer))
@@ -152,7 +153,7 @@ def test_transfer(benchmark: BenchmarkFixture, direction: str, size: str, conten
         require_memory(MAX_MULTIPLE * nbytes)
         with SERVERS[TRANSFERS[contender][1]]() as server:
             pids = map(str, processes(server))
-            arguments = (direction, size, contender, str(server.port), *pids)
+            arguments = (MODULE, direction, size, contender, str(server.port), *pids)
             peaks = benchmark.pedantic(run_in_subprocess, arguments)  # type: ignore[no-untyped-call]
         benchmark.extra_info["contenders"] = {
             name: {"per_byte": peaks[name] / nbytes} for name in ("client", "server")
@@ -283,4 +284,4 @@ def test_receive(benchmark: BenchmarkFixture, workload: str, contender: str) -> 
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    print_peaks(transfer_peaks if len(sys.argv) > 4 else codec_peaks, *sys.argv[1:])

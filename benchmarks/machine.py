@@ -11,6 +11,7 @@ import re
 import subprocess
 import sysconfig
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -55,13 +56,16 @@ def busy_process() -> str:
 
 def cpu_times() -> dict[int, tuple[int, str]]:
     """Return the CPU time in ticks and the name of each process."""
-    found = {}
+    return {pid: (sum(map(int, fields[11:13])), name) for pid, name, fields in process_stats()}
+
+
+def process_stats() -> Iterator[tuple[int, str, list[str]]]:
+    """Yield the id, the name, and the fields of ``/proc/PID/stat`` after it, for each process."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # the process has ended
             # The name is in parentheses, and may contain any character.
             name, _, rest = path.read_text(errors="replace").partition("(")[2].rpartition(")")
-            found[int(path.parent.name)] = (sum(map(int, rest.split()[11:13])), name)
-    return found
+            yield int(path.parent.name), name, rest.split()
 
 
 def uncommitted_changes() -> str:

@@ -103,9 +103,7 @@ HEADLINE_LINES = (OURS, "tritonclient", "kserve", "by hand", "memcpy")
 
 def plot_headline(plt: Any, tables: Tables) -> Any:
     """Plot the time of decoding one FP32 tensor, with the name of each contender at its line."""
-    table = tables.get("by size: decode")
-    if table is None:
-        return None
+    table = tables["by size: decode"]
     figure, axes = plt.subplots(figsize=(7, 3.4))
     contenders = [name for name in HEADLINE_LINES if name in table.contenders()]
     plot_lines(axes, table, contenders, row_sizes(table))
@@ -134,8 +132,6 @@ def plot_sizes(plt: Any, tables: Tables) -> Any:
         "by size: decode and read": "decode and read every element",
         "by size: encode": "encode",
     }
-    if not set(panels) <= set(tables):
-        return None
     # All panels use this order, so that a contender has the same colour in all of them.
     contenders = list(
         dict.fromkeys(contender for name in panels for contender in tables[name].contenders())
@@ -158,9 +154,7 @@ UNITS = {"B": 1, "KB": 1e3, "MB": 1e6}
 
 def plot_http(plt: Any, tables: Tables) -> Any:
     """Plot the time of an HTTP echo against the size of the body."""
-    table = tables.get(ECHO)
-    if table is None or f"{OURS}, {SERVE}" not in table.contenders():
-        return None
+    table = tables[ECHO]
     sizes = {}
     for workload in table.rows:
         number, unit, kind = [*workload.split(), ""][:3]

@@ -32,19 +32,7 @@ from tensorwire.http import HEADER_LENGTH
 from tensorwire.server import Model, create_app
 
 from .contenders import FORMATS, Missing, arrow_batch, arrow_values
-
-__all__ = [
-    "LOOPBACK",
-    "Missing",
-    "Server",
-    "Servers",
-    "cpu_seconds",
-    "free_port",
-    "interpreter",
-    "processes",
-    "receive_into",
-    "send_whole",
-]
+from .machine import process_stats
 
 ROOT = Path(__file__).resolve().parent.parent
 LOOPBACK = "127.0.0.1"
@@ -376,14 +364,11 @@ class Servers:
 
 def processes(server: Server) -> dict[int, list[str]]:
     """Return the fields of ``/proc/PID/stat`` after the name, for each process of the server."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # the process has ended
-            # The name is in parentheses, and may contain any character.
-            fields = path.read_text(errors="replace").rpartition(")")[2].split()
-            if int(fields[3]) == server.pid:  # the session
-                found[int(path.parent.name)] = fields
-    return found
+    return {
+        pid: fields
+        for pid, _, fields in process_stats()
+        if int(fields[3]) == server.pid  # the session
+    }
 
 
 def cpu_seconds(server: Server) -> float:
@@ -511,7 +496,7 @@ def running_triton(port: str) -> Iterator[Server]:
     ``port`` is the attribute of Triton with the port to use.
     """
     setup = interop("triton_setup")
-    folder = Path(os.environ.get("TENSORWIRE_TRITON") or setup.DEFAULT_FOLDER)
+    folder = setup.folder_in_use()
     if setup.read_marker(folder) is None:
         raise Missing(f"Triton is not installed; to install it: python {setup.__file__}")
     with interop("triton_server").running_triton(folder) as triton:
@@ -533,11 +518,11 @@ def serving_with(n_processes: int, program: str, name: str) -> Iterator[Server]:
         yield server
 
 
-def n_accepting(server: Server, n_connections: int = 64) -> int:
+def n_accepting(server: Server) -> int:
     """Open connections at once, and return how many processes of the server have accepted some."""
     before = {pid: n_sockets(pid) for pid in processes(server)}
     with ExitStack() as connections:
-        for _ in range(n_connections):
+        for _ in range(64):
             connections.enter_context(socket.create_connection((LOOPBACK, server.port)))
         time.sleep(0.2)
         return sum(n_sockets(pid) > n for pid, n in before.items())

@@ -188,7 +188,7 @@ def incomplete_types() -> list[str]:
 
 
 def main() -> None:
-    incomplete = list(incomplete_types())
+    incomplete = incomplete_types()
     with TemporaryDirectory() as temporary:
         folder = Path(temporary).resolve()
         write_stubs(folder / "stubs")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
@@ -22,12 +23,10 @@ def exact(data: bytes) -> Any:
     return array("B", data)[:]
 
 
-def reference_message(
-    body: bytes, header_length: Any, kind: str
-) -> dict[str, Any] | reference.WireError:
-    """Return the message as decoded by the reference, or its error."""
+def by_reference(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a function of the reference codec returns, or its error."""
     try:
-        return reference.decode(body, header_length, kind)
+        return function(*arguments)
     except reference.WireError as error:
         return error
 

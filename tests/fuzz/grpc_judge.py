@@ -60,7 +60,6 @@ LIMITS = {  # most inputs use the default limits
 }
 UNCHECKED = tw.Limits(check_bool=False, bf16_as_uint16=True)
 MALFORMED = ("the gRPC message is malformed: ", "is not valid UTF-8")
-N_CHOICES = 1  # a byte before the message
 Reading = dict[str, Any]
 
 

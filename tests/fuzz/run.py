@@ -29,6 +29,7 @@ ROOT = TESTS.parent
 PACKAGE = ROOT / "src" / "tensorwire"
 FOLDER = ROOT / ".fuzz"
 VENV = FOLDER / "venv"
+LIBRARY = FOLDER / "sanitized"
 PYTHON = VENV / "bin" / "python"
 TARGETS = (
     *("request", "response", "decode_bytes", "exports", "header_length", "bodybuffer"),
@@ -38,7 +39,6 @@ KERNELS = ("kernels", "json_kernels")  # programs without Python code
 BUILD = ["setuptools>=77", "Cython>=3.1", "numpy>=2.0"]
 PACKAGES = ["atheris==3.0.0", *BUILD, "msgspec>=0.19", "ml_dtypes>=0.5", "pyarrow>=18"]
 PACKAGES += ["tritonclient[grpc]>=2.73,<2.74"]
-SANITIZERS = "address,undefined"
 CONFIGURED = sysconfig.get_config_vars("LIBDIR", "LDVERSION")
 # The maximum size of an input, if the target reads fewer than 4096 bytes or is slow per byte.
 MAX_NBYTES = {"bodybuffer": 44, "api": 400}
@@ -54,28 +54,24 @@ def main() -> None:
         "targets", nargs="*", metavar="TARGET", help=", ".join((*TARGETS, *KERNELS))
     )
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
-    parser.add_argument("--runs", type=int, default=-1, help="maximum for each target")
     parser.add_argument("--jobs", type=int, default=1, help="targets at the same time")
-    parser.add_argument("--fast", action="store_true", help="without sanitizers")
     parser.add_argument("--again", type=Path, action="append", help="run only this input")
     parser.add_argument("--keep", action="store_true", help="save inputs that reach other code")
     arguments = parser.parse_args()
     targets = arguments.targets or [*TARGETS, *KERNELS]
     if unknown := set(targets) - {*TARGETS, *KERNELS}:
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
-    set_up(arguments.fast)
+    set_up()
     if arguments.keep:
         for target in targets:
-            keep(target, arguments.fast)
+            keep(target)
         return
     if arguments.again:
         inputs = [str(path.resolve()) for path in arguments.again]
-        codes = [run(target, arguments.fast, inputs) for target in targets]
+        codes = [run(target, inputs) for target in targets]
         sys.exit(any(codes))
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        statistics = pool.map(
-            lambda name: campaign(name, arguments.fast, arguments.seconds, arguments.runs), targets
-        )
+        statistics = pool.map(lambda name: campaign(name, arguments.seconds), targets)
     sys.exit(any(counted["exit_code"] for counted in statistics))
 
 
@@ -98,7 +94,7 @@ def do(*arguments: object, env: Mapping[str, str] = os.environ, cwd: Path = ROOT
     return done.stdout
 
 
-def set_up(fast: bool) -> None:
+def set_up() -> None:
     """Create or update everything that is missing or older than the sources."""
     if shutil.which("clang") is None:
         sys.exit("run.py: clang is missing; on Debian: apt-get install clang libclang-rt-dev llvm")
@@ -110,42 +106,37 @@ def set_up(fast: bool) -> None:
     symbolizer = FOLDER / "llvm-symbolizer"  # without preloaded libraries
     symbolizer.write_text('#!/bin/sh\nunset LD_PRELOAD\nexec llvm-symbolizer "$@"\n')
     symbolizer.chmod(0o755)
-    build_package(fast)
-    build_kernels(fast)
+    build_package()
+    build_kernels()
     shutil.rmtree(FOLDER / "seeds", ignore_errors=True)
-    do(PYTHON, "-m", "fuzz.seeds", FOLDER / "seeds", cwd=TESTS, env=environment(fast))
+    do(PYTHON, "-m", "fuzz.seeds", FOLDER / "seeds", cwd=TESTS, env=environment())
 
 
-def library(fast: bool) -> Path:
-    return FOLDER / ("fast" if fast else "sanitized")
-
-
-def build_package(fast: bool) -> None:
+def build_package() -> None:
     """Build the package in a separate folder; only changed files are compiled."""
-    switches = {"TENSORWIRE_FUZZ": "1", "TENSORWIRE_SANITIZE": "0" if fast else "1"}
+    switches = {"TENSORWIRE_FUZZ": "1", "TENSORWIRE_SANITIZE": "1"}
     compiler = {"CC": "clang", "CXX": "clang++", "LDSHARED": "clang -shared"}
     compiler["LDCXXSHARED"] = "clang++ -shared"
-    folders = ["--build-lib", library(fast), "--build-temp", f"{library(fast)}-objects"]
+    folders = ["--build-lib", LIBRARY, "--build-temp", f"{LIBRARY}-objects"]
     parallel = f"--parallel={os.cpu_count()}"
     do(PYTHON, "setup.py", "-q", "build", parallel, *folders, env=os.environ | switches | compiler)
 
 
-def build_kernels(fast: bool) -> None:
+def build_kernels() -> None:
     """Build the programs that call kernels.
 
     `kernels` never starts the libpython that it is linked to; `json_kernels` starts it once, to
     initialise a module.
     """
     include, folder, version = (sysconfig.get_path("include"), *CONFIGURED)
-    sanitizers = "fuzzer" if fast else f"fuzzer,{SANITIZERS}"
-    flags = ["-g", "-O2" if fast else "-O1", f"-fsanitize={sanitizers}", f"-I{include}"]
+    flags = ["-g", "-O1", "-fsanitize=fuzzer,address,undefined", f"-I{include}"]
     link = [f"-L{folder}", f"-Wl,-rpath,{folder}", f"-lpython{version}"]
-    if not fast:  # generated code calls functions through pointers of other types
-        flags += ["-fno-sanitize-recover=undefined", "-fno-sanitize=function"]
+    # Generated code calls functions through pointers of other types.
+    flags += ["-fno-sanitize-recover=undefined", "-fno-sanitize=function"]
     source, made = TESTS / "fuzz" / "kernels.pyx", FOLDER / "kernels.c"
     do(PYTHON, "-m", "cython", "-3", "-I", "src", source, "-o", made)
     flags.append(f"-I{PACKAGE / '_codec'}")
-    do("clang", *flags, "-o", program("kernels", fast), made, *link)
+    do("clang", *flags, "-o", FOLDER / "kernels", made, *link)
     source, made = PACKAGE / "_codec" / "json_reader.pyx", FOLDER / "json_reader.cpp"
     do(PYTHON, "-m", "cython", "-3", "--cplus", "-I", "src", source, "-o", made)
     numpy = do(PYTHON, "-c", "import numpy; print(numpy.get_include())").strip()
@@ -154,27 +145,22 @@ def build_kernels(fast: bool) -> None:
     defined += ["-DNPY_NO_DEPRECATED_API=NPY_2_0_API_VERSION"]
     source = TESTS / "fuzz" / "json_kernels.cpp"
     flags += ["-std=c++17", f"-I{numpy}", *defined]
-    do("clang++", *flags, "-o", program("json_kernels", fast), source, *link)
+    do("clang++", *flags, "-o", FOLDER / "json_kernels", source, *link)
 
 
-def program(target: str, fast: bool) -> Path:
-    return FOLDER / (f"{target}-fast" if fast else target)
-
-
-def environment(fast: bool, mutates: bool = False, again: bool = False) -> dict[str, str]:
+def environment(mutates: bool = False, again: bool = False) -> dict[str, str]:
     """Return the environment variables for the sanitizers.
 
-    The sanitizer runtime must be loaded first, and memory must come from malloc. The runtime
-    without ASan is used for the libFuzzer it contains. The allocation stack is recorded only when
-    an input is run again, because it costs a third of the executions.
+    The sanitizer runtime must be loaded first, and memory must come from malloc. The allocation
+    stack is recorded only when an input is run again, because it costs a third of the executions.
     """
     site = VENV / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
-    runtime = f"{site}/{'ubsan' if fast else 'asan'}_with_fuzzer.so"
+    runtime = f"{site}/asan_with_fuzzer.so"
     symbolizer = f"external_symbolizer_path={FOLDER}/llvm-symbolizer"
     (mutator,) = (site / "atheris").glob("custom_mutator.*.so")
     return os.environ | {
-        "PYTHONPATH": f"{library(fast)}:{TESTS}",
-        "PYTHONMALLOC": "" if fast else "malloc",
+        "PYTHONPATH": f"{LIBRARY}:{TESTS}",
+        "PYTHONMALLOC": "malloc",
         "ASAN_OPTIONS": f"malloc_context_size={30 if again else 1}:detect_leaks=0"
         f":allocator_may_return_null=1:{symbolizer}",
         "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:{symbolizer}",
@@ -186,37 +172,35 @@ def environment(fast: bool, mutates: bool = False, again: bool = False) -> dict[
 # --- running -------------------------------------------------------------------------------------
 
 
-def run(target: str, fast: bool, arguments: list[str], log: int | IO[str] | None = None) -> int:
+def run(target: str, arguments: list[str], log: IO[str] | None = None) -> int:
     """Run libFuzzer and return its exit code. Its output is written to the log, if there is one."""
     command = [str(PYTHON), "-m", "fuzz.libfuzzer", target]
-    variables = environment(fast, mutates="-merge=1" not in arguments, again=log is None)
+    variables = environment(mutates="-merge=1" not in arguments, again=log is None)
     if target in KERNELS:
-        command, variables = [str(program(target, fast))], dict(os.environ)
+        command, variables = [str(FOLDER / target)], dict(os.environ)
     return subprocess.run(
         [*command, *arguments], cwd=TESTS, env=variables, stdout=log, stderr=log, check=False
     ).returncode
 
 
-def campaign(target: str, fast: bool, seconds: int, runs: int = -1) -> dict[str, Any]:
+def campaign(target: str, seconds: int) -> dict[str, Any]:
     """Run one target, keep its log, and return its statistics, also written to counts.jsonl."""
     corpus, findings = FOLDER / "corpus" / target, FOLDER / "findings"
     for folder in (corpus, findings):
         folder.mkdir(parents=True, exist_ok=True)
     largest = f"-max_len={MAX_NBYTES.get(target, 4096)}"
-    bounds = [largest, f"-max_total_time={seconds}", f"-runs={runs}", MALLOC_LIMIT]
+    bounds = [largest, f"-max_total_time={seconds}", MALLOC_LIMIT]
     places = [f"-artifact_prefix={findings}/{target}-", str(corpus), str(FOLDER / "seeds" / target)]
     log = FOLDER / f"{target}.log"
     begun = time.monotonic()
     with log.open("w") as written:
-        code = run(target, fast, [*OPTIONS, *bounds, *places], written)
+        code = run(target, [*OPTIONS, *bounds, *places], written)
     text = log.read_text(errors="replace")
     counted = {
         "target": target,
-        "sanitized": not fast,
         "executions": number(r"stat::number_of_executed_units: (\d+)", text),
         "seconds": round(time.monotonic() - begun),
         "coverage": number(r"cov: (\d+)", text),
-        "peak_rss_mb": number(r"stat::peak_rss_mb: +(\d+)", text),
         "exit_code": code,
         "date": time.strftime("%Y-%m-%d"),
     }
@@ -228,15 +212,15 @@ def campaign(target: str, fast: bool, seconds: int, runs: int = -1) -> dict[str,
     return counted
 
 
-def keep(target: str, fast: bool) -> None:
+def keep(target: str) -> None:
     """Save a minimal set of corpus inputs that reach code which the seeds do not reach."""
     merged = FOLDER / "merged" / target
     shutil.rmtree(merged, ignore_errors=True)
     shutil.copytree(FOLDER / "seeds" / target, merged)
     with (FOLDER / "merge.log").open("w") as log:
         merge = ["-merge=1", "-max_len=512", str(merged), str(FOLDER / "corpus" / target)]
-        run(target, fast, merge, log)
-    made = do(PYTHON, "-m", "fuzz.seeds", target, merged, cwd=TESTS, env=environment(fast))
+        run(target, merge, log)
+    made = do(PYTHON, "-m", "fuzz.seeds", target, merged, cwd=TESTS, env=environment())
     print(f"{target}: {made.strip()}", flush=True)
 
 

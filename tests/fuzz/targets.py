@@ -9,11 +9,11 @@ import tensorwire as tw
 from fuzz.api import api
 from fuzz.bodybuffer import bodybuffer
 from fuzz.comparison import (
+    by_reference,
     check_error,
     check_views,
     exact,
     message_read,
-    reference_message,
     values_of,
 )
 from fuzz.exports import exports
@@ -84,7 +84,7 @@ def message(decode: Any, kind: str, choices: int, length: Any, body: bytes) -> N
         read = decode(view, length, limits=limits)
     except tw.DecodeError as error:
         check_error(error, len(body))
-    expected = reference_message(body, length, kind)
+    expected = by_reference(reference.decode, body, length, kind)
     if read is None:
         assert isinstance(expected, reference.WireError), expected
     else:
@@ -96,11 +96,8 @@ def message(decode: Any, kind: str, choices: int, length: Any, body: bytes) -> N
 
 def raw_request(choices: int, length: Any, spec: tw.TensorSpec, body: bytes) -> None:
     source, view, limits = prepared(choices, body)
-    expected: Any
-    try:
-        expected = reference.decode_raw(body, spec.datatype, spec.dims, spec.batching)
-    except reference.WireError as error:
-        expected = error
+    declared = (spec.datatype, spec.dims, spec.batching)
+    expected = by_reference(reference.decode_raw, body, *declared)
     read = None
     try:
         read = tw.decode_request(view, length, raw_input=spec, limits=limits)
@@ -133,13 +130,8 @@ def decode_bytes(data: bytes) -> None:
         count = None
     elif choices & 2:
         count = (count or 0) << 40
-    expected: Any
-    try:
-        expected = reference.unpack(
-            "BYTES", wire_bytes, n_whole(wire_bytes) if count is None else count
-        )
-    except reference.WireError as error:
-        expected = error
+    n_elements = n_whole(wire_bytes) if count is None else count
+    expected = by_reference(reference.unpack, "BYTES", wire_bytes, n_elements)
     source = exact(wire_bytes)
     read = None
     try:

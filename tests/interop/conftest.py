@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shlex
 import sys
 from collections.abc import Iterator
@@ -25,13 +24,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def triton() -> Iterator[TritonServer]:
-    """Start Triton. If it is not installed, skip the test, or fail it in CI."""
-    folder = Path(os.environ.get("TENSORWIRE_TRITON") or triton_setup.DEFAULT_FOLDER).resolve()
+def triton_folder() -> Path:
+    """The folder of Triton. If it is not installed, skip the test, or fail it in CI."""
+    folder = triton_setup.folder_in_use()
     if triton_setup.read_marker(folder) is None:
         command = shlex.join([sys.executable, triton_setup.__file__, str(folder)])
         skip_or_fail("triton", f"no Triton server is installed; to install one: {command}")
-    with running_triton(folder) as server:
+    return folder
+
+
+@pytest.fixture(scope="session")
+def triton(triton_folder: Path) -> Iterator[TritonServer]:
+    """A running Triton."""
+    with running_triton(triton_folder) as server:
         yield server
 
 

@@ -197,9 +197,14 @@ def empty_binary_data(root: Node) -> None:
     for item in with_json(root, reference.BINARY_ONLY):
         if is_empty(item):
             item.drop("data")
-            if not isinstance(item.get("parameters"), Members):
-                item.set("parameters", Members())
-            item.get("parameters").set("binary_data_size", Literal("0"))
+            set_parameter(item, "binary_data_size", Literal("0"))
+
+
+def set_parameter(item: Members, key: str, value: Node) -> None:
+    """Set a parameter of an input, which has an object of parameters afterwards."""
+    if not isinstance(item.get("parameters"), Members):
+        item.set("parameters", Members())
+    item.get("parameters").set(key, value)
 
 
 def with_json(root: Node, datatypes: Collection[str]) -> list[Members]:
@@ -341,20 +346,22 @@ def is_reserved(key: str) -> bool:
     return key in RESERVED or key.startswith("triton_")
 
 
-def without_odd_request_parameters(root: Node) -> None:
+def keep_request_parameters(root: Node, is_kept: Callable[[str, Node], bool]) -> None:
+    """Remove the other parameters of the request."""
     if isinstance(root, Members) and isinstance(root.get("parameters"), Members):
         parameters = root.get("parameters")
-        parameters[:] = [
-            m
-            for m in parameters
-            if is_reserved(m[0]) or not (m[1] is None or isinstance(m[1], list))
-        ]
+        parameters[:] = [[key, value] for key, value in parameters if is_kept(key, value)]
+
+
+def without_odd_request_parameters(root: Node) -> None:
+    def is_kept(key: str, value: Node) -> bool:
+        return is_reserved(key) or not (value is None or isinstance(value, list))
+
+    keep_request_parameters(root, is_kept)
 
 
 def without_reserved_parameters(root: Node) -> None:
-    if isinstance(root, Members) and isinstance(root.get("parameters"), Members):
-        parameters = root.get("parameters")
-        parameters[:] = [m for m in parameters if not is_reserved(m[0])]
+    keep_request_parameters(root, lambda key, _: not is_reserved(key))
 
 
 def without_shared_memory_outputs(root: Node) -> None:
@@ -386,9 +393,7 @@ def with_declared_names_and_ranks(root: Node) -> None:
 
 def without_nul_parameters(root: Node) -> None:
     """X6: remove parameters with a NUL in their name."""
-    if isinstance(root, Members) and isinstance(root.get("parameters"), Members):
-        parameters = root.get("parameters")
-        parameters[:] = [member for member in parameters if "\0" not in member[0]]
+    keep_request_parameters(root, lambda key, _: "\0" not in key)
 
 
 def shallow(node: Node, n_levels: int = 128) -> None:
@@ -442,9 +447,7 @@ def sent_binary(message: Message, is_meant: Callable[[Node], bool]) -> Message:
             except (ValueError, TypeError, AttributeError):
                 continue
             item.drop("data")
-            if not isinstance(item.get("parameters"), Members):
-                item.set("parameters", Members())
-            item.get("parameters").set("binary_data_size", Literal(str(len(blob))))
+            set_parameter(item, "binary_data_size", Literal(str(len(blob))))
             blobs.append(blob)
         blobs.append(rest)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections import Counter
 from contextlib import ExitStack
@@ -29,12 +28,12 @@ from interop import triton_setup
 from interop.differences import DIFFERENCES, Difference
 from interop.message_generator import messages, raw_messages
 from interop.plain_message import Message
-from interop.triton_exchange import HEADER_LENGTH
 from interop.triton_models import ANY, MODELS, Model
 from interop.triton_server import TritonServer, running_triton
 from support import reference
 from support.case_types import same
 
+HEADER_LENGTH = "Inference-Header-Content-Length"
 # The models for raw requests.
 RAW = {message.model for message in raw_messages()}
 USED = [model for model in MODELS if model.name in RAW]
@@ -314,12 +313,6 @@ class Campaign:
             self.new.append((message, mine, theirs))
 
 
-def installed() -> Path | None:
-    """Return the folder of a Triton that is ready to run."""
-    folder = Path(os.environ.get("TENSORWIRE_TRITON") or triton_setup.DEFAULT_FOLDER).resolve()
-    return None if triton_setup.read_marker(folder) is None else folder
-
-
 def described(message: Message, mine: Verdict, theirs: Verdict) -> str:
     return (
         f"{message.id}: header length {message.header_length!r}, model {message.model}\n"
@@ -332,8 +325,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--n", type=int, default=3000)
     options = parser.parse_args()
-    folder = installed()
-    if folder is None:
+    folder = triton_setup.folder_in_use()
+    if triton_setup.read_marker(folder) is None:
         parser.error(f"no Triton is installed: {triton_setup.__file__} installs one")
     campaign = Campaign()
     with LiveTriton(folder) as triton:

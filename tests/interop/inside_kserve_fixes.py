@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,24 @@ from kserve.protocol import infer_type
 from kserve.utils import utils
 
 import tensorwire as tw
-from interop import kserve_bodies as bodies
 from interop.inside_kserve_json import PATH, Server
-from interop.json_requests import Answer, post
-from interop.json_requests import installed as installing
+from interop.json_requests import Answer, installed, post
 from interop.kserve_bodies import NO_TEXT, ONE, WORDS, entry, received, wire
 from tensorwire.integrations import kserve as integration
 from tensorwire.integrations.kserve.convert import write_response
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
-installed = bodies.installed  # the fixture
 pytestmark = pytest.mark.usefixtures("no_logging")
 
+with_integration = pytest.mark.usefixtures("integration_is_installed")
 BINARY = tw.InferRequest({"x": np.zeros(1)}, parameters={"binary_data_output": True})
 AS_JSON = tw.InferRequest({"x": np.zeros(1)})
+
+
+@pytest.fixture
+def integration_is_installed() -> Iterator[None]:
+    with installed(integration):
+        yield
 
 
 # --- invalid bodies --------------------------------------------------------------------------
@@ -90,12 +95,12 @@ def test_kserve_answers_what_the_codec_rejects(server: Server, case: str) -> Non
     with pytest.raises(tw.DecodeError):
         received(body, header_length)
     plain, seen = infer(server, body, header_length), server.model.seen
-    with installing(integration):
+    with installed(integration):
         assert infer(server, body, header_length) == plain
     assert repr(server.model.seen) == repr(seen)
 
 
-@pytest.mark.usefixtures("installed")
+@with_integration
 def test_data_of_wrong_datatype_or_shape_is_rejected() -> None:
     for wrong in (np.zeros(2), np.zeros(3, np.float32), np.zeros(2, ">f4")):
         output = InferOutput("x", [2], "FP32", wrong)
@@ -104,7 +109,7 @@ def test_data_of_wrong_datatype_or_shape_is_rejected() -> None:
                 write_response(InferResponse("1", "m", [output]), request)
 
 
-@pytest.mark.usefixtures("installed")
+@with_integration
 def test_bytes_that_are_not_utf8(server: Server) -> None:
     assert received(*NO_TEXT).inputs[0].as_numpy().tolist() == [b"\xff\xd8", b"a"]
     assert received(*NO_TEXT).inputs[0].data == [b"\xff\xd8", b"a"]
@@ -112,7 +117,7 @@ def test_bytes_that_are_not_utf8(server: Server) -> None:
     assert infer(server, *NO_TEXT)[0] == 200
 
 
-@pytest.mark.usefixtures("installed")
+@with_integration
 def test_empty_tensors_are_sent_as_binary() -> None:
     """KServe alone fails."""
     outputs = [InferOutput("t", [0], "BYTES", []), InferOutput("x", [0, 2], "FP32", [])]
@@ -125,7 +130,7 @@ def test_empty_tensors_are_sent_as_binary() -> None:
 # --- BF16 ---
 
 
-@pytest.mark.usefixtures("installed")
+@with_integration
 class TestBf16:
     X = np.array([1.5, -2.0], ml_dtypes.bfloat16)
 
@@ -155,7 +160,7 @@ class TestBf16:
 # --- BYTES ---
 
 
-@pytest.mark.usefixtures("installed")
+@with_integration
 class TestBytes:
     def test_serialize_and_deserialize(self) -> None:
         array = np.array([["a", b"\xff"], ["\u20ac", b""]], object)

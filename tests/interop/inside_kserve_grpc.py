@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ from kserve.protocol.grpc import grpc_predict_v2_pb2_grpc
 from kserve.protocol.grpc.interceptors import ExceptionToStatusInterceptor
 from kserve.protocol.grpc.servicer import InferenceServicer
 
+from interop.json_requests import installed
 from tensorwire.integrations import kserve as integration
 
 pytestmark = pytest.mark.usefixtures("no_logging")
@@ -37,10 +39,8 @@ Stub = grpc_predict_v2_pb2_grpc.GRPCInferenceServiceStub
 
 @pytest.fixture(params=["plain", "installed"])
 def mode(request: pytest.FixtureRequest) -> Iterator[str]:
-    if request.param == "installed":
-        integration.install()
-    yield request.param
-    integration.uninstall()
+    with installed(integration) if request.param == "installed" else nullcontext():
+        yield request.param
 
 
 def serve(answer: Callable[[InferRequest], Any], steps: Callable[[Any], Awaitable[None]]) -> None:
@@ -170,7 +170,6 @@ def test_invalid_requests_are_rejected(mode: str) -> None:
 
 def test_arrays_are_views_of_the_message() -> None:
     """The memory of a request is that of the received message; of a response, that of the model."""
-    integration.install()
     kept: list[Any] = []
 
     def answer(payload: InferRequest) -> InferResponse:
@@ -183,10 +182,8 @@ def test_arrays_are_views_of_the_message() -> None:
         assert np.frombuffer(found.raw_output_contents[0], np.float32).tolist() == [0, 1, 2]
         assert found.outputs[0].parameters["binary_data_size"].int64_param == 12  # as in KServe
 
-    try:
+    with installed(integration):
         serve(answer, steps)
-    finally:
-        integration.uninstall()
     assert kept[0].tolist() == ARRAYS["FP32"].tolist()  # it keeps the message alive
 
 
@@ -212,17 +209,13 @@ def test_response_has_the_format_of_the_request() -> None:
             assert list(found.outputs[0].contents.fp32_contents) == [1.5, 2.5]
             assert not found.raw_output_contents
 
-    integration.install()
-    try:
+    with installed(integration):
         serve(answer, steps)
-    finally:
-        integration.uninstall()
     assert (kept.id, kept.outputs[0].data) == ("", [1.5, 2.5])
 
 
 def test_uninstalled_servers_continue() -> None:
     """A server that was started with the integration answers as before."""
-    integration.install()
 
     async def steps(stub: Any) -> None:
         await stub.ModelInfer(request_of(**ARRAYS))
@@ -230,7 +223,5 @@ def test_uninstalled_servers_continue() -> None:
         found = await stub.ModelInfer(request_of(**ARRAYS))
         assert list(found.raw_output_contents) == list(request_of(**ARRAYS).raw_input_contents)
 
-    try:
+    with installed(integration):
         serve(echo, steps)
-    finally:
-        integration.uninstall()

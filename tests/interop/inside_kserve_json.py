@@ -151,6 +151,14 @@ def server() -> Server:
     return Server()
 
 
+def both(server: Server, body: bytes) -> Answer:
+    """Check that the answers with and without the integration are equal. Return the latter."""
+    plain = server.infer(body)
+    with installed(integration):
+        assert_same_answer(plain, server.infer(body))
+    return plain
+
+
 def is_lazy(
     app: Any, model: Any, body: bytes = READ_AS_ARRAYS["nested"], content_type: Any = JSON_TYPE
 ) -> bool:
@@ -282,37 +290,33 @@ FAILURES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", FAILURES)
-def test_exceptions_of_a_model_reach_the_handlers_of_kserve(server: Server, case: str) -> None:
+def test_exceptions_of_a_model_reach_the_handlers_of_kserve(
+    server: Server, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(payload: Any) -> Any:
         raise FAILURES[case]
 
-    server.model.answer = fail
-    try:
-        plain = server.infer(READ_AS_ARRAYS["flat"])
-        with installed(integration):
-            ours = server.infer(READ_AS_ARRAYS["flat"])
-    finally:
-        server.model.answer = None
-    assert plain[0] >= 400
-    assert_same_answer(plain, ours)
+    monkeypatch.setattr(server.model, "answer", fail)
+    assert both(server, READ_AS_ARRAYS["flat"])[0] >= 400
 
 
 @pytest.mark.parametrize("model", ["recorder", "unknown"])
-def test_models_that_are_not_ready_or_not_known(server: Server, model: str) -> None:
+def test_models_that_are_not_ready_or_not_known(
+    server: Server, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = PATH.replace("recorder", model)
-    server.model.ready = False
-    try:
-        plain = post(server.plain, path, READ_AS_ARRAYS["flat"], "application/json")
-        with installed(integration):
-            ours = post(server.ours, path, READ_AS_ARRAYS["flat"], "application/json")
-    finally:
-        server.model.ready = True
+    monkeypatch.setattr(server.model, "ready", False)
+    plain = post(server.plain, path, READ_AS_ARRAYS["flat"], "application/json")
+    with installed(integration):
+        ours = post(server.ours, path, READ_AS_ARRAYS["flat"], "application/json")
     assert plain[0] == (404 if model == "unknown" else 503)
     assert_same_answer(plain, ours)
 
 
 @pytest.mark.parametrize("is_binary", [False, True])
-def test_response_headers_of_a_model(server: Server, is_binary: bool) -> None:
+def test_response_headers_of_a_model(
+    server: Server, is_binary: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A transformer passes on those of its predictor, apart from those of the body."""
 
     def predict(payload: Any, headers: Any, response_headers: Any) -> Any:
@@ -320,19 +324,12 @@ def test_response_headers_of_a_model(server: Server, is_binary: bool) -> None:
         response_headers.update({"X-Of-Predictor": "a", **lengths})
         return answer_of(payload)
 
-    server.model.predict = predict  # type: ignore[assignment]
-    server.model.required_response_headers = True
+    monkeypatch.setattr(server.model, "predict", predict)
+    monkeypatch.setattr(server.model, "required_response_headers", True)
     body = message(json_entry([1.5]), parameters={"binary_data_output": is_binary}, id="1")
-    try:
-        plain = server.infer(body)
-        with installed(integration):
-            ours = server.infer(body)
-    finally:
-        del server.model.predict
-        server.model.required_response_headers = False
-    assert plain[1]["x-of-predictor"] == "a"
-    assert ("inference-header-content-length" in plain[1]) == is_binary
-    assert_same_answer(plain, ours)
+    _, headers, _ = both(server, body)
+    assert headers["x-of-predictor"] == "a"
+    assert ("inference-header-content-length" in headers) == is_binary
 
 
 def response(*outputs: InferOutput, **members: Any) -> Any:
@@ -420,16 +417,12 @@ class OwnResponse(InferResponse):  # type: ignore[misc]
         return {**tree, "model_version": "of the program"}, length
 
 
-def test_response_class_of_the_program(server: Server) -> None:
-    server.model.answer = lambda payload: OwnResponse("1", "recorder", [made(RANDOM)])
-    try:
-        plain = server.infer(READ_AS_ARRAYS["flat"])
-        with installed(integration):
-            ours = server.infer(READ_AS_ARRAYS["flat"])
-    finally:
-        server.model.answer = None
-    assert b"of the program" in plain[2]
-    assert_same_answer(plain, ours)
+def test_response_class_of_the_program(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(payload: Any) -> Any:
+        return OwnResponse("1", "recorder", [made(RANDOM)])
+
+    monkeypatch.setattr(server.model, "answer", answer)
+    assert b"of the program" in both(server, READ_AS_ARRAYS["flat"])[2]
 
 
 BINARY_EVENT = {"ce_id": "1", "ce_source": "s", "ce_specversion": "1.0", "ce_type": "t"}
@@ -462,11 +455,7 @@ def test_custom_data_plane_gets_the_validated_request() -> None:
             return super().decode_inference_request(body, headers, model_name)
 
     found: list[Any] = []
-    server = Server(Curious)
-    plain = server.infer(READ_AS_ARRAYS["nested"])
-    with installed(integration):
-        ours = server.infer(READ_AS_ARRAYS["nested"])
-    assert_same_answer(plain, ours)
+    both(Server(Curious), READ_AS_ARRAYS["nested"])
     assert found[0] == found[1]
 
 
@@ -507,7 +496,7 @@ DIFFERENCES: dict[str, tuple[bytes, Any, Any]] = {  # the body, and the array wi
 
 
 @pytest.mark.parametrize("case", DIFFERENCES)
-def test_documented_differences(server: Server, case: str) -> None:
+def test_documented_differences(server: Server, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """docs/integrations/kserve.md lists them."""
     body, plain, ours = DIFFERENCES[case]
     found: list[Any] = []
@@ -517,12 +506,9 @@ def test_documented_differences(server: Server, case: str) -> None:
         found.append(array.tolist() if isinstance(array, np.ndarray) else None)
         return answer_of(payload)
 
-    server.model.predict = predict  # type: ignore[method-assign]
-    try:
+    monkeypatch.setattr(server.model, "predict", predict)
+    server.infer(body)
+    with installed(integration):
         server.infer(body)
-        with installed(integration):
-            server.infer(body)
-    finally:
-        del server.model.predict
     for value, expected in zip(found, (plain, ours), strict=True):
         assert (repr(value) if isinstance(expected, str) else value) == expected

@@ -23,6 +23,7 @@ from kserve.protocol import infer_type
 from kserve.utils import numpy_codec
 
 import tensorwire as tw
+from interop.json_requests import installed, outcome
 from interop.kserve_bodies import (
     AS_JSON,
     NO_TEXT,
@@ -79,14 +80,6 @@ ACCEPTED: dict[str, tuple[bytes, int]] = {
 }
 
 
-def result(function: Callable[[], Any]) -> Any:
-    """Return the result of a function, or the type of the exception it raises."""
-    try:
-        return function()
-    except Exception as error:
-        return type(error)
-
-
 def seen(request: Any) -> Any:
     """Return everything that a model can see of a request, arrays first.
 
@@ -105,7 +98,7 @@ def seen(request: Any) -> Any:
         request.parameters,
         [(output.name, output.parameters or {}) for output in request.request_outputs or ()],
         request.use_binary_outputs,
-        result(lambda: repr(request.as_dataframe())),
+        outcome(lambda: repr(request.as_dataframe())),
     )
 
 
@@ -120,7 +113,7 @@ def test_request_is_forwarded_as_before(case: str, send: str) -> None:
     """A transformer sends the same. Values without a JSON form are rejected."""
     ours, plain = received(*ACCEPTED[case]), decoded(*ACCEPTED[case])
     ours.id = plain.id = "1"
-    assert result(getattr(ours, send)) == result(getattr(plain, send))
+    assert outcome(getattr(ours, send)) == outcome(getattr(plain, send))
 
 
 class Text(str):
@@ -195,10 +188,10 @@ def test_output_is_encoded_identically(i: int, is_binary: bool) -> None:
         length = headers.get(HEADER_LENGTH)
         return (content, int(length)) if length else (without_nulls(json.loads(content)), None)
 
-    plain = result(expected)
+    plain = outcome(expected)
     ours = response()
-    assert result(written) == plain
-    assert result(written) == plain
+    assert outcome(written) == plain
+    assert outcome(written) == plain
 
 
 def without_nulls(tree: Any) -> Any:
@@ -241,17 +234,9 @@ def test_response_has_the_same_values() -> None:
 
 def with_and_without(function: Callable[[], Any]) -> tuple[Any, Any]:
     """Call a function without and with the integration; return the results or error types."""
-    found = []
-    for is_installed in (False, True):
-        if is_installed:
-            integration.install()
-        try:
-            found.append(function())
-        except Exception as error:
-            found.append(type(error))
-        finally:
-            integration.uninstall()
-    return found[0], found[1]
+    plain = outcome(function)
+    with installed(integration):
+        return plain, outcome(function)
 
 
 DATATYPE_NAMES = [*RAW, "UINT16", "UINT32", "INT8", "INT32", "BYTES", "FP8", "fp32", "", None]
@@ -278,9 +263,9 @@ def test_datatypes_of_kserve_are_the_same() -> None:
             for datatype in ("FP16", "FP32", "BYTES")
         ]
         return [
-            *(result(partial(numpy_codec.to_np_dtype, name)) for name in DATATYPE_NAMES),
-            *(result(partial(numpy_codec.from_np_dtype, dtype)) for dtype in DTYPES),
-            *(result(partial(infer_type.get_content, name, CONTENTS)) for name in DATATYPE_NAMES),
+            *(outcome(partial(numpy_codec.to_np_dtype, name)) for name in DATATYPE_NAMES),
+            *(outcome(partial(numpy_codec.from_np_dtype, dtype)) for dtype in DTYPES),
+            *(outcome(partial(infer_type.get_content, name, CONTENTS)) for name in DATATYPE_NAMES),
             *(infer_type._contains_fp16_datatype(response) for response in responses),
         ]
 

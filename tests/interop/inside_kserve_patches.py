@@ -22,7 +22,8 @@ from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from kserve.utils import numpy_codec, utils
 
 import tensorwire as tw
-from interop.recorded_sources import check_recorded, replaced, simulate_next_release
+from interop.json_requests import installed
+from interop.recorded_sources import check_next_release, check_recorded
 from tensorwire.integrations import kserve as integration
 from tensorwire.integrations.kserve import patches
 
@@ -70,41 +71,21 @@ GRPC = "grpc_predict_v2_pb2_grpc.add_GRPCInferenceServiceServicer_to_server"
 
 
 @pytest.mark.parametrize(
-    ("module", "old", "new", "left_out"),
+    ("left_out", "changed"),
     [
-        (ENDPOINT, "if isinstance(response, bytes)", "if type(response) is bytes", {ROUTE}),
-        (
-            TYPES,
-            "def get_output_by_name(self, name: str)",
-            "def get_output_by_name(self, name)",
-            {ROUTE},
-        ),
-        (TYPES, "def use_binary_outputs(self) -> bool", "def use_binary_outputs(self)", {GRPC}),
-        ("starlette.routing", "return Match.PARTIAL,", "return Match.NONE,", {ROUTE}),
+        (ROUTE, (ENDPOINT, "if isinstance(response, bytes)", "if type(response) is bytes")),
+        (ROUTE, (TYPES, "get_output_by_name(self, name: str)", "get_output_by_name(self, name)")),
+        (GRPC, (TYPES, "use_binary_outputs(self) -> bool", "use_binary_outputs(self)")),
+        (ROUTE, ("starlette.routing", "return Match.PARTIAL,", "return Match.NONE,")),
     ],
 )
 def test_next_release_with_another_source(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    module: str,
-    old: str,
-    new: str,
-    left_out: set[str],
+    left_out: str,
+    changed: tuple[str, str, str],
 ) -> None:
-    integration.install()
-    everything = replaced(integration)
-    integration.uninstall()
-    before = state()
-    simulate_next_release(monkeypatch, module, old, new)
-    with pytest.raises(tw.IntegrationError, match=r"kserve 99\.0 has functions that differ"):
-        integration.install(untested="error")
-    assert state() == before
-    integration.install()
-    assert replaced(integration) == everything - left_out
-    [record] = caplog.records
-    assert all(f".{name} (" in record.getMessage() for name in left_out)
-    integration.uninstall()
-    assert state() == before
+    check_next_release(integration, state, monkeypatch, caplog, changed, {left_out})
 
 
 def test_missing_module_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,14 +120,11 @@ def test_install_before_or_after_imports(order: str) -> None:
 def test_extension_is_announced_once() -> None:
     """Also if the data plane announces it already."""
     plane = DataPlane(ModelRepository())
-    integration.install()
-    try:
+    with installed(integration):
         for _ in range(2):
             metadata = asyncio.run(V2Endpoints(plane).metadata())
             assert metadata.extensions == ["model_repository_extension", "binary_tensor_data"]
             plane.metadata = lambda found=metadata: found.model_dump()
-    finally:
-        integration.uninstall()
 
 
 # --- the documentation ---

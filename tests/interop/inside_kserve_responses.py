@@ -12,47 +12,37 @@ from uuid import UUID
 
 import numpy as np
 import pytest
-from kserve import InferOutput, InferResponse, Model, ModelRepository
-from kserve.protocol.dataplane import DataPlane
+from kserve import InferOutput, InferResponse
 from kserve.protocol.infer_type import RequestedOutput
 
 import tensorwire as tw
-from interop.inside_kserve_json import application
-from interop.json_requests import Answer, post
+from interop.inside_kserve_json import PATH, application, plane_with_model
+from interop.json_requests import Answer, installed, post
 from tensorwire.integrations import kserve as integration
 
 pytestmark = pytest.mark.usefixtures("no_logging")
 
-PATH = "/v2/models/m/infer"
 X = np.array([1.5, 2.5], np.float32)
 Options = dict[str, bool]
-
-
-class Server:
-    """KServe's REST application with one model, called without a network."""
-
-    def __init__(self, answer: Any) -> None:
-        self.model = Model("m")
-        self.model.ready = True
-        self.model.predict = lambda payload, headers=None: answer(payload)
-        registry = ModelRepository()
-        registry.update(self.model)
-        self.plane = DataPlane(registry)
-        self.app = application(self.plane)
-
-    def infer(self, body: bytes) -> Answer:
-        return post(self.app, PATH, body, "application/json")
-
-
-Serve = Callable[[Any], Server]
+Infer = Callable[[bytes], Answer]
+Serve = Callable[[Any], Infer]
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """A function that starts a server with the integration, for a model."""
-    integration.install()
-    yield Server
-    integration.uninstall()
+    """A function that takes a model, and returns a function that sends requests to it.
+
+    KServe's REST application has the integration, and is called without a network.
+    """
+
+    def start(answer: Any) -> Infer:
+        plane, model = plane_with_model()
+        model.predict = lambda payload, headers=None: answer(payload)  # type: ignore[method-assign]
+        app = application(plane)
+        return lambda body: post(app, PATH, body, "application/json")
+
+    with installed(integration):
+        yield start
 
 
 def outputs(*names: str) -> list[InferOutput]:
@@ -140,12 +130,14 @@ FORMATS: dict[str, tuple[bytes, dict[str, Any], Options]] = {
 @pytest.mark.parametrize("case", FORMATS)
 def test_response_has_the_format_of_the_request(serve: Serve, case: str) -> None:
     request, arguments, expected = FORMATS[case]
-    found = formats(serve(answering("y", "z", **arguments)).infer(request))
+    infer = serve(answering("y", "z", **arguments))
+    found = formats(infer(request))
     assert list(found.items()) == list(expected.items())
 
 
 def test_output_that_the_model_does_not_return(serve: Serve) -> None:
-    status, _, content = serve(answering("y")).infer(body(wanted=listed(other=True)))
+    infer = serve(answering("y"))
+    status, _, content = infer(body(wanted=listed(other=True)))
     assert status == 400
     assert json.loads(content)["error"] == "Unexpected inference output 'other' for model 'm'"
 
@@ -167,7 +159,7 @@ def test_ids(
         return response.to_rest()[0] if as_dict else response
 
     member = {} if sent is None else {"id": sent}
-    status, headers, content = serve(answer).infer(body(binary_output, **member))
+    status, headers, content = serve(answer)(body(binary_output, **member))
     assert status == 200, content
     length = headers.get("inference-header-content-length")
     assert (length is not None) == (binary_output and not as_dict)
@@ -183,13 +175,13 @@ def test_ids(
 
 def test_model_returns_one_object_for_all_requests(serve: Serve) -> None:
     shared = InferResponse("1", "m", outputs("y", "z"))
-    server = serve(lambda payload: shared)
+    infer = serve(lambda payload: shared)
     for wanted, expected in (
         (body(True), BINARY),
         (body(wanted=listed(z=True)), {"z": True}),
         (body(), AS_JSON),
     ):
-        assert formats(server.infer(wanted)) == expected
+        assert formats(infer(wanted)) == expected
     assert (shared._requested_outputs, shared._use_binary_outputs) == (None, False)
 
 
@@ -203,7 +195,7 @@ def test_transformer_that_changes_the_request(serve: Serve) -> None:
         payload.id = "changed"
         return InferResponse(None, "m", outputs("y", "z"))
 
-    answered = serve(answer).infer(body(True, listed(z=True), id="7"))
+    answered = serve(answer)(body(True, listed(z=True), id="7"))
     assert formats(answered) == {"z": True}
     length = int(answered[1]["inference-header-content-length"])
     assert json.loads(answered[2][:length])["id"] == "7"

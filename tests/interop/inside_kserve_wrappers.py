@@ -11,8 +11,8 @@ import logging
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from importlib import import_module
-from inspect import getattr_static
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -39,7 +39,12 @@ from interop.inside_kserve_json import (
 )
 from interop.json_requests import READ_AS_ARRAYS, assert_same_answer, installed, post
 from interop.kserve_bodies import ONE
-from interop.recorded_sources import replaced
+from interop.recorded_sources import (
+    check_calls_of_wrapper,
+    owner_of,
+    replaced,
+    wrappable_functions,
+)
 from support.wrappers import Proxy, functools_wrapper, two_wrappers, wrapped
 from tensorwire.digests import source_of_imported
 from tensorwire.integrations import kserve as integration
@@ -102,24 +107,8 @@ def infer_over_grpc(plane: Any) -> None:
     grpc_calls.infer(add, servicer, GRPC_REQUEST)
 
 
-def owner_of(name: str) -> tuple[Any, str]:
-    """Return the module or class that defines a function, and the name of the function there."""
-    module, _, path = name.partition(":")
-    owner: Any = import_module(module)
-    *classes, function = path.split(".")
-    for each in classes:
-        owner = getattr(owner, each)
-    return owner, function
-
-
 IN_ANOTHER_PROCESS = "kserve.protocol.rest.multiprocess.server:RESTServerProcess.target"
-
-
-def compared_functions() -> list[str]:
-    names = set(json.loads(integration._PATCH.digests.read_text())) - {IN_ANOTHER_PROCESS}
-    values = {name: getattr_static(*owner_of(name)) for name in names}
-    kinds = (type(workload), classmethod, staticmethod, property)
-    return sorted(name for name, value in values.items() if type(value) in kinds)
+CALLED = [name for name in wrappable_functions(integration, property) if name != IN_ANOTHER_PROCESS]
 
 
 def part_of_property(wrap: Any) -> Any:
@@ -134,35 +123,17 @@ def part_of_property(wrap: Any) -> Any:
 
 
 @pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
-@pytest.mark.parametrize("name", compared_functions())
+@pytest.mark.parametrize("name", CALLED)
 def test_wrapper_is_called_as_often_as_without_the_integration(name: str, wrap: Any) -> None:
     """This holds for each function that the integration replaces or relies on."""
-    n_calls: list[int] = []
-
-    def count() -> None:
-        n_calls[-1] += 1
-
-    with wrapped(*owner_of(name), part_of_property(wrap), count):
-        for is_installed in (False, True, False):
-            n_calls.append(0)
-            if is_installed:
-                integration.install()
-            workload()
-            integration.uninstall()
-    assert n_calls[0] > 0
-    assert n_calls == [n_calls[0]] * 3
+    check_calls_of_wrapper(integration, name, part_of_property(wrap), workload)
 
 
 @pytest.mark.parametrize("wrap", [functools_wrapper, Proxy, two_wrappers])
 @pytest.mark.parametrize("is_first", [True, False], ids=["wrapped first", "wrapped later"])
 def test_wrapper_around_the_endpoint_is_called(wrap: Any, is_first: bool) -> None:
     """KServe's own route then handles the requests."""
-    n_calls = 0
-
-    def count() -> None:
-        nonlocal n_calls
-        n_calls += 1
-
+    count = Mock()
     plain = post(application(plane_with_model()[0]), PATH, BODY, "application/json")
     contexts = [wrapped(V2Endpoints, "infer", wrap, count), installed(integration)]
     with ExitStack() as stack:
@@ -172,21 +143,16 @@ def test_wrapper_around_the_endpoint_is_called(wrap: Any, is_first: bool) -> Non
         app = application(plane)
         assert_same_answer(plain, post(app, PATH, BODY, "application/json"))
         assert not is_lazy(app, model)
-    assert n_calls == 2
+    assert count.call_count == 2
 
 
 @pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
 def test_wrapper_around_the_servicer_that_is_added_later(wrap: Any) -> None:
     """KServe's own handler then handles gRPC requests."""
-    n_calls = 0
-
-    def count() -> None:
-        nonlocal n_calls
-        n_calls += 1
-
+    count = Mock()
     with installed(integration), wrapped(InferenceServicer, "ModelInfer", wrap, count):
         infer_over_grpc(plane_with_model()[0])
-    assert n_calls == 1
+    assert count.call_count == 1
 
 
 @pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
@@ -196,17 +162,12 @@ def test_wrapper_that_is_added_later(
     server: Server, name: str, wrap: Any, is_running: bool
 ) -> None:
     """It is added after the installation, and after or before the start of the server."""
-    n_calls = 0
-
-    def count() -> None:
-        nonlocal n_calls
-        n_calls += 1
-
+    count = Mock()
     plain = server.infer(BODY)
     with installed(integration), wrapped(*owner_of(name), wrap, count):
         app = server.ours if is_running else application(server.dataplane)
         assert_same_answer(plain, post(app, PATH, BODY, "application/json"))
-    assert n_calls == 1
+    assert count.call_count == 1
 
 
 class Refusing:

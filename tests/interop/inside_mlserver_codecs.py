@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
 from mlserver import ModelSettings, Settings, codecs, errors, raw, types
@@ -21,11 +22,19 @@ from mlserver.codecs import NumpyCodec, NumpyRequestCodec, PandasCodec, StringCo
 from mlserver.grpc import converters, dataplane_pb2_grpc
 from mlserver.grpc import dataplane_pb2 as pb
 from mlserver.grpc import server as grpc_server
+from mlserver.grpc.servicers import InferenceServicer
+from mlserver.handlers import DataPlane
 from mlserver.parallel import worker
 from mlserver.rest.app import APIRoute
 
 import tensorwire as tw
-from interop.recorded_sources import check_recorded, replaced, simulate_next_release
+from interop.json_requests import installed
+from interop.recorded_sources import (
+    check_next_release,
+    check_recorded,
+    replaced,
+    simulate_next_release,
+)
 from tensorwire._codec.protobuf_writer import append_fields
 from tensorwire.integrations import mlserver
 from tensorwire.integrations.mlserver import patches
@@ -119,36 +128,21 @@ SERVER = {"APIRoute.handle", "DataPlane.metadata"}
 
 
 @pytest.mark.parametrize(
-    ("module", "old", "new", "left_out"),
+    ("left_out", "changed"),
     [
-        ("mlserver.rest.endpoints", "insert_headers(payload", "add_headers(payload", SERVER),
-        ("starlette.routing", "await self.app(scope", "await self.other(scope", SERVER),
-        ("mlserver.codecs.numpy", "def convert_nan(val)", "def convert_nan(x)", NUMPY),
-        ("mlserver.parallel.worker", "super().__init__()", "super().__init__(1)", WORKER),
+        (SERVER, ("mlserver.rest.endpoints", "insert_headers(payload", "add_headers(payload")),
+        (SERVER, ("starlette.routing", "await self.app(scope", "await self.other(scope")),
+        (NUMPY, ("mlserver.codecs.numpy", "def convert_nan(val)", "def convert_nan(x)")),
+        (WORKER, ("mlserver.parallel.worker", "super().__init__()", "super().__init__(1)")),
     ],
 )
 def test_next_release_with_another_source(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    module: str,
-    old: str,
-    new: str,
     left_out: set[str],
+    changed: tuple[str, str, str],
 ) -> None:
-    mlserver.install()
-    everything = replaced(mlserver)
-    mlserver.uninstall()
-    before = state()
-    simulate_next_release(monkeypatch, module, old, new)
-    with pytest.raises(tw.IntegrationError, match=r"mlserver 99\.0 has functions that differ"):
-        mlserver.install(untested="error")
-    assert state() == before
-    mlserver.install()
-    assert replaced(mlserver) == everything - left_out
-    [record] = caplog.records
-    assert all(f".{name} (" in record.getMessage() for name in left_out)
-    mlserver.uninstall()
-    assert state() == before
+    check_next_release(mlserver, state, monkeypatch, caplog, changed, left_out)
 
 
 def test_next_release_without_a_function(
@@ -215,10 +209,8 @@ ENCODED = {
 @pytest.mark.parametrize("case", ENCODED)
 def test_encoded_tensors_are_equal_to_those_without_the_integration(case: str) -> None:
     """The integration creates them without validation: all attributes of pydantic are equal."""
-    mlserver.uninstall()
     plain = ENCODED[case]()
-    mlserver.install()
-    try:
+    with installed(mlserver):
         ours = ENCODED[case]()
         assert ours == plain
         assert repr(ours.model_dump()) == repr(plain.model_dump())
@@ -229,8 +221,6 @@ def test_encoded_tensors_are_equal_to_those_without_the_integration(case: str) -
             assert one.model_extra == other.model_extra
             assert one.__pydantic_private__ == other.__pydantic_private__
         assert ours.model_copy(deep=True) == plain
-    finally:
-        mlserver.uninstall()
 
 
 def test_output_is_copied_once_for_raw_contents(integration: bool) -> None:
@@ -603,13 +593,6 @@ def test_grpc_server(integration: bool, monkeypatch: pytest.MonkeyPatch) -> None
         return append_fields(head, number, contents)
 
     monkeypatch.setattr("tensorwire.integrations.split.append_fields", append)
-    import grpc  # noqa: PLC0415
-    from mlserver.grpc.dataplane_pb2_grpc import GRPCInferenceServiceStub  # noqa: PLC0415
-    from mlserver.grpc.dataplane_pb2_grpc import (  # noqa: PLC0415
-        add_GRPCInferenceServiceServicer_to_server as add,
-    )
-    from mlserver.grpc.servicers import InferenceServicer  # noqa: PLC0415
-    from mlserver.handlers import DataPlane  # noqa: PLC0415
 
     def message(contents: bytes) -> Any:
         made = pb.ModelInferRequest(model_name="m", raw_input_contents=[contents])
@@ -618,12 +601,13 @@ def test_grpc_server(integration: bool, monkeypatch: pytest.MonkeyPatch) -> None
 
     async def talk(steps: Callable[..., Any]) -> None:
         server = grpc.aio.server()
-        add(InferenceServicer(DataPlane(Settings(), Model()), None), server)
+        servicer = InferenceServicer(DataPlane(Settings(), Model()), None)
+        dataplane_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(servicer, server)
         port = server.add_insecure_port("127.0.0.1:0")
         await server.start()
         try:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-                await steps(GRPCInferenceServiceStub(channel))
+                await steps(dataplane_pb2_grpc.GRPCInferenceServiceStub(channel))
         finally:
             await server.stop(0)
 

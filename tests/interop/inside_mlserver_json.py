@@ -395,13 +395,10 @@ RESPONSES: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("case", RESPONSES)
-def test_responses_are_equal(server: Server, case: str) -> None:
+def test_responses_are_equal(server: Server, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """JSON values, headers and errors are equal."""
-    server.model.answer = RESPONSES[case]()
-    try:
-        both(server, message(json_entry([1.5, 2.5], "FP64")))
-    finally:
-        server.model.answer = echo
+    monkeypatch.setattr(server.model, "answer", RESPONSES[case]())
+    both(server, message(json_entry([1.5, 2.5], "FP64")))
 
 
 def test_response_needs_no_lists(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

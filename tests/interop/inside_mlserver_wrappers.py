@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from importlib import import_module
-from inspect import getattr_static
-from types import FunctionType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from mlserver import raw
@@ -24,6 +22,7 @@ import tensorwire.grpc
 from interop import grpc_calls
 from interop.inside_mlserver_json import Server
 from interop.json_requests import READ_AS_ARRAYS, installed
+from interop.recorded_sources import check_calls_of_wrapper, wrappable_functions
 from support.wrappers import Proxy, functools_wrapper, wrapped
 from tensorwire.integrations import mlserver as integration
 
@@ -74,51 +73,20 @@ def infer_over_grpc(server: Server) -> None:
     grpc_calls.infer(add, servicer, GRPC_REQUEST)
 
 
-def owner_of(name: str) -> tuple[Any, str]:
-    """Return the module or class that defines a function, and the name of the function there."""
-    module, _, path = name.partition(":")
-    owner: Any = import_module(module)
-    *classes, function = path.split(".")
-    for each in classes:
-        owner = getattr(owner, each)
-    return owner, function
-
-
-def compared_functions() -> list[str]:
-    names = json.loads(integration._PATCH.digests.read_text())
-    values = {name: getattr_static(*owner_of(name)) for name in names}
-    kinds = (FunctionType, classmethod, staticmethod)
-    called = {name for name, value in values.items() if type(value) in kinds}
-    return sorted(called - NOT_IN_WORKLOAD)
+CALLED = [name for name in wrappable_functions(integration) if name not in NOT_IN_WORKLOAD]
 
 
 @pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
-@pytest.mark.parametrize("name", compared_functions())
+@pytest.mark.parametrize("name", CALLED)
 def test_wrapper_is_called_as_often_as_without_the_integration(name: str, wrap: Any) -> None:
     """This holds for each function that the integration replaces or relies on."""
-    n_calls: list[int] = []
-
-    def count() -> None:
-        n_calls[-1] += 1
-
-    with wrapped(*owner_of(name), wrap, count):
-        for is_installed in (False, True, False):
-            n_calls.append(0)
-            if is_installed:
-                integration.install()
-            workload()
-            integration.uninstall()
-    assert n_calls[0] > 0
-    assert n_calls == [n_calls[0]] * 3
+    check_calls_of_wrapper(integration, name, wrap, workload)
 
 
 @pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
 def test_wrapper_around_the_servicer_that_is_added_later(wrap: Any) -> None:
     """MLServer's own handler then handles gRPC requests."""
-    n_calls: list[None] = []
-    with (
-        installed(integration),
-        wrapped(InferenceServicer, "ModelInfer", wrap, lambda: n_calls.append(None)),
-    ):
+    count = Mock()
+    with installed(integration), wrapped(InferenceServicer, "ModelInfer", wrap, count):
         infer_over_grpc(new_server())
-    assert len(n_calls) == 1
+    assert count.call_count == 1

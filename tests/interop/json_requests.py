@@ -17,15 +17,7 @@ import numpy as np
 Answer = tuple[int, dict[str, str], bytes]
 
 
-def post(app: Any, path: str, body: bytes, content_type: str | None, **more: str) -> Answer:
-    """Send a request, with POST by default, to an ASGI application; return what it sends.
-
-    These are the status, the headers and the body.
-    """
-    return asyncio.run(exchange(app, path, body, content_type, **more))
-
-
-async def exchange(
+def post(
     app: Any,
     path: str,
     body: bytes,
@@ -34,6 +26,10 @@ async def exchange(
     method: str = "POST",
     **more: str,
 ) -> Answer:
+    """Send a request, with POST by default, to an ASGI application; return what it sends.
+
+    These are the status, the headers and the body.
+    """
     headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in more.items()]
     if content_type is not None:
         headers.append((b"content-type", content_type.encode()))
@@ -56,7 +52,7 @@ async def exchange(
         sent.append(message)
 
     with suppress(Exception):  # the server has logged it and answered with status 500
-        await app(scope, receive, send)
+        asyncio.run(app(scope, receive, send))
     names = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     assert len(names) == len(sent[0]["headers"])
     return sent[0]["status"], names, b"".join(message.get("body", b"") for message in sent)

@@ -1,25 +1,15 @@
-"""Bodies for KServe's classes, and a fixture that installs the integration."""
+"""Bodies for KServe's classes."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import pytest
 from kserve import InferRequest
 
 import tensorwire as tw
-from tensorwire.integrations import kserve as backend
 from tensorwire.integrations.kserve.convert import read_request
-
-
-@pytest.fixture
-def installed() -> Iterator[None]:
-    backend.install()
-    yield
-    backend.uninstall()
 
 
 def wire(*inputs: dict[str, Any], tail: bytes = b"", **members: Any) -> tuple[bytes, int]:

@@ -1,4 +1,4 @@
-"""Run scripts in the environment of another program."""
+"""Run scripts and servers, in the environments of other programs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ import shlex
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from interop import environment
-from support.requirements import skip_or_fail
+from support.requirements import package, skip_or_fail
 
 STOP_SECONDS = 20.0
+REPLY_SECONDS = 5.0
 
 
 def interpreter(name: str) -> Path:
@@ -33,22 +39,67 @@ def run(command: list[str], folder: Path, seconds: float) -> str:
     The command and its children are stopped afterwards. A nonzero exit code fails the test.
     """
     log = folder / "log"
+    with started(command, log, cwd=folder, env=environment.clean_environ()) as program:
+        program.wait(seconds)
+    assert program.returncode == 0
+    return log.read_text()
+
+
+def run_tests(python: Path, file: str, folder: Path, seconds: float) -> None:
+    """Run a file of tests in this folder with another interpreter, without our conftest.py."""
+    command = [str(python), "-m", "pytest", "-q", "--import-mode=importlib", "--noconftest"]
+    tests = str(Path(__file__).with_name(file))
+    run([*command, "-p", "no:cacheprovider", tests], folder, seconds)
+
+
+@contextmanager
+def started(command: list[str], log: Path, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a command, such as a server. It and its children are stopped afterwards.
+
+    Its log is printed, so that pytest shows it if a test fails. `options` are those of Popen.
+    """
     with log.open("w") as output:
         program = subprocess.Popen(
             command,
-            cwd=folder,
-            env=environment.clean_environ(),
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            **options,
         )
     try:
-        program.wait(seconds)
+        yield program
     finally:
         stop(program)
-    text = log.read_text()
-    assert program.returncode == 0, text
-    return text
+        print(log.read_text())
+
+
+def wait_until(
+    is_ready: Callable[[], bool], program: subprocess.Popen[bytes], seconds: float
+) -> None:
+    """Wait until a server is ready. Fail if it ends before, or takes too long."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and program.poll() is None:
+        if is_ready():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"not ready: {program.args!r}")
+
+
+def wait_until_ready(
+    urls: Sequence[str],
+    program: subprocess.Popen[bytes],
+    seconds: float,
+    models: Sequence[str | None] = (None,),
+) -> None:
+    """Wait until the models, or the server as a whole, are ready at all URLs of a server."""
+    client = package("tensorwire.client").Client
+    with ExitStack() as stack:
+        clients = [stack.enter_context(client(url, timeout=REPLY_SECONDS)) for url in urls]
+        wait_until(
+            lambda: all(client.is_ready(model) for client in clients for model in models),
+            program,
+            seconds,
+        )
 
 
 def stop(program: subprocess.Popen[bytes]) -> None:

@@ -1,14 +1,24 @@
-"""Checks of the digests in `sources.json` of an integration, and a simulated next release."""
+"""Checks of the functions that an integration replaces or relies on.
+
+These are their digests in `sources.json`, a simulated next release, and wrappers of other code.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
+from inspect import getattr_static
+from types import FunctionType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+import tensorwire as tw
+from interop.json_requests import installed
+from support.wrappers import wrapped
 from tensorwire.digests import Sources, source_of_imported
 from tensorwire.integrations import patching
 from tensorwire.integrations.patching import defined_name, join_name
@@ -61,3 +71,67 @@ def replaced(integration: Any) -> set[str]:
         f"{change.owner.__name__.rpartition('.')[2]}.{change.name}"
         for change in integration._PATCH._changes
     }
+
+
+def check_next_release(
+    integration: Any,
+    state: Callable[[], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    changed: tuple[str, str, str],
+    left_out: set[str],
+) -> None:
+    """Check what `install` does with a newer release, in which the source of a module has changed.
+
+    `changed` has the module, and the old and the new text. `state` returns what may be replaced.
+    """
+    with installed(integration):
+        everything = replaced(integration)
+    before = state()
+    simulate_next_release(monkeypatch, *changed)
+    differ = rf"{integration._PATCH.distribution} 99\.0 has functions that differ"
+    with pytest.raises(tw.IntegrationError, match=differ):
+        integration.install(untested="error")
+    assert state() == before
+    with installed(integration):
+        assert replaced(integration) == everything - left_out
+    [record] = caplog.records
+    assert all(f".{name} (" in record.getMessage() for name in left_out)
+    assert state() == before
+
+
+# --- wrappers of other code ---
+
+
+def owner_of(name: str) -> tuple[Any, str]:
+    """Return the module or class that defines a function, and the name of the function there."""
+    module, _, path = name.partition(":")
+    owner: Any = import_module(module)
+    *classes, function = path.split(".")
+    for each in classes:
+        owner = getattr(owner, each)
+    return owner, function
+
+
+def wrappable_functions(integration: Any, *kinds: type) -> list[str]:
+    """Return the recorded functions that are defined as functions or methods, or of these kinds."""
+    kinds = (FunctionType, classmethod, staticmethod, *kinds)
+    names = json.loads(integration._PATCH.digests.read_text("ascii"))
+    return [name for name in names if type(getattr_static(*owner_of(name))) in kinds]
+
+
+def check_calls_of_wrapper(
+    integration: Any, name: str, wrap: Any, workload: Callable[[], None]
+) -> None:
+    """Check that a wrapper is called as often as without the integration."""
+    count, n_calls = Mock(), []
+    with wrapped(*owner_of(name), wrap, count):
+        for is_installed in (False, True, False):
+            count.reset_mock()
+            if is_installed:
+                integration.install()
+            workload()
+            integration.uninstall()
+            n_calls.append(count.call_count)
+    assert n_calls[0] > 0
+    assert n_calls == [n_calls[0]] * 3

@@ -4,13 +4,13 @@ differences.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from interop import triton_setup
 from interop.differences import DIFFERENCES
-from interop.differential import Campaign, LiveTriton, described, installed
+from interop.differential import Campaign, LiveTriton, described
 from interop.message_generator import messages
-from support.requirements import skip_or_fail
 
 pytestmark = pytest.mark.slow(reason="it compares thousands of messages")
 
@@ -18,15 +18,10 @@ SEED, N = 0, 3000
 
 
 @pytest.fixture(scope="module")
-def campaign() -> Campaign:
+def campaign(triton_folder: Path) -> Campaign:
     """Compare with a separate server, because some messages stop it."""
-    folder = installed()
-    if folder is None:
-        skip_or_fail(
-            "triton", f"no Triton server is installed: {triton_setup.__file__} installs one"
-        )
     campaign = Campaign()
-    with LiveTriton(folder) as triton:
+    with LiveTriton(triton_folder) as triton:
         for message in messages(SEED, N):
             campaign.add(message, triton)
     return campaign

@@ -9,12 +9,10 @@ from pathlib import Path
 from interop import programs
 from support.requirements import skip_or_fail
 
-TESTS = Path(__file__).with_name("inside_jax.py")
 SECONDS = 300.0
 
 
 def test_jax(tmp_path: Path) -> None:
     if find_spec("jax") is None:
         skip_or_fail("jax", "JAX is not installed")
-    command = [sys.executable, "-m", "pytest", "-q", "--import-mode=importlib", "--noconftest"]
-    programs.run([*command, "-p", "no:cacheprovider", str(TESTS)], tmp_path, SECONDS)
+    programs.run_tests(Path(sys.executable), "inside_jax.py", tmp_path, SECONDS)

@@ -7,12 +7,8 @@ from __future__ import annotations
 
 import json
 import os
-import socket
-import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,11 +18,12 @@ import pytest
 import tensorwire as tw
 from interop import environment, programs
 from interop.test_matrix import CLIENTS, Call, Rejected
+from interop.triton_server import free_ports
+from tensorwire.client import Client
 
 HERE = Path(__file__).parent
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 180.0
-REPLY_SECONDS = 30.0
 CLIENT_SECONDS = 600.0
 
 MODES = {  # mode and workers of kserve_server.py
@@ -41,87 +38,33 @@ class Ports(NamedTuple):
     grpc: int
 
 
-class Running:
-    """KServe's servers, each started on first use."""
-
-    def __init__(self, python: Path, folder: Path) -> None:
-        self.python = python
-        self.folder = folder
-        self.stack = ExitStack()
-        self.ports: dict[str, Ports] = {}
-
-    def __getitem__(self, mode: str) -> Ports:
-        if mode not in self.ports:
-            self.ports[mode] = self.stack.enter_context(self.server(mode))
-        return self.ports[mode]
-
-    @contextmanager
-    def server(self, mode: str) -> Iterator[Ports]:
-        ports = Ports(free_port(), free_port())
-        arguments = [*map(str, MODES[mode]), *map(str, ports)]
-        log = self.folder / f"{mode}.log"
-        with log.open("w") as output:
-            program = subprocess.Popen(
-                [str(self.python), str(HERE / "kserve_server.py"), *arguments],
-                env=environment.clean_environ(),
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            wait_for(ports, program, log)
-            yield ports
-        finally:
-            programs.stop(program)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def wait_for(ports: Ports, program: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and program.poll() is None:
-        with suppress(OSError):
-            socket.create_connection((LOOPBACK, ports.grpc), REPLY_SECONDS).close()
-            if exchange(ports.http, "GET", "/v2/health/ready")[0] == 200:
-                return
-        time.sleep(0.2)
-    pytest.fail(log.read_text())
-
-
 @pytest.fixture(scope="module")
 def python() -> Path:
     return programs.interpreter("kserve")
 
 
+@pytest.fixture(scope="module", params=MODES)
+def mode(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
 @pytest.fixture(scope="module")
-def running(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    started = Running(python, tmp_path_factory.mktemp("kserve"))
-    with started.stack:
-        yield started
+def ports(mode: str, python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ports]:
+    """The ports of KServe's server in this mode."""
+    ports = Ports(*free_ports(2))
+    arguments = [*map(str, MODES[mode]), *map(str, ports)]
+    command = [str(python), str(HERE / "kserve_server.py"), *arguments]
+    log, environ = tmp_path_factory.mktemp("kserve") / "log", environment.clean_environ()
+    with programs.started(command, log, env=environ) as program:
+        urls = [f"http://{LOOPBACK}:{ports.http}", f"grpc://{LOOPBACK}:{ports.grpc}"]
+        programs.wait_until_ready(urls, program, START_SECONDS)
+        yield ports
 
 
-def exchange(
-    port: int, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-) -> tuple[int, bytes, int | None]:
-    """Return status, body and header length of the response."""
-    with closing(HTTPConnection(LOOPBACK, port, timeout=REPLY_SECONDS)) as connection:
-        connection.request(method, path, body, headers or {})
-        reply = connection.getresponse()
-        return reply.status, reply.read(), tw.header_length(reply.getheaders())
-
-
-def infer(port: int, model: str, *inputs: tw.Tensor) -> tw.InferResponse:
-    request = tw.InferRequest(inputs, parameters={"binary_data_output": True})
-    frame = tw.encode_request(request)
-    path = f"/v2/models/{model}/infer"
-    status, body, header_length = exchange(port, "POST", path, bytes(frame), frame.headers)
-    assert status == 200, body
-    return tw.decode_response(body, header_length)
+def infer(port: int, model: str, x: Any) -> tw.InferResponse:
+    with Client(f"{LOOPBACK}:{port}") as client:
+        return client.infer(model, {"x": x})
 
 
 # --- in KServe's process ---
@@ -138,13 +81,9 @@ def test_in_the_process_of_kserve(python: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("client", ["plain", "installed"])
-@pytest.mark.parametrize("mode", MODES)
-def test_kserve_clients(
-    running: Running, python: Path, tmp_path: Path, mode: str, client: str
-) -> None:
+def test_kserve_clients(ports: Ports, python: Path, tmp_path: Path, client: str) -> None:
     """REST and gRPC, with binary, JSON and mixed tensors: the response equals the request."""
-    ports = map(str, running[mode])
-    command = [str(python), str(HERE / "kserve_client.py"), client, *ports]
+    command = [str(python), str(HERE / "kserve_client.py"), client, *map(str, ports)]
     seen = json.loads(programs.run(command, tmp_path, CLIENT_SECONDS).splitlines()[-1])
     sent, found = seen["sent"], seen["found"]
     assert set(found) == {"binary", "binary in", "JSON in", "JSON", "mixed", "raw"}
@@ -178,14 +117,13 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 @pytest.mark.parametrize("client", ["tensorwire", "tritonclient"])
-@pytest.mark.parametrize("mode", MODES)
-def test_other_clients(running: Running, mode: str, client: str, call: Call) -> None:
+def test_other_clients(ports: Ports, mode: str, client: str, call: Call) -> None:
     is_json = call.json_inputs == set(call.inputs)
     if is_json and (mode, client) == ("plain", "tritonclient"):
         with pytest.raises(Rejected, match="header is missing"):  # the client sends no Content-Type
-            CLIENTS[client](running[mode].http, call)
+            CLIENTS[client](ports.http, call)
         return
-    found = CLIENTS[client](running[mode].http, call)
+    found = CLIENTS[client](ports.http, call)
     if call.model == "helped":  # the name that KServe's helper gives to its only output
         assert set(found) == {"output-0"}
         found = {"x": found["output-0"]}
@@ -198,38 +136,26 @@ def test_other_clients(running: Running, mode: str, client: str, call: Call) -> 
 # --- what the integration adds ---
 
 
-def seen(port: int) -> list[bytes]:
-    """Return the process id, whether as_numpy is a view and writable, and the type of data."""
-    answer = infer(port, "probe", tw.Tensor("x", np.arange(1000, dtype=np.float32)))
-    elements: list[bytes] = answer["seen"].as_numpy().tolist()
-    return elements
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_model_gets_writable_views(running: Running, mode: str) -> None:
+def test_model_gets_writable_views_in_every_worker(ports: Ports, mode: str) -> None:
+    """The model returns its process, whether the array is a view and writable, and a type."""
     expected = [mode != "plain", True, "list"]
-    assert seen(running[mode].http)[1:] == [str(value).encode() for value in expected]
-
-
-def test_integration_is_active_in_every_worker(running: Running) -> None:
-    """Both worker processes give the model a view."""
-    pids: set[int] = set()
+    pids: set[str] = set()
     deadline = time.monotonic() + START_SECONDS
-    while len(pids) < 2 and time.monotonic() < deadline:
-        pid, is_view, *_ = seen(running["installed, 2 workers"].http)
-        assert is_view == b"True"
-        pids.add(int(pid))
-    assert len(pids) == 2
+    while len(pids) < MODES[mode][1] and time.monotonic() < deadline:
+        answer = infer(ports.http, "probe", np.arange(1000, dtype=np.float32))
+        pid, *facts = answer["seen"].as_strings().tolist()
+        assert facts == [str(value) for value in expected]
+        pids.add(pid)
+    assert len(pids) == MODES[mode][1]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_server_metadata_announces_binary_data(running: Running, mode: str) -> None:
-    metadata = json.loads(exchange(running[mode].http, "GET", "/v2")[1])
+def test_server_metadata_announces_binary_data(ports: Ports, mode: str) -> None:
+    with Client(f"{LOOPBACK}:{ports.http}") as client:
+        metadata = client.server_metadata()
     assert ("binary_tensor_data" in metadata["extensions"]) == (mode != "plain")
     assert "model_repository_extension" in metadata["extensions"]
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_model_that_modifies_its_input(running: Running, mode: str) -> None:
-    x = tw.Tensor("x", np.arange(3, dtype=np.float32))
-    assert infer(running[mode].http, "increment", x)["x"].as_numpy().tolist() == [1, 2, 3]
+def test_model_that_modifies_its_input(ports: Ports) -> None:
+    x = np.arange(3, dtype=np.float32)
+    assert infer(ports.http, "increment", x)["x"].as_numpy().tolist() == [1, 2, 3]

@@ -21,7 +21,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from benchmarks.servers import LOOPBACK, Missing, Servers
+from benchmarks.contenders import Missing
+from benchmarks.servers import LOOPBACK, Servers
 from interop import environment, programs
 from interop.samples import DTYPES, TEXTS, Array, binary_sample, bits, bytes_array, json_sample
 from support.requirements import package, skip_or_fail

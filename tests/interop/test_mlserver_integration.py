@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib import import_module
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from interop import programs
-from interop.mlserver_process import Server, mlserver
+from interop import environment, programs
 from interop.samples import (
     NOT_TEXT,
     TEXTS,
@@ -23,7 +24,9 @@ from interop.samples import (
     bytes_array,
     json_sample,
 )
-from support.requirements import optional, skip_or_fail
+from interop.triton_server import free_ports
+from support.requirements import optional
+from support.tritonclient_comparison import module
 from tensorwire.client import Client, InferenceServerError
 
 urllib3 = optional("urllib3")
@@ -36,8 +39,58 @@ DATATYPES = [
 ]
 F2 = np.array([1, 2], np.float32)
 X = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1.0, 2.0]}
-T = {"name": "t", "datatype": "BYTES", "shape": [2, 1], "data": ["a", "b\xe9"]}
 TYPES = {"Content-Type": "application/json"}
+
+RUNTIME = Path(__file__).with_name("mlserver_runtime.py")
+START_SECONDS = 120.0
+
+COMMANDS = {
+    "command": (["bin/python", "-m", "tensorwire.integrations.mlserver"], {}),
+    "runtime": (["bin/mlserver"], {"TENSORWIRE_INSTALL": "1"}),
+}
+"""How the integration is installed: by our command, or by the module of the runtime."""
+
+MODELS: dict[str, dict[str, Any]] = {
+    "echo": {"implementation": "mlserver_runtime.Echo"},
+    "raw": {"implementation": "mlserver_runtime.Raw"},
+    "negate": {
+        "implementation": "mlserver_runtime.Negate",
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1]}],
+    },
+    "batched": {
+        "implementation": "mlserver_runtime.Echo",
+        "max_batch_size": 2,
+        "max_batch_time": 0.2,
+    },
+}
+
+
+@contextmanager
+def mlserver(python: Path, folder: Path, how: str, n_workers: int = 0) -> Iterator[str]:
+    """Run MLServer on the loopback interface; `how` is one of COMMANDS. Yield its address."""
+    ports = free_ports(3)
+    write_models(folder, ports, n_workers)
+    (program, *arguments), variables = COMMANDS[how]
+    command = [str(python.parents[1] / program), *arguments, "start", "."]
+    environ = environment.clean_environ() | variables
+    with programs.started(command, folder / "log", cwd=folder, env=environ) as process:
+        http = f"127.0.0.1:{ports[0]}"
+        # A server also reports that it is ready before it begins to load its models.
+        programs.wait_until_ready([http], process, START_SECONDS, list(MODELS))
+        yield http
+
+
+def write_models(folder: Path, ports: list[int], n_workers: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy2(RUNTIME, folder)
+    names = ("http_port", "grpc_port", "metrics_port")
+    # With debug, which is the default, the response to a failure would be a traceback.
+    settings = {"host": "127.0.0.1", "parallel_workers": n_workers, "debug": False}
+    settings.update(zip(names, ports, strict=True))
+    (folder / "settings.json").write_text(json.dumps(settings))
+    for name, model in MODELS.items():
+        (folder / name).mkdir()
+        (folder / name / "model-settings.json").write_text(json.dumps({"name": name, **model}))
 
 
 @pytest.fixture(scope="session")
@@ -48,29 +101,25 @@ def python() -> Path:
 @pytest.fixture(scope="module", params=["command", "runtime"])
 def server(
     request: pytest.FixtureRequest, python: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
+) -> Iterator[str]:
     """Run with the integration, installed in both ways."""
     with mlserver(python, tmp_path_factory.mktemp(request.param), request.param) as running:
         yield running
 
 
 @pytest.fixture
-def client(server: Server) -> Iterator[Client]:
-    with Client(f"http://{server.http}") as made:
+def client(server: str) -> Iterator[Client]:
+    with Client(f"http://{server}") as made:
         yield made
 
 
-def post(server: Server, model: str, message: Any, **options: Any) -> tuple[int, Any]:
+def post(server: str, model: str, message: Any, headers: dict[str, str] = TYPES) -> tuple[int, Any]:
     """Return status and JSON of the response; a `message` of bytes is sent unchanged."""
     body = message if isinstance(message, bytes) else json.dumps(message).encode()
-    url = f"http://{server.http}/v2/models/{model}/infer"
-    headers = options.pop("headers", TYPES)
+    url = f"http://{server}/v2/models/{model}/infer"
     with urllib3.PoolManager(retries=False) as pool:
         answer = pool.request("POST", url, body=body, headers=headers)
-    try:
-        return answer.status, json.loads(answer.data)
-    except ValueError:
-        return answer.status, answer
+    return answer.status, json.loads(answer.data)
 
 
 @pytest.mark.parametrize("file", INSIDE)
@@ -144,10 +193,9 @@ def test_ids_and_parameters(client: Client) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip"])
-def test_compressed_requests(server: Server, encoding: str) -> None:
+def test_compressed_requests(server: str, encoding: str) -> None:
     """MLServer itself decompresses gzip."""
-    gzip = import_module("gzip")
-    url = f"http://{server.http}/v2/models/echo/infer"
+    url = f"http://{server}/v2/models/echo/infer"
     for is_binary in (False, True):
         tensors = [tw.Tensor("x", F2, binary=is_binary)]
         request = tw.InferRequest(tensors, parameters={"binary_data_output": True})
@@ -165,13 +213,10 @@ def test_compressed_requests(server: Server, encoding: str) -> None:
 # --- tritonclient ---
 
 
-def test_tritonclient(server: Server) -> None:
-    try:
-        http = import_module("tritonclient.http")
-    except (ImportError, RuntimeError) as error:
-        skip_or_fail("tritonclient", f"tritonclient[http] cannot be imported: {error}")
+def test_tritonclient(server: str) -> None:
+    http = module("http", "http")
     image, texts = np.arange(6, dtype=np.float32).reshape(2, 3), bytes_array(TEXTS)
-    with http.InferenceServerClient(server.http) as triton:
+    with http.InferenceServerClient(server) as triton:
         for are_binary in (True, False):
             inputs = [http.InferInput("x", [2, 3], "FP32"), http.InferInput("t", [5], "BYTES")]
             for tensor, array in zip(inputs, [image, texts], strict=True):
@@ -226,7 +271,7 @@ INVALID = [
 
 
 @pytest.mark.parametrize("spelled", [str, str.upper])
-def test_header_length_in_the_media_type(server: Server, spelled: Callable[[str], str]) -> None:
+def test_header_length_in_the_media_type(server: str, spelled: Callable[[str], str]) -> None:
     """The media type may be in upper or lower case."""
     kind = f"application/vnd.sagemaker-triton.binary+json; json-header-size={len(header())}"
     body = header() + F2.tobytes()
@@ -236,7 +281,7 @@ def test_header_length_in_the_media_type(server: Server, spelled: Callable[[str]
 
 @pytest.mark.parametrize(("body", "length", "message"), INVALID)
 def test_invalid_requests_give_status_400(
-    server: Server, body: bytes, length: Any, message: str
+    server: str, body: bytes, length: Any, message: str
 ) -> None:
     """The error has MLServer's format, and the server continues."""
     if length is ...:
@@ -248,7 +293,7 @@ def test_invalid_requests_give_status_400(
     assert post(server, "echo", {"inputs": [X]})[0] == 200
 
 
-def test_other_errors(client: Client, server: Server) -> None:
+def test_other_errors(client: Client, server: str) -> None:
     with pytest.raises(InferenceServerError, match="Model who not found") as caught:
         client.infer("who", {"x": F2})
     assert caught.value.status == 404
@@ -267,11 +312,11 @@ def test_other_errors(client: Client, server: Server) -> None:
 # --- other features of MLServer ---
 
 
-def test_adaptive_batching(server: Server) -> None:
+def test_adaptive_batching(server: str) -> None:
     """MLServer joins the lists of two requests into one for the model."""
 
     def infer(value: float) -> list[Any]:
-        with Client(f"http://{server.http}") as client:
+        with Client(f"http://{server}") as client:
             sent = np.full((1, 3), value, np.float32)
             return client.infer("batched", {"x": sent})["x"].as_numpy().tolist()  # type: ignore[no-any-return]
 
@@ -284,7 +329,7 @@ def test_parallel_workers(python: Path, tmp_path: Path, how: str) -> None:
     """Messages are pickled to processes that MLServer spawns, with the integration installed."""
     with (
         mlserver(python, tmp_path, how, n_workers=1) as parallel,
-        Client(f"http://{parallel.http}") as client,
+        Client(f"http://{parallel}") as client,
     ):
         sent = {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "t": bytes_array(TEXTS)}
         received = client.infer("echo", sent)

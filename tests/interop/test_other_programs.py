@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,12 +21,11 @@ import pytest
 
 import tensorwire as tw
 from interop import programs
+from interop.triton_server import LOOPBACK, free_ports
 from support.requirements import package
 from tensorwire.client import AsyncClient, Client, InferenceServerError
 
 package("grpc")
-
-from support.serve_process import HOST, free_port  # noqa: E402
 
 pytestmark = [
     pytest.mark.nightly(reason="it needs the environments of other programs"),
@@ -42,38 +39,18 @@ EXPECTED = "all calls are as expected"
 
 
 @contextmanager
-def started(command: list[Any], folder: Path, where: Path = HERE) -> Iterator[None]:
-    """Run a server in the folder `where`."""
-    log = folder / "server.log"
-    with log.open("w") as output:
-        program = subprocess.Popen(
-            [str(each) for each in command],
-            cwd=where,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-    try:
-        yield
-    finally:
-        programs.stop(program)
-        sys.stdout.write(log.read_text())
-
-
-@contextmanager
 def running(command: list[Any], folder: Path, ports: list[int]) -> Iterator[list[str]]:
     """Run a server with these ports for HTTP and gRPC; yield its addresses."""
-    addresses = [f"{HOST}:{port}" for port in ports]
-    with started(command, folder):
-        for scheme, address in zip(("http", "grpc"), addresses, strict=True):
-            with Client(f"{scheme}://{address}") as client:
-                client.wait_until_ready(timeout=START_SECONDS)
-        yield addresses
+    with programs.started(list(map(str, command)), folder / "server.log", cwd=HERE) as program:
+        http, grpc = (f"{LOOPBACK}:{port}" for port in ports)
+        urls = [f"http://{http}", f"grpc://{grpc}"]
+        programs.wait_until_ready(urls, program, START_SECONDS)
+        yield [http, grpc]
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
-    ports = [free_port(), free_port()]
+    ports = free_ports(2)
     command = [sys.executable, "-m", "tensorwire", "serve", "served_models"]
     command += ["--port", str(ports[0]), "--grpc-port", str(ports[1])]
     with running(command, tmp_path_factory.mktemp("served"), ports) as addresses:
@@ -94,9 +71,7 @@ def test_docling(served: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """Run inside_docling.py."""
     python = programs.interpreter("docling")
     monkeypatch.setenv("TENSORWIRE_SERVED", " ".join(served))
-    command = [str(python), "-m", "pytest", "-q", "--import-mode=importlib", "--noconftest"]
-    command += ["-p", "no:cacheprovider", str(HERE / "inside_docling.py")]
-    programs.run(command, tmp_path, CLIENT_SECONDS)
+    programs.run_tests(python, "inside_docling.py", tmp_path, CLIENT_SECONDS)
 
 
 # --- omle-server ---------------------------------------------------------------------------------
@@ -113,7 +88,7 @@ def omle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     folder = tmp_path_factory.mktemp("omle")
     model = folder / "linear.omle"
     programs.run([str(python), str(HERE / "omle_model.py"), str(model)], folder, CLIENT_SECONDS)
-    ports = [free_port(), free_port()]
+    ports = free_ports(2)
     command = [python.parent / "omle-server", "--model", model]
     command += ["--rest-port", ports[0], "--grpc-port", ports[1]]
     with running(command, folder, ports) as addresses:
@@ -172,15 +147,13 @@ def bentoml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     (tmp_path / "service.py").write_text(service)
     monkeypatch.setenv("BENTOML_DO_NOT_TRACK", "True")
     monkeypatch.setenv("BENTOML_HOME", str(tmp_path / "home"))
-    address = f"{HOST}:{free_port()}"
-    host, port = address.split(":")
-    command = [python.parent / "bentoml", "serve", "service:Scale", "--host", host, "--port", port]
-    with started(command, tmp_path, tmp_path):
-        deadline = time.monotonic() + START_SECONDS
-        while not is_ready(f"http://{address}/readyz"):
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-        yield address
+    port = str(free_ports(1)[0])
+    command = [str(python.parent / "bentoml"), "serve", "service:Scale"]
+    command += ["--host", LOOPBACK, "--port", port]
+    with programs.started(command, tmp_path / "server.log", cwd=tmp_path) as program:
+        url = f"http://{LOOPBACK}:{port}/readyz"
+        programs.wait_until(lambda: is_ready(url), program, START_SECONDS)
+        yield f"{LOOPBACK}:{port}"
 
 
 def is_ready(url: str) -> bool:

@@ -17,18 +17,16 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from interop import environment, programs
-from interop.mlserver_process import free_ports
+from interop.triton_server import free_ports
 from support.requirements import package, skip_or_fail
-from tensorwire.client import Client
 
 pytestmark = [
     pytest.mark.no_sanitizers(reason="it runs other programs"),
@@ -174,27 +172,8 @@ class Reader:
     def server(self, command: str) -> Iterator[None]:
         if command.startswith(TAKES_PORT):
             command += f" --port {self.port}"
-        log = self.folder / "log"
-        with log.open("w") as output:
-            process = subprocess.Popen(
-                ["bash", "-c", f"exec {command}"],
-                cwd=self.folder,
-                env=self.environ,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        try:
-            self.wait_until_ready(process, log)
+        shell, log = ["bash", "-c", f"exec {command}"], self.folder / "log"
+        with programs.started(shell, log, cwd=self.folder, env=self.environ) as process:
+            url = f"127.0.0.1:{self.port}"
+            programs.wait_until_ready([url], process, START_SECONDS, [self.model])
             yield
-        finally:
-            programs.stop(process)
-
-    def wait_until_ready(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        deadline = time.monotonic() + START_SECONDS
-        with Client(f"127.0.0.1:{self.port}", timeout=5) as client:
-            while time.monotonic() < deadline and process.poll() is None:
-                with suppress(TimeoutError):
-                    client.wait_until_ready(1, self.model)
-                    return
-        pytest.fail(log.read_text())

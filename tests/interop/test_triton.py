@@ -6,6 +6,8 @@ messages of these tables, valid and malformed; test_matrix.py has inputs and out
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,23 +25,59 @@ from interop.samples import (
     bytes_array,
     json_sample,
 )
-from interop.triton_exchange import (
-    HEADER_LENGTH,
-    answer,
-    entry,
-    header,
-    identity,
-    output,
-    request_of,
-    send,
-    send_text,
-    server_message,
-)
-from interop.triton_models import DATATYPES
-from interop.triton_server import TritonServer
+from interop.triton_models import DATATYPES, identity
+from interop.triton_server import Reply, TritonServer
 
+HEADER_LENGTH = "Inference-Header-Content-Length"
 NUMERIC = [datatype for datatype in DATATYPES if datatype != "BYTES"]
 F2 = np.array([1, 2], np.float32)
+
+
+def send(triton: TritonServer, model: str, frame: tw.Frame) -> Reply:
+    """Send a frame with its headers and buffers."""
+    return triton.post(f"/v2/models/{model}/infer", frame.buffers, frame.headers)
+
+
+def header(inputs: Sequence[dict[str, Any]], **members: Any) -> bytes:
+    """Return the JSON of a request."""
+    return json.dumps({"inputs": inputs, **members}).encode()
+
+
+def entry(datatype: str, shape: Sequence[int], nbytes: int, name: str = "INPUT0") -> dict[str, Any]:
+    """Return a binary input of a request."""
+    parameters = {"binary_data_size": nbytes}
+    return {"name": name, "datatype": datatype, "shape": shape, "parameters": parameters}
+
+
+def request_of(
+    array: Array, is_binary: bool = True, is_output_binary: bool = True
+) -> tw.InferRequest:
+    """Return a request for one tensor, in the given forms."""
+    tensor = tw.Tensor("INPUT0", array, binary=is_binary)
+    return tw.InferRequest([tensor], [tw.RequestedOutput("OUTPUT0", binary=is_output_binary)])
+
+
+def answer(reply: Reply) -> tw.InferResponse:
+    """Decode the response, of any status."""
+    response: tw.InferResponse = tw.decode_response(reply.body, tw.header_length(reply.headers))
+    return response
+
+
+def output(reply: Reply) -> tw.Tensor:
+    """Return the only output of a response."""
+    assert reply.status == 200, reply.body
+    [tensor] = answer(reply).outputs
+    assert tensor.name == "OUTPUT0"
+    return tensor
+
+
+def server_message(reply: Reply) -> str:
+    """Return the error message of a rejected request."""
+    assert reply.status >= 400, reply.body
+    message: str = json.loads(reply.body)["error"]
+    return message
+
+
 FP32 = entry("FP32", [2], F2.nbytes)
 
 
@@ -145,7 +183,8 @@ def test_selection_triton(
     members = {} if default is None else {"parameters": {"binary_data_output": default}}
     text = header(inputs, **members, **({} if listed is None else {"outputs": listed}))
     blob = F2.tobytes() + tw.encode_bytes([b"ab"])
-    theirs = answer(send_text(triton, "two", text, blob))
+    headers = {HEADER_LENGTH: str(len(text))}
+    theirs = answer(triton.post("/v2/models/two/infer", [text, blob], headers))
 
     request = tw.decode_request(text + blob, len(text))
     outputs = [tw.Tensor(f"OUTPUT{i}", tensor.data) for i, tensor in enumerate(request.inputs)]

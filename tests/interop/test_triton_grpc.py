@@ -10,7 +10,7 @@ import pytest
 
 import tensorwire as tw
 from interop.samples import DTYPES, JSON_DATATYPES, binary_sample, bits, bytes_array, json_sample
-from interop.triton_exchange import identity
+from interop.triton_models import identity
 from interop.triton_server import TritonServer
 from support.grpc_cases import tensor
 from support.protobuf_wire import delimited

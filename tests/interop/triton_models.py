@@ -25,8 +25,13 @@ class Model:
     max_batch_size: int = 0
 
 
+def identity(datatype: str) -> str:
+    """Return the name of the model that echoes one tensor of this datatype."""
+    return f"identity_{datatype.lower()}"
+
+
 MODELS = (
-    *(Model(f"identity_{datatype.lower()}", ((datatype, [-1]),)) for datatype in DATATYPES),
+    *(Model(identity(datatype), ((datatype, [-1]),)) for datatype in DATATYPES),
     Model("two", (("FP32", [-1]), ("BYTES", [-1]))),
     Model("batching", (("FP32", [-1]),), max_batch_size=8),
     Model("matrix", (("FP32", [-1, 3]),)),

@@ -8,6 +8,7 @@ FOLDER/ready.json       written last; records the interpreter that the stub embe
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -80,6 +81,11 @@ def read_marker(folder: Path) -> Recipe | None:
     except (FileNotFoundError, NotADirectoryError, ValueError):
         return None
     return recipe
+
+
+def folder_in_use() -> Path:
+    """Return the folder in the variable TENSORWIRE_TRITON, or the one in the checkout."""
+    return Path(os.environ.get("TENSORWIRE_TRITON") or DEFAULT_FOLDER).resolve()
 
 
 def marker(folder: Path) -> Path:

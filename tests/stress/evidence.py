@@ -8,7 +8,6 @@ reason is printed, the exit code is 1, and the page is not written.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import platform
@@ -24,6 +23,9 @@ from fuzz import run
 PAGE = run.ROOT / "docs" / "evidence.md"
 BUILD = run.FOLDER / "tests-sanitized"
 BEGIN, END = "<!-- begin fuzzing -->\n", "<!-- end fuzzing -->"
+N_CALLS = 100_000  # of each entry point, for leaks
+N_STEPS = 200_000  # of the API in random order
+TEST_SCALE = "0.3"  # of the tests with sanitizers
 
 
 class Check(NamedTuple):
@@ -37,23 +39,18 @@ class Check(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--calls", type=int, default=100_000, help="of each entry point, for leaks")
-    parser.add_argument("--steps", type=int, default=200_000, help="of the API in random order")
-    parser.add_argument("--scale", type=float, default=0.3, help="of the tests with sanitizers")
-    arguments = parser.parse_args()
     fuzzed, mutated = list(last_campaigns()), last_mutants()
     build_for_tests()
-    checked = [mutated, *((check.title, *passed(check)) for check in checks(arguments))]
+    checked = [mutated, *((check.title, *passed(check)) for check in checks())]
     lines = [*fuzz_table(fuzzed), "", *check_table(checked), "", versions(), ""]
     before, rest = PAGE.read_text().split(BEGIN)
     PAGE.write_text(before + BEGIN + "\n".join(lines) + END + rest.split(END)[1])
 
 
 def last_campaigns() -> Iterator[dict[str, Any]]:
-    """Yield the statistics of the last run of each fuzz target with sanitizers."""
+    """Yield the statistics of the last run of each fuzz target."""
     rows = [json.loads(line) for line in (run.FOLDER / "counts.jsonl").read_text().splitlines()]
-    last = {row["target"]: row for row in rows if row["sanitized"]}
+    last = {row["target"]: row for row in rows}
     for target in (*run.TARGETS, *run.KERNELS):
         if target not in last or last[target]["exit_code"]:
             sys.exit(f"the fuzz target {target} has not been run, or has a finding")
@@ -83,7 +80,7 @@ def build_for_tests() -> None:
     run.do(run.PYTHON, "setup.py", "-q", "build", *folders, env=os.environ | switches)
 
 
-def checks(arguments: argparse.Namespace) -> Iterator[Check]:
+def checks() -> Iterator[Check]:
     python = sys.executable
     runtime = run.do("gcc", "-print-file-name=libasan.so").strip()
     yield Check(
@@ -94,7 +91,7 @@ def checks(arguments: argparse.Namespace) -> Iterator[Check]:
             "PYTHONPATH": f"{BUILD}:{run.TESTS}",
             "LD_PRELOAD": runtime,
             "PYTHONMALLOC": "malloc",
-            "TENSORWIRE_TEST_SCALE": str(arguments.scale),
+            "TENSORWIRE_TEST_SCALE": TEST_SCALE,
             "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
             "UBSAN_OPTIONS": "halt_on_error=1",
         },
@@ -106,15 +103,14 @@ def checks(arguments: argparse.Namespace) -> Iterator[Check]:
         suffix=": no error in this package",
     )
     yield Check(
-        f"memory, objects and references, {arguments.calls:,} calls of each entry point "
-        "(`stress.leaks`)",
-        [python, "-m", "stress.leaks", str(arguments.calls)],
+        f"memory, objects and references, {N_CALLS:,} calls of each entry point (`stress.leaks`)",
+        [python, "-m", "stress.leaks", str(N_CALLS)],
         r"^([^:]+): \d+ cases",
     )
     seed = time.strftime("%Y%m%d")
     yield Check(
         f"the API in random order with hostile objects (`fuzz.api --seed {seed}`)",
-        [python, "-m", "fuzz.api", "--seed", seed, "--steps", str(arguments.steps)],
+        [python, "-m", "fuzz.api", "--seed", seed, "--steps", str(N_STEPS)],
         r"(\d+ steps in \d+ episodes: no finding)",
     )
 

@@ -16,7 +16,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=10_000, help="minimum number of steps")
     parser.add_argument("--episode", type=int, help="run only this one, and print its steps")
     parser.add_argument("--file", type=Path, help="run this input, and print its steps")
-    parser.add_argument("--first", type=int, default=0, help="the first episode")
     parser.add_argument("--progress", type=Path, help="write the current episode to this file")
     arguments = parser.parse_args()
     faulthandler.enable()
@@ -30,7 +29,7 @@ def main() -> None:
         return
     gc.collect()
     gc.freeze()  # imported modules are not traversed in each collection
-    n_steps, number = 0, arguments.first
+    n_steps = number = 0
     while n_steps < arguments.steps:
         if arguments.progress:
             arguments.progress.write_text(f"--seed {arguments.seed} --episode {number}\n")
@@ -41,7 +40,7 @@ def main() -> None:
             print(f"a finding: --seed {arguments.seed} --episode {number}", flush=True)
             raise
         number += 1
-    print(f"{n_steps} steps in {number - arguments.first} episodes: no finding")
+    print(f"{n_steps} steps in {number} episodes: no finding")
 
 
 if __name__ == "__main__":

@@ -172,10 +172,9 @@ def make_frame(world: World) -> Any:
     made = [world.pick(memoryview, bytes) for _ in range(small(world))]
     if world.choices.one_in(6):
         made.append(junk(world))
-    frame = world.call(
+    return world.call(
         tw.Frame, world.or_junk(lambda: tuple(made)), world.or_junk(lambda: small(world))
     )
-    return frame
 
 
 @operation

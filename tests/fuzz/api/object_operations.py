@@ -306,8 +306,7 @@ def use_frame(world: World) -> Any:
         parts = world.call(lambda: list(islice(frame.chunks(most), 9)))
         return world.choices.of(parts) if parts else None
     if form == 2:
-        headers = world.call(lambda: frame.headers)
-        return headers
+        return world.call(lambda: frame.headers)
     if form == 3:
         world.call(len, frame)
         return None
@@ -558,7 +557,9 @@ def alter_pickle(world: World) -> Any:
     if not isinstance(reduced, tuple) or len(reduced) < 2:
         return None
     function, arguments = reduced[0], list(reduced[1])
-    arguments = list(altered(world, tuple(arguments)))
+    if arguments:
+        at = world.choices.below(len(arguments))
+        arguments[at] = number(world) if world.choices.one_in(2) else junk(world)
     if not callable(function):
         return None
     try:
@@ -568,14 +569,6 @@ def alter_pickle(world: World) -> Any:
     if isinstance(made, tw.BytesArray | tw.Tensor):
         read(world, made)
     return made if isinstance(made, PUBLIC) else None
-
-
-def altered(world: World, state: tuple[Any, ...]) -> tuple[Any, ...]:
-    made = list(state)
-    if made:
-        at = world.choices.below(len(made))
-        made[at] = number(world) if world.choices.one_in(2) else junk(world)
-    return tuple(made)
 
 
 @operation

@@ -332,14 +332,10 @@ ARROW: tuple[Callable[[], Any], ...] = (
 
 
 class Cached:
-    """A producer that returns the same capsules each time."""
+    """A producer of an array that returns the same capsules each time."""
 
     def __init__(self, producer: Any) -> None:
-        if hasattr(producer, "__arrow_c_stream__"):
-            self.stream = producer.__arrow_c_stream__()
-            self.__class__ = CachedStream  # type: ignore[assignment]
-        else:
-            self.pair = producer.__arrow_c_array__()
+        self.pair = producer.__arrow_c_array__()
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
         hostile.side_effect()
@@ -347,7 +343,10 @@ class Cached:
 
 
 class CachedStream:
-    stream: Any
+    """A producer of a stream that returns the same capsule each time."""
+
+    def __init__(self, producer: Any) -> None:
+        self.stream = producer.__arrow_c_stream__()
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         hostile.side_effect()
@@ -372,7 +371,10 @@ def arrow(world: World) -> Any:
         world.kept.append(producer)
         return producer
     producer = world.choices.of(ARROW)()
-    return world.keep(Cached(producer)) if kind == 1 else producer
+    if kind == 1:
+        is_stream = hasattr(producer, "__arrow_c_stream__")
+        return world.keep(CachedStream(producer) if is_stream else Cached(producer))
+    return producer
 
 
 class CachedCapsule:
