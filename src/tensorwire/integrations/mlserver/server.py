@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Awaitable, Callable
-from functools import partial
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,8 +48,10 @@ async def respond(route: Any, original: Handle, scope: Scope, receive: Receive, 
     is_binary = is_binary_request(headers)
     try:
         if is_binary:
-            spec = partial(declared_input, route.endpoint.__self__, *model)
-            request = await read_binary(scope, receive, spec)
+            is_raw = Framing(scope["headers"]).header_length == 0
+            raw_input = await declared_input(route.endpoint.__self__, *model) if is_raw else None
+            decoded = await read_request(scope, receive, raw_input=raw_input)
+            request = to_inference_request(decoded)  # its tensors are writable views of the body
         else:
             body = await receive_body(receive)
             request = read_json(body, headers)
@@ -102,18 +103,6 @@ def is_binary_request(headers: Headers) -> bool:
         or BINARY_TYPE in content_type
         or "json-header-size" in content_type
     )
-
-
-async def read_binary(
-    scope: Scope, receive: Receive, spec: Callable[[], Awaitable[tw.TensorSpec | None]]
-) -> InferenceRequest:
-    """Read a binary request. Its tensors are writable views of the body.
-
-    Raises TensorwireError and MLServerError. ``spec`` is called for a raw binary request.
-    """
-    is_raw = Framing(scope["headers"]).header_length == 0
-    raw_input = await spec() if is_raw else None
-    return to_inference_request(await read_request(scope, receive, raw_input=raw_input))
 
 
 async def declared_input(endpoints: Any, name: str, version: str | None) -> tw.TensorSpec | None:

@@ -353,16 +353,38 @@ def replace_enqueue_request(original: Function) -> Function:
 
 def replace_get_inference_request(original: Function) -> Function:
     def _get_inference_request(
-        model_name: Any, inputs: Any, *arguments: Any, **options: Any
+        model_name: Any,
+        inputs: Any,
+        model_version: Any,
+        request_id: Any,
+        outputs: Any,
+        sequence_id: Any,
+        sequence_start: Any,
+        sequence_end: Any,
+        priority: Any,
+        timeout: Any,
+        parameters: Any,
     ) -> Any:
         contents = raw_contents(inputs)
+        request = original(
+            model_name,
+            inputs if contents is None else [HeaderInput(each) for each in inputs],
+            model_version,
+            request_id,
+            outputs,
+            sequence_id,
+            sequence_start,
+            sequence_end,
+            priority,
+            timeout,
+            parameters,
+        )
         if contents is None:
-            return original(model_name, inputs, *arguments, **options)
-        head = original(model_name, [HeaderInput(each) for each in inputs], *arguments, **options)
-        raw = RawRequest(head, contents)
+            return request
+        raw = RawRequest(request, contents)
         return raw if IS_RAW.get() else raw.message()
 
-    return with_signature_of(original, _get_inference_request)
+    return _get_inference_request
 
 
 def raw_contents(inputs: Any) -> list[Any] | None:
