@@ -2,7 +2,7 @@
 
 The contenders use the same grpcio. *Generated classes* are those of tritonclient, without the rest
 of tritonclient. ``python -m benchmarks.bench_grpc DIRECTION CONTENDER`` measures the peak memory of
-encoding or decoding the largest message, and prints it.
+encoding or decoding the largest message, and prints it as JSON.
 """
 
 from __future__ import annotations
