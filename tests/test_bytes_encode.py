@@ -32,6 +32,7 @@ TEXT = ["a", "", "é", "日本", "🜚x", "\x7f\x80\u07ff\u0800\uffff\U00010000"
         ([bytearray(b"ab"), memoryview(b"cd"), np.bytes_(b"ef"), np.str_("gh")],
          [b"ab", b"cd", b"ef", b"gh"]),
         (TEXT, [text.encode() for text in TEXT]),
+        (["天" * 40_000], ["天".encode() * 40_000]),
         ([["a", b"b"], [b"c", "d"]], [b"a", b"b", b"c", b"d"]),
         (np.array(WORDS, object), WORDS),
         (np.array(WORDS * 2, object)[::2], (WORDS * 2)[::2]),

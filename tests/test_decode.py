@@ -306,7 +306,7 @@ POSITIONS = {
         HEAD + ',"outputs":[{"name":"o","parameters":{"binary_data":¦1}}]}', HEADER),
     "member twice": Position('{"inputs":[{"name":"x",¦"name":"x"}]}', HEADER),
     "unknown member twice": Position(HEAD + ',"u":1,"v":2,¦"u":3}', HEADER),
-    "UTF-8": Position(HEAD + ',"id":"abcdefgh¦\udcffab"}', HEADER),
+    "UTF-8": Position(HEAD + ',"id":"abcdefé¦\udcffab"}', HEADER),
     "control character": Position(HEAD + ',"id":"abcdefgh¦\x1fab"}', HEADER),
     "escape": Position(HEAD + ',"id":"abcdefgh¦\\x"}', HEADER),
     "half of a surrogate pair": Position(HEAD + ',"id":"¦\\udc00\\udc00"}', HEADER),
