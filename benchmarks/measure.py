@@ -22,7 +22,7 @@ from .workloads import Message
 OURS = "tensorwire"
 
 # The cells that were not measured: table, workload, contender, kind and text of the reason.
-# `conftest.py` adds them to the JSON that pytest-benchmark writes.
+# `conftest.py` passes them on with the results.
 NOTES: list[dict[str, str]] = []
 MISSING = "not installed"
 KINDS = {

@@ -81,6 +81,16 @@ def test_message_truncated_at_every_byte_is_rejected(case: cases.Valid) -> None:
             decode(case.kind, case.body[:nbytes], case.header_length)
 
 
+def test_header_ends_within_a_number() -> None:
+    """The digits that follow the header are not read."""
+    head = b'{"inputs":[{"name":"x","datatype":"INT8","parameters":{"binary_data_size":3},"shape":['
+    for n_digits in range(1, 20):
+        header = head + b"1" * n_digits
+        with pytest.raises(tw.HeaderError, match="',' or ']'") as caught:
+            tw.decode_request(header + b"1]}]}" + bytes(40), len(header))
+        assert caught.value.offset == len(header)
+
+
 @pytest.mark.parametrize("tail", [b"\0", b"x", bytes(64)], ids=["NUL", "x", "64 NULs"])
 @pytest.mark.parametrize("case", cases.VALID, ids=lambda case: case.id)
 def test_message_with_trailing_bytes_is_rejected(case: cases.Valid, tail: bytes) -> None:

@@ -484,6 +484,13 @@ def test_escapes_at_the_ends_of_pieces(character: str) -> None:
     assert (header["id"], header["inputs"][0]["name"]) == (name * 3, name)
 
 
+@pytest.mark.parametrize("n_characters", [0, 1, 15, 16, 63])
+def test_plain_texts_up_to_the_end_of_the_memory(n_characters: int) -> None:
+    """The escapes before them fill the memory to different degrees."""
+    for n_escapes in range(3_000, 3_012):
+        strings([b"\x01" * n_escapes, *[b"x" * n_characters] * 400])
+
+
 @pytest.mark.parametrize("text", ["x" * 3_000_000, '"' * 1_500_000, "\x01é" * 500_000])
 def test_long_elements(text: str) -> None:
     strings([text.encode(), b"", text.encode()])

@@ -1,7 +1,7 @@
 """README.md and the manual: their examples run, their links resolve, and the reference is complete.
 
-`interop/inside_torch.py` runs the examples that need torch or JAX. `sphinx-build` checks the links
-between the pages of the manual.
+`interop/inside_torch.py` and `interop/inside_jax.py` run the examples that need torch or JAX.
+`sphinx-build` checks the links between the pages of the manual.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Sizes and example counts of tests, which CI reduces where tests run several times slower.
 
-The environment variable TENSORWIRE_TEST_SCALE is the factor, 1 by default. `.ci/run` sets it for
-the tests under AddressSanitizer and UndefinedBehaviorSanitizer.
+The environment variable TENSORWIRE_TEST_SCALE is the factor, 1 by default. `noxfile.py` sets it
+for the tests under AddressSanitizer and UndefinedBehaviorSanitizer.
 """
 
 from __future__ import annotations
