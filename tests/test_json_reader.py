@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from tensorwire._codec.json_reader import read_json
 
 msgspec = optional("msgspec")
 
-KERNELS = Path(__file__).parents[1] / "src" / "tensorwire" / "_codec" / "json_kernels.h"
 SHORT_NBYTES = 128 << 10  # of the JSON reader: longer texts are read again without the GIL
 MAX_DATA_DEPTH = 100
 MAX_NESTING = 128
@@ -420,29 +418,6 @@ def test_decimals_halfway_between_two_doubles() -> None:
     check_as_python([f"{number // 4}.{25 * (number % 4):02d}" for number in odd])
 
 
-def test_digits_next_to_the_middle_of_two_doubles() -> None:
-    """Digits up to 10^19, and each exponent for which json_kernels.h has a power of five."""
-    chooser = random.Random(1)
-    numbers = []
-    for exponent in range(-27, 28):
-        scale = Fraction(10) ** exponent
-        for _ in range(40):
-            value = chooser.randrange(10**15, 10**19) * scale
-            bits = int(np.float64(float(value)).view(np.uint64))
-            middle = (double_value(bits) + double_value(bits + 1)) / 2
-            numbers += [f"{round(middle / scale) + more}e{exponent}" for more in (-1, 0, 1)]
-    check_as_python(numbers)
-
-
-@pytest.mark.skipif(not KERNELS.exists(), reason="this checkout has no sources")
-def test_reciprocals_of_powers_of_five() -> None:
-    """Only very few results would depend on an error in the last digit."""
-    [table] = re.findall(r"RECIPROCALS_OF_5\[28\] = \{(.*?)\}", KERNELS.read_text(), re.DOTALL)
-    found = [int(digits, 16) for digits in re.findall(r"0x(\w+)ULL", table)]
-    powers = [5**n for n in range(1, 28)]
-    assert found == [2**127 // (power << 64 - power.bit_length()) for power in powers]
-
-
 ZEROS, LONG = "0" * 400, "1" * 800
 FINITE = [
     *words("""
@@ -467,7 +442,6 @@ FINITE = [
         f"1{ZEROS}e-400",
         f"1{ZEROS}e-800",
     ),
-    *("17976931348623157e292", f"1.{ZEROS}{ZEROS}1", f"9007199254740993.{ZEROS}{ZEROS}1"),
     *(f"0.{LONG}", f"-0.{LONG}", f"{LONG}e-800", f"{LONG}.{LONG}e-790", f"0.{'0' * 30}{LONG}"),
 ]
 TOO_LARGE = [

@@ -1,0 +1,127 @@
+"""The header json_kernels.h, compiled on its own and compared with exact arithmetic."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import shutil
+import subprocess
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+HEADER = Path(__file__).parents[1] / "src" / "tensorwire" / "_codec" / "json_kernels.h"
+SOURCE = """
+#include "json_kernels.h"
+
+extern "C" {
+double nearest(unsigned long long digits, int exponent) { return nearest_double(digits, exponent); }
+unsigned long long reciprocal(int n) { return RECIPROCALS_OF_5[n]; }
+int parse_double(const char *text, int nbytes, double *value) {
+    const unsigned char *first = (const unsigned char *)text;
+    return parse_float(first, first + nbytes, value);
+}
+int parse_single(const char *text, int nbytes, float *value) {
+    const unsigned char *first = (const unsigned char *)text;
+    return parse_float(first, first + nbytes, value);
+}
+}
+"""
+MAX_EXPONENT = 27
+
+pytestmark = [
+    pytest.mark.skipif(not HEADER.exists(), reason="this checkout has no sources"),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="this machine has no C++ compiler"),
+    pytest.mark.no_sanitizers(reason="it loads a library without sanitizers"),
+]
+
+
+@pytest.fixture(scope="module", params=["charconv", "strtod"])
+def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return the functions of the header, with each of the two ways to parse any number."""
+    folder = tmp_path_factory.mktemp(request.param)
+    source, library = folder / "kernels.cpp", folder / "kernels.so"
+    source.write_text(SOURCE)
+    flags = ["-DTENSORWIRE_NO_CHARCONV"] if request.param == "strtod" else []
+    command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{HEADER.parent}", *flags]
+    subprocess.run([*command, "-o", library, source], check=True)
+    loaded = ctypes.CDLL(str(library))
+    loaded.nearest.argtypes = [ctypes.c_ulonglong, ctypes.c_int]
+    loaded.nearest.restype = ctypes.c_double
+    loaded.reciprocal.restype = ctypes.c_ulonglong
+    return loaded
+
+
+def halfway(rng: random.Random, exponent: int) -> int | None:
+    """Return digits for which digits * 10^exponent is next to the middle of two doubles."""
+    scale = rng.randrange(-60, 60)
+    middle = (2 * rng.randrange(2**52, 2**53) + 1) * Fraction(2) ** scale
+    digits = round(middle / Fraction(10) ** exponent) + rng.choice((-1, 0, 0, 1))
+    return digits if 0 < digits < 2**64 else None
+
+
+def test_reciprocals(kernels: Any) -> None:
+    for n in range(1, MAX_EXPONENT + 1):
+        power = 5**n
+        assert kernels.reciprocal(n) == 2**127 // (power << (64 - power.bit_length()))
+
+
+def test_the_nearest_double(kernels: Any) -> None:
+    """`float` of Python rounds correctly, half to even."""
+    rng = random.Random(1)
+    n_halfway = 0
+    for _ in range(10_000):
+        exponent = rng.randint(-MAX_EXPONENT, MAX_EXPONENT)
+        found = halfway(rng, exponent)
+        n_halfway += found is not None
+        for digits in (found, rng.randrange(1, 2 ** rng.randint(1, 64)), 2**64 - rng.randint(1, 9)):
+            if digits is not None:
+                assert kernels.nearest(digits, exponent) == float(f"{digits}e{exponent}")
+    assert n_halfway > 300
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 3])
+def test_exact_middles_are_rounded_to_even(kernels: Any, exponent: int) -> None:
+    for mantissa in range(2**53 - 40, 2**53 + 40):
+        for shift in range(1, 11 - 3 * (exponent > 0)):
+            digits = (2 * mantissa + 1) << shift - 1
+            assert kernels.nearest(digits, exponent) == float(digits * 10**exponent)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1", 1.0),
+        ("-0.1", -0.1),
+        ("17976931348623157e292", 1.7976931348623157e308),
+        ("2.2250738585072011e-308", 2.2250738585072011e-308),
+        ("5e-324", 5e-324),
+        ("1" + "0" * 400 + "e-400", 1.0),
+        ("1." + "0" * 800 + "1", 1.0),
+        ("9007199254740993." + "0" * 800 + "1", 9007199254740994.0),
+    ],
+    ids=lambda value: str(value)[:24],
+)
+def test_any_number(kernels: Any, text: str, expected: float) -> None:
+    double, single = ctypes.c_double(), ctypes.c_float()
+    arguments = text.encode(), len(text)
+    assert kernels.parse_double(*arguments, ctypes.byref(double)) == 1
+    assert double.value == expected
+    if 1e-37 < abs(expected) < 1e38:
+        assert kernels.parse_single(*arguments, ctypes.byref(single)) == 1
+        assert single.value == np.float32(text)
+
+
+@pytest.mark.parametrize("text", ["1e400", "-1e999999999", "1e-400", "-1e-99999"])
+def test_numbers_out_of_range(kernels: Any, text: str) -> None:
+    double, single = ctypes.c_double(), ctypes.c_float()
+    assert kernels.parse_double(text.encode(), len(text), ctypes.byref(double)) == 0
+    assert kernels.parse_single(text.encode(), len(text), ctypes.byref(single)) == 0
+
+
+def test_header_is_also_c() -> None:
+    command = ["gcc", "-std=gnu11", "-Wall", "-Wextra", "-Wno-unused", "-Werror", "-fsyntax-only"]
+    subprocess.run([*command, "-x", "c", HEADER], check=True)
