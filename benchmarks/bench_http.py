@@ -66,13 +66,13 @@ def by_sockets(port: int, array: Array, *, way: str) -> Iterator[Echo]:
     is_text = array.dtype.kind == "O"
     wire = np.frombuffer(tw.encode_bytes(array), np.uint8) if is_text else array
     found = np.full_like(wire, 1)
-    header = memoryview(wire.nbytes.to_bytes(8, "little"))
-    sent, received = [header, wire.data.cast("B")], found.data.cast("B")
+    head = wire.nbytes.to_bytes(8, "little")
+    sent, received = wire.data.cast("B"), found.data.cast("B")
     with socket.create_connection((LOOPBACK, port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
         def echo() -> Array:
-            send_whole(connection, sent)
+            send_whole(connection, sent, way, head)
             receive_into(connection, received, way)
             return found
 

@@ -197,8 +197,8 @@ async def formats(scope: Any, receive: Any, send: Any) -> None:
     await response(scope, receive, send)
 
 
-# Ways to receive with plain sockets: the greatest number of bytes of a call, and its flags. Which
-# one is the fastest depends on the size of the body and on the machine.
+# Ways to use plain sockets: the greatest number of bytes that a call sends or receives, and the
+# flags for receiving. Which one is the fastest depends on the size of the body and on the machine.
 SOCKETS = {
     "raw sockets": (1 << 30, 0),
     "raw sockets, 256 KB": (1 << 18, 0),
@@ -223,13 +223,15 @@ def serve_sockets(way: str, port: int) -> None:
                     if nbytes > len(memory):
                         memory = np.ones(nbytes, np.uint8).data
                     receive_into(connection, memory[:nbytes], way)
-                    send_whole(connection, [memory[:nbytes]])
+                    send_whole(connection, memory[:nbytes], way)
 
 
-def send_whole(connection: socket.socket, buffers: list[memoryview]) -> None:
-    """Send with one call. The kernel sends all bytes, because the socket has no timeout."""
-    nbytes = connection.sendmsg(buffers)
-    assert nbytes == sum(buffer.nbytes for buffer in buffers)
+def send_whole(connection: socket.socket, memory: memoryview, way: str, head: bytes = b"") -> None:
+    """Send all bytes. Each call sends what it gets, because the socket has no timeout."""
+    max_nbytes, _ = SOCKETS[way]
+    n_sent = connection.sendmsg([head, memory[:max_nbytes]]) - len(head)
+    while n_sent < len(memory):
+        n_sent += connection.send(memory[n_sent : n_sent + max_nbytes])
 
 
 def receive_into(connection: socket.socket, memory: memoryview, way: str) -> None:
