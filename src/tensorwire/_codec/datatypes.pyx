@@ -210,7 +210,7 @@ cdef tuple fields_of(Limits limits):
 UNLIMITED = Limits(
     max_header_nbytes=MAX_INT64, max_tensors=MAX_INT64, max_name_nbytes=MAX_INT64,
     max_parameters=MAX_INT64)
-"""For encoding a message whose receiver decides about its size."""
+"""For messages whose size another program decides about: the receiver, or KServe and MLServer."""
 
 
 def _unpickled(*values):
