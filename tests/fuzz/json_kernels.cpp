@@ -406,7 +406,7 @@ static void numbers(const byte *text, size_t nbytes, byte option) {
     Fault fault = whole.seen(SCANNER(scan_number)(&whole.cursor, &number));
     CHECK((fault == E(NO_FAULT)) == is_valid);
     long long small;
-    Fault read = again.seen(SCANNER(scan_int64)(&again.cursor, &small));
+    Fault read = again.seen(READER(read_int64)(&again.cursor, &small));
     if (!is_valid) {
         CHECK(read != E(NO_FAULT));
         return;
