@@ -121,7 +121,7 @@ def test_header_length_as_text_or_numpy_integer(convert: Any) -> None:
         decode(case.kind, case.body, [convert(case.header_length)])
 
 
-# --- names, some of which are kept for the next message ---
+# --- names, which a cache keeps for later messages ---
 
 
 def names_of(names: list[str], *, ascii_only: bool = False) -> list[str]:
@@ -132,7 +132,7 @@ def names_of(names: list[str], *, ascii_only: bool = False) -> list[str]:
 
 
 def test_any_names_of_successive_messages() -> None:
-    """More names than are kept, of all sizes around the limits, and with common beginnings."""
+    """More names than the cache has slots, of all sizes, and with common beginnings."""
     chooser = random.Random(4)
     alphabets = ["ab", "xyz01_", "a\u00e9\u20ac\U0001f600", 'a\n\\"b', "\x7f~ "]
     for _ in range(60):
@@ -146,17 +146,17 @@ def test_any_names_of_successive_messages() -> None:
 
 
 @pytest.mark.skipif(
-    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="names are not kept without the GIL"
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="there is no cache without the GIL"
 )
 @pytest.mark.parametrize("name", ["x1", "input_ids", "a" * 32])
 def test_a_short_name_is_the_object_of_the_previous_message(name: str) -> None:
     first, second = names_of([name])[0], names_of([name])[0]
     assert first is second
-    longer = "b" * 33  # longer names are not kept
+    longer = "b" * 33  # longer names are not cached
     assert names_of([longer])[0] is not names_of([longer])[0]
 
 
-def test_kept_names_take_a_limited_amount_of_memory() -> None:
+def test_cached_names_take_a_limited_amount_of_memory() -> None:
     def decode_many(n: int) -> None:
         for i in range(n):
             names_of([f"name_{i:010}_{'x' * 10}"])

@@ -688,7 +688,7 @@ cdef class MessageReader:
             if equals(key, b"name", 4):
                 self.mark_member(&seen, NAME)
                 self.scan_text(&text)
-                self.name = name_of(&text)
+                self.name = cached_name(&text)
                 entry.name_nbytes = utf8_nbytes_of(&text)
                 entry.has_nul = text.has_escapes and "\0" in self.name
             elif equals(key, b"datatype", 8):
@@ -990,7 +990,7 @@ cdef class MessageReader:
             if equals(key, b"name", 4):
                 self.mark_member(&seen, NAME)
                 self.scan_text(&text)
-                self.name = name_of(&text)
+                self.name = cached_name(&text)
                 name_nbytes = utf8_nbytes_of(&text)
                 has_nul = text.has_escapes and "\0" in self.name
             elif equals(key, b"parameters", 10):
@@ -1039,7 +1039,7 @@ cdef class MessageReader:
             f"but has {' and '.join(present) or 'none'}")
 
 
-# --- names ---------------------------------------------------------------------------------------
+# --- cached names --------------------------------------------------------------------------------
 
 cdef extern from "Python.h":
     # For borrowed references, which Cython would otherwise count.
@@ -1047,57 +1047,59 @@ cdef extern from "Python.h":
     Py_ssize_t str_length "PyUnicode_GET_LENGTH"(PyObject* text) noexcept
 
 cdef extern from *:
-    const uint64_t MIXER "0x9E3779B97F4A7C15ULL"  # odd, and without a pattern: 2^64 / phi
+    const uint64_t MULTIPLIER "0x9E3779B97F4A7C15ULL"  # 2^64 / phi, as in Fibonacci hashing
 
 cdef enum:
-    PLACE_BITS = 10
-    N_NAMES = 1 << PLACE_BITS
-    MAX_KEPT_NBYTES = 32
+    SLOT_BITS = 10
+    N_SLOTS = 1 << SLOT_BITS
+    MAX_CACHED_NBYTES = 32
 
-# Names of recent messages, at the places that `place_of` returns; NULL where there is none.
-ctypedef PyObject* Kept  # a reference that the table owns
-cdef Kept[N_NAMES] NAMES
+ctypedef PyObject* CachedName  # an owned reference, or NULL in an empty slot
+cdef CachedName[N_SLOTS] CACHE  # names of recent messages
 
 
-cdef str name_of(const Text* text):
-    """Return a name. A short one that was in an earlier message is probably the same object.
+cdef str cached_name(const Text* text):
+    """Return a name, which is the object of an earlier message if the cache still has it.
 
     Servers receive the same names again and again. Neither a new str nor its hash is needed then.
-    In a free-threaded Python, nothing is kept, because another thread could replace a name while it
-    is read.
+    In a free-threaded Python, there is no cache, because another thread could replace a name while
+    it is read.
     """
-    cdef PyObject** place
-    cdef PyObject* kept
+    cdef CachedName* slot
+    cdef PyObject* cached
     if FREE_THREADED or not text.is_ascii or text.has_escapes or not (
-        2 <= text.nbytes <= MAX_KEPT_NBYTES
+        2 <= text.nbytes <= MAX_CACHED_NBYTES
     ):
         return text_to_str(text)
-    place = &NAMES[place_of(text)]
-    kept = place[0]
-    if kept == NULL or str_length(kept) != text.nbytes or (
-        memcmp(str_data(kept), text.begin, text.nbytes) != 0
+    slot = &CACHE[slot_of(text)]
+    cached = slot[0]
+    if cached == NULL or str_length(cached) != text.nbytes or (
+        memcmp(str_data(cached), text.begin, text.nbytes) != 0
     ):
         name = text_to_str(text)
         Py_INCREF(name)
-        place[0] = <PyObject*>name
-        Py_XDECREF(kept)
-    return <str>place[0]
+        slot[0] = <PyObject*>name
+        Py_XDECREF(cached)
+    return <str>slot[0]
 
 
-cdef inline uint64_t place_of(const Text* text) noexcept:
-    """Return the place of a name, which its bytes determine. The last 8 may overlap others."""
+cdef inline uint64_t slot_of(const Text* text) noexcept:
+    """Return the index of the slot of a name, which is a hash of its bytes.
+
+    8 bytes are read at a time. The last 8 may overlap those before them.
+    """
     cdef Py_ssize_t nbytes = text.nbytes, i = 0
-    cdef uint64_t word = 0, mixed = nbytes
+    cdef uint64_t word = 0, hashed = nbytes
     while i <= nbytes - 8:
         memcpy(&word, text.begin + i, 8)
-        mixed = (mixed ^ word) * MIXER
-        mixed ^= mixed >> 32
+        hashed = (hashed ^ word) * MULTIPLIER
+        hashed ^= hashed >> 32
         i += 8
     if nbytes >= 8:
         memcpy(&word, text.begin + nbytes - 8, 8)
     else:
         memcpy(&word, text.begin, nbytes)
-    return (mixed ^ word) * MIXER >> (64 - PLACE_BITS)
+    return (hashed ^ word) * MULTIPLIER >> (64 - SLOT_BITS)
 
 
 # --- raw requests ---------------------------------------------------------------------------------
