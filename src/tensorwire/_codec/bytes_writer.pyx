@@ -294,6 +294,7 @@ cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
     if type(source) is not Objects:
         return None
     items = (<Objects>source).items(&n_elements)
+    nbytes[0] = 0
     if n_elements == 0:
         return ()
     values = new_tuple(n_elements)

@@ -215,7 +215,7 @@ cdef convert_bytes(data, datatype, bint binary):
 
 cdef BytesArray array_of_source(Source source, bint binary):
     """Return a BytesArray. Values that will be sent as JSON are kept, if they cannot change."""
-    cdef Py_ssize_t nbytes = 0
+    cdef Py_ssize_t nbytes
     cdef tuple values = None if binary else immutable_values(source, &nbytes)
     if values is not None:
         return bytes_of_values(values, nbytes, source.shape)

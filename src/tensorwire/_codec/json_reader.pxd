@@ -42,7 +42,8 @@ cdef Fault read_numbers(
 cdef bytes read_strings(ReadCursor* cursor, uint64_t n_expected, uint64_t* n_read, Fault* fault)
 
 
-# These functions are called many times for each tensor. Only what is usual is inline.
+# These functions are called many times for each tensor. Their usual case is inline. They call
+# functions of json_reader.pyx for the rest.
 
 
 cdef inline int scan_string_or_raise(ReadCursor* cursor, Text* text) except -1:
@@ -68,9 +69,9 @@ cdef inline int open_level_or_raise(ReadCursor* cursor) except -1:
 
 
 cdef inline bint next_item(ReadCursor* cursor, bint is_first) except -1:
-    """Advance to the next item of a list. Return False if the list has ended.
+    """Advance to the next item of a list.
 
-    The cursor is then after its closing bracket.
+    At the end of the list, skip the bracket and return False.
     """
     if not is_first and take(cursor, c","):
         return True
@@ -83,9 +84,9 @@ cdef inline bint next_item(ReadCursor* cursor, bint is_first) except -1:
 
 
 cdef inline bint next_member(ReadCursor* cursor, Text* key, bint is_first) except -1:
-    """Advance to the value of the next member, and store its key. Return False if there is none.
+    """Advance to the value of the next member, and store its key.
 
-    The cursor is then after the closing bracket of the object.
+    At the end of the object, skip the bracket and return False.
     """
     if is_first or not take(cursor, c","):
         if take(cursor, c"}"):

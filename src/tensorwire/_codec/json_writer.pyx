@@ -690,8 +690,8 @@ cdef Py_ssize_t write_usual_texts(
 ) noexcept nogil:
     """Write elements that need no escapes while there is room, from element `i` of the span on.
 
-    Returns the index of the next element, which may be long, not ASCII or with escapes. This loop
-    does so little that the compiler keeps all of it in registers.
+    Returns the index of the next element, which may be long, not ASCII or with escapes. The loop
+    is a function of its own so that the compiler can keep its variables in registers.
     """
     cdef unsigned char* target = cursor[0]
     cdef Text text
