@@ -117,7 +117,7 @@ class RecordingServer(_Server):
 class ScriptedServer(_Server):
     """Serves `declared`, which doubles its input, `slow`, `status`, `repeat` and `loading`.
 
-    Models with other names return their inputs; `nobody` does not exist for the other methods.
+    ModelInfer returns the inputs for other names. ModelReady and ModelMetadata reject `nobody`.
     `answers` replaces methods of the service; see `_Server`.
     """
 
