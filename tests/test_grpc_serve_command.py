@@ -22,6 +22,7 @@ from support.client_fixtures import Certificate
 from support.requirements import package
 from support.scripts import run_script
 from support.serve_process import HOST, Serve, free_port
+from support.threads import wait_for
 from tensorwire.cli import main, serve
 from tensorwire.cli.infer import UsageError
 from tensorwire.client import Client
@@ -103,7 +104,14 @@ def test_both_transports_and_graceful_shutdown(tmp_path: Path, workers: int) -> 
     with serving(tmp_path, *GRPC, "served_here", "--workers", str(workers)) as server:
         large = np.zeros(6 << 20, np.uint8)  # more than grpcio accepts by default
         assert infer(server, "echo", large)["x"].as_numpy().nbytes == large.nbytes
-        found = {int(infer(server, "process")["process"].as_numpy()) for _ in range(30)}
+        found: set[int] = set()
+
+        def all_have_replied() -> bool:
+            found.add(int(infer(server, "process")["process"].as_numpy()))
+            return len(found) >= workers
+
+        wait_for(all_have_replied, 20)  # the second process may start later than the first
+        found |= {int(infer(server, "process")["process"].as_numpy()) for _ in range(30)}
         assert len(found) == workers
         calls = [call(server, "slow") for _ in range(4)]
         over_http = HttpCall(server, "slow")
