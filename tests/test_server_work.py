@@ -6,6 +6,7 @@ import asyncio
 import gc
 import gzip
 import logging
+import platform
 import sysconfig
 import threading
 import warnings
@@ -19,6 +20,7 @@ import pytest
 import tensorwire as tw
 from support.asgi_requests import Exchange, exchange, infer, inference, read
 from support.lifetimes import without_gc
+from support.scripts import run_script
 from tensorwire.server import ClientDisconnectedError, Model, RequestError, create_app
 from tensorwire.server.body import RequestBody
 from tensorwire.server.model import MAX_BODY_NBYTES, MAX_JSON_NBYTES
@@ -520,3 +522,32 @@ def test_cancellation_in_the_tick_of_the_timeout_wins() -> None:
 
     asyncio.run(run())
     assert reply == Exchange()
+
+
+FAULTS = """
+import asyncio, resource
+import numpy as np
+import tensorwire as tw
+from support.asgi_requests import double, exchange, inference
+from tensorwire.server import Model, create_app
+
+async def run():
+    app = create_app({"m": Model(double, in_event_loop=True)})
+    frame = tw.encode_request(tw.InferRequest({"x": np.ones(250_000, np.float32)}))
+    request = inference("m", frame)
+    for i in range(20):
+        if i == 10:
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        assert (await exchange(app, **request)).status == 200
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+
+asyncio.run(run())
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is a setting of glibc")
+def test_requests_reuse_memory() -> None:
+    """The memory of a request is not returned to the kernel before the next one."""
+    done = run_script(FAULTS)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 100  # pages; 1 MB has 256
