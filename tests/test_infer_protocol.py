@@ -866,11 +866,13 @@ def test_request_that_waits_for_its_turn_has_no_deadline() -> None:
         receive(protocol, SMALL[:-1])
         assert protocol.deadline is not None
         receive(protocol, SMALL[-1:])
-        assert protocol.deadline is None
-        protocol._check_deadline()  # of the timer that still runs
+        protocol.deadline = 0.0
+        protocol._check_deadline()  # the timer expires
         await turns()
         assert transport.written.count(b"HTTP/1.1 200 ") == 1
-        assert protocol.deadline is not None  # until the next request
+        # until the next request
+        assert protocol.deadline > protocol.loop.time()
+        assert protocol.timer is not None
 
     asyncio.run(main())
 

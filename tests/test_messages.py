@@ -130,8 +130,34 @@ def test_replace() -> None:
     for value in (X, request, response, output):
         with pytest.raises(TypeError):
             value.replace(unknown=1)
+        with pytest.raises(TypeError):
+            value.replace(name=1, id="7")
         if sys.version_info >= (3, 13):
             assert type(copy.replace(value)) is type(value)
+
+
+@pytest.mark.parametrize("member", ["id", "model_name", "model_version"])
+def test_replace_a_text_of_a_message(member: str) -> None:
+    """The other fields are not checked again."""
+    for message in (REQUEST, tw.InferResponse([X, WORDS], model_name="m", parameters={"a": 1})):
+        changed = message.replace(**{member: Text("new")})
+        assert type(getattr(changed, member)) is str
+        assert changed.parameters == message.parameters
+        assert changed.outputs == message.outputs
+        assert changed["words"] is message["words"]
+        assert tuple(changed.values()) == tuple(message.values())
+        for other in {"id", "model_name", "model_version"} - {member}:
+            assert getattr(changed, other) == getattr(message, other)
+        back = changed.replace(**{member: getattr(message, member)})
+        assert repr(pickle.dumps(back)) == repr(pickle.dumps(message))
+        with pytest.raises(TypeError, match=f"{member} must be a str or None, not int"):
+            message.replace(**{member: 1})
+        with pytest.raises(TypeError, match="cannot be changed"):
+            changed.__init__([X])  # type: ignore[misc]
+
+
+class Text(str):
+    __slots__ = ()
 
 
 def test_copies() -> None:

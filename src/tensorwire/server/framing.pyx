@@ -78,6 +78,15 @@ def expects_continue(headers):
         name == b"expect" and value.strip().lower() == b"100-continue" for name, value in headers)
 
 
+def joined_headers(headers):
+    """Return headers as HTTP/1.1 sends them, each with the end of its line."""
+    cdef list parts = []
+    cdef bytes name, value
+    for name, value in headers:
+        parts += (name, b": ", value, b"\r\n")
+    return b"".join(parts)
+
+
 def frame_headers(Frame frame not None):
     """Return the HTTP headers of a frame as a list of (name, value) pairs of bytes."""
     cdef tuple content_length = (b"content-length", b"%d" % frame.nbytes)

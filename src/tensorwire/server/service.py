@@ -50,7 +50,7 @@ MODEL_PATH = re.compile(
     r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/(infer|ready|config|stats))?"
 )
 UNLIMITED_BATCH_SIZE = 2**31 - 1  # the largest that Triton's ModelConfig can have
-_KEPT_NBYTES = 31 << 20  # glibc ignores blocks of 32 MiB or more
+_KEPT_NBYTES = 4 << 20
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 CLOSE = (b"connection", b"close")  # the server closes the connection after the reply
@@ -122,12 +122,15 @@ def describe_failure(error: BaseException) -> tuple[str, int]:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep up to 62 MiB of freed memory for later requests.
+    """Make glibc keep freed blocks of less than 4 MiB for later requests.
 
-    By default, it returns 128 KiB or more to the kernel as soon as they are free. So each request
-    of 1 MB would receive new pages, and the kernel would take longer to clear and map them than
-    everything else takes. glibc adapts to the largest block that was freed: it then keeps twice its
-    size. This block is never written, so it has no pages itself. Other C libraries are unaffected.
+    By default, it returns blocks of 128 KiB or more to the kernel as soon as they are free. So each
+    request of 1 MB would receive new pages, and the kernel would take longer to clear and map them
+    than everything else takes. Larger blocks are still returned: numpy and ``BodyBuffer`` ask for
+    huge pages for them, which take less time.
+
+    glibc adapts to the largest block that was freed. This one is never written, so it has no pages
+    itself. Other C libraries are not affected.
     """
     np.empty(_KEPT_NBYTES, np.uint8)
 

@@ -29,7 +29,7 @@ from ..digests import Sources, source_of_imported
 from ..errors import TensorwireError, format_seconds
 from .body import ClientDisconnectedError
 from .exchange import Exchange, failure_reply
-from .framing import expects_continue
+from .framing import expects_continue, joined_headers
 from .service import HttpModel, MakeReply, Reply, Service, error_reply
 
 try:
@@ -251,7 +251,6 @@ class InferProtocol(asyncio.BufferedProtocol):
             if not self.is_scheduled:
                 self.is_scheduled = True
                 self.loop.call_soon(self._advance)
-                self._set_deadline()
             self._pause_or_resume_reading()
 
     def eof_received(self) -> bool:
@@ -332,10 +331,10 @@ class InferProtocol(asyncio.BufferedProtocol):
         httptools does not parse the body of such a request. A new parser does, after the same head
         without the upgrade.
         """
-        lines = [b"%b: %b\r\n" % pair for pair in self.headers if pair[0] in _BODY_HEADERS]
+        lines = joined_headers(pair for pair in self.headers if pair[0] in _BODY_HEADERS)
         self.parser = httptools.HttpRequestParser(self)
         self.is_replaying = True
-        self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(lines))
+        self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % lines)
         self.is_replaying = False
 
     def on_message_begin(self) -> None:
@@ -520,8 +519,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         if not request.keep_alive:
             reply = reply.closing()
         headers = (*self.server_state.default_headers, *reply.headers())
-        lines = [b"%b: %b\r\n" % header for header in headers]
-        head = b"".join((_STATUS_LINES[reply.status], *lines, b"\r\n"))
+        head = b"%b%b\r\n" % (_STATUS_LINES[reply.status], joined_headers(headers))
         if request.method == b"HEAD":
             transport.write(head)
         elif len(body) > _MAX_JOINED_NBYTES:
@@ -595,7 +593,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             phase, seconds = ("closing", 0), _LONG_LINGER_SECONDS if timeout is None else timeout
         elif self.is_sending:
             phase, seconds = ("sending", 0), timeout
-        elif self.is_busy or self.is_scheduled:
+        elif self.is_busy:
             phase, seconds = ("running", 0), None
         elif self.linger_seconds is not None:
             phase, seconds = ("lingering", 0), min(self.linger_seconds, timeout or math.inf)
@@ -625,6 +623,9 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     def _check_deadline(self) -> None:
         self.timer = None
+        if self.is_scheduled:
+            self.phase = ("", 0)  # `_advance` sets the next deadline
+            return
         if self.deadline is None:
             return
         seconds = self.deadline - self.loop.time()

@@ -90,12 +90,13 @@ class ThreadCall:
     transport that calls ``disconnect`` or ``cancel`` itself does not need it.
     """
 
+    is_cancelled = False  # the client does not wait for the response
+    _future: Future[Any] | None = None
+    _workers: Workers | None = None
+    _is_disconnected = False
+
     def __init__(self, wait_for_disconnect: Callable[[], Awaitable[object]] | None = None) -> None:
         self._wait_for_disconnect = wait_for_disconnect
-        self._future: Future[Any] | None = None
-        self._workers: Workers | None = None
-        self._is_disconnected = False
-        self.is_cancelled: bool = False  # the client does not wait for the response
 
     def cancel(self) -> None:
         """Cancel the call unless it runs: the client does certainly not wait for the response."""
