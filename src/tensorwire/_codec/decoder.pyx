@@ -80,6 +80,7 @@ from .messages cimport (
     InferRequest,
     InferResponse,
     Message,
+    PyObject_GC_Track,
     RequestedOutput,
     Tensor,
     TensorSpec,
@@ -379,11 +380,13 @@ cdef class MessageReader:
         self.message = new_message(True)
         self.read_header(True)
         check_request(<InferRequest>self.message)
+        PyObject_GC_Track(self.message)
         return <InferRequest>self.message
 
     cdef InferResponse read_response(self):
         self.message = new_message(False)
         self.read_header(False)
+        PyObject_GC_Track(self.message)
         return <InferResponse>self.message
 
     cdef int read_header(self, bint is_request) except -1:
@@ -637,6 +640,7 @@ cdef class MessageReader:
                 self.read_entry()
                 entry_end = self.cursor.position
                 tensor = self.tensor()
+                PyObject_GC_Track(tensor)
                 if self.index == 0:
                     tensors = (tensor,)
                 elif self.index == 1:
@@ -1120,6 +1124,7 @@ cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
     request.tensors = (tensor,)
     # The client of a raw request expects binary outputs, and has no way to request them.
     request._parameters = {"binary_data_output": True}
+    PyObject_GC_Track(request)
     return request
 
 
@@ -1145,6 +1150,7 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
     check_n_elements(layout.n_elements, limits, DECODING)
     tensor = new_tensor(spec.name, datatype, shape, None, True)
     use_texts(tensor, bytes_of_element(source, shape))
+    PyObject_GC_Track(tensor)
     return tensor
 
 

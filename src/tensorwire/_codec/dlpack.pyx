@@ -282,15 +282,18 @@ cdef tuple import_capsule(capsule):
             f"{SUBJECT} is on DLPack device {name}:{tensor.device.device_id}: copy it to the "
             f"memory of the CPU first, for example with tensor.cpu()")
     row = datatype_of_dltype(tensor.dtype)
+    dtype = row.dtype
+    if dtype is None:
+        dtype = bf16_dtype() or RAW_BF16
+    # A garbage collection may have run another consumer. From here on, no Python code runs.
+    if not PyCapsule_IsValid(capsule, VERSIONED if unversioned == NULL else UNVERSIONED):
+        raise not_a_capsule_error(capsule)
     read_shape(tensor, row, &layout)
     is_strided = not is_contiguous(tensor, &layout)
     if is_strided:
         read_strides(tensor, row, &layout, strides)
-    dtype = row.dtype
-    if dtype is None:
-        dtype = bf16_dtype() or RAW_BF16
     data = &no_data if layout.n_elements == 0 else address_of(tensor)
-    # From here on, the owner deletes the struct. No Python code runs between these statements.
+    # From here on, the owner deletes the struct.
     PyCapsule_SetName(capsule, USED_VERSIONED if unversioned == NULL else USED_UNVERSIONED)
     owner.versioned, owner.unversioned = versioned, unversioned
     owner.capsule = capsule

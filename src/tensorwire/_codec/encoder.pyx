@@ -129,6 +129,7 @@ def encode_request(
     (0, 16)
     """
     cdef JsonWriter writer
+    request.is_made = True  # if it was created with __new__ alone
     begin_message(
         &writer, "input", request.tensors,
         NAN_AS_NULL if nonfinite is None else nonfinite_of(nonfinite), limits)
@@ -194,6 +195,7 @@ def encode_response(
     if selection not in ("spec", "triton"):
         raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
     cdef JsonWriter writer
+    response.is_made = True  # if it was created with __new__ alone
     begin_message(&writer, "output", response.tensors, nonfinite_of(nonfinite), limits)
     try:
         write_response(&writer, response, request, selection)

@@ -315,11 +315,11 @@ cdef exported_bytes(object owner, const char* data, Py_ssize_t nbytes):
 
 
 cdef separate_view(buffer):
-    """Return a new memoryview of the memory of a flat memoryview, if one of this module exports it.
+    """Return a new memoryview of the memory of a flat memoryview. Bytes are returned unchanged.
 
     CPython counts the views of a memoryview without a lock. If several threads use the same
-    memoryview in a free-threaded Python, its memory may be released too early. The new memoryview
-    has counts of its own. Other buffers are returned unchanged.
+    memoryview in a free-threaded Python, its memory may be released too early. If this module
+    exports the memory, the new memoryview has counts of its own.
     """
     cdef PyObject* base
     cdef Py_ssize_t offset
@@ -327,7 +327,7 @@ cdef separate_view(buffer):
         return buffer
     base = PyMemoryView_GET_BASE(buffer)
     if base == NULL or type(<object>base) not in (ExportedBytes, Body, BodyBuffer):
-        return buffer
+        return memoryview(buffer)
     view = PyMemoryView_FromObject(<object>base)
     offset = (
         <const char*>PyMemoryView_GET_BUFFER(buffer).buf

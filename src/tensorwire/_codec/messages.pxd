@@ -26,7 +26,13 @@ cdef inline bint has_nul(str text) noexcept:
 
 
 # Messages cannot change. Their fields are set before Python code, or another thread, can use them:
-# `is_made` is True from then on.
+# `is_made` is True from then on. `new_message` and `new_tensor` return objects that the garbage
+# collector does not know, because it would show them to callers of `gc.get_objects()`. Who sets
+# their fields calls PyObject_GC_Track at the end.
+
+cdef extern from "Python.h":
+    void PyObject_GC_Track(object)
+    void PyObject_GC_UnTrack(object)
 
 
 cdef class Tensor:
@@ -89,7 +95,7 @@ cdef class TensorSpec:
 cdef class Frame:
     cdef bytes header  # the JSON header; None in a raw request, and if the caller made the buffers
     cdef tuple tensors  # whose memory follows the header
-    cdef tuple exported  # the buffers; None until they are used, unless the caller made them
+    cdef tuple exported  # the buffers that the caller passed; None if an encoder made the frame
     cdef readonly object header_length  # int or None
     cdef Py_ssize_t nbytes
     cdef bint is_made

@@ -13,7 +13,7 @@ from .conversion cimport convert_data
 from .datatypes cimport Datatype, dims_as_tuple
 from .dlpack cimport dlpack_capsule
 from .dlpack_abi cimport CPU
-from .memory cimport FREE_THREADED, exported_bytes, separate_view
+from .memory cimport exported_bytes, separate_view
 from .parameters cimport exact_str, exact_text, frozen, own_parameters
 from .tuples cimport finished_tuple, new_tuple, set_item
 from .wire cimport MAX_RANK
@@ -315,9 +315,10 @@ cdef class Tensor:
             if type(data) is cnp.ndarray:
                 row = datatype_of_array(<cnp.ndarray>data, datatype, shape)
             if row is not None:
-                dims = dims_as_tuple(
-                    cnp.PyArray_DIMS(<cnp.ndarray>data), cnp.PyArray_NDIM(<cnp.ndarray>data))
-            else:
+                dims = dims_of_array(<cnp.ndarray>data)
+                if datatype_of_array(<cnp.ndarray>data, None, dims) is not row:
+                    row = None  # a garbage collection ran code that changed the array
+            if row is None:
                 if type(data) is Tensor:
                     data, datatype = data_of_tensor(data, datatype)
                 row_name, dims, data = convert_data(data, datatype, shape, is_binary)
@@ -669,6 +670,13 @@ cdef Datatype datatype_of_array(cnp.ndarray array, datatype, shape):
     return row
 
 
+cdef tuple dims_of_array(cnp.ndarray array):
+    cdef cnp.npy_intp[MAX_RANK] dims  # a copy, because a new tuple may run a garbage collection
+    cdef int rank = cnp.PyArray_NDIM(array)
+    memcpy(dims, cnp.PyArray_DIMS(array), rank * sizeof(cnp.npy_intp))
+    return dims_as_tuple(dims, rank)
+
+
 cdef int use_converted(Tensor tensor, data) except -1:
     """Use data in the form that `convert_data` returns. None is shared memory."""
     cdef cnp.ndarray array
@@ -751,8 +759,12 @@ cdef int check_reserved(dict parameters, bint is_shared) except -1:
 cdef Tensor new_tensor(
     str name, Datatype row, tuple shape, dict parameters, bint binary
 ):
-    """Return a tensor without data. Its caller has checked the arguments, and adds the data."""
+    """Return a hidden tensor without data.
+
+    Its caller has checked the arguments, adds the data, and calls PyObject_GC_Track.
+    """
     cdef Tensor tensor = Tensor.__new__(Tensor)
+    PyObject_GC_UnTrack(tensor)
     tensor.is_made = True
     tensor.texts = None
     tensor.name = name
@@ -870,6 +882,7 @@ cdef class Message:
         copy.tensors, copy.by_name, copy.requested = self.tensors, self.by_name, self.requested
         copy._parameters = self._parameters
         copy.id, copy.model_name, copy.model_version = own_id, own_model, own_version
+        PyObject_GC_Track(copy)
         return copy
 
     __replace__ = replace
@@ -1178,12 +1191,16 @@ parameters=None)\n--\n
 
 
 cdef Message new_message(bint is_request):
-    """Return an empty InferRequest or InferResponse. The decoder sets its fields."""
+    """Return a hidden and empty InferRequest or InferResponse.
+
+    Its caller sets the fields, and calls PyObject_GC_Track.
+    """
     cdef Message message
     if is_request:
         message = InferRequest.__new__(InferRequest)
     else:
         message = InferResponse.__new__(InferResponse)
+    PyObject_GC_UnTrack(message)
     message.is_made = True
     return message
 
@@ -1204,6 +1221,7 @@ cdef binary_data_output(InferRequest request):
 
 
 @cython.final
+@cython.no_gc  # not in a cycle; the arguments may run code that would find it
 cdef class TensorSpec:
     """TensorSpec(name, datatype, dims, batching=False)\n--\n
     The declaration of an input or output of a model. An instance is immutable.
@@ -1247,8 +1265,7 @@ cdef class TensorSpec:
             raise ValueError(
                 f"unknown datatype {format_value(datatype)}; it must be one of "
                 f"{', '.join(DATATYPES)}")
-        self.name = checked_name(name, "the name of a tensor")
-        self.datatype = DATATYPES[datatype].name
+        cdef str own_name = checked_name(name, "the name of a tensor")
         # Not with islice() or tuple(): in Python 3.11, iter() of a released memoryview returns an
         # iterator and sets an exception, which only a loop raises.
         checked = []
@@ -1258,12 +1275,14 @@ cdef class TensorSpec:
             if len(checked) == MAX_RANK:
                 raise ValueError(f"dims must have at most {MAX_RANK} dimensions")
             checked.append(index(dim))
-        self.dims = tuple(checked)
-        self.batching = checked_flag(batching, "batching")
-        if any(dim < -1 for dim in self.dims):
+        cdef tuple own_dims = tuple(checked)
+        cdef bint is_batched = checked_flag(batching, "batching")
+        if any([dim < -1 for dim in own_dims]):
             raise ValueError(
                 f"dims must be 0 or more, or -1 if they are variable, not "
-                f"{format_shape(self.dims)}")
+                f"{format_shape(own_dims)}")
+        self.name, self.datatype = own_name, DATATYPES[datatype].name
+        self.dims, self.batching = own_dims, is_batched
 
     def __reduce__(self):
         return TensorSpec, (self.name, self.datatype, self.dims, self.batching)
@@ -1383,15 +1402,10 @@ cdef class Frame:
 
     @property
     def buffers(self):
-        # A memoryview of a tensor is created when it is needed, which takes as long as encoding it.
-        cdef tuple buffers
-        with cython.critical_section(self):
-            if self.exported is None:
-                buffers = buffers_of(self)
-                # The garbage collector may have run Python code that has used the buffers.
-                if self.exported is None:
-                    self.exported = buffers
-            return self.exported
+        # New memoryviews: the caller may release them. Each takes as long as encoding a tensor.
+        if self.exported is None:
+            return buffers_of(self)
+        return tuple([separate_view(buffer) for buffer in self.exported])
 
     @property
     def headers(self):
@@ -1415,7 +1429,7 @@ cdef class Frame:
         return True  # also if the body is empty, as in a raw request without elements
 
     def __iter__(self):
-        return iter(separate_buffers(self))
+        return iter(self.buffers)
 
     def chunks(self, max_nbytes: int) -> Iterator[memoryview]:
         """Iterate over the body as memoryviews of limited size. The body is not copied.
@@ -1446,7 +1460,7 @@ cdef class Frame:
         size = index(max_nbytes)
         if size < 1:
             raise ValueError(f"max_nbytes must be 1 or more, not {format_number(size)}")
-        views = [memoryview(buffer) for buffer in separate_buffers(self)]
+        views = [memoryview(buffer) for buffer in self.buffers]
         return (view[start:start + size] for view in views for start in range(0, len(view), size))
 
     def __bytes__(self):
@@ -1458,7 +1472,7 @@ cdef class Frame:
     def __reduce_ex__(self, protocol):
         buffers = [
             PickleBuffer(buffer) if protocol >= 5 else bytes(buffer)
-            for buffer in separate_buffers(self)
+            for buffer in self.buffers
         ]
         return Frame, (tuple(buffers), self.header_length)
 
@@ -1507,8 +1521,8 @@ cdef bytes joined(Frame frame):
     cdef Tensor tensor
     cdef bytes body
     cdef unsigned char* target
-    if frame.header is None and not frame.tensors:  # the sizes of the buffers may have changed
-        return b"".join(separate_buffers(frame))
+    if frame.exported is not None:
+        return b"".join(frame.buffers)
     body = PyBytes_FromStringAndSize(NULL, frame.nbytes)
     target = <unsigned char*>PyBytes_AS_STRING(body)
     if frame.header is not None:
@@ -1518,20 +1532,16 @@ cdef bytes joined(Frame frame):
     return body
 
 
-cdef tuple separate_buffers(Frame frame):
-    """Return the buffers for a thread, while other threads may use those of the frame."""
-    if FREE_THREADED:
-        return tuple([separate_view(buffer) for buffer in frame.buffers])
-    return frame.buffers
-
-
 cdef flat_bytes(buffer):
-    """Return the same memory as flat bytes. Raises BufferError if it is not contiguous."""
-    if type(buffer) is bytes or type(buffer) is bytearray:
+    """Return bytes, or a memoryview of the same memory that only the frame has.
+
+    Raises BufferError if the memory is not contiguous.
+    """
+    if type(buffer) is bytes:
         return buffer
     view = memoryview(buffer)
-    if type(buffer) is memoryview and view.ndim == 1 and view.itemsize == 1 and view.contiguous:
-        return buffer
+    if view.ndim == 1 and view.itemsize == 1 and view.contiguous:
+        return view
     if view.nbytes == 0:
         return b""
     try:

@@ -35,6 +35,8 @@ from .messages cimport (
     InferRequest,
     InferResponse,
     Message,
+    PyObject_GC_Track,
+    PyObject_GC_UnTrack,
     RequestedOutput,
     Tensor,
     has_nul,
@@ -162,7 +164,6 @@ def decode_request(
     cdef MessageReader reader = new_reader(Body(message), limits, True)
     reader.read_message(outermost(reader.body))
     reader.finish()
-    check_request(<InferRequest>reader.message)
     return reader.message
 
 
@@ -308,6 +309,7 @@ cdef struct Contents:
 
 @cython.final
 @cython.freelist(8)
+@cython.no_gc  # no object refers to a MessageReader, so that it is in no cycle
 cdef class MessageReader:
     """Reads a ModelInferRequest or ModelInferResponse. Its fields contain the state."""
 
@@ -478,6 +480,11 @@ cdef class MessageReader:
         if self.requested is not None:
             self.message.requested = tuple(self.requested)
             check_unique(self.message.requested, "output")
+        if self.is_request:
+            check_request(<InferRequest>self.message)
+        for tensor in self.tensors:
+            PyObject_GC_Track(tensor)
+        PyObject_GC_Track(self.message)
         return 0
 
     cdef int use_raw(self, Tensor tensor, RawContent content) except -1:
@@ -781,6 +788,7 @@ cdef MessageReader new_reader(Body body, Limits limits, bint is_request):
     reader.kind = "input" if is_request else "output"
     reader.message = new_message(is_request)
     reader.tensors = []
+    PyObject_GC_UnTrack(reader.tensors)  # it would show tensors whose data is missing
     reader.index = -1
     return reader
 

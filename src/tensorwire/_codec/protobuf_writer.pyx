@@ -167,6 +167,7 @@ cdef bytes encoded(
     cdef uint64_t total
     cdef bytes result
     cdef unsigned char* target
+    message.is_made = True  # if it was created with __new__ alone
     if id is None and request is not None:
         id = request.id
     nbytes = message_nbytes(message, id, tensors)

@@ -23,6 +23,7 @@ from .memory cimport Body
 from .messages cimport (
     InferRequest,
     Message,
+    PyObject_GC_Track,
     Tensor,
     binary_data_output,
     first_duplicate,
@@ -97,6 +98,7 @@ cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Lim
     check_n_elements(layout.n_elements, limits, DECODING)
     tensor = new_tensor(name, row, shape, None, True)
     view_body(tensor, &layout, source, 0, source.nbytes, limits)
+    PyObject_GC_Track(tensor)
     return tensor
 
 
