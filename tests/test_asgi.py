@@ -339,6 +339,48 @@ def test_model_that_raises_an_exception_of_the_interpreter(error: type[BaseExcep
         assert (answer.status, answer.error) == (500, f"model {name!r} failed")
 
 
+class Lazy:
+    """An object that finds out its class when it is asked, and fails."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    @property
+    def __class__(self) -> Any:
+        raise self.error
+
+
+class UnreadableError(tw.TensorwireError):
+    """An error with a property that fails."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("tensor", "status", "__class__"):
+            raise StopIteration
+        return super().__getattribute__(name)
+
+
+@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt])
+def test_objects_of_a_model_that_raise_when_they_are_examined(error: type[BaseException]) -> None:
+    async def later(request: tw.InferRequest) -> Any:
+        return Lazy(error)
+
+    models: dict[str, Any] = {
+        "thread": lambda _: Lazy(error),
+        "async": later,
+        "tensor": lambda _: {"y": Lazy(error)},
+        "error": lambda _: leave(UnreadableError),
+        "async error": lambda _: leave_later(UnreadableError),
+    }
+    if error is not KeyboardInterrupt:  # that of the main thread stops the server
+        models["event loop"] = Model(lambda _: Lazy(error), in_event_loop=True)
+        models["tensor in the event loop"] = Model(lambda _: {"y": Lazy(error)}, in_event_loop=True)
+    else:
+        del models["async"]
+    for name in models:
+        answer = infer(create_app(models), name)
+        assert (answer.status, answer.error) == (500, f"model {name!r} failed")
+
+
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [

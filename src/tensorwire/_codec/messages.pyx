@@ -73,10 +73,9 @@ cdef BytesArray NO_TEXTS = BytesArray.__new__(BytesArray)
 cdef inline int mark_made(bint* is_made, kind) except -1:
     """Mark an object as made, after the arguments of its __init__ were checked.
 
-    The checks run Python code, which may find the object and use it. Its fields are still those of
-    an empty value then, as they are after __new__ alone. They are set after this call, when no more
-    Python code runs. Raises TypeError if the object was marked before, by another call of __init__
-    or by a message that contains it.
+    The fields are set after this call, when no more Python code runs. Until then, they are those of
+    an empty value, as after __new__ alone. Raises TypeError if the object was marked before, by
+    another call of __init__ or by a message that contains it.
     """
     if is_made[0]:
         raise TypeError(f"{kind} cannot be changed")
@@ -295,6 +294,7 @@ cdef class Tensor:
     """
 
     def __cinit__(self):
+        PyObject_GC_UnTrack(self)
         self.name = ""
         self.row = BYTES
         self.shape = (0,)
@@ -332,6 +332,7 @@ cdef class Tensor:
         self.binary = is_binary
         self.texts = None
         use_converted(self, data)
+        PyObject_GC_Track(self)
 
     @property
     def datatype(self):
@@ -764,7 +765,6 @@ cdef Tensor new_tensor(
     Its caller has checked the arguments, adds the data, and calls PyObject_GC_Track.
     """
     cdef Tensor tensor = Tensor.__new__(Tensor)
-    PyObject_GC_UnTrack(tensor)
     tensor.is_made = True
     tensor.texts = None
     tensor.name = name
@@ -906,7 +906,7 @@ def _unpickled(kind, arguments):
 
 @cython.final
 @cython.freelist(8)
-@cython.no_gc_clear
+@cython.no_gc  # it is not in a cycle: its parameters are JSON values
 cdef class RequestedOutput:
     """RequestedOutput(name, *, binary=None, parameters=None)\n--\n
     An output that a request selects. It cannot be changed.
@@ -1077,6 +1077,7 @@ parameters=None)\n--\n
     """
 
     def __cinit__(self):
+        PyObject_GC_UnTrack(self)
         self.tensors = EMPTY_INPUTS
 
     def __init__(
@@ -1101,6 +1102,7 @@ parameters=None)\n--\n
         self.tensors, self.by_name, self.requested = tensors, by_name, requested
         self._parameters = own
         self.id, self.model_name, self.model_version = own_id, own_model, own_version
+        PyObject_GC_Track(self)
 
     @property
     def inputs(self):
@@ -1163,6 +1165,7 @@ parameters=None)\n--\n
     """
 
     def __cinit__(self):
+        PyObject_GC_UnTrack(self)
         self.tensors = ()
 
     def __init__(
@@ -1177,6 +1180,7 @@ parameters=None)\n--\n
         mark_made(&self.is_made, "an InferResponse")
         self.tensors, self.by_name, self._parameters = tensors, by_name, own
         self.id, self.model_name, self.model_version = own_id, own_model, own_version
+        PyObject_GC_Track(self)
 
     @property
     def outputs(self):
@@ -1200,7 +1204,6 @@ cdef Message new_message(bint is_request):
         message = InferRequest.__new__(InferRequest)
     else:
         message = InferResponse.__new__(InferResponse)
-    PyObject_GC_UnTrack(message)
     message.is_made = True
     return message
 
@@ -1382,6 +1385,7 @@ cdef class Frame:
     """
 
     def __cinit__(self):
+        PyObject_GC_UnTrack(self)
         self.tensors = ()
 
     def __init__(self, tuple buffers not None, header_length):
@@ -1399,6 +1403,7 @@ cdef class Frame:
         self.exported = tuple(flat)
         self.header_length = header_length
         self.nbytes = nbytes
+        PyObject_GC_Track(self)
 
     @property
     def buffers(self):
@@ -1491,6 +1496,7 @@ cdef Frame new_frame(bytes header, tuple tensors, header_length, Py_ssize_t nbyt
     frame.tensors = tensors
     frame.header_length = header_length
     frame.nbytes = nbytes
+    PyObject_GC_Track(frame)
     return frame
 
 

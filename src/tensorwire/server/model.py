@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from types import CoroutineType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -185,7 +186,10 @@ class Format(Protocol[Received_contra, Encoded_co]):
 
 
 class Pending(NamedTuple):
-    """What a model returned, if it has to be awaited, or encoded in a thread."""
+    """What a model returned, if it has to be awaited, or encoded in a thread.
+
+    ``isinstance`` is not used for what a model returned: it may run code of another object.
+    """
 
     result: Any
 
@@ -225,8 +229,10 @@ class ServedModel(Generic[Received, Encoded]):
             if not self.model.in_event_loop:
                 return self._infer(request, call, started_ns)
             result = self._call(request)
-            if self._is_slow_to_encode(result, request) or is_awaitable(result):
-                return self._infer(request, call, started_ns, Pending(result))
+            if type(result) is not Pending and self._is_slow_to_encode(result, request):
+                result = Pending(result)
+            if type(result) is Pending:
+                return self._infer(request, call, started_ns, result)
             encoded = self._encode(result, request)
         except BaseException as error:
             self.statistics.add(started_ns, error)
@@ -250,7 +256,7 @@ class ServedModel(Generic[Received, Encoded]):
             self.statistics.add(started_ns, error)
             raise
         finally:
-            if pending is not None and inspect.iscoroutine(pending.result):
+            if pending is not None and type(pending.result) is CoroutineType:
                 pending.result.close()  # if there are too many requests
         self.statistics.add(started_ns)
         return encoded
@@ -262,7 +268,8 @@ class ServedModel(Generic[Received, Encoded]):
         if call.is_cancelled:  # while the request was decoded
             raise ClientDisconnectedError("the client cancelled the request")
         if self.model.is_async or self.model.in_event_loop:
-            return Pending(self._call(request))
+            result = self._call(request)
+            return result if type(result) is Pending else Pending(result)
         return call.run(self.workers, self._call_and_encode, request)
 
     async def _finish(self, result: Any, request: tw.InferRequest) -> Encoded:
@@ -289,8 +296,10 @@ class ServedModel(Generic[Received, Encoded]):
         return request.replace(model_name=self.name, model_version=self.version)
 
     def _call(self, request: tw.InferRequest) -> Any:
+        """Return what the model returns, or Pending if it has to be awaited."""
         try:
-            return self.model.function(request)
+            result = self.model.function(request)
+            return Pending(result) if is_awaitable(result) else result
         except BaseException as error:  # including SystemExit and the panics of Rust extensions
             raise self._model_error(error, request) from None
 
@@ -300,7 +309,7 @@ class ServedModel(Generic[Received, Encoded]):
         Raises TensorwireError.
         """
         result = self._call(request)
-        return Pending(result) if is_awaitable(result) else self._encode(result, request)
+        return result if type(result) is Pending else self._encode(result, request)
 
     def _is_slow_to_encode(self, result: Any, request: tw.InferRequest) -> bool:
         """Return whether encoding what a model returned may take more than two milliseconds."""
@@ -330,7 +339,7 @@ class ServedModel(Generic[Received, Encoded]):
                 check_outputs(response.outputs, declared)
             return self.format.encode(response, request)
         except BaseException as error:  # see _call: objects of the model run code, too
-            if isinstance(error, tw.EncodeError):
+            if type(error) is tw.EncodeError:  # attributes of another class may run code
                 # 400: the request asks for an output that does not exist, or that cannot be JSON
                 if error.status == 400:
                     raise
@@ -343,13 +352,23 @@ class ServedModel(Generic[Received, Encoded]):
 
         A KeyboardInterrupt of the main thread is raised again: a signal handler has raised it.
         """
-        if isinstance(error, KeyboardInterrupt) and is_main_thread():
+        if type(error) is KeyboardInterrupt and is_main_thread():
             raise error
+        try:
+            known = self._known_error(error, request)
+        except BaseException as invalid:  # of a class with a property or another text, for example
+            error, known = invalid, None
+        if known is not None:
+            return known
+        log.error("model %r failed", self.name, exc_info=error)
+        return InvalidOutputError(f"{format_subject('model', self.name)} failed")
+
+    def _known_error(
+        self, error: BaseException, request: tw.InferRequest
+    ) -> tw.TensorwireError | None:
+        """Return the error whose text the client receives; None if it must not receive it."""
         if isinstance(error, RequestError):
-            try:
-                return RequestError(str(error), error.status)
-            except BaseException as invalid:  # of a subclass with another text or status
-                error = invalid
+            return RequestError(str(error), error.status)
         if (
             isinstance(error, TensorNotFoundError)
             and error.tensors is request.inputs
@@ -362,8 +381,7 @@ class ServedModel(Generic[Received, Encoded]):
         if isinstance(error, InvalidOutputError):
             log.error("model %r: %s", self.name, error)
             return error
-        log.error("model %r failed", self.name, exc_info=error)
-        return InvalidOutputError(f"{format_subject('model', self.name)} failed")
+        return None
 
     def _is_about_data(self, error: tw.TensorwireError, request: tw.InferRequest) -> bool:
         """Return whether an input does not have the data that the model reads.
