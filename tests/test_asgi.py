@@ -345,7 +345,7 @@ class Lazy:
     def __init__(self, error: type[BaseException]) -> None:
         self.error = error
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> Any:
         raise self.error
 
@@ -372,7 +372,7 @@ def test_objects_of_a_model_that_raise_when_they_are_examined(error: type[BaseEx
         "async error": lambda _: leave_later(UnreadableError),
     }
     if error is not KeyboardInterrupt:  # that of the main thread stops the server
-        models["event loop"] = Model(lambda _: Lazy(error), in_event_loop=True)
+        models["event loop"] = Model(models["thread"], in_event_loop=True)
         models["tensor in the event loop"] = Model(lambda _: {"y": Lazy(error)}, in_event_loop=True)
     else:
         del models["async"]

@@ -53,6 +53,13 @@ def test_messages_are_mappings(make: str, n: int) -> None:
     names = [tensor.name for tensor in tensors]
     found = message.outputs if make == "InferResponse" else message.inputs
     assert isinstance(message, Mapping)
+    match message:
+        case {"t0": first, **rest}:
+            assert (first, len(rest)) == (tensors[0] if make != "decode_request" else first, n - 1)
+        case _:
+            pytest.fail("a message does not match the pattern of a mapping")
+    with pytest.raises(TypeError):
+        reversed(message)
     assert isinstance(found, tuple)
     assert (list(message), len(message), list(message.keys())) == (names, n, names)
     assert list(message.values()) == list(found)
@@ -220,7 +227,21 @@ def test_pickle(protocol: int) -> None:
 def test_tensor_spec() -> None:
     spec = tw.TensorSpec("x", "FP32", [-1, 3], batching=True)
     assert (spec.name, spec.datatype, spec.dims, spec.batching) == ("x", "FP32", (-1, 3), True)
-    assert repr(spec) == "TensorSpec('x', 'FP32', [-1, 3], True)"
+    assert repr(spec) == "TensorSpec('x', 'FP32', [-1, 3], batching=True)"
+    same_spec = tw.TensorSpec("x", "FP32", (-1, 3), batching=True)
+    assert (spec == same_spec, hash(spec) == hash(same_spec)) == (True, True)
+    assert all(
+        spec != tw.TensorSpec(name, datatype, dims, batching)  # type: ignore[arg-type]
+        for name, datatype, dims, batching in (
+            ("y", "FP32", [-1, 3], True),
+            ("x", "FP64", [-1, 3], True),
+            ("x", "FP32", [-1, 4], True),
+            ("x", "FP32", [-1, 3], False),
+        )
+    )
+    assert spec != "x"
+    with pytest.raises(TypeError, match="dims must be ints, not None"):
+        tw.TensorSpec("x", "FP32", [None])  # type: ignore[list-item]
     with pytest.raises(ValueError, match="unknown datatype 'FLOAT'"):
         tw.TensorSpec("x", "FLOAT", [1])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="dims must be 0 or more, or -1"):

@@ -96,10 +96,14 @@ def assert_equal(found: Parameters, expected: Parameters) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_signature_of_a_class(name: str) -> None:
-    """test_types.py compares the functions, but not the constructors of compiled classes."""
+    """Its parameters, defaults and types are those of the stub."""
     body = stub_of(CLASSES[name]).body
     constructor = definition(body, "__init__") or definition(body, "__new__")
     assert_equal(actual(CLASSES[name]), declared(constructor)[1:])
+    arguments = [*constructor.args.args[1:], *constructor.args.kwonlyargs]
+    assert [p.annotation for p in inspect.signature(CLASSES[name]).parameters.values()] == [
+        ast.unparse(argument.annotation) for argument in arguments if argument.annotation
+    ]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

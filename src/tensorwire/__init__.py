@@ -26,6 +26,7 @@ from ._codec.messages import (
     Tensor,
     TensorSpec,
 )
+from .arguments import Datatype
 from .dataframes import dataframe_from_tensors, tensors_from_dataframe
 from .errors import (
     DatatypeError,
@@ -45,6 +46,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BodyBuffer",
     "BytesArray",
+    "Datatype",
     "DatatypeError",
     "DecodeError",
     "ElementError",

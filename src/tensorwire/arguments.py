@@ -8,6 +8,24 @@ import numpy as np
 
 from .errors import format_number, format_value
 
+Datatype = Literal[
+    "BOOL",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FP16",
+    "BF16",
+    "FP32",
+    "FP64",
+    "BYTES",
+]
+"""The name of a datatype of the protocol."""
+
 Nonfinite = Literal["null", "literal", "error"]
 """How to write numbers that are not finite as JSON."""
 

@@ -83,23 +83,30 @@ class DecodeError(TensorwireError, ValueError):
 
 
 class HeaderError(DecodeError):
-    """The JSON header or its length, or a field of a gRPC message is invalid (WIRE.md 1, 3, 4, 12).
+    """The JSON header or its length, or a field of a gRPC message, is invalid.
 
-    It is also raised for a body that is too long, for one that cannot be decompressed, and for a
-    message that is the error of a server.
+    The rules are in WIRE.md 1, 3, 4 and 12. The exception is also raised for a body
+    that is too long, for one that cannot be decompressed, and for a message that is the error of a
+    server.
     """
 
 
 class LayoutError(DecodeError):
-    """Shapes, sizes, contents and the length of the body do not agree (WIRE.md 1, 3, 4, 5, 12)."""
+    """Shapes, sizes, typed contents and the length of the body do not agree.
+
+    The rules are in WIRE.md 1, 3, 4, 5 and 12.
+    """
 
 
 class ElementError(DecodeError):
-    """An element of a BYTES, BOOL or JSON tensor or of contents is invalid (WIRE.md 2 to 4, 12)."""
+    """An element of a BYTES, BOOL or JSON tensor, or of typed contents, is invalid.
+
+    The rules are in WIRE.md 2 to 4 and 12.
+    """
 
 
 class EncodeError(TensorwireError, ValueError):
-    """The message cannot be encoded as HTTP body or gRPC message.
+    """The message cannot be encoded as an HTTP body or a gRPC message.
 
     ``status`` is 500. It is 400 if a request can be the cause: if the request selects an output
     that does not exist, or if data cannot be sent as JSON (FP16, BF16, and BYTES that are not valid

@@ -63,8 +63,8 @@ cdef class BytesArray:
     Indexing works as in numpy. An element is returned as ``bytes``. A range of whole rows is
     returned as a view of the same memory. Any other selection copies the selected elements.
 
-    A BytesArray is returned by ``decode_request``, ``decode_response`` and ``decode_bytes``, and
-    is the ``data`` of a ``Tensor`` of BYTES. It has no public constructor. The format is described
+    A BytesArray is the ``data`` of a ``Tensor`` of BYTES, and is returned by ``decode_bytes``. It
+    has no public constructor. The format is described
     in WIRE.md 2.
 
     Attributes

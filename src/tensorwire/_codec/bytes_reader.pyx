@@ -1,9 +1,8 @@
 """Read BYTES: scan the length prefixes once, and convert the elements on request.
 
 `scan_elements` validates all length prefixes, and returns the offset of each prefix in the body.
-The other functions take these offsets: `starts` (int64) has the offset of each prefix, and `end` is
-the offset where the last element ends. The length of an element is computed from two offsets. Its
-prefix is not read again.
+The other functions take an `Elements`, which has these offsets and the end of the last element. The
+length of an element is computed from two offsets. Its prefix is not read again.
 """
 
 cimport cython
@@ -50,7 +49,7 @@ cdef extern from "Python.h":
     unsigned char* PyUnicode_1BYTE_DATA(object text)
 
 cdef enum:
-    # The GIL is released for scans of this cost and above: about 1 ms (benchmarks/README.md).
+    # The GIL is released for scans of this cost and above: about 1 ms (docs/benchmarks.md).
     SCAN_NOGIL_FROM_COST = 500_000  # see `scan_cost`
     EXPORT_NOGIL_FROM_NBYTES = 1 << 20
     # The maximum size of a numpy `S` array is the larger of two limits: a number of bytes, and a

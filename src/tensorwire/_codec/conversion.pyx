@@ -345,6 +345,8 @@ cdef tuple array_of_list(data, datatype):
     cdef Datatype row
     cdef list scalars
     cdef Py_ssize_t i
+    if datatype is None and len(data) == 0:
+        raise EncodeError(f"{SUBJECT} is an empty list: pass an array, or a Tensor with datatype=")
     if datatype is None:
         raise EncodeError(
             f"{SUBJECT} is a list of numbers: pass an array, or a Tensor with datatype=")

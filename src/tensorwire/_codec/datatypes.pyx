@@ -1,4 +1,4 @@
-"""Datatypes, the limits of a decode call, and the sizes that follow from a datatype and a shape.
+"""Datatypes, the limits of decode and encode calls, and the sizes that follow from a datatype and a shape.
 
 The table of datatypes is that of WIRE.md 2. The rules for shapes are the same in both directions
 (WIRE.md 3): `fill_layout` checks a received shape and a shape from a user.
@@ -18,6 +18,8 @@ from importlib import import_module
 from operator import index
 
 import numpy as np
+
+from .signatures import constructor_signature
 
 from ..errors import (
     MAX_FOREIGN_TEXT,
@@ -111,10 +113,7 @@ cdef object MAX_NESTING = 1000  # Python's default recursion limit; takes up to 
 
 @cython.final
 cdef class Limits:
-    """Limits(*, max_header_nbytes=67108864, max_tensors=4096, max_rank=64, max_name_nbytes=4096, \
-max_nesting=128, max_parameters=1024, max_elements=9223372036854775807, check_bool=True, \
-bf16_as_uint16=False)\n--\n
-    The limits and options of a decode or encode call. An instance is immutable.
+    """The limits and options of a decode or encode call. An instance is immutable.
 
     When decoding, a message that exceeds ``max_rank`` or ``max_elements`` raises LayoutError, and
     one that exceeds another limit HeaderError. When encoding, it raises EncodeError, and the
@@ -160,6 +159,13 @@ bf16_as_uint16=False)\n--\n
     Traceback (most recent call last):
     tensorwire.errors.HeaderError: the JSON header is 13 bytes long; the limit is 10
     """
+
+    __signature__ = constructor_signature(
+        "*, max_header_nbytes: int = 67108864, max_tensors: int = 4096, max_rank: int = 64, "
+        "max_name_nbytes: int = 4096, max_nesting: int = 128, max_parameters: int = 1024, "
+        "max_elements: int = 9223372036854775807, check_bool: bool = True, "
+        "bf16_as_uint16: bool = False"
+    )
 
     def __cinit__(
         self, *, max_header_nbytes=64 << 20, max_tensors=4096, max_rank=MAX_RANK,
@@ -210,7 +216,7 @@ cdef tuple fields_of(Limits limits):
 UNLIMITED = Limits(
     max_header_nbytes=MAX_INT64, max_tensors=MAX_INT64, max_name_nbytes=MAX_INT64,
     max_parameters=MAX_INT64)
-"""For messages whose size another program decides about: the receiver, or KServe and MLServer."""
+"""For messages whose size another program limits: the receiver, or KServe and MLServer."""
 
 
 def _unpickled(*values):

@@ -647,7 +647,7 @@ cdef class MessageReader:
                     entries = [tensors[0], tensor]
                 else:
                     entries.append(tensor)
-        except DecodeError as error:  # without SUBJECT, and a HeaderError, if not from an entry
+        except DecodeError as error:  # outside of entries, a HeaderError without SUBJECT
             if entry_end != NULL and not isinstance(error, HeaderError):
                 self.cursor.position, self.cursor.level = entry_end, level
                 self.check_rest()

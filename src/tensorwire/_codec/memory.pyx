@@ -1,4 +1,4 @@
-"""Memory: received bodies, the memory of tensors for writers, and BodyBuffer.
+"""Memory: received bodies, read-only views of tensors for transports, and BodyBuffer.
 
 A tensor or array over a body keeps a reference to the `Body`, and the `Body` keeps a reference to
 the object that exports the memory. Nothing is copied.
@@ -26,6 +26,8 @@ from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memcmp, memmove
 
 from operator import index
+
+from .signatures import constructor_signature
 
 from ..errors import (
     MAX_FOREIGN_TEXT,
@@ -332,7 +334,8 @@ cdef separate_view(buffer):
     offset = (
         <const char*>PyMemoryView_GET_BUFFER(buffer).buf
         - <const char*>PyMemoryView_GET_BUFFER(view).buf)
-    return view[offset:offset + PyMemoryView_GET_BUFFER(buffer).len]
+    view = view[offset:offset + PyMemoryView_GET_BUFFER(buffer).len]
+    return view.toreadonly() if PyMemoryView_GET_BUFFER(buffer).readonly else view
 
 
 # --- bodies that are being received ---
@@ -345,8 +348,7 @@ cdef separate_view(buffer):
 @cython.final
 @cython.no_gc
 cdef class BodyBuffer:
-    """BodyBuffer(content_length=None, header_length=None, *, max_nbytes=None)\n--\n
-    A buffer for the body of an HTTP message while it is being received.
+    """A buffer for the body of an HTTP message while it is being received.
 
     The body has one block of memory, in which the first binary tensor is aligned to 64 bytes. Pass
     this object to ``decode_request`` or ``decode_response`` when it is ``complete``. The arrays
@@ -392,6 +394,11 @@ cdef class BodyBuffer:
     >>> tw.decode_response(buffer)["y"].as_numpy()
     array([5], dtype=int8)
     """
+
+    __signature__ = constructor_signature(
+        "content_length: int | None = None, header_length: int | None = None, *, "
+        "max_nbytes: int | None = None"
+    )
 
     cdef char* memory  # the allocated block
     cdef char* data  # the start of the body in the block
@@ -499,8 +506,7 @@ cdef class BodyBuffer:
             return self.content_length is None or self.nbytes == self.capacity
 
     def __len__(self):
-        with cython.critical_section(self):
-            return self.nbytes
+        return self.nbytes
 
     def write(self, chunk: ReadableBuffer) -> None:
         """Append a copy of a chunk of the body.

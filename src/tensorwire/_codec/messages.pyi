@@ -1,30 +1,15 @@
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, Sequence, ValuesView
-from typing import Any, Literal, Self, TypeVar, final, overload
+from typing import Any, Self, TypeVar, final, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import CapsuleType, disjoint_base
 
+from ..arguments import Datatype
 from .bytes_array import BytesArray
 
 Data = NDArray[Any] | BytesArray | None
 Buffer = bytes | memoryview
-Datatype = Literal[
-    "BOOL",
-    "UINT8",
-    "UINT16",
-    "UINT32",
-    "UINT64",
-    "INT8",
-    "INT16",
-    "INT32",
-    "INT64",
-    "FP16",
-    "BF16",
-    "FP32",
-    "FP64",
-    "BYTES",
-]
 Tensors = Iterable[Tensor] | Mapping[str, Any]
 Default = TypeVar("Default")
 
@@ -115,6 +100,7 @@ class Message(Mapping[str, Tensor]):
     def __iter__(self) -> Iterator[str]: ...
     def __len__(self) -> int: ...
     def __contains__(self, name: object, /) -> bool: ...
+    __reversed__: None
     @overload
     def get(self, name: str, default: None = None) -> Tensor | None: ...
     @overload
@@ -173,6 +159,8 @@ class TensorSpec:
     @property
     def shape(self) -> tuple[int, ...]: ...
     def accepts(self, tensor: Tensor) -> bool: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __hash__(self) -> int: ...
 
 @final
 class Frame:

@@ -25,6 +25,7 @@ from pickle import PickleBuffer
 import numpy as np
 
 from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16
+from .signatures import constructor_signature
 
 from ..errors import (
     MAX_FOREIGN_TEXT,
@@ -46,6 +47,12 @@ from ..errors import (
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
 cnp.import_array()
+
+cdef extern from *:
+    """
+    #define set_mapping_flag(type) (((PyTypeObject *)(type))->tp_flags |= Py_TPFLAGS_MAPPING)
+    """
+    void set_mapping_flag(type kind)  # match statements use it
 
 cdef extern from *:
     dict new_dict "__Pyx_PyDict_NewPresized"(Py_ssize_t n_items)  # of Cython
@@ -216,8 +223,7 @@ cdef tuple checked_outputs(items):
 @cython.no_gc_clear
 @cython.trashcan(True)  # the memory may belong to another library's object, which owns a tensor
 cdef class Tensor:
-    """Tensor(name, data, *, datatype=None, shape=None, parameters=None, binary=True)\n--\n
-    A named tensor of a decoded message, or of a message to encode. It cannot be changed.
+    """A named tensor of a decoded message, or of a message to encode. It cannot be changed.
 
     numpy, pandas, torch and others accept it as an array: ``numpy.asarray(tensor)`` and
     ``torch.from_dlpack(tensor)`` return its memory without copying it. ``len(tensor)`` is the first
@@ -292,6 +298,12 @@ cdef class Tensor:
     >>> tw.Tensor("text", ["a", "bc"])
     <Tensor 'text' BYTES [2]>
     """
+
+    __signature__ = constructor_signature(
+        "name: str, data: Any, *, datatype: Datatype | None = None, "
+        "shape: Sequence[int] | None = None, parameters: Mapping[str, Any] | None = None, "
+        "binary: bool = True"
+    )
 
     def __cinit__(self):
         PyObject_GC_UnTrack(self)
@@ -887,6 +899,8 @@ cdef class Message:
 
     __replace__ = replace
 
+    __reversed__ = None  # as in Mapping
+
     def __copy__(self):
         return self
 
@@ -908,8 +922,7 @@ def _unpickled(kind, arguments):
 @cython.freelist(8)
 @cython.no_gc  # it is not in a cycle: its parameters are JSON values
 cdef class RequestedOutput:
-    """RequestedOutput(name, *, binary=None, parameters=None)\n--\n
-    An output that a request selects. It cannot be changed.
+    """An output that a request selects. It cannot be changed.
 
     Parameters
     ----------
@@ -942,6 +955,10 @@ cdef class RequestedOutput:
     >>> tw.RequestedOutput("probabilities", binary=True)
     <RequestedOutput 'probabilities' binary=True>
     """
+
+    __signature__ = constructor_signature(
+        "name: str, *, binary: bool | None = None, parameters: Mapping[str, Any] | None = None"
+    )
 
     def __cinit__(self):
         self.name = ""
@@ -1028,9 +1045,7 @@ cdef RequestedOutput new_output(str name, binary, dict parameters):
 @cython.final
 @cython.no_gc_clear
 cdef class InferRequest(Message):
-    """InferRequest(inputs, outputs=None, *, id=None, model_name=None, model_version=None, \
-parameters=None)\n--\n
-    An inference request. It cannot be changed.
+    """An inference request. It cannot be changed.
 
     ``request["name"]`` returns the input with that name. The request is a mapping of names to
     tensors: ``in``, ``len``, ``get``, ``keys``, ``values`` and ``items`` work as for a dict, and
@@ -1075,6 +1090,12 @@ parameters=None)\n--\n
     >>> request["text"].shape
     (1,)
     """
+
+    __signature__ = constructor_signature(
+        "inputs: Tensors, outputs: Iterable[RequestedOutput | str] | None = None, *, "
+        "id: str | None = None, model_name: str | None = None, model_version: str | None = None, "
+        "parameters: Mapping[str, Any] | None = None"
+    )
 
     def __cinit__(self):
         PyObject_GC_UnTrack(self)
@@ -1123,9 +1144,7 @@ parameters=None)\n--\n
 @cython.final
 @cython.no_gc_clear
 cdef class InferResponse(Message):
-    """InferResponse(outputs, *, model_name=None, model_version=None, id=None, \
-parameters=None)\n--\n
-    The response to an inference request. It cannot be changed.
+    """The response to an inference request. It cannot be changed.
 
     ``response["name"]`` returns the output with that name. The response is a mapping of names to
     tensors: ``in``, ``len``, ``get``, ``keys``, ``values`` and ``items`` work as for a dict, and
@@ -1164,6 +1183,11 @@ parameters=None)\n--\n
     ['text']
     """
 
+    __signature__ = constructor_signature(
+        "outputs: Tensors, *, model_name: str | None = None, model_version: str | None = None, "
+        "id: str | None = None, parameters: Mapping[str, Any] | None = None"
+    )
+
     def __cinit__(self):
         PyObject_GC_UnTrack(self)
         self.tensors = ()
@@ -1192,6 +1216,11 @@ parameters=None)\n--\n
             "model_version": self.model_version, "id": self.id,
             "parameters": own_parameters(self._parameters),
         }
+
+
+for kind in (Message, InferRequest, InferResponse):
+    set_mapping_flag(kind)  # Mapping.register() cannot set it for compiled classes
+del kind
 
 
 cdef Message new_message(bint is_request):
@@ -1226,8 +1255,7 @@ cdef binary_data_output(InferRequest request):
 @cython.final
 @cython.no_gc  # not in a cycle; the arguments may run code that would find it
 cdef class TensorSpec:
-    """TensorSpec(name, datatype, dims, batching=False)\n--\n
-    The declaration of an input or output of a model. An instance is immutable.
+    """The declaration of an input or output of a model. An instance is immutable.
 
     Parameters
     ----------
@@ -1262,6 +1290,10 @@ cdef class TensorSpec:
     (-1, 224, 224, 3)
     """
 
+    __signature__ = constructor_signature(
+        "name: str, datatype: Datatype, dims: Iterable[int], batching: bool = False"
+    )
+
     # In __cinit__, because Python code can create objects without calling __init__.
     def __cinit__(self, name, datatype, dims, batching=False):
         if datatype not in DATATYPES:
@@ -1277,6 +1309,8 @@ cdef class TensorSpec:
         for dim in dims:
             if len(checked) == MAX_RANK:
                 raise ValueError(f"dims must have at most {MAX_RANK} dimensions")
+            if dim is None:
+                raise TypeError("dims must be ints, not None: a variable dimension is -1")
             checked.append(index(dim))
         cdef tuple own_dims = tuple(checked)
         cdef bint is_batched = checked_flag(batching, "batching")
@@ -1331,8 +1365,17 @@ cdef class TensorSpec:
                 return False
         return True
 
+    def __eq__(self, other):
+        if type(other) is not TensorSpec:
+            return NotImplemented
+        return self.__reduce__()[1] == (<TensorSpec>other).__reduce__()[1]
+
+    def __hash__(self):
+        return hash(self.__reduce__()[1])
+
     def __repr__(self):
-        return f"TensorSpec({self.name!r}, {self.datatype!r}, {list(self.dims)}, {self.batching})"
+        batching = ", batching=True" if self.batching else ""
+        return f"TensorSpec({self.name!r}, {self.datatype!r}, {list(self.dims)}{batching})"
 
 
 # --- encoded messages ---
@@ -1341,8 +1384,7 @@ cdef class TensorSpec:
 @cython.final
 @cython.freelist(8)
 cdef class Frame:
-    """Frame(buffers, header_length)\n--\n
-    An encoded message: the buffers of its body, and its HTTP headers.
+    """An encoded message: the buffers of its body, and its HTTP headers.
 
     ``len(frame)`` is the size of the body in bytes, and ``bytes(frame)`` is a copy of the body.
     Iterating over the frame returns the buffers, for ``writelines``, WSGI and httpx.
@@ -1383,6 +1425,10 @@ cdef class Frame:
     >>> len(frame) - frame.header_length, len(frame.buffers)
     (32, 2)
     """
+
+    __signature__ = constructor_signature(
+        "buffers: tuple[Buffer, ...], header_length: int | None"
+    )
 
     def __cinit__(self):
         PyObject_GC_UnTrack(self)

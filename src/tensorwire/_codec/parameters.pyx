@@ -1,8 +1,8 @@
 """The parameters of messages and tensors, and other text in the JSON header.
 
 What a caller passes is checked and copied once, when a message is made. The copy consists of exact
-`dict`, `list`, `str`, `int`, `float` and `bool` objects without other references: subclasses may
-compare, hash and convert themselves as they like. It is exposed as another, read-only copy.
+`dict`, `list`, `str`, `int`, `float` and `bool` objects that nothing else refers to. Subclasses are
+converted, because they may override comparison and hashing. It is exposed as a read-only copy.
 """
 
 from cpython.float cimport PyFloat_AS_DOUBLE
@@ -75,11 +75,11 @@ cdef dict with_exact_keys(dict members, parameter):
         if not isinstance(key, str):
             if parameter is None:
                 raise TypeError(
-                    f"the names of parameters must be str, {SUBJECT} has one of type "
+                    f"the names of the parameters of {SUBJECT} must be str, not "
                     f"{type(key).__name__}")
             raise TypeError(
-                f"the keys of a JSON object must be str, parameter {format_value(parameter)} of "
-                f"{SUBJECT} contains one of type {type(key).__name__}")
+                f"the keys in parameter {format_value(parameter)} of {SUBJECT} must be str, not "
+                f"{type(key).__name__}")
         name = exact_str(key)
         if name in own:
             raise EncodeError(

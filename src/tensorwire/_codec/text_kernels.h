@@ -219,8 +219,11 @@ static inline Marks special_characters(Block block) {
         (Block)((block == each('"')) | (block == each('\\')) | (block < each(0x20))));
 }
 
-/* Return 255 for these, and for what is not ASCII. With bit 1 inverted, a quote is 0x20, and control
-   characters are less, as all that is not ASCII is as a signed number. No other character is. */
+/* Return 255 for these, and for bytes that are not ASCII.
+
+   Bit 1 is inverted, and the bytes are compared as signed numbers. A quote (0x22) is then 0x20,
+   control characters are less than 0x20, and bytes that are not ASCII are negative. All other
+   characters are greater than 0x20. */
 static inline Block unusual_characters(Block block) {
     typedef signed char SignedBlock __attribute__((vector_size(BLOCK_NBYTES)));
     return (Block)((block == each('\\'))
