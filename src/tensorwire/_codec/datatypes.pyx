@@ -1,4 +1,4 @@
-"""Datatypes, the limits of decode and encode calls, and the sizes that follow from a datatype and a shape.
+"""Datatypes, limits, and the sizes that follow from a datatype and a shape.
 
 The table of datatypes is that of WIRE.md 2. The rules for shapes are the same in both directions
 (WIRE.md 3): `fill_layout` checks a received shape and a shape from a user.

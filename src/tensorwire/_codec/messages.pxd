@@ -26,8 +26,8 @@ cdef inline bint has_nul(str text) noexcept:
 
 
 # Messages cannot change. Their fields are set before Python code, or another thread, can use them:
-# `is_made` is True from then on, and PyObject_GC_Track is called. Before, the garbage collector does
-# not know them, because it would show them to callers of `gc.get_objects()`.
+# `is_made` is True from then on, and PyObject_GC_Track is called. Before, the garbage collector
+# does not know them, because it would show them to callers of `gc.get_objects()`.
 
 cdef extern from "Python.h":
     void PyObject_GC_Track(object)
