@@ -427,7 +427,10 @@ ONE = tw.encode_request(tw.InferRequest([X], parameters=ALL))
         ),
         ("wrong shape", "output 'y' is FP32 [1000, 1], but the model declares FP32 [-1]"),
         ("wrong type", "output 'y' is FP64 [1000], but the model declares FP32 [-1]"),
-        ("nothing", "a model must return an InferResponse or a mapping of arrays, not NoneType"),
+        (
+            "nothing",
+            "model 'nothing' must return an InferResponse or a mapping of arrays, not NoneType",
+        ),
     ],
 )
 def test_failing_models_give_status_500(

@@ -322,7 +322,7 @@ def test_invalid_limits_are_rejected(bounds: Any) -> None:
 
 @pytest.mark.parametrize("name", ["check_bool", "bf16_as_uint16"])
 def test_flags_must_be_bool(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be True or False, not int"):
+    with pytest.raises(TypeError, match=f"{name} must be True or False, not int"):
         limits(**{name: 1})
 
 

@@ -210,7 +210,7 @@ cdef int receive_stream(Received received, values, bint only_bytes) except -1:
 
 cdef int read_type(Received received, const ArrowSchema* schema, bint only_bytes) except -1:
     """Set the type to the one that a schema declares. See `receive` for the errors."""
-    cdef bytes format = format_of(schema)
+    cdef bytes format = schema_format(schema)
     while format.startswith(b"+w:") and schema.dictionary == NULL:
         if received.n_lists == MAX_RANK - 1:
             raise EncodeError(
@@ -221,7 +221,7 @@ cdef int read_type(Received received, const ArrowSchema* schema, bint only_bytes
             raise invalid_arrow_error(
                 f"its schema of lists has {schema.n_children} children, not 1")
         schema = schema.children[0]
-        format = format_of(schema)
+        format = schema_format(schema)
     if schema.dictionary == NULL and format in LAYOUTS:
         received.row = DATATYPES["BYTES"]
         received.layout = LAYOUTS[format]
@@ -233,7 +233,7 @@ cdef int read_type(Received received, const ArrowSchema* schema, bint only_bytes
     raise unsupported_type_error(format, schema.dictionary != NULL, only_bytes)
 
 
-cdef bytes format_of(const ArrowSchema* schema):
+cdef bytes schema_format(const ArrowSchema* schema):
     if schema.release == NULL:
         raise already_consumed_error("schema")
     if schema.format == NULL:

@@ -25,7 +25,7 @@ cdef class BytesArray:
     cdef BytesArray select(self, chosen)
 
 
-cdef BytesArray new_bytes(
+cdef BytesArray new_bytes_array(
     Body body, Elements elements, Py_ssize_t begin, Py_ssize_t end, tuple shape)
 cdef BytesArray bytes_of_wire(bytes wire, tuple shape)
 cdef BytesArray bytes_of_values(tuple values, Py_ssize_t nbytes, tuple shape)

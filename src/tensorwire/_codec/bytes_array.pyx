@@ -259,7 +259,7 @@ cdef class BytesArray:
         begin = int(starts[first]) if first < len(starts) else self.end
         end = int(starts[last]) if last < len(starts) else self.end
         cdef Elements elements = new_elements(self.body, starts[first:last], end)
-        return new_bytes(self.body, elements, begin, end, shape)
+        return new_bytes_array(self.body, elements, begin, end, shape)
 
     cdef BytesArray select(self, chosen):
         """Return the elements with the flat indices `chosen`, in the shape of that array."""
@@ -309,7 +309,7 @@ cdef class BytesArray:
             raise ValueError(f"BYTES {format_shape(dims)} exceeds 2^63 - 1 bytes in numpy")
         cdef BytesArray array
         with cython.critical_section(self):
-            array = new_bytes(self.body, self.elements, self.begin, self.end, dims)
+            array = new_bytes_array(self.body, self.elements, self.begin, self.end, dims)
             array.values = self.values
         return array
 
@@ -499,7 +499,7 @@ cdef flat_indices(cnp.ndarray starts, chosen):
     return np.asarray(flat)
 
 
-cdef BytesArray new_bytes(
+cdef BytesArray new_bytes_array(
     Body body, Elements elements, Py_ssize_t begin, Py_ssize_t end, tuple shape
 ):
     """Return a BytesArray. `elements` is None if they were just encoded, and not scanned."""
@@ -514,7 +514,7 @@ cdef BytesArray new_bytes(
 
 cdef BytesArray bytes_of_wire(bytes wire, tuple shape):
     """Return wire bytes that were just encoded. They have the elements of `shape`."""
-    return new_bytes(Body(wire), None, 0, len(wire), shape)
+    return new_bytes_array(Body(wire), None, 0, len(wire), shape)
 
 
 cdef BytesArray bytes_of_values(tuple values, Py_ssize_t nbytes, tuple shape):
@@ -522,7 +522,7 @@ cdef BytesArray bytes_of_values(tuple values, Py_ssize_t nbytes, tuple shape):
 
     They can be encoded, and their wire bytes take `nbytes`.
     """
-    cdef BytesArray array = new_bytes(NO_BODY, None, 0, nbytes, shape)
+    cdef BytesArray array = new_bytes_array(NO_BODY, None, 0, nbytes, shape)
     array.values = values
     return array
 
@@ -534,7 +534,7 @@ cdef BytesArray bytes_of_element(Body body, tuple shape):
     prefix would be.
     """
     elements = new_elements(body, np.array([-PREFIX_NBYTES]), body.nbytes)
-    return new_bytes(body, elements, -PREFIX_NBYTES, body.nbytes, shape)
+    return new_bytes_array(body, elements, -PREFIX_NBYTES, body.nbytes, shape)
 
 
 def pickled_element(element, shape):
@@ -562,7 +562,7 @@ cdef BytesArray scan_body(Body body, tuple shape):
     except DecodeError as error:
         name_tensor(error, "body", None)
         raise
-    array = new_bytes(body, elements, 0, body.nbytes, (size,))
+    array = new_bytes_array(body, elements, 0, body.nbytes, (size,))
     return array if len(shape) == 1 else array.reshape(shape)
 
 

@@ -395,7 +395,7 @@ cdef const char* FORMATS[6]  # in the order of Format
 FORMATS[:] = [b"vz", b"vu", b"z", b"u", b"Z", b"U"]
 
 
-cdef Format format_of(const char* text) noexcept nogil:
+cdef Format type_of_format(const char* text) noexcept nogil:
     """Return the type with an Arrow format; BINARY_VIEW for the types that BYTES cannot have."""
     cdef int i
     for i in range(6):
@@ -406,7 +406,7 @@ cdef Format format_of(const char* text) noexcept nogil:
 
 def arrow_schema(bytes format not None):
     """Return an `arrow_schema` capsule of a type of BYTES, without nulls."""
-    return new_schema(FORMATS[<int>format_of(format)], NULL, 1)
+    return new_schema(FORMATS[<int>type_of_format(format)], NULL, 1)
 
 
 cdef Format requested_format(requested) except *:
@@ -425,7 +425,7 @@ cdef Format requested_format(requested) except *:
         raise EncodeError("the requested Arrow schema has been released")
     if schema.format == NULL:
         raise EncodeError("the requested Arrow schema has no format")
-    return format_of(schema.format)
+    return type_of_format(schema.format)
 
 
 cdef tuple export_elements(Elements elements, requested):

@@ -149,7 +149,9 @@ cdef class Limits:
     Raises
     ------
     ValueError
-        A limit is not an int within its range, or an option is not a bool.
+        A limit is not an int within its range.
+    TypeError
+        An option is not a bool.
 
     Examples
     --------
@@ -234,7 +236,7 @@ cdef Py_ssize_t checked_limit(name, value, largest) except -1:
 
 cdef bint checked_option(name, value) except -1:
     if not isinstance(value, bool):
-        raise ValueError(f"{name} must be True or False, not {type(value).__name__}")
+        raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
     return value
 
 

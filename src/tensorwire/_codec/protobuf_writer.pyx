@@ -172,7 +172,7 @@ cdef bytes encoded(
         id = request.id
     nbytes = message_nbytes(message, id, tensors)
     total = nbytes if number == 0 else field_nbytes(nbytes)
-    result = new_bytes(total)
+    result = checked_bytes(total)
     target = <unsigned char*>PyBytes_AS_STRING(result)
     if number > 0:
         target = begin_field(target, number, nbytes)
@@ -181,7 +181,7 @@ cdef bytes encoded(
     return result
 
 
-cdef bytes new_bytes(uint64_t nbytes):
+cdef bytes checked_bytes(uint64_t nbytes):
     if nbytes > MAX_MESSAGE_NBYTES:
         raise EncodeError(
             f"the gRPC message is {nbytes} bytes long; the limit is {MAX_MESSAGE_NBYTES}",
@@ -434,14 +434,14 @@ cdef bytes field_bytes(unsigned char number, value, kind):
 
 
 cdef bytes delimited(unsigned char number, bytes data):
-    cdef bytes field = new_bytes(field_nbytes(len(data)))
+    cdef bytes field = checked_bytes(field_nbytes(len(data)))
     target = begin_field(<unsigned char*>PyBytes_AS_STRING(field), number, len(data))
     memcpy(target, PyBytes_AS_STRING(data), len(data))
     return field
 
 
 cdef bytes varint_bytes(uint64_t value):
-    cdef bytes written = new_bytes(varint_nbytes(value))
+    cdef bytes written = checked_bytes(varint_nbytes(value))
     write_varint(<unsigned char*>PyBytes_AS_STRING(written), value)
     return written
 
@@ -475,7 +475,7 @@ def append_fields(head, unsigned char number, contents):
     cdef unsigned char* target
     for body in bodies:  # no overflow, as in `message_nbytes`
         nbytes = min(nbytes, <uint64_t>1 << 63) + field_nbytes(body.nbytes)
-    message = new_bytes(nbytes)
+    message = checked_bytes(nbytes)
     target = write_memory(
         <unsigned char*>PyBytes_AS_STRING(message), <const char*>first.data, first.nbytes)
     for body in bodies:

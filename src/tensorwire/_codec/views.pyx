@@ -8,7 +8,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from .bytes_array cimport new_bytes
+from .bytes_array cimport new_bytes_array
 from .bytes_reader cimport scan_elements
 from .datatypes cimport (
     DECODING,
@@ -114,7 +114,7 @@ cdef int view_body(
     if row.itemsize == 0:
         body.check_range(offset, nbytes)
         elements = scan_elements(body, layout.n_elements, offset, nbytes)
-        use_texts(tensor, new_bytes(body, elements, offset, offset + nbytes, tensor.shape))
+        use_texts(tensor, new_bytes_array(body, elements, offset, offset + nbytes, tensor.shape))
         return 0
     if dtype is None:
         dtype = dtype_of_bf16(limits)

@@ -254,7 +254,7 @@ class InferenceService:
         while (message := await self.streams.read(context)) is not grpc.aio.EOF:
             result = await self._infer(self._stream, message, context)
             if isinstance(result, Failure):
-                result = stream_error(message, result.text, self._service.limits)
+                result = encode_stream_error(message, result.text, self._service.limits)
             del message
             await context.write(result)
             del result  # while the client sends nothing
@@ -307,7 +307,7 @@ async def settle(result: Any) -> bytes | Failure:
     return response
 
 
-def stream_error(message: bytes, text: str, limits: tw.Limits) -> bytes:
+def encode_stream_error(message: bytes, text: str, limits: tw.Limits) -> bytes:
     """Return the response of a stream for a request that failed. It has the id of the request."""
     try:
         _, _, request_id = read_names(message, limits)

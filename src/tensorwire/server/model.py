@@ -332,8 +332,8 @@ class ServedModel(Generic[Received, Encoded]):
                 response = tw.InferResponse(outputs, model_name=self.name, id=request.id)
             else:
                 raise InvalidOutputError(
-                    f"a model must return an InferResponse or a mapping of arrays, not "
-                    f"{type(result).__name__}"
+                    f"{format_subject('model', self.name)} must return an InferResponse or a "
+                    f"mapping of arrays, not {type(result).__name__}"
                 )
             if declared:
                 check_outputs(response.outputs, declared)
