@@ -703,9 +703,9 @@ def test_parameter_of_unsupported_type_is_rejected(place: str, wrap: Any, value:
 @pytest.mark.parametrize("key", [1, 1.5, None, True, (), b"b"])
 def test_key_that_is_not_a_str_is_rejected(key: Any) -> None:
     for place in ("tensor", "output", "message"):
-        with pytest.raises(TypeError, match="the names of the parameters of .* must be str, not"):
+        with pytest.raises(TypeError, match=r"the names of the parameters of .* must be str, not"):
             request_with(key, f"{place}: a key")
-        with pytest.raises(TypeError, match="the keys in parameter 'k' of .* must be str, not"):
+        with pytest.raises(TypeError, match=r"the keys in parameter 'k' of .* must be str, not"):
             request_with(key, f"{place}: a key within")
 
 

@@ -685,8 +685,9 @@ cdef Datatype datatype_of_array(cnp.ndarray array, datatype, shape):
 
 cdef tuple dims_of_array(cnp.ndarray array):
     cdef cnp.npy_intp[MAX_RANK] dims  # a copy, because a new tuple may run a garbage collection
-    cdef int rank = cnp.PyArray_NDIM(array)
-    memcpy(dims, cnp.PyArray_DIMS(array), rank * sizeof(cnp.npy_intp))
+    cdef int axis, rank = cnp.PyArray_NDIM(array)
+    for axis in range(rank):
+        dims[axis] = cnp.PyArray_DIM(array, axis)
     return dims_as_tuple(dims, rank)
 
 

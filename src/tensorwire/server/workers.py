@@ -90,7 +90,7 @@ class ThreadCall:
     transport that calls ``disconnect`` or ``cancel`` itself does not need it.
     """
 
-    is_cancelled = False  # the client does not wait for the response
+    is_cancelled: bool = False  # the client does not wait for the response
     _future: Future[Any] | None = None
     _workers: Workers | None = None
     _is_disconnected = False
