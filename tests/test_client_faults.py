@@ -445,6 +445,8 @@ def test_connecting_that_a_signal_handler_aborts(alarm: Callable[[float], Any]) 
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
+# The handler may be called before the first step of a coroutine, of which Python warns.
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 def test_call_that_a_signal_handler_aborts(alarm: Callable[[float], Any]) -> None:
     """The connection is not used again, so that the next call does not get the wrong response."""
     generator = random.Random(1)
