@@ -50,7 +50,7 @@ MODEL_PATH = re.compile(
     r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/(infer|ready|config|stats))?"
 )
 UNLIMITED_BATCH_SIZE = 2**31 - 1  # the largest that Triton's ModelConfig can have
-_KEPT_NBYTES = 4 << 20
+_KEPT_NBYTES = 4 << 20  # see keep_freed_memory
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 CLOSE = (b"connection", b"close")  # the server closes the connection after the reply
@@ -165,7 +165,6 @@ class Service:
         limits = tw.Limits() if limits is None else limits
         check_type("limits", limits, tw.Limits, "a Limits object")
         self.max_body: int = check_integer("max_body", max_body, minimum=1)
-        keep_freed_memory()
         self.limits: tw.Limits = limits
         self.workers: Workers = Workers(max_concurrency)
         self.receive_timeout: float | None = check_seconds("receive_timeout", receive_timeout)
@@ -182,6 +181,7 @@ class Service:
             self.routes.setdefault(path, (endpoint, None))  # a model may have the name "stats"
         if metrics:
             self.routes["/metrics"] = "metrics", None
+        keep_freed_memory()
         # The models by the usual form of the request target, which needs no parsing.
         self.infer_targets: dict[bytes, HttpModel] = {
             quote(path).encode(): model
