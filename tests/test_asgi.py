@@ -310,7 +310,12 @@ def test_send_frame_in_any_app() -> None:
 
 @pytest.mark.thread_unsafe(reason="asyncio handles a KeyboardInterrupt of the main thread")
 @pytest.mark.parametrize(
-    "function", [lambda _: leave(KeyboardInterrupt), lambda _: leave_later(KeyboardInterrupt)]
+    "function",
+    [
+        lambda _: leave(KeyboardInterrupt),
+        lambda _: leave_later(KeyboardInterrupt),
+        lambda _: leave(type("Stop", (KeyboardInterrupt,), {})),
+    ],
 )
 def test_keyboard_interrupt_in_the_event_loop_reaches_the_server(function: Any) -> None:
     app = create_app({"m": Model(function, in_event_loop=True)})

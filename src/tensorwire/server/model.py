@@ -352,7 +352,7 @@ class ServedModel(Generic[Received, Encoded]):
 
         A KeyboardInterrupt of the main thread is raised again: a signal handler has raised it.
         """
-        if type(error) is KeyboardInterrupt and is_main_thread():
+        if issubclass(type(error), KeyboardInterrupt) and is_main_thread():
             raise error
         try:
             known = self._known_error(error, request)
