@@ -88,7 +88,7 @@ def test_install_and_uninstall_while_other_threads_use_the_client(
     with ThreadPoolExecutor(3) as pool:
         workers = [pool.submit(work) for _ in range(3)]
         try:
-            for _ in range(30):
+            for _ in range(10):
                 tritonclient.install()
                 tritonclient.uninstall()
         finally:
