@@ -84,6 +84,7 @@ from .messages cimport (
     RequestedOutput,
     Tensor,
     TensorSpec,
+    items_by_name,
     new_output,
     new_message,
     new_tensor,
@@ -93,12 +94,10 @@ from .messages cimport (
 from .views cimport (
     check_name,
     check_request,
-    check_unique,
     datatype_named,
     has_shared_memory,
     tensor_of_body,
     unknown_datatype_error,
-    use_tensors,
     view_body,
 )
 from .wire cimport MAX_RANK, WIDEST_ITEMSIZE
@@ -656,7 +655,8 @@ cdef class MessageReader:
         self.index = -1
         if entries is not None:
             tensors = tuple(entries)
-        use_tensors(self.message, tensors, self.kind)
+        self.message.by_name = items_by_name(tensors, self.kind, HeaderError)
+        self.message.tensors = tensors
         self.has_tensors = True
         return 0
 
@@ -974,7 +974,7 @@ cdef class MessageReader:
                 raise
         self.index = -1
         outputs = tuple(entries)
-        check_unique(outputs, "output")
+        items_by_name(outputs, "output", HeaderError)
         return outputs
 
     cdef RequestedOutput read_output(self):

@@ -112,8 +112,7 @@ cdef Tensor new_tensor(str name, Datatype row, tuple shape, dict parameters, bin
 cdef RequestedOutput new_output(str name, binary, dict parameters)
 cdef Message new_message(bint is_request)
 cdef Frame new_frame(bytes header, tuple tensors, header_length, Py_ssize_t nbytes)
-cdef dict tensors_by_name(tuple tensors)
-cdef str first_duplicate(tuple items)
+cdef dict items_by_name(tuple items, str kind, type error_class)
 cdef binary_data_output(InferRequest request)
 
 

@@ -3,6 +3,7 @@
 cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
@@ -153,41 +154,23 @@ cdef Tensor named_tensor(name, data):
     return data
 
 
-cdef dict tensors_by_name(tuple tensors):
-    """Return the tensors by their names; None if there is at most one.
+cdef dict items_by_name(tuple items, str kind, type error_class):
+    """Return tensors or requested outputs by their names; None if there is at most one.
 
-    If the dict has fewer items than there are tensors, a name appears twice.
+    Raises an error of the class for a name that appears twice.
     """
-    cdef Tensor tensor
     cdef dict by_name
-    if len(tensors) < 2:
-        return None
-    by_name = new_dict(len(tensors))
-    for tensor in tensors:
-        by_name[tensor.name] = tensor
-    return by_name
-
-
-cdef str first_duplicate(tuple items):
-    """Return the first name of a tensor or requested output that appeared before it, or None."""
-    cdef set names
+    cdef str name
+    cdef Py_ssize_t n_items = 0
     if len(items) < 2:
         return None
-    names = set()
+    by_name = new_dict(len(items))
     for item in items:
-        name = item.name
-        if name in names:
-            return name
-        names.add(name)
-    return None
-
-
-cdef dict checked_by_name(tuple tensors, str kind):
-    """Return `tensors_by_name`. Raises EncodeError if a name appears twice."""
-    cdef dict by_name = tensors_by_name(tensors)
-    if by_name is not None and len(by_name) < len(tensors):
-        name = first_duplicate(tensors)
-        raise EncodeError(f"{format_subject(kind, name)} appears twice", tensor=name)
+        name = (<Tensor>item).name if type(item) is Tensor else (<RequestedOutput>item).name
+        by_name[name] = item
+        n_items += 1
+        if len(by_name) < n_items:
+            raise error_class(f"{format_subject(kind, name)} appears twice", tensor=name)
     return by_name
 
 
@@ -210,9 +193,7 @@ cdef tuple checked_outputs(items):
         (<RequestedOutput>item).is_made = True  # if it was created with __new__ alone
         checked.append(item)
     cdef tuple outputs = tuple(checked)
-    name = first_duplicate(outputs)
-    if name is not None:
-        raise EncodeError(f"requested output {format_value(name)} appears twice", tensor=name)
+    items_by_name(outputs, "requested output", EncodeError)
     return outputs
 
 
@@ -324,12 +305,11 @@ cdef class Tensor:
         try:
             if parameters is not None:
                 own = own_parameters(parameters)  # before an array is read, which it could change
-            if type(data) is cnp.ndarray:
-                row = datatype_of_array(<cnp.ndarray>data, datatype, shape)
-            if row is not None:
-                dims = dims_of_array(<cnp.ndarray>data)
-                if datatype_of_array(<cnp.ndarray>data, None, dims) is not row:
-                    row = None  # a garbage collection ran code that changed the array
+            if type(data) is cnp.ndarray and (shape is None or type(shape) is tuple):
+                # The dimensions first: a new tuple may run a garbage collection, and that may run
+                # code that changes the array.
+                dims = dims_of_array(<cnp.ndarray>data) if shape is None else shape
+                row = datatype_of_array(<cnp.ndarray>data, datatype, dims)
             if row is None:
                 if type(data) is Tensor:
                     data, datatype = data_of_tensor(data, datatype)
@@ -658,14 +638,14 @@ cdef bint is_shared(Tensor tensor) noexcept:
     return tensor.texts is None and tensor.owner is None
 
 
-cdef Datatype datatype_of_array(cnp.ndarray array, datatype, shape):
+cdef Datatype datatype_of_array(cnp.ndarray array, datatype, tuple shape):
     """Return the Datatype of an array whose memory can be used; None if it has to be converted.
 
-    `datatype` and `shape` are the arguments of `Tensor`. No Python code runs, which could change
-    the array: other classes than `str`, `tuple` and `int` are left to `convert_data`.
+    `datatype` is the argument of `Tensor`. No Python code runs, and no garbage collection, which
+    could change the array: other classes than `str` and `int` are left to `convert_data`.
     """
     cdef Datatype row
-    cdef int axis, type_num = cnp.PyArray_TYPE(array)
+    cdef int overflow, axis, type_num = cnp.PyArray_TYPE(array)
     if type_num >= cnp.NPY_NTYPES_LEGACY or not cnp.PyArray_IS_C_CONTIGUOUS(array):
         return None
     row = BY_TYPE_NUM[type_num]
@@ -673,13 +653,14 @@ cdef Datatype datatype_of_array(cnp.ndarray array, datatype, shape):
         return None
     if datatype is not None and (type(datatype) is not str or <str>datatype != row.name):
         return None
-    if shape is not None:
-        if type(shape) is not tuple or len(<tuple>shape) != cnp.PyArray_NDIM(array):
+    if len(shape) != cnp.PyArray_NDIM(array):
+        return None
+    for axis in range(cnp.PyArray_NDIM(array)):
+        dim = shape[axis]
+        if type(dim) is not int or PyLong_AsLongLongAndOverflow(dim, &overflow) != (
+            cnp.PyArray_DIM(array, axis)  # -1 if it exceeds 64 bits
+        ):
             return None
-        for axis in range(cnp.PyArray_NDIM(array)):
-            dim = (<tuple>shape)[axis]
-            if type(dim) is not int or dim != cnp.PyArray_DIM(array, axis):
-                return None
     return row
 
 
@@ -694,13 +675,13 @@ cdef tuple dims_of_array(cnp.ndarray array):
 cdef int use_converted(Tensor tensor, data) except -1:
     """Use data in the form that `convert_data` returns. None is shared memory."""
     cdef cnp.ndarray array
-    if isinstance(data, cnp.ndarray):
+    if type(data) is BytesArray:
+        use_texts(tensor, data)
+    elif data is not None:
         array = data
         use_memory(
             tensor, array, array.descr, <char*>cnp.PyArray_DATA(array), cnp.PyArray_NBYTES(array),
             not cnp.PyArray_ISWRITEABLE(array))
-    elif data is not None:
-        use_texts(tensor, data)
     return 0
 
 
@@ -1107,8 +1088,8 @@ cdef class InferRequest(Message):
         id=None, model_name=None, model_version=None, parameters=None,
     ):
         cdef tuple tensors = checked_tensors(inputs, "inputs")
-        cdef dict by_name = checked_by_name(tensors, "input")
-        cdef dict own = message_parameters(parameters)
+        cdef dict by_name = items_by_name(tensors, "input", EncodeError)
+        cdef dict own = None if parameters is None else message_parameters(parameters)
         binary = None if own is None else own.get("binary_data_output")
         if binary is not None and type(binary) is not bool:
             raise EncodeError(
@@ -1197,11 +1178,11 @@ cdef class InferResponse(Message):
         self, outputs, *, model_name=None, model_version=None, id=None, parameters=None,
     ):
         cdef tuple tensors = checked_tensors(outputs, "outputs")
-        cdef dict by_name = checked_by_name(tensors, "output")
+        cdef dict by_name = items_by_name(tensors, "output", EncodeError)
         cdef str own_model = checked_text(model_name, "model_name")
         cdef str own_version = checked_text(model_version, "model_version")
         cdef str own_id = checked_text(id, "id")
-        cdef dict own = message_parameters(parameters)
+        cdef dict own = None if parameters is None else message_parameters(parameters)
         mark_made(&self.is_made, "an InferResponse")
         self.tensors, self.by_name, self._parameters = tensors, by_name, own
         self.id, self.model_name, self.model_version = own_id, own_model, own_version
@@ -1239,8 +1220,6 @@ cdef Message new_message(bint is_request):
 
 
 cdef dict message_parameters(parameters):
-    if parameters is None:
-        return None
     try:
         return own_parameters(parameters)
     except (EncodeError, TypeError) as error:
@@ -1432,10 +1411,11 @@ cdef class Frame:
     )
 
     def __cinit__(self):
-        PyObject_GC_UnTrack(self)
         self.tensors = ()
 
     def __init__(self, tuple buffers not None, header_length):
+        if not self.is_made:
+            PyObject_GC_UnTrack(self)  # exporters of buffers run code, which would find the frame
         cdef list flat = [flat_bytes(buffer) for buffer in buffers]
         cdef Py_ssize_t nbytes = 0
         for buffer in flat:
@@ -1543,7 +1523,6 @@ cdef Frame new_frame(bytes header, tuple tensors, header_length, Py_ssize_t nbyt
     frame.tensors = tensors
     frame.header_length = header_length
     frame.nbytes = nbytes
-    PyObject_GC_Track(frame)
     return frame
 
 

@@ -41,6 +41,7 @@ from .messages cimport (
     Tensor,
     has_nul,
     is_shared,
+    items_by_name,
     new_message,
     new_output,
     new_tensor,
@@ -74,11 +75,9 @@ from .protobuf cimport (
 from .views cimport (
     check_name,
     check_request,
-    check_unique,
     datatype_named,
     has_shared_memory,
     unknown_datatype_error,
-    use_tensors,
     view_body,
 )
 from .wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE, store_le32
@@ -476,10 +475,11 @@ cdef class MessageReader:
             except DecodeError as error:
                 name_tensor(error, self.kind, tensor.name)
                 raise
-        use_tensors(self.message, tuple(self.tensors), self.kind)
+        self.message.tensors = tuple(self.tensors)
+        self.message.by_name = items_by_name(self.message.tensors, self.kind, HeaderError)
         if self.requested is not None:
             self.message.requested = tuple(self.requested)
-            check_unique(self.message.requested, "output")
+            items_by_name(self.message.requested, "output", HeaderError)
         if self.is_request:
             check_request(<InferRequest>self.message)
         for tensor in self.tensors:

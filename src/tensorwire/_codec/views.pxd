@@ -1,6 +1,6 @@
 from .datatypes cimport Datatype, Layout, Limits
 from .memory cimport Body
-from .messages cimport InferRequest, Message, Tensor
+from .messages cimport InferRequest, Tensor
 
 
 cdef Datatype datatype_named(const unsigned char* name, Py_ssize_t nbytes)
@@ -9,8 +9,6 @@ cdef int view_body(
     Tensor tensor, Layout* layout, Body body, Py_ssize_t offset, Py_ssize_t nbytes, Limits limits
 ) except -1
 cdef bint has_shared_memory(dict parameters) except -1
-cdef int use_tensors(Message message, tuple tensors, str kind) except -1
-cdef int check_unique(tuple items, str kind) except -1
 cdef int check_request(InferRequest request) except -1
 cdef int check_name(Py_ssize_t nbytes, bint has_nul, Limits limits) except -1
 cdef unknown_datatype_error(str name)

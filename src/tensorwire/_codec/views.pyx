@@ -22,13 +22,10 @@ from .datatypes cimport (
 from .memory cimport Body
 from .messages cimport (
     InferRequest,
-    Message,
     PyObject_GC_Track,
     Tensor,
     binary_data_output,
-    first_duplicate,
     new_tensor,
-    tensors_by_name,
     use_memory,
     use_texts,
 )
@@ -42,7 +39,6 @@ from ..errors import (
     HeaderError,
     LayoutError,
     format_shape,
-    format_subject,
     format_value,
 )
 
@@ -154,23 +150,6 @@ cdef bint has_shared_memory(dict parameters) except -1:
 
 
 # --- messages ---
-
-
-cdef int use_tensors(Message message, tuple tensors, str kind) except -1:
-    """Use these tensors in a message. Raises HeaderError if two have the same name."""
-    cdef dict by_name = tensors_by_name(tensors)
-    if by_name is not None and len(by_name) < len(tensors):
-        check_unique(tensors, kind)
-    message.tensors, message.by_name = tensors, by_name
-    return 0
-
-
-cdef int check_unique(tuple items, str kind) except -1:
-    """Raise HeaderError if two tensors or requested outputs have the same name."""
-    name = first_duplicate(items)
-    if name is not None:
-        raise HeaderError(f"{format_subject(kind, name)} appears twice", tensor=name)
-    return 0
 
 
 cdef int check_request(InferRequest request) except -1:
