@@ -9,11 +9,10 @@ from libc.stdlib cimport abort, free, malloc
 from libc.string cimport memcmp, memcpy
 
 from tensorwire._codec.utf8 cimport (
-    ALL_VALID,
     NOT_ENCODABLE,
     CodeUnit,
-    first_invalid,
     is_ascii,
+    is_valid_utf8,
     utf8_nbytes,
     write_utf8,
 )
@@ -119,7 +118,7 @@ cdef Py_ssize_t decoded(const uint8_t* text, Py_ssize_t nbytes, uint32_t* point)
 
 
 cdef void validates(const uint8_t* text, Py_ssize_t nbytes) noexcept nogil:
-    """Check the first invalid byte and the test for ASCII; write the code points back."""
+    """Check the tests for UTF-8 and for ASCII; write the code points back."""
     cdef uint32_t* points = <uint32_t*>malloc(nbytes * sizeof(uint32_t))
     cdef uint8_t* written
     cdef Py_ssize_t position = 0, n_points = 0, n, i
@@ -133,7 +132,7 @@ cdef void validates(const uint8_t* text, Py_ssize_t nbytes) noexcept nogil:
             break
         position += n
         n_points += 1
-    check(first_invalid(text, nbytes) == (ALL_VALID if position == nbytes else position))
+    check(is_valid_utf8(text, nbytes) == (position == nbytes))
     check(utf8_nbytes(<const uint32_t*>points, n_points) == position)
     written = <uint8_t*>malloc(position)
     check(write_utf8(written, written + position, <const uint32_t*>points, n_points)
@@ -159,7 +158,7 @@ cdef void encodes(const CodeUnit* text, Py_ssize_t n_characters) noexcept nogil:
             return
     written = <uint8_t*>malloc(nbytes)
     check(write_utf8(written, written + nbytes, text, n_characters) == written + nbytes)
-    check(first_invalid(written, nbytes) == ALL_VALID)
+    check(is_valid_utf8(written, nbytes))
     for i in range(n_characters):
         n = decoded(written + position, nbytes - position, &point)
         check(n > 0 and point == text[i])

@@ -34,7 +34,7 @@ from .npystring cimport (
     npy_packed_static_string,
     npy_string_allocator,
 )
-from .utf8 cimport ALL_VALID, first_invalid, is_ascii
+from .utf8 cimport is_ascii, is_valid_utf8
 from .wire cimport PREFIX_NBYTES, Scan, scan_prefixes, store_le32
 
 import numpy as np
@@ -282,7 +282,7 @@ cdef PackResult pack_strings(
     for i in range(span.n):
         result.element = i
         element = element_at(span, i)
-        if first_invalid(element.data, element.nbytes) != ALL_VALID:
+        if not is_valid_utf8(element.data, element.nbytes):
             result.fault = ELEMENT_NOT_UTF8
             break
         if NpyString_pack(
@@ -479,7 +479,7 @@ cdef bint copy_elements(
         element = element_at(span, i)
         offsets[i] = <Offset>position
         memcpy(data + position, element.data, element.nbytes)
-        if is_text and first_invalid(data + position, element.nbytes) != ALL_VALID:
+        if is_text and not is_valid_utf8(data + position, element.nbytes):
             return False
         position += element.nbytes
     offsets[span.n] = <Offset>position
@@ -492,7 +492,7 @@ cdef bint are_utf8(const Span* span) noexcept nogil:
     cdef Element element
     for i in range(span.n):
         element = element_at(span, i)
-        if first_invalid(element.data, element.nbytes) != ALL_VALID:
+        if not is_valid_utf8(element.data, element.nbytes):
             return False
     return True
 

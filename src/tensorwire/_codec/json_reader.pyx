@@ -408,6 +408,10 @@ cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1:
             f"the member {excerpt(cursor)} appears twice in one object of the JSON header "
             f"(byte {offset})", offset=offset)
     if fault == NOT_UTF8:
+        try:
+            cursor.position[:cursor.end - cursor.position].decode()
+        except UnicodeDecodeError as error:
+            offset += error.start
         raise HeaderError(f"the JSON header is not UTF-8 (byte {offset})", offset=offset)
     if fault == CONTROL_CHARACTER:
         what = f"a string has a control character, U+{cursor.position[0]:04X}, without an escape"

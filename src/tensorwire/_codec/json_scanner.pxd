@@ -18,8 +18,6 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memcpy, strlen
 
-from .utf8 cimport first_invalid
-
 
 cdef extern from "json_kernels.h":
     const uint64_t ONES
@@ -51,7 +49,7 @@ cdef enum Fault:
     CONTROL_CHARACTER
     BAD_ESCAPE
     LONE_SURROGATE
-    NOT_UTF8
+    NOT_UTF8  # the cursor is before the text, as far as it was not validated
     # The text may be JSON, but breaks another rule. The cursor is at the beginning of the value, or
     # of the key, unless the docstring of a function states otherwise.
     TOO_DEEP
@@ -183,7 +181,7 @@ cdef inline Fault copy_string(
         begin = position
         found = unescape_text(target, &position, end)
         if found < 0:
-            cursor.position = begin + first_invalid(begin, end - begin)
+            cursor.position = begin
             return NOT_UTF8
         if found & NOT_ASCII:
             text.is_ascii = False

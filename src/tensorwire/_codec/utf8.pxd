@@ -13,7 +13,6 @@ cdef extern from "text_kernels.h":
 
 cdef enum:
     NOT_ENCODABLE = -1
-    ALL_VALID = -1
     CHUNK = 64  # characters
 
 ctypedef fused CodeUnit:
@@ -45,52 +44,8 @@ cdef inline bint is_ascii(const unsigned char* text, Py_ssize_t nbytes) noexcept
     return bits & 0x80 == 0
 
 
-cdef inline int sequence_nbytes(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
-    """Return the length of the sequence that `text` begins with (RFC 3629), or 0 if it is invalid.
-
-    `nbytes`, at least 1, are left in `text`. The second byte has a narrower range after E0 (no
-    overlong forms), ED (no surrogates), F0 (no overlong forms) and F4 (nothing past U+10FFFF).
-    """
-    cdef unsigned char first = text[0], low = 0x80, high = 0xBF
-    cdef int n, i
-    if first < 0x80:
-        return 1
-    if 0xC2 <= first <= 0xDF:
-        n = 2
-    elif 0xE0 <= first <= 0xEF:
-        n = 3
-        if first == 0xE0:
-            low = 0xA0
-        elif first == 0xED:
-            high = 0x9F
-    elif 0xF0 <= first <= 0xF4:
-        n = 4
-        if first == 0xF0:
-            low = 0x90
-        elif first == 0xF4:
-            high = 0x8F
-    else:
-        return 0
-    if nbytes < n or not low <= text[1] <= high:
-        return 0
-    for i in range(2, n):
-        if text[i] & 0xC0 != 0x80:
-            return 0
-    return n
-
-
-cdef inline Py_ssize_t first_invalid(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
-    """Return the index where the first invalid sequence of `text` starts, or ALL_VALID."""
-    cdef Py_ssize_t i = 0
-    cdef int n
-    if is_ascii(text, nbytes) or is_utf8(text, nbytes):
-        return ALL_VALID
-    while i < nbytes:
-        n = sequence_nbytes(text + i, nbytes - i)
-        if n == 0:
-            return i
-        i += n
-    return ALL_VALID  # another thread has changed it
+cdef inline bint is_valid_utf8(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
+    return is_ascii(text, nbytes) or is_utf8(text, nbytes)
 
 
 cdef inline Py_ssize_t utf8_nbytes(const CodeUnit* text, Py_ssize_t n_characters) noexcept nogil:
