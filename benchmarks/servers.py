@@ -197,22 +197,34 @@ async def formats(scope: Any, receive: Any, send: Any) -> None:
     await response(scope, receive, send)
 
 
-# Ways to use plain sockets: the greatest number of bytes that a call sends or receives, and the
-# flags for receiving. Which one is the fastest depends on the size of the body and on the machine.
+class Sockets(NamedTuple):
+    """A way to use plain sockets.
+
+    Memory that is used again has been written before, but may not be in a cache of the processor
+    any more, after other contenders had their turns. The kernel and the C library often return
+    memory that was freed just before, and is still in a cache.
+    """
+
+    max_nbytes: int = 1 << 30  # the greatest number that a call sends or receives
+    flags: int = 0  # for receiving
+    is_memory_new: bool = False  # for each body
+
+    def memory(self, nbytes: int) -> memoryview:
+        """Return memory of an array: numpy asks for huge pages, as a BodyBuffer does."""
+        return (np.empty if self.is_memory_new else np.ones)(nbytes, np.uint8).data
+
+
+# Which one is the fastest depends on the size of the body and on the machine.
 SOCKETS = {
-    "raw sockets": (1 << 30, 0),
-    "raw sockets, 256 KB": (1 << 18, 0),
-    "raw sockets, 1 MB, MSG_WAITALL": (1 << 20, socket.MSG_WAITALL),
+    "raw sockets": Sockets(),
+    "raw sockets, new memory": Sockets(is_memory_new=True),
+    "raw sockets, 1 MB, MSG_WAITALL": Sockets(1 << 20, socket.MSG_WAITALL),
 }
 
 
 def serve_sockets(way: str, port: int) -> None:
-    """Echo bodies that follow a length of 8 bytes, one connection after another.
-
-    The memory is reused, and was written before. It is that of an array, because numpy asks the
-    kernel for huge pages, as a BodyBuffer does.
-    """
-    memory = np.empty(0, np.uint8).data
+    """Echo bodies that follow a length of 8 bytes, one connection after another."""
+    sockets, memory = SOCKETS[way], memoryview(b"")
     with socket.create_server((LOOPBACK, port)) as listener:
         while True:
             connection, _ = listener.accept()
@@ -220,15 +232,16 @@ def serve_sockets(way: str, port: int) -> None:
             with connection, connection.makefile("rb", 0) as stream:
                 while prefix := stream.read(8):
                     nbytes = int.from_bytes(prefix, "little")
-                    if nbytes > len(memory):
-                        memory = np.ones(nbytes, np.uint8).data
+                    if sockets.is_memory_new or nbytes > len(memory):
+                        memory = memoryview(b"")  # frees the former memory
+                        memory = sockets.memory(nbytes)
                     receive_into(connection, memory[:nbytes], way)
                     send_whole(connection, memory[:nbytes], way)
 
 
 def send_whole(connection: socket.socket, memory: memoryview, way: str, head: bytes = b"") -> None:
     """Send all bytes. Each call sends what it gets, because the socket has no timeout."""
-    max_nbytes, _ = SOCKETS[way]
+    max_nbytes = SOCKETS[way].max_nbytes
     n_sent = connection.sendmsg([head, memory[:max_nbytes]]) - len(head)
     while n_sent < len(memory):
         n_sent += connection.send(memory[n_sent : n_sent + max_nbytes])
@@ -236,7 +249,7 @@ def send_whole(connection: socket.socket, memory: memoryview, way: str, head: by
 
 def receive_into(connection: socket.socket, memory: memoryview, way: str) -> None:
     """Receive as many bytes as the memory has."""
-    max_nbytes, flags = SOCKETS[way]
+    max_nbytes, flags, _ = SOCKETS[way]
     while memory:
         n = connection.recv_into(memory[:max_nbytes], 0, flags)
         if n == 0:
