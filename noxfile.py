@@ -53,10 +53,11 @@ CODEC_TESTS = [
         *("json_reader", "json_writer"),
     )
 ]
-# nightly-sanitizers runs these, too.
+# Tests of Python code and of large messages. nightly-sanitizers runs these, too.
 NOT_SANITIZED = (
-    *("interop", "test_asgi", "test_client", "test_commands", "test_infer"),
-    *("test_integration", "test_recipes", "test_serve", "test_time_and_memory"),
+    *("interop", "test_asgi", "test_client", "test_commands", "test_compress"),
+    *("test_framework", "test_grpc_reflection", "test_grpc_server", "test_infer"),
+    *("test_integration", "test_metrics", "test_recipes", "test_serve", "test_time_and_memory"),
 )
 
 
@@ -284,7 +285,8 @@ def benchmarks(session: nox.Session) -> None:
     environment(session)
     leave_out(session, *LARGE)
     small = "not GB and not ((by_size or grpc) and 256) and not 1M and not FP16 and not 300k"
-    small += " and not (alternatives and 10k)"
+    small += " and not (alternatives and 10k) and not (per_second and 16)"
+    small += " and not (echo and 64) and not (peak and 100)"
     pytest(session, "benchmarks", "--benchmark-disable", "-k", small)
 
 
