@@ -51,6 +51,8 @@ cdef tuple convert_data(data, datatype, shape, bint binary):
     are not copied. Raises EncodeError if data, datatype and shape do not agree, and TypeError for
     data of an unsupported type.
     """
+    if datatype is not None and not isinstance(datatype, str):
+        raise TypeError(f"the datatype of {SUBJECT} must be a str, not {type(datatype).__name__}")
     if datatype is not None and datatype not in DATATYPES:
         raise EncodeError(
             f"{SUBJECT} has an unknown datatype: {format_value(datatype)}; it must be one of "
@@ -250,11 +252,20 @@ cdef Source source_of(values):
 
 
 cdef tuple as_tuple(shape):
-    if isinstance(shape, (int, np.integer)):
-        raise TypeError(
-            f"the shape of {SUBJECT} must be a sequence of ints, not {type(shape).__name__}")
+    if type(shape) is tuple:
+        return shape
     # tuple() would allocate memory for the length that an object with __len__ declares.
-    return shape if type(shape) is tuple else tuple([dim for dim in shape])
+    return tuple([dim for dim in iterator_of(shape, f"the shape of {SUBJECT}", "a sequence of ints")])
+
+
+cdef iterator_of(items, str what, str expected):
+    """Return an iterator over an argument. Raises TypeError if it has none."""
+    try:
+        return iter(items)
+    except TypeError:
+        if hasattr(type(items), "__iter__"):  # it has failed
+            raise
+        raise TypeError(f"{what} must be {expected}, not {type(items).__name__}") from None
 
 
 cdef int check_not_masked(values) except -1:

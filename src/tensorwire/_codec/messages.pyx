@@ -10,7 +10,7 @@ from cpython.ref cimport Py_INCREF
 
 from .arrow cimport export_array, export_schema
 from .bytes_array cimport BytesArray
-from .conversion cimport convert_data
+from .conversion cimport convert_data, iterator_of
 from .datatypes cimport Datatype, dims_as_tuple
 from .dlpack cimport dlpack_capsule
 from .dlpack_abi cimport CPU
@@ -134,7 +134,8 @@ cdef tuple checked_tensors(items, str what):
                 f"{what} must be a mapping or an iterable of tensors, not {type(items).__name__}: "
                 f"pass tensors_from_dataframe({what})")
         # tuple() would allocate memory for the length that an object with __len__ declares.
-        tensors = tuple([item for item in items])
+        iterator = iterator_of(items, what, "a mapping or an iterable of tensors")
+        tensors = tuple([item for item in iterator])
     for item in tensors:
         if type(item) is not Tensor:  # a final class
             shown = "None" if item is None else type(item).__name__
@@ -180,10 +181,10 @@ cdef tuple checked_outputs(items):
     if items is None:
         return None
     checked = []
-    if type(items) is not list and isinstance(items, (str, Mapping, int, Tensor, RequestedOutput)):
+    if type(items) is not list and isinstance(items, (str, Mapping, Tensor, RequestedOutput)):
         raise TypeError(
             f"outputs must be an iterable of names or RequestedOutput, not {type(items).__name__}")
-    for item in items:
+    for item in iterator_of(items, "outputs", "an iterable of names or RequestedOutput"):
         if isinstance(item, str):
             item = RequestedOutput(item)
         elif type(item) is not RequestedOutput:
@@ -1276,6 +1277,8 @@ cdef class TensorSpec:
 
     # In __cinit__, because Python code can create objects without calling __init__.
     def __cinit__(self, name, datatype, dims, batching=False):
+        if not isinstance(datatype, str):
+            raise TypeError(f"datatype must be a str, not {type(datatype).__name__}")
         if datatype not in DATATYPES:
             raise ValueError(
                 f"unknown datatype {format_value(datatype)}; it must be one of "
@@ -1284,9 +1287,7 @@ cdef class TensorSpec:
         # Not with islice() or tuple(): in Python 3.11, iter() of a released memoryview returns an
         # iterator and sets an exception, which only a loop raises.
         checked = []
-        if isinstance(dims, (int, np.integer)):
-            raise TypeError(f"dims must be a sequence of ints, not {type(dims).__name__}")
-        for dim in dims:
+        for dim in iterator_of(dims, "dims", "a sequence of ints"):
             if len(checked) == MAX_RANK:
                 raise ValueError(f"dims must have at most {MAX_RANK} dimensions")
             if dim is None:

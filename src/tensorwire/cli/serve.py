@@ -419,6 +419,8 @@ def find(models: str) -> Any:
         folder, file = os.path.split(module)
         where = f" in the folder {folder}" if folder else ""
         raise UsageError(f"{module} is a file: pass {file[:-3]}:{name}{where}")
+    if not module or module.startswith(".") or "/" in module:
+        raise UsageError(f"{models} must be module:name, and {module!r} is not the name of a module")
     try:
         found = import_module(module)
     except Exception as error:
