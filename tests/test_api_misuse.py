@@ -80,8 +80,14 @@ NOT_TENSORS = "must be a mapping or an iterable of tensors, not a Tensor"
         (f"the shape of tensor 'x' {NOT_INTS}", lambda: tw.Tensor("x", X, shape=5)),
         (f"the shape of tensor 'x' {NOT_INTS}64", lambda: tw.Tensor("x", X, shape=np.int64(5))),
         (f"dims {NOT_INTS}", lambda: tw.TensorSpec("x", "FP32", 5)),
-        ("inputs must be a mapping or an iterable of tensors, not N", lambda: tw.InferRequest(None)),
-        ("the datatype of tensor 'x' must be a str, not list", lambda: tw.Tensor("x", X, datatype=[])),
+        (
+            "inputs must be a mapping or an iterable of tensors, not N",
+            lambda: tw.InferRequest(None),
+        ),
+        (
+            "the datatype of tensor 'x' must be a str, not list",
+            lambda: tw.Tensor("x", X, datatype=[]),
+        ),
         ("datatype must be a str, not list", lambda: tw.TensorSpec("x", [], [1])),
         ("the name of a tensor must be a str, not int", lambda: tw.InferResponse({5: X})),
     ],

@@ -176,7 +176,7 @@ NEITHER = "is neither a model, which takes one argument, nor an ASGI application
             "folder/other.py is a file: pass other:model in the folder folder",
         ),
         ("./objects_here:model", "'./objects_here' is not the name of a module"),
-        (":model", ":model must be module:name, and '' is not the name of a module"),
+        (":model", ":model must be module:name; '' is not the name of a module"),
         ("no.py", "cannot load no.py: ModuleNotFoundError: No module named 'no'"),
         ("--echo --workers 0", "argument --workers: must be 1 or more, not '0'"),
         ("--echo --workers -1", "argument --workers: must be 1 or more, not '-1'"),
