@@ -103,7 +103,7 @@ def test_error_of_an_iterable_is_kept() -> None:
             raise TypeError("its own text")
 
     with pytest.raises(TypeError, match="its own text"):
-        tw.InferRequest(Failing())  # type: ignore[arg-type]
+        tw.InferRequest(Failing())
 
 
 def test_dimension_that_converts_to_several_numbers() -> None:

@@ -254,8 +254,9 @@ cdef Source source_of(values):
 cdef tuple as_tuple(shape):
     if type(shape) is tuple:
         return shape
+    iterator = iterator_of(shape, f"the shape of {SUBJECT}", "a sequence of ints")
     # tuple() would allocate memory for the length that an object with __len__ declares.
-    return tuple([dim for dim in iterator_of(shape, f"the shape of {SUBJECT}", "a sequence of ints")])
+    return tuple([dim for dim in iterator])
 
 
 cdef iterator_of(items, str what, str expected):

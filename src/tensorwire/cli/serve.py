@@ -420,9 +420,7 @@ def find(models: str) -> Any:
         where = f" in the folder {folder}" if folder else ""
         raise UsageError(f"{module} is a file: pass {file[:-3]}:{name}{where}")
     if not module or module.startswith(".") or "/" in module:
-        raise UsageError(
-            f"{models} must be module:name, and {module!r} is not the name of a module"
-        )
+        raise UsageError(f"{models} must be module:name; {module!r} is not the name of a module")
     try:
         found = import_module(module)
     except Exception as error:
