@@ -79,7 +79,8 @@ NOT_TENSORS = "must be a mapping or an iterable of tensors, not a Tensor"
         (f"outputs {NOT_TENSORS}", lambda: tw.InferResponse(tw.Tensor("x", X))),
         (f"the shape of tensor 'x' {NOT_INTS}", lambda: tw.Tensor("x", X, shape=5)),
         (f"the shape of tensor 'x' {NOT_INTS}64", lambda: tw.Tensor("x", X, shape=np.int64(5))),
-        (f"dims {NOT_INTS}", lambda: tw.TensorSpec("x", "FP32", 5)),
+        ("of tensor 'x' .* ints, not ndarray", lambda: tw.Tensor("x", X, shape=np.array(3))),
+        ("dims must be an iterable of ints, not int", lambda: tw.TensorSpec("x", "FP32", 5)),
         (
             "inputs must be a mapping or an iterable of tensors, not N",
             lambda: tw.InferRequest(None),

@@ -9,6 +9,7 @@ import random
 import re
 import sys
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
@@ -1298,3 +1299,20 @@ def test_all_single_byte_changes_agree_with_the_reference(i: int) -> None:
     for at in range(len(text) if length is None else length):
         for byte in (*chooser.sample(MEANINGFUL, scaled(len(MEANINGFUL))), chooser.randrange(256)):
             compared(kind, text[:at] + bytes([byte]) + text[at + 1 :], length)
+
+
+@pytest.mark.parametrize("front", ["", "x", "\N{GRINNING FACE}", "\N{EURO SIGN}" * 21])
+@pytest.mark.parametrize("end", [b"\xff", b"\x80", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x99"])
+def test_position_of_invalid_utf8(front: str, end: bytes) -> None:
+    """Only the text around it is converted, which a 64 MiB header could make large."""
+    for n in (*range(0, 70), 1 << 20):
+        header = b'{"a":"' + front.encode() + b"x" * n + end + b'","inputs":[]}'
+        with pytest.raises(UnicodeDecodeError) as expected:
+            header.decode()
+        tracemalloc.start()
+        with pytest.raises(tw.HeaderError, match="is not UTF-8") as caught:
+            tw.decode_request(header)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert caught.value.offset == expected.value.start
+        assert peak < 100_000

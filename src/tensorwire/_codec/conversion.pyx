@@ -264,7 +264,8 @@ cdef iterator_of(items, str what, str expected):
     try:
         return iter(items)
     except TypeError:
-        if hasattr(type(items), "__iter__"):  # it has failed
+        # An array without dimensions has the method, too.
+        if hasattr(type(items), "__iter__") and not isinstance(items, np.ndarray):
             raise
         raise TypeError(f"{what} must be {expected}, not {type(items).__name__}") from None
 

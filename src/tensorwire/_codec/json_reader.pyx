@@ -48,6 +48,7 @@ from .json_scanner cimport (
     TOO_DEEP,
     TOO_MANY_DIGITS,
     TOO_MANY_VALUES,
+    UTF8_FAULT_NBYTES,
     WRONG_TYPE,
     Fault,
     Keys,
@@ -409,7 +410,8 @@ cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1:
             f"(byte {offset})", offset=offset)
     if fault == NOT_UTF8:
         try:
-            cursor.position[:cursor.end - cursor.position].decode()
+            # 3 bytes more, so that the sequence is cut only if it is at the end.
+            cursor.position[:min(cursor.end - cursor.position, UTF8_FAULT_NBYTES + 3)].decode()
         except UnicodeDecodeError as error:
             offset += error.start
         raise HeaderError(f"the JSON header is not UTF-8 (byte {offset})", offset=offset)

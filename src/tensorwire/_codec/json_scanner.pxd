@@ -38,6 +38,7 @@ cdef extern from "text_kernels.h":
     unsigned char* write_character(unsigned char* target, uint32_t character) noexcept nogil
 
 cdef enum:
+    UTF8_FAULT_NBYTES = 67  # a window of text_kernels.h, and a sequence that began before it
     MAX_DIGITS = 19  # any number of 19 digits fits in 64 bits
 
 cdef enum Fault:
@@ -49,7 +50,7 @@ cdef enum Fault:
     CONTROL_CHARACTER
     BAD_ESCAPE
     LONE_SURROGATE
-    NOT_UTF8  # the cursor is before the text, as far as it was not validated
+    NOT_UTF8  # the invalid sequence begins within UTF8_FAULT_NBYTES of the cursor
     # The text may be JSON, but breaks another rule. The cursor is at the beginning of the value, or
     # of the key, unless the docstring of a function states otherwise.
     TOO_DEEP
@@ -181,7 +182,9 @@ cdef inline Fault copy_string(
         begin = position
         found = unescape_text(target, &position, end)
         if found < 0:
-            cursor.position = begin
+            cursor.position = max(begin, position - 3)
+            while begin < cursor.position < position and cursor.position[0] & 0xC0 == 0x80:
+                cursor.position += 1  # the rest of a valid sequence
             return NOT_UTF8
         if found & NOT_ASCII:
             text.is_ascii = False

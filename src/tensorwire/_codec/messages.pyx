@@ -1287,7 +1287,7 @@ cdef class TensorSpec:
         # Not with islice() or tuple(): in Python 3.11, iter() of a released memoryview returns an
         # iterator and sets an exception, which only a loop raises.
         checked = []
-        for dim in iterator_of(dims, "dims", "a sequence of ints"):
+        for dim in iterator_of(dims, "dims", "an iterable of ints"):
             if len(checked) == MAX_RANK:
                 raise ValueError(f"dims must have at most {MAX_RANK} dimensions")
             if dim is None:

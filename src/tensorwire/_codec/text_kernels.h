@@ -283,7 +283,8 @@ static inline unsigned char *copy_part(
 /* Advance `text` to the first character of a string that needs attention: the quote at its end, a
    control character, or a backslash that begins \uXXXX or nothing valid; or to `end`. Escapes of two
    bytes are passed. Return what was passed: NOT_ASCII, HAS_ESCAPES, both or neither (0); or -1 if it
-   is not UTF-8, or cut in a sequence.
+   is not UTF-8, or cut in a sequence. The invalid sequence then begins in the window at `text`, or in
+   the 3 bytes before it.
 
    What was passed is written to `*target`, which is advanced, with its escapes resolved. If `target`
    is NULL, nothing is written. The text must not change.
@@ -303,6 +304,7 @@ static inline int unescape_text(
     ptrdiff_t left;
     int i, begin, passed = 0;
     while ((left = end - position) > 0) {
+        *text = position;
         stops = own = errors = 0;
         for (i = 0; i < N_BLOCKS; i++) {
             begin = i * BLOCK_NBYTES;
@@ -346,11 +348,11 @@ static inline int unescape_text(
             written = copy_part(written, position + begin, WINDOW_NBYTES - begin, left - begin);
         position += begin > WINDOW_NBYTES ? begin : WINDOW_NBYTES;
     }
+    *text = position;
     if (high) {
         if (marks_of(utf8_errors(previous, each(0)))) return -1;
         passed |= NOT_ASCII;
     }
-    *text = position;
     if (target != NULL) *target = written;
     return passed;
 }
