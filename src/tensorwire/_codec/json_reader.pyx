@@ -48,7 +48,7 @@ from .json_scanner cimport (
     TOO_DEEP,
     TOO_MANY_DIGITS,
     TOO_MANY_VALUES,
-    UTF8_FAULT_NBYTES,
+    WINDOW_NBYTES,
     WRONG_TYPE,
     Fault,
     Keys,
@@ -411,7 +411,7 @@ cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1:
     if fault == NOT_UTF8:
         try:
             # 3 bytes more, so that the sequence is cut only if it is at the end.
-            cursor.position[:min(cursor.end - cursor.position, UTF8_FAULT_NBYTES + 3)].decode()
+            cursor.position[:min(cursor.end - cursor.position, WINDOW_NBYTES + 6)].decode()
         except UnicodeDecodeError as error:
             offset += error.start
         raise HeaderError(f"the JSON header is not UTF-8 (byte {offset})", offset=offset)

@@ -26,6 +26,7 @@ cdef extern from "json_kernels.h":
     int ctz "__builtin_ctzll"(unsigned long long bits) noexcept nogil
 
 cdef extern from "text_kernels.h":
+    const Py_ssize_t WINDOW_NBYTES
     enum:
         NOT_ASCII
         HAS_ESCAPES
@@ -38,7 +39,6 @@ cdef extern from "text_kernels.h":
     unsigned char* write_character(unsigned char* target, uint32_t character) noexcept nogil
 
 cdef enum:
-    UTF8_FAULT_NBYTES = 67  # a window of text_kernels.h, and a sequence that began before it
     MAX_DIGITS = 19  # any number of 19 digits fits in 64 bits
 
 cdef enum Fault:
@@ -50,7 +50,7 @@ cdef enum Fault:
     CONTROL_CHARACTER
     BAD_ESCAPE
     LONE_SURROGATE
-    NOT_UTF8  # the invalid sequence begins within UTF8_FAULT_NBYTES of the cursor
+    NOT_UTF8  # the invalid sequence begins at the cursor, or less than WINDOW_NBYTES + 3 after it
     # The text may be JSON, but breaks another rule. The cursor is at the beginning of the value, or
     # of the key, unless the docstring of a function states otherwise.
     TOO_DEEP
