@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -85,14 +86,17 @@ def test_install_and_uninstall_while_other_threads_use_the_client(
             n_rounds += 1
         return n_rounds
 
+    interval = sys.getswitchinterval()
     with ThreadPoolExecutor(3) as pool:
         workers = [pool.submit(work) for _ in range(3)]
+        sys.setswitchinterval(1e-4)  # the threads interrupt each other more often
         try:
-            for _ in range(10):
+            for _ in range(30):
                 tritonclient.install()
                 tritonclient.uninstall()
         finally:
             done.set()
+            sys.setswitchinterval(interval)
         assert all(worker.result() for worker in workers)
 
 

@@ -110,17 +110,11 @@ def both(call: Callable[..., Any], *arguments: Any) -> Any:
 @contextmanager
 def replaced() -> Iterator[None]:
     """Make all assignments of install() and uninstall() without their checks, which take longer."""
-    for place in places():
-        assert vars(place.owner).get(place.name, ABSENT) is place.old
-        setattr(place.owner, place.name, place.new)
-    try:
-        yield
-    finally:
+    with pytest.MonkeyPatch.context() as patch:
         for place in places():
-            if place.old is ABSENT:
-                delattr(place.owner, place.name)
-            else:
-                setattr(place.owner, place.name, place.old)
+            assert vars(place.owner).get(place.name, ABSENT) is place.old
+            patch.setattr(place.owner, place.name, place.new)
+        yield
 
 
 @cache
