@@ -93,7 +93,7 @@ NOT_TENSORS = "must be a mapping or an iterable of tensors, not a Tensor"
         ("the name of a tensor must be a str, not int", lambda: tw.InferResponse({5: X})),
     ],
 )
-def test_single_values_in_place_of_iterables(message: str, call: Any) -> None:
+def test_errors_name_the_argument_and_its_type(message: str, call: Any) -> None:
     with pytest.raises(TypeError, match=message):
         call()
 

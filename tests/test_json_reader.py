@@ -1304,7 +1304,7 @@ def test_all_single_byte_changes_agree_with_the_reference(i: int) -> None:
 @pytest.mark.parametrize("front", ["", "x", "\N{GRINNING FACE}", "\N{EURO SIGN}" * 21])
 @pytest.mark.parametrize("end", [b"\xff", b"\x80", b"\xe2\x82", b"\xed\xa0\x80", b"\xf0\x9f\x99"])
 def test_position_of_invalid_utf8(front: str, end: bytes) -> None:
-    """Only the text around it is converted, which a 64 MiB header could make large."""
+    """It is found without a copy of the text, which may be 64 MiB long."""
     for n in (*range(0, 70), 1 << 20):
         header = b'{"a":"' + front.encode() + b"x" * n + end + b'","inputs":[]}'
         with pytest.raises(UnicodeDecodeError) as expected:
