@@ -3,7 +3,7 @@
 `python3 peers_test_suites.py [PACKAGE ...]` takes the tests of each release in PEERS from its
 source archive or repository, and runs them in the environment of the package (environment.py). They
 pass if no test passes without the integration and fails with it, except those in EXPECTED. The exit
-code is 1 otherwise. `--write` saves the result in docs/integrations/peers-test-suites.md.
+code is 1 otherwise.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ import sys
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from xml.etree import ElementTree
 
 import environment  # type: ignore[import-not-found]  # next to this script
 
-PAGE = environment.REPOSITORY_ROOT / "docs" / "integrations" / "peers-test-suites.md"
 MINUTES = 20  # after which a run is stopped
 
 Outcomes = dict[str, str]  # pytest id: passed, skipped, failure or error
@@ -41,7 +39,6 @@ class Peer:
     tests: tuple[str, ...]  # in the last part of `folder`
     files: Mapping[str, str] = field(default_factory=dict)  # to add
     setup: str = ""  # Python code to run before the tests, also without the integration
-    left_out: str = ""  # what `tests` leaves out, and why
 
 
 # KServe's published archive lacks this file. It has an application with KServe's routes for the
@@ -78,8 +75,6 @@ PEERS = {
             repository="https://github.com/triton-inference-server/client",
             folder="src/python/library/tests",
             tests=("test_inference_server_client.py", "test_shared_memory.py"),
-            left_out="`test_cuda_shared_memory.py`, which requires a GPU. Most tests of the client "
-            "are part of the tests of Triton, which require a server and its models",
         ),
         Peer(
             name="kserve",
@@ -97,7 +92,6 @@ PEERS = {
                 )
             ),
             files={"__init__.py": "", "conftest.py": KSERVE_CONFTEST},
-            left_out="the tests of Kubernetes, storage and logging, which use no tensors",
         ),
         Peer(
             name="mlserver",
@@ -112,8 +106,6 @@ PEERS = {
                 *("grpc/test_codecs.py", "grpc/test_converters.py", "grpc/test_servicers.py"),
             ),
             setup="import numpy; numpy.NaN = numpy.nan  # the tests were written for numpy 1\n",
-            left_out="the tests of Kafka, the command, custom environments, metrics, tracing and "
-            "the repository, which use no tensors or require other servers",
         ),
     ]
 }
@@ -152,18 +144,13 @@ class Result:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of {', '.join(PEERS)}")
-    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     arguments = parser.parse_args()
     names = arguments.packages or list(PEERS)
     if unknown := [name for name in names if name not in PEERS]:
         parser.error(f"unknown packages: {', '.join(unknown)}")
-    if arguments.write and set(names) != set(PEERS):
-        parser.error("--write needs the results of all packages")
     results = [result for name in names for result in run_peer(PEERS[name])]
     for result in results:
         print_result(result)
-    if arguments.write:
-        PAGE.write_text(page(results))
     sys.exit(0 if all(result.is_agreeing() for result in results) else 1)
 
 
@@ -309,46 +296,6 @@ def print_result(result: Result) -> None:
     expected = EXPECTED.get(result.peer.name, {})
     for test in result.failing():
         print(f"  {test} fails with tensorwire: {expected.get(test, 'unexpected')}")
-
-
-def page(results: list[Result]) -> str:
-    """Return the page with the results, in Markdown."""
-    lines = [
-        "# The packages' test suites with the drop-in replacements",
-        "",
-        "`python3 tests/interop/peers_test_suites.py --write` runs the tests of tritonclient,",
-        "KServe and MLServer without and with the integration, and writes this page. A test that",
-        "fails in both runs has a cause that is not in tensorwire: newer versions of pytest or of",
-        "other packages, or the missing network.",
-        "",
-        f"Last run: {datetime.now(UTC):%Y-%m-%d}, Python {sys.version.split()[0]}, tensorwire "
-        f"{tensorwire_version()}.",
-        "",
-        "| release | its tests | without | with tensorwire | pass only without |",
-        "|---|---|---|---|---|",
-    ]
-    for r in results:
-        branch = r.peer.releases[r.release]
-        source = f"branch or tag {branch}" if branch else "source archive"
-        columns = [f"{r.peer.name} {r.release}", source, counts(r.without), counts(r.found)]
-        lines.append(f"| {' | '.join(columns)} | {len(r.failing())} |")
-    lines += ["", "## Tests that pass only without tensorwire", ""]
-    differences: dict[str, list[str]] = {}
-    for r in results:
-        for test in r.failing():
-            why = EXPECTED.get(r.peer.name, {}).get(test, "**unexpected**")
-            line = f"- {r.peer.name}: `{test}`: {why}"
-            differences.setdefault(line, []).append(r.release)
-    lines += [f"{line} ({', '.join(releases)})." for line, releases in differences.items()]
-    lines += [] if differences else ["None."]
-    lines += ["", "## Tests that do not run", ""]
-    lines += [f"- {peer.name}: {peer.left_out}." for peer in PEERS.values() if peer.left_out]
-    return "\n".join(lines) + "\n"
-
-
-def tensorwire_version() -> str:
-    text: str = (environment.REPOSITORY_ROOT / "src" / "tensorwire" / "__init__.py").read_text()
-    return text.partition('__version__ = "')[2].partition('"')[0]
 
 
 if __name__ == "__main__":
