@@ -356,6 +356,36 @@ def test_client_that_reads_slowly_gets_large_replies(
             time.sleep(0.002)
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_client_that_stops_reading_is_disconnected(loop: str) -> None:
+    """The deadline is set again after a client has read a part of a reply."""
+    with connected(make_app(receive_timeout=0.5), loop=loop) as connection:
+        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+        x = np.zeros(8 * MiB, np.float32)
+        connection.send(request_bytes("echo", x))
+        time.sleep(0.3)
+        n_received = 0
+        while n_received < 4 * MiB:
+            n_received += len(connection.socket.recv(MiB))
+        time.sleep(2)
+        with contextlib.suppress(ConnectionResetError):
+            while received := connection.socket.recv(MiB):
+                n_received += len(received)
+        assert n_received < x.nbytes
+
+
+@pytest.mark.slow(reason="it measures the time of the processor")
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_incomplete_request_takes_no_processor_time(loop: str) -> None:
+    with connected(loop=loop) as connection:
+        connection.send(SMALL[:-1])
+        time.sleep(0.2)
+        begin = time.process_time()
+        time.sleep(1)
+        assert time.process_time() - begin < 0.5
+
+
 OVER_LIMIT = b"%x\r\n%b\r\n" % (MiB, bytes(MiB))
 CHUNKED = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
 
