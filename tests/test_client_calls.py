@@ -55,6 +55,11 @@ def test_requests_are_numbered(client: Any) -> None:
     assert repr(AUTO_ID) == "AUTO_ID"
 
 
+def test_client_without_timeouts(connect: Connect, server: str) -> None:
+    with connect(server, timeout=None) as client:
+        assert client.infer("echo", {"x": X}).outputs[0].tolist() == X.tolist()
+
+
 # --- lists of numbers ---
 
 

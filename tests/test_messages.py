@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from support.memory import peak_nbytes
 from tensorwire import errors
 
 X = tw.Tensor("x", np.arange(6, dtype=np.int16).reshape(2, 3), parameters={"k": 1})
@@ -161,6 +162,11 @@ def test_replace_a_text_of_a_message(member: str) -> None:
             message.replace(**{member: 1})
         with pytest.raises(TypeError, match="cannot be changed"):
             changed.__init__([X])
+
+
+def test_replacing_a_text_copies_no_tensors() -> None:
+    message = tw.InferRequest({str(i): X.data for i in range(1000)})
+    assert peak_nbytes(lambda: message.replace(id="1")) < 4096
 
 
 class Text(str):
