@@ -187,6 +187,7 @@ def test_too_long_body_is_rejected_before_it_is_read() -> None:
     [
         {"Content-Length": "x"},
         {"Content-Length": "1", "Transfer-Encoding": "chunked"},
+        {"Content-Length": "1", "content-length": "2"},
         {"Content-Encoding": "br", "Expect": "100-continue"},
         {"Inference-Header-Content-Length": "x", "Expect": "100-continue"},
     ],

@@ -548,6 +548,7 @@ def test_wsgi_client_that_disconnects() -> None:
     [
         ({"CONTENT_LENGTH": "-1"}, 400, "Content-Length is not a number"),
         ({"CONTENT_LENGTH": "\N{ARABIC-INDIC DIGIT THREE}"}, 400, "Content-Length is not a number"),
+        ({"CONTENT_LENGTH": "5, 6"}, 400, "Content-Length is not a number"),
         ({"CONTENT_LENGTH": str(2**40)}, 413, "the limit is"),
         ({"HTTP_TRANSFER_ENCODING": "chunked"}, 400, "both Content-Length and Transfer-Encoding"),
         ({"HTTP_CONTENT_ENCODING": "br"}, 415, "'br' is not supported"),

@@ -11,7 +11,7 @@ import pytest
 
 import tensorwire as tw
 from tensorwire.server.body import RequestBody
-from tensorwire.server.framing import Framing, frame_headers
+from tensorwire.server.framing import AmbiguousLengthError, Framing, frame_headers
 
 LENGTH = b"inference-header-content-length"
 GATEWAY = b"application/vnd.vertex-ai-triton.binary+json"
@@ -82,6 +82,19 @@ def test_long_encoding_is_cut_in_the_message() -> None:
     headers = [(b"content-encoding", b"x" * 41)]
     with pytest.raises(tw.DecodeError, match=f"^Content-Encoding '{'x' * 40}' is not supported$"):
         RequestBody(headers, None)
+
+
+@pytest.mark.parametrize("values", [(b"5", b"5"), (b"5", b"6"), (b"5", b" 005 "), (b"0", b"5")])
+def test_content_length_twice(values: tuple[bytes, bytes]) -> None:
+    """Equal values are one. Of different values, none is right."""
+    headers = [(b"content-length", value) for value in values]
+    first, second = map(int, values)
+    if first == second:
+        assert Framing(headers).content_length == first
+        return
+    with pytest.raises(AmbiguousLengthError, match=f"Content-Length, {first} and {second}$") as e:
+        Framing(headers)
+    assert (e.value.expected, e.value.actual, e.value.status) == (first, second, 400)
 
 
 def test_content_length_and_transfer_encoding_exclude_each_other() -> None:

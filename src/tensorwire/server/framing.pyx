@@ -24,8 +24,8 @@ class AmbiguousLengthError(HeaderError):
 cdef class Framing:
     """What the HTTP headers of a request say about its body (WIRE.md 1).
 
-    The names of the headers are in lower case. Raises AmbiguousLengthError, and HeaderError if a
-    length is not a number, or there are two different header lengths.
+    The names of the headers are in lower case. Raises AmbiguousLengthError, and HeaderError if the
+    header length is not a number, or there are two different ones.
     """
 
     cdef readonly object header_length  # None if the headers do not declare it
@@ -39,10 +39,17 @@ cdef class Framing:
         cdef bint has_transfer_encoding = False
         for name, value in headers:
             if name == b"content-length":
-                self.content_length = parse_digits(value.strip(b" \t"))
-                if self.content_length is None:
+                length = parse_digits(value.strip(b" \t"))
+                if length is None:
                     shown = value[:40].decode("latin-1")
                     raise AmbiguousLengthError(f"Content-Length is not a number: {shown!r}")
+                if self.content_length is not None and self.content_length != length:
+                    # Proxies may disagree on which one counts (RFC 9110, section 8.6).
+                    raise AmbiguousLengthError(
+                        "the request has two values of Content-Length, "
+                        f"{self.content_length} and {length}",
+                        expected=self.content_length, actual=length)
+                self.content_length = length
             elif name == HEADER_LENGTH_NAME or (
                 name == b"content-type"
                 and len(value) > PLAIN_TYPE_NBYTES
