@@ -471,6 +471,117 @@ def test_requests_beyond_max_concurrency_are_rejected() -> None:
     assert calls.statuses == [503, 503, 200, 200, 200, 200]
 
 
+def fail_to_start(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+def test_model_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not called, neither now nor later, and the next requests have as many threads."""
+    n_called = 0
+    together = threading.Barrier(N_THREADS)
+
+    def model(request: tw.InferRequest) -> tw.InferResponse:
+        nonlocal n_called
+        n_called += 1
+        together.wait(20)
+        return tw.InferResponse(request.inputs)
+
+    app = create_app({"m": model}, max_concurrency=N_THREADS)
+
+    async def post() -> Exchange:
+        return await exchange(app, **inference("m", message(SMALL)), disconnected=asyncio.Event())
+
+    async def run() -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", fail_to_start)
+            for _ in range(2 * N_THREADS):
+                reply = await post()
+                assert reply.status == 503
+                assert reply.error == "the server is overloaded: no thread can be started"
+        assert n_called == 0
+        replies = await asyncio.gather(*[post() for _ in range(N_THREADS)])
+        assert [reply.status for reply in replies] == [200] * N_THREADS
+        assert n_called == N_THREADS
+
+    asyncio.run(run())
+
+
+def test_call_that_another_thread_begins_while_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The executor does not know yet that this thread is idle."""
+    called = threading.Event()
+
+    def fail(thread: threading.Thread) -> None:
+        assert called.wait(20)
+        fail_to_start(thread)
+
+    async def run() -> None:
+        workers = Workers(1)
+        assert await ThreadCall().run(workers, lambda: "first") == "first"
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        monkeypatch.setattr(threading.Semaphore, "acquire", lambda *_, **__: False)
+        assert await ThreadCall().run(workers, called.set) is None
+        assert called.is_set()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("frame", "headers"),
+    [(message(LARGE, in_json=True), {}), (message(LARGE), {"Accept-Encoding": "gzip"})],
+    ids=["decoding and encoding", "encoding and compression"],
+)
+def test_work_whose_thread_cannot_be_started(
+    monkeypatch: pytest.MonkeyPatch, frame: tw.Frame, headers: dict[str, str]
+) -> None:
+    """It is done in the event loop: the model may have run already."""
+    app = create_app({"m": in_event_loop}, compress_responses=True)
+
+    async def run() -> Exchange:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", fail_to_start)
+            assert (await exchange(app, "/v2/models/stats")).status == 200
+            return await exchange(app, **inference("m", frame, headers=frame.headers | headers))
+
+    reply = asyncio.run(run())
+    assert reply.status == 200
+    assert reply.headers.get("content-encoding") == headers.get("Accept-Encoding")
+
+
+LIMITED_THREADS = """
+import asyncio, os, resource
+import numpy as np
+import tensorwire as tw
+from support.asgi_requests import exchange, inference
+from tensorwire.server import create_app
+
+called = []
+
+def model(request):
+    called.append(request.id)
+    return {"y": 1}
+
+async def run():
+    app = create_app({"m": model})
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    for limit in (0, hard):
+        resource.setrlimit(resource.RLIMIT_NPROC, (limit, hard))
+        frame = tw.encode_request(tw.InferRequest({"x": np.ones(3)}, id=str(limit)))
+        print((await exchange(app, **inference("m", frame))).status)
+    print(called == [str(hard)])
+
+if os.geteuid() == 0:
+    os.setuid(54321)  # the limit does not apply to root
+asyncio.run(run())
+"""
+
+
+def test_limit_of_threads() -> None:
+    done = run_script(LIMITED_THREADS)
+    assert done.stdout.split() == ["503", "200", "True"], done.stderr
+
+
 def test_max_concurrency_counts_awaitables_of_models_in_the_event_loop() -> None:
     released = asyncio.Event()
 

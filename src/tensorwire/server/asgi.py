@@ -223,8 +223,9 @@ class App(Service):
     Errors are responses with a JSON body ``{"error": ...}`` and one of these statuses: 400 (invalid
     request), 404 (unknown path, model or version), 405 (wrong method), 408 (the body did not arrive
     in time), 413 (body too long), 415 (unknown Content-Encoding), 500 (the model failed) and 503
-    (too many requests). A model chooses another one with ``RequestError``. Any other exception of a
-    model is logged by the logger ``tensorwire.server`` and is not sent to the client.
+    (too many requests, or no thread can be started). A model chooses another one with
+    ``RequestError``. Any other exception of a model is logged by the logger ``tensorwire.server``
+    and is not sent to the client.
 
     Parameters
     ----------

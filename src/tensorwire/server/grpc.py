@@ -412,9 +412,10 @@ def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Mo
     continues.
 
     Errors have one of these codes: INVALID_ARGUMENT (invalid request), NOT_FOUND (unknown model or
-    version), RESOURCE_EXHAUSTED (message too long), UNAVAILABLE (too many requests) and INTERNAL
-    (the model failed). A model chooses another one with ``RequestError``. Any other exception of a
-    model is logged by the logger ``tensorwire.server`` and is not sent to the client.
+    version), RESOURCE_EXHAUSTED (message too long), UNAVAILABLE (too many requests, or no thread
+    can be started) and INTERNAL (the model failed). A model chooses another one with
+    ``RequestError``. Any other exception of a model is logged by the logger ``tensorwire.server``
+    and is not sent to the client.
 
     Parameters
     ----------

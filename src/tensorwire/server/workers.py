@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,8 @@ from ..arguments import check_integer
 from ..errors import TensorwireError, format_count
 from .body import ClientDisconnectedError
 
+log = logging.getLogger("tensorwire.server")
+
 DEFAULT_MAX_CONCURRENCY = 1000
 """Default limit of the requests that are in progress or wait for a thread."""
 
@@ -23,7 +26,7 @@ N_THREADS = min(32, (os.cpu_count() or 1) + 4)
 
 
 class OverloadedError(TensorwireError):
-    """The limit of requests in progress is reached. ``status`` is 503."""
+    """The limit of requests in progress, or of threads, is reached. ``status`` is 503."""
 
     status = 503
 
@@ -59,17 +62,30 @@ class Workers:
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Call a function in a thread, with the context variables of the caller.
 
-        A call that waits for a thread does not begin if its future is cancelled.
+        A call that waits for a thread does not begin if its future is cancelled. Raises
+        OverloadedError if no thread can be started.
         """
+        future: Future[Any] = Future()
         # The executor keeps a cancelled call until a thread is free, but not its arguments.
-        call = [function, *arguments]
+        call = [future, copy_context(), function, *arguments]
+        failure = ""
         with self._lock:
             if self._executor is None:  # not earlier: the process may be forked before
                 self._executor = ThreadPoolExecutor(N_THREADS, "tensorwire")
-        future = self._executor.submit(copy_context().run, _run, call)
-        with self._lock:
+            try:
+                self._executor.submit(_run, call)
+            except RuntimeError as error:
+                # The executor has queued the call, and would take the thread that drops it for an
+                # idle one. Its threads end after the calls that it has accepted before.
+                self._executor.shutdown(wait=False)
+                self._executor = None
+                failure = str(error)
+                future.cancel()  # unless another thread has begun it
             self._n_calls += 1
         future.add_done_callback(lambda _: self._end_call(call))
+        if failure and future.cancelled():
+            log.error("no thread can be started for a model: %s", failure)
+            raise OverloadedError("the server is overloaded: no thread can be started")
         return future
 
     def _end_call(self, call: list[Any]) -> None:
@@ -145,14 +161,41 @@ class ThreadCall:
             self.disconnect()
 
 
-def _run(call: list[Any]) -> Any:
-    function, *arguments = call
-    return function(*arguments)
+def _run(call: list[Any]) -> None:
+    """Call a function, and set the result of its future."""
+    try:
+        future, context, *function = call
+    except ValueError:  # it is empty: the call was cancelled
+        return
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = context.run(*function)
+    except BaseException as error:
+        future.set_exception(error)
+        del future  # the exception refers to this frame
+    else:
+        future.set_result(result)
 
 
 def in_thread(function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
     """Call a function of this package in a thread of the event loop's own pool.
 
-    It does not wait for models, whose calls may take long.
+    It does not wait for models, whose calls may take long. If no thread can be started, the
+    function is called in the event loop: the model may have run already.
     """
-    return asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+    call = [function, *arguments]
+    try:
+        return asyncio.get_running_loop().run_in_executor(None, _call, call)
+    except RuntimeError:
+        call.clear()  # the executor has queued it
+        return _in_event_loop(function, *arguments)
+
+
+def _call(call: list[Any]) -> Any:
+    function, *arguments = call
+    return function(*arguments)
+
+
+async def _in_event_loop(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
