@@ -137,6 +137,43 @@ def test_limits_of_the_app() -> None:
     assert (answer.status, "has more than 1 input," in answer.error) == (400, True)
 
 
+@pytest.mark.parametrize("value", [2, -1, "2", 2.5, True, [2], None, 0, False])
+def test_classification_is_not_supported(value: Any) -> None:
+    """Without it, the client would get all elements instead of the highest ones as text."""
+    called: list[tw.InferRequest] = []
+    output = tw.RequestedOutput("x", parameters={"classification": value})
+    frame = tw.encode_request(tw.InferRequest([X], ["y", output]))
+
+    def function(request: tw.InferRequest) -> dict[str, Any]:
+        called.append(request)
+        return {"x": X, "y": X}
+
+    answer = infer(create_app({"m": function}), "m", frame)
+    if value:
+        expected = "requested output 'x' has the parameter classification, which is not supported"
+        assert (answer.status, answer.error, called) == (400, expected, [])
+    else:  # as in Triton
+        assert answer.response()["x"].datatype == "FP32"
+
+
+def test_parameters_that_only_models_read() -> None:
+    """The application does nothing with them: an output is sent also if it has a region."""
+    parameters = {"sequence_id": 5, "sequence_start": True, "priority": 1, "timeout": 1, "a": "b"}
+    region = {"shared_memory_region": "r", "shared_memory_byte_size": 8, "shared_memory_offset": 1}
+    output = tw.RequestedOutput("y", binary=True, parameters=region)
+    found: list[tw.InferRequest] = []
+
+    def function(request: tw.InferRequest) -> dict[str, Any]:
+        found.append(request)
+        return {"y": X}
+
+    frame = tw.encode_request(tw.InferRequest([X], [output], parameters=parameters))
+    response = infer(create_app({"m": function}), "m", frame).response()
+    assert response["y"].nbytes == X.nbytes
+    assert found[0].parameters == parameters
+    assert [each.parameters for each in found[0].outputs or ()] == [region]
+
+
 @pytest.mark.parametrize(("selection", "binary"), [("spec", True), ("triton", False)])
 def test_selection_of_the_app(selection: Selection, binary: bool) -> None:
     request = tw.InferRequest([X], [tw.RequestedOutput("x")], parameters=ALL)

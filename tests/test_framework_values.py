@@ -357,6 +357,13 @@ def test_an_input_in_shared_memory() -> None:
     assert caught.value.tensor == "x"
 
 
+def test_classification_of_an_output() -> None:
+    output = tw.RequestedOutput("y", parameters={"classification": 2})
+    with pytest.raises(tw.HeaderError, match="requested output 'y' has the parameter") as caught:
+        values_of(tw.InferRequest({"x": X}, [output]))
+    assert (caught.value.tensor, caught.value.status) == ("y", 400)
+
+
 def test_what_becomes_an_output() -> None:
     values = {
         "array": np.zeros(()),

@@ -248,6 +248,11 @@ def test_arrays_of_the_model_are_views_of_the_message() -> None:
             Code.INVALID_ARGUMENT,
             "the request asks for output 'y', but the response has ['x']",
         ),
+        (
+            message(outputs=[tw.RequestedOutput("x", parameters={"classification": 1})]),
+            Code.INVALID_ARGUMENT,
+            "requested output 'x' has the parameter classification, which is not supported",
+        ),
         (message("fail"), Code.INTERNAL, "model 'fail' failed"),
         (message("fail in event loop"), Code.INTERNAL, "model 'fail in event loop' failed"),
         (message("cancel"), Code.INTERNAL, "model 'cancel' failed"),

@@ -20,6 +20,7 @@ from support.servers import uvicorn_server
 from tensorwire.server import InferProtocol, Model, RequestError, create_app
 
 tritonclient_http = optional("tritonclient.http")
+tritonclient_utils = optional("tritonclient.utils")
 
 
 SPECS = [tw.TensorSpec("x", "FP32", [-1, 3]), tw.TensorSpec("text", "BYTES", [2])]
@@ -260,6 +261,9 @@ def test_tritonclient(options: dict[str, Any]) -> None:
         x = tritonclient_http.InferInput("x", [3], "FP32")
         x.set_data_from_numpy(np.zeros(3, np.float32))
         client.infer("plain", [x], model_version="1")
+        classes = tritonclient_http.InferRequestedOutput("x", class_count=2)
+        with pytest.raises(tritonclient_utils.InferenceServerException, match="classification"):
+            client.infer("plain", [x], outputs=[classes])
         assert client.get_model_config("declared")["input"][0]["data_type"] == "TYPE_FP32"
         assert client.get_model_config("declared", "1") == client.get_model_config("declared")
         [found] = client.get_inference_statistics("plain", "1")["model_stats"]

@@ -27,6 +27,7 @@ from ..errors import (
 )
 from .body import ClientDisconnectedError
 from .statistics import Statistics
+from .values import check_requested_outputs
 from .workers import ThreadCall, Workers, in_thread
 
 log = logging.getLogger("tensorwire.server")
@@ -291,6 +292,7 @@ class ServedModel(Generic[Received, Encoded]):
         request = self.format.decode(message, self.model)
         if self.model.inputs:
             check_inputs(request.inputs, self.model.inputs)
+        check_requested_outputs(request)
         if request.model_name == self.name and request.model_version == self.version:
             return request
         return request.replace(model_name=self.name, model_version=self.version)

@@ -27,8 +27,10 @@ def values_of(request: tw.InferRequest) -> dict[str, Any]:
     """Return the parameters and the inputs of a request by name.
 
     An input is an ``ndarray``, or a ``BytesArray`` for BYTES. Raises HeaderError if an input and a
-    parameter have the same name, or an input is in shared memory.
+    parameter have the same name, an input is in shared memory, or an output is requested in a way
+    that is not supported.
     """
+    check_requested_outputs(request)
     parameters = request.parameters.items()
     values = {name: _plain(value) for name, value in parameters if name != _FRAMING_PARAMETER}
     for name, tensor in request.items():
@@ -44,6 +46,20 @@ def values_of(request: tw.InferRequest) -> dict[str, Any]:
             )
         values[name] = tensor.data
     return values
+
+
+def check_requested_outputs(request: tw.InferRequest) -> None:
+    """Raise HeaderError if the request asks for an output that no model returns.
+
+    With ``classification``, an extension of Triton, it is the K highest scores as text.
+    """
+    for output in request.outputs or ():
+        if output.parameters.get("classification") not in (None, 0):
+            raise HeaderError(
+                f"{format_subject('requested output', output.name)} has the parameter "
+                "classification, which is not supported",
+                tensor=output.name,
+            )
 
 
 def _plain(value: Any) -> Any:
