@@ -137,6 +137,45 @@ def test_limits_of_the_app() -> None:
     assert (answer.status, "has more than 1 input," in answer.error) == (400, True)
 
 
+@pytest.mark.parametrize("in_event_loop", [False, True])
+@pytest.mark.parametrize(
+    ("binary", "writable_inputs", "expected"),
+    [
+        (True, False, [(True, True), (True, False)]),  # the first one begins at a multiple of 64
+        (True, True, [(True, True), (True, True)]),
+        (False, False, [(True, True), (True, True)]),
+        (False, True, [(True, True), (True, True)]),
+    ],
+)
+def test_arrays_are_writable_and_aligned(
+    binary: bool, writable_inputs: bool, expected: Any, in_event_loop: bool
+) -> None:
+    region = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
+    inputs = [
+        tw.Tensor("bytes", np.arange(5, dtype=np.int8), binary=binary),
+        tw.Tensor("x", np.arange(6, dtype=np.float64).reshape(2, 3), binary=binary),
+        tw.Tensor("words", ["a", "bc"], binary=binary, parameters={"a": 1}),
+        tw.Tensor("shared", None, datatype="FP32", shape=[2], parameters=region),
+    ]
+    found: list[Any] = []
+
+    def function(request: tw.InferRequest) -> Any:
+        assert (request.id, request.parameters) == ("7", ALL)
+        assert request["words"].parameters == {"a": 1}
+        assert request["words"].tolist() == [b"a", b"bc"]
+        assert request["shared"].data is None
+        arrays = [request[name].as_numpy() for name in ("bytes", "x")]
+        found.extend((array.flags.writeable, array.flags.aligned) for array in arrays)
+        request["x"].as_numpy()[0] *= 2
+        return {"y": request["x"]}
+
+    model = Model(function, in_event_loop=in_event_loop, writable_inputs=writable_inputs)
+    frame = tw.encode_request(tw.InferRequest(inputs, id="7", parameters=ALL))
+    response = infer(create_app({"m": model}), "m", frame).response()
+    assert response["y"].tolist() == [[0, 2, 4], [3, 4, 5]]
+    assert found == expected
+
+
 @pytest.mark.parametrize("value", [2, -1, "2", 2.5, True, [2], None, 0, False])
 def test_classification_is_not_supported(value: Any) -> None:
     """Without it, the client would get all elements instead of the highest ones as text."""

@@ -219,15 +219,28 @@ def test_message_of_tens_of_megabytes(server: ServedApp) -> None:
 
 
 def test_arrays_of_the_model_are_views_of_the_message() -> None:
+    """Unless it needs arrays that are writable and aligned."""
     found: list[Any] = []
 
     def model(request: tw.InferRequest) -> dict[str, Any]:
-        found.append((request["x"].as_numpy().flags.writeable, request.model_name))
-        return {}
+        assert request.model_name in ("views", "writable")
+        arrays = [request[name].as_numpy() for name in ("a", "ab", "abc", "abcd")]
+        is_writable = {array.flags.writeable for array in arrays}
+        found.append((is_writable, all(array.flags.aligned for array in arrays)))
+        if is_writable == {True}:
+            for array in arrays:
+                array[0] = 5
+        return {"y": request["abcd"]}
 
-    with served_app(create_app({"m": model})) as server:
-        server.infer("m")
-    assert found == [(False, "m")]
+    app = create_app({"views": model, "writable": Model(model, writable_inputs=True)})
+    inputs = {name: np.arange(3.0) for name in ("a", "ab", "abc", "abcd")}
+    with served_app(app) as server:
+        for name, expected in (("views", [0, 1, 2]), ("writable", [5, 1, 2])):
+            sent = tw.grpc.encode_request(tw.InferRequest(inputs, model_name=name))
+            (in_stream,) = server.stream(iter([sent]))
+            assert tw.grpc.decode_stream_response(in_stream)["y"].tolist() == expected
+            assert tw.grpc.decode_response(server.method(sent))["y"].tolist() == expected
+    assert found == [({False}, False)] * 2 + [({True}, True)] * 2
 
 
 @pytest.mark.parametrize(

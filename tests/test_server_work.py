@@ -22,6 +22,7 @@ from support.asgi_requests import Exchange, exchange, infer, inference, read
 from support.lifetimes import without_gc
 from support.scripts import run_script
 from tensorwire.server import ClientDisconnectedError, Model, RequestError, create_app
+from tensorwire.server import model as model_module
 from tensorwire.server.body import RequestBody
 from tensorwire.server.model import MAX_BODY_NBYTES, MAX_JSON_NBYTES
 from tensorwire.server.workers import N_THREADS, ThreadCall, Workers
@@ -132,6 +133,17 @@ def test_where_a_response_is_encoded(
     # A synchronous model is called in a thread, which also encodes. Large lists are converted.
     is_large_list = model == "list" and n == len(LARGE)
     assert threads == [expected or model == "thread" or is_large_list]
+
+
+@pytest.mark.parametrize(("nbytes", "expected"), [(100, False), (MAX_BODY_NBYTES, True)])
+def test_where_inputs_are_copied(
+    monkeypatch: pytest.MonkeyPatch, nbytes: int, expected: bool
+) -> None:
+    threads: list[bool] = []
+    monkeypatch.setattr(model_module, "as_writable", recorder(model_module.as_writable, threads))
+    app = create_app({"m": Model(in_event_loop, writable_inputs=True)})
+    assert infer(app, "m", message(np.zeros(nbytes, np.uint8), parameters=BINARY)).status == 200
+    assert threads == [expected]
 
 
 class Foreign:

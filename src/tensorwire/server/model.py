@@ -47,6 +47,11 @@ Function = Callable[[tw.InferRequest], Result | Awaitable[Result]]
 class Model:
     """A function with its declared inputs and outputs.
 
+    The arrays that the function reads depend on the transport. Those of binary data are views of
+    the request: over HTTP, they are writable, and only the first one is certain to be aligned; over
+    gRPC, they are read-only and may all be misaligned. Arrays of JSON data and of typed contents
+    are writable and aligned. With ``writable_inputs``, all arrays are.
+
     Parameters
     ----------
     function : callable
@@ -67,6 +72,9 @@ class Model:
         Whether to call a synchronous function in the thread of the event loop, which saves the cost
         of the thread pool. All other requests wait until the function returns, so use it only for
         functions that take microseconds.
+    writable_inputs : bool, default False
+        Whether the arrays of all inputs of numbers are writable and aligned, over every transport.
+        Those that are not so in the request are copied before the function is called.
 
     Raises
     ------
@@ -92,6 +100,7 @@ class Model:
         batching: bool = False,
         *,
         in_event_loop: bool = False,
+        writable_inputs: bool = False,
     ) -> None:
         if not callable(function):
             raise TypeError(f"a model must be a function or a Model, not {type(function).__name__}")
@@ -105,6 +114,7 @@ class Model:
         if in_event_loop and self.is_async:
             raise ValueError("in_event_loop is only for synchronous functions")
         self.in_event_loop = in_event_loop
+        self.writable_inputs = writable_inputs
 
 
 def _specs_by_name(argument: str, specs: Sequence[tw.TensorSpec], batching: bool) -> SpecsByName:
@@ -293,6 +303,8 @@ class ServedModel(Generic[Received, Encoded]):
         if self.model.inputs:
             check_inputs(request.inputs, self.model.inputs)
         check_requested_outputs(request)
+        if self.model.writable_inputs:
+            request = request.replace(inputs=[as_writable(tensor) for tensor in request.inputs])
         if request.model_name == self.name and request.model_version == self.version:
             return request
         return request.replace(model_name=self.name, model_version=self.version)
@@ -501,6 +513,14 @@ def as_tensor(name: str, value: Any, declared: SpecsByName) -> tw.Tensor:
             f"the model returned {type(value).__name__} for {format_subject('output', name)}, "
             "which is not an array, a list or a number"
         ) from None
+
+
+def as_writable(tensor: tw.Tensor) -> tw.Tensor:
+    """Return a tensor whose array, if it has one, is writable and aligned."""
+    array = tensor.data
+    if not isinstance(array, np.ndarray) or (array.flags.writeable and array.flags.aligned):
+        return tensor
+    return tensor.replace(data=array.copy(), datatype=tensor.datatype)
 
 
 def check_inputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
