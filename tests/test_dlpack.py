@@ -637,5 +637,5 @@ def test_list_of_tensors_is_not_data() -> None:
     tensor = tw.Tensor("x", np.float32(1))
     with pytest.raises(tw.EncodeError, match=r"must be a number \(FP32\), not Tensor"):
         tw.Tensor("y", [tensor, tensor], datatype="FP32")
-    with pytest.raises(tw.EncodeError, match="is a list of numbers: pass an array, or"):
+    with pytest.raises(tw.EncodeError, match="is a list of Tensor, not of numbers, bytes or str"):
         tw.Tensor("y", [tensor, tensor])

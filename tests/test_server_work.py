@@ -188,6 +188,7 @@ def test_model_that_returns_arrays_of_another_package(is_async: bool) -> None:
         (np.array(["a", "b"], object), False),
         (np.array(["a" * 70_000], np.dtypes.StringDType()), True),
         (["a"] * 2000, True),
+        (Foreign(np.zeros(3)), True),  # its size is not known
     ],
     ids=lambda value: type(value).__name__,
 )

@@ -6,6 +6,7 @@ the name of the tensor: their errors contain SUBJECT, which the caller replaces.
 """
 
 cimport numpy as cnp
+from cpython.buffer cimport PyObject_CheckBuffer
 
 from .arrow cimport Received, numbers_of, receive
 from .bytes_array cimport BytesArray, bytes_of_values, bytes_of_wire
@@ -64,9 +65,11 @@ cdef tuple convert_data(data, datatype, shape, bint binary):
                 f"{SUBJECT} has no data: a tensor in shared memory requires datatype= and shape=")
         row = DATATYPES[datatype]
         return row.name, shape_to_send(as_tuple(shape), row), None
-    if is_arrow(data):
+    if is_column(data):
         row, converted = convert_arrow(data, datatype)
     else:
+        if not isinstance(data, (BytesArray, list, tuple, np.ndarray)) and not exports_dlpack(data):
+            data = array_of(data, f"the data of {SUBJECT} must be an array, a list or a BytesArray")
         converted = convert_bytes(data, datatype, binary)
         row = DATATYPES["BYTES"]
         if converted is None:
@@ -92,9 +95,10 @@ def encode_bytes(values: Any) -> bytes:
     values : sequence, array or BytesArray
         Nested lists or an object array of ``bytes``, ``str`` (encoded as UTF-8), ``bytearray`` or
         ``memoryview``; a numpy ``S``, ``U`` or StringDType array (numpy drops the trailing NULs of
-        ``S`` and ``U`` elements); an object with an Arrow array or stream of bytes or text without
-        nulls, which is consumed; a BytesArray. The lengths of the buffers of an Arrow array cannot
-        be checked, so pass only Arrow arrays from a trusted producer.
+        ``S`` and ``U`` elements); an object that numpy converts to one of these arrays; a column
+        with an Arrow array or stream of bytes or text without nulls, which is consumed; a
+        BytesArray. The lengths of the buffers of an Arrow array cannot be checked, so pass only
+        Arrow arrays from a trusted producer.
 
     Returns
     -------
@@ -164,23 +168,44 @@ def encode_bytes_into(values: Any, buffer: ReadableBuffer) -> int:
         raise
 
 
-# --- Arrow ---------------------------------------------------------------------------------------
+# --- arrays of other packages --------------------------------------------------------------------
 
 
-cdef bint exports_arrow(values) except -1:
-    return hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__")
-
-
-cdef bint is_arrow(values) except -1:
+cdef bint is_column(values) except -1:
     """Return whether to use the Arrow array or stream of `values`.
 
-    A pandas Series with a dtype of numpy exports one, too. Its numpy array needs no conversion, and
-    does not need pyarrow.
+    An image may export its pixels to Arrow, too, where they have no shape. It also describes its
+    memory to numpy, which columns do not: they only have `__array__`, which converts them to what
+    is similar (NaN for a null, objects for text). Those of pandas with a dtype of numpy are arrays.
     """
     return (
-        not isinstance(values, (BytesArray, list, tuple, np.ndarray)) and exports_arrow(values)
-        and not isinstance(getattr(values, "dtype", None), np.dtype)
+        not isinstance(values, (BytesArray, list, tuple, np.ndarray))
+        and (hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"))
+        and not describes_memory(values)
     )
+
+
+cdef bint describes_memory(values) except -1:
+    """Return whether numpy can read the memory of `values`, without `__array__`."""
+    if isinstance(getattr(values, "dtype", None), np.dtype):
+        return True
+    if PyObject_CheckBuffer(values):
+        return not isinstance(values, (bytes, bytearray))  # these are elements of BYTES
+    # First in the class, because the property of an image copies its pixels.
+    return any([
+        hasattr(type(values), name) or hasattr(values, name)
+        for name in ("__array_interface__", "__array_struct__")])
+
+
+cdef array_of(values, str expected):
+    """Return the array that numpy makes of an object without DLPack. Raises TypeError."""
+    if exports_dlpack(values) or not (describes_memory(values) or hasattr(values, "__array__")):
+        raise TypeError(f"{expected}, not {type(values).__name__}")
+    array = np.asarray(values)
+    if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
+        # A true element may have any byte in the memory of other packages: 255 in Pillow's.
+        return array.view(np.uint8) != 0
+    return array
 
 
 cdef tuple convert_arrow(values, datatype):
@@ -208,11 +233,10 @@ cdef convert_bytes(data, datatype, bint binary):
         if datatype == "BYTES" or (datatype is None and is_text):
             return array_of_source(source_of(data), binary)
         return None
-    if getattr(getattr(data, "dtype", None), "kind", None) not in SOURCES:
+    if not isinstance(data, np.ndarray) or data.dtype.kind not in SOURCES:
         return None
     check_datatype("BYTES", datatype)
-    return array_of_source(
-        source_of(data if isinstance(data, np.ndarray) else np.asarray(data)), binary)
+    return array_of_source(source_of(data), binary)
 
 
 cdef BytesArray array_of_source(Source source, bint binary):
@@ -231,11 +255,10 @@ cdef Source source_of(values):
     if isinstance(values, (list, tuple)):
         shape, flat = flatten(values, 1)
         return Objects(flat, shape)
-    if exports_arrow(values):
+    if is_column(values):
         return arrow_source(values)
     if not isinstance(values, np.ndarray):
-        raise TypeError(
-            f"BYTES must be a list or an array of bytes or str, not {type(values).__name__}")
+        values = array_of(values, "BYTES must be a list or an array of bytes or str")
     if type(values) is not np.ndarray:
         check_not_masked(values)
         values = np.asarray(values)  # the attributes of a subclass are not used
@@ -331,11 +354,7 @@ cdef tuple convert_numbers(data, datatype):
     cdef cnp.ndarray array
     if isinstance(data, (list, tuple)):
         return array_of_list(data, datatype)
-    if isinstance(data, np.ndarray) or exports_arrow(data) or not exports_dlpack(data):
-        if not hasattr(data, "__array__"):
-            raise TypeError(
-                f"the data of {SUBJECT} must be an array, a list or a BytesArray, not "
-                f"{type(data).__name__}")
+    if isinstance(data, np.ndarray):
         # A new view: the checks that follow may run Python code, which could change the attributes
         # of the array that was passed.
         array = np.asarray(data).view()
@@ -361,6 +380,11 @@ cdef tuple array_of_list(data, datatype):
     if datatype is None and len(data) == 0:
         raise EncodeError(f"{SUBJECT} is an empty list: pass an array, or a Tensor with datatype=")
     if datatype is None:
+        leaf = first_leaf(data)
+        if not isinstance(leaf, (list, tuple, int, float, np.generic)):
+            raise EncodeError(
+                f"{SUBJECT} is a list of {type(leaf).__name__}, not of numbers, bytes or str: pass "
+                f"an array, for example numpy.stack(items)")
         raise EncodeError(
             f"{SUBJECT} is a list of numbers: pass an array, or a Tensor with datatype=")
     row = DATATYPES[datatype]

@@ -221,12 +221,15 @@ cdef class Tensor:
         Name of the tensor, without NUL characters.
     data : array, sequence, BytesArray or None
         An array of a numeric datatype; a tensor of torch, JAX or another package with
-        ``__dlpack__``, in the memory of the CPU; an object with an Arrow array or stream of
-        numbers, bytes or text, or of fixed-size lists of them, without nulls; an object with
-        ``__array__``; a Tensor. For BYTES: nested lists or an object array of ``bytes`` or ``str``;
-        a numpy ``S``, ``U`` or StringDType array; a BytesArray. With ``datatype``, also nested
-        lists of numbers. None for a tensor in shared memory, which requires ``datatype``, ``shape``
-        and the parameters of the region.
+        ``__dlpack__``, in the memory of the CPU; a column with an Arrow array or stream of numbers,
+        bytes or text, or of fixed-size lists of them, without nulls; another object that numpy
+        reads, such as an image or a buffer, but not ``bytes`` and ``bytearray``; a Tensor. For
+        BYTES: nested lists or an object array of ``bytes`` or ``str``; a numpy ``S``, ``U`` or
+        StringDType array; a BytesArray. With ``datatype``, also nested lists of numbers. None for a
+        tensor in shared memory, which requires ``datatype``, ``shape`` and the parameters of the
+        region. Of an object with several protocols, Arrow is used first, unless it has the buffer
+        protocol, ``__array_interface__``, ``__array_struct__`` or a ``dtype`` of numpy; then
+        DLPack; then ``numpy.asarray``.
     datatype : str, optional
         Datatype of the protocol, for example ``"FP32"``. It is derived from ``data`` by default.
         With ``"BF16"``, arrays of ``uint16`` are also accepted.

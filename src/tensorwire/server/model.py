@@ -471,8 +471,9 @@ def subtract_nbytes(left: int, value: Any) -> int:
     elif isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
         items = value.flat
     else:
-        nbytes = getattr(value, "nbytes", 0)
-        return left - (nbytes if isinstance(nbytes, int) else 0)
+        # An object that does not tell its size, such as an image, may be large.
+        nbytes = 0 if isinstance(value, int | float) else getattr(value, "nbytes", None)
+        return left - nbytes if isinstance(nbytes, int) else -1
     for item in items:
         if left < 0:
             break

@@ -1,0 +1,255 @@
+"""Which protocol of an object is used for the data of a Tensor, and images, which have several."""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import mmap
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support import client_fixtures
+from support.asgi_requests import infer
+from support.memory import address
+from support.requirements import optional, package
+from tensorwire.server import Model, create_app
+
+Image = optional("PIL.Image")
+pa = optional("pyarrow")
+connect = client_fixtures.connect
+server, client = client_fixtures.server, client_fixtures.client
+
+# --- images ---
+
+MODES = [
+    *("1", "L", "LA", "La", "P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB"),
+    *("HSV", "I", "F", "I;16", "I;16B", "I;16L", "I;16N"),
+]
+
+
+def image_of(mode: str, size: tuple[int, int] = (5, 3)) -> Any:
+    """Return an image whose pixels differ, with values that need all bits."""
+    image = Image.new(mode, size)
+    n_bytes = len(image.tobytes())
+    image.frombytes(bytes(i * 37 % 251 for i in range(n_bytes)))
+    return image
+
+
+def expected_array(image: Any) -> Any:
+    """Return what numpy reads. The bytes of an image of the mode 1 are 0 and 255."""
+    expected = np.asarray(image)
+    return expected.view(np.uint8) != 0 if image.mode == "1" else expected
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_image_is_the_array_of_numpy(mode: str) -> None:
+    image = image_of(mode)
+    expected = expected_array(image)
+    assert expected.shape[:2] == (3, 5)
+    tensor = tw.Tensor("x", image)
+    assert np.array_equal(tensor.as_numpy(), expected, equal_nan=mode == "F")
+    assert tensor.datatype == tw.Tensor("x", expected).datatype
+    assert tw.Tensor("x", image, datatype=tensor.datatype).shape == expected.shape
+    response = infer(create_app({"m": lambda _: {"y": image}}), "m").response()
+    assert np.array_equal(response["y"].as_numpy(), expected, equal_nan=mode == "F")
+
+
+def test_large_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has several blocks of memory in Pillow. Its pixels are copied once."""
+    image = Image.new("RGB", (3000, 3000), (1, 2, 3))
+    image.putpixel((2999, 2998), (4, 5, 6))
+    expected = np.asarray(image)
+    copies: list[Any] = []
+    tobytes = Image.Image.tobytes
+
+    def count_and_copy(*args: Any) -> Any:
+        copies.append(args)
+        return tobytes(*args)
+
+    monkeypatch.setattr(Image.Image, "tobytes", count_and_copy)
+    tensor = tw.Tensor("x", image)
+    assert len(copies) == 1
+    assert (tensor.datatype, tensor.shape) == ("UINT8", (3000, 3000, 3))
+    assert np.array_equal(tensor.as_numpy(), expected)
+
+
+def test_image_is_an_input_of_a_client(client: Any) -> None:
+    image = image_of("RGB")
+    response = client.infer("echo", {"x": image})
+    assert np.array_equal(response["x"].as_numpy(), np.asarray(image))
+    with pytest.raises(TypeError, match=r"not Image: pass a single input as \{name: array\}"):
+        client.infer("echo", image)
+
+
+def test_image_that_a_declared_output_does_not_accept() -> None:
+    model = Model(lambda _: {"y": image_of("L")}, outputs=[tw.TensorSpec("y", "UINT8", [-1, -1])])
+    assert infer(create_app({"m": model}), "m").response()["y"].shape == (3, 5)
+    model = Model(lambda _: {"y": image_of("I")}, outputs=[tw.TensorSpec("y", "UINT8", [-1, -1])])
+    assert "is INT32 [3, 5]" in infer(create_app({"m": model}), "m").error
+
+
+def test_images_that_are_not_one_array() -> None:
+    image = image_of("RGB")
+    not_bytes = "the argument is an array of uint8, not BYTES"
+    with pytest.raises(tw.EncodeError, match=not_bytes):
+        tw.encode_bytes(image)
+    with pytest.raises(tw.EncodeError, match=not_bytes):
+        tw.encode_bytes_into(image, bytearray(100))
+    with pytest.raises(tw.EncodeError, match="element 0 of the argument is Image, not bytes or"):
+        tw.encode_bytes([image])
+    with pytest.raises(tw.EncodeError, match="is a list of Image, not of numbers, bytes or str"):
+        tw.Tensor("x", [image, image])
+    with pytest.raises(tw.EncodeError, match=r"must be an integer \(UINT8\), not Image"):
+        tw.Tensor("x", [image, image], datatype="UINT8")
+    assert tw.Tensor("x", np.stack([image, image])).shape == (2, 3, 5, 3)
+
+
+# --- which protocol is used ---
+
+NUMBERS = np.array([1.5, 2.5, 3.5], np.float32)
+
+
+class Exporter:
+    """Exports another array to Arrow, which must not be used if a subclass describes memory."""
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        return pa.array([7, 8]).__arrow_c_array__()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return pa.chunked_array([[7], [8]]).__arrow_c_stream__()
+
+
+class WithInterface(Exporter):
+    __array_interface__ = NUMBERS.__array_interface__
+
+
+class WithStruct(Exporter):
+    @property
+    def __array_struct__(self) -> Any:
+        return NUMBERS.__array_struct__
+
+
+class WithAttribute(Exporter):
+    def __init__(self) -> None:
+        self.__array_interface__ = NUMBERS.__array_interface__
+
+
+class Delegates(Exporter):
+    """A wrapper, for example of an image that is opened later."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("__array_"):
+            raise AttributeError(name)
+        return getattr(NUMBERS, name)
+
+
+class WithDtype(Exporter):
+    """A column of pandas with a dtype of numpy."""
+
+    dtype = NUMBERS.dtype
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        return NUMBERS
+
+
+class WithBuffer(Exporter, array.array):  # type: ignore[type-arg]
+    pass
+
+
+DESCRIBED = {
+    "interface": WithInterface(),
+    "struct": WithStruct(),
+    "attribute": WithAttribute(),
+    "delegated": Delegates(),
+    "dtype": WithDtype(),
+    "buffer": WithBuffer("f", NUMBERS.tolist()),
+}
+
+
+@pytest.mark.parametrize("data", DESCRIBED.values(), ids=DESCRIBED)
+def test_memory_that_numpy_reads_is_not_read_by_arrow(data: Any) -> None:
+    tensor = tw.Tensor("x", data)
+    assert (tensor.datatype, tensor.as_numpy().tolist()) == ("FP32", NUMBERS.tolist())
+    assert address(tensor.as_numpy()) == address(np.asarray(data))  # it is not copied
+    with pytest.raises(tw.EncodeError, match="the argument is an array of float32, not BYTES"):
+        tw.encode_bytes(data)
+
+
+def test_columns_are_read_by_arrow() -> None:
+    """numpy converts them: to NaN for a null, and to objects for text."""
+
+    class Column(Exporter):
+        dtype = "int64"
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            raise AssertionError("a column is not converted by numpy")
+
+    assert tw.Tensor("x", Column()).as_numpy().tolist() == [7, 8]
+    with pytest.raises(tw.EncodeError, match="contains 1 null"):
+        tw.Tensor("x", pa.array([1, None]))
+    pl = package("polars")
+    with pytest.raises(tw.EncodeError, match="contains 1 null"):
+        tw.Tensor("x", pl.Series([1, None]))
+    assert tw.Tensor("x", pa.array(["a", "b"])).elements.as_strings().tolist() == ["a", "b"]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "f4", ">f4", "i8", "u2"])
+def test_buffers_are_arrays(dtype: str) -> None:
+    expected: Any = np.arange(6).astype(dtype).reshape(2, 3)
+    tensor = tw.Tensor("x", memoryview(expected))
+    assert np.shares_memory(tensor.as_numpy(), expected) == expected.dtype.isnative
+    assert np.array_equal(tensor.as_numpy(), expected)
+
+
+def test_buffers_of_the_standard_library() -> None:
+    for data in (
+        array.array("d", [1, 2]),
+        (ctypes.c_double * 2)(1, 2),
+        (ctypes.c_double.__ctype_be__ * 2)(1, 2),
+    ):
+        assert tw.Tensor("x", data).as_numpy().tolist() == [1, 2]
+    tensor = tw.Tensor("x", mmap.mmap(-1, 4096))
+    assert (tensor.datatype, tensor.shape) == ("UINT8", (4096,))
+
+
+def test_bytes_of_true_elements_in_the_memory_of_other_packages() -> None:
+    class Mask:
+        def __init__(self, memory: Any) -> None:
+            self.__array_interface__ = memory.view(bool).__array_interface__
+
+    for memory in (
+        np.array([[0, 255], [1, 2]], np.uint8),
+        np.arange(12, dtype=np.uint8).reshape(3, 4)[:, ::2],
+        np.zeros((0, 3), np.uint8),
+    ):
+        tensor = tw.Tensor("x", Mask(memory))
+        assert tensor.as_numpy().view(np.uint8).tolist() == (memory != 0).tolist()
+    valid = np.array([True, False])
+    assert address(tw.Tensor("x", Mask(valid)).as_numpy()) == address(valid)
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray])
+def test_bytes_are_an_element_and_not_an_array(kind: Any) -> None:
+    with pytest.raises(TypeError, match=f"BytesArray, not {kind.__name__}"):
+        tw.Tensor("x", kind(b"abc"))
+    with pytest.raises(TypeError, match=f"bytes or str, not {kind.__name__}"):
+        tw.encode_bytes(kind(b"abc"))
+
+
+def test_text_that_an_array_protocol_describes() -> None:
+    words = np.array(["a", "bc"])
+
+    class Words:
+        __array_interface__ = words.__array_interface__
+
+    class Objects:
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return words.astype(object)
+
+    for data in (Words(), Objects()):
+        tensor = tw.Tensor("x", data)
+        assert tensor.elements.as_strings().tolist() == ["a", "bc"]
+        assert tw.encode_bytes(data) == tensor.elements.wire
