@@ -29,8 +29,8 @@ from support.asgi_requests import (
     double,
     infer,
 )
+from tensorwire.arguments import Selection
 from tensorwire.server import Model, RequestError, create_app
-from tensorwire.server.http import Selection
 
 APP = create_app({"echo": async_echo, "batching": Model(double, [SPEC], [OUT], batching=True)})
 
@@ -460,7 +460,7 @@ class Secretive:
     [
         (np.zeros(1, complex), "cannot be sent: tensor 'y' is an array of complex128, which has"),
         ([[1], [2, 3]], "the model returned a ragged list for output 'y'"),
-        ([object()], "cannot be sent: tensor 'y' is a list of numbers: pass an array"),
+        ([object()], "cannot be sent: tensor 'y' is a list of object, not of numbers"),
         ([10**30], "cannot be sent: tensor 'y' is a list of numbers: pass an array"),
         (["a", None], "cannot be sent: element 1 of tensor 'y' is None"),
         (["\ud800"], "cannot be sent: element 0 of tensor 'y' cannot be encoded as UTF-8"),

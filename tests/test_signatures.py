@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ast
 import inspect
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ForwardRef, Literal, get_type_hints
 
+import numpy as np
 import pytest
 
 import tensorwire as tw
 from support.public_api import MODULES
+from support.requirements import package
 
 pytestmark = pytest.mark.thread_unsafe(
     reason="ast.parse is not thread-safe before Python 3.11.8 (python/cpython#106905)"
@@ -138,6 +141,46 @@ def public_callables() -> Iterator[tuple[str, Any]]:
 
 
 CALLABLES = dict(public_callables())
+
+
+@pytest.mark.parametrize("name", [*CALLABLES, *FUNCTIONS])
+def test_annotations_can_be_evaluated(name: str) -> None:
+    """Their names are found where the function or class is."""
+    value = (CALLABLES | FUNCTIONS)[name]
+    if value is tw.Datatype:
+        return
+    hints = get_type_hints(value)
+    signature = inspect.signature(value, eval_str=True)
+    if not inspect.isclass(value):
+        assert not any(isinstance(hint, str | ForwardRef) for hint in hints.values())
+        return
+    # The text in the __signature__ of a compiled class remains text.
+    scope = vars(sys.modules[value.__module__])
+    for parameter in signature.parameters.values():
+        if isinstance(parameter.annotation, str):
+            eval(parameter.annotation, scope)
+
+
+def test_evaluated_annotations() -> None:
+    class_of_capsule = type(tw.Tensor("x", np.zeros(1)).__dlpack__())
+    assert get_type_hints(tw.Tensor.__dlpack__)["return"] is class_of_capsule
+    assert get_type_hints(tw.decode_response)["return"] is tw.InferResponse
+    hints = get_type_hints(tw.encode_request)
+    assert hints["nonfinite"] == Literal["null", "literal", "error"] | None
+    assert vars(sys.modules[tw.Tensor.__module__])["Datatype"] is tw.Datatype
+
+
+def test_pydantic_validates_arguments() -> None:
+    """It supports methods, but not compiled functions."""
+    pydantic: Any = package("pydantic")
+    validate = pydantic.validate_call(
+        config={"arbitrary_types_allowed": True}, validate_return=True
+    )
+    tensor = tw.Tensor("x", np.zeros(3))
+    assert validate(tensor.as_numpy)(aligned="yes").shape == (3,)
+    with pytest.raises(pydantic.ValidationError, match="valid boolean"):
+        validate(tensor.as_numpy)(aligned=[])
+    assert validate(tw.InferRequest([tensor]).get)("x") is tensor
 
 
 @pytest.mark.parametrize("name", CALLABLES)

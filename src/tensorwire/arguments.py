@@ -29,6 +29,9 @@ Datatype = Literal[
 Nonfinite = Literal["null", "literal", "error"]
 """How to write numbers that are not finite as JSON."""
 
+Selection = Literal["spec", "triton"]
+"""Which outputs of a response are binary: see ``encode_response``."""
+
 _MAX_NESTING = 64  # dimensions of an array of numpy
 _MAX_SECONDS = 1e15  # 30 million years: times of a clock in float64 remain exact to 0.1 s
 

@@ -21,15 +21,18 @@ from .bytes_reader cimport (
 from .memory cimport Body
 from .wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE
 
+from collections.abc import Sequence
 from math import prod
 from operator import index as as_index
 from pickle import PickleBuffer
+from typing import Any, SupportsIndex
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from .bytes_reader import arrow_schema, count_elements
 from .bytes_writer import Objects, pack
-from .memory import same_bytes
+from .memory import ReadableBuffer, same_bytes
 from ..errors import (
     MAX_FOREIGN_TEXT,
     SUBJECT,

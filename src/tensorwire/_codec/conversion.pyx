@@ -17,6 +17,7 @@ from .memory cimport FREE_THREADED
 from .wire cimport MAX_RANK
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from .bytes_writer import (
     pack_into,
 )
 from .datatypes import DATATYPES, bf16_dtype, datatype_of
+from .memory import ReadableBuffer
 
 from ..errors import SUBJECT, EncodeError, format_text, format_value, name_tensor, format_shape
 

@@ -102,9 +102,12 @@ from .views cimport (
 )
 from .wire cimport MAX_RANK, WIDEST_ITEMSIZE
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from .datatypes import DATATYPES
+from .memory import ReadableBuffer
 
 from ..errors import (
     MAX_FOREIGN_TEXT,
@@ -124,6 +127,10 @@ from ..http import HEADER_LENGTH, parse_header_length
 cnp.import_array()
 
 cdef Limits DEFAULT_LIMITS = Limits()
+
+# For annotations: what is declared in C has no name in this module at run time.
+globals().update(
+    InferRequest=InferRequest, InferResponse=InferResponse, Limits=Limits, TensorSpec=TensorSpec)
 
 
 def decode_request(

@@ -1,10 +1,8 @@
-from typing import Any, Literal
+from typing import Any
 
+from ..arguments import Nonfinite, Selection
 from .datatypes import Limits
 from .messages import Frame, InferRequest, InferResponse
-
-Nonfinite = Literal["null", "literal", "error"]
-Selection = Literal["spec", "triton"]
 
 def encode_request(
     request: InferRequest,

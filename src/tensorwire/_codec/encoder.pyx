@@ -56,7 +56,9 @@ from .messages cimport (
 from .parameters cimport text_nbytes
 
 from operator import index
+from typing import Any
 
+from .. import arguments
 from ..errors import (
     SUBJECT,
     EncodeError,
@@ -71,6 +73,11 @@ from ..errors import (
 cnp.import_array()
 
 cdef Limits DEFAULT_LIMITS = Limits()
+
+# For annotations: what is declared in C has no name in this module at run time.
+globals().update(
+    Frame=Frame, InferRequest=InferRequest, InferResponse=InferResponse, Limits=Limits,
+    Nonfinite=arguments.Nonfinite, Selection=arguments.Selection)
 
 cdef enum:
     # Nesting depth of the parameters of a message, and of those of a tensor or requested output.

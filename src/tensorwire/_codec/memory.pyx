@@ -26,6 +26,9 @@ from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memcmp, memmove
 
 from operator import index
+from typing import Any
+
+from numpy.typing import NDArray
 
 from .signatures import constructor_signature
 
@@ -39,6 +42,14 @@ from ..errors import (
     format_number,
     format_text,
 )
+
+try:
+    from collections.abc import Buffer
+except ImportError:  # before Python 3.12
+    Buffer = Any
+
+# For annotations. numpy declares the buffer protocol for its arrays only from Python 3.12 on.
+ReadableBuffer = Buffer | NDArray[Any]
 
 cnp.import_array()
 

@@ -19,15 +19,26 @@ from .parameters cimport exact_str, exact_text, frozen, own_parameters
 from .tuples cimport finished_tuple, new_tuple, set_item
 from .wire cimport MAX_RANK
 
-from collections.abc import Mapping
+from collections.abc import (
+    ItemsView,
+    Iterable,
+    Iterator,
+    KeysView,
+    Mapping,
+    Sequence,
+    ValuesView,
+)
 from operator import index
 from pickle import PickleBuffer
+from typing import Any, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .datatypes import BY_DTYPE, DATATYPES, RAW_BF16
 from .signatures import constructor_signature
 
+from ..arguments import Datatype as DatatypeName
 from ..errors import (
     MAX_FOREIGN_TEXT,
     SUBJECT,
@@ -48,6 +59,16 @@ from ..errors import (
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 
 cnp.import_array()
+
+cdef extern from "Python.h":
+    PyTypeObject PyCapsule_Type
+
+# For annotations and signatures. In C, `Datatype` is another class.
+CapsuleType = <object>&PyCapsule_Type
+Buffer = bytes | memoryview
+Default = TypeVar("Default")
+Tensors = Iterable[Tensor] | Mapping[str, Any]
+globals().update(Datatype=DatatypeName, Sequence=Sequence)
 
 cdef extern from *:
     """

@@ -82,6 +82,8 @@ from .views cimport (
 )
 from .wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE, store_le32
 
+from .memory import ReadableBuffer
+
 from ..errors import (
     MAX_FOREIGN_TEXT,
     SUBJECT,
@@ -99,6 +101,9 @@ from ..errors import (
 cnp.import_array()
 
 cdef Limits DEFAULT_LIMITS = Limits()
+
+# For annotations: what is declared in C has no name in this module at run time.
+globals().update(InferRequest=InferRequest, InferResponse=InferResponse, Limits=Limits)
 
 cdef enum:
     NOGIL_FROM_NBYTES = 1 << 20  # other threads can run while this number of bytes is read

@@ -38,6 +38,9 @@ from .protobuf cimport (
 
 from ..errors import SUBJECT, EncodeError, format_value, name_subject, name_tensor
 
+# For annotations: what is declared in C has no name in this module at run time.
+globals().update(InferRequest=InferRequest, InferResponse=InferResponse)
+
 
 def encode_request(InferRequest request not None: InferRequest) -> bytes:
     """Encode a request as a ``ModelInferRequest`` (WIRE.md 12).

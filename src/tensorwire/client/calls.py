@@ -9,9 +9,9 @@ from __future__ import annotations
 import itertools
 import os
 import ssl
-from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import tensorwire as tw
 
@@ -45,13 +45,16 @@ from .requests import (
 if TYPE_CHECKING:
     import grpc
 
-    from .connection import Backend
     from .grpc import GrpcTransport
     from .grpc_channels import Channel, GrpcBody
     from .grpc_streams import Stream
     from .http import HttpTransport
     from .pool import Pool
     from .responses import ResponseBody
+
+    GrpcChannel: TypeAlias = grpc.Channel | grpc.aio.Channel
+else:
+    GrpcChannel = Any  # annotations can be evaluated without grpcio
 
 _ENCODED = (tw.Frame, bytes)
 _LIST_HINT = "pass an array, or a Tensor with a datatype"
@@ -74,7 +77,7 @@ class Options(NamedTuple):
     ssl_context: ssl.SSLContext | None
     trust_env: bool
     binary_inputs: bool
-    channel: grpc.Channel | grpc.aio.Channel | None
+    channel: GrpcChannel | None
 
 
 def complete(coroutine: Coroutine[Any, Any, Result]) -> Result:
@@ -104,7 +107,7 @@ class BaseClient:
         ssl_context: ssl.SSLContext | None = None,
         trust_env: bool = True,
         binary_inputs: bool = True,
-        channel: grpc.Channel | grpc.aio.Channel | None = None,
+        channel: GrpcChannel | None = None,
     ) -> None:
         if max_body is not None:
             max_body = check_integer("max_body", max_body, minimum=0)
@@ -152,7 +155,7 @@ class BaseClient:
 
     # --- connections ---
 
-    _new_backend: type[Backend]
+    _new_backend: Callable[[], Any]  # the class BlockingBackend or LoopBackend
 
     def _open_pool(self) -> Any:
         """Return the pool of this process, which is of the kind that the transport takes.

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
-from ..arguments import Nonfinite
+from ..arguments import Nonfinite, Selection
 from ..http import HEADER_LENGTH
 from .body import RequestBody
 from .model import MAX_BODY_NBYTES, MAX_JSON_NBYTES, Model, RequestError
-
-Selection = Literal["spec", "triton"]
 
 
 @dataclass
