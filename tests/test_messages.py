@@ -6,7 +6,7 @@ import copy
 import itertools
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import pytest
 import tensorwire as tw
 from support.memory import peak_nbytes
 from tensorwire import errors
+from tensorwire.client import Progress, Timeout
 
 X = tw.Tensor("x", np.arange(6, dtype=np.int16).reshape(2, 3), parameters={"k": 1})
 WORDS = tw.Tensor("words", ["a", "b"])
@@ -215,6 +216,34 @@ def same(one: tw.Tensor, other: tw.Tensor) -> bool:
         (one.name, one.datatype, one.shape, one.parameters, one.binary)
         == (other.name, other.datatype, other.shape, other.parameters, other.binary)
     ) and np.array_equal(one.as_numpy(), other.as_numpy())
+
+
+BY_IDENTITY: list[Callable[[], Any]] = [
+    lambda: tw.Tensor("x", [1, 2], datatype="INT8"),
+    lambda: tw.Tensor("x", ["a"]),
+    lambda: tw.RequestedOutput("y"),
+    lambda: tw.InferRequest([X, WORDS], ["y"], id="7"),
+    lambda: tw.InferResponse([X]),
+    lambda: tw.encode_request(REQUEST),
+    lambda: tw.Frame((b"abc",), 3),
+    lambda: tw.BodyBuffer(0),
+]
+BY_VALUE: list[Callable[[], Any]] = [
+    lambda: tw.TensorSpec("x", "FP32", [-1, 3]),
+    lambda: tw.Limits(max_rank=3),
+    lambda: Timeout(total=3),
+    lambda: Progress(1, 2, 3, None),
+]
+
+
+@pytest.mark.parametrize("make", [*BY_IDENTITY, *BY_VALUE], ids=lambda make: type(make()).__name__)
+def test_equality(make: Callable[[], Any]) -> None:
+    """What has the memory of arrays compares by identity, and is a key of a dict all the same."""
+    one, other = make(), make()
+    is_equal = make in BY_VALUE
+    assert (one == other, one != other) == (is_equal, not is_equal)
+    assert len({one, other, one}) == (1 if is_equal else 2)
+    assert one != object()
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))

@@ -228,6 +228,8 @@ cdef tuple checked_outputs(items):
 cdef class Tensor:
     """A named tensor of a decoded message, or of a message to encode. It cannot be changed.
 
+    Tensors compare by identity. ``numpy.array_equal(one, other)`` compares their elements.
+
     numpy, pandas, torch and others accept it as an array: ``numpy.asarray(tensor)`` and
     ``torch.from_dlpack(tensor)`` return its memory without copying it. ``len(tensor)`` is the first
     dimension, and iterating over it returns the elements or rows.
@@ -929,7 +931,7 @@ def _unpickled(kind, arguments):
 @cython.freelist(8)
 @cython.no_gc  # it is not in a cycle: its parameters are JSON values
 cdef class RequestedOutput:
-    """An output that a request selects. It cannot be changed.
+    """An output that a request selects. It cannot be changed, and compares by identity.
 
     Parameters
     ----------
@@ -1052,7 +1054,7 @@ cdef RequestedOutput new_output(str name, binary, dict parameters):
 @cython.final
 @cython.no_gc_clear
 cdef class InferRequest(Message):
-    """An inference request. It cannot be changed.
+    """An inference request. It cannot be changed, and compares by identity.
 
     ``request["name"]`` returns the input with that name. The request is a mapping of names to
     tensors: ``in``, ``len``, ``get``, ``keys``, ``values`` and ``items`` work as for a dict, and
@@ -1151,7 +1153,7 @@ cdef class InferRequest(Message):
 @cython.final
 @cython.no_gc_clear
 cdef class InferResponse(Message):
-    """The response to an inference request. It cannot be changed.
+    """The response to an inference request. It cannot be changed, and compares by identity.
 
     ``response["name"]`` returns the output with that name. The response is a mapping of names to
     tensors: ``in``, ``len``, ``get``, ``keys``, ``values`` and ``items`` work as for a dict, and
@@ -1260,7 +1262,7 @@ cdef binary_data_output(InferRequest request):
 @cython.final
 @cython.no_gc  # not in a cycle; the arguments may run code that would find it
 cdef class TensorSpec:
-    """The declaration of an input or output of a model. An instance is immutable.
+    """The declaration of an input or output of a model. It is immutable and compares by value.
 
     Parameters
     ----------
@@ -1393,7 +1395,8 @@ cdef class Frame:
 
     ``len(frame)`` is the size of the body in bytes, and ``bytes(frame)`` is a copy of the body.
     Iterating over the frame returns the buffers, for ``writelines``, WSGI and httpx.
-    Pass the frame itself to requests and ``http.client``.
+    Pass the frame itself to requests and ``http.client``. Frames compare by identity;
+    ``bytes(one) == bytes(other)`` compares the bodies.
 
     The encoders return frames. Use the constructor for a body from other code.
 
