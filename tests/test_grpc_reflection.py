@@ -22,7 +22,7 @@ from tensorwire.server import Model, create_app  # noqa: E402
 from tensorwire.server.grpc import (  # noqa: E402
     HEALTH_FILE,
     HEALTH_SERVICE,
-    MAX_REFLECTION_NBYTES,
+    MAX_SMALL_NBYTES,
     SERVING,
 )
 from tensorwire.server.reflection import (  # noqa: E402
@@ -44,6 +44,7 @@ Code = grpc.StatusCode
 FILES = (INFERENCE_FILE, HEALTH_FILE)
 FILE_BY_NAME, SYMBOL, EXTENSION, EXTENSION_NUMBERS, LIST = 3, 4, 5, 6, 7  # fields of a request
 LIST_SERVICES = delimited(LIST)
+MAX_NBYTES = MAX_SMALL_NBYTES + len("echo")
 
 
 @pytest.fixture(scope="module")
@@ -251,7 +252,9 @@ def test_errors(server: ServedApp, sent: bytes, code: Any, text: str) -> None:
 def test_message_has_no_extensions() -> None:
     name = "inference.ModelInferRequest.InferInputTensor"
     sent = delimited(EXTENSION_NUMBERS, name)
-    assert Reflection(FILES).answer(sent) == delimited(2, sent) + delimited(5, delimited(1, name))
+    assert Reflection(FILES, tw.Limits()).answer(sent) == delimited(2, sent) + delimited(
+        5, delimited(1, name)
+    )
 
 
 @pytest.mark.parametrize(
@@ -260,9 +263,9 @@ def test_message_has_no_extensions() -> None:
         (b"\x22\x05abc", Code.INVALID_ARGUMENT, "the gRPC message is malformed"),
         (delimited(SYMBOL, b"\xff"), Code.INVALID_ARGUMENT, "is not valid UTF-8"),
         (
-            delimited(99, b"x" * MAX_REFLECTION_NBYTES),
+            delimited(99, b"x" * MAX_NBYTES),
             Code.RESOURCE_EXHAUSTED,
-            f"the request has {MAX_REFLECTION_NBYTES + 4} bytes; the limit is 4096",
+            f"SERVER: Received message larger than max ({MAX_NBYTES + 4} vs. {MAX_NBYTES})",
         ),
     ],
 )
@@ -277,8 +280,8 @@ def test_malformed_requests_end_the_stream(
 
 
 def test_longest_request(server: ServedApp) -> None:
-    sent = delimited(SYMBOL, "x" * (MAX_REFLECTION_NBYTES - 3))
-    assert len(sent) == MAX_REFLECTION_NBYTES
+    sent = delimited(SYMBOL, "x" * (MAX_NBYTES - 3))
+    assert len(sent) == MAX_NBYTES
     [answer] = ask(server, sent)
     assert delimited(2, sent) in answer
 

@@ -198,15 +198,24 @@ def test_second_interrupt_does_not_wait(tmp_path: Path) -> None:
 
 
 def test_limits(tmp_path: Path) -> None:
-    with serving(tmp_path, *GRPC, "served_here:app", "--limit-concurrency", "1") as server:
-        assert infer(server, "echo", np.zeros(4000, np.uint8))["x"].as_numpy().nbytes == 4000
-        error = call(server, "echo", np.zeros(5000, np.uint8)).exception(10)
-        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        hanging = call(server, "hang")
-        time.sleep(0.2)
-        error = call(server, "echo").exception(10)
-        assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert not hanging.done()
+    with serving(tmp_path, *GRPC, "served_here:app", "--limit-concurrency", "2") as server:
+        address = f"{HOST}:{server.grpc_port}"
+        with grpc.insecure_channel(address, OPTIONS) as channel:
+            method = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+            assert len(method(message("echo", np.zeros(4000, np.uint8)), timeout=10)) > 4000
+            error = method.future(message("echo", np.zeros(5000, np.uint8))).exception(10)
+            assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            hanging = [method.future(message("hang")) for _ in range(2)]
+            time.sleep(0.2)
+            error = method.future(message("echo")).exception(10)
+            assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            with (
+                socket.create_connection((HOST, server.grpc_port), 10) as silent,
+                socket.create_connection((HOST, server.grpc_port), 10) as third,
+            ):
+                assert third.recv(1) == b""  # closed
+                assert silent.recv(1) != b""
+            assert not any(each.done() for each in hanging)
 
 
 @pytest.mark.parametrize("is_joined", [False, True])

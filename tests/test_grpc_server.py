@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import socket
 import sys
 import threading
 import time
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -20,6 +22,7 @@ import pytest
 import tensorwire as tw
 from support.asgi_requests import ask, echo, infer, rejects_every_second
 from support.lifetimes import without_gc
+from support.protobuf_wire import delimited
 from support.requirements import optional, package
 from support.serve_process import HOST
 from support.threads import wait_for
@@ -34,8 +37,19 @@ from support.grpc_served_app import (  # noqa: E402
     message,
     served_app,
 )
+from support.http2_client import (  # noqa: E402
+    DATA,
+    HEADERS,
+    PING,
+    PREFACE,
+    SETTINGS,
+    WINDOW_UPDATE,
+    Http2Client,
+    frame,
+    grpc_message,
+)
 from tensorwire._codec.datatypes import DATATYPES  # noqa: E402
-from tensorwire._codec.protobuf_reader import read_message  # noqa: E402
+from tensorwire._codec.protobuf_reader import read_message, read_names  # noqa: E402
 from tensorwire._codec.protobuf_writer import write_message  # noqa: E402
 from tensorwire.grpc_messages import (  # noqa: E402
     MODEL_METADATA_RESPONSE,
@@ -49,6 +63,7 @@ from tensorwire.grpc_messages import (  # noqa: E402
 from tensorwire.server import Model, RequestError, add_to_grpc_server, create_app  # noqa: E402
 from tensorwire.server import grpc as served  # noqa: E402
 from tensorwire.server.model import MAX_BODY_NBYTES, MAX_JSON_NBYTES  # noqa: E402
+from tensorwire.server.reflection import SERVICES as REFLECTION_SERVICES  # noqa: E402
 from tensorwire.server.workers import N_THREADS  # noqa: E402
 
 json_format = optional("google.protobuf.json_format")
@@ -177,6 +192,48 @@ def test_malformed_small_messages(server: ServedApp, method: str) -> None:
         assert error.code() == Code.INVALID_ARGUMENT
         assert error.details().startswith("the gRPC message is malformed")
     assert server.small("ServerLive", fields_of("ServerLiveResponse")) == {"live": True}
+
+
+REFLECTION = f"{REFLECTION_SERVICES[0]}/ServerReflectionInfo"
+SMALL_PATHS = [f"{SERVICE}/{method}" for method in served.SMALL_METHODS]
+SMALL_PATHS += [f"{served.HEALTH_SERVICE}/{method}" for method in ("Check", "Watch")]
+
+
+def begin(server: ServedApp, path: str, messages: Iterator[bytes]) -> Any:
+    """Begin a call of any method, and return its responses."""
+    return server.channel.stream_stream(f"/{path}")(messages, timeout=20)
+
+
+@pytest.mark.parametrize("path", [*SMALL_PATHS, REFLECTION])
+def test_small_messages_have_a_limit(server: ServedApp, path: str) -> None:
+    """A message that is too long is not read: it would be malformed."""
+    limit = served.MAX_SMALL_NBYTES + len("fail in event loop")
+    for nbytes, text in (
+        (limit, "the gRPC message is malformed"),
+        (limit + 1, f"SERVER: Received message larger than max ({limit + 1} vs. {limit})"),
+        (3 << 20, f"SERVER: Received message larger than max ({3 << 20} vs. {limit})"),
+    ):
+        error = error_of(lambda nbytes=nbytes: list(begin(server, path, iter([b"\xff" * nbytes]))))  # type: ignore[misc]
+        expected = Code.INVALID_ARGUMENT if nbytes == limit else Code.RESOURCE_EXHAUSTED
+        assert (error.code(), error.details()[: len(text)]) == (expected, text)
+    assert server.check_health() == served.SERVING
+
+
+def test_name_of_a_model_of_any_length() -> None:
+    name = "n" * 10_000
+    with served_app(create_app({name: echo})) as server:
+        sent = write_message({"name": name, "version": "1"}, MODEL_REQUEST)
+        assert server.small("ModelReady", READY_RESPONSE, sent) == {"ready": True}
+
+
+@pytest.mark.parametrize("path", [*SMALL_PATHS, REFLECTION])
+def test_limits_of_small_messages(path: str) -> None:
+    limits = tw.Limits(max_header_nbytes=10)
+    with served_app(create_app(MODELS, limits=limits)) as server:
+        sent = b"\x78\0" * 6  # a field that is not known
+        error = error_of(lambda: list(begin(server, path, iter([sent]))))
+        assert error.code() == Code.INVALID_ARGUMENT
+        assert "more than 10 bytes besides its tensors" in error.details()
 
 
 def test_unknown_method(server: ServedApp) -> None:
@@ -567,12 +624,18 @@ def test_what_is_done_in_threads(
 
         return call
 
+    monkeypatch.setattr(served, "read_names", recorded("names", read_names))
     monkeypatch.setattr(served, "decode_request", recorded("decode", tw.grpc.decode_request))
     encode = served.GrpcFormat.encode
     monkeypatch.setattr(served.GrpcFormat, "encode", recorded("encode", encode))
     response = server.infer(model, np.zeros(n_elements, np.float32))
     assert response.outputs[0].as_numpy().tolist() == [0] * n_elements
-    assert threads == [("decode", decoding), ("encode", encoding)]
+    assert threads == [("names", decoding), ("decode", decoding), ("encode", encoding)]
+    threads.clear()
+    sent = message(model, np.zeros(n_elements, np.float32), id="7") + delimited(5)
+    [response] = server.stream(iter([sent]))
+    assert read_message(response, STREAM_ERROR)["infer_response"] == [{"id": "7"}]
+    assert threads == [("names", decoding), ("decode", decoding)]
 
 
 async def current_thread() -> threading.Thread:
@@ -721,7 +784,7 @@ def test_request_whose_deadline_has_expired() -> None:
     service = served.InferenceService(create_app({"m": Model(model, in_event_loop=True)}))
     models = service._models(tw.grpc.encode_response)
     failure = asyncio.run(service._infer(models, message("m"), Context()))
-    assert failure == ("the deadline has expired", 504)
+    assert failure == served.Failure("the deadline has expired", 504)
     assert failure.code is grpc.StatusCode.DEADLINE_EXCEEDED
     assert called == []
 
@@ -848,21 +911,134 @@ def test_shutdown_waits_for_a_model_whose_client_is_gone() -> None:
     assert gate.n_returned == 1
 
 
-def test_shutdown_does_not_wait_for_a_client_that_sends_nothing() -> None:
-    started = time.monotonic()
-    with served_app(create_app(MODELS, receive_timeout=0.3)) as server:
-        proceed = threading.Event()
+# --- clients that do not finish what they begin ---------------------------------------------------
 
-        def nothing() -> Iterator[bytes]:
-            proceed.wait(20)
-            yield b""
 
-        call = server.channel.stream_unary(f"/{SERVICE}/ModelInfer").future(nothing())
+@pytest.mark.parametrize("path", [*SMALL_PATHS, f"{SERVICE}/ModelInfer"])
+def test_message_that_does_not_arrive(path: str) -> None:
+    """The call ends. Streams may wait."""
+    proceed = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        proceed.wait(20)
+        yield from ()
+
+    with served_app(create_app(MODELS, receive_timeout=0.2)) as server:
+        stream = begin(server, f"{SERVICE}/ModelStreamInfer", nothing())
+        error = error_of(lambda: list(begin(server, path, nothing())))
+        assert error.code() == Code.DEADLINE_EXCEEDED
+        assert error.details() == "the message did not arrive within 0.2 seconds"
         server.infer()
-        server.stop()
-        assert error_of(call.result).code() == Code.UNAVAILABLE
         proceed.set()
-    assert 0.3 < time.monotonic() - started < 5
+        assert list(stream) == []
+
+
+@pytest.mark.parametrize("path", [*SMALL_PATHS, f"{SERVICE}/ModelInfer"])
+def test_call_without_a_message(server: ServedApp, path: str) -> None:
+    error = error_of(lambda: list(begin(server, path, iter(()))))
+    assert (error.code(), error.details()) == (Code.INVALID_ARGUMENT, "the call has no message")
+
+
+INFER, STREAM = f"/{SERVICE}/ModelInfer", f"/{SERVICE}/ModelStreamInfer"
+LIVE, WATCH = f"/{SERVICE}/ServerLive", f"/{served.HEALTH_SERVICE}/Watch"
+HALF = grpc_message(message())[:20]
+WHOLE = grpc_message(message("thread", np.zeros(1000, np.uint8)))
+
+
+def connection(port: int, sent: bytes = b"") -> socket.socket:
+    found = socket.create_connection((HOST, port), 10)
+    found.sendall(sent)
+    return found
+
+
+def sends_pings(port: int) -> Http2Client:
+    client = Http2Client(port).begin(INFER)
+    for i in range(20):
+        client.send(frame(PING, payload=i.to_bytes(8, "big")))
+    return client
+
+
+CLIENTS: dict[str, Callable[[int], Any]] = {
+    "sends nothing": connection,
+    "sends half of the preface": lambda port: connection(port, PREFACE[:10]),
+    "sends the preface": lambda port: connection(port, PREFACE),
+    "makes no call": lambda port: Http2Client(port).wait(SETTINGS),
+    "makes no call, and does not read": lambda port: Http2Client(port, answers=False),
+    "sends no message": lambda port: Http2Client(port).begin(INFER),
+    "sends no message, and does not read": lambda port: Http2Client(port, False).begin(INFER),
+    "sends half of a message": lambda port: Http2Client(port).begin(INFER).data(HALF),
+    "sends pings": sends_pings,
+    "sends no message to ServerLive": lambda port: Http2Client(port).begin(LIVE),
+    "sends no message to Watch": lambda port: Http2Client(port).begin(WATCH),
+    "watches, and does not read": lambda port: (
+        Http2Client(port, window=0).begin(WATCH).data(grpc_message(b"")).wait(HEADERS)
+    ),
+    "does not read a response": lambda port: (
+        Http2Client(port, window=0).begin(INFER).data(WHOLE).wait(HEADERS)
+    ),
+    "begins a stream": lambda port: Http2Client(port).begin(STREAM),
+    "sends half of a message in a stream": lambda port: Http2Client(port).begin(STREAM).data(HALF),
+    "reads a part of a stream": lambda port: (
+        Http2Client(port, window=1500).begin(STREAM).data(WHOLE * 20).wait(DATA)
+    ),
+    "reads nothing of a stream": lambda port: (
+        Http2Client(port, False).begin(STREAM).data(WHOLE * 20)
+    ),
+    "begins a call of the reflection": lambda port: Http2Client(port).begin(f"/{REFLECTION}"),
+}
+
+
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+def test_shutdown_does_not_wait_for_a_client(
+    client: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_GRACE_SECONDS", "_LINGER_SECONDS"):
+        monkeypatch.setattr(served, name, 0.2)
+    with served_app(create_app(MODELS)) as server:
+        found = client(int(server.address.rpartition(":")[2]))
+        server.infer()
+    found.close()  # ``served_app`` has waited for the end of the server
+
+
+def test_shutdown_waits_for_a_message_that_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It also waits until the client has read the response."""
+    begun = threading.Event()
+    receive = served.Calls.receive
+
+    async def receive_and_tell(*arguments: Any) -> Any:
+        begun.set()
+        return await receive(*arguments)
+
+    monkeypatch.setattr(served.Calls, "receive", receive_and_tell)
+    with (
+        served_app(create_app(MODELS)) as server,
+        closing(Http2Client(int(server.address.rpartition(":")[2]), window=10)) as client,
+    ):
+        client.begin(INFER).data(WHOLE[:100])
+        assert begun.wait(10)
+        server.stop()
+        time.sleep(0.2)
+        client.data(WHOLE[100:]).wait(DATA)
+        window = (1 << 20).to_bytes(4, "big")
+        client.send(frame(WINDOW_UPDATE, 0, client.last_stream, window))
+        wait_for(lambda: client.is_closed)
+    sent = b"".join(payload for kind, _, payload in client.received if kind == DATA)
+    response = tw.grpc.decode_response(sent[5:])
+    assert response["x"].as_numpy().nbytes == 1000
+
+
+@pytest.mark.parametrize("client", ["sends nothing", "sends the preface", "makes no call"])
+def test_silent_connections_are_closed(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served, "_HANDSHAKE_SECONDS", 0.2)
+    with served_app(create_app(MODELS, receive_timeout=0.2)) as server:
+        found = CLIENTS[client](int(server.address.rpartition(":")[2]))
+        if isinstance(found, Http2Client):
+            wait_for(lambda: found.is_closed)
+        else:
+            while found.recv(1000):
+                pass
+        found.close()
+        server.infer()
 
 
 def test_signal_handlers() -> None:

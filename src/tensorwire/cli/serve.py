@@ -184,7 +184,7 @@ def run(chosen: argparse.Namespace) -> int:
             "address": f"{format_host(chosen.host)}:{reserved.getsockname()[1]}",
             "certfile": chosen.ssl_certfile,
             "keyfile": chosen.ssl_keyfile,
-            "max_rpcs": chosen.limit_concurrency,
+            "limit_concurrency": chosen.limit_concurrency,
         }
         options = options._replace(grpc=grpc)
     reason = why_not_fast(app) if chosen.http == "fast" else "as requested"

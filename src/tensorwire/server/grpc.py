@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from types import FrameType
 from typing import Any, NamedTuple
@@ -18,7 +18,7 @@ import tensorwire as tw
 from .._codec.protobuf_reader import read_message, read_names
 from .._codec.protobuf_writer import write_message
 from ..arguments import check_type
-from ..errors import TensorwireError
+from ..errors import TensorwireError, format_seconds
 from ..grpc import decode_request, encode_response, encode_stream_response
 from ..grpc_messages import (
     INFERENCE_FILE,
@@ -34,7 +34,7 @@ from .model import MAX_BODY_NBYTES, Function, Model, ServedModel
 from .reflection import SERVICES as REFLECTION_SERVICES
 from .reflection import Reflection
 from .service import VERSION, Service, describe_failure
-from .workers import ThreadCall
+from .workers import ThreadCall, in_thread
 
 try:
     import grpc
@@ -46,13 +46,26 @@ except ModuleNotFoundError:
 # metadata of HTTP/2, which clients limit to 8 KiB.
 MAX_DETAILS_NBYTES = 2000
 MAX_MESSAGE_NBYTES = 2**31 - 1  # the limit of grpcio
+# The limit of messages without tensors, besides the name of a model. They are read in the event
+# loop. A request of the reflection service is a part of the response.
+MAX_SMALL_NBYTES = 4096
+# A connection is closed unless HTTP/2 has begun by then. The times are those of InferProtocol and,
+# for TLS, of asyncio.
+_HANDSHAKE_SECONDS = 5.0
+_TLS_HANDSHAKE_SECONDS = 60.0
+# During a shutdown, the time in which clients must have sent the message of a call, and have read
+# the response; and then the time in which they must close their connections, as grpcio tells them.
+_GRACE_SECONDS = 5.0
+_LINGER_SECONDS = 1.0
 _FOREVER = 1e9  # seconds
+_MAX_OPTION = 2**31 - 2  # of grpcio; the next integer means infinity
 
 # The gRPC codes for the statuses of errors. Others are INVALID_ARGUMENT and, from 500, INTERNAL.
 CODES = {
     401: grpc.StatusCode.UNAUTHENTICATED,
     403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
     409: grpc.StatusCode.ABORTED,
     413: grpc.StatusCode.RESOURCE_EXHAUSTED,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -94,7 +107,6 @@ message HealthCheckResponse {
 }
 """,
 )
-MAX_REFLECTION_NBYTES = 4096  # of a request, which is a part of the response
 
 GrpcModel = ServedModel[bytes, bytes]
 GrpcModels = dict[tuple[str, str], GrpcModel]
@@ -127,6 +139,8 @@ class Failure(NamedTuple):
 
     text: str
     status: int
+    request_id: str = ""
+    """The id of the request, which the error of a stream contains."""
 
     @property
     def code(self) -> Any:
@@ -142,32 +156,113 @@ class Failure(NamedTuple):
 
 
 SHUTTING_DOWN = Failure("the server is shutting down", 503)
+NO_MESSAGE = Failure("the call has no message", 400)
 
 
-class Streams:
-    """The streams of clients, which a shutdown ends."""
+def check_length(message: bytes, max_nbytes: int) -> Failure | None:
+    """Return the failure of a message that is too long.
 
-    def __init__(self) -> None:
+    It has the words of grpcio, which clients recognize.
+    """
+    if len(message) <= max_nbytes:
+        return None
+    text = f"SERVER: Received message larger than max ({len(message)} vs. {max_nbytes})"
+    return Failure(text, 413)
+
+
+class Calls:
+    """The calls of clients, from their begin until the response has been sent.
+
+    Each method reads its messages with ``receive`` or ``read``. This limits the time and the size
+    of the only message of a call, and a shutdown ends calls that wait for a message. grpcio would
+    read the message of a unary method itself, without a limit of time, so no method is unary.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._timeout = service.receive_timeout
+        longest_name = max((len(name.encode()) for name in service.models), default=0)
+        self.max_small_nbytes = MAX_SMALL_NBYTES + longest_name
+        # The tasks of the methods, and the contexts of calls and streams that wait for a message.
+        self.open: set[asyncio.Task[Any]] = set()
+        self._receiving: set[Any] = set()
         self._idle: set[Any] = set()
+        self._aborting: set[asyncio.Task[None]] = set()
         self._is_ending = False
+
+    def unary(
+        self,
+        respond: Callable[[bytes, Any], Awaitable[bytes | Failure]],
+        max_nbytes: int | None = None,
+    ) -> Any:
+        """Return the handler of a method with one message and one response.
+
+        By default, the message has the limit of messages without tensors.
+        """
+
+        async def method(_: Any, context: Any) -> bytes:
+            message = await self.receive(context, max_nbytes)
+            result = message if isinstance(message, Failure) else await respond(message, context)
+            return fail(context, result) if isinstance(result, Failure) else result
+
+        return grpc.stream_unary_rpc_method_handler(method)
+
+    async def receive(self, context: Any, max_nbytes: int | None = None) -> bytes | Failure:
+        """Wait for the only message of a call."""
+        timer = None
+        if self._timeout is not None:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(self._timeout, self._end_late, context)
+        try:
+            message = await self._read(context, self._receiving)
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if message is grpc.aio.EOF:
+            return NO_MESSAGE
+        failure = check_length(message, self.max_small_nbytes if max_nbytes is None else max_nbytes)
+        return message if failure is None else failure
 
     async def read(self, context: Any) -> Any:
         """Wait for the next message of a stream. EOF is its end, or that of the server."""
         if self._is_ending:
             fail(context, SHUTTING_DOWN)
             return grpc.aio.EOF
-        self._idle.add(context)
+        return await self._read(context, self._idle)
+
+    async def _read(self, context: Any, waiting: set[Any]) -> Any:
+        task = asyncio.current_task()
+        if task is not None and task not in self.open:
+            self.open.add(task)
+            task.add_done_callback(self.open.discard)
+        waiting.add(context)
         try:
             return await context.read()
         finally:
-            self._idle.discard(context)
+            waiting.discard(context)
 
-    async def end(self) -> None:
+    def _abort(self, context: Any, waiting: set[Any], failure: Failure) -> None:
+        """End a call unless its message arrives before."""
+
+        async def abort() -> None:
+            if context in waiting:
+                with suppress(Exception):  # abort always raises an exception, as ``read`` does then
+                    await context.abort(failure.code, failure.details)
+
+        # Nothing waits for it: the connection may not accept what is sent.
+        task = asyncio.ensure_future(abort())
+        self._aborting.add(task)
+        task.add_done_callback(self._aborting.discard)
+
+    def _end_late(self, context: Any) -> None:
+        assert self._timeout is not None
+        text = f"the message did not arrive within {format_seconds(self._timeout)}"
+        self._abort(context, self._receiving, Failure(text, 408))
+
+    def end_streams(self) -> None:
         """End each stream after the response to the request in progress."""
         self._is_ending = True
-        for context in list(self._idle):
-            with suppress(Exception):  # abort always raises an exception, which the method gets
-                await context.abort(SHUTTING_DOWN.code, SHUTTING_DOWN.details)
+        for context in self._idle:
+            self._abort(context, self._idle, SHUTTING_DOWN)
 
 
 class InferenceService:
@@ -180,7 +275,7 @@ class InferenceService:
         # The requests in progress. If a client does not wait for the response, its request remains
         # here until the model returns: models are not interrupted.
         self.tasks: set[asyncio.Task[bytes | Failure]] = set()
-        self.streams = Streams()
+        self.calls = Calls(service)
 
     def _models(self, encode: Callable[..., bytes]) -> GrpcModels:
         service = self._service
@@ -196,10 +291,10 @@ class InferenceService:
     def handler(self) -> Any:
         """Return the handler that a server of grpcio calls."""
         methods = {
-            name: grpc.unary_unary_rpc_method_handler(self._small_method(name, endpoint))
+            name: self.calls.unary(self._small_method(name, endpoint))
             for name, endpoint in SMALL_METHODS.items()
         }
-        methods["ModelInfer"] = grpc.unary_unary_rpc_method_handler(self._model_infer)
+        methods["ModelInfer"] = self.calls.unary(self._model_infer, self._service.max_body)
         methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
             self._model_stream_infer
         )
@@ -209,11 +304,11 @@ class InferenceService:
 
     def _small_method(
         self, method: str, endpoint: str
-    ) -> Callable[[bytes, Any], Coroutine[Any, Any, bytes]]:
+    ) -> Callable[[bytes, Any], Awaitable[bytes | Failure]]:
         request, response = fields_of(f"{method}Request"), fields_of(f"{method}Response")
 
         def reply(message: bytes) -> bytes:
-            wanted = read_message(message, request)
+            wanted = read_message(message, request, self._service.limits)
             name = None
             if wanted:
                 try:
@@ -229,11 +324,11 @@ class InferenceService:
                 found = {"config": [number_data_types(found)]}
             return write_message(found, response)
 
-        async def respond(message: bytes, context: Any) -> bytes:
+        async def respond(message: bytes, _: Any) -> bytes | Failure:
             try:
                 return reply(message)
             except Exception as error:
-                return fail(context, Failure(*describe_failure(error)))
+                return Failure(*describe_failure(error))
 
         return respond
 
@@ -245,16 +340,15 @@ class InferenceService:
 
     # --- inference ---
 
-    async def _model_infer(self, message: bytes, context: Any) -> bytes:
-        result = await self._infer(self._unary, message, context)
-        return fail(context, result) if isinstance(result, Failure) else result
+    async def _model_infer(self, message: bytes, context: Any) -> bytes | Failure:
+        return await self._infer(self._unary, message, context)
 
     async def _model_stream_infer(self, _: Any, context: Any) -> None:
         """Respond to the requests of a stream one after another."""
-        while (message := await self.streams.read(context)) is not grpc.aio.EOF:
+        while (message := await self.calls.read(context)) is not grpc.aio.EOF:
             result = await self._infer(self._stream, message, context)
             if isinstance(result, Failure):
-                result = encode_stream_error(message, result.text, self._service.limits)
+                result = encode_stream_error(result)
             del message
             await context.write(result)
             del result  # while the client sends nothing
@@ -262,27 +356,33 @@ class InferenceService:
     async def _infer(self, models: GrpcModels, message: bytes, context: Any) -> bytes | Failure:
         """Return the response to a request."""
         call = ThreadCall()
+        request_id = ""
         try:
             if context.time_remaining() == 0:
                 return Failure("the deadline has expired", 504)
-            limit = self._service.max_body
-            if len(message) > limit:  # in the words of grpcio, which clients recognize
-                text = f"SERVER: Received message larger than max ({len(message)} vs. {limit})"
-                return Failure(text, 413)
-            name, version, _ = read_names(message, self._service.limits)
+            failure = check_length(message, self._service.max_body)
+            if failure is not None:
+                return failure
+            limits = self._service.limits
+            names = (
+                await in_thread(read_names, message, limits)
+                if GrpcFormat.is_slow_to_decode(message)
+                else read_names(message, limits)
+            )
+            name, version, request_id = names
             result = self._find(models, name, version).infer(message, call)
         except Exception as error:
-            return Failure(*describe_failure(error))
+            return Failure(*describe_failure(error), request_id)
         if isinstance(result, bytes):
             return result
-        task = asyncio.ensure_future(settle(result))
+        task = asyncio.ensure_future(settle(result, request_id))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError as error:
             if task.cancelled():  # by the model
-                return Failure(*describe_failure(error))
+                return Failure(*describe_failure(error), request_id)
             call.cancel()  # the client does not wait any longer
             raise
 
@@ -298,23 +398,19 @@ def fail(context: Any, failure: Failure) -> bytes:
     return b""
 
 
-async def settle(result: Any) -> bytes | Failure:
+async def settle(result: Any, request_id: str) -> bytes | Failure:
     """Await a response. Return a Failure for an exception."""
     try:
         response: bytes = await result
     except Exception as error:
-        return Failure(*describe_failure(error))
+        return Failure(*describe_failure(error), request_id)
     return response
 
 
-def encode_stream_error(message: bytes, text: str, limits: tw.Limits) -> bytes:
+def encode_stream_error(failure: Failure) -> bytes:
     """Return the response of a stream for a request that failed. It has the id of the request."""
-    try:
-        _, _, request_id = read_names(message, limits)
-    except TensorwireError:
-        request_id = ""
-    response = [{"id": request_id}] if request_id else []
-    return write_message({"error_message": text, "infer_response": response}, STREAM_ERROR)
+    response = [{"id": failure.request_id}] if failure.request_id else []
+    return write_message({"error_message": failure.text, "infer_response": response}, STREAM_ERROR)
 
 
 def number_data_types(config: dict[str, Any]) -> dict[str, Any]:
@@ -333,25 +429,26 @@ class HealthService:
     protobuf, is not needed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Calls, limits: tw.Limits) -> None:
         self.is_ending = asyncio.Event()
+        self._calls = calls
+        self._limits = limits
 
     def handler(self) -> Any:
         """Return the handler that a server of grpcio calls."""
         methods = {
-            "Check": grpc.unary_unary_rpc_method_handler(self._check),
-            "Watch": grpc.unary_stream_rpc_method_handler(self._watch),
+            "Check": self._calls.unary(self._check),
+            "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
         }
         return grpc.method_handlers_generic_handler(HEALTH_SERVICE, methods)
 
-    async def _check(self, message: bytes, context: Any) -> bytes:
+    async def _check(self, message: bytes, _: Any) -> bytes | Failure:
         status = self._status(message)
-        if status == SERVICE_UNKNOWN:
-            status = Failure("the service is not known", 404)
-        return fail(context, status) if isinstance(status, Failure) else status
+        return Failure("the service is not known", 404) if status == SERVICE_UNKNOWN else status
 
-    async def _watch(self, message: bytes, context: Any) -> None:
-        status = self._status(message)
+    async def _watch(self, _: Any, context: Any) -> None:
+        message = await self._calls.receive(context)
+        status = message if isinstance(message, Failure) else self._status(message)
         if isinstance(status, Failure):
             fail(context, status)
             return
@@ -362,7 +459,7 @@ class HealthService:
 
     def _status(self, message: bytes) -> bytes | Failure:
         try:
-            service = read_message(message, HEALTH_REQUEST)["service"]
+            service = read_message(message, HEALTH_REQUEST, self._limits)["service"]
         except TensorwireError as error:
             return Failure(str(error), error.status)
         if service not in ("", SERVICE):
@@ -373,9 +470,9 @@ class HealthService:
 class ReflectionService:
     """The reflection service, which grpcurl and other generic clients call."""
 
-    def __init__(self, streams: Streams) -> None:
-        self._streams = streams
-        self._reflection = Reflection([INFERENCE_FILE, HEALTH_FILE])
+    def __init__(self, calls: Calls, limits: tw.Limits) -> None:
+        self._calls = calls
+        self._reflection = Reflection([INFERENCE_FILE, HEALTH_FILE], limits)
 
     def handlers(self) -> list[Any]:
         """Return the handlers that a server of grpcio calls: one for each version."""
@@ -387,10 +484,10 @@ class ReflectionService:
 
     async def _respond(self, _: Any, context: Any) -> None:
         """Respond to the requests of a stream one after another."""
-        while (message := await self._streams.read(context)) is not grpc.aio.EOF:
-            if len(message) > MAX_REFLECTION_NBYTES:
-                text = f"the request has {len(message)} bytes; the limit is {MAX_REFLECTION_NBYTES}"
-                fail(context, Failure(text, 413))
+        while (message := await self._calls.read(context)) is not grpc.aio.EOF:
+            failure = check_length(message, self._calls.max_small_nbytes)
+            if failure is not None:
+                fail(context, failure)
                 return
             try:
                 response = self._reflection.answer(message)
@@ -457,7 +554,7 @@ async def serving(
     *,
     certfile: str | None = None,
     keyfile: str | None = None,
-    max_rpcs: int | None = None,
+    limit_concurrency: int | None = None,
 ) -> AsyncIterator[None]:
     """Serve the models of an application at an address, until a signal or the end of the context.
 
@@ -465,16 +562,12 @@ async def serving(
     may listen at the same address. Raises OSError if the server cannot listen.
     """
     server = grpc.aio.server(
-        options=[
-            ("grpc.max_receive_message_length", min(service.max_body, MAX_MESSAGE_NBYTES)),
-            ("grpc.max_send_message_length", -1),
-            ("grpc.so_reuseport", 1),
-        ],
-        maximum_concurrent_rpcs=max_rpcs,
+        options=server_options(service, certfile is not None, limit_concurrency),
+        maximum_concurrent_rpcs=limit_concurrency,
     )
     inference = InferenceService(service)
-    health = HealthService()
-    reflection = ReflectionService(inference.streams)
+    health = HealthService(inference.calls, service.limits)
+    reflection = ReflectionService(inference.calls, service.limits)
     server.add_generic_rpc_handlers((inference.handler(), health.handler(), *reflection.handlers()))
     try:
         if certfile is None:
@@ -488,7 +581,7 @@ async def serving(
 
     async def finish() -> None:
         await is_ending.wait()
-        await finish_calls(server, inference, service.receive_timeout)
+        await finish_calls(server, inference)
 
     finishing = asyncio.ensure_future(finish())
 
@@ -506,19 +599,52 @@ async def serving(
             await server.stop(None)
 
 
-async def finish_calls(server: Any, inference: InferenceService, timeout: float | None) -> None:
+def server_options(
+    service: Service, has_tls: bool, limit_concurrency: int | None
+) -> list[tuple[str, int]]:
+    """Return the options of a server of grpcio: limits of messages, connections and times."""
+
+    def milliseconds(seconds: float) -> int:
+        return max(1, int(min(1000 * seconds, _MAX_OPTION)))
+
+    handshake_seconds = _TLS_HANDSHAKE_SECONDS if has_tls else _HANDSHAKE_SECONDS
+    options = [
+        ("grpc.max_receive_message_length", min(service.max_body, MAX_MESSAGE_NBYTES)),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 1),
+        ("grpc.server_handshake_timeout_ms", milliseconds(handshake_seconds)),
+    ]
+    if service.receive_timeout is not None:
+        timeout = milliseconds(service.receive_timeout)
+        options += [
+            ("grpc.max_connection_idle_ms", timeout),  # without calls
+            ("grpc.keepalive_time_ms", timeout),  # with calls; then it is asked for a sign of life
+        ]
+    if limit_concurrency is not None:
+        options.append(("grpc.max_allowed_incoming_connections", limit_concurrency))
+    return options
+
+
+async def finish_calls(server: Any, inference: InferenceService) -> None:
     """Refuse new calls, and wait for the calls in progress.
 
-    Clients that do not send their request, or do not read a response, have ``timeout`` seconds.
+    What clients do does not delay the shutdown for long, but models are not interrupted.
     """
     stopping = asyncio.ensure_future(server.stop(_FOREVER))
     await asyncio.sleep(0)  # from now on, the server accepts no calls
-    await inference.streams.end()
-    while inference.tasks:
-        await asyncio.wait(inference.tasks)
-    await asyncio.wait({stopping}, timeout=timeout)
-    while inference.tasks:  # of requests that have arrived meanwhile
-        await asyncio.wait(inference.tasks)
+    calls = inference.calls
+    calls.end_streams()
+    while True:
+        if inference.tasks:
+            await asyncio.wait(inference.tasks)
+        elif calls.open:
+            _, waiting = await asyncio.wait(calls.open, timeout=_GRACE_SECONDS)
+            if waiting and not inference.tasks:
+                return
+        else:
+            await asyncio.wait({stopping}, timeout=_LINGER_SECONDS)
+            if not calls.open:  # no call has arrived before the server stopped to accept them
+                return
 
 
 @contextmanager

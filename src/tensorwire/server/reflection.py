@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from .._codec.datatypes import Limits
 from .._codec.protobuf_reader import read_message
 from .._codec.protobuf_writer import append_fields, write_message
 from ..errors import format_value
@@ -90,7 +91,8 @@ INVALID_ARGUMENT, NOT_FOUND = 3, 5
 class Reflection:
     """Answers the requests of the reflection service about the services of some files."""
 
-    def __init__(self, files: Iterable[dict[str, Any]]) -> None:
+    def __init__(self, files: Iterable[dict[str, Any]], limits: Limits) -> None:
+        self._limits = limits
         services: list[dict[str, str]] = []
         by_name: dict[str, bytes] = {}
         by_symbol: dict[str, bytes] = {}
@@ -113,9 +115,9 @@ class Reflection:
     def answer(self, message: bytes) -> bytes:
         """Return the ServerReflectionResponse to a ServerReflectionRequest.
 
-        Raises HeaderError if the message is malformed or has more text than the default limit.
+        Raises HeaderError if the message is malformed or exceeds the limits.
         """
-        number, value = self._find(read_message(message, REQUEST))
+        number, value = self._find(read_message(message, REQUEST, self._limits))
         return append_fields(append_fields(b"", ORIGINAL_REQUEST, [message]), number, [value])
 
     def _find(self, asked: dict[str, list[Any]]) -> tuple[int, bytes]:
