@@ -992,7 +992,7 @@ CLIENTS: dict[str, Callable[[int], Any]] = {
 def test_shutdown_does_not_wait_for_a_client(
     client: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("_GRACE_SECONDS", "_LINGER_SECONDS"):
+    for name in ("GRACE_SECONDS", "_LINGER_SECONDS"):
         monkeypatch.setattr(served, name, 0.2)
     with served_app(create_app(MODELS)) as server:
         found = client(int(server.address.rpartition(":")[2]))

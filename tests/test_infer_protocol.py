@@ -978,6 +978,34 @@ def test_last_reply_that_is_not_read(
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("is_sent", [False, True])
+@pytest.mark.parametrize("timeout", [None, 30])
+def test_shutdown_does_not_wait_for_a_client(
+    is_sent: bool, timeout: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sends half of a request, or does not read the reply."""
+    monkeypatch.setattr(server_uvicorn, "GRACE_SECONDS", 0.1)
+    sent = request_bytes("echo", np.zeros(1 << 18, np.uint8))
+
+    async def main() -> None:
+        protocol, transport = protocol_with_transport(is_paused=is_sent, receive_timeout=timeout)
+        for start in range(0, len(sent) if is_sent else len(sent) // 2, 10_000):
+            receive(protocol, sent[start : start + 10_000])
+        await turns(20)
+        protocol.shutdown()
+        assert not transport.is_closed
+        await asyncio.sleep(0.15)
+        if is_sent:
+            assert transport.is_aborted
+            return
+        assert transport.written.startswith(b"HTTP/1.1 503 ")
+        assert b"the server is shutting down" in transport.written
+        await asyncio.sleep(0.15)
+        assert transport.is_closed
+
+    asyncio.run(main())
+
+
 def test_client_closes_its_direction_while_an_early_reply_is_sent() -> None:
     head = b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n"
 

@@ -18,6 +18,9 @@ DEFAULT_MAX_BODY = 2**31 - 1
 DEFAULT_RECEIVE_TIMEOUT = 300.0
 """Default time in seconds in which the whole body of a request must arrive."""
 
+GRACE_SECONDS = 5.0
+"""Time in which clients must have sent a request, or must read a response, during a shutdown."""
+
 
 class ClientDisconnectedError(TensorwireError):
     """The client closed the connection before its request had arrived or begun to be processed.

@@ -30,6 +30,7 @@ from ..grpc_messages import (
     parse_proto,
 )
 from .asgi import App
+from .body import GRACE_SECONDS
 from .model import MAX_BODY_NBYTES, Function, Model, ServedModel
 from .reflection import SERVICES as REFLECTION_SERVICES
 from .reflection import Reflection
@@ -53,9 +54,8 @@ MAX_SMALL_NBYTES = 4096
 # for TLS, of asyncio.
 _HANDSHAKE_SECONDS = 5.0
 _TLS_HANDSHAKE_SECONDS = 60.0
-# During a shutdown, the time in which clients must have sent the message of a call, and have read
-# the response; and then the time in which they must close their connections, as grpcio tells them.
-_GRACE_SECONDS = 5.0
+# At the end of a shutdown, the time in which clients must close their connections, as grpcio tells
+# them.
 _LINGER_SECONDS = 1.0
 _FOREVER = 1e9  # seconds
 _MAX_OPTION = 2**31 - 2  # of grpcio; the next integer means infinity
@@ -638,7 +638,7 @@ async def finish_calls(server: Any, inference: InferenceService) -> None:
         if inference.tasks:
             await asyncio.wait(inference.tasks)
         elif calls.open:
-            _, waiting = await asyncio.wait(calls.open, timeout=_GRACE_SECONDS)
+            _, waiting = await asyncio.wait(calls.open, timeout=GRACE_SECONDS)
             if waiting and not inference.tasks:
                 return
         else:

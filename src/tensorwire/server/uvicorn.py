@@ -27,7 +27,7 @@ from urllib.parse import unquote
 from .._codec.memory import BodyBuffer
 from ..digests import Sources, source_of_imported
 from ..errors import TensorwireError, format_seconds
-from .body import ClientDisconnectedError
+from .body import GRACE_SECONDS, ClientDisconnectedError
 from .exchange import Exchange, failure_reply
 from .framing import expects_continue, joined_headers
 from .service import HttpModel, MakeReply, Reply, Service, error_reply
@@ -188,6 +188,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.head_nbytes = 0
         self.is_reading_paused = False
         self.is_ended = False  # what arrives is discarded
+        self.is_shutting_down = False
         self.is_eof = False  # the client has closed the connection, or its sending direction
         self.is_lost = False
         # Sending.
@@ -283,11 +284,14 @@ class InferProtocol(asyncio.BufferedProtocol):
     def shutdown(self) -> None:
         """Close the connection after the replies to the requests whose head has arrived.
 
-        uvicorn calls this when it shuts down.
+        uvicorn calls this when it shuts down. What the connection waits for now has a new deadline.
         """
+        self.is_shutting_down = True
+        self.phase = ("", 0)
         if self.requests:
             self.requests[-1].keep_alive = False
             self.is_ended = self.is_ended or self.requests[-1].is_received
+            self._set_deadline()
         else:
             self._close()
 
@@ -585,9 +589,15 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     # --- timeouts --------------------------------------------------------------------------------
 
+    @property
+    def timeout(self) -> float | None:
+        """The time in which the client must send a request, and must read something of a reply."""
+        timeout = self.service.receive_timeout
+        return min(timeout or math.inf, GRACE_SECONDS) if self.is_shutting_down else timeout
+
     def _set_deadline(self) -> None:
         """Limit the time in which the client must do what the connection waits for."""
-        timeout = self.service.receive_timeout
+        timeout = self.timeout
         seconds: float | None
         if self.transport.is_closing():
             phase, seconds = ("closing", 0), _LONG_LINGER_SECONDS if timeout is None else timeout
@@ -637,14 +647,16 @@ class InferProtocol(asyncio.BufferedProtocol):
             unsent = self.n_pieces, self.transport.get_write_buffer_size()
             if unsent != self.unsent:
                 self.unsent = unsent
-                self._start_timer(self.service.receive_timeout)
+                self._start_timer(self.timeout)
                 return
         if phase in ("sending", "closing"):
             self.transport.abort()
         elif phase in ("idle", "lingering"):
             self._close()
         else:
-            if self.receiving is None:
+            if self.is_shutting_down:
+                self._reject(TensorwireError("the server is shutting down", status=503))
+            elif self.receiving is None:
                 timeout = self.service.receive_timeout
                 assert timeout is not None
                 message = f"the headers did not arrive within {format_seconds(timeout)}"
