@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import signal
@@ -31,6 +32,7 @@ grpc = package("grpc")
 
 import tensorwire.grpc  # noqa: E402
 from support.grpc_served_app import UNLIMITED, message  # noqa: E402
+from support.http2_client import Http2Client  # noqa: E402
 from tensorwire.grpc_messages import SERVICE  # noqa: E402
 
 pytestmark = pytest.mark.no_sanitizers(reason="it runs other programs")
@@ -194,6 +196,27 @@ def test_second_interrupt_does_not_wait(tmp_path: Path) -> None:
         server.signal_all(signal.SIGINT)
         server.process.wait(10)
         assert hanging.exception(10).code() == grpc.StatusCode.UNAVAILABLE
+        assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.slow(reason="it waits for timeouts")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_clients_do_not_delay_the_shutdown_for_long(tmp_path: Path, workers: int) -> None:
+    """Connections without calls, calls without messages, and halves of messages."""
+    with (
+        serving(tmp_path, *GRPC, "served_here", "--workers", str(workers)) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        port = server.grpc_port
+        for _ in range(4):
+            stack.enter_context(socket.create_connection((HOST, port), 10))
+            for answers in (False, True):
+                for n_sent in (0, 20):
+                    client = stack.enter_context(contextlib.closing(Http2Client(port, answers)))
+                    client.begin(f"/{SERVICE}/ModelInfer").data(message("echo")[:n_sent])
+        assert infer(server, "echo")["x"].as_numpy().tolist() == [1]
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(20)
         assert "Traceback" not in server.log.read_text()
 
 

@@ -103,7 +103,8 @@ def add_parser(commands: Any) -> None:
         type=_positive,
         metavar="N",
         help="reply with status 503 when there are N connections or requests, or more; and with "
-        "RESOURCE_EXHAUSTED when there are more than N gRPC calls",
+        "RESOURCE_EXHAUSTED when there are more than N gRPC calls; close new gRPC connections when "
+        "there are N",
     )
     parser.add_argument(
         "--compress-responses",

@@ -247,7 +247,7 @@ class App(Service):
     receive_timeout : float or None, default 300.0
         Time in seconds in which the whole body of a request must arrive. None means no limit. With
         ``InferProtocol``, the time includes the headers, and a client that reads nothing of its
-        response for this time is disconnected.
+        response for this time is disconnected. Over gRPC, it is the time for the message of a call.
     max_concurrency : int, default 1000
         Maximum number of inference requests of a process that have arrived and are in progress or
         wait for a thread. Requests whose body is arriving or whose response is being sent are not

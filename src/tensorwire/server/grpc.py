@@ -506,13 +506,14 @@ def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Mo
     Its methods are ServerLive, ServerReady, ServerMetadata, ModelReady, ModelMetadata, ModelConfig,
     ModelInfer, ModelStreamInfer and RepositoryIndex. A stream has one response for each request, in
     the order of the requests; the error of a request is an ``error_message``, and the stream
-    continues.
+    continues. For interceptors, the requests of all methods are streams.
 
     Errors have one of these codes: INVALID_ARGUMENT (invalid request), NOT_FOUND (unknown model or
-    version), RESOURCE_EXHAUSTED (message too long), UNAVAILABLE (too many requests, or no thread
-    can be started) and INTERNAL (the model failed). A model chooses another one with
-    ``RequestError``. Any other exception of a model is logged by the logger ``tensorwire.server``
-    and is not sent to the client.
+    version), RESOURCE_EXHAUSTED (message too long), DEADLINE_EXCEEDED (the message did not arrive
+    within ``receive_timeout``), UNAVAILABLE (too many requests, or no thread can be started) and
+    INTERNAL (the model failed). A model chooses another one with ``RequestError``. Any other
+    exception of a model is logged by the logger ``tensorwire.server`` and is not sent to the
+    client.
 
     Parameters
     ----------
@@ -561,6 +562,8 @@ async def serving(
     Then new calls are refused, and requests in progress are finished. Other processes of this user
     may listen at the same address. Raises OSError if the server cannot listen.
     """
+    if limit_concurrency is not None:
+        limit_concurrency = min(limit_concurrency, _MAX_OPTION)
     server = grpc.aio.server(
         options=server_options(service, certfile is not None, limit_concurrency),
         maximum_concurrent_rpcs=limit_concurrency,
