@@ -36,7 +36,7 @@ from support.scripts import run_script
 from support.servers import Scripted, http, uvicorn_server
 from support.threads import in_thread
 from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout, requests
-from tensorwire.client.limits import ConnectDeadline, Deadline, ReadinessWait, retry_delay
+from tensorwire.client.limits import ConnectDeadline, Deadline, ReadinessWait, Retries
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -436,8 +436,12 @@ def test_closed_client_stays_closed_in_a_child_process(monkeypatch: pytest.Monke
 )
 def test_delay_of_a_retry(attempt: int, longest: float) -> None:
     """It is random, and becomes longer with each retry up to a limit."""
-    deadline = Deadline(Timeout())
-    delays = [retry_delay(ConnectionError("x"), attempt, deadline) or 0 for _ in range(100)]
+    delays = []
+    for _ in range(100):
+        retries = Retries(1)
+        retries.n_pauses = attempt
+        delays.append(retries.delay(ConnectionError("x"), Deadline(Timeout())) or 0)
+        assert retries.delay(ConnectionError("x"), Deadline(Timeout())) is None
     assert longest / 2 <= min(delays) < 0.6 * longest
     assert 0.9 * longest < max(delays) <= longest
 
@@ -448,7 +452,7 @@ def test_delay_of_a_retry(attempt: int, longest: float) -> None:
 def test_longest_retry_after(seconds: float, delay: float | None) -> None:
     error = InferenceServerError("busy", status=503)
     error.retry_after = seconds
-    assert retry_delay(error, 0, Deadline(Timeout())) == delay
+    assert Retries(1).delay(error, Deadline(Timeout())) == delay
 
 
 class Clock:

@@ -57,11 +57,26 @@ def test_connection_is_reused(client: Any) -> None:
     assert len({call["peer"] for call in seen[before:]}) == 1
 
 
-def test_connection_closed_by_the_server_is_replaced(connect: Connect) -> None:
-    with Scripted([GOOD, GOOD]) as server, connect(server.address, connections=1) as client:
+def test_connection_closed_by_the_server_is_replaced(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"connections": 1, "retries": 1}
+    with Scripted([GOOD, GOOD]) as server, connect(server.address, **options) as client:
         for _ in range(101):  # at once, so that the client has not noticed it in most cases
             client.infer("m", {"x": X})
         assert server.n_connections == 51
+
+    is_open = Connection.is_open
+
+    def wait(connection: Connection) -> bool:
+        select.select([connection.socket], [], [], 5)
+        return is_open(connection)
+
+    monkeypatch.setattr(Connection, "is_open", wait)
+    with Scripted([GOOD]) as server, connect(server.address) as client:
+        for _ in range(5):
+            client.infer("m", {"x": X})
+        assert server.n_connections == 5
 
 
 def test_bytes_on_an_idle_connection_are_not_taken_for_a_response(connect: Connect) -> None:
@@ -102,15 +117,18 @@ def test_connection_after_a_server_error(
         assert server.n_connections == n_connections
 
 
-@pytest.mark.parametrize("answer", [SERVER_ERROR, KEEPING])
-def test_server_that_closes_the_connection_after_an_error(connect: Connect, answer: bytes) -> None:
+@pytest.mark.parametrize(("answer", "retries"), [(SERVER_ERROR, 0), (KEEPING, 1)])
+def test_server_that_closes_the_connection_after_an_error(
+    connect: Connect, answer: bytes, retries: int
+) -> None:
     """As uvicorn does after an exception of the application, whatever the response says."""
 
     def fail_and_close(connection: socket.socket) -> None:
         connection.sendall(answer)
         time.sleep(0.0005)  # the next call may begin before or after the connection is closed
 
-    with Scripted([fail_and_close]) as server, connect(server.address) as client:
+    server = Scripted([fail_and_close])
+    with server, connect(server.address, retries=retries) as client:
         for _ in range(200):
             with pytest.raises(InferenceServerError, match="no"):
                 client.infer("m", {"x": X})

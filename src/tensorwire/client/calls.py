@@ -25,9 +25,9 @@ from .limits import (
     RESPONSE_LIMITS,
     Deadline,
     ReadinessWait,
+    Retries,
     Timeout,
     as_timeout,
-    retry_delay,
 )
 from .requests import (
     AUTO_ID,
@@ -193,17 +193,16 @@ class BaseClient:
         """Send a request, and repeat it up to ``retries`` times if that may help."""
         progress = None if on_progress is None else ProgressReporter(on_progress, request.nbytes)
         attempt = self._transport.attempt
-        n_retries = 0
+        retries = Retries(self._options.retries)
         while True:
             try:
-                return await attempt(self._open_pool(), request, deadline, progress)
+                return await attempt(self._open_pool(), request, deadline, progress, retries)
             except (ConnectionError, InferenceServerError) as error:
-                if n_retries >= self._options.retries or (progress and progress.error is error):
+                if progress and progress.error is error:
                     raise
-                delay = retry_delay(error, n_retries, deadline)
+                delay = retries.delay(error, deadline)
                 if delay is None:
                     raise
-            n_retries += 1
             await self._open_pool().backend.sleep(delay)
 
     async def _metadata(self, target: Target, deadline: Deadline) -> dict[str, Any]:
@@ -590,7 +589,9 @@ class Calls(BaseClient):
         while True:
             try:
                 deadline = Deadline(wait.timeout(self.timeout))
-                await self._transport.attempt(self._open_pool(), request, deadline, None)
+                await self._transport.attempt(
+                    self._open_pool(), request, deadline, None, Retries(0)
+                )
                 return
             except (InferenceServerError, ConnectionError, TimeoutError) as error:
                 delay = wait.next_delay(error)

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import socket
 import ssl
-import sys
-import termios
 import time
 from select import POLLIN, POLLOUT
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from .addresses import Proxy, Server
-from .limits import ConnectDeadline, Deadline
+from .limits import ConnectDeadline, Deadline, Retries
 from .requests import PIECE_NBYTES, ProgressReporter, Request
 from .responses import ResponseReader
 
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 
     Backend: TypeAlias = BlockingBackend | LoopBackend
 
-RESEND_SECONDS = 1.0  # a reset after this time is not taken for that of a connection closed before
 _TLS_PIECE_NBYTES = 256 << 10  # OpenSSL encrypts a whole piece before it returns
 _BUSY_SECONDS = 0.01  # the pause before connecting again to a Unix socket whose queue is full
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -47,7 +43,7 @@ class Connection:
         sock.setblocking(False)
         self.is_tls = False
         self.reader = ResponseReader(max_body)
-        self.is_sent = False  # whether the kernel has all of the request
+        self.n_sent = 0  # bytes of the request that the kernel has taken, including the head
         self.has_failed = False  # whether sending has failed
         self.idle_since = 0.0
         self.transferred_at = 0.0  # when bytes of a request or a response were last transferred
@@ -143,13 +139,14 @@ class Connection:
         """Send a request, and receive the response. Raises OSError and DecodeError."""
         reader = self.reader
         reader.start()
-        self.is_sent = self.has_failed = False
+        self.has_failed = False
         self.transferred_at = time.monotonic()
         if progress is not None:
             progress.restart()
         error: OSError | None = None
+        is_sent = False
         try:
-            self.is_sent = await self._send(request, deadline, progress)
+            is_sent = await self._send(request, deadline, progress)
         except (BrokenPipeError, ConnectionResetError, ssl.SSLError) as failure:
             if progress is not None and progress.error is not None:
                 raise
@@ -159,21 +156,33 @@ class Connection:
             while not reader.complete:
                 await self._receive(deadline, progress)
         except OSError as failure:
-            if error is None or (progress is not None and progress.error is not None):
+            is_callback = progress is not None and progress.error is failure
+            if error is None or is_callback or not isinstance(failure, TimeoutError):
                 raise
-            raise (failure if isinstance(failure, ConnectionResetError) else error) from None
+            raise error from None
         finally:
             error = None  # its traceback refers to this frame, which refers to the body
-        if not self.is_sent:
+        if not is_sent:
             reader.reusable = False
         return reader
+
+    def may_repeat(self, request: Request, error: OSError, retries: Retries) -> bool:
+        """Return whether a request that has failed on this kept connection is sent once more.
+
+        The server may have closed the connection before the request arrived, but nothing shows
+        that. A GET can be repeated (RFC 9110 9.2.2), and a request of which nothing was sent. Any
+        other request may have run its model, and takes one of the retries.
+        """
+        if isinstance(error, TimeoutError) or self.reader.n_received > 0:
+            return False
+        return request.method == "GET" or self.n_sent == 0 or retries.take()
 
     async def _send(
         self, request: Request, deadline: Deadline, progress: ProgressReporter | None
     ) -> bool:
         """Send a request. Returns False if the server has responded before its end."""
         reader = self.reader
-        n_sent = 0
+        self.n_sent = 0
         is_first = True  # the kernel has room for the first piece, without waiting for it
         for window in request.windows(_TLS_PIECE_NBYTES if self.is_tls else PIECE_NBYTES):
             while window:
@@ -183,10 +192,11 @@ class Connection:
                     if reader.complete or reader.status >= 300:
                         return False
                 is_first = False
-                n_sent_before, n_sent = n_sent, n_sent + self._send_window(window)
+                n_sent = self._send_window(window)
+                self.n_sent += n_sent
                 if progress is not None:
-                    progress.sent(max(n_sent - len(request.head), 0))
-                if n_sent > n_sent_before:
+                    progress.sent(max(self.n_sent - len(request.head), 0))
+                if n_sent > 0:
                     self.transferred_at = time.monotonic()
         return True
 
@@ -235,12 +245,10 @@ class Connection:
         """Process bytes that have arrived. Returns False if there are none."""
         reader = self.reader
         try:
-            if self.is_tls and reader.n_received == 0 and self._is_tls_truncated():
-                read_eof(reader, self.socket, self.is_sent, is_truncated=True)
-            elif n_received := self.socket.recv_into(reader.get_buffer()):
+            if n_received := self.socket.recv_into(reader.get_buffer()):
                 reader.received(n_received)
             else:
-                read_eof(reader, self.socket, self.is_sent, is_truncated=self.has_failed)
+                reader.eof(is_truncated=self.has_failed)
         except ssl.SSLWantWriteError:
             self.wanted = POLLOUT
             return False
@@ -252,14 +260,6 @@ class Connection:
             progress.received(reader.body_nbytes, reader.content_length, reader.complete)
         self.transferred_at = time.monotonic()
         return True
-
-    def _is_tls_truncated(self) -> bool:
-        """Return whether the stream of the socket has ended, before OpenSSL notices it.
-
-        OpenSSL then sends an alert, which the server does not acknowledge. Whether the server has
-        acknowledged the request is not known any more.
-        """
-        return not socket.socket.recv(self.socket, 1, socket.MSG_PEEK)
 
     async def _wait(self, events: int, deadline: Deadline) -> int:
         """Return the events that have happened. Raises TimeoutError.
@@ -323,52 +323,3 @@ class Connector(NamedTuple):
             if self.proxy is not None:
                 await connection.open_tunnel(self.server, self.proxy, deadline)
             await connection.start_tls(self.context, self.server.host, deadline)
-
-
-# --- connections that the server has closed ------------------------------------------------------
-
-
-def read_eof(reader: ResponseReader, sock: Any, is_sent: bool, is_truncated: bool) -> None:
-    """Process the end of the stream.
-
-    ``is_sent`` is false if some bytes of the request were not passed to the kernel; for
-    ``is_truncated`` see ``ResponseReader.eof``. Raises ConnectionError if the response is not
-    complete; this is a ConnectionResetError if the server has not read the whole request. Raises
-    HeaderError if only its compressed body is incomplete.
-    """
-    if reader.n_received == 0 and not (is_sent and _is_received(sock)):
-        raise ConnectionResetError("the server closed the connection before it read the request")
-    reader.eof(is_truncated)
-
-
-def _is_received(sock: Any) -> bool:
-    """Return whether the server may have received everything, at the end of its stream.
-
-    If the server closes the connection before the request arrives, the client gets the end of the
-    stream, and a reset for the request that it has sent. ``recv`` then returns the end of the
-    stream, also if the reset has arrived. But the end of the stream acknowledges all bytes that
-    arrived before it was sent, so bytes that are not acknowledged arrived later.
-    """
-    try:
-        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) != 0:
-            return False
-        unacknowledged = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
-    except OSError:  # the socket was closed, or the system is not Linux
-        return True
-    return int.from_bytes(unacknowledged, sys.byteorder) == 0
-
-
-def may_resend(request: Request, reader: ResponseReader, error: OSError, started: float) -> bool:
-    """Return whether a request is sent once more, on a new connection (RFC 9110 9.2.2).
-
-    It was sent at ``started`` on a kept connection, which has failed. The server may have closed
-    the connection before the request arrived. A reset within RESEND_SECONDS is taken as the sign of
-    that, although a server may also read a request and then reset the connection. In other cases,
-    only a GET is sent again, because a model could run twice.
-    """
-    if isinstance(error, TimeoutError) or reader.n_received > 0:
-        return False
-    if request.method == "GET":
-        return True
-    is_reset = isinstance(error, ConnectionResetError | BrokenPipeError)
-    return is_reset and time.monotonic() - started < RESEND_SECONDS

@@ -43,7 +43,7 @@ from .grpc_channels import (
 )
 from .grpc_errors import call_error, has_expired
 from .grpc_streams import AsyncStream, Stream
-from .limits import MAX_INT32, Deadline
+from .limits import MAX_INT32, Deadline, Retries
 from .requests import (
     Algorithm,
     Compressed,
@@ -209,6 +209,7 @@ class GrpcTransport:
         request: GrpcRequest,
         deadline: Deadline,
         progress: ProgressReporter | None,
+        _: Retries,
     ) -> GrpcBody:
         """Send a request, and return the response."""
         channel.check()

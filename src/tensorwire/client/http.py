@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-import time
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import tensorwire as tw
@@ -13,9 +12,9 @@ from .._codec.datatypes import UNLIMITED
 from ..arguments import Nonfinite
 from ..http import BINARY_TYPE, EXTENSION, HEADER_LENGTH, JSON_TYPE
 from .addresses import Server, find_proxy
-from .connection import Connection, Connector, may_resend
+from .connection import Connection, Connector
 from .errors import InferenceServerError, connection_error, response_error
-from .limits import Deadline, Timeout
+from .limits import Deadline, Retries, Timeout
 from .pool import Lease, Pool
 from .requests import (
     PIECE_NBYTES,
@@ -157,20 +156,33 @@ class HttpTransport:
     # --- the exchange ---
 
     async def attempt(
-        self, pool: Pool, request: Request, deadline: Deadline, progress: ProgressReporter | None
+        self,
+        pool: Pool,
+        request: Request,
+        deadline: Deadline,
+        progress: ProgressReporter | None,
+        retries: Retries,
     ) -> ResponseBody:
         """Send a request, and return the body of the response."""
         try:
-            return await self._attempt(pool, request, deadline, progress)
+            return await self._attempt(pool, request, deadline, progress, retries)
         except InferenceServerError as error:
             if request.is_binary and error.status in _REJECTED:
                 await self._explain(pool, error)
             raise
 
     async def _attempt(
-        self, pool: Pool, request: Request, deadline: Deadline, progress: ProgressReporter | None
+        self,
+        pool: Pool,
+        request: Request,
+        deadline: Deadline,
+        progress: ProgressReporter | None,
+        retries: Retries,
     ) -> ResponseBody:
-        """Send a request on a connection of the pool, or on a new one; see ``may_resend``."""
+        """Send a request on a connection of the pool or a new one, and return the response.
+
+        If a kept connection fails, the request may be sent again; see ``Connection.may_repeat``.
+        """
         lease: Lease | None = None
         connection: Connection | None = None
         kept: Connection | None = None
@@ -179,12 +191,11 @@ class HttpTransport:
             lease = await pool.acquire(deadline)
             connection = lease.connection
             if connection is not None and connection.is_open():
-                started = time.monotonic()
                 try:
                     reader = await connection.exchange(request, deadline, progress)
                 except OSError as error:
                     is_final = pool.is_closed or (progress is not None and progress.error)
-                    if is_final or not may_resend(request, connection.reader, error, started):
+                    if is_final or not connection.may_repeat(request, error, retries):
                         raise
             if reader is None:
                 if connection is not None:
@@ -216,7 +227,7 @@ class HttpTransport:
             self.announces_binary = True
             with contextlib.suppress(Exception):
                 request = self.metadata_request(Target(None, None, None))
-                body = await self._attempt(pool, request, Deadline(_HINT_TIMEOUT), None)
+                body = await self._attempt(pool, request, Deadline(_HINT_TIMEOUT), None, Retries(0))
                 extensions = body.parse_metadata(self.options.limits)["extensions"]
                 self.announces_binary = EXTENSION in extensions
         if not self.announces_binary:

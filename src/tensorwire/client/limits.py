@@ -152,24 +152,38 @@ class ConnectDeadline(Deadline):
         return self.earlier(None if seconds is None else self.since + seconds, "connect")
 
 
-def retry_delay(error: Exception, attempt: int, deadline: Deadline) -> float | None:
-    """Return how many seconds to wait before a call is repeated. None if the error is final.
+class Retries:
+    """The retries of a call that are left, and the pauses before them."""
 
-    ``attempt`` counts the retries from 0.
-    """
-    delay: float | None = None
-    if isinstance(error, InferenceServerError):
-        if error.status not in _RETRIED_STATUSES:
+    __slots__ = ("n_left", "n_pauses")
+
+    def __init__(self, n_left: int) -> None:
+        self.n_left = n_left
+        self.n_pauses = 0
+
+    def take(self) -> bool:
+        """Take a retry without a pause. Returns False if none is left."""
+        if self.n_left == 0:
+            return False
+        self.n_left -= 1
+        return True
+
+    def delay(self, error: Exception, deadline: Deadline) -> float | None:
+        """Take a retry, and return the seconds to wait before it. None if the error is final."""
+        delay: float | None = None
+        if isinstance(error, InferenceServerError):
+            if error.status not in _RETRIED_STATUSES:
+                return None
+            delay = error.retry_after
+        if delay is None:
+            delay = min(_FIRST_DELAY_SECONDS * 2.0 ** min(self.n_pauses, 10), _MAX_DELAY_SECONDS)
+            delay *= random.uniform(0.5, 1.0)
+        elif delay > _MAX_RETRY_AFTER_SECONDS:
             return None
-        delay = error.retry_after
-    if delay is None:
-        delay = min(_FIRST_DELAY_SECONDS * 2.0 ** min(attempt, 10), _MAX_DELAY_SECONDS)
-        delay *= random.uniform(0.5, 1.0)
-    elif delay > _MAX_RETRY_AFTER_SECONDS:
-        return None
-    if deadline.at is not None and time.monotonic() + delay >= deadline.at:
-        return None
-    return delay
+        if deadline.at is not None and time.monotonic() + delay >= deadline.at:
+            return None
+        self.n_pauses += 1
+        return delay if self.take() else None
 
 
 class ReadinessWait:

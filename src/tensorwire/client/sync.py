@@ -182,10 +182,8 @@ class Client(BaseClient, Closing):
         that they are kept.
     retries : int, default 0
         How often a call is repeated after a ConnectionError or a response with status 429, 502, 503
-        or 504. The pause before each retry is random and becomes longer, from 0.1 to at most 10
-        seconds. If the response has a Retry-After header with a number of seconds, the pause has
-        this length; if it is more than 60 seconds, the error is raised at once. A model may run
-        more than once for a call.
+        or 504, so that its model may run more than once. The guide lists what is sent again, and
+        the pauses.
     ssl_context : ssl.SSLContext, optional
         The TLS settings for an ``https`` URL. Certificates are verified by default.
     trust_env : bool, default True
@@ -227,9 +225,9 @@ class Client(BaseClient, Closing):
     of raising the exception. The ``__cause__`` of a ConnectionError or TimeoutError is the
     exception of the socket.
 
-    A request is sent once more, independently of ``retries``, if the server seems to have closed an
-    idle connection just before. A server that reads a whole inference request, and resets the
-    connection within a second, causes a second run of the model. The guide lists all cases.
+    With ``retries=0``, an inference request of which anything was sent is not sent again. If the
+    server closes an idle connection while the client begins to use it, the call therefore raises
+    ConnectionError: pass ``retries=1`` if the model may run twice.
 
     A connection is not used again after a response with status 500 or higher, unless the response
     has the header ``Connection: keep-alive``.
