@@ -43,6 +43,7 @@ server, client = client_fixtures.server, client_fixtures.client
 def test_errors_of_the_tensorwire_server(
     client: Any, server: str, model: str, status: int, message: str
 ) -> None:
+    client.infer("echo", {"x": X})  # the server reads binary data: there is no hint
     with pytest.raises(InferenceServerError) as caught:
         client.infer(model, {"z": X})
     error = caught.value

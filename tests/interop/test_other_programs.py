@@ -130,7 +130,7 @@ def test_omle_server_reads_only_json(omle: list[str]) -> None:
     with Client(omle[0]) as client, pytest.raises(InferenceServerError) as caught:
         client.infer("linear", {"x": X})
     assert caught.value.status == 400
-    assert "binary_inputs=False sends JSON" in str(caught.value)
+    assert "call infer with binary_inputs=False" in str(caught.value)
 
 
 # --- BentoML -------------------------------------------------------------------------------------

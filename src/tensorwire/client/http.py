@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ssl
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
@@ -10,11 +9,11 @@ import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
 from ..arguments import Nonfinite
-from ..http import BINARY_TYPE, EXTENSION, HEADER_LENGTH, JSON_TYPE
+from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from .addresses import Server, find_proxy
 from .connection import Connection, Connector
 from .errors import InferenceServerError, connection_error, response_error
-from .limits import Deadline, Retries, Timeout
+from .limits import Deadline, Retries
 from .pool import Lease, Pool
 from .requests import (
     PIECE_NBYTES,
@@ -40,8 +39,8 @@ _JSON_HEADERS = f"Content-Type: {JSON_TYPE}\r\nContent-Length: %d\r\n\r\n".encod
 _BINARY_HEADERS = (
     f"Content-Type: {BINARY_TYPE}\r\n{HEADER_LENGTH}: %d\r\nContent-Length: %d\r\n\r\n"
 ).encode()
-_HINT_TIMEOUT = Timeout(connect=1, read=1, total=1)
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
+_JSON_HINT = "if the server reads only JSON, call infer with binary_inputs=False"
 
 
 class HttpTransport:
@@ -68,7 +67,7 @@ class HttpTransport:
             if proxy.authorization is not None and "proxy-authorization" not in names:
                 self.headers["Proxy-Authorization"] = proxy.authorization
         self.heads: dict[Any, tuple[str, bytes]] = {}
-        self.announces_binary: bool | None = None  # None: not known yet
+        self.reads_binary = False  # whether the server has accepted a binary request
 
     def new_pool(self, backend: Backend) -> Pool:
         return Pool(backend, self.options.connections, self.options.idle_timeout)
@@ -163,22 +162,6 @@ class HttpTransport:
         progress: ProgressReporter | None,
         retries: Retries,
     ) -> ResponseBody:
-        """Send a request, and return the body of the response."""
-        try:
-            return await self._attempt(pool, request, deadline, progress, retries)
-        except InferenceServerError as error:
-            if request.is_binary and error.status in _REJECTED:
-                await self._explain(pool, error)
-            raise
-
-    async def _attempt(
-        self,
-        pool: Pool,
-        request: Request,
-        deadline: Deadline,
-        progress: ProgressReporter | None,
-        retries: Retries,
-    ) -> ResponseBody:
         """Send a request on a connection of the pool or a new one, and return the response.
 
         If a kept connection fails, the request may be sent again; see ``Connection.may_repeat``.
@@ -206,7 +189,8 @@ class HttpTransport:
             if reader.reusable:
                 kept = connection
             if reader.buffer is None:
-                raise response_error(request, reader)
+                raise self._response_error(request, reader)
+            self.reads_binary |= request.is_binary
             return ResponseBody(reader.take_buffer(), reader.header_length)
         except OSError as error:
             if progress is not None and progress.error is error:
@@ -218,18 +202,8 @@ class HttpTransport:
             if lease is not None:
                 pool.release(lease, kept)
 
-    async def _explain(self, pool: Pool, error: InferenceServerError) -> None:
-        """Say in an error that the server does not announce that it reads binary data.
-
-        The metadata is requested once, at most for a second, and its own errors are ignored.
-        """
-        if self.announces_binary is None:
-            self.announces_binary = True
-            with contextlib.suppress(Exception):
-                request = self.metadata_request(Target(None, None, None))
-                body = await self._attempt(pool, request, Deadline(_HINT_TIMEOUT), None, Retries(0))
-                extensions = body.parse_metadata(self.options.limits)["extensions"]
-                self.announces_binary = EXTENSION in extensions
-        if not self.announces_binary:
-            hint = f"the server does not announce {EXTENSION}: binary_inputs=False sends JSON"
-            error.args = (f"{error} ({hint})",)
+    def _response_error(self, request: Request, reader: ResponseReader) -> InferenceServerError:
+        error = response_error(request, reader)
+        if request.is_binary and error.status in _REJECTED and not self.reads_binary:
+            error.args = (f"{error} ({_JSON_HINT})",)
+        return error
