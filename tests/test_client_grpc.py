@@ -9,13 +9,14 @@ import re
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import sys
 import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -316,38 +317,113 @@ def test_connection_that_is_refused(connect: Connect) -> None:
                 client.infer("m", {"x": X})
 
 
-def test_name_that_is_unknown(connect: Connect) -> None:
-    fails = pytest.raises(ConnectionError, match=r"host\.invalid")
-    with connect("grpc://host.invalid:8001", timeout=5, trust_env=False) as client, fails:
-        client.infer("m", {"x": X})
+def http2_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    head = struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream)
+    return head + payload
 
 
-SETTINGS = b"\0\0\0\4\0\0\0\0\0"
-GO_AWAY = b"\0\0\x08\7\0\0\0\0\0\0\0\0\1\0\0\0\0"
-RESET_STREAM = b"\0\0\4\3\0\0\0\0\1\0\0\0\2"
-# What a server sends before it closes the connection. It receives in between.
-RAW = {
-    "closes": [],
-    "garbage": [b"HTTP/1.1 400 Bad Request\r\n\r\n" * 3],
-    "closes later": [SETTINGS, b""],
-    "goes away": [SETTINGS, GO_AWAY],
-    "resets the stream": [SETTINGS, RESET_STREAM],
+def stream_reset(code: int) -> bytes:
+    return http2_frame(3, 0, 1, struct.pack(">I", code))
+
+
+SETTINGS = http2_frame(4, 0, 0, b"")
+GO_AWAY = http2_frame(7, 0, 0, bytes(8))
+RESPONSE_HEAD = http2_frame(1, 4, 1, b"\x88\x0f\x10\x10application/grpc")  # status 200
+
+
+class Raw(Scripted):
+    """Sends bytes, and receives in between. Then it closes or resets the connection."""
+
+    def __init__(self, *sent: bytes, is_reset: bool = False) -> None:
+        super().__init__([])
+        self.sent = sent
+        self.is_reset = is_reset
+
+    def __enter__(self) -> Any:
+        super().__enter__()
+        return f"grpc://{self.address}"
+
+    def serve(self, connection: socket.socket) -> None:
+        for i, data in enumerate(self.sent):
+            if i > 0:
+                time.sleep(0.1)
+                connection.recv(1 << 16)
+            connection.sendall(data)
+        time.sleep(0.1)  # closing may discard what the client has not received yet
+        if self.is_reset:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def balanced(library: Any) -> Any:
+    """Return a channel of the caller to a port where nothing listens."""
+    options = [("grpc.lb_policy_name", "round_robin")]
+    return library.insecure_channel(f"127.0.0.1:{free_port()}", options)
+
+
+# How a connection fails: the URL or a server, and the options of the client.
+FAILURES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "all backends refuse": (lambda: nullcontext("grpc://named:1"), {"channel": balanced}),
+    "name is unknown": (lambda: nullcontext("grpc://host.invalid:1"), {"trust_env": False}),
+    "no Unix socket": (lambda: nullcontext("grpc+unix:/none/none"), {}),
+    "closes": (Raw, {}),
+    "HTTP/1": (lambda: Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 3), {}),
+    "closes later": (lambda: Raw(SETTINGS, b""), {}),
+    "resets the connection": (lambda: Raw(SETTINGS, b"", is_reset=True), {}),
+    "goes away": (lambda: Raw(SETTINGS, GO_AWAY), {}),
+    "refuses the stream": (lambda: Raw(SETTINGS, stream_reset(7)), {}),
+    "responds in part": (lambda: Raw(SETTINGS, RESPONSE_HEAD), {}),
 }
 
 
-@pytest.mark.parametrize("name", RAW)
-def test_server_that_does_not_respond_with_a_status(connect: Connect, name: str) -> None:
-    class Raw(Scripted):
-        def serve(self, connection: socket.socket) -> None:
-            for i, data in enumerate(RAW[name]):
-                if i > 0:
-                    time.sleep(0.1)
-                    connection.recv(1 << 16)
-                connection.sendall(data)
+@pytest.mark.parametrize("name", FAILURES)
+def test_connection_that_fails(connect: Connect, name: str) -> None:
+    """The text of the installed grpcio is that of a failed connection, and not of a server."""
+    make, options = FAILURES[name]
+    with make() as url, connect_with_channel(connect, url, {"timeout": 20, **options}) as client:
+        for _ in range(2):
+            with pytest.raises(ConnectionError, match=f"^ModelInfer {re.escape(url)}: ") as caught:
+                client.infer("m", {"x": X})
+            assert caught.value.__cause__.code() is grpc.StatusCode.UNAVAILABLE
 
-    fails = pytest.raises(ConnectionError, match=r"^ModelInfer grpc://")
-    with Raw([]) as server, connect(f"grpc://{server.address}", timeout=20) as client, fails:
+
+@pytest.mark.parametrize(("code", "status"), [(0, 500), (2, 500), (8, 499), (11, 429), (12, 403)])
+def test_stream_that_is_reset(connect: Connect, code: int, status: int) -> None:
+    """It has the status of its code in HTTP/2."""
+    with (
+        Raw(SETTINGS, stream_reset(code)) as url,
+        connect(url, timeout=20) as client,
+        pytest.raises(InferenceServerError, match=f": status {status}: ") as caught,
+    ):
         client.infer("m", {"x": X})
+    assert caught.value.status == status
+
+
+@pytest.mark.parametrize(
+    "text", ["", "busy", "Socket closed", "failed to connect to all addresses"]
+)
+@pytest.mark.parametrize(
+    ("code", "n_calls"),
+    [
+        ("UNAVAILABLE", 2),
+        ("RESOURCE_EXHAUSTED", 2),
+        ("INTERNAL", 1),
+        ("UNKNOWN", 1),
+        ("CANCELLED", 1),
+    ],
+)
+def test_retries_depend_on_the_code(connect: Connect, code: str, n_calls: int, text: str) -> None:
+    """A server may send any text, also that of a failed connection."""
+
+    def reject(message: bytes, context: Any) -> Any:
+        context.abort(getattr(grpc.StatusCode, code), text)
+
+    with ScriptedServer({"ModelInfer": reject}) as server, connect(server.url, retries=1) as client:
+        with pytest.raises((InferenceServerError, ConnectionError)) as caught:
+            client.infer("m", {"x": X})
+        assert len(server.calls) == n_calls
+    if code != "UNAVAILABLE":
+        assert isinstance(caught.value, InferenceServerError)
+        assert caught.value.message == text
 
 
 def test_url_of_the_other_protocol(connect: Connect, server: ScriptedServer) -> None:
@@ -446,25 +522,26 @@ def test_limit_in_the_words_of_a_server(connect: Connect) -> None:
     assert caught.value.status == 429
 
 
-@pytest.mark.parametrize("is_server", [False, True])
-def test_compressed_message_above_a_limit(connect: Connect, is_server: bool) -> None:
+@pytest.mark.parametrize("is_request", [False, True])
+def test_compressed_message_above_a_limit(connect: Connect, is_request: bool) -> None:
     """New versions of grpcio do not report which side has rejected it, and how long it is."""
+    zeros = np.zeros(100_000)
 
-    def reject(message: bytes, context: Any) -> Any:
-        calls.append(message)
-        context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "Decompressed message larger than max")
+    def answer(message: bytes, context: Any) -> bytes:
+        context.set_compression(grpc.Compression.Gzip)
+        return codec.encode_response(tw.InferResponse({"y": zeros}))
 
-    calls: list[bytes] = []
     with (
-        ScriptedServer({"ModelInfer": reject}) as server,
-        connect(server.url, retries=3) as client,
+        ScriptedServer({"ModelInfer": answer}, max_nbytes=10_000) as server,
+        connect(server.url, max_body=10_000, retries=3) as client,
         pytest.raises((InferenceServerError, tw.HeaderError)) as caught,
     ):
-        algorithm = "gzip" if is_server else None
-        client.infer("echo", {"x": X}, request_compression_algorithm=algorithm)
-    assert isinstance(caught.value, InferenceServerError) == is_server
+        if is_request:
+            client.infer("m", {"x": zeros}, request_compression_algorithm="gzip")
+        else:
+            client.infer("m", {"x": X[:1]})
+    assert isinstance(caught.value, InferenceServerError) == is_request
     assert caught.value.status == 413
-    assert len(calls) == 1
 
 
 # --- timeouts ---

@@ -28,19 +28,39 @@ _STATUSES = {  # those of the other codes are 500
     "UNAVAILABLE": 503,
     "UNAUTHENTICATED": 401,
 }
-# grpcio reports a failed connection with codes that a server may also send. Only the text differs.
-_CONNECTION_CODES = ("UNAVAILABLE", "UNKNOWN", "INTERNAL", "CANCELLED")
-_CONNECTION_FAILED = re.compile(
-    r"Stream removed|failed to connect|connections to all backends failing|empty address list"
-    r"|errors resolving|DNS resolution failed|Socket closed|recvmsg|sendmsg|Connection reset"
-    r"|Broken pipe|GOAWAY|Transport closed|No status received|keepalive|ping timeout"
-    r"|Failed to create channel|Received RST_STREAM"
+
+# --- the texts of grpcio -------------------------------------------------------------------------
+
+# A failed connection is UNAVAILABLE, which a server may also send. The debug string of the error is
+# the same in both cases, and the state of the channel changes before or after the call ends. So the
+# beginning of the text chooses the exception. Both exceptions are retried.
+_CONNECTION_FAILED = (
+    "failed to connect to all addresses",
+    "connections to all backends failing",
+    "empty address list",
+    "DNS resolution failed",
+    "errors resolving",
+    "Stream removed",  # grpcio 1.85 puts it before the others below
+    "Socket closed",
+    "Transport closed",
+    "recvmsg:",
+    "sendmsg:",
+    "GOAWAY received",
+    "Received RST_STREAM",
+    "keepalive timeout",
+    "ping timeout",
 )
-_TOO_LARGE = re.compile(  # a server may send it, too, with longer numbers than int() accepts
+_HTTP1 = "http1.x server"
+# A message above a limit is RESOURCE_EXHAUSTED. A server may send this text, too, with longer
+# numbers than int() accepts.
+_TOO_LARGE = re.compile(
     r"(CLIENT|SERVER): (Sent|Received) message larger than max \((\d{1,20}) vs\. (\d{1,20})\)"
 )
-# What new versions of grpcio report for a compressed message, on either side.
+# What grpcio 1.85 reports for a compressed message, on either side.
 _DECOMPRESSED_TOO_LARGE = "Decompressed message larger than max"
+# What grpc.aio reports if it cannot write a request of a stream, before or after the status of the
+# server, which it then replaces.
+WRITE_FAILED = "Internal error from Core"
 
 
 def call_error(channel: Channel, request: GrpcRequest, code: str, text: str) -> Exception:
@@ -51,8 +71,8 @@ def call_error(channel: Channel, request: GrpcRequest, code: str, text: str) -> 
             return error
     if code == "CANCELLED" and channel.is_closed:
         return connection_error(request, ConnectionError(CLOSED))
-    if code in _CONNECTION_CODES and _CONNECTION_FAILED.match(text):
-        if "http1.x server" in text:
+    if code == "UNAVAILABLE" and text.startswith(_CONNECTION_FAILED):
+        if _HTTP1 in text:
             text = "the server speaks HTTP/1, and not gRPC: use an http:// URL"
         return connection_error(request, ConnectionError(text))
     return server_error(request, _STATUSES.get(code, 500), text)

@@ -18,13 +18,10 @@ from ..grpc_messages import STREAM_ERROR
 from .calls import complete
 from .errors import connection_error, server_error
 from .grpc_channels import Channel, GrpcRequest, unless_closed
-from .grpc_errors import call_error, has_expired
+from .grpc_errors import WRITE_FAILED, call_error, has_expired
 from .limits import Deadline
 
-# What grpc.aio reports if it cannot write a request of a stream, before or after the status of the
-# server, which it then replaces. The status follows at once if it has not arrived.
-_WRITE_FAILED = "Internal error from Core"
-_STATUS_SECONDS = 1.0
+_STATUS_SECONDS = 1.0  # how long to wait for the status of the server after WRITE_FAILED
 
 
 class Stream:
@@ -162,7 +159,7 @@ class AsyncStream(Stream):
         return await unless_closed(anext(self.responses, None))
 
     async def status_of(self, error: Any) -> tuple[str, str]:
-        if error.details() == _WRITE_FAILED:
+        if error.details() == WRITE_FAILED:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STATUS_SECONDS):
                     status: tuple[str, str] = await self.status
@@ -173,5 +170,5 @@ class AsyncStream(Stream):
 def _note_status(status: asyncio.Future[tuple[str, str]], call: Any) -> None:
     """Note the status of the server, which grpc.aio replaces if it ends a call during a write."""
     code, text = complete(call.code()).name, complete(call.details()) or ""
-    if text != _WRITE_FAILED and not status.done():
+    if text != WRITE_FAILED and not status.done():
         status.set_result((code, text))
