@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import uvloop
 
 import tensorwire as tw
 from support import client_fixtures
@@ -34,8 +35,16 @@ from support.memory import takes
 from support.requirements import package
 from support.scripts import run_script
 from support.servers import Scripted, http, uvicorn_server
-from support.threads import in_thread
-from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout, requests
+from support.threads import Places, in_thread
+from tensorwire.client import (
+    AUTO_ID,
+    AsyncClient,
+    Client,
+    InferenceServerError,
+    Timeout,
+    requests,
+    responses,
+)
 from tensorwire.client.limits import ConnectDeadline, Deadline, ReadinessWait, Retries
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
@@ -202,6 +211,59 @@ def test_threads_that_send_a_frame_do_not_share_its_views() -> None:
     frame: Any = SharedFrame()
     infer_request: Any = Client("localhost")._transport.infer_request
     assert infer_request(requests.Target("m", None, None), frame).buffers == (b"a", b"bc")
+
+
+# --- the event loop ---
+
+LOOP, THREAD = "the loop", "a thread"
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "is_binary", "encoding", "decoding"),
+    [
+        (4000, False, LOOP, LOOP),
+        (400_000, False, THREAD, THREAD),
+        (400_000, True, LOOP, LOOP),
+        (4_000_000, True, LOOP, THREAD),  # its BYTES, if it has any, are checked one by one
+    ],
+)
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_large_messages_are_processed_in_a_thread(
+    server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    factory: Any,
+    nbytes: int,
+    is_binary: bool,
+    encoding: str,
+    decoding: str,
+) -> None:
+    places = Places(monkeypatch)
+    places.note(tw, "encode_request")
+    places.note(tw, "decode_response")
+
+    async def main() -> None:
+        places.loop = asyncio.get_running_loop()
+        inputs = {"x": np.zeros(nbytes // 4, np.float32)}
+        async with AsyncClient(server, binary_inputs=is_binary) as client:
+            assert (await client.infer("echo", inputs))["x"].nbytes == nbytes
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(main())
+    assert places.noted == [f"encode_request in {encoding}", f"decode_response in {decoding}"]
+
+
+def test_large_metadata_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = Places(monkeypatch)
+    places.note(responses, "read_json")
+
+    async def main(address: str) -> None:
+        places.loop = asyncio.get_running_loop()
+        async with AsyncClient(address) as client:
+            assert len(await client.server_metadata()) == 1
+
+    with Scripted([http(b'{"name": "%b"}' % (b"a" * 100_000))]) as scripted:
+        asyncio.run(main(scripted.address))
+    assert places.noted == ["read_json in a thread"]
 
 
 # --- retries ---

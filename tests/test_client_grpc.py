@@ -35,9 +35,18 @@ from support.memory import peak_nbytes, takes
 from support.requirements import package
 from support.scripts import run_script
 from support.servers import Scripted
-from support.threads import in_thread, wait_for
+from support.threads import Places, in_thread, wait_for
 from tensorwire.cli import main
-from tensorwire.client import AsyncClient, Client, InferenceServerError, Progress, Timeout
+from tensorwire.client import (
+    AsyncClient,
+    Client,
+    InferenceServerError,
+    Progress,
+    Timeout,
+    grpc_channels,
+    grpc_streams,
+)
+from tensorwire.client import grpc as client_grpc
 
 grpc = package("grpc")
 
@@ -383,7 +392,8 @@ def test_connection_that_fails(connect: Connect, name: str) -> None:
         for _ in range(2):
             with pytest.raises(ConnectionError, match=f"^ModelInfer {re.escape(url)}: ") as caught:
                 client.infer("m", {"x": X})
-            assert caught.value.__cause__.code() is grpc.StatusCode.UNAVAILABLE
+            cause: Any = caught.value.__cause__
+            assert cause.code() is grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.mark.parametrize(("code", "status"), [(0, 500), (2, 500), (8, 499), (11, 429), (12, 403)])
@@ -870,6 +880,59 @@ def test_fork(kind: str, option: str, status: int, n_calls: int) -> None:
         done = run_script(FORK, server.url, kind, option)
         assert done.returncode == status, done.stderr
         assert len(server.calls) == n_calls
+
+
+# --- the event loop ---
+
+
+@pytest.mark.parametrize(("nbytes", "place"), [(1 << 20, "the loop"), (4 << 20, "a thread")])
+def test_large_messages_are_processed_in_a_thread(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch, nbytes: int, place: str
+) -> None:
+    places = Places(monkeypatch)
+    places.note(client_grpc, "encode_request")
+    places.note(grpc_channels, "decode_response")
+    places.note(grpc_streams, "read_stream_response")
+
+    async def main() -> None:
+        places.loop = asyncio.get_running_loop()
+        inputs = {"x": np.zeros(nbytes, np.uint8)}
+        async with AsyncClient(server.url) as client:
+            assert (await client.infer("echo", inputs))["x"].nbytes == nbytes
+            async for response in client.stream("echo", [inputs]):
+                assert response["x"].nbytes == nbytes
+
+    asyncio.run(main())
+    names = ("encode_request", "decode_response", "encode_request", "read_stream_response")
+    assert places.noted == [f"{name} in {place}" for name in names]
+
+
+def test_task_that_is_cancelled_while_a_response_is_decoded(
+    server: ScriptedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream ends, as if no response had arrived."""
+    has_begun, may_end = threading.Event(), threading.Event()
+
+    def read(message: bytes, limits: tw.Limits) -> Any:
+        has_begun.set()
+        may_end.wait(10)
+        return codec.decode_stream_response(message)
+
+    monkeypatch.setattr(grpc_streams, "read_stream_response", read)
+
+    async def main() -> None:
+        inputs = tw.InferRequest({"x": np.zeros(4 << 20, np.uint8)}, parameters={"hang": True})
+        async with AsyncClient(server.url) as client:
+            stream = client.stream("repeat", [inputs])
+            reading = asyncio.ensure_future(anext(stream))
+            await asyncio.to_thread(has_begun.wait, 10)
+            reading.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await reading
+            may_end.set()
+            assert [response async for response in stream] == []
+
+    asyncio.run(main())
 
 
 # --- memory ---

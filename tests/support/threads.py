@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+
+import pytest
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
@@ -42,3 +45,29 @@ def repeating(work: Callable[[], object]) -> Iterator[None]:
             yield
         finally:
             is_done.set()
+
+
+class Places:
+    """Notes whether functions are called in the thread of an event loop, or in another one.
+
+    The other thread continues when the event loop has run a callback: it is not blocked.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+        self.loop: Any = None
+        self.noted: list[str] = []
+
+    def note(self, owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            is_loop = asyncio._get_running_loop() is self.loop
+            self.noted.append(f"{name} in {'the loop' if is_loop else 'a thread'}")
+            if not is_loop:
+                has_run = threading.Event()
+                self.loop.call_soon_threadsafe(has_run.set)
+                assert has_run.wait(10)
+            return function(*arguments, **named)
+
+        self.monkeypatch.setattr(owner, name, call)

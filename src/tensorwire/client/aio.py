@@ -150,7 +150,8 @@ class AsyncClient(Calls, AsyncClosing):
     It has the same parameters and methods as ``Client``, and raises the same exceptions. It runs on
     asyncio and uvloop. A client belongs to the event loop in which it is first used. It connects on
     the first call. If a call is cancelled, its connection is closed. ``on_progress`` is a function
-    that does not block, and not a coroutine function.
+    that does not block, and not a coroutine function. Large messages are read and written in a
+    thread.
 
     Examples
     --------

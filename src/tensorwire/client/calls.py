@@ -207,7 +207,22 @@ class BaseClient:
 
     async def _metadata(self, target: Target, deadline: Deadline) -> dict[str, Any]:
         request = self._transport.metadata_request(target)
-        return (await self._exchange(request, deadline)).parse_metadata(self._options.limits)
+        body = await self._exchange(request, deadline)
+        return await self._run(body.is_slow_to_decode, body.parse_metadata, self._options.limits)
+
+    async def _infer(
+        self, request: Any, deadline: Deadline, on_progress: OnProgress | None
+    ) -> tw.InferResponse:
+        """Send a request for inference, and return the response."""
+        body = await self._exchange(request, deadline, on_progress)
+        return await self._run(body.is_slow_to_decode, body.decode, self._options.limits)
+
+    async def _run(self, is_slow: bool, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call a function, in a thread if it would block the event loop of an AsyncClient."""
+        if is_slow:
+            result: Result = await self._open_pool().backend.run(function, *arguments)
+            return result
+        return function(*arguments)
 
     def _open_stream(
         self, target: Target, requests: Any, timeout: float | Timeout | None
@@ -262,7 +277,8 @@ class BaseClient:
         request = tw.InferRequest(tensors, outputs, id=id, parameters=parameters)
         if not binary_inputs:
             request = request.replace(inputs=[t.replace(binary=False) for t in request.inputs])
-        return self._transport.encode(target, request, nonfinite)
+        is_slow = self._transport.is_slow_to_encode(request)
+        return await self._run(is_slow, self._transport.encode, target, request, nonfinite)
 
     async def _input_datatypes(self, target: Target, deadline: Deadline) -> dict[str, Any]:
         """Return the datatypes of the inputs that the metadata of a model declares."""
@@ -422,7 +438,7 @@ class Calls(BaseClient):
                 message, request_compression_algorithm, self._open_pool().backend
             )
         request = self._transport.infer_request(target, message, response_compression_algorithm)
-        return (await self._exchange(request, deadline, on_progress)).decode(self._options.limits)
+        return await self._infer(request, deadline, on_progress)
 
     async def infer_raw(
         self,
@@ -462,7 +478,7 @@ class Calls(BaseClient):
         deadline = self._deadline(timeout)
         frame: Any = self._transport.encode_raw(array)
         request = self._transport.infer_request(Target(model, version, headers), frame)
-        return (await self._exchange(request, deadline, on_progress)).decode(self._options.limits)
+        return await self._infer(request, deadline, on_progress)
 
     async def server_metadata(
         self, *, headers: Headers | None = None, timeout: float | Timeout | None = None

@@ -43,7 +43,7 @@ from .grpc_channels import (
 )
 from .grpc_errors import call_error, has_expired
 from .grpc_streams import AsyncStream, Stream
-from .limits import MAX_INT32, Deadline, Retries
+from .limits import MAX_BODY_NBYTES, MAX_INT32, Deadline, Retries
 from .requests import (
     Algorithm,
     Compressed,
@@ -160,6 +160,10 @@ class GrpcTransport:
         name, version = _checked_model(target)
         message = write_message({"name": name, "version": version}, MODEL_REQUEST)
         return self._request(f"Model{what}", message, target, fields)
+
+    def is_slow_to_encode(self, request: tw.InferRequest) -> bool:
+        """All data is copied into the message."""
+        return sum(x.nbytes for x in request.inputs) > MAX_BODY_NBYTES
 
     def encode(self, target: Target, request: tw.InferRequest, _: Nonfinite | None) -> bytes:
         name, version = _checked_model(target)

@@ -19,6 +19,7 @@ from ..grpc_messages import NO_FIELDS, SERVICE, Fields
 from .calls import Result
 from .errors import CLOSED
 from .grpc_errors import response_length_error
+from .limits import MAX_BODY_NBYTES
 
 if TYPE_CHECKING:
     from .calls import Options
@@ -52,6 +53,10 @@ class GrpcBody(NamedTuple):
 
     message: bytes
     fields: Fields
+
+    @property
+    def is_slow_to_decode(self) -> bool:
+        return len(self.message) > MAX_BODY_NBYTES
 
     def decode(self, limits: tw.Limits) -> tw.InferResponse:
         return decode_response(self.message, limits=limits)

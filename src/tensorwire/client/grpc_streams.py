@@ -19,7 +19,7 @@ from .calls import complete
 from .errors import connection_error, server_error
 from .grpc_channels import Channel, GrpcRequest, unless_closed
 from .grpc_errors import WRITE_FAILED, call_error, has_expired
-from .limits import Deadline
+from .limits import MAX_BODY_NBYTES, Deadline
 
 _STATUS_SECONDS = 1.0  # how long to wait for the status of the server after WRITE_FAILED
 
@@ -69,6 +69,9 @@ class Stream:
         message: bytes | None = next(self.call, None)
         return message
 
+    async def decode(self, message: bytes) -> tw.InferResponse:
+        return self._decode(message)
+
     async def status_of(self, error: Any) -> tuple[str, str]:
         """Return the code and the text with which the call has ended."""
         return error.code().name, error.details() or ""
@@ -94,7 +97,7 @@ class Stream:
             failure = connection_error(self.request, error)
         else:
             if message is not None:
-                return self._decode(message)
+                return await self.decode(message)
         self.has_ended = True
         raised, self.error = self.error, None
         if raised is None and not self.is_closed:
@@ -157,6 +160,15 @@ class AsyncStream(Stream):
 
     async def next_message(self) -> bytes | None:
         return await unless_closed(anext(self.responses, None))
+
+    async def decode(self, message: bytes) -> tw.InferResponse:
+        if len(message) <= MAX_BODY_NBYTES:
+            return self._decode(message)
+        try:
+            return await self.channel.backend.run(self._decode, message)
+        except asyncio.CancelledError:
+            self.close()  # as if the task had been cancelled before the response arrived
+            raise
 
     async def status_of(self, error: Any) -> tuple[str, str]:
         if error.details() == WRITE_FAILED:

@@ -13,7 +13,7 @@ from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from .addresses import Server, find_proxy
 from .connection import Connection, Connector
 from .errors import InferenceServerError, connection_error, response_error
-from .limits import Deadline, Retries
+from .limits import MAX_JSON_NBYTES, Deadline, Retries
 from .pool import Lease, Pool
 from .requests import (
     PIECE_NBYTES,
@@ -97,6 +97,10 @@ class HttpTransport:
     def readiness_request(self, target: Target) -> Request:
         path = "/v2/health" if target.model is None else model_path(target)
         return self._get(f"{path}/ready", target)
+
+    def is_slow_to_encode(self, request: tw.InferRequest) -> bool:
+        """Writing JSON is slow. Binary data is sent from the memory of the arrays."""
+        return sum(x.nbytes for x in request.inputs if not x.binary) > MAX_JSON_NBYTES
 
     def encode(self, _: Target, request: tw.InferRequest, nonfinite: Nonfinite | None) -> tw.Frame:
         return tw.encode_request(request, nonfinite=nonfinite, limits=UNLIMITED)

@@ -33,6 +33,12 @@ They do not limit the header, the names, the parameters and the number of tensor
 ``max_body`` does.
 """
 
+# AsyncClient reads and writes larger JSON in a thread, and reads larger messages there, because
+# their BYTES and BOOL elements are checked one by one. Up to these sizes, this takes up to about
+# 2 ms.
+MAX_JSON_NBYTES = 64 << 10
+MAX_BODY_NBYTES = 2 << 20
+
 _FIRST_DELAY_SECONDS = 0.1
 _MAX_DELAY_SECONDS = 10.0
 _MAX_RETRY_AFTER_SECONDS = 60

@@ -32,6 +32,7 @@ from .._codec.json_reader import read_json
 from ..compression import CompressionError, Decompressor, is_supported
 from ..errors import format_count
 from .errors import too_long_error
+from .limits import MAX_BODY_NBYTES, MAX_JSON_NBYTES
 
 ERROR_NBYTES = 64 << 10
 """Maximum number of bytes that are read from the body of an error response."""
@@ -330,6 +331,12 @@ class ResponseBody(NamedTuple):
 
     buffer: tw.BodyBuffer
     header_length: int | None
+
+    @property
+    def is_slow_to_decode(self) -> bool:
+        nbytes = len(self.buffer)
+        json_nbytes = nbytes if self.header_length is None else self.header_length
+        return json_nbytes > MAX_JSON_NBYTES or nbytes > MAX_BODY_NBYTES
 
     def decode(self, limits: tw.Limits) -> tw.InferResponse:
         return tw.decode_response(self.buffer, self.header_length, limits=limits)
