@@ -1,4 +1,4 @@
-"""What KServe answers itself, and additions: empty tensors, BF16, BYTES that are not UTF-8.
+"""Malformed binary requests, and additions: empty tensors, BF16, BYTES that are not UTF-8.
 
 `test_kserve_integration.py` runs this file in the environment of KServe.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +17,10 @@ from kserve.utils import utils
 
 import tensorwire as tw
 from interop.inside_kserve_json import PATH, Server
-from interop.json_requests import Answer, installed, post
-from interop.kserve_bodies import NO_TEXT, ONE, WORDS, entry, received, wire
+from interop.json_requests import Answer, assert_rejected, installed, post
+from interop.kserve_bodies import NO_TEXT, WORDS, entry, received, wire
+from support.case_types import Malformed
+from support.malformed import MALFORMED
 from tensorwire.integrations import kserve as integration
 from tensorwire.integrations.kserve.convert import write_response
 
@@ -39,44 +40,10 @@ def integration_is_installed() -> Iterator[None]:
 
 # --- invalid bodies --------------------------------------------------------------------------
 
-NAMED = {"name": "x", "shape": [1], "datatype": "FP32"}
-INVALID: dict[str, tuple[Any, int]] = {
-    "too short": (ONE[0][:-1], ONE[1]),
-    "trailing bytes": (ONE[0] + b"\0", ONE[1]),
-    "size too small": wire(entry("x", [2], "FP32", 7), tail=bytes(7)),
-    "size beyond 64 bits": wire(entry("x", [2], "FP32", 1 << 70), tail=bytes(8)),
-    "size negative": wire(entry("x", [0], "FP32", -4)),
-    "size is a float": wire({**NAMED, "parameters": {"binary_data_size": 4.0}}, tail=bytes(4)),
-    "size is a bool": wire({**NAMED, "parameters": {"binary_data_size": True}}, tail=bytes(1)),
-    "size is null": wire({**NAMED, "parameters": {"binary_data_size": None}}, tail=bytes(4)),
-    "no data": wire(NAMED),
-    "shared memory": wire({**NAMED, "parameters": {"shared_memory_region": "r"}}),
-    "shape too large": wire(entry("x", [1 << 62, 4, 0], "FP32", 0)),
-    "shape of strings": wire({**NAMED, "shape": ["1"], "data": [1]}),
-    "datatype unknown": wire(entry("x", [1], "FP8", 1), tail=b"\0"),
-    "datatype in lower case": wire(entry("x", [1], "fp32", 4), tail=bytes(4)),
-    "FP16 in JSON": wire({**NAMED, "datatype": "FP16", "data": [1]}),
-    "BOOL of 2": wire(entry("x", [1], "BOOL", 1), tail=b"\2"),
-    "duplicate name": wire(entry("x", [1], "INT8", 1), entry("x", [1], "INT8", 1), tail=b"ab"),
-    "BYTES truncated": wire(entry("t", [1], "BYTES", 6), tail=b"\3\0\0\0ab"),
-    "BYTES prefix truncated": wire(entry("t", [1], "BYTES", 3), tail=b"\0\0\0"),
-    "BYTES one too few": wire(entry("t", [2], "BYTES", 5), tail=b"\1\0\0\0a"),
-    "BYTES one too many": wire(entry("t", [1], "BYTES", 8), tail=bytes(8)),
-    "header length negative": (ONE[0], -1),
-    "header length beyond the body": (ONE[0], len(ONE[0]) + 1),
-    "header length 0": (ONE[0], 0),
-    "header length too small": (ONE[0], ONE[1] - 1),
-    "inputs absent": (b'{"id": "1"}', 11),
-    "inputs is not a list": (b'{"inputs": 5}', 13),
-    "not an object": (b"[]", 2),
-    "empty": (b"", 0),
-    "not UTF-8": (b'{"inputs": [], "id": "\xff"}', 25),
-    "nested too deeply": wire({**NAMED, "data": json.loads("[" * 128 + "1" + "]" * 128)}),
-    "parameters is not an object": wire({**NAMED, "data": [1]}, parameters=[1]),
-}
+INVALID = [row for row in MALFORMED if row.kind == "request" and row.header_length is not None]
 
 
-def infer(server: Server, body: bytes, header_length: int) -> Answer:
+def infer(server: Server, body: bytes, header_length: int | str) -> Answer:
     server.model.seen = None
     app = server.ours if integration.is_installed() else server.plain
     length = {"inference_header_content_length": str(header_length)}
@@ -88,16 +55,23 @@ def server() -> Server:
     return Server()
 
 
-@pytest.mark.parametrize("case", INVALID)
-def test_kserve_answers_what_the_codec_rejects(server: Server, case: str) -> None:
-    """Status, headers and body are those of KServe, whose own code reads the request."""
-    body, header_length = INVALID[case]
-    with pytest.raises(tw.DecodeError):
-        received(body, header_length)
-    plain, seen = infer(server, body, header_length), server.model.seen
-    with installed(integration):
-        assert infer(server, body, header_length) == plain
-    assert repr(server.model.seen) == repr(seen)
+@with_integration
+@pytest.mark.parametrize("row", INVALID, ids=lambda row: row.id)
+def test_malformed_binary_request(server: Server, row: Malformed) -> None:
+    """The model does not get it. KServe's own code would accept some of them."""
+    length = row.header_length
+    sent = length.decode("latin-1") if isinstance(length, bytes) else str(length)
+    assert_rejected(infer(server, row.body, sent), row.body, sent.encode())
+    assert server.model.seen is None
+
+
+@with_integration
+def test_shared_memory_is_rejected(server: Server) -> None:
+    tensor = {"name": "x", "shape": [1], "datatype": "FP32"}
+    body = wire({**tensor, "parameters": {"shared_memory_region": "r"}})
+    status, _, content = infer(server, *body)
+    assert status == 400
+    assert json.loads(content)["error"].startswith("tensor 'x' is in shared memory")
 
 
 @with_integration
@@ -170,6 +144,8 @@ class TestBytes:
         assert whole.item() == raw
         elements = infer_type.deserialize_bytes_tensor(raw).tolist()
         assert elements == [b"a", b"\xe2\x82\xac", b"\xff", b""]
+        with pytest.raises(InvalidInput, match="element 1"):
+            infer_type.deserialize_bytes_tensor(raw[:10])
 
     def test_encoded_data_is_sent_unchanged(self, monkeypatch: pytest.MonkeyPatch) -> None:
         output = InferOutput("t", [3], "BYTES")

@@ -168,6 +168,35 @@ def test_invalid_requests_are_rejected(mode: str) -> None:
     serve(echo, steps)
 
 
+WRONG: dict[str, tuple[str, bytes, list[int], str]] = {
+    "too short": ("FP32", bytes(7), [2], "requires 8 bytes, but its binary data has 7"),
+    "too long": ("FP32", bytes(9), [2], "requires 8 bytes, but its binary data has 9"),
+    "BOOL of 2": ("BOOL", b"\2", [1], "element 0"),
+    "BYTES truncated": ("BYTES", b"\3\0\0\0ab", [1], "element 0"),
+    "BYTES one too many": ("BYTES", bytes(8), [1], "1 element"),
+    "negative shape": ("FP32", bytes(8), [-1], "has a negative dimension"),
+}
+
+
+def test_malformed_raw_contents_are_rejected() -> None:
+    """The model does not get them. The next request is answered."""
+
+    async def steps(stub: Any) -> None:
+        for datatype, raw, shape, message in WRONG.values():
+            request = pb.ModelInferRequest(model_name="m", raw_input_contents=[raw])
+            request.inputs.add(name="x", datatype=datatype, shape=shape)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.ModelInfer(request)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert "input 'x'" in caught.value.details()
+            assert message in caught.value.details()
+        found = await stub.ModelInfer(request_of(**ARRAYS))
+        assert len(found.raw_output_contents) == len(ARRAYS)
+
+    with installed(integration):
+        serve(echo, steps)
+
+
 def test_arrays_are_views_of_the_message() -> None:
     """The memory of a request is that of the received message; of a response, that of the model."""
     kept: list[Any] = []

@@ -24,13 +24,17 @@ from kserve.protocol.rest.server import RESTServer
 from kserve.utils.numpy_codec import from_np_dtype
 from kserve.utils.utils import get_predict_input, get_predict_response
 
+import tensorwire as tw
 from interop.json_requests import (
     CONTENT_TYPES,
+    EMPTY_BINARY,
+    INVALID_BINARY,
     LEFT_TO_SERVER,
     ODD_FLOATS,
     READ_AS_ARRAYS,
     Answer,
     array_properties,
+    assert_rejected,
     assert_same_answer,
     data_text,
     installed,
@@ -181,7 +185,7 @@ def is_lazy(
 
 BODIES = {
     **{case: (body, True) for case, body in READ_AS_ARRAYS.items()},
-    **{case: (body, False) for case, body in LEFT_TO_SERVER.items() if case != "binary data"},
+    **{case: (body, False) for case, body in LEFT_TO_SERVER.items()},
 }
 
 
@@ -200,10 +204,18 @@ def test_bodies_give_the_same_request(server: Server, case: str) -> None:
 
 def test_empty_binary_tensors_need_no_header_length(server: Server) -> None:
     """The whole body is JSON (WIRE.md 1). KServe itself requires ``data``."""
-    body = LEFT_TO_SERVER["binary data"]
-    assert server.infer(body)[0] == 422
+    assert server.infer(EMPTY_BINARY)[0] == 422
     with installed(integration):
-        assert server.infer(body)[0] == 200
+        assert server.infer(EMPTY_BINARY)[0] == 200
+
+
+@pytest.mark.parametrize("case", INVALID_BINARY)
+def test_binary_tensors_without_a_header_length(server: Server, case: str) -> None:
+    """KServe alone reads JSON data of a tensor that also has a size."""
+    body = INVALID_BINARY[case]
+    with installed(integration):
+        assert_rejected(server.infer(body), body)
+    assert server.model.seen is None
 
 
 @pytest.mark.parametrize("content_type", CONTENT_TYPES, ids=str)
@@ -226,29 +238,110 @@ def test_content_types(server: Server, content_type: str | None) -> None:
 # --- headers, bodies and failures that are unusual ---
 
 BINARY_BODY, BINARY_LENGTH = wire(entry("x", [2], "FP32", 8), tail=np.ones(2, "f4").tobytes())
-HEADERS: dict[str, dict[str, str]] = {
-    "Content-Length": {"content_length": str(len(BINARY_BODY))},
-    "Content-Length too small": {"content_length": "5"},
-    "Content-Length too large": {"content_length": "5000"},
-    "Content-Length beyond the memory": {"content_length": str(2**63)},
-    "Content-Length is not a number": {"content_length": "abc"},
-    "two framings": {"content_length": "5", "transfer_encoding": "chunked"},
-    "Content-Encoding": {"content_encoding": "gzip"},
+HEADERS: dict[str, tuple[int, dict[str, str]]] = {
+    "Content-Length": (200, {"content_length": str(len(BINARY_BODY))}),
+    "Content-Length too small": (400, {"content_length": "5"}),
+    "Content-Length too large": (400, {"content_length": "5000"}),
+    "Content-Length beyond the memory": (413, {"content_length": str(2**63)}),
+    "Content-Length is not a number": (400, {"content_length": "abc"}),
+    "two framings": (400, {"content_length": "5", "transfer_encoding": "chunked"}),
+    "Content-Encoding": (415, {"content_encoding": "gzip"}),
 }
 
 
 @pytest.mark.parametrize("case", HEADERS)
 def test_unusual_headers(server: Server, case: str) -> None:
-    """The answer and what the model sees are those of KServe."""
-    headers = {"inference_header_content_length": str(BINARY_LENGTH), **HEADERS[case]}
+    """The answer and what the model sees are those of KServe, unless a header is wrong."""
+    status, more = HEADERS[case]
+    headers = {"inference_header_content_length": str(BINARY_LENGTH), **more}
     found = []
     for app in (server.plain, server.ours):
         server.model.seen = None
         with installed(integration) if app is server.ours else nullcontext():
             answer = post(app, PATH, BINARY_BODY, "application/octet-stream", **headers)
         found.append((answer, server.model.seen))
-    assert_same_answer(found[0][0], found[1][0])
-    assert found[0][1] == found[1][1]
+    if status == 200:
+        assert_same_answer(found[0][0], found[1][0])
+        assert found[0][1] == found[1][1]
+    else:
+        assert (found[1][0][0], found[1][1]) == (status, None)
+
+
+LONG = message(json_entry([1.5] * 100))
+KINDS: dict[str, dict[str, str]] = {
+    "JSON": {},
+    "invalid JSON": {"content_type": "text/plain"},
+    "binary": {"inference_header_content_length": str(len(LONG))},
+    "CloudEvent": {"ce_id": "1"},
+    "an encoding": {"content_encoding": "br"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_body_that_is_too_long(server: Server, kind: str) -> None:
+    """A body with Content-Length is rejected before it is read. The next request is answered."""
+    headers = {"content_type": JSON_TYPE, **KINDS[kind]}
+    content_type = headers.pop("content_type")
+    n = len(LONG)
+    error = {"error": f"the body is {n} bytes long; the limit is {n - 1}"}
+    with installed(integration, max_body=n - 1):
+        for body, more in ((LONG, {}), (b"", {"content_length": str(n)})):
+            server.model.seen = None
+            answer = post(server.ours, PATH, body, content_type, **headers, **more)
+            assert (answer[0], json.loads(answer[2])) == (413, error)
+            assert server.model.seen is None
+        assert server.infer(READ_AS_ARRAYS["flat"])[0] == 200
+        integration.install(max_body=n)
+        assert server.infer(LONG)[0] == 200
+    with installed(integration):
+        assert server.infer(LONG)[0] == 200
+
+
+def test_body_for_another_data_plane_is_too_long() -> None:
+    """KServe's own endpoint would read it."""
+
+    class Curious(DataPlane):  # type: ignore[misc]
+        def decode_inference_request(self, body: Any, headers: Any, model_name: str) -> Any:
+            return super().decode_inference_request(body, headers, model_name)
+
+    server = Server(Curious)
+    with installed(integration, max_body=len(LONG) - 1):
+        assert server.infer(LONG)[0] == 413
+
+
+@pytest.mark.parametrize(
+    ("value", "error"), [(0, ValueError), (-1, ValueError), ("5", TypeError), (True, TypeError)]
+)
+def test_invalid_max_body_changes_nothing(value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="max_body must be"):
+        integration.install(max_body=value)
+    assert not integration.is_installed()
+
+
+def test_binary_requests_have_the_default_limits(server: Server) -> None:
+    """JSON has no limit besides its size, because KServe itself would read it."""
+    tensors = [json_entry([1], name=f"x{i}") for i in range(tw.Limits().max_tensors + 1)]
+    body = message(*tensors)
+    with installed(integration):
+        length = {"inference_header_content_length": str(len(body))}
+        assert_rejected(post(server.ours, PATH, body, None, **length), body, len(body))
+        assert is_lazy(server.ours, server.model, body)
+
+
+@pytest.mark.parametrize("value", [None, [1, "a"], {"b": [None]}], ids=str)
+def test_binary_requests_with_any_parameters(server: Server, value: Any) -> None:
+    """KServe validates the parameters only of JSON."""
+    tensor = entry("x", [2], "FP32", 8, p=value)
+    wanted = {"name": "x", "parameters": {"p": value, "binary_data": True}}
+    body, length = wire(tensor, tail=bytes(8), id="1", parameters={"p": value}, outputs=[wanted])
+    sent = {"inference_header_content_length": str(length)}
+    seen, answers = [], []
+    for app in (server.plain, server.ours):
+        with installed(integration) if app is server.ours else nullcontext():
+            answers.append(post(app, PATH, body, "application/octet-stream", **sent)[0])
+        seen.append(server.model.seen)
+    assert answers == [200, 200]
+    assert seen[0] == seen[1]
 
 
 def test_client_that_disconnects(server: Server) -> None:
@@ -274,9 +367,8 @@ def test_client_that_disconnects(server: Server) -> None:
         return sent
 
     server.model.seen = None
-    plain = asyncio.run(send_part(server.plain))
     with installed(integration):
-        assert asyncio.run(send_part(server.ours)) == plain
+        assert asyncio.run(send_part(server.ours)) == []
     assert server.model.seen is None
 
 
@@ -310,6 +402,20 @@ def test_models_that_are_not_ready_or_not_known(
     with installed(integration):
         ours = post(server.ours, path, READ_AS_ARRAYS["flat"], "application/json")
     assert plain[0] == (404 if model == "unknown" else 503)
+    assert_same_answer(plain, ours)
+
+
+@pytest.mark.parametrize(("model", "status"), [("recorder", 503), ("unknown", 404)])
+def test_malformed_request_to_a_model_that_is_not_ready_or_not_known(
+    server: Server, model: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = PATH.replace("recorder", model)
+    monkeypatch.setattr(server.model, "ready", False)
+    length = {"inference_header_content_length": str(BINARY_LENGTH)}
+    plain = post(server.plain, path, BINARY_BODY[:-1], None, **length)
+    with installed(integration):
+        ours = post(server.ours, path, BINARY_BODY[:-1], None, **length)
+    assert plain[0] == status
     assert_same_answer(plain, ours)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 import orjson
 import pytest
 from kserve import InferOutput, InferResponse
+from kserve.errors import InvalidInput
 from kserve.protocol import infer_type
 from kserve.utils import numpy_codec
 
@@ -36,6 +37,8 @@ from interop.kserve_bodies import (
     received,
     wire,
 )
+from support.case_types import Malformed
+from support.malformed import MALFORMED
 from tensorwire.http import HEADER_LENGTH
 from tensorwire.integrations import kserve as integration
 from tensorwire.integrations.kserve.convert import ReceivedOutput, write_response
@@ -298,13 +301,31 @@ def test_unpaired_surrogate_is_not_serialized() -> None:
     assert with_and_without(lambda: serialized(array)) == (UnicodeEncodeError, UnicodeEncodeError)
 
 
-def test_response_that_the_codec_rejects() -> None:
-    """KServe's own function reads a response without binary data, and one with trailing bytes."""
+def test_response_without_binary_data() -> None:
+    """KServe's own function reads it."""
     text = b'{"model_name":"m","outputs":[{"name":"y","shape":[1],"datatype":"INT8","data":[5]}]}'
-    for body in (text, text + b"more"):
-        plain, ours = with_and_without(partial(InferResponse.from_bytes, body, len(text)))
-        assert plain == ours
-        assert type(ours.outputs[0]) is InferOutput
+    plain, ours = with_and_without(lambda: InferResponse.from_bytes(text, len(text)))
+    assert plain == ours
+    assert type(ours.outputs[0]) is InferOutput
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        row
+        for row in MALFORMED
+        if row.kind == "response"
+        and isinstance(row.header_length, int)
+        and row.header_length < len(row.body)
+    ],
+    ids=lambda row: row.id,
+)
+def test_malformed_response(row: Malformed) -> None:
+    with pytest.raises(tw.DecodeError) as expected:
+        tw.decode_response(row.body, row.header_length)
+    with installed(integration), pytest.raises(InvalidInput) as caught:
+        InferResponse.from_bytes(row.body, row.header_length)
+    assert str(caught.value) == str(expected.value)
 
 
 # --- lazy data ---

@@ -58,10 +58,11 @@ def test_digests_are_recorded() -> None:
 
 
 def test_worker_processes_install_the_integration() -> None:
-    integration.install(untested="error")
-    process = RESTServerProcess([], print)
-    integration.uninstall()
-    assert process._real_target.args == ("error", print)
+    """They get the same arguments."""
+    options = {"untested": "error", "max_body": 1000}
+    with installed(integration, **options):
+        process = RESTServerProcess([], print)
+    assert process._real_target.args == (options, print)
 
 
 ENDPOINT = "kserve.protocol.rest.v2_endpoints"

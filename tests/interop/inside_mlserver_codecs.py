@@ -112,7 +112,8 @@ def test_parallel_worker_installs_the_integration(monkeypatch: pytest.MonkeyPatc
     """Also if the integration was uninstalled before."""
     mlserver.install()
     mlserver.uninstall()
-    mlserver.install(untested="error")
+    options: Any = {"untested": "error", "max_body": 1000}
+    mlserver.install(**options)
     called: list[Any] = []
     ours: Any = worker.Worker
     monkeypatch.setattr(ours.__base__, "__init__", lambda *arguments: None)
@@ -120,7 +121,7 @@ def test_parallel_worker_installs_the_integration(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(patches, "install", lambda **options: called.append(options))
     ours(None, None).run()
     mlserver.uninstall()
-    assert called == [{"untested": "error"}, "run"]
+    assert called == [options, "run"]
 
 
 NUMPY, WORKER = {"NumpyCodec.encode_output"}, {"worker.Worker"}

@@ -9,6 +9,8 @@ import asyncio
 import copy
 import gzip
 import json
+import tracemalloc
+import zlib
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,11 +33,14 @@ from starlette.routing import Mount
 import tensorwire as tw
 from interop.json_requests import (
     CONTENT_TYPES,
+    EMPTY_BINARY,
+    INVALID_BINARY,
     LEFT_TO_SERVER,
     ODD_FLOATS,
     READ_AS_ARRAYS,
     Answer,
     array_properties,
+    assert_rejected,
     assert_same_answer,
     installed,
     message,
@@ -43,9 +48,11 @@ from interop.json_requests import (
     post,
 )
 from interop.json_requests import entry as json_entry
+from support.case_types import Malformed
+from support.malformed import MALFORMED
 from tensorwire.integrations import mlserver as integration
-from tensorwire.integrations.mlserver import server as integration_server
-from tensorwire.integrations.rest import flat_numbers, receive_again
+from tensorwire.integrations.mlserver.server import is_json
+from tensorwire.integrations.rest import flat_numbers, receive_again, receive_body
 from tensorwire.server.body import ClientDisconnectedError
 
 pytestmark = pytest.mark.usefixtures("no_logging")
@@ -53,7 +60,7 @@ pytestmark = pytest.mark.usefixtures("no_logging")
 PATH = "/v2/models/recorder/infer"
 IDS = ("ce-id", "ce-requestid")
 # Cases of the binary extension, which MLServer alone does not support.
-BINARY = {"binary output", "binary outputs", "binary data"}
+BINARY = {"binary output", "binary outputs"}
 
 
 class Recorder:
@@ -234,9 +241,9 @@ class Reading:
         self.app, self.seen = app, seen
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        body = await integration_server.receive_body(receive)
+        body = bytes((await receive_body(scope, receive, 10_000))[1])
         self.seen.append(body)
-        again = receive_again({"type": "http.request", "body": body}, receive)
+        again = receive_again(body, receive)
         await self.app(scope, again, send)
 
 
@@ -291,6 +298,88 @@ def test_gzip(server: Server, case: str) -> None:
     both(server, body, "application/json", content_encoding="gzip")
     assert (server.model.seen is not None) == (case == "flat")
     both(server, body[:-9], "application/json", content_encoding="gzip")
+
+
+FLAT = READ_AS_ARRAYS["flat"]
+GZIPPED: dict[str, bytes] = {
+    "two members": gzip.compress(FLAT[:20]) + gzip.compress(FLAT[20:]),
+    "zeros at the end": gzip.compress(FLAT) + bytes(9),
+    "other bytes at the end": gzip.compress(FLAT) + b"more",
+    "a wrong checksum": gzip.compress(FLAT)[:-5] + b"12345",
+    "not gzip": FLAT,
+    "deflate": zlib.compress(FLAT),
+    "empty": b"",
+}
+
+
+@pytest.mark.parametrize("case", GZIPPED)
+def test_unusual_gzip(server: Server, case: str) -> None:
+    """MLServer decompresses with gzip.decompress."""
+    both(server, GZIPPED[case], "application/json", content_encoding="gzip")
+    assert (server.model.seen is not None) == (case in ("two members", "zeros at the end"))
+
+
+LONG = message(json_entry([1.5] * 100))
+LENGTH = {"inference_header_content_length": str(len(LONG))}
+
+
+@pytest.mark.parametrize("encoding", [None, "gzip", "br"])
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+@pytest.mark.parametrize("headers", [{}, LENGTH], ids=["JSON", "binary"])
+def test_body_that_is_too_long(
+    server: Server, headers: dict[str, str], content_type: str, encoding: str | None
+) -> None:
+    """A body with Content-Length is rejected before it is read. The next request is answered."""
+    if headers and encoding == "br":
+        return  # status 415
+    n = len(LONG)
+    sent = headers if encoding is None else {**headers, "content_encoding": encoding}
+    body = gzip.compress(LONG) if encoding == "gzip" else LONG
+    error = {"error": f"the body is {n} bytes long; the limit is {n - 1}"}
+    with installed(integration, max_body=n - 1):
+        for content, more in ((body, {}), (b"", {"content_length": str(n)})):
+            status, _, answer = server.infer(content, content_type, **sent, **more)
+            assert (status, json.loads(answer)) == (413, error)
+            assert server.model.seen is None
+        assert server.infer(FLAT)[0] == 200
+        integration.install(max_body=n)
+        assert server.infer(LONG)[0] == 200
+    with installed(integration):
+        assert server.infer(LONG)[0] == 200
+
+
+BOMB = gzip.compress(bytes(1 << 26))
+BOMBS: dict[str, tuple[bytes, dict[str, Any]]] = {
+    "JSON": (BOMB, {}),
+    "two members": (gzip.compress(FLAT) + BOMB, {}),
+    "a wrong checksum": (BOMB[:-5] + b"12345", {}),
+    "truncated": (BOMB[:-5], {}),
+    "not JSON": (BOMB, {"content_type": "text/plain"}),
+    "binary": (BOMB, {"inference_header_content_length": "9"}),
+}
+
+
+@pytest.mark.parametrize("case", BOMBS)
+def test_gzip_bomb(server: Server, case: str) -> None:
+    """It is not decompressed further than to the limit. Of two encodings, MLServer reads both."""
+    limit = 1 << 22
+    body, more = BOMBS[case]
+    sent: dict[str, Any] = {"content_type": "application/json", **more}
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"content-encoding", b"identity"), *scope["headers"]]
+        await server.app({**scope, "headers": headers}, receive, send)
+
+    with installed(integration, max_body=limit):
+        tracemalloc.start()
+        try:
+            status = post(app, PATH, body, content_encoding="gzip", **sent)[0]
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert status == 413
+        assert peak < 4 * limit
+        assert server.infer(FLAT)[0] == 200
 
 
 def test_several_headers_of_a_name(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -437,7 +526,7 @@ def test_client_that_disconnects_within_a_body() -> None:
         return messages.pop(0)
 
     with pytest.raises(ClientDisconnectedError):
-        asyncio.run(integration_server.receive_body(receive))
+        asyncio.run(receive_body({"headers": []}, receive, 10))
 
 
 def test_messages_after_a_body_that_is_received_again() -> None:
@@ -445,7 +534,7 @@ def test_messages_after_a_body_that_is_received_again() -> None:
         return {"type": "http.disconnect"}
 
     async def types() -> list[str]:
-        again = receive_again({"type": "http.request", "body": b"{}"}, receive)
+        again = receive_again(b"{}", receive)
         return [(await again())["type"] for _ in range(3)]
 
     assert asyncio.run(types()) == ["http.request", "http.disconnect", "http.disconnect"]
@@ -462,15 +551,42 @@ def test_messages_after_a_body_that_is_received_again() -> None:
     ],
 )
 def test_content_types_that_fastapi_reads_as_json(content_type: str, expected: bool) -> None:
-    assert integration_server.is_json(content_type) == expected
+    assert is_json(content_type) == expected
 
 
 def test_request_whose_binary_tensors_are_all_empty(server: Server) -> None:
     """It has no header length."""
     with installed(integration):
-        status, _, answer = server.infer(LEFT_TO_SERVER["binary data"])
+        status, _, answer = server.infer(EMPTY_BINARY)
     assert status == 200
     assert json.loads(answer)["outputs"][0]["data"] == []
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+@pytest.mark.parametrize("case", INVALID_BINARY)
+def test_binary_tensors_without_a_header_length(server: Server, case: str, encoding: str) -> None:
+    """MLServer alone reads JSON data of a tensor that also has a size."""
+    body = INVALID_BINARY[case]
+    sent = gzip.compress(body) if encoding == "gzip" else body
+    with installed(integration):
+        assert_rejected(server.infer(sent, content_encoding=encoding), body)
+    assert server.model.seen is None
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+@pytest.mark.parametrize(
+    "row",
+    [row for row in MALFORMED if row.kind == "request" and row.header_length is not None],
+    ids=lambda row: row.id,
+)
+def test_malformed_binary_request(server: Server, row: Malformed, encoding: str) -> None:
+    length = row.header_length
+    header = length.decode("latin-1") if isinstance(length, bytes) else str(length)
+    sent = gzip.compress(row.body) if encoding == "gzip" else row.body
+    headers = {"content_encoding": encoding, "inference_header_content_length": header}
+    with installed(integration):
+        assert_rejected(server.infer(sent, **headers), row.body, header.encode())
+    assert server.model.seen is None
 
 
 FORMS: list[Any] = [

@@ -13,6 +13,9 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
+import pytest
+
+import tensorwire as tw
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -59,9 +62,9 @@ def post(
 
 
 @contextmanager
-def installed(integration: Any) -> Iterator[None]:
+def installed(integration: Any, **options: Any) -> Iterator[None]:
     """Install an integration for the duration of a ``with`` block."""
-    integration.install()
+    integration.install(**options)
     try:
         yield
     finally:
@@ -79,6 +82,13 @@ def assert_same_answer(plain: Answer, ours: Answer) -> None:
         assert repr(json.loads(ours[2])) == repr(json.loads(plain[2]))
     else:
         assert ours[2] == plain[2]
+
+
+def assert_rejected(answer: Answer, body: bytes, header_length: Any = None) -> None:
+    """Check that an answer has status 400, and the text of the error of ``decode_request``."""
+    with pytest.raises(tw.DecodeError) as caught:
+        tw.decode_request(body, header_length)
+    assert (answer[0], json.loads(answer[2])) == (400, {"error": str(caught.value)})
 
 
 def outcome(function: Any) -> Any:
@@ -170,7 +180,6 @@ LEFT_TO_SERVER: dict[str, bytes] = {
     "no inputs": message(),
     "lower case": message(entry([1, 2], "fp32")),
     "duplicate name": message(entry([1]), entry([2])),
-    "data and a size": message(entry([1], parameters={"binary_data_size": 4}), id=None),
     "floats for INT32": message(entry([1.0, 2.7], "INT32")),
     "strings for FP32": message(entry(["1.5", "a"])),
     "strings that are numbers": message(entry(["1.5", "2"])),
@@ -202,7 +211,6 @@ LEFT_TO_SERVER: dict[str, bytes] = {
     "null data": message(entry(None, shape=[1])),
     "data is a number": message(entry(5, shape=[1])),
     "data is an object": message(entry({"a": 1}, shape=[1])),
-    "binary data": message({"name": "x", "shape": [0], "datatype": "FP32", "parameters": {"binary_data_size": 0}}),
     "empty object": b"{}",
     "inputs null": b'{"inputs":null}',
     "inputs is an object": b'{"inputs":{"a":1}}',
@@ -233,6 +241,16 @@ LEFT_TO_SERVER: dict[str, bytes] = {
     "not JSON": b"\x00\x01\x02",
     "empty": b"",
     "gzip": gzip.compress(message(entry([1]))),
+}  # fmt: skip
+# Bodies with binary data and without a header length.
+EMPTY_BINARY = message(
+    {"name": "x", "shape": [0], "datatype": "FP32", "parameters": {"binary_data_size": 0}}
+)
+INVALID_BINARY: dict[str, bytes] = {
+    "data and a size": message(entry([1], parameters={"binary_data_size": 4})),
+    "data, and a size in the second tensor": message(entry([1], name="y"), entry([1], parameters={"binary_data_size": 4})),
+    "no data": message({"name": "x", "shape": [1], "datatype": "FP32", "parameters": {"binary_data_size": 4}}),
+    "the name is escaped": message(entry([1], parameters={"binary_data_size": 4})).replace(b"data_size", b"data\\u005fsize"),
 }  # fmt: skip
 CONTENT_TYPES = [
     "application/json",

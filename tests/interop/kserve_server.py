@@ -19,6 +19,7 @@ from kserve.utils.utils import get_predict_input, get_predict_response
 from tensorwire.integrations import kserve as backend
 
 LOOPBACK = "127.0.0.1"
+MAX_BODY = 1 << 22
 
 
 class Echo(Model):  # type: ignore[misc]
@@ -105,7 +106,7 @@ def main() -> None:
         model.load()
     if mode == "installed":
         # Spawned workers do not run this line: they install the integration by themselves.
-        backend.install()
+        backend.install(max_body=MAX_BODY)
     server = ModelServer(http_port=int(http_port), grpc_port=int(grpc_port), workers=int(workers))
     server.start(models)
 

@@ -5,6 +5,7 @@ The server listens on the loopback interface.
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import time
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from interop import environment, programs
+from interop import environment, hostile_bodies, programs
 from interop.test_matrix import CLIENTS, Call, Rejected
 from interop.triton_server import free_ports
 from tensorwire.client import Client
@@ -131,6 +132,24 @@ def test_other_clients(ports: Ports, mode: str, client: str, call: Call) -> None
     for name, array in call.inputs.items():
         assert found[name].tolist() == array.tolist()
         assert found[name].dtype == array.dtype
+
+
+# --- hostile bodies ---
+
+
+def test_malformed_and_long_bodies(ports: Ports, mode: str) -> None:
+    """The server answers the next request. KServe alone decompresses nothing."""
+    if mode == "plain":
+        return
+    with hostile_bodies.sender(f"http://{LOOPBACK}:{ports.http}/v2/models/echo/infer") as send:
+        for body, headers in hostile_bodies.malformed():
+            status, error = send(body, headers)
+            assert (status, bool(error)) == (400, True), (body, headers)
+            assert send(gzip.compress(body), {**headers, **hostile_bodies.GZIP})[0] in (400, 415)
+        for body, headers in hostile_bodies.too_long():
+            status, error = send(body, headers)
+            assert status == 413, error
+            assert f"the limit is {hostile_bodies.MAX_BODY}" in error
 
 
 # --- what the integration adds ---

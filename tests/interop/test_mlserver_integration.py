@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from interop import environment, programs
+from interop import environment, hostile_bodies, programs
 from interop.samples import (
     NOT_TEXT,
     TEXTS,
@@ -291,6 +291,26 @@ def test_invalid_requests_give_status_400(
     assert status == 400, answer
     assert message in answer["error"]
     assert post(server, "echo", {"inputs": [X]})[0] == 200
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_malformed_bodies(server: str, encoding: str) -> None:
+    with hostile_bodies.sender(f"http://{server}/v2/models/echo/infer") as send:
+        for body, headers in hostile_bodies.malformed():
+            content = gzip.compress(body) if encoding == "gzip" else body
+            status, error = send(content, {**headers, "Content-Encoding": encoding})
+            assert (status, bool(error)) == (400, True), (body, headers)
+
+
+@pytest.mark.parametrize("server", ["runtime"], indirect=True)
+def test_bodies_that_are_too_long(server: str) -> None:
+    """The module of the runtime sets the limit."""
+    with hostile_bodies.sender(f"http://{server}/v2/models/echo/infer") as send:
+        for bodies in (hostile_bodies.too_long, hostile_bodies.gzip_bombs):
+            for body, headers in bodies():
+                status, error = send(body, headers)
+                assert status == 413, error
+                assert f"the limit is {hostile_bodies.MAX_BODY}" in error
 
 
 def test_other_errors(client: Client, server: str) -> None:

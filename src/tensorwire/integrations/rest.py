@@ -1,14 +1,118 @@
-"""What the REST servers of KServe and MLServer share: request bodies, and values in JSON."""
+"""What the REST servers of KServe and MLServer share: request bodies, and values in JSON.
+
+Their integrations are installed with a limit of the size of a request body.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..server.asgi import Message, Receive, Scope
+from .._codec.memory import BodyBuffer
+from ..arguments import check_integer
+from ..server.asgi import Message, Receive, Scope, receive_chunk
+from ..server.body import DEFAULT_MAX_BODY
+from ..server.framing import Framing
+from .patching import Patch, Untested
+
+
+class InstallRest(Protocol):
+    """The type of `RestPatch.install`."""
+
+    def __call__(
+        self, *, untested: Untested = "known", max_body: int = DEFAULT_MAX_BODY
+    ) -> None: ...
+
+
+class RestPatch(Patch):
+    """The replacements for a package with a REST server. See ``Patch``."""
+
+    max_body = DEFAULT_MAX_BODY
+
+    def install(self, *, untested: Untested = "known", max_body: int = DEFAULT_MAX_BODY) -> None:
+        """Make the package use this codec in the whole process.
+
+        A second call has no effect, except that its ``max_body`` applies from then on. This
+        function is thread-safe.
+
+        Parameters
+        ----------
+        untested
+            What to do about functions that differ from those that the integration was tested with.
+            See ``tensorwire.integrations.tritonclient.install``.
+        max_body
+            Maximum length of the body of a request to a REST endpoint that the integration reads,
+            in bytes, before and after decompression. The status for longer ones is 413.
+
+        Raises
+        ------
+        IntegrationError
+            As for ``tensorwire.integrations.tritonclient.install``.
+        TypeError
+            ``max_body`` is not an int.
+        ValueError
+            ``untested`` has another value, or ``max_body`` is less than 1.
+        """
+        limit = check_integer("max_body", max_body, minimum=1)
+        super().install(untested=untested)
+        self.max_body = limit
+
+    def options(self) -> dict[str, Any]:
+        """Return the arguments with which another process installs the same."""
+        return {"untested": self.untested, "max_body": self.max_body}
+
+
+# --- request bodies ------------------------------------------------------------------------------
+
+
+async def receive_body(scope: Scope, receive: Receive, max_body: int) -> tuple[Framing, BodyBuffer]:
+    """Return what the headers of a request say about its body, and the body as it was sent.
+
+    Raises HeaderError, with status 413 if the body is longer than ``max_body``, LayoutError and
+    ClientDisconnectedError.
+    """
+    framing = Framing(scope["headers"])
+    body = BodyBuffer(framing.content_length, framing.header_length, max_nbytes=max_body)
+    more = True
+    while more:
+        chunk, more = await receive_chunk(receive)
+        body.write(chunk)
+    return framing, body
+
+
+def has_binary_data(request: Any) -> bool:
+    """Return whether a parsed JSON request has an input with ``binary_data_size``."""
+    inputs = request.get("inputs") if isinstance(request, dict) else None
+    parameters = [
+        tensor.get("parameters")
+        for tensor in (inputs if isinstance(inputs, list) else ())
+        if isinstance(tensor, dict)
+    ]
+    return any(isinstance(each, dict) and "binary_data_size" in each for each in parameters)
+
+
+def text_headers(scope: Scope) -> dict[str, str]:
+    """Return the headers of a request with lower-case names: of several, the first value."""
+    headers: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
+    return headers
+
+
+def receive_again(body: bytes, receive: Receive) -> Receive:
+    """Return an ASGI receive callable that returns a body again before it continues."""
+    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_first() -> Message:
+        return pending.pop() if pending else await receive()
+
+    return receive_first
+
+
+# --- values in JSON ------------------------------------------------------------------------------
 
 
 def plain(value: Any) -> Any:
@@ -25,21 +129,3 @@ def flat_numbers(array: NDArray[Any]) -> NDArray[Any]:
     """
     flat = np.ascontiguousarray(array).reshape(-1)
     return flat.astype(np.float64) if flat.dtype.kind == "f" else flat
-
-
-def text_headers(scope: Scope) -> dict[str, str]:
-    """Return the headers of a request with lower-case names: of several, the first value."""
-    headers: dict[str, str] = {}
-    for name, value in scope["headers"]:
-        headers.setdefault(name.decode("latin-1"), value.decode("latin-1"))
-    return headers
-
-
-def receive_again(first: Message, receive: Receive) -> Receive:
-    """Return an ASGI receive callable that repeats a message before it continues."""
-    pending = [first]
-
-    async def receive_first() -> Message:
-        return pending.pop() if pending else await receive()
-
-    return receive_first

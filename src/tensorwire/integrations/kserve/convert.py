@@ -24,9 +24,9 @@ import tensorwire as tw
 from ..._codec.datatypes import BY_DTYPE, UNLIMITED
 from ..._codec.json_reader import read_json
 from ..._codec.views import view_tensor
-from ...errors import DecodeError, ElementError, name_tensor
+from ...errors import DecodeError, ElementError, LayoutError, format_subject, name_tensor
 from ...http import HEADER_LENGTH, JSON_TYPE
-from ..rest import flat_numbers, plain
+from ..rest import flat_numbers, has_binary_data, plain
 
 Array = NDArray[Any]
 Buffer = bytes | memoryview
@@ -83,10 +83,11 @@ class ReceivedTensor:
     def of(cls, tensor: tw.Tensor, parameters: Parameters, data: JsonData, index: int) -> Any:
         """Create the tensor with a number ``index`` in its message.
 
-        Raises DecodeError for a tensor in shared memory, which KServe does not have.
+        Raises LayoutError for a tensor in shared memory, which KServe does not have.
         """
         if tensor.data is None:
-            raise DecodeError(f"tensor {tensor.name!r} has no data")
+            subject = format_subject("tensor", tensor.name)
+            raise LayoutError(f"{subject} is in shared memory, which KServe does not support")
         made: Any = cls(tensor.name, list(tensor.shape), tensor.datatype, None, parameters)  # type: ignore[call-arg]
         made._tensor = tensor
         if not tensor.binary:
@@ -157,29 +158,42 @@ def strings(tensor: tw.Tensor) -> Array:
 def read_request(body: Any, header_length: int | None, name: str) -> tuple[tw.InferRequest, Any]:
     """Decode a request for the model with a name, and convert it to KServe's InferRequest.
 
-    Raises DecodeError if KServe's own code has to read it.
+    Raises DecodeError.
     """
-    # KServe's server has no limits. The depth and the rank are still limited.
-    request = tw.decode_request(body, header_length, limits=UNLIMITED)
+    is_json = header_length is None
+    # KServe's own code would read JSON that exceeds the limits, which takes longer.
+    limits = UNLIMITED if is_json else tw.Limits()
+    request = tw.decode_request(body, header_length, limits=limits)
+    convert = scalars if is_json else plain  # KServe validates only JSON
     data = JsonData(memoryview(body)[:header_length], "inputs")
     inputs = [
-        ReceivedInput.of(tensor, scalars(parameters) if parameters else {}, data, index)
+        ReceivedInput.of(tensor, convert(parameters) if parameters else {}, data, index)
         for index, tensor in enumerate(request.inputs)
         for parameters in [tensor.parameters]
     ]
     outputs = []
     for output in request.outputs or ():
-        parameters = scalars(output.parameters)
+        parameters = convert(output.parameters)
         if output.binary is not None:
             parameters["binary_data"] = output.binary
         outputs.append(RequestedOutput(output.name, parameters))
     return request, InferRequest(
         model_name=name,
         request_id=request.id,
-        parameters=scalars(request.parameters) or None,
+        parameters=convert(request.parameters) or None,
         infer_inputs=inputs,
         request_outputs=outputs or None,
     )
+
+
+def is_binary(body: Any, header_length: int | None) -> bool:
+    """Return whether a request has binary data, so that KServe's own code must not read it."""
+    if header_length is not None:
+        return True
+    try:
+        return has_binary_data(json.loads(bytes(body)))
+    except (ValueError, RecursionError):
+        return False
 
 
 def scalars(parameters: Mapping[str, Any]) -> Parameters:
@@ -306,7 +320,7 @@ def output_buffer(output: Any) -> Buffer:
     """Return the bytes of an output that is sent binary, copied only if necessary."""
     raw = output._raw_data
     if raw is not None and not isinstance(output.data, np.ndarray):
-        check_raw_data(output)
+        check_raw_data("output", output, raw, InferenceError)
         return raw  # type: ignore[no-any-return]
     array = output_array(output)
     if is_plain(array, output):
@@ -344,10 +358,10 @@ def converted(output: Any, array: Array, *, binary_data: bool) -> Any:
     return made
 
 
-def check_raw_data(output: Any) -> None:
-    """Raise InferenceError if datatype, shape and ``_raw_data`` of an output do not match."""
+def check_raw_data(kind: str, tensor: Any, raw: Buffer, error_class: type[Exception]) -> None:
+    """Raise the error if datatype, shape and raw data of an input or output do not match."""
     try:
-        view_tensor(output._raw_data, output.name, output.datatype, tuple(output.shape), UNLIMITED)
+        view_tensor(raw, tensor.name, tensor.datatype, tuple(tensor.shape), UNLIMITED)
     except DecodeError as error:
-        name_tensor(error, "output", output.name)
-        raise InferenceError(str(error)) from error
+        name_tensor(error, kind, tensor.name)
+        raise error_class(str(error)) from error

@@ -7,19 +7,25 @@ from typing import Any
 
 import numpy as np
 from kserve import InferRequest, InferResponse
+from kserve.errors import InvalidInput
 from kserve.protocol import infer_type
 from kserve.protocol.grpc.grpc_predict_v2_pb2 import ModelInferResponse
 from kserve.utils.utils import generate_uuid, to_headers
 
 from ..split import SplitMessage
-from .convert import output_buffer
+from .convert import check_raw_data, output_buffer
 
 
 async def infer_split(servicer: Any, request: Any, context: Any) -> Any:
-    """Do the same as ``ModelInfer``, but respond to raw contents with raw contents."""
+    """Do the same as ``ModelInfer``, but check raw contents, and respond to them with raw contents.
+
+    Raises InvalidInput, for which KServe's interceptor sets the code INVALID_ARGUMENT.
+    """
     headers = to_headers(context)
     servicer.validate_grpc_request(request)
     infer_request = InferRequest.from_grpc(request)
+    for tensor, raw in zip(infer_request.inputs, request.raw_input_contents, strict=False):
+        check_raw_data("input", tensor, raw, InvalidInput)
     # They are read before the model is called, because the model may change the request.
     request_id, is_raw = infer_request.id, infer_request.use_binary_outputs
     response, _ = await servicer._data_plane.infer(

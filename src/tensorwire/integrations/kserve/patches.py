@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from kserve import InferResponse
+from kserve.errors import InvalidInput
 from kserve.protocol import infer_type
 from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.grpc import grpc_predict_v2_pb2_grpc
@@ -89,7 +90,7 @@ def replace_metadata(original: Function) -> Function:
 
 def replace_process_init(original: Function) -> Function:
     def __init__(self: Any, sockets: Any, target: Any, log_config_file: str | None = None) -> None:
-        run = partial(_install_and_run, _PATCH.untested, target)
+        run = partial(_install_and_run, _PATCH.options(), target)
         original(self, sockets, run, log_config_file)
 
     return __init__
@@ -103,8 +104,8 @@ def replace_response_from_bytes(original: Function) -> Function:
         if json_length < len(res_bytes):  # there is binary data
             try:
                 return read_response(cls, res_bytes, json_length)
-            except DecodeError:
-                pass
+            except DecodeError as error:
+                raise InvalidInput(str(error)) from error
         return original(cls, res_bytes, json_length)
 
     return from_bytes
@@ -133,8 +134,8 @@ def replace_deserialize_bytes_tensor(original: Function) -> Function:
     def deserialize_bytes_tensor(encoded_tensor: Any) -> Any:
         try:
             return decode_bytes(encoded_tensor).as_numpy()
-        except DecodeError:
-            return original(encoded_tensor)
+        except DecodeError as error:
+            raise InvalidInput(str(error)) from error
 
     return deserialize_bytes_tensor
 

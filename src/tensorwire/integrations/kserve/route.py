@@ -21,12 +21,11 @@ import tensorwire as tw
 from ..._codec.memory import BodyBuffer
 from ...errors import DecodeError
 from ...http import JSON_TYPE
-from ...server.asgi import Receive, Send, receive_chunk
-from ...server.body import ClientDisconnectedError
-from ...server.framing import Framing
-from ..rest import receive_again, text_headers
-from . import is_installed
-from .convert import read_request, write_response
+from ...server.asgi import Receive, Send, send_error
+from ...server.body import ClientDisconnectedError, UnsupportedEncodingError
+from ..rest import receive_again, receive_body, text_headers
+from . import _PATCH, is_installed
+from .convert import is_binary, read_request, write_response
 
 PATH = "/v2/models/{model_name}/infer"
 LEFT_TO_KSERVE = "tensorwire.left_to_kserve"  # a key in the scope of a request
@@ -63,7 +62,8 @@ def functions_of(plane: Any) -> list[Any]:
 class InferEndpoint:
     """An ASGI application that does what KServe's ``infer`` endpoint does.
 
-    Requests that this codec rejects or does not know go on to KServe's own endpoint.
+    Requests of other kinds, and JSON that this codec rejects, go on to KServe's own endpoint.
+    Binary requests that it rejects are errors.
     """
 
     def __init__(self, app: FastAPI, plane: Any, own: list[Any]) -> None:
@@ -74,28 +74,29 @@ class InferEndpoint:
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         name = scope["path_params"]["model_name"]
         headers = text_headers(scope)
-        body: bytes | BodyBuffer = b""
-        chunk, has_more = b"", True  # of the body
         try:
-            is_own = all(map(is_, functions_of(self.plane), self.own))
-            if is_cloudevent(headers) or not is_own:
-                raise DecodeError("only KServe's own endpoint does this")
-            framing = Framing(scope["headers"])
-            if framing.encoding:
-                raise DecodeError("KServe does not decompress requests")
-            body = BodyBuffer(framing.content_length, framing.header_length)
-            while has_more:
-                chunk, has_more = await receive_chunk(receive)
-                body.write(chunk)
-                chunk = b""
-            request, infer_request = read_request(body, framing.header_length, name)
-        except (DecodeError, ClientDisconnectedError):
-            received = {"type": "http.request", "body": bytes(body) + chunk, "more_body": has_more}
-            scope[LEFT_TO_KSERVE] = True
-            await self.app.router(scope, receive_again(received, receive), send)
+            framing, body = await receive_body(scope, receive, _PATCH.max_body)
+        except DecodeError as error:
+            await send_error(send, str(error), error.status)
             return
-        if not await self.plane.model_ready(name, True):
-            raise ModelNotReady(name)
+        except ClientDisconnectedError:
+            return
+        is_own = all(map(is_, functions_of(self.plane), self.own))
+        if is_cloudevent(headers) or not is_own:
+            await self.leave_to_kserve(scope, body, receive, send)
+            return
+        try:
+            if framing.encoding and framing.header_length is not None:
+                raise UnsupportedEncodingError("KServe does not support a Content-Encoding")
+            request, infer_request = read_request(body, framing.header_length, name)
+        except DecodeError as error:
+            if not is_binary(body, framing.header_length):
+                await self.leave_to_kserve(scope, body, receive, send)
+                return
+            await self.check_ready(name)
+            await send_error(send, str(error), error.status)
+            return
+        await self.check_ready(name)
         response, more_headers = await self.plane.infer(
             model_name=name, request=infer_request, headers=headers
         )
@@ -112,6 +113,17 @@ class InferEndpoint:
         ]
         await send({"type": "http.response.start", "status": 200, "headers": raw_headers})
         await send({"type": "http.response.body", "body": content})
+
+    async def leave_to_kserve(
+        self, scope: Any, body: BodyBuffer, receive: Receive, send: Send
+    ) -> None:
+        scope[LEFT_TO_KSERVE] = True
+        await self.app.router(scope, receive_again(bytes(body), receive), send)
+
+    async def check_ready(self, name: str) -> None:
+        """Raise ModelNotReady, or ModelNotFound."""
+        if not await self.plane.model_ready(name, True):
+            raise ModelNotReady(name)
 
     def encode(
         self, name: str, response: Any, headers: Headers, request: tw.InferRequest

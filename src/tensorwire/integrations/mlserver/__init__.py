@@ -19,8 +19,8 @@ What changes:
   server metadata lists the extension ``binary_tensor_data``.
 - Models get writable and aligned arrays. Binary tensors are views of the request body, except that
   misaligned tensors and raw gRPC contents are copied once.
-- Malformed binary requests are rejected with status 400, 413 or 415. Malformed raw contents are
-  rejected with status 400.
+- Malformed binary requests are rejected with status 400 or 415, and bodies longer than ``max_body``
+  with 413. Malformed raw contents are rejected with status 400.
 
 Unchanged: ``tensor.data`` is still a list. For binary data, it is built on first access; after
 that, the list is authoritative. JSON requests become the same lists, and get responses with the
@@ -31,12 +31,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..patching import Install, Patch
+from ..rest import InstallRest, RestPatch
 
 __all__ = ["install", "is_installed", "uninstall"]
 
-_PATCH = Patch("mlserver", ("1.6.1", "1.7.1"), __name__)
-install: Install = _PATCH.install
+_PATCH = RestPatch("mlserver", ("1.6.1", "1.7.1"), __name__)
+install: InstallRest = _PATCH.install
 uninstall: Callable[[], None] = _PATCH.uninstall
 is_installed: Callable[[], bool] = _PATCH.is_installed
 

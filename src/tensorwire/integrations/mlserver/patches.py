@@ -206,10 +206,10 @@ class InstallingWorker(worker.Worker):  # type: ignore[misc]  # mlserver has no 
 
     def __init__(self, settings: Any, responses: Any, env: Any = None) -> None:
         super().__init__(settings, responses, env)
-        self._untested = _PATCH.untested
+        self._options = _PATCH.options()
 
     def run(self) -> None:
-        install(untested=self._untested)
+        install(**self._options)
         super().run()
 
 

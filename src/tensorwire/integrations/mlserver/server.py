@@ -9,22 +9,25 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Callable
+from io import BytesIO
+from shutil import copyfileobj
 from types import SimpleNamespace
 from typing import Any
 
 from mlserver.codecs.json import decode_from_bytelike_json_to_dict
 from mlserver.errors import MLServerError
 from mlserver.types import Datatype, InferenceRequest
-from pydantic import ValidationError
 
 import tensorwire as tw
 
+from ..._codec.memory import BodyBuffer
 from ...errors import TensorwireError
 from ...http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
-from ...server.asgi import Receive, Scope, Send, read_request, receive_chunk, send_frame
+from ...server.asgi import Receive, Scope, Send, read_request, send_frame
 from ...server.body import ClientDisconnectedError
 from ...server.framing import Framing
-from ..rest import receive_again, text_headers
+from ..rest import has_binary_data, receive_again, receive_body, text_headers
+from . import _PATCH
 from .convert import (
     binary_selection,
     mlserver_error,
@@ -50,14 +53,15 @@ async def respond(route: Any, original: Handle, scope: Scope, receive: Receive, 
         if is_binary:
             is_raw = Framing(scope["headers"]).header_length == 0
             raw_input = await declared_input(route.endpoint.__self__, *model) if is_raw else None
-            decoded = await read_request(scope, receive, raw_input=raw_input)
+            decoded = await read_request(
+                scope, receive, max_body=_PATCH.max_body, raw_input=raw_input
+            )
             request = to_inference_request(decoded)  # its tensors are writable views of the body
         else:
-            body = await receive_body(receive)
-            request = read_json(body, headers)
+            body = bytes((await receive_body(scope, receive, _PATCH.max_body))[1])
+            request = read_json(body, headers, is_gzip(scope))
             if request is None:
-                received = {"type": "http.request", "body": body, "more_body": False}
-                await original(route, scope, receive_again(received, receive), send)
+                await original(route, scope, receive_again(body, receive), send)
                 return
     except ClientDisconnectedError:
         return
@@ -117,32 +121,43 @@ async def declared_input(endpoints: Any, name: str, version: str | None) -> tw.T
 # --- JSON requests -------------------------------------------------------------------------------
 
 
-async def receive_body(receive: Receive) -> bytes:
-    """Return the body, which may be compressed. Raises ClientDisconnectedError."""
-    chunks, more = [], True
-    while more:
-        chunk, more = await receive_chunk(receive)
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
-def read_json(body: bytes, headers: Headers) -> InferenceRequest | None:
+def read_json(body: bytes, headers: Headers, is_compressed: bool) -> InferenceRequest | None:
     """Read a JSON request as MLServer does. Returns None if it has an error.
 
+    MLServer would also decompress a body that it then rejects, so this function does it first.
     Raises TensorwireError and MLServerError.
     """
+    try:
+        text = decompress(body) if is_compressed else body
+    except (OSError, EOFError, zlib.error):
+        return None
     if not is_json(headers.get("content-type")):
         return None
     try:
-        is_compressed = headers.get("content-encoding") == "gzip"
-        text = gzip.decompress(body) if is_compressed else body
-        return InferenceRequest.model_validate(decode_from_bytelike_json_to_dict(text))
-    except ValidationError:
-        # A request whose binary tensors are all empty has no header length.
-        is_binary = b'"binary_data_size"' in text
-        return to_inference_request(tw.decode_request(text)) if is_binary else None
-    except (ValueError, OSError, EOFError, zlib.error):  # malformed JSON, malformed gzip
+        tree = decode_from_bytelike_json_to_dict(text)
+        if not has_binary_data(tree):
+            return InferenceRequest.model_validate(tree)
+    except ValueError:
         return None
+    # A request whose binary tensors are all empty has no header length.
+    return to_inference_request(tw.decode_request(text))
+
+
+def is_gzip(scope: Scope) -> bool:
+    """Return whether MLServer decompresses a body: if any of its Content-Encodings is gzip."""
+    return any(name == b"content-encoding" and value == b"gzip" for name, value in scope["headers"])
+
+
+def decompress(body: bytes) -> bytes:
+    """Return the same as ``gzip.decompress``: a body may have several members.
+
+    Raises HeaderError with status 413 if the result is longer than ``max_body``, and OSError,
+    EOFError and zlib.error.
+    """
+    result = BodyBuffer(max_nbytes=_PATCH.max_body)
+    with gzip.GzipFile(fileobj=BytesIO(body)) as file:
+        copyfileobj(file, result)
+    return bytes(result)
 
 
 def is_json(content_type: str | None) -> bool:
