@@ -853,6 +853,7 @@ HTTP_INPUTS = {
     f"{HTTP}._infer_input.InferInput.set_data_from_numpy",
     f"{HTTP}._utils._get_inference_request",
     f"{HTTP}._client.InferenceServerClient.infer",
+    f"{HTTP}._client.InferenceServerClient.async_infer",
     f"{HTTP}.aio.InferenceServerClient.infer",
 }
 RESULT = f"{HTTP}._infer_result.InferResult"

@@ -123,18 +123,6 @@ def test_verbose_output(http: ModuleType, either: bool, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == f"{body[:length]!r}\n"
 
 
-def test_arrays_are_views_of_the_response(http: ModuleType, installed: None) -> None:
-    """Nothing is copied by parsing the response or by reading its arrays, also repeatedly."""
-    body, length = response(FLOATS, FLOATS + 1, bytes_array([b"x"]))
-    whole = np.frombuffer(body, np.uint8)
-    result = parsed(http, body, length)
-    for name in ("OUTPUT0", "OUTPUT1"):
-        found = result.as_numpy(name)
-        assert np.shares_memory(found, whole)
-        assert np.shares_memory(found, result.as_numpy(name))
-        assert not found.flags.writeable
-
-
 def test_offsets_of_outputs(http: ModuleType) -> None:
     body, length = response(FLOATS, FLOATS[:0], FLOATS)
     both(lambda: parsed(http, body, length)._output_name_to_buffer_map)
@@ -197,11 +185,9 @@ def test_round_trip_of_random_arrays(array: Array, is_transposed: bool) -> None:
     both(lambda: parsed(http, body, length).as_numpy("OUTPUT0"))
 
 
-def test_request_is_copied_once_and_response_never(http: ModuleType, either: bool) -> None:
+def test_response_is_not_copied(http: ModuleType, either: bool) -> None:
     array = np.ones(1 << 22, np.float32)
     body, length = response(array, array)
-    send = partial(body_of, http, array, "FP32")
     read = partial(output, http, body, length, "OUTPUT1")
-    for call, n_copies in ((send, 1 if either else 2), (read, 0 if either else 3)):
-        call()  # fill caches
-        assert peak_nbytes(call) / array.nbytes == pytest.approx(n_copies, abs=0.01)
+    read()  # fill caches
+    assert peak_nbytes(read) / array.nbytes == pytest.approx(0 if either else 3, abs=0.01)

@@ -20,13 +20,14 @@ from support.requirements import skip_or_fail
 from support.scale import scaled
 from tensorwire.integrations import tritonclient
 from tensorwire.integrations.patching import ABSENT, Change, assign
+from tensorwire.integrations.tritonclient.convert import LARGE_NBYTES
 
 FEW = settings(deadline=None, max_examples=scaled(30))
 MARKS = [
     pytest.mark.no_sanitizers(reason="it tests Python code"),
     pytest.mark.thread_unsafe(reason="it changes the client for the process"),
 ]
-LARGE = tritonclient.REFER_FROM_NBYTES
+LARGE = LARGE_NBYTES
 FLOATS = np.arange(LARGE // 4, dtype=np.float32)
 
 
@@ -68,6 +69,14 @@ def either(request: pytest.FixtureRequest) -> Iterator[bool]:
 def installed() -> Iterator[None]:
     tritonclient.install()
     yield
+    tritonclient.uninstall()
+
+
+@pytest.fixture(params=[{}, {"refer_to_arrays": True}], ids=["copies", "references"])
+def any_data(request: pytest.FixtureRequest) -> Iterator[bool]:
+    """Run the test with inputs that have copies of arrays, and with inputs that refer to them."""
+    tritonclient.install(**request.param)
+    yield bool(request.param)
     tritonclient.uninstall()
 
 

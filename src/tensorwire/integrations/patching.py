@@ -114,47 +114,17 @@ class Patch:
         self.untested: Untested = "known"  # as in the last call of `install`
         self._changes: list[Change] = []
         self._places: list[Change] = []  # all names that have a replacement as their value
-        self._lock = RLock()
+        self.lock = RLock()
 
     def install(self, *, untested: Untested = "known") -> None:
-        """Make the package use this codec in the whole process. A second call has no effect.
+        """Replace the functions of the package. A second call has no effect.
 
-        Functions that other modules import from the package, before or after this call, are
-        replaced as well. This function is thread-safe.
-
-        Parameters
-        ----------
-        untested
-            What to do about functions that differ from those that the integration was tested with.
-            This concerns functions that it replaces, and those that it relies on. A function
-            differs if its source is another one, if other code has wrapped or replaced it, if it
-            is missing, or if it has other parameters. ``"known"`` does not replace such functions,
-            and logs a warning that names them (logger ``tensorwire.integrations``). ``"allow"``
-            does the same, but does not compare sources. ``"error"`` raises IntegrationError. The
-            sources of the package itself are compared if its version is newer than the tested
-            ones, and those of other packages always.
-
-        Raises
-        ------
-        IntegrationError
-            The package is missing, its version is older than the tested ones, or it does not have
-            the modules and classes that the integration uses. Also as described for ``untested``.
-            Nothing was changed.
-        ValueError
-            ``untested`` has another value.
-
-        Examples
-        --------
-        >>> import tensorwire.integrations.tritonclient
-        >>> tensorwire.integrations.tritonclient.install()
-        >>> tensorwire.integrations.tritonclient.is_installed()
-        True
-        >>> tensorwire.integrations.tritonclient.uninstall()
+        See ``tensorwire.integrations.tritonclient.install``.
         """
         if untested not in get_args(Untested):
             values = ", ".join(map(repr, get_args(Untested)))
             raise ValueError(f"untested must be one of {values}, not {untested!r}")
-        with self._lock:
+        with self.lock:
             if self._changes:
                 return
             self.untested = untested
@@ -177,7 +147,7 @@ class Patch:
             Other code has wrapped or replaced a function since ``install``. Its wrapper, which
             would go on calling this codec, has to be removed first. Nothing was changed.
         """
-        with self._lock:
+        with self.lock:
             names = [
                 join_name(place.owner, place.name)
                 for place in self._places

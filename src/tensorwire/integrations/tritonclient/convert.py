@@ -19,9 +19,19 @@ from ..._codec.datatypes import BY_DTYPE
 from ..._codec.memory import Body
 from ...errors import EncodeError
 
-# A copy of a smaller array takes less time than a reference (benchmarks/bench_integrations.py).
-REFER_FROM_NBYTES = 256 * 1024
-"""The minimum size in bytes of input arrays that are kept by reference instead of copied."""
+# Joining smaller data takes less time than sending them on their own: the socket may then wait for
+# the acknowledgement of what was sent before.
+LARGE_NBYTES = 256 * 1024
+"""The minimum size in bytes of the data of an input that are sent without joining them."""
+
+
+class Options:
+    """What `install` was called with."""
+
+    refer_to_arrays = False
+
+
+options = Options()
 
 SHARED_MEMORY_KEYS = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
 
@@ -85,8 +95,8 @@ def elements_at(region: memoryview, shape: Any, offset: int) -> NDArray[np.objec
 
 
 @cache
-def referring_class(input_class: type, attribute: str, method: str) -> Any:
-    """Return a subclass for inputs whose data, in ``attribute``, may be an array of the program.
+def array_input_class(input_class: type, attribute: str, method: str) -> Any:
+    """Return a subclass for inputs whose data, in ``attribute``, may be a flat array of bytes.
 
     ``method`` returns the data as `bytes`, for programs that create requests themselves. It is a
     method of the input's own class, so that it also works when the integration was uninstalled.
@@ -105,38 +115,76 @@ def referring_class(input_class: type, attribute: str, method: str) -> Any:
 
 
 def tensor_data(
-    infer_input: Any, referring: type[Any], values: Any, datatype: Any, shape: Any
+    infer_input: Any, array_class: type[Any], values: Any, datatype: Any, shape: Any
 ) -> bytes | NDArray[np.uint8] | None:
     """Return the data of an input, for numbers or additional BYTES of this datatype and shape.
 
-    A large C-contiguous array is not copied: the result is a flat, read-only view of its memory,
-    and the input becomes an instance of ``referring``. Inputs of other subclasses get a copy.
-    Returns None for everything that tritonclient has to convert, check or reject.
+    Large data are an array, and the input becomes an instance of ``array_class``. Inputs of other
+    subclasses get `bytes`. Returns None for everything that tritonclient has to convert, check or
+    reject.
     """
     # A masked array has its own method.
     if getattr(type(values), "tobytes", None) is np.ndarray.tobytes:
         row = BY_DTYPE.get(values.dtype)
-        if row is not None and row.name == datatype and shape == list(values.shape):
-            may_refer = type(infer_input) in (referring, referring.__base__)
-            if not may_refer or values.nbytes < REFER_FROM_NBYTES or not values.flags.c_contiguous:
+        if row is not None and row.name == datatype and is_shape(shape, values.shape):
+            may_be_array = type(infer_input) in (array_class, array_class.__base__)
+            if not may_be_array or values.nbytes < LARGE_NBYTES:
                 data: bytes = values.tobytes()
                 return data
-            view = np.frombuffer(values, np.uint8)
-            view.flags.writeable = False
-            infer_input.__class__ = referring
-            return view
-    if datatype == "BYTES" and is_extra_bytes(values) and shape == list(values.shape):
+            array = flat_array(values)
+            infer_input.__class__ = array_class
+            return array
+    if datatype == "BYTES" and is_extra_bytes(values) and is_shape(shape, values.shape):
         return encode_bytes(values)
     return None
 
 
-def refer_to_arrays(inputs: Any, referring: type[Any]) -> bool:
-    """Return whether an input in a list or tuple keeps an array by reference."""
-    if isinstance(inputs, (list, tuple)):
-        for each in inputs:
-            if type(each) is referring and type(each._raw_data) is np.ndarray:
-                return True
-    return False
+def json_data(values: Any, datatype: Any, shape: Any) -> list[Any] | None:
+    """Return the numbers of an input in JSON form. Returns None as `tensor_data` does."""
+    if type(values) not in (np.ndarray, np.memmap) or datatype == "BF16":
+        return None
+    row = BY_DTYPE.get(values.dtype)
+    if row is None or row.name != datatype or not is_shape(shape, values.shape):
+        return None
+    numbers: list[Any] = values.ravel().tolist()
+    return numbers
+
+
+def is_shape(given: Any, shape: tuple[int, ...]) -> bool:
+    """Return whether a shape of any type is that of an array, compared as tritonclient does."""
+    return len(given) == len(shape) and not any(given[i] != n for i, n in enumerate(shape))
+
+
+def flat_array(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Return the bytes of an array: a copy, or a view of its memory if the program asked for it.
+
+    The copy is in memory of numpy, which takes less time to allocate than a large `bytes` object.
+    """
+    if options.refer_to_arrays and values.flags.c_contiguous:
+        flat = np.frombuffer(values, np.uint8)
+    else:
+        flat = np.empty(values.nbytes, np.uint8)
+        flat.view(values.dtype).reshape(values.shape)[...] = values
+    flat.flags.writeable = False
+    return flat
+
+
+def is_reference(data: Any) -> bool:
+    """Return whether data are a view of an array of the program."""
+    return type(data) is np.ndarray and not data.flags.owndata
+
+
+def is_large(data: Any) -> bool:
+    """Return whether the data of an input are sent without joining them."""
+    return type(data) in (np.ndarray, bytes) and len(data) >= LARGE_NBYTES
+
+
+def large_data(inputs: Any, array_class: type[Any]) -> list[Any]:
+    """Return the large data in a list or tuple of inputs."""
+    if not isinstance(inputs, (list, tuple)):
+        return []
+    classes = (array_class, array_class.__base__)
+    return [each._raw_data for each in inputs if type(each) in classes and is_large(each._raw_data)]
 
 
 class HeaderInput:
@@ -151,10 +199,10 @@ class HeaderInput:
     _get_content = _get_binary_data
 
 
-def binary_data(inputs: Iterable[Any], referring: type[Any]) -> list[Any]:
-    """Return the binary data of the inputs that have any. Referenced arrays are not copied."""
+def binary_data(inputs: Iterable[Any], array_class: type[Any]) -> list[Any]:
+    """Return the binary data of the inputs that have any. Arrays are not copied."""
     found = [
-        each._raw_data if type(each) is referring else each._get_binary_data() for each in inputs
+        each._raw_data if type(each) is array_class else each._get_binary_data() for each in inputs
     ]
     return [raw for raw in found if raw is not None]
 

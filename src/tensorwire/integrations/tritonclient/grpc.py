@@ -13,8 +13,8 @@ messages: another serializer or an interceptor expects complete messages.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from copy import copy
 from types import ModuleType, SimpleNamespace
@@ -41,17 +41,17 @@ from ..patching import Function, Replacement
 from .convert import (
     SHARED_MEMORY_KEYS,
     HeaderInput,
+    array_input_class,
     is_extra_bytes,
     object_array,
-    referring_class,
     tensor_data,
 )
-from .patches import creates_requests, with_signature_of
+from .patches import creates_requests, during, with_signature_of
 
 REQUEST = service_pb2.ModelInferRequest
 RESPONSE = service_pb2.ModelInferResponse
 STREAM_RESPONSE = service_pb2.ModelStreamInferResponse
-REFERRING = referring_class(InferInput, "_raw_content", "_get_content")
+ARRAY_INPUT = array_input_class(InferInput, "_raw_content", "_get_content")
 
 # Looking up a method of a generated class takes half as long as parsing a small message with it.
 serialize_request = REQUEST.SerializeToString
@@ -285,7 +285,7 @@ def can_be_raw(client: Any, kind: type[StubMethod], module: ModuleType) -> bool:
 
 def replace_infer(original: Function) -> Function:
     def infer(self: Any, *arguments: Any, **options: Any) -> Any:
-        with raw_requests(can_be_raw(self, UnaryMethod, _client)):
+        with during(IS_RAW, can_be_raw(self, UnaryMethod, _client)):
             return original(self, *arguments, **options)
 
     return with_signature_of(original, infer)
@@ -293,7 +293,7 @@ def replace_infer(original: Function) -> Function:
 
 def replace_aio_infer(original: Function) -> Function:
     async def infer(self: Any, *arguments: Any, **options: Any) -> Any:
-        with raw_requests(can_be_raw(self, UnaryMethod, sys.modules[AIO])):
+        with during(IS_RAW, can_be_raw(self, UnaryMethod, sys.modules[AIO])):
             return await original(self, *arguments, **options)
 
     return with_signature_of(original, infer)
@@ -302,7 +302,7 @@ def replace_aio_infer(original: Function) -> Function:
 def replace_start_stream(original: Function) -> Function:
     def start_stream(self: Any, *arguments: Any, **options: Any) -> Any:
         is_raw = can_be_raw(self, StreamMethod, _client)
-        with raw_requests(is_raw):
+        with during(IS_RAW, is_raw):
             started = original(self, *arguments, **options)
         if is_raw:
             RAW_STREAMS.add(self._stream)
@@ -313,7 +313,7 @@ def replace_start_stream(original: Function) -> Function:
 
 def replace_async_stream_infer(original: Function) -> Function:
     def async_stream_infer(self: Any, *arguments: Any, **options: Any) -> Any:
-        with raw_requests(self._stream in RAW_STREAMS and creates_requests(_client)):
+        with during(IS_RAW, self._stream in RAW_STREAMS and creates_requests(_client)):
             return original(self, *arguments, **options)
 
     return with_signature_of(original, async_stream_infer)
@@ -322,21 +322,10 @@ def replace_async_stream_infer(original: Function) -> Function:
 def replace_aio_stream_infer(original: Function) -> Function:
     def stream_infer(self: Any, *arguments: Any, **options: Any) -> Any:
         # grpcio creates a task that reads the requests, and the task inherits IS_RAW.
-        with raw_requests(can_be_raw(self, StreamMethod, sys.modules[AIO])):
+        with during(IS_RAW, can_be_raw(self, StreamMethod, sys.modules[AIO])):
             return original(self, *arguments, **options)
 
     return with_signature_of(original, stream_infer)
-
-
-@contextmanager
-def raw_requests(is_raw: bool) -> Iterator[None]:
-    """Set IS_RAW for the duration of a ``with`` block."""
-    token = IS_RAW.set(is_raw)
-    try:
-        yield
-    finally:
-        with suppress(ValueError):  # a coroutine that is closed in another context
-            IS_RAW.reset(token)
 
 
 def replace_enqueue_request(original: Function) -> Function:
@@ -396,7 +385,7 @@ def raw_contents(inputs: Any) -> list[Any] | None:
         return None
     contents = []
     for each in inputs:
-        if type(each) not in (InferInput, REFERRING):
+        if type(each) not in (InferInput, ARRAY_INPUT):
             return None
         raw = each._raw_content
         if type(raw) is bytes or type(raw) is np.ndarray:
@@ -412,7 +401,7 @@ def raw_contents(inputs: Any) -> list[Any] | None:
 def replace_set_data_from_numpy(original: Function) -> Function:
     def set_data_from_numpy(self: Any, input_tensor: Any) -> Any:
         message = self._input
-        data = tensor_data(self, REFERRING, input_tensor, message.datatype, message.shape[:])
+        data = tensor_data(self, ARRAY_INPUT, input_tensor, message.datatype, message.shape)
         if data is not None:
             if parameters := message.parameters:
                 for key in SHARED_MEMORY_KEYS:

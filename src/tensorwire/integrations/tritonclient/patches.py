@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
 from importlib import import_module
 from inspect import signature
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from tritonclient import utils
@@ -16,19 +20,21 @@ from ..patching import Function, Replacement, package_of, place
 from .convert import (
     SHARED_MEMORY_KEYS,
     HeaderInput,
+    array_input_class,
     binary_data,
     byte_array,
     elements_at,
     is_extra_bytes,
+    is_reference,
+    json_data,
+    large_data,
     object_array,
     object_scalar,
-    refer_to_arrays,
-    referring_class,
     serialized,
     tensor_data,
 )
 from .sources import RELIES_ON
-from .transport import FileBody, Transport, TransportInputs, payload_class, receive_rest
+from .transport import FileBody, Transport, payload_class, receive_rest
 
 __all__ = ["RELIES_ON", "replacements"]
 
@@ -49,6 +55,9 @@ def replacements() -> list[Replacement]:
             Replacement(http.InferInput, "set_data_from_numpy", replace_http_set_data_from_numpy),
             Replacement(http_utils, "_get_inference_request", replace_get_inference_request),
             Replacement(http.InferenceServerClient, "infer", replace_infer, calls_original=True),
+            Replacement(
+                http.InferenceServerClient, "async_infer", replace_async_infer, calls_original=True
+            ),
             Replacement(http.InferResult, "__init__", replace_result_init),
         ]
     if aio := import_if_usable("tritonclient.http.aio"):
@@ -112,25 +121,30 @@ def replace_get_contents_as_numpy(original: Function) -> Function:
 # --- InferInput ----------------------------------------------------------------------------------
 
 
-def referring_input() -> Any:
+def array_input() -> Any:
     input_class = import_module("tritonclient.http").InferInput
-    return referring_class(input_class, "_raw_data", "_get_binary_data")
+    return array_input_class(input_class, "_raw_data", "_get_binary_data")
 
 
 def replace_http_set_data_from_numpy(original: Function) -> Function:
-    referring = referring_input()
+    array_class = array_input()
 
     def set_data_from_numpy(self: Any, input_tensor: Any, binary_data: bool = True) -> Any:
-        if binary_data is True and type(self._shape) is list:
-            data = tensor_data(self, referring, input_tensor, self._datatype, self._shape)
-            if data is not None:
-                parameters = self._parameters
-                for key in SHARED_MEMORY_KEYS:
-                    parameters.pop(key, None)
-                self._data = None
-                self._raw_data = data
-                parameters["binary_data_size"] = len(data)
-                return self
+        datatype, shape, parameters = self._datatype, self._shape, self._parameters
+        raw = numbers = None
+        if binary_data:
+            raw = tensor_data(self, array_class, input_tensor, datatype, shape)
+        else:
+            numbers = json_data(input_tensor, datatype, shape)
+        if raw is not None or numbers is not None:
+            for key in SHARED_MEMORY_KEYS:
+                parameters.pop(key, None)
+            self._raw_data, self._data = raw, numbers
+            if raw is None:
+                parameters.pop("binary_data_size", None)
+            else:
+                parameters["binary_data_size"] = len(raw)
+            return self
         if is_extra_bytes(input_tensor) and self.datatype() == "BYTES":
             input_tensor = object_array(input_tensor)
         return original(self, input_tensor, binary_data)
@@ -138,15 +152,20 @@ def replace_http_set_data_from_numpy(original: Function) -> Function:
     return set_data_from_numpy
 
 
+BODY_TYPE: ContextVar[Callable[[list[Any]], Any]] = ContextVar(
+    "tensorwire_body_type", default=b"".join
+)
+"""What creates the body from a list of buffers, in the client's method that runs at present."""
+
+
 def replace_get_inference_request(original: Function) -> Function:
-    referring = referring_input()
+    array_class = array_input()
 
     def _get_inference_request(inputs: Any, *arguments: Any, **options: Any) -> Any:
-        if not refer_to_arrays(inputs, referring):
+        if not large_data(inputs, array_class):
             return original(inputs, *arguments, **options)
         header, _ = original([HeaderInput(each) for each in inputs], *arguments, **options)
-        join = inputs.body_type if type(inputs) is TransportInputs else b"".join
-        return join([header, *binary_data(inputs, referring)]), len(header)
+        return BODY_TYPE.get()([header, *binary_data(inputs, array_class)]), len(header)
 
     return with_signature_of(original, _get_inference_request)
 
@@ -154,64 +173,79 @@ def replace_get_inference_request(original: Function) -> Function:
 # --- InferenceServerClient -----------------------------------------------------------------------
 
 
-def replace_infer(original: Function) -> Function:
+def replace_infer(original: Function, is_sent_later: bool = False) -> Function:
+    """Replace ``infer``, or ``async_infer``, whose request ``is_sent_later``."""
     stub_class = import_module("geventhttpclient").HTTPClient
     transport = Transport("_client_stub", stub_class, ("post", "request"), FileBody)
-    with_inputs_to_send = sending(original, "tritonclient.http._client", transport)
+    body_type = body_type_of(original, "tritonclient.http._client", transport, is_sent_later)
 
     def infer(self: Any, *arguments: Any, **options: Any) -> Any:
-        arguments, options = with_inputs_to_send(self, arguments, options)
-        return original(self, *arguments, **options)
+        with during(BODY_TYPE, body_type(self, arguments, options)):
+            return original(self, *arguments, **options)
 
     return with_signature_of(original, infer)
+
+
+replace_async_infer = partial(replace_infer, is_sent_later=True)
 
 
 def replace_aio_infer(original: Function) -> Function:
     stub_class = import_module("aiohttp").ClientSession
     transport = Transport("_stub", stub_class, ("post", "_request"), payload_class())
-    with_inputs_to_send = sending(original, "tritonclient.http.aio", transport)
+    body_type = body_type_of(original, "tritonclient.http.aio", transport)
 
     async def infer(self: Any, *arguments: Any, **options: Any) -> Any:
-        arguments, options = with_inputs_to_send(self, arguments, options)
-        return await original(self, *arguments, **options)
+        with during(BODY_TYPE, body_type(self, arguments, options)):
+            return await original(self, *arguments, **options)
 
     return with_signature_of(original, infer)
 
 
-def sending(original: Function, module: str, transport: Transport) -> Function:
-    """Return a function that marks the inputs in the arguments of ``infer``, if possible.
+def body_type_of(
+    original: Function, module: str, transport: Transport, is_sent_later: bool = False
+) -> Function:
+    """Return a function that returns `BODY_TYPE` for the arguments of a client's method.
 
-    They become `TransportInputs` if the transport can send the body without joining it. All other
-    arguments remain as they are, because ``original`` may be a wrapper that reads them.
+    This is the type of the transport if it can send the body without joining it. A body that
+    ``is_sent_later``, when the method has returned, must not refer to arrays of the program.
     """
-    referring = referring_input()
+    array_class = array_input()
     client_module = import_module(module)
     names = list(signature(original).parameters)[1:]
     compression = "request_compression_algorithm"
     if compression not in names:  # a wrapper with other parameters
         names = ["model_name", "inputs"]
 
-    def with_inputs_to_send(client: Any, arguments: Any, options: dict[str, Any]) -> Any:
+    def body_type(client: Any, arguments: Any, options: dict[str, Any]) -> Any:
         given = {**dict(zip(names, arguments, strict=False)), **options}
-        inputs = given.get("inputs")
+        data = large_data(given.get("inputs"), array_class)
         if (
-            type(inputs) is not list
-            or not refer_to_arrays(inputs, referring)
+            not data
             or len(arguments) > len(names)
             or given.get(compression)
             or client._verbose
+            or (is_sent_later and any(map(is_reference, data)))
             or not creates_requests(client_module)
             or not transport.is_plain(client)
         ):
-            return arguments, options
-        marked = TransportInputs(inputs, transport.body_type)
+            return b"".join
+        return transport.body_type
 
-        def with_marked(value: Any) -> Any:
-            return marked if value is inputs else value
+    return body_type
 
-        return map(with_marked, arguments), {key: with_marked(options[key]) for key in options}
 
-    return with_inputs_to_send
+Value = TypeVar("Value")
+
+
+@contextmanager
+def during(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+    """Set a variable for the duration of a ``with`` block."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # a coroutine that is closed in another context
+            variable.reset(token)
 
 
 def creates_requests(module: ModuleType) -> bool:

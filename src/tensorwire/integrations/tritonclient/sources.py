@@ -15,10 +15,8 @@ READS_INPUTS = (
     f"{INPUT}._get_tensor",
 )
 
-CLIENTS = (
-    "tritonclient.http._client:InferenceServerClient",
-    "tritonclient.http.aio:InferenceServerClient",
-)
+HTTP_CLIENT = "tritonclient.http._client:InferenceServerClient"
+HTTP_AIO_CLIENT = "tritonclient.http.aio:InferenceServerClient"
 
 # A body is passed to geventhttpclient like a file, and a response is received from its socket.
 GEVENT_REQUEST = "geventhttpclient.client:HTTPClient.request"
@@ -71,16 +69,21 @@ RELIES_ON = {
         f"{UTILS}:deserialize_bytes_tensor",
         *GEVENT_RESPONSE,
     ),
-    # infer sends and receives with the connections of the client.
+    # They send and receive with the connections of the client.
     **{
-        f"{client}.infer": (
-            f"{client}.__init__",
-            f"{client}._post",
+        f"{HTTP_CLIENT}.{name}": (
+            f"{HTTP_CLIENT}.__init__",
+            f"{HTTP_CLIENT}._post",
             REQUEST,
-            *((GEVENT_REQUEST,) if client == CLIENTS[0] else ()),
+            GEVENT_REQUEST,
         )
-        for client in CLIENTS
+        for name in ("infer", "async_infer")
     },
+    f"{HTTP_AIO_CLIENT}.infer": (
+        f"{HTTP_AIO_CLIENT}.__init__",
+        f"{HTTP_AIO_CLIENT}._post",
+        REQUEST,
+    ),
     f"{GRPC_INPUT}.set_data_from_numpy": (
         f"{UTILS}:np_to_triton_dtype",
         f"{GRPC_INPUT}.__init__",

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..patching import foreign_code
+from .convert import is_large
 
 PIECE_NBYTES = 1 << 20
 """The maximum size in bytes of the pieces that are passed to aiohttp."""
@@ -54,20 +55,12 @@ class Transport(NamedTuple):
         )
 
 
-class TransportInputs(list[Any]):
-    """The inputs of a request whose body is created by ``body_type`` instead of joined."""
-
-    def __init__(self, inputs: list[Any], body_type: Callable[[list[Any]], Any]) -> None:
-        super().__init__(inputs)
-        self.body_type = body_type
-
-
 def joined_runs(buffers: Sequence[Any]) -> list[Any]:
-    """Join the `bytes` that follow each other. Arrays, which are large, are not copied."""
+    """Join the small buffers that follow each other. Large ones are not copied."""
     runs: list[Any] = []
-    small: list[bytes] = []
+    small: list[Any] = []
     for buffer in buffers:
-        if type(buffer) is bytes:
+        if not is_large(buffer):
             small.append(buffer)
             continue
         runs += [b"".join(small), memoryview(buffer)]
