@@ -25,7 +25,7 @@ from inspect import Parameter, Signature, getattr_static, signature
 from pathlib import Path
 from threading import RLock
 from types import FunctionType, ModuleType
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from ..digests import Sources, source_of_imported
 from ..errors import IntegrationError
@@ -78,12 +78,6 @@ class Change(NamedTuple):
 
 class DifferenceError(Exception):
     """A function differs from the tested ones. The message has the reason."""
-
-
-class Install(Protocol):
-    """The type of `Patch.install`."""
-
-    def __call__(self, *, untested: Untested = "known") -> None: ...
 
 
 class Patch:
