@@ -18,7 +18,7 @@ from .bytes_reader cimport (
     new_elements,
     scan_elements,
 )
-from .memory cimport Body
+from .memory cimport Body, copied_bytes
 from .wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE
 
 from collections.abc import Sequence
@@ -439,7 +439,8 @@ cdef class BytesArray:
         >>> words.copy() == words
         True
         """
-        return scanned_bytes(bytes(self.wire), self.shape)
+        cdef Body wire = Body(self.wire)
+        return scanned_bytes(copied_bytes(wire.data, wire.nbytes), self.shape)
 
     def __reduce_ex__(self, protocol):
         # Only the bytes of these elements are pickled, not the whole body. From protocol 5 on, they

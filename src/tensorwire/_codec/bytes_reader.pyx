@@ -25,7 +25,15 @@ from .arrow_abi cimport (
     ArrowSchema,
     View,
 )
-from .memory cimport Body, drop_reference
+from .memory cimport (
+    Body,
+    copied_bytes,
+    count_work,
+    drop_reference,
+    end_of_batch,
+    keeps_gil,
+    write_memory,
+)
 from .npystring cimport (
     NpyString_acquire_allocator,
     NpyString_pack,
@@ -49,9 +57,12 @@ cdef extern from "Python.h":
     unsigned char* PyUnicode_1BYTE_DATA(object text)
 
 cdef enum:
-    # The GIL is released for scans of this cost and above: about 1 ms (docs/benchmarks.md).
-    SCAN_NOGIL_FROM_COST = 500_000  # see `scan_cost`
-    EXPORT_NOGIL_FROM_NBYTES = 1 << 20
+    # Costs of an element: see memory.pxd.
+    SCAN_COST = 2
+    DISTANT_SCAN_COST = 256  # of an element of 2 KiB or more: a cache miss
+    WRITE_COST = 10
+    OBJECT_COST = 60
+    SHORT_NBYTES = 64 << 10  # all elements of a batch, if it has several
     # The maximum size of a numpy `S` array is the larger of two limits: a number of bytes, and a
     # multiple of the size of the wire bytes.
     MAX_PADDED_NBYTES = 64 << 20
@@ -62,11 +73,9 @@ cdef enum:
 
 
 cdef inline uint64_t scan_cost(uint64_t n_elements, uint64_t nbytes) noexcept nogil:
-    """Return the cost of a scan in units of small elements.
-
-    An element of 2 KiB or more costs a cache miss, which is about 128 of these units.
-    """
-    return max(n_elements, 128 * min(n_elements, nbytes // 2048))
+    """Return the cost of scanning at most `n_elements` elements in `nbytes` bytes."""
+    n_elements = min(n_elements, nbytes // PREFIX_NBYTES)
+    return max(SCAN_COST * n_elements, DISTANT_SCAN_COST * min(n_elements, nbytes // 2048))
 
 
 cdef void scan_interruptibly(
@@ -77,7 +86,7 @@ cdef void scan_interruptibly(
 
     The caller keeps a reference to the memory.
     """
-    if scan_cost(capacity - scan.n_elements, nbytes) < SCAN_NOGIL_FROM_COST:
+    if keeps_gil(scan_cost(capacity - scan.n_elements, nbytes)):
         scan_prefixes(scan, data, nbytes, starts, capacity, base)
     else:
         with nogil:
@@ -195,7 +204,22 @@ cdef cnp.ndarray new_array(Elements elements):
 cdef element_bytes(Elements elements, Py_ssize_t i):
     """Return a copy of element `i` as `bytes`."""
     cdef Element found = element_at(&elements.span, i)
-    return PyBytes_FromStringAndSize(<const char*>found.data, found.nbytes)
+    return copied_bytes(found.data, found.nbytes)
+
+
+cdef Py_ssize_t begin_objects(const Span* span, Py_ssize_t first) noexcept:
+    """Return where a batch of elements from `first` on ends, and count its work.
+
+    They become objects. Other threads may run during the call, but not during the batch.
+    """
+    cdef Py_ssize_t stop = end_of_batch(first, span.n, OBJECT_COST)
+    cdef Py_ssize_t nbytes
+    while True:
+        nbytes = (span.starts[stop] if stop < span.n else span.end) - span.starts[first]
+        if nbytes <= SHORT_NBYTES or stop == first + 1:
+            count_work(min(nbytes, <Py_ssize_t>SHORT_NBYTES))
+            return stop
+        stop = first + (stop - first) // 2
 
 
 cdef elements_as_objects(Elements elements):
@@ -203,10 +227,17 @@ cdef elements_as_objects(Elements elements):
     cdef cnp.ndarray array = new_array(elements)
     cdef PyObject** items = <PyObject**>cnp.PyArray_DATA(array)  # all NULL; numpy owns them
     cdef Element element
-    cdef Py_ssize_t i
-    for i in range(elements.span.n):
-        element = element_at(&elements.span, i)
-        store_item(items + i, PyBytes_FromStringAndSize(<const char*>element.data, element.nbytes))
+    cdef Py_ssize_t i = 0, stop = 0
+    while i < elements.span.n:
+        stop = begin_objects(&elements.span, i)
+        if stop == i + 1:  # it may be long
+            store_item(items + i, element_bytes(elements, i))
+            i = stop
+        for i in range(i, stop):
+            element = element_at(&elements.span, i)
+            store_item(
+                items + i, PyBytes_FromStringAndSize(<const char*>element.data, element.nbytes))
+        i = stop
     return array
 
 
@@ -218,11 +249,14 @@ cdef elements_as_str(Elements elements):
     cdef cnp.ndarray array = new_array(elements)
     cdef PyObject** items = <PyObject**>cnp.PyArray_DATA(array)
     cdef Element element
-    cdef Py_ssize_t i
+    cdef Py_ssize_t i = 0, stop = 0
     try:
-        for i in range(elements.span.n):
-            element = element_at(&elements.span, i)
-            store_item(items + i, decode_utf8(element.data, element.nbytes))
+        while stop < elements.span.n:
+            stop = begin_objects(&elements.span, stop)
+            while i < stop:
+                element = element_at(&elements.span, i)
+                store_item(items + i, decode_utf8(element.data, element.nbytes))
+                i += 1
     except UnicodeDecodeError:
         raise not_utf8_error(elements, i) from None
     return array
@@ -234,7 +268,10 @@ cdef inline str decode_utf8(const unsigned char* data, Py_ssize_t nbytes):
     if nbytes <= 1:  # such strings are shared objects of CPython, which must not be written to
         return PyUnicode_DecodeUTF8(<const char*>data, nbytes, NULL)
     text = PyUnicode_New(nbytes, 127)
-    memcpy(PyUnicode_1BYTE_DATA(text), data, nbytes)
+    if nbytes <= SHORT_NBYTES:
+        memcpy(PyUnicode_1BYTE_DATA(text), data, nbytes)
+    else:
+        write_memory(PyUnicode_1BYTE_DATA(text), data, nbytes)
     if is_ascii(PyUnicode_1BYTE_DATA(text), nbytes):
         return text
     return PyUnicode_DecodeUTF8(<const char*>PyUnicode_1BYTE_DATA(text), nbytes, NULL)
@@ -326,14 +363,15 @@ cdef elements_as_fixed_width(Elements elements):
     Raises ElementError if one long element would make the array much larger than the wire bytes.
     """
     cdef Py_ssize_t n_elements = elements.span.n
-    cdef Py_ssize_t width = 1  # numpy has no S0 arrays
-    cdef Py_ssize_t widest = 0
-    cdef Element element
-    cdef Py_ssize_t i
-    for i in range(elements.span.n):
-        element = element_at(&elements.span, i)
-        if element.nbytes > width:
-            width, widest = element.nbytes, i
+    cdef Py_ssize_t widest, width
+    if keeps_gil(SCAN_COST * n_elements):
+        widest = widest_element(&elements.span)
+    else:
+        with nogil:
+            widest = widest_element(&elements.span)
+    width = 1  # numpy has no S0 arrays
+    if n_elements > 0:
+        width = max(width, element_at(&elements.span, widest).nbytes)
     # No overflow: the wire bytes are in memory, so 64 times their number fits in 64 bits.
     if n_elements > 0 and width > (
         max(MAX_PADDED_NBYTES, MAX_PADDED_MULTIPLE * (elements.span.end - elements.span.starts[0]))
@@ -344,10 +382,32 @@ cdef elements_as_fixed_width(Elements elements):
             f"elements would have its width of {width} bytes", element=widest, actual=width)
     cdef cnp.ndarray array = np.zeros(n_elements, f"S{width}")
     cdef char* target = <char*>cnp.PyArray_DATA(array)
-    for i in range(elements.span.n):
-        element = element_at(&elements.span, i)
-        memcpy(target + i * width, element.data, element.nbytes)
+    if keeps_gil(n_elements * (WRITE_COST + width)):
+        write_padded(target, width, &elements.span)
+    else:
+        with nogil:
+            write_padded(target, width, &elements.span)
     return array
+
+
+cdef Py_ssize_t widest_element(const Span* span) noexcept nogil:
+    """Return the index of the first of the longest elements; 0 if there are none."""
+    cdef Py_ssize_t widest = 0, width = 0, i
+    cdef Element element
+    for i in range(span.n):
+        element = element_at(span, i)
+        if element.nbytes > width:
+            width, widest = element.nbytes, i
+    return widest
+
+
+cdef void write_padded(char* target, Py_ssize_t width, const Span* span) noexcept nogil:
+    """Write the elements to memory of zeros, `width` bytes apart."""
+    cdef Element element
+    cdef Py_ssize_t i
+    for i in range(span.n):
+        element = element_at(span, i)
+        memcpy(target + i * width, element.data, element.nbytes)
 
 
 cdef gather_elements(Elements elements, cnp.ndarray chosen):
@@ -358,24 +418,52 @@ cdef gather_elements(Elements elements, cnp.ndarray chosen):
     # Not a typed memoryview: each module that cimports this one would contain the code for them.
     cdef const int64_t* indices = <const int64_t*>cnp.PyArray_DATA(chosen)
     cdef Py_ssize_t n = cnp.PyArray_SIZE(chosen)
-    cdef Py_ssize_t nbytes = 0
+    cdef Py_ssize_t nbytes
+    cdef unsigned char* target
+    if keeps_gil(n * WRITE_COST):
+        nbytes = measure_chosen(&elements.span, indices, n)
+    else:
+        with nogil:
+            nbytes = measure_chosen(&elements.span, indices, n)
+    if nbytes < 0:
+        raise MemoryError("the elements take more than 2^63 - 1 bytes")
+    wire = PyBytes_FromStringAndSize(NULL, nbytes)
+    target = <unsigned char*>PyBytes_AS_STRING(wire)
+    if keeps_gil(n * WRITE_COST + nbytes):
+        write_chosen(target, &elements.span, indices, n)
+    else:
+        with nogil:
+            write_chosen(target, &elements.span, indices, n)
+    return wire
+
+
+cdef Py_ssize_t measure_chosen(
+    const Span* span, const int64_t* indices, Py_ssize_t n
+) noexcept nogil:
+    """Return the size of the wire bytes of elements, or -1 if it exceeds 2^63 - 1."""
+    cdef Py_ssize_t nbytes = 0, i
+    cdef Element element
+    for i in range(n):
+        element = element_at(span, indices[i])
+        # An element may be chosen many times. It is in memory, so that the sum does not overflow.
+        if PREFIX_NBYTES + element.nbytes > PY_SSIZE_T_MAX - nbytes:
+            return -1
+        nbytes += PREFIX_NBYTES + element.nbytes
+    return nbytes
+
+
+cdef void write_chosen(
+    unsigned char* target, const Span* span, const int64_t* indices, Py_ssize_t n
+) noexcept nogil:
+    """Write the wire bytes of elements."""
     cdef Element element
     cdef Py_ssize_t i
     for i in range(n):
-        element = element_at(&elements.span, indices[i])
-        # An element may be chosen many times. It is in memory, so that the sum does not overflow.
-        if PREFIX_NBYTES + element.nbytes > PY_SSIZE_T_MAX - nbytes:
-            raise MemoryError("the elements take more than 2^63 - 1 bytes")
-        nbytes += PREFIX_NBYTES + element.nbytes
-    wire = PyBytes_FromStringAndSize(NULL, nbytes)
-    cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(wire)
-    for i in range(n):
-        element = element_at(&elements.span, indices[i])
+        element = element_at(span, indices[i])
         # The prefix is computed from the offsets, because the one in the body may have changed.
         store_le32(target, <uint32_t>element.nbytes)
         memcpy(target + PREFIX_NBYTES, element.data, element.nbytes)
         target += PREFIX_NBYTES + element.nbytes
-    return wire
 
 
 # --- Arrow export ---
@@ -535,7 +623,7 @@ cdef class ExportedArray:
             return self.build_offsets(
                 sizeof(int64_t) if <int>format >= LARGE_BINARY else sizeof(int32_t), is_text)
         if is_text:
-            if span.end < EXPORT_NOGIL_FROM_NBYTES:
+            if keeps_gil(span.end):
                 is_valid = are_utf8(span)
             else:
                 with nogil:
@@ -555,7 +643,7 @@ cdef class ExportedArray:
         self.buffers = <const void**>PyMem_RawCalloc(N_OFFSET_BUFFERS, sizeof(void*))
         if self.offsets == NULL or self.data == NULL or self.buffers == NULL:
             raise MemoryError
-        if nbytes < EXPORT_NOGIL_FROM_NBYTES:
+        if keeps_gil(span.n * WRITE_COST + nbytes):
             is_valid = self.copy(span, offset_nbytes, is_text)
         else:
             with nogil:
@@ -576,6 +664,8 @@ cdef class ExportedArray:
 
     cdef bint build_views(self) except -1:
         cdef const Span* span = &self.elements.span
+        cdef Element element
+        cdef Py_ssize_t i
         cdef Py_ssize_t begin = <Py_ssize_t>span.starts[0] if span.n else span.end
         # A new data buffer begins at an element that would end more than 2^31 - 1 bytes after the
         # start of the current one. Any two consecutive data buffers therefore cover at least
@@ -587,12 +677,23 @@ cdef class ExportedArray:
         if self.views == NULL or self.buffers == NULL or self.data_nbytes == NULL:
             raise MemoryError
         self.buffers[1] = self.views
-        self.write_views(span)
+        if keeps_gil(span.n * WRITE_COST):
+            i = self.write_views(span)
+        else:
+            with nogil:
+                i = self.write_views(span)
+        if i < span.n:
+            element = element_at(span, i)
+            raise EncodeError(
+                f"element {i} is {element.nbytes} bytes long; the limit for an Arrow view is "
+                f"{INT32_MAX}",
+                element=i, expected=INT32_MAX, actual=element.nbytes)
         self.buffers[2 + self.n_data] = self.data_nbytes
         self.n_buffers = N_VIEW_BUFFERS + self.n_data
         return True
 
-    cdef int write_views(self, const Span* span) except -1:
+    cdef Py_ssize_t write_views(self, const Span* span) noexcept nogil:
+        """Write the views, and return their number. A view cannot describe the next element."""
         cdef const unsigned char* data = NULL  # where the current data buffer begins
         cdef View* view
         cdef Element element
@@ -600,10 +701,7 @@ cdef class ExportedArray:
         for i in range(span.n):
             element = element_at(span, i)
             if element.nbytes > INT32_MAX:
-                raise EncodeError(
-                    f"element {i} is {element.nbytes} bytes long; the limit for an Arrow view is "
-                    f"{INT32_MAX}",
-                    element=i, expected=INT32_MAX, actual=element.nbytes)
+                return i
             view = self.views + i  # all zero, as the format requires for unused bytes
             view.nbytes = <int32_t>element.nbytes
             if element.nbytes <= INLINE_NBYTES:
@@ -617,4 +715,4 @@ cdef class ExportedArray:
             memcpy(view.value.reference.prefix, element.data, 4)
             view.value.reference.buffer = <int32_t>(self.n_data - 1)
             view.value.reference.offset = <int32_t>(element.data - data)
-        return 0
+        return span.n

@@ -55,7 +55,14 @@ from .arrow cimport (
     receive,
 )
 from .arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, View
-from .memory cimport FREE_THREADED
+from .memory cimport (
+    FREE_THREADED,
+    collect_work,
+    count_work,
+    end_of_batch,
+    keeps_gil,
+    write_memory,
+)
 from .npystring cimport (
     NpyString_acquire_allocator,
     NpyString_load,
@@ -90,6 +97,8 @@ cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
 
 cdef enum:
+    ELEMENT_COST = 20  # see memory.pxd
+    LONG_NBYTES = 64 << 10  # from this size on, other threads may run while an element is read
     NOT_BYTES_OR_STR = -2
     UNREADABLE = -3  # a memoryview that is released or not contiguous
 
@@ -191,6 +200,13 @@ cdef inline unsigned char* next_element(Writer* writer, uint64_t nbytes) except 
     return target
 
 
+cdef inline void copy_element(unsigned char* target, const char* data, Py_ssize_t nbytes) noexcept:
+    if nbytes < LONG_NBYTES:
+        memcpy(target, data, nbytes)
+    else:
+        write_memory(target, data, nbytes)
+
+
 cdef int fill_exactly(Source source, Writer* writer) except -1:
     source.walk(writer)
     if writer.target != writer.end:
@@ -220,34 +236,86 @@ cdef class Objects(Source):
         return items
 
     cdef uint64_t walk(self, Writer* writer) except? 0:
-        cdef Py_ssize_t n_elements = 0
+        # Other threads may run between batches. Another thread may change a list then, so the items
+        # are located again for each batch.
+        cdef Py_ssize_t n_elements = 0, i = 0, stop
         cdef PyObject** items = self.items(&n_elements)
+        cdef const unsigned char* begin
         cdef uint64_t total = 0
+        while i < n_elements:
+            stop = end_of_batch(i, n_elements, ELEMENT_COST)
+            items = self.items(&n_elements)
+            if writer == NULL:
+                i = self.measure_batch(items, i, stop, &total)
+                continue
+            begin = writer.target
+            i = self.write_batch(items, i, stop, writer)
+            count_work(writer.target - begin)
+        return total
+
+    cdef Py_ssize_t measure_batch(
+        self, PyObject** items, Py_ssize_t first, Py_ssize_t stop, uint64_t* total
+    ) except -1:
+        """Add the sizes of elements to `total`. Return the index of the next one.
+
+        Other threads may run while long text is read, whose element is then the last one.
+        """
         cdef Py_ssize_t i, nbytes
+        cdef uint64_t subtotal = 0
         cdef Span span
-        if writer != NULL:
-            for i in range(n_elements):
-                if locate_plain(&span, items[i]):
-                    memcpy(next_element(writer, span.nbytes), span.data, span.nbytes)
-                    continue
-                value = value_at(items, i)
-                if PyUnicode_Check(value):
-                    pack_text(writer, value)
-                    continue
-                nbytes = value_nbytes(value, self)
-                # A negative size is a huge unsigned number, which does not fit.
-                pack_buffer(next_element(writer, nbytes), value, nbytes)
-            return 0
-        for i in range(n_elements):
+        for i in range(first, stop):
             if locate_plain(&span, items[i]):
-                total += wire_nbytes(self, span.nbytes, i)
+                subtotal += wire_nbytes(self, span.nbytes, i)
                 continue
             value = value_at(items, i)
             nbytes = value_nbytes(value, self)
             if nbytes < 0:
                 raise invalid_value_error(value, nbytes, i, self.shape)
-            total += wire_nbytes(self, nbytes, i)
-        return total
+            subtotal += wire_nbytes(self, nbytes, i)
+            if nbytes >= LONG_NBYTES:
+                stop = i + 1
+                break
+        total[0] += subtotal
+        return stop
+
+    cdef Py_ssize_t write_batch(
+        self, PyObject** items, Py_ssize_t first, Py_ssize_t stop, Writer* writer
+    ) except -1:
+        """Write elements, about LONG_NBYTES at most. Return the index of the next one.
+
+        Other threads may run while a long element is written, which is then the last one.
+        """
+        cdef unsigned char* target = writer.target
+        cdef unsigned char* pause = target + min(
+            writer.end - target, <Py_ssize_t>LONG_NBYTES)
+        cdef Py_ssize_t i
+        cdef Span span
+        for i in range(first, stop):
+            if locate_plain(&span, items[i]) and span.nbytes <= pause - target - PREFIX_NBYTES:
+                store_le32(target, <uint32_t>span.nbytes)
+                memcpy(target + PREFIX_NBYTES, span.data, span.nbytes)
+                target += PREFIX_NBYTES + span.nbytes
+                continue
+            writer.target = target
+            self.write_value(value_at(items, i), writer)
+            target = writer.target
+            if target >= pause:
+                return i + 1
+        writer.target = target
+        return stop
+
+    cdef int write_value(self, value, Writer* writer) except -1:
+        cdef Py_ssize_t nbytes
+        cdef Span span
+        if locate_plain(&span, <PyObject*>value):
+            copy_element(next_element(writer, span.nbytes), span.data, span.nbytes)
+        elif PyUnicode_Check(value):
+            pack_text(writer, value)
+        else:
+            nbytes = value_nbytes(value, self)
+            # A negative size is a huge unsigned number, which does not fit.
+            pack_buffer(next_element(writer, nbytes), value, nbytes)
+        return 0
 
     cdef bint may_overlap(self, const void* begin, const void* end) except -1:
         return self.lowest < <const char*>end and <const char*>begin < self.highest
@@ -270,9 +338,10 @@ def all_plain(cnp.ndarray values not None):
     """
     cdef Py_ssize_t n_elements = 0
     cdef PyObject** items
-    cdef Py_ssize_t i
+    cdef Py_ssize_t i, work = 0
     items = items_of(values, &n_elements)
     for i in range(n_elements):
+        collect_work(&work, ELEMENT_COST)
         value = value_at(items, i)
         if not PyBytes_CheckExact(value) and not PyUnicode_CheckExact(value):
             return False
@@ -289,7 +358,7 @@ cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
     cdef uint64_t total = 0
     cdef PyObject** items
     cdef PyObject* item
-    cdef Py_ssize_t i, size
+    cdef Py_ssize_t i, size, stop = 0
     cdef tuple values
     if type(source) is not Objects:
         return None
@@ -299,19 +368,24 @@ cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
         return ()
     values = new_tuple(n_elements)
     for i in range(n_elements):
+        if i == stop:
+            stop = end_of_batch(i, n_elements, ELEMENT_COST)
+            items = (<Objects>source).items(&n_elements)  # see `Objects.walk`
         item = items[i]
-        if item == NULL:
+        if item == NULL or not (is_exact_str(item) or is_exact_bytes(item)):
             return None
-        if is_exact_str(item):
-            size = str_length(item) if is_ascii_str(item) else text_nbytes(<object>item)
+        set_item(values, i, <object>item)  # first: other threads may run while long text is read
+        if is_exact_bytes(item):
+            size = bytes_nbytes(item)
+        elif is_ascii_str(item):
+            size = str_length(item)
+        else:
+            size = text_nbytes(<object>item)
             if size < 0:
                 raise invalid_value_error(<object>item, size, i, source.shape)
-        elif is_exact_bytes(item):
-            size = bytes_nbytes(item)
-        else:
-            return None
+            if size >= LONG_NBYTES:
+                stop = i + 1
         total += wire_nbytes(source, size, i)
-        set_item(values, i, <object>item)
     values = finished_tuple(values)
     nbytes[0] = checked_size(total)
     return values
@@ -319,9 +393,9 @@ cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
 
 cdef PyObject** items_of(values, Py_ssize_t* n_elements) except? NULL:
     # These are borrowed references. The values own the objects, and no Python code runs while the
-    # items are read: not even a memoryview calls its exporter. In a free-threaded Python, a list is
-    # a copy that no other thread has (`flatten` in conversion.pyx). An array of objects can only be
-    # changed by code that does not follow the rules of numpy.
+    # items of a batch are read: not even a memoryview calls its exporter. In a free-threaded Python,
+    # a list is a copy that no other thread has (`flatten` in conversion.pyx). An array of objects
+    # can only be changed by code that does not follow the rules of numpy.
     if PyList_CheckExact(values) or PyTuple_CheckExact(values):
         n_elements[0] = PySequence_Fast_GET_SIZE(values)
         return PySequence_Fast_ITEMS(values)
@@ -383,9 +457,20 @@ cdef Py_ssize_t buffer_nbytes(object value, Objects values) except -4:
 
 
 cdef Py_ssize_t text_nbytes(object text) noexcept:
-    cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text)
+    """Return the size of a str as UTF-8, or NOT_ENCODABLE."""
+    cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text), nbytes
     cdef void* data = PyUnicode_DATA(text)
     cdef int kind = PyUnicode_KIND(text)
+    if n_characters < LONG_NBYTES:
+        return measure_text(kind, data, n_characters)
+    with nogil:
+        nbytes = measure_text(kind, data, n_characters)
+    return nbytes
+
+
+cdef Py_ssize_t measure_text(
+    int kind, const void* data, Py_ssize_t n_characters
+) noexcept nogil:
     if kind == 1:
         return utf8_nbytes(<const uint8_t*>data, n_characters)
     if kind == 2:
@@ -400,12 +485,11 @@ cdef int pack_text(Writer* writer, object text) except -1:
     cdef void* data = PyUnicode_DATA(text)
     cdef int kind = PyUnicode_KIND(text)
     cdef unsigned char* end
-    if kind == 1:
-        end = write_utf8(begin, writer.end, <const uint8_t*>data, n_characters)
-    elif kind == 2:
-        end = write_utf8(begin, writer.end, <const uint16_t*>data, n_characters)
+    if n_characters < LONG_NBYTES:
+        end = write_text(begin, writer.end, kind, data, n_characters)
     else:
-        end = write_utf8(begin, writer.end, <const uint32_t*>data, n_characters)
+        with nogil:
+            end = write_text(begin, writer.end, kind, data, n_characters)
     if end == NULL:  # other values have grown
         raise modified_error()
     store_le32(begin - PREFIX_NBYTES, <uint32_t>(end - begin))
@@ -413,17 +497,29 @@ cdef int pack_text(Writer* writer, object text) except -1:
     return 0
 
 
+cdef unsigned char* write_text(
+    unsigned char* target, const unsigned char* end, int kind, const void* data,
+    Py_ssize_t n_characters,
+) noexcept nogil:
+    if kind == 1:
+        return write_utf8(target, end, <const uint8_t*>data, n_characters)
+    if kind == 2:
+        return write_utf8(target, end, <const uint16_t*>data, n_characters)
+    return write_utf8(target, end, <const uint32_t*>data, n_characters)
+
+
 cdef int pack_buffer(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
     """Write a bytearray or a memoryview. Raises EncodeError if its size is no longer `nbytes`."""
     cdef Py_buffer buffer
     cdef bint is_changed
-    if PyByteArray_Check(value) and not FREE_THREADED:  # else another thread may resize it
+    # A long one, and any in a free-threaded Python, could be resized by another thread.
+    if PyByteArray_Check(value) and nbytes < LONG_NBYTES and not FREE_THREADED:
         memcpy(target, PyByteArray_AS_STRING(value), nbytes)
         return 0
     PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
     is_changed = buffer.len != nbytes
     if nbytes > 0 and not is_changed:  # the address of an empty buffer may be NULL
-        memcpy(target, buffer.buf, nbytes)
+        copy_element(target, <const char*>buffer.buf, nbytes)
     PyBuffer_Release(&buffer)
     if is_changed:
         raise modified_error()
@@ -442,15 +538,14 @@ cdef class FixedWidth(Source):
         cdef const char* data = <const char*>cnp.PyArray_DATA(array)
         cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array)
         cdef uint64_t total = 0
-        cdef Py_ssize_t i, nbytes
-        if writer == NULL:
-            for i in range(cnp.PyArray_SIZE(array)):
-                total += PREFIX_NBYTES + <uint64_t>unpadded(data + i * width, width)
-            return total
+        cdef Py_ssize_t i, nbytes, work = 0
         for i in range(cnp.PyArray_SIZE(array)):
+            collect_work(&work, ELEMENT_COST + width)
             nbytes = unpadded(data + i * width, width)
-            memcpy(next_element(writer, nbytes), data + i * width, nbytes)
-        return 0
+            total += PREFIX_NBYTES + <uint64_t>nbytes
+            if writer != NULL:
+                copy_element(next_element(writer, nbytes), data + i * width, nbytes)
+        return total
 
     cdef bint may_overlap(self, const void* begin, const void* end) except -1:
         return array_overlaps(<cnp.ndarray?>self.values, begin, end)
@@ -477,9 +572,10 @@ cdef class Unicode(Source):
         cdef const uint32_t* data = <const uint32_t*>cnp.PyArray_DATA(array)
         cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array) // 4
         cdef uint64_t total = 0
-        cdef Py_ssize_t i, n_characters, nbytes
+        cdef Py_ssize_t i, n_characters, nbytes, work = 0
         cdef unsigned char* target
         for i in range(cnp.PyArray_SIZE(array)):
+            collect_work(&work, ELEMENT_COST + 4 * width)
             n_characters = unpadded_text(data + i * width, width)
             nbytes = utf8_nbytes(data + i * width, n_characters)
             if writer != NULL:
@@ -596,7 +692,11 @@ cdef class WireBytes(Source):
         nbytes = buffer.len
         if writer != NULL and nbytes > 0:
             # There is room: the size of a memoryview does not change. The two may overlap.
-            memmove(writer.target, buffer.buf, nbytes)
+            if keeps_gil(nbytes):
+                memmove(writer.target, buffer.buf, nbytes)
+            else:
+                with nogil:
+                    memmove(writer.target, buffer.buf, nbytes)
             writer.target += nbytes
         PyBuffer_Release(&buffer)
         return nbytes
@@ -624,6 +724,7 @@ cdef class ArrowSource(Source):
         cdef unsigned char* target
         cdef uint64_t total = 0
         cdef int64_t i, element = 0
+        cdef Py_ssize_t work = 0
         for item in received.chunks:
             chunk = <Chunk?>item
             for i in range(chunk.elements.offset, chunk.elements.offset + chunk.elements.length):
@@ -637,10 +738,12 @@ cdef class ArrowSource(Source):
                         f"{format_element(element, self.shape)} is outside its Arrow buffer",
                         element=element)
                 total += wire_nbytes(self, span.nbytes, element)
+                collect_work(&work, ELEMENT_COST)
                 if writer != NULL:
                     target = next_element(writer, span.nbytes)
                     if span.nbytes > 0:  # else its address may be NULL
-                        memcpy(target, span.data, span.nbytes)
+                        copy_element(target, span.data, span.nbytes)
+                        collect_work(&work, span.nbytes)
                 element += 1
         return total
 

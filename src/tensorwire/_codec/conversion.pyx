@@ -13,7 +13,7 @@ from .bytes_array cimport BytesArray, bytes_of_values, bytes_of_wire
 from .bytes_writer cimport Source, immutable_values, source_of_received
 from .datatypes cimport Datatype, shape_to_send
 from .dlpack cimport exports_dlpack, import_dlpack
-from .memory cimport FREE_THREADED
+from .memory cimport FREE_THREADED, collect_work, count_work, end_of_batch
 from .wire cimport MAX_RANK
 
 from math import prod
@@ -39,6 +39,12 @@ from ..errors import SUBJECT, EncodeError, format_text, format_value, name_tenso
 cnp.import_array()
 
 cdef dict SOURCES = {"O": Objects, "S": FixedWidth, "U": Unicode, "T": Strings}  # by dtype.kind
+
+cdef enum:
+    # Costs: see memory.pxd.
+    LIST_COST = 200
+    NUMBER_COST = 100
+    CHECK_COST = 10
 
 BF16_MAX = (2 - 2 ** -7) * 2.0 ** 127
 
@@ -322,10 +328,15 @@ cdef first_leaf(data):
 
 
 cdef tuple flatten(values, int depth):
-    """Return the shape of nested lists, and a list of their items in row-major order."""
+    """Return the shape of nested lists, and a list of their items in row-major order.
+
+    Other threads may run before the items of a list are read. They may change a list that was not
+    nested: callers check the number of items.
+    """
+    count_work(LIST_COST)
     if type(values) is not list:  # __iter__ is the only method of a subclass that is used
         values = [value for value in values]
-    elif FREE_THREADED:  # else no other thread can change the list while its items are read
+    elif FREE_THREADED:  # else no other thread can change the list while items are added to another
         values = values[:]
     if depth > MAX_RANK:
         raise EncodeError(
@@ -378,7 +389,7 @@ cdef tuple array_of_list(data, datatype):
     """Convert nested lists of Python numbers. Raises EncodeError for one that does not fit."""
     cdef Datatype row
     cdef list scalars
-    cdef Py_ssize_t i
+    cdef Py_ssize_t i, stop = 0, work = 0
     if datatype is None and len(data) == 0:
         raise EncodeError(f"{SUBJECT} is an empty list: pass an array, or a Tensor with datatype=")
     if datatype is None:
@@ -391,16 +402,23 @@ cdef tuple array_of_list(data, datatype):
             f"{SUBJECT} is a list of numbers: pass an array, or a Tensor with datatype=")
     row = DATATYPES[datatype]
     shape, flat = flatten(data, 1)
-    scalars = [value.item() if is_number(value) else value for value in flat]
+    scalars = []
+    for value in flat:
+        collect_work(&work, NUMBER_COST)
+        scalars.append(value.item() if is_number(value) else value)
     if len(scalars) != prod(shape):  # methods of subclasses of list have changed the others
         raise EncodeError("the values were modified while they were encoded")
     kind = kind_of(row)
     first, second = SCALARS[kind]
     for i in range(len(scalars)):
+        collect_work(&work, CHECK_COST)
         if type(scalars[i]) is not first and type(scalars[i]) is not second:
             raise wrong_type_error(scalars[i], i, row)
+    array = np.empty(len(scalars), np.float64 if kind == "f" else row.dtype)
     try:
-        array = np.fromiter(scalars, np.float64 if kind == "f" else row.dtype, len(scalars))
+        while stop < len(scalars):
+            i, stop = stop, end_of_batch(stop, len(scalars), NUMBER_COST)
+            array[i:stop] = np.fromiter(scalars[i:stop], array.dtype, stop - i)
     except OverflowError:
         if kind == "f":
             low, high = -MAX_INTEGER_OF_FP64, MAX_INTEGER_OF_FP64

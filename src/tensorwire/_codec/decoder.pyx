@@ -37,9 +37,9 @@ from .datatypes cimport (
 )
 from .json_reader cimport (
     MAX_DATA_DEPTH,
+    VALUE_COST,
     begin_reading,
     count_value,
-    count_work,
     end_reading,
     excerpt,
     next_item,
@@ -75,7 +75,7 @@ from .json_scanner cimport (
     skip_literal,
     utf8_nbytes_of,
 )
-from .memory cimport FREE_THREADED, Body
+from .memory cimport FREE_THREADED, Body, count_work, keeps_gil
 from .messages cimport (
     InferRequest,
     InferResponse,
@@ -278,8 +278,9 @@ cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits)
 # --- the header ----------------------------------------------------------------------------------
 
 cdef enum:
-    MANY_KEYS = 1000  # sorting this number of keys takes about 0.1 ms
-    WORK_PER_ENTRY = 10  # an entry counts as this many Python objects
+    # See memory.pxd.
+    ENTRY_COST = 1000
+    KEY_COST = 100  # of sorting a key
 
 # The members of the current object that have been read.
 cdef enum Seen:
@@ -511,7 +512,7 @@ cdef class MessageReader:
         if fault != NO_FAULT:
             raise_fault(&self.cursor, fault)
         seen[0] |= OTHER
-        count_work(&self.cursor, 1)
+        count_work(VALUE_COST)
         begin = self.cursor.position
         skip_value_or_raise(&self.cursor)
         if self.cursor.level == 1 and equals(&self.key, b"error", 5):
@@ -528,7 +529,7 @@ cdef class MessageReader:
         """Check that the keys of an object, which were stored from `first` on, are unique."""
         cdef Fault fault
         if self.keys.n_keys > first:
-            if self.keys.n_keys - first < MANY_KEYS:
+            if keeps_gil(KEY_COST * (self.keys.n_keys - first)):
                 fault = pop_keys(&self.cursor, first)
             else:
                 with nogil:
@@ -691,7 +692,7 @@ cdef class MessageReader:
         if not next_is(cursor, c"{"):
             raise self.unexpected_value_error("", "an object")
         open_level_or_raise(cursor)
-        count_work(cursor, WORK_PER_ENTRY)
+        count_work(ENTRY_COST)
         entry.shape = entry.size = entry.data = NULL
         entry.is_list = False
         self.name = self.datatype_text = self.datatype = self.parameters = self.data = None
@@ -752,6 +753,7 @@ cdef class MessageReader:
                 raise_fault(cursor, fault)
             if fault == OUT_OF_RANGE or dim < 0 or n_dims >= MAX_RANK:
                 entry.is_measurable = False
+                count_work(VALUE_COST)  # there may be many
             else:
                 entry.layout.dims[n_dims] = dim
             n_dims += 1

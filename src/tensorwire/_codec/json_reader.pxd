@@ -19,13 +19,13 @@ from .json_scanner cimport (
 cdef enum:
     MAX_INTEGER_DIGITS = 4300  # Python's default; converting text to int takes quadratic time
     MAX_DATA_DEPTH = 100  # nested lists in `data`; a tensor has at most 64 dimensions
+    VALUE_COST = 100  # of a value that becomes a Python object; see memory.pxd
 
 
 cdef void begin_reading(
     ReadCursor* cursor, Keys* keys, const char* text, Py_ssize_t nbytes, int max_level,
     Py_ssize_t max_values) noexcept
 cdef void end_reading(Keys* keys) noexcept
-cdef void count_work(ReadCursor* cursor, Py_ssize_t n) noexcept
 cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1
 cdef str excerpt(ReadCursor* cursor)
 cdef int scan_any_string_or_raise(ReadCursor* cursor, Text* text) except -1

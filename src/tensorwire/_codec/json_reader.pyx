@@ -9,9 +9,10 @@ numbers to the memory of an array, and `read_strings` writes strings as the leng
 a BYTES tensor. The functions that read them use no Python objects. Other values become objects. A
 fault raises a HeaderError.
 
-Long `data` and long values that are skipped are read without the GIL. A first attempt keeps the GIL
-and reads at most SHORT_NBYTES bytes. If the value does not end there, it is read again from its
-beginning without the GIL. There is no such attempt for `data` of more elements than fit.
+Long `data`, long strings and long values that are skipped are read without the GIL. A first attempt
+keeps the GIL and reads at most SHORT_NBYTES bytes. If the value does not end there, it is read
+again from its beginning without the GIL. There is no such attempt for `data` of more elements than
+fit.
 """
 
 cimport numpy as cnp
@@ -68,6 +69,7 @@ from .json_scanner cimport (
     take,
     unexpected,
 )
+from .memory cimport count_work, keeps_gil, write_memory
 from .new_bytes cimport address_of, shrink
 from .wire cimport PREFIX_NBYTES, store_le32
 
@@ -80,12 +82,12 @@ cdef extern from "Python.h":
     unsigned char* PyUnicode_1BYTE_DATA(object text)
     int PyUnicode_KIND(object text)
     void* PyUnicode_DATA(object text)
-    void PyUnicode_WRITE(int kind, void* data, Py_ssize_t index, uint32_t character)
+    void PyUnicode_WRITE(int kind, void* data, Py_ssize_t index, uint32_t character) nogil
 
 cdef enum:
     SHORT_NBYTES = 128 << 10  # reading any JSON of this size takes at most about 1 ms
-    WORK_PER_TURN = 10_000  # until the GIL is released briefly; a Python object counts as 1
-    BYTES_PER_WORK = 16  # bytes of JSON that count as 1 if no objects are created
+    READ_COST = 7  # of a byte of JSON; see memory.pxd
+    SQUARED_DIGITS_PER_WORK = 200  # converting text to int takes quadratic time
     MAX_EXCERPT_NBYTES = 60  # of a value in an error message
 
 
@@ -455,41 +457,61 @@ cdef str excerpt(ReadCursor* cursor):
 
 cdef str text_to_str(const Text* text):
     """Return a validated string as a Python str."""
+    cdef Py_ssize_t n_characters = 0
+    cdef uint32_t largest = 0
     cdef const unsigned char* raw = text.begin
-    cdef const unsigned char* end = raw + text.nbytes
-    cdef Py_ssize_t n_characters = 0, i
-    cdef uint32_t character = 0, largest = 0
+    cdef bint is_short
     cdef void* data
     cdef int kind
     cdef str result
     # Shorter strings are shared objects of CPython, which must not be written to.
     if text.is_ascii and not text.has_escapes and text.nbytes > 1:
         result = PyUnicode_New(text.nbytes, 127)
-        memcpy(PyUnicode_1BYTE_DATA(result), text.begin, text.nbytes)
+        if text.nbytes < SHORT_NBYTES:
+            memcpy(PyUnicode_1BYTE_DATA(result), text.begin, text.nbytes)
+        else:
+            write_memory(PyUnicode_1BYTE_DATA(result), text.begin, text.nbytes)
         return result
     if not text.has_escapes and text.nbytes < SHORT_NBYTES:
         return PyUnicode_DecodeUTF8(<const char*>text.begin, text.nbytes, NULL)
     # The length is computed first, so that no more memory is allocated than the str needs.
-    while raw < end:
-        character = next_character(&raw)
-        largest = max(largest, character)
-        n_characters += 1
+    is_short = keeps_gil(READ_COST * text.nbytes)
+    if is_short:
+        n_characters = measure_characters(text, &largest)
+    else:
+        with nogil:
+            n_characters = measure_characters(text, &largest)
     if n_characters == 1:
-        return chr(character)
+        return chr(next_character(&raw))
     result = PyUnicode_New(n_characters, largest)
     kind, data = PyUnicode_KIND(result), PyUnicode_DATA(result)
-    raw = text.begin
-    for i in range(n_characters):
-        PyUnicode_WRITE(kind, data, i, next_character(&raw))
+    if is_short:
+        write_characters(kind, data, text)
+    else:
+        with nogil:
+            write_characters(kind, data, text)
     return result
 
 
-cdef int scan_any_string_or_raise(ReadCursor* cursor, Text* text) except -1:
-    """Do the work of `scan_string_or_raise` for any string."""
-    cdef Fault fault = scan_string(cursor, text)
-    if fault != NO_FAULT:
-        raise_fault(cursor, fault)
-    return 0
+cdef Py_ssize_t measure_characters(const Text* text, uint32_t* largest) noexcept nogil:
+    """Return the number of characters of a validated string, and set `largest` to the largest."""
+    cdef const unsigned char* raw = text.begin
+    cdef const unsigned char* end = raw + text.nbytes
+    cdef Py_ssize_t n_characters = 0
+    while raw < end:
+        largest[0] = max(largest[0], next_character(&raw))
+        n_characters += 1
+    return n_characters
+
+
+cdef void write_characters(int kind, void* data, const Text* text) noexcept nogil:
+    """Write the characters of a validated string to the memory of a new str."""
+    cdef const unsigned char* raw = text.begin
+    cdef const unsigned char* end = raw + text.nbytes
+    cdef Py_ssize_t i = 0
+    while raw < end:
+        PyUnicode_WRITE(kind, data, i, next_character(&raw))
+        i += 1
 
 
 cdef Fault read_any_int64(ReadCursor* cursor, long long* value) noexcept:
@@ -527,7 +549,7 @@ cdef object read_value(ReadCursor* cursor):
     cdef Text text
     cdef Fault fault
     cdef unsigned char first
-    count_work(cursor, 1)
+    count_work(VALUE_COST)
     skip_blanks(cursor)
     first = cursor.position[0] if cursor.position < cursor.end else 0
     if first == c'"':
@@ -548,6 +570,7 @@ cdef object read_value(ReadCursor* cursor):
 cdef object read_number_value(ReadCursor* cursor):
     """Return the number at the cursor as an int or a float."""
     cdef const unsigned char* begin = cursor.position
+    cdef Py_ssize_t n_digits
     cdef Number number
     cdef double value
     cdef Fault fault = scan_number(cursor, &number)
@@ -562,7 +585,9 @@ cdef object read_number_value(ReadCursor* cursor):
     if number.is_exact and number.digits <= <uint64_t>INT64_MAX:
         return PyLong_FromLongLong(
             -<int64_t>number.digits if number.is_negative else <int64_t>number.digits)
-    if cursor.position - begin - number.is_negative <= MAX_INTEGER_DIGITS:
+    n_digits = cursor.position - begin - number.is_negative
+    if n_digits <= MAX_INTEGER_DIGITS:
+        count_work(n_digits * n_digits // SQUARED_DIGITS_PER_WORK)
         try:
             return int(begin[:cursor.position - begin])
         except ValueError:  # sys.set_int_max_str_digits() may allow fewer
@@ -629,31 +654,32 @@ cdef inline bint is_final(
 
 cdef inline void accept(ReadCursor* cursor, const ReadCursor* attempt) noexcept:
     """Advance the cursor to where an attempt ended, and count its work."""
-    count_work(cursor, (attempt.position - cursor.position) // BYTES_PER_WORK)
+    count_work(READ_COST * (attempt.position - cursor.position))
     cursor.position, cursor.level = attempt.position, attempt.level
     cursor.expected = attempt.expected
 
 
-cdef void count_work(ReadCursor* cursor, Py_ssize_t n) noexcept:
-    """Count work that was done with the GIL held, and release the GIL briefly after much of it."""
-    cursor.work += n
-    if cursor.work >= WORK_PER_TURN:
-        cursor.work = 0
-        with nogil:
-            pass
-
-
 cdef int skip_value_or_raise(ReadCursor* cursor) except -1:
     """Validate the value at the cursor, of any type, and advance past it. Raises HeaderError."""
+    return scan_or_raise(cursor, NULL)
+
+
+cdef int scan_any_string_or_raise(ReadCursor* cursor, Text* text) except -1:
+    """Do the work of `scan_string_or_raise` for any string."""
+    return scan_or_raise(cursor, text)
+
+
+cdef int scan_or_raise(ReadCursor* cursor, Text* text) except -1:
+    """Validate the string at the cursor, or any value if `text` is NULL, and advance past it."""
     cdef ReadCursor attempt = begin_attempt(cursor)
     cdef Py_ssize_t n_keys = cursor.keys.n_keys
-    cdef Fault fault = skip_value(&attempt)
+    cdef Fault fault = skip_value(&attempt) if text == NULL else scan_string(&attempt, text)
     if is_final(&attempt, cursor, fault):
         accept(cursor, &attempt)
     else:
         cursor.keys.n_keys = n_keys
         with nogil:
-            fault = skip_value(cursor)
+            fault = skip_value(cursor) if text == NULL else scan_string(cursor, text)
     if fault != NO_FAULT:
         raise_fault(cursor, fault)
     return 0
@@ -812,7 +838,6 @@ cdef void begin_reading(
     cursor.level = 0
     cursor.max_level = max_level
     cursor.max_values = cursor.n_values_left = max_values
-    cursor.work = 0
     cursor.expected = NULL
     cursor.keys = keys
     keys.begins = NULL

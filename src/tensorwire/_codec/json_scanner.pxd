@@ -80,7 +80,6 @@ cdef struct ReadCursor:
     int max_level
     Py_ssize_t max_values  # of lists and objects that become Python objects
     Py_ssize_t n_values_left
-    Py_ssize_t work  # done since the GIL was last released; see `count_work`
     const char* expected  # what would be valid, for an error message; see `Fault`
     Keys* keys
 

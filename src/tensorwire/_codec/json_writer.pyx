@@ -33,6 +33,7 @@ from libc.string cimport memcpy, memset, strlen
 from .bytes_array cimport BytesArray
 from .bytes_reader cimport Element, Elements, Span, element_at
 from .datatypes cimport Limits
+from .memory cimport count_work, keeps_gil
 from .new_bytes cimport _PyBytes_Resize, shrink
 from .shortest cimport (
     FIRST_POWER,
@@ -44,7 +45,7 @@ from .shortest cimport (
     write_float,
     write_integer,
 )
-from .utf8 cimport write_utf8
+from .utf8 cimport whole_characters, write_utf8
 from .wire cimport Scan, scan_prefixes
 
 from ..errors import EncodeError, format_value, format_count
@@ -85,9 +86,10 @@ cdef enum:
     PIECE_ROOM = 6 * PIECE_NBYTES + 16 + 3
     PIECE_CHARACTERS = 256  # which take at most PIECE_NBYTES of UTF-8
     N_STARTS = 256  # the number of offsets that are computed at once
-    # The GIL is released from these sizes on, for which writing takes about 1 ms.
-    RELEASE_GIL_FROM_ELEMENTS = 50_000
-    RELEASE_GIL_FROM_NBYTES = 1 << 20
+    # Costs: see memory.pxd.
+    NUMBER_COST = 20
+    TEXT_COST = 1  # of a byte of BYTES, or of a string
+    SQUARED_DIGITS_PER_WORK = 200  # converting an int to text takes quadratic time
     BEFORE_TEXT = -1
 
 cdef enum Status:
@@ -289,6 +291,7 @@ cdef Py_ssize_t write_array(JsonWriter* writer, cnp.ndarray array) except -2:
     cdef ArrayElements elements
     cdef Status status = FULL
     cdef Py_ssize_t n_before
+    cdef bint is_short
     elements.data = <const char*>cnp.PyArray_DATA(array)
     elements.n = cnp.PyArray_SIZE(array)
     elements.kind = <char>array.descr.kind
@@ -297,10 +300,11 @@ cdef Py_ssize_t write_array(JsonWriter* writer, cnp.ndarray array) except -2:
     elements.i = 0
     write_literal(writer, b"[")
     n_before = writer.cursor.position - writer.start
+    is_short = keeps_gil(NUMBER_COST * elements.n)
     while status == FULL:
         reserve(writer, room_for_elements(
             &elements, writer.cursor.position - writer.start - n_before))
-        if elements.n - elements.i < RELEASE_GIL_FROM_ELEMENTS:
+        if is_short:
             status = write_elements(&writer.cursor, &elements)
         else:
             with nogil:
@@ -323,12 +327,13 @@ cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2:
     cdef Elements elements = array.scanned_or_none()
     cdef Py_ssize_t nbytes = array.end - array.begin
     cdef Status status = FULL
+    cdef bint is_short = keeps_gil(TEXT_COST * nbytes)
     begin_texts(&texts, array, values, elements)
     write_literal(writer, b"[")
     # Enough for the quotes and commas, and some escapes.
     reserve(writer, nbytes + nbytes // 8 + PIECE_ROOM)
     while status == FULL:
-        if nbytes < RELEASE_GIL_FROM_NBYTES:
+        if is_short:
             status = write_texts(&writer.cursor, &texts)
         else:
             with nogil:
@@ -360,12 +365,13 @@ cdef int write_quoted(JsonWriter* writer, const unsigned char* text, Py_ssize_t 
     while True:
         n = nbytes - i
         if n > PIECE_NBYTES:
-            n = piece_nbytes(text + i)
+            n = whole_characters(text + i, PIECE_NBYTES)
         reserve(writer, 6 * n + PIECE_ROOM - 6 * PIECE_NBYTES)
         target = escape_text(<unsigned char*>writer.cursor.position, text + i, n, i, True)
         i += n
         if i == nbytes:
             break
+        count_work(TEXT_COST * n)
         writer.cursor.position = <char*>target
     memcpy(target, b'",', 2)
     writer.cursor.position = <char*>target + 2
@@ -384,6 +390,7 @@ cdef int write_any_int(JsonWriter* writer, value) except -1:
         raise EncodeError(
             f"parameter {format_value(<str>writer.parameter)} contains an integer of "
             f"{int.bit_length(value)} bits, which Python is set not to convert to text") from None
+    count_work(len(digits) ** 2 // SQUARED_DIGITS_PER_WORK)
     return write_literal(writer, digits + b",")
 
 
@@ -664,7 +671,7 @@ cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
         n = text.size - position
         if text.width == 0:
             if n > PIECE_NBYTES:
-                n = piece_nbytes(text.data + position)
+                n = whole_characters(text.data + position, PIECE_NBYTES)
             written = escape_text(
                 target, text.data + position, n, text.data + position - text.memory, False)
         else:
@@ -725,15 +732,3 @@ cdef unsigned char* escape_characters(
     else:
         end = write_utf8(utf8, end, <const uint32_t*>text.data + position, n)
     return escape_text(target, utf8, end - utf8, utf8 - copy, True)
-
-
-cdef inline Py_ssize_t piece_nbytes(const unsigned char* text) noexcept nogil:
-    """Return the size of the first piece of a text that is longer than PIECE_NBYTES.
-
-    It does not cut a character of valid UTF-8: its first byte is followed by at most 3 bytes that
-    continue it.
-    """
-    cdef Py_ssize_t n = PIECE_NBYTES
-    while n > PIECE_NBYTES - 3 and text[n] & 0xC0 == 0x80:
-        n -= 1
-    return n

@@ -57,9 +57,8 @@ cdef enum:
     ALIGNMENT = 64  # of the first binary tensor in a BodyBuffer
     HUGE_FROM_NBYTES = 4 << 20  # a smaller body could waste most of a page of 2 MiB
     FIRST_CAPACITY = 64 << 10
-    # The GIL is released for these sizes and above, which take about 1 ms.
-    CHECK_NOGIL_FROM_NBYTES = 8 << 20
-    COPY_NOGIL_FROM_NBYTES = 1 << 20  # to memory for which the kernel has to provide new pages
+    WORK_PER_TURN = 1_000_000  # see `count_work`
+    CHECKED_PER_WORK = 8  # bytes of BOOL that are checked at a cost of 1
     CHECK_NBYTES = 32 << 10  # size of the blocks in which BOOL elements are checked
 
 VIEWS_EXPORTED = "the body cannot grow while views of it exist"
@@ -90,6 +89,56 @@ cdef extern from "Python.h":
     int Py_IsInitialized() nogil
     PyObject* PyMemoryView_GET_BASE(object view)  # borrowed; NULL for memory without an owner
     Py_buffer* PyMemoryView_GET_BUFFER(object view)
+
+
+# --- work with the GIL held ---
+
+cdef extern from *:
+    """
+    static __thread long long work_of_this_turn;
+    """
+    long long work_of_this_turn
+
+
+cdef void count_work(Py_ssize_t cost) noexcept:
+    """Count work that this thread does with the GIL held. Release the GIL briefly after 1 ms of it.
+
+    It may be called before or after the work. Other threads may run during the call.
+    """
+    global work_of_this_turn
+    work_of_this_turn += cost
+    if work_of_this_turn >= WORK_PER_TURN:
+        work_of_this_turn = 0
+        with nogil:
+            pass
+
+
+cdef bint keeps_gil(Py_ssize_t cost) noexcept:
+    """Return whether an operation is short. If it is not, the caller releases the GIL during it.
+
+    The work of a short operation is counted, so that other threads may run during the call.
+    """
+    if cost >= WORK_PER_TURN:
+        return False
+    count_work(cost)
+    return True
+
+
+cdef Py_ssize_t end_of_batch(Py_ssize_t begin, Py_ssize_t n, Py_ssize_t cost) noexcept:
+    """Return where a batch of the elements from `begin` up to `n` ends, and count its work.
+
+    `cost` is that of one element. Other threads may run during the call, but not during the batch.
+    """
+    cdef Py_ssize_t n_elements = min(n - begin, WORK_PER_BATCH // cost + 1)
+    count_work(n_elements * cost)
+    return begin + n_elements
+
+
+cdef bytes copied_bytes(const void* data, Py_ssize_t nbytes):
+    """Return a copy of memory. Other threads may run meanwhile."""
+    copy = PyBytes_FromStringAndSize(NULL, nbytes)
+    write_memory(<unsigned char*>PyBytes_AS_STRING(copy), data, nbytes)
+    return copy
 
 
 # --- references that other languages hold ---
@@ -195,7 +244,7 @@ cdef class Body:
         """
         if self.is_bytes():
             return <bytes>self.buffer.obj
-        return PyBytes_FromStringAndSize(<const char*>self.data, nbytes)
+        return copied_bytes(self.data, nbytes)
 
     cdef bint is_bytes(self) noexcept:
         """Return whether the body is a `bytes` object, which nothing can write to."""
@@ -212,7 +261,7 @@ cdef class Body:
         """Raise ElementError if any of the `nbytes` bytes from `offset` is neither 0 nor 1."""
         cdef const unsigned char* data = self.data + offset
         cdef InvalidBool invalid
-        if nbytes < CHECK_NOGIL_FROM_NBYTES:
+        if keeps_gil(nbytes // CHECKED_PER_WORK):
             invalid = first_invalid_bool(data, nbytes)
         else:
             with nogil:
@@ -263,7 +312,15 @@ def same_bytes(first, second):
     """Return whether two buffers have the same bytes. `==` of memoryviews would compare items."""
     cdef Body one = Body(first)
     cdef Body other = Body(second)
-    return one.nbytes == other.nbytes and memcmp(one.data, other.data, one.nbytes) == 0
+    cdef int difference
+    if one.nbytes != other.nbytes:
+        return False
+    if keeps_gil(one.nbytes):
+        difference = memcmp(one.data, other.data, one.nbytes)
+    else:
+        with nogil:
+            difference = memcmp(one.data, other.data, one.nbytes)
+    return difference == 0
 
 
 cdef unsigned char all_bits(const unsigned char* data, uint64_t nbytes) noexcept nogil:
@@ -482,7 +539,7 @@ cdef class BodyBuffer:
 
         The memory is not moved meanwhile. `source` may be a view of the same memory.
         """
-        if nbytes < COPY_NOGIL_FROM_NBYTES:
+        if nbytes < WORK_PER_TURN:  # as in `write_memory`; `append` counts the work
             memmove(target, source, nbytes)
             return
         self.n_exports += 1
@@ -567,6 +624,7 @@ cdef class BodyBuffer:
         if nbytes > 0:  # the address of an empty buffer may be NULL
             self.nbytes += nbytes  # first, so that another thread appends after these bytes
             self.copy_in(self.data + self.nbytes - nbytes, source, nbytes)
+        count_work(nbytes)  # at the end: other threads may use the body
         return 0
 
     def remaining(self) -> memoryview:

@@ -1,13 +1,11 @@
 cimport numpy as cnp
 from libc.stdint cimport uint32_t
-from libc.string cimport memchr, memcpy
+from libc.string cimport memchr
 
 from .bytes_array cimport BytesArray
 from .datatypes cimport Datatype
+from .memory cimport write_memory
 from .wire cimport PREFIX_NBYTES, store_le32
-
-cdef enum:
-    COPY_NOGIL_FROM_NBYTES = 1 << 20  # copying this number of bytes takes about 0.1 ms
 
 
 cdef extern from "Python.h":
@@ -130,16 +128,4 @@ cdef inline unsigned char* write_data(unsigned char* target, Tensor tensor) exce
         store_le32(target, <uint32_t>nbytes)
         target += PREFIX_NBYTES
         begin += PREFIX_NBYTES
-    return write_memory(target, <const char*>tensor.texts.packed().data + begin, nbytes)
-
-
-cdef inline unsigned char* write_memory(
-    unsigned char* target, const char* data, Py_ssize_t nbytes
-) noexcept:
-    """Copy memory, without the GIL if that takes long. Return the address after the copy."""
-    if nbytes < COPY_NOGIL_FROM_NBYTES:
-        memcpy(target, data, nbytes)
-    else:
-        with nogil:
-            memcpy(target, data, nbytes)
-    return target + nbytes
+    return write_memory(target, tensor.texts.packed().data + begin, nbytes)

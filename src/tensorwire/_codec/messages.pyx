@@ -14,7 +14,7 @@ from .conversion cimport convert_data, iterator_of
 from .datatypes cimport Datatype, dims_as_tuple
 from .dlpack cimport dlpack_capsule
 from .dlpack_abi cimport CPU
-from .memory cimport exported_bytes, separate_view
+from .memory cimport Body, exported_bytes, separate_view, write_memory
 from .parameters cimport exact_str, exact_text, frozen, own_parameters
 from .tuples cimport finished_tuple, new_tuple, set_item
 from .wire cimport MAX_RANK
@@ -1579,12 +1579,13 @@ cdef tuple buffers_of(Frame frame):
 cdef bytes joined(Frame frame):
     """Return a copy of the body."""
     cdef Tensor tensor
-    cdef bytes body
-    cdef unsigned char* target
+    cdef Body part
+    cdef bytes body = PyBytes_FromStringAndSize(NULL, frame.nbytes)
+    cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(body)
     if frame.exported is not None:
-        return b"".join(frame.buffers)
-    body = PyBytes_FromStringAndSize(NULL, frame.nbytes)
-    target = <unsigned char*>PyBytes_AS_STRING(body)
+        for part in [Body(buffer) for buffer in frame.buffers]:
+            target = write_memory(target, part.data, part.nbytes)
+        return body
     if frame.header is not None:
         target = write_memory(target, PyBytes_AS_STRING(frame.header), len(frame.header))
     for tensor in frame.tensors:

@@ -30,7 +30,9 @@ from .datatypes cimport (
     set_counts,
     total_elements,
 )
-from .memory cimport Body
+from .json_reader cimport text_to_str
+from .json_scanner cimport Text
+from .memory cimport Body, collect_work, copied_bytes, count_work, keeps_gil
 from .messages cimport (
     InferRequest,
     InferResponse,
@@ -72,6 +74,7 @@ from .protobuf cimport (
     next_field,
     read_varint,
 )
+from .utf8 cimport is_ascii, is_valid_utf8, whole_characters
 from .views cimport (
     check_name,
     check_request,
@@ -106,7 +109,14 @@ cdef Limits DEFAULT_LIMITS = Limits()
 globals().update(InferRequest=InferRequest, InferResponse=InferResponse, Limits=Limits)
 
 cdef enum:
-    NOGIL_FROM_NBYTES = 1 << 20  # other threads can run while this number of bytes is read
+    # Costs: see memory.pxd.
+    FIELD_COST = 10  # of a byte that is not data of a tensor
+    CONTENTS_COST = 7  # of a byte of the entry of a tensor with typed contents
+    ENTRY_COST = 1000
+    PACKED_COST = 40  # of a packed integer that becomes an int
+    VIEW_COST = 2000  # of a memoryview
+    STEP_NBYTES = 16 << 10  # after which work is counted
+    LONG_NBYTES = 64 << 10  # longer text is validated in pieces of this size
     N_CONTENTS = 9  # the numbers of the fields of InferTensorContents are 1 to 8
 
 # The fields of InferTensorContents, and the wire type of one element of each.
@@ -271,6 +281,30 @@ def read_stream_response(message, Limits limits not None = DEFAULT_LIMITS):
     return None, reader.message
 
 
+cdef str decode_utf8(const unsigned char* data, Py_ssize_t nbytes, Py_ssize_t* n_valid):
+    """Decode text that does not change. Long text is validated in pieces, then without the GIL.
+
+    For a UnicodeDecodeError, `n_valid` is the size of the valid pieces before the one of the error.
+    """
+    cdef Py_ssize_t n
+    cdef Text text
+    if nbytes <= LONG_NBYTES:
+        return PyUnicode_DecodeUTF8(<const char*>data, nbytes, "strict")
+    text.begin, text.nbytes = data, nbytes
+    text.is_ascii, text.has_escapes = True, False
+    while n_valid[0] < nbytes:
+        n = min(nbytes - n_valid[0], <Py_ssize_t>LONG_NBYTES)
+        if n_valid[0] + n < nbytes:
+            n = whole_characters(data + n_valid[0], n)
+        if not is_ascii(data + n_valid[0], n):
+            text.is_ascii = False
+            if not is_valid_utf8(data + n_valid[0], n):
+                return PyUnicode_DecodeUTF8(<const char*>data + n_valid[0], n, "strict")  # raises
+        count_work(n)
+        n_valid[0] += n
+    return text_to_str(&text)
+
+
 cdef Fields outermost(Body body) noexcept:
     cdef Fields fields
     fields.position, fields.end, fields.depth = body.data, body.data + body.nbytes, 1
@@ -329,6 +363,8 @@ cdef class MessageReader:
     cdef Py_ssize_t raw_capacity
     cdef Py_ssize_t n_parameters
     cdef Py_ssize_t header_nbytes  # bytes so far that are not data of a tensor
+    cdef Py_ssize_t counted_nbytes  # of these, those whose work has been counted
+    cdef Py_ssize_t next_check  # the value of `header_nbytes` from which on it is checked
     cdef uint64_t n_elements  # of all tensors so far
     # The part of the message that is being read, for errors: "inputs", 0, "contents", for example.
     cdef str part
@@ -361,27 +397,38 @@ cdef class MessageReader:
         Each field is counted, and each byte of text, so that this limits the time of reading them.
         """
         self.header_nbytes += nbytes
-        if self.header_nbytes > self.limits.max_header_nbytes:
-            offset, limit = field.tag - self.body.data, self.limits.max_header_nbytes
+        if self.header_nbytes > self.next_check:
+            self.check_header(field)
+        return 0
+
+    cdef int check_header(self, const Field* field) except -1:
+        """Raise HeaderError if the limit is exceeded, else count the work since the last call."""
+        limit = self.limits.max_header_nbytes
+        if self.header_nbytes > limit:
+            offset = field.tag - self.body.data
             raise HeaderError(
                 f"the gRPC message has more than {format_count('byte', limit)} besides its "
                 f"tensors, which is the limit (byte {offset})",
                 offset=offset, expected=limit, actual=self.header_nbytes)
+        count_work(FIELD_COST * (self.header_nbytes - self.counted_nbytes))
+        self.counted_nbytes = self.header_nbytes
+        self.next_check = min(<Py_ssize_t>limit, self.header_nbytes + STEP_NBYTES)
         return 0
 
     cdef str text(self, const Field* field, str member):
         """Return a field with text. Raises HeaderError if it is not valid UTF-8."""
         cdef const char* data = <const char*>field.begin
         cdef Py_ssize_t nbytes = field.end - field.begin
+        cdef Py_ssize_t n_valid = 0
         cdef bytes copied
         self.count_header(nbytes, field)
         if not self.body.is_bytes():  # CPython reads the text twice, and relies on the first time
-            copied = PyBytes_FromStringAndSize(data, nbytes)
+            copied = copied_bytes(data, nbytes)
             data = PyBytes_AS_STRING(copied)
         try:
-            return PyUnicode_DecodeUTF8(data, nbytes, "strict")
+            return decode_utf8(<const unsigned char*>data, nbytes, &n_valid)
         except UnicodeDecodeError as error:
-            offset = field.begin - self.body.data + error.start
+            offset = field.begin - self.body.data + n_valid + error.start
             self.member = member if self.member is None else f"{self.member}.{member}"
             raise HeaderError(
                 f"{self.path()} is not valid UTF-8 (byte {offset})", offset=offset) from None
@@ -439,6 +486,7 @@ cdef class MessageReader:
         self.name = ""
         self.parameters = None
         self.entry.name_nbytes = 0
+        count_work(ENTRY_COST)
         return check_n_entries(self.index, kind, self.limits, field.tag - self.body.data)
 
     cdef int add_raw(self, const Field* field) except -1:
@@ -729,7 +777,7 @@ cdef class MessageReader:
     cdef int read_contents(self, Fields entry, Contents* contents) except -1:
         """Count or store the elements of an entry. Raises DecodeError if there is a fault."""
         cdef FieldFault fault
-        if entry.end - entry.position < NOGIL_FROM_NBYTES:
+        if keeps_gil(CONTENTS_COST * (entry.end - entry.position)):
             fault = walk_contents(entry, contents)
         else:
             with nogil:
@@ -795,6 +843,7 @@ cdef MessageReader new_reader(Body body, Limits limits, bint is_request):
     reader.tensors = []
     PyObject_GC_UnTrack(reader.tensors)  # it would show tensors whose data is missing
     reader.index = -1
+    reader.next_check = min(<Py_ssize_t>limits.max_header_nbytes, <Py_ssize_t>STEP_NBYTES)
     return reader
 
 
@@ -960,6 +1009,7 @@ cdef dict read_kinds(MessageReader reader, Fields fields, dict kinds):
     cdef Field field
     cdef Fields packed
     cdef uint64_t value = 0
+    cdef Py_ssize_t work = 0
     cdef dict values = {
         name: kind() if isinstance(kind, type) else [] for name, kind in kinds.values()}
     while fields.position < fields.end:
@@ -974,6 +1024,7 @@ cdef dict read_kinds(MessageReader reader, Fields fields, dict kinds):
                 fault = read_varint(&packed, &value)
                 if fault != NO_FIELD_FAULT:
                     reader.raise_fault(fault, field.tag)
+                collect_work(&work, PACKED_COST)
                 values[name].append(<int64_t>value)
         elif kind is bool and field.wire_type == VARINT:
             values[name] = field.value != 0
@@ -1014,16 +1065,19 @@ def split_field(message, uint32_t number):
     cdef const unsigned char* copied = body.data  # up to here
     cdef list head = []
     cdef list contents = []
+    cdef Py_ssize_t work = 0
     while fields.position < fields.end:
         if next_field(&fields, &field) != NO_FIELD_FAULT:
             return message, []
+        collect_work(&work, FIELD_COST)
         if field.number == number and field.wire_type == LENGTH_DELIMITED:
+            collect_work(&work, VIEW_COST)
             contents.append(body.view(field.begin - body.data, field.end - field.begin))
             if field.tag > copied:
-                head.append(PyBytes_FromStringAndSize(<const char*>copied, field.tag - copied))
+                head.append(copied_bytes(copied, field.tag - copied))
             copied = fields.position
     if not contents:
         return message, contents
     if copied < fields.end:
-        head.append(PyBytes_FromStringAndSize(<const char*>copied, fields.end - copied))
+        head.append(copied_bytes(copied, fields.end - copied))
     return head[0] if len(head) == 1 else b"".join(head), contents

@@ -13,7 +13,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
 from .encoder cimport check_listed
-from .memory cimport Body
+from .memory cimport Body, write_memory
 from .messages cimport (
     InferRequest,
     InferResponse,
@@ -22,7 +22,6 @@ from .messages cimport (
     Tensor,
     is_shared,
     write_data,
-    write_memory,
 )
 from .parameters cimport text_nbytes
 from .protobuf cimport (
@@ -480,8 +479,8 @@ def append_fields(head, unsigned char number, contents):
         nbytes = min(nbytes, <uint64_t>1 << 63) + field_nbytes(body.nbytes)
     message = checked_bytes(nbytes)
     target = write_memory(
-        <unsigned char*>PyBytes_AS_STRING(message), <const char*>first.data, first.nbytes)
+        <unsigned char*>PyBytes_AS_STRING(message), first.data, first.nbytes)
     for body in bodies:
         target = begin_field(target, number, body.nbytes)
-        target = write_memory(target, <const char*>body.data, body.nbytes)
+        target = write_memory(target, body.data, body.nbytes)
     return message

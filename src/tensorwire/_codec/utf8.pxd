@@ -48,6 +48,17 @@ cdef inline bint is_valid_utf8(const unsigned char* text, Py_ssize_t nbytes) noe
     return is_ascii(text, nbytes) or is_utf8(text, nbytes)
 
 
+cdef inline Py_ssize_t whole_characters(const unsigned char* text, Py_ssize_t n) noexcept nogil:
+    """Return `n`, or up to 3 less so that a text of more bytes is not cut in a valid character.
+
+    `n` is at least 3. The first byte of a character is followed by at most 3 that continue it.
+    """
+    cdef Py_ssize_t cut = n
+    while cut > n - 3 and text[cut] & 0xC0 == 0x80:
+        cut -= 1
+    return cut
+
+
 cdef inline Py_ssize_t utf8_nbytes(const CodeUnit* text, Py_ssize_t n_characters) noexcept nogil:
     """Return the size of `text` as UTF-8, or NOT_ENCODABLE if a character has no UTF-8 form.
 
