@@ -277,6 +277,10 @@ def test_json_request(call: Call) -> None:
         (["two", "--shape", "x=1"], "--shape requires --random"),
         (["two", "--random", "--shape", "x=1,-1"], "--shape x: '1,-1' is not a list such as"),
         (["two", "--random", "--shape", "x=1,,2"], "--shape x: '1,,2' is not a list such as"),
+        (["two", "--random", "--shape", f"x=1,{'9' * 5000}"], "... is not a list such as"),
+        (["two", "--random", "--shape", f"x={'9' * 19}"], "input 'x' of shape [999999999999999"),
+        (["text", "--random", "--shape", f"text={'9' * 19}"], "input 'text' of shape [999999999"),
+        (["echo", "--random", "--shape", f"x:BF16={'9' * 19}"], "input 'x' of shape [999999999"),
         (["two", "--random", "--shape", "x=1", "--shape", "x=1"], "--shape x is given twice"),
         (["two", "--random", "--shape", "x=1", "--input", "x=1"], "--shape is for random inputs"),
         (["two", "--random", "--shape", f"x={'9' * 12},{'9' * 4}"], "Unable to allocate"),
@@ -382,7 +386,7 @@ def test_random_and_given_inputs(call: Call) -> None:
         (tw.Tensor("y", ["x" * 61, "é"]), f"y  BYTES  [2]\n['{'x' * 60}'... 'é']"),
         (tw.Tensor("y", ["é " * 99 + "\x1b"]), "y  BYTES  [1]\n['" + "é " * 99 + "\\x1b']"),
         (tw.Tensor("y", ["z" * 10_001]), f"y  BYTES  [1]\n['{'z' * 10_000}'...]"),
-        (tw.Tensor("\x1b[2J", [b"a"]), "'\\x1b[2J'  BYTES  [1]\n['a']"),
+        (tw.Tensor("\x1b[2J", [b"a"]), "\\x1b[2J  BYTES  [1]\n['a']"),
         (
             tw.Tensor("y", None, datatype="FP32", shape=[2], parameters=SHARED),
             "y  FP32  [2]\n(in shared memory)",
@@ -511,6 +515,7 @@ def test_headers(call: Call) -> None:
         (["--insecure"], "--insecure and --ca-file require an https:// or grpcs:// URL"),
         (["--insecure", "--ca-file", "x"], "--insecure and --ca-file cannot be combined"),
         (["--repeat", "0"], "argument --repeat: '0' is not a positive integer"),
+        (["--repeat", "9" * 5000], "'... is not a positive integer"),
         (["--repeat", "1", "--save", "x"], "--save and --repeat cannot be combined"),
         (["--concurrency", "2"], "--concurrency and --warmup require --repeat"),
         (["--warmup", "2"], "--concurrency and --warmup require --repeat"),
@@ -693,6 +698,17 @@ def test_calls_that_return_after_an_interrupt_are_not_counted() -> None:
     wait_for(lambda: n_returned == 1)
     time.sleep(0.05)
     assert (measurement.n_started, measurement.n_done, n_returned) == (1, 0, 1)
+
+
+def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    measurement = infer.Measurement(10)
+    with pytest.raises(infer.UsageError, match=r"^--concurrency: only 0 of 3 threads can be"):
+        measurement.run(lambda: tw.InferResponse([]), 3, infer.ProgressBar(), "measuring")
+    assert measurement.is_stopped
 
 
 # --- in a separate process ---

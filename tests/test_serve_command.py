@@ -178,13 +178,12 @@ NEITHER = "is neither a model, which takes one argument, nor an ASGI application
         ("./objects_here:model", "'./objects_here' is not the name of a module"),
         (":model", ":model must be module:name; '' is not the name of a module"),
         ("no.py", "cannot load no.py: ModuleNotFoundError: No module named 'no'"),
-        ("--echo --workers 0", "argument --workers: must be 1 or more, not '0'"),
-        ("--echo --workers -1", "argument --workers: must be 1 or more, not '-1'"),
-        ("--echo --workers two", "argument --workers: must be 1 or more, not 'two'"),
-        (
-            "--echo --limit-concurrency 0",
-            "argument --limit-concurrency: must be 1 or more, not '0'",
-        ),
+        ("--echo --workers 0", "argument --workers: '0' is not a positive integer"),
+        ("--echo --workers -1", "argument --workers: '-1' is not a positive integer"),
+        ("--echo --workers two", "argument --workers: 'two' is not a positive integer"),
+        ("--echo --limit-concurrency 0", "argument --limit-concurrency: '0' is not a positive int"),
+        (f"--echo --host {'a' * 64}", "argument --host: 'aaa"),
+        (f"--echo --port {'9' * 5000}", "argument --port: must be 0 to 65535, not '999"),
         ("--echo --uds no/socket", "--uds: cannot listen at no/socket: No such file or directory"),
         ("--echo --uds folder", "--uds: cannot listen at folder: Address already in use"),
         (
@@ -268,6 +267,17 @@ def test_old_socket_is_replaced(objects: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (objects / "socket").is_socket()
 
 
+DIVISION = "ZeroDivisionError: division by zero\n"
+
+
+def raising(base: str, members: str) -> str:
+    """Return a line of a module: an object whose methods or properties raise an exception."""
+    return (
+        "from collections import *; fail = lambda *_: 1 / 0; "
+        f"models = type('C', ({base},), dict({members}))()\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "problem", "line"),
     [
@@ -279,9 +289,24 @@ def test_old_socket_is_replaced(objects: Path, monkeypatch: pytest.MonkeyPatch) 
             "json.loads('{')",
         ),
         ("models = {\n", "SyntaxError: '{' was never closed (failing.py, line 1)", ""),
+        ("raise SystemExit\n", "SystemExit\n", "raise SystemExit"),
+        ("import sys\nsys.exit('no GPU')\n", "SystemExit: no GPU\n", "sys.exit('no GPU')"),
+        ("raise KeyboardInterrupt\n", "KeyboardInterrupt\n", "raise KeyboardInterrupt"),
+        ("raise BaseException(1)\n", "BaseException: 1\n", "raise BaseException(1)"),
+        (
+            "raise type('Error', (Exception,), {'__str__': lambda self: exit()})\n",
+            "Error: its text cannot be read\n",
+            "",
+        ),
+        ("__getattr__ = lambda name: 1 / 0\n", DIVISION, "1 / 0"),
+        (raising("UserDict", "__iter__=fail, __len__=lambda _: 1"), DIVISION, "()"),
+        (raising("UserDict", "__len__=fail"), DIVISION, "()"),
+        (raising("UserDict", "__class__=property(fail)"), DIVISION, "()"),
+        (raising("object", "__class__=property(fail)"), DIVISION, "()"),
+        (raising("object", "__call__=fail, __signature__=property(fail)"), DIVISION, "()"),
     ],
 )
-def test_line_of_a_module_that_cannot_be_imported(
+def test_line_of_a_module_that_fails(
     text: str,
     problem: str,
     line: str,
@@ -292,6 +317,7 @@ def test_line_of_a_module_that_cannot_be_imported(
     module = tmp_path / "failing.py"
     module.write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "failing", raising=False)
     with pytest.raises(SystemExit):
         main(["serve", "failing:models"])
     message = capsys.readouterr().err

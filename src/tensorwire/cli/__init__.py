@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import io
+import signal
 import sys
 
 import tensorwire as tw
 
 from . import infer, serve
+from .output import OutputError, Parser, discard_output, flush_output, print_error
 
 
 def main(arguments: list[str] | None = None, program: str = "tensorwire") -> int:
@@ -19,7 +21,7 @@ def main(arguments: list[str] | None = None, program: str = "tensorwire") -> int
     # The names of tensors and files may have characters that the encoding of the output does not.
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    parser = argparse.ArgumentParser(prog=program, description=__doc__)
+    parser = Parser(prog=program, description=__doc__)
     parser.add_argument("--version", action="version", version=f"tensorwire {tw.__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("demo", help="encode and decode 64 MiB of images and 200,000 strings")
@@ -32,20 +34,35 @@ def main(arguments: list[str] | None = None, program: str = "tensorwire") -> int
     )
     infer.add_parser(commands)
     serve.add_parser(commands)
-    chosen = parser.parse_args(arguments)
-    if chosen.command == "demo":
-        from . import demo  # noqa: PLC0415 - each command loads what it needs
-
-        demo.run()
-        return 0
-    if chosen.command in ("infer", "serve"):
-        try:
-            return infer.run(chosen) if chosen.command == "infer" else serve.run(chosen)
-        except infer.UsageError as error:
-            commands.choices[chosen.command].error(str(error))
-    from .inspect import run  # noqa: PLC0415
-
     try:
-        return run(chosen.file, chosen.header_length)
-    except OSError as error:
-        parser.error(str(error))
+        try:
+            chosen = parser.parse_args(arguments)
+            parser = commands.choices[chosen.command]
+            return run(chosen)
+        except infer.UsageError as error:
+            parser.error(str(error))
+        finally:
+            flush_output()
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except OutputError as error:
+        return discard_output(error, parser.prog)
+    except OSError as error:  # of the working directory or a temporary file, for example
+        print_error(f"{parser.prog}: {error}")
+        return 1
+
+
+def run(chosen: argparse.Namespace) -> int:
+    """Run the chosen command, and return its exit status. Raises UsageError and OutputError."""
+    if chosen.command == "infer":
+        return infer.run(chosen)
+    if chosen.command == "serve":
+        return serve.run(chosen)
+    if chosen.command == "inspect":
+        from . import inspect  # noqa: PLC0415 - each command loads what it needs
+
+        return inspect.run(chosen.file, chosen.header_length)
+    from . import demo  # noqa: PLC0415
+
+    demo.run()
+    return 0

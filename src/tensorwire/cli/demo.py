@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import tensorwire as tw
+
+from .output import draw_progress, print_line
 
 IMAGES_SHAPE = (64, 4, 256, 256)  # FP32: 64 MiB
 N_PROMPTS = 200_000
@@ -43,18 +44,12 @@ class Measurement:
 
     def step(self, name: str, work: Callable[[], tuple[Any, int]]) -> Any:
         """Run ``work``, which returns its result and the number of payload bytes copied."""
-        show_progress(f"{self.name}: {name} ...")
+        draw_progress(f"{self.name}: {name} ...")
         begin = time.perf_counter()
         result, n_copied = work()
         self.steps[name] = (time.perf_counter() - begin, n_copied)
-        show_progress("")
+        draw_progress("")
         return result
-
-
-def show_progress(text: str) -> None:
-    """Overwrite the progress line, if stderr is a terminal."""
-    if sys.stderr.isatty():
-        print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def count_copied(payload: Iterable[Any], source: Any) -> int:
@@ -188,27 +183,28 @@ def binary_entry(name: str, datatype: str, shape: tuple[int, ...], data: bytes) 
 
 def run() -> None:
     """Encode and decode with both implementations, and print time and copied bytes."""
-    show_progress("creating 64 MiB of images and 200,000 strings ...")
+    draw_progress("creating 64 MiB of images and 200,000 strings ...")
     arrays = make_arrays()
     ours, request, frame = measure_tensorwire(arrays)
     plain = measure_plain_python(arrays)
-    emphasis = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("", "")
 
-    print(f"{emphasis[0]}{'tensor':<20}{'datatype':<10}{'shape':<20}{'bytes':>12}{emphasis[1]}")
+    print_line(f"{'tensor':<20}{'datatype':<10}{'shape':<20}{'bytes':>12}", bold=True)
     for tensor in request.inputs:
         nbytes = f"{tensor.data.nbytes:,}" if tensor.data is not None else "-"
         how = "" if tensor.binary else "  (as JSON)"
-        print(f"{tensor.name:<20}{tensor.datatype:<10}{list(tensor.shape)!s:<20}{nbytes:>12}{how}")
-    print(f"one request: {len(frame):,} bytes, {frame.header_length} of them JSON\n")
-
-    print(f"{emphasis[0]}{'':<20}{ours.name:>24}{plain.name:>28}{emphasis[1]}")
-    print(f"{'step':<20}{'time':>12}{'copied':>12}{'time':>16}{'copied':>12}")
+        row = f"{tensor.name:<20}{tensor.datatype:<10}{list(tensor.shape)!s:<20}{nbytes:>12}{how}"
+        print_line(row)
+    print_line(f"one request: {len(frame):,} bytes, {frame.header_length} of them JSON")
+    print_line()
+    print_line(f"{'':<20}{ours.name:>24}{plain.name:>28}", bold=True)
+    print_line(f"{'step':<20}{'time':>12}{'copied':>12}{'time':>16}{'copied':>12}")
     for step in ours.steps:
-        print(f"{step:<20}{format_row(*ours.steps[step])}    {format_row(*plain.steps[step])}")
+        print_line(f"{step:<20}{format_row(*ours.steps[step])}    {format_row(*plain.steps[step])}")
     totals = [tuple(map(sum, zip(*one.steps.values(), strict=True))) for one in (ours, plain)]
     total = "    ".join(format_row(*one) for one in totals)
-    print(f"{emphasis[0]}{'total':<20}{total}{emphasis[1]}")
-    print("\nboth implementations returned all tensors unchanged")
+    print_line(f"{'total':<20}{total}", bold=True)
+    print_line()
+    print_line("both implementations returned all tensors unchanged")
 
 
 def format_row(seconds: float, nbytes: int) -> str:

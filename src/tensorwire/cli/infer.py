@@ -7,6 +7,7 @@ import contextlib
 import json
 import math
 import os
+import re
 import ssl
 import sys
 import threading
@@ -28,14 +29,13 @@ from ..arguments import is_list_of_numbers
 from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, InferenceServerError
 from ..client.addresses import Server, parse_url
 from ..client.requests import Target, model_path
-from ..errors import format_shape
+from ..errors import format_shape, format_value
 from ..grpc import encode_request
-from .inspect import escape_name
+from .output import draw_progress, is_terminal, print_error, print_line
 
 if TYPE_CHECKING:
     from ..client import Client, Progress
 
-INTERRUPTED = 130  # the exit status of a program that Ctrl-C ends
 LARGE_NBYTES = 8_000_000  # bodies of this size or more get a progress bar
 BAR_WIDTH = 30
 DRAW_SECONDS = 0.1  # minimum time between two updates of the progress bar
@@ -78,10 +78,11 @@ examples:
 
 exit status:
   0    success
-  1    the server responded with an error or not at all, or its response is invalid; with --repeat,
-       at least one request failed
+  1    the server responded with an error or not at all, or its response is invalid, or the output
+       cannot be written; with --repeat, at least one request failed
   2    the arguments are invalid
   130  interrupted with Ctrl-C; --repeat prints what was measured until then
+  141  the program that reads the output has closed it
 """
 
 SAVE_HELP = """\
@@ -173,9 +174,15 @@ def assignment(text: str) -> Assignment:
 
 
 def positive(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
-    return int(text)
+    number = parse_number(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{format_value(text)} is not a positive integer")
+    return number
+
+
+def parse_number(text: str) -> int | None:
+    """Return an integer with at most 19 digits; None for another text."""
+    return int(text) if re.fullmatch("[0-9]{1,19}", text) else None
 
 
 def header(text: str) -> tuple[str, str]:
@@ -312,7 +319,7 @@ def make_inputs(options: argparse.Namespace, specs: dict[str, tw.TensorSpec]) ->
 
 def format_specs(specs: Iterable[tw.TensorSpec]) -> str:
     """Describe the first inputs: ``input 'x' (FP32 [-1, 3]), ...``."""
-    texts = [f"input {s.name!r} ({s.datatype} {format_shape(s.shape)})" for s in specs]
+    texts = [f"input {format_value(s.name)} ({s.datatype} {format_shape(s.shape)})" for s in specs]
     more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
     return ", ".join(texts[:MAX_NAMED]) + more
 
@@ -416,15 +423,17 @@ def random_data(
         shape = tuple(1 if dim == -1 else dim for dim in spec.shape)
     try:
         return random_array(rng, datatype, shape), datatype
-    except (ValueError, MemoryError) as error:
-        raise UsageError(f"input {name!r} of shape {list(shape)}: {error}") from None
+    except (ValueError, OverflowError, MemoryError) as error:
+        raise UsageError(f"input {name!r} of shape {format_shape(shape)}: {error}") from None
 
 
 def parse_shape(given: Assignment) -> tuple[int, ...]:
-    dims = [dim.strip() for dim in given.value.split(",")] if given.value else []
-    if not all(dim.isascii() and dim.isdigit() for dim in dims):
-        raise UsageError(f"--shape {given.name}: {given.value!r} is not a list such as 1,3,224,224")
-    return tuple(int(dim) for dim in dims)
+    texts = given.value.split(",") if given.value else []
+    dims = tuple(dim for text in texts if (dim := parse_number(text.strip())) is not None)
+    if len(dims) != len(texts):
+        shown = format_value(given.value)
+        raise UsageError(f"--shape {given.name}: {shown} is not a list such as 1,3,224,224")
+    return dims
 
 
 def random_array(rng: np.random.Generator, datatype: str, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -445,8 +454,9 @@ def random_array(rng: np.random.Generator, datatype: str, shape: tuple[int, ...]
 
 def print_outputs(outputs: Iterable[tw.Tensor]) -> None:
     for tensor in outputs:
-        print(f"{escape_name(tensor.name)}  {tensor.datatype}  {list(tensor.shape)}")
-        print(format_values(tensor))
+        print_line(f"{tensor.name}  {tensor.datatype}  {list(tensor.shape)}")
+        for line in format_values(tensor).split("\n"):
+            print_line(line)
 
 
 def format_values(tensor: tw.Tensor) -> str:
@@ -484,7 +494,7 @@ def save_outputs(outputs: Iterable[tw.Tensor], folder: Path) -> None:
         path = folder / f"{quote(tensor.name, safe=':')}.npy"
         array, form = array_to_save(tensor)
         np.save(path, array, allow_pickle=False)
-        print(f"{path}  {tensor.datatype}  {list(tensor.shape)}{form}")
+        print_line(f"{path}  {tensor.datatype}  {list(tensor.shape)}{form}")
 
 
 def array_to_save(tensor: tw.Tensor) -> tuple[NDArray[Any], str]:
@@ -508,7 +518,7 @@ class ProgressBar:
     """A line on stderr that is overwritten, if stderr is a terminal."""
 
     def __init__(self) -> None:
-        self.is_terminal = sys.stderr.isatty()
+        self.is_terminal = is_terminal(sys.stderr)
         self.drawn_at: float | None = None  # None: nothing is drawn
 
     def draw(self, label: str, done: float, total: float | None, unit: str) -> None:
@@ -522,7 +532,7 @@ class ProgressBar:
         if total is not None:
             filled = "#" * int(BAR_WIDTH * done / total)
             text = f"{label} [{filled:<{BAR_WIDTH}}] {done:,.0f} of {total:,.0f} {unit}"
-        print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
+        draw_progress(text)
 
     def draw_call(self, progress: Progress) -> None:
         """Draw the progress of one call, if its bodies are large."""
@@ -535,7 +545,7 @@ class ProgressBar:
 
     def clear(self) -> None:
         if self.drawn_at is not None:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            draw_progress("")
             self.drawn_at = None
 
 
@@ -564,15 +574,22 @@ class Measurement:
     def run(
         self, call: Callable[[], tw.InferResponse], concurrency: int, bar: ProgressBar, label: str
     ) -> None:
-        """Make the calls. Raises KeyboardInterrupt after it has stopped the measurement."""
+        """Make the calls. Raises KeyboardInterrupt after it has stopped the measurement.
+
+        Raises UsageError if so many threads cannot be started.
+        """
         threads = [
             threading.Thread(target=self._work, args=(call,), daemon=True)
             for _ in range(min(concurrency, self.n_calls))
         ]
         start = time.perf_counter()
         try:
-            for thread in threads:
-                thread.start()
+            for n_running, thread in enumerate(threads):
+                try:
+                    thread.start()
+                except RuntimeError as error:
+                    problem = f"only {n_running} of {len(threads)} threads can be started: {error}"
+                    raise UsageError(f"--concurrency: {problem}") from None
             for thread in threads:
                 while thread.is_alive():
                     thread.join(DRAW_SECONDS)
@@ -627,22 +644,22 @@ def print_measurement(measurement: Measurement, concurrency: int, sent_nbytes: i
     """Print the results. ``sent_nbytes`` is the size of the tensor data of one request."""
     n_done, seconds = measurement.n_done, measurement.seconds
     if n_done < measurement.n_calls:
-        print(f"interrupted after {n_done:,} of {measurement.n_calls:,} requests")
-    print(f"requests     {n_done:,} in {seconds:.3f} s, {concurrency} at a time")
+        print_line(f"interrupted after {n_done:,} of {measurement.n_calls:,} requests")
+    print_line(f"requests     {n_done:,} in {seconds:.3f} s, {concurrency} at a time")
     n_succeeded = len(measurement.latencies)
     if n_succeeded:
         # inverted_cdf: each percentile is a measured latency, and is not interpolated
         points = np.percentile(measurement.latencies, [50, 90, 99, 100], method="inverted_cdf")
         names = ("p50", "p90", "p99", "max")
         texts = [f"{name} {point * 1e3:.3f} ms" for name, point in zip(names, points, strict=True)]
-        print(f"latency      {', '.join(texts)}")
+        print_line(f"latency      {', '.join(texts)}")
         sent = n_succeeded * sent_nbytes / seconds / 1e6
         received = measurement.received_nbytes / seconds / 1e6
-        print(f"throughput   {n_succeeded / seconds:,.1f} requests/s")
-        print(f"tensor data  {sent:,.2f} MB/s sent, {received:,.2f} MB/s received")
-    print(f"errors       {measurement.errors.total():,}")
+        print_line(f"throughput   {n_succeeded / seconds:,.1f} requests/s")
+        print_line(f"tensor data  {sent:,.2f} MB/s sent, {received:,.2f} MB/s received")
+    print_line(f"errors       {measurement.errors.total():,}")
     for kind, number in measurement.errors.most_common():
-        print(f"  {number:,} x {kind}; the first: {measurement.messages[kind]}")
+        print_line(f"  {number:,} x {kind}; the first: {measurement.messages[kind]}")
 
 
 # --- errors --------------------------------------------------------------------------------------
@@ -659,9 +676,8 @@ def error_kind(error: Exception) -> str:
 
 
 def format_error(error: Exception) -> str:
-    """Return the message of an error on one line, without terminal control characters."""
+    """Return the message of an error on one line."""
     text = " ".join(str(error).split())
-    text = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
     if isinstance(error, tw.DecodeError):
         return f"the response is invalid: {text}"
     return text
@@ -677,10 +693,8 @@ def run(options: argparse.Namespace) -> int:
         with make_client(options) as client:
             return call_model(client, options)
     except CALL_ERRORS as error:
-        print(f"{options.program}: {format_error(error)}", file=sys.stderr)
+        print_error(f"{options.program}: {format_error(error)}")
         return 1
-    except KeyboardInterrupt:
-        return INTERRUPTED
 
 
 def call_model(client: Client, options: argparse.Namespace) -> int:
@@ -706,7 +720,7 @@ def call_model(client: Client, options: argparse.Namespace) -> int:
     try:
         save_outputs(response.outputs, options.save)
     except OSError as error:
-        print(f"{options.program}: {error}", file=sys.stderr)
+        print_error(f"{options.program}: {error}")
         return 1
     return 0
 

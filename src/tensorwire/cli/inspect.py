@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +11,37 @@ import numpy as np
 import tensorwire as tw
 
 from .._codec.datatypes import bf16_dtype
+from .infer import UsageError
+from .output import escape, print_error, print_line
 
 N_VALUES = 6  # number of values to print of each tensor
 
 
 def run(file: str, header_length: str | None) -> int:
-    """Print the message in ``file``. Return the exit status, which is 1 for an invalid message."""
-    body = Path(file).read_bytes()
+    """Print the message in ``file``. Return the exit status, which is 1 for an invalid message.
+
+    Raises UsageError.
+    """
+    try:
+        body = Path(file).read_bytes()
+    except OSError as error:
+        raise UsageError(str(error)) from None
     try:
         message = decode(body, header_length)
     except tw.DecodeError as error:
-        print(f"{file}: {type(error).__name__}: {error}", file=sys.stderr)
+        print_error(f"{file}: {type(error).__name__}: {error}")
         hints = guess_header_length(body) if header_length is None else []
         for line in error_details(error) + hints:
-            print(f"  {line}", file=sys.stderr)
+            print_error(f"  {line}")
         return 1
     kind = "request" if isinstance(message, tw.InferRequest) else "response"
-    print(f"{file}: {kind} of {len(body):,} bytes, {format_fields(message)}")
+    print_line(f"{file}: {kind} of {len(body):,} bytes, {format_fields(message)}")
     tensors = message.inputs if isinstance(message, tw.InferRequest) else message.outputs
-    print(f"{'name':<20} {'datatype':<9} {'shape':<16} {'bytes':>12}  first values")
+    print_line(f"{'name':<20} {'datatype':<9} {'shape':<16} {'bytes':>12}  first values")
     for tensor in tensors:
         nbytes = "-" if tensor.data is None else f"{tensor.data.nbytes:,}"
-        name, shape = escape_name(tensor.name), str(list(tensor.shape))
-        print(f"{name:<20} {tensor.datatype:<9} {shape:<16} {nbytes:>12}  {format_values(tensor)}")
+        name, shape, values = escape(tensor.name), str(list(tensor.shape)), format_values(tensor)
+        print_line(f"{name:<20} {tensor.datatype:<9} {shape:<16} {nbytes:>12}  {values}")
     return 0
 
 
@@ -53,7 +60,7 @@ def error_details(error: tw.DecodeError) -> list[str]:
     """Return the attributes of the error that are not None, as one line each."""
     names = ("tensor", "element", "offset", "expected", "actual")
     found = [(name, getattr(error, name)) for name in names]
-    return [f"{name}: {escape_name(str(value))}" for name, value in found if value is not None]
+    return [f"{name}: {value}" for name, value in found if value is not None]
 
 
 def guess_header_length(body: bytes) -> list[str]:
@@ -76,11 +83,6 @@ def format_fields(message: tw.InferRequest | tw.InferResponse) -> str:
     if isinstance(message, tw.InferRequest) and message.outputs is not None:
         parts.append(f"outputs {[output.name for output in message.outputs]}")
     return ", ".join(parts) or "no id, model or parameters"
-
-
-def escape_name(name: str) -> str:
-    """Escape a name that contains terminal control characters."""
-    return name if name.isprintable() else ascii(name)
 
 
 def format_values(tensor: tw.Tensor) -> str:

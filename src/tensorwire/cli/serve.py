@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import logging
 import os
 import socket
 import ssl
@@ -20,7 +21,9 @@ from typing import Any, NamedTuple
 
 import tensorwire as tw
 
-from .infer import UsageError
+from ..errors import format_value
+from .infer import UsageError, parse_number, positive
+from .output import escape_record, flush_output, print_line
 
 FAST_PROTOCOL = "tensorwire.server:InferProtocol"
 # Arguments of the command that are passed to `create_app` and to uvicorn, under the same names.
@@ -34,6 +37,7 @@ _OPTIONS_VARIABLE = "_TENSORWIRE_SERVE"
 # The variable of prometheus_client that names the folder in which the processes of a server add up
 # their metrics.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+_PACKAGE = os.path.join(os.path.dirname(tw.__file__), "")
 
 
 def add_parser(commands: Any) -> None:
@@ -51,7 +55,10 @@ def add_parser(commands: Any) -> None:
         "--echo", action="store_true", help="also serve a model 'echo', which returns its inputs"
     )
     parser.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: %(default)s)"
+        "--host",
+        type=_host,
+        default="127.0.0.1",
+        help="address to listen on (default: %(default)s)",
     )
     parser.add_argument(
         "--port", type=_port, default=8000, help="port to listen on (default: %(default)s)"
@@ -64,7 +71,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead of --port")
     parser.add_argument(
-        "--workers", type=_positive, metavar="N", help="number of processes (default: 1)"
+        "--workers", type=positive, metavar="N", help="number of processes (default: 1)"
     )
     parser.add_argument(
         "--ssl-certfile", metavar="FILE", help="serve with TLS and this certificate chain (PEM)"
@@ -100,7 +107,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--limit-concurrency",
-        type=_positive,
+        type=positive,
         metavar="N",
         help="reply with status 503 when there are N connections or requests, or more; and with "
         "RESOURCE_EXHAUSTED when there are more than N gRPC calls; close new gRPC connections when "
@@ -127,16 +134,19 @@ def add_parser(commands: Any) -> None:
     )
 
 
+def _host(text: str) -> str:
+    try:
+        text.encode("idna")  # as socket.getaddrinfo does
+    except UnicodeError as error:
+        raise argparse.ArgumentTypeError(f"{format_value(text)} is invalid: {error}") from None
+    return text
+
+
 def _port(text: str) -> int:
-    if text.isdecimal() and int(text) <= 65535:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"must be 0 to 65535, not {text!r}")
-
-
-def _positive(text: str) -> int:
-    if text.isdecimal() and int(text) > 0:
-        return int(text)
-    raise argparse.ArgumentTypeError(f"must be 1 or more, not {text!r}")
+    number = parse_number(text)
+    if number is None or number > 65535:
+        raise argparse.ArgumentTypeError(f"must be 0 to 65535, not {format_value(text)}")
+    return number
 
 
 class Options(NamedTuple):
@@ -191,12 +201,12 @@ def run(chosen: argparse.Namespace) -> int:
     reason = why_not_fast(app) if chosen.http == "fast" else "as requested"
     interface = "InferProtocol" if reason is None else f"ASGI ({reason})"
     workers = chosen.workers or 1
-    print(
+    print_line(
         f"tensorwire {tw.__version__} serves {format_models(app, options)} at "
         f"{format_addresses(options, chosen)} with {interface} on uvicorn {uvicorn.__version__}, "
-        f"{'1 process' if workers == 1 else f'{workers} processes'}",
-        flush=True,
+        f"{'1 process' if workers == 1 else f'{workers} processes'}"
     )
+    flush_output()
     os.environ[_OPTIONS_VARIABLE] = json.dumps(options)
     has_folder = is_ours(app) and app.has_metrics and workers > 1
     with reserved or nullcontext(), metrics_folder() if has_folder else nullcontext():
@@ -214,6 +224,8 @@ def run(chosen: argparse.Namespace) -> int:
 
 def create() -> Any:
     """Return the application. uvicorn calls this function in each process of the server."""
+    for logger in ("tensorwire.server", "uvicorn.access", "uvicorn.error"):
+        logging.getLogger(logger).addFilter(escape_record)
     options = Options(*json.loads(os.environ[_OPTIONS_VARIABLE]))
     app = load(options)
     if options.grpc is not None:
@@ -359,8 +371,20 @@ def load(options: Options) -> Any:
     """Return the ASGI application to serve.
 
     Raises UsageError if there are no models, or the module cannot be imported, or the object that
-    ``models`` names is neither a mapping nor a model nor an application.
+    ``models`` names is neither a mapping nor a model nor an application, or one of them raises an
+    exception. It may be a SystemExit, or one whose text cannot be read.
     """
+    try:
+        return make_app(options)
+    except UsageError:
+        raise
+    except BaseException as error:
+        problem = f"{describe(error)}{format_failed_lines(error)}"
+        raise UsageError(f"cannot load {options.models or 'echo'}: {problem}") from None
+
+
+def make_app(options: Options) -> Any:
+    """Return the ASGI application to serve. Raises UsageError, and any other exception."""
     from ..server import Model, create_app  # noqa: PLC0415
 
     models = options.models
@@ -422,11 +446,7 @@ def find(models: str) -> Any:
         raise UsageError(f"{module} is a file: pass {file[:-3]}:{name}{where}")
     if not module or module.startswith(".") or "/" in module:
         raise UsageError(f"{models} must be module:name; {module!r} is not the name of a module")
-    try:
-        found = import_module(module)
-    except Exception as error:
-        problem = f"{type(error).__name__}: {error}{format_failed_lines(error)}"
-        raise UsageError(f"cannot load {models}: {problem}") from None
+    found = import_module(module)
     try:
         return getattr(found, name)
     except AttributeError as error:
@@ -438,7 +458,16 @@ def name_in(models: str) -> str:
     return models.partition(":")[2] or "models"
 
 
-def format_failed_lines(error: Exception) -> str:
+def describe(error: BaseException) -> str:
+    """Return the type and the text of an exception of the user's code."""
+    try:
+        text = str(error)
+    except BaseException:
+        text = "its text cannot be read"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def format_failed_lines(error: BaseException) -> str:
     """Return the lines of the imported modules that raised the exception, each on its own line.
 
     The text of a SyntaxError contains its line already.
@@ -446,6 +475,6 @@ def format_failed_lines(error: Exception) -> str:
     return "".join(
         f"\n  {frame.filename}, line {frame.lineno}: {frame.line}"
         for frame in extract_tb(error.__traceback__)
-        if frame.filename not in (__file__, import_module.__code__.co_filename)
-        and not frame.filename.startswith("<frozen ")
+        if frame.filename != import_module.__code__.co_filename
+        and not frame.filename.startswith(("<frozen ", _PACKAGE))
     )

@@ -1,0 +1,104 @@
+"""What the commands print.
+
+Names, values and errors of others can contain characters that control a terminal, or that change
+the order in which text is shown. Whatever the commands print is escaped by `escape`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from contextlib import suppress
+from typing import NoReturn, TextIO
+
+
+class OutputError(Exception):
+    """The standard output cannot be written. The cause is an OSError."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are escaped."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(escape_lines(message))
+
+
+def escape(text: str) -> str:
+    """Escape all characters that are not printable, as ``repr`` does."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def escape_lines(text: str) -> str:
+    """Escape a text, except for its line feeds."""
+    return "\n".join(map(escape, text.split("\n")))
+
+
+def print_line(line: str = "", bold: bool = False) -> None:
+    """Write an escaped line to the standard output; on a terminal, perhaps in bold.
+
+    Raises OutputError.
+    """
+    line = escape(line)
+    try:
+        print(f"\x1b[1m{line}\x1b[0m" if bold and is_terminal(sys.stdout) else line)
+    except OSError as error:
+        raise OutputError from error
+
+
+def flush_output() -> None:
+    """Write what `print_line` and others have printed. Raises OutputError."""
+    if sys.stdout is None:  # the file descriptor was closed when the program began
+        return
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        raise OutputError from error
+
+
+def discard_output(error: OutputError, program: str) -> int:
+    """Report that the output cannot be written, and return the exit status.
+
+    As for other programs, it is no error if the reader of a pipe needs no more.
+    """
+    # The interpreter would write the rest at its end, and fail again.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(error.__cause__, BrokenPipeError):
+        return 128 + signal.SIGPIPE
+    print_error(f"{program}: the output cannot be written: {error.__cause__}")
+    return 1
+
+
+def print_error(line: str) -> None:
+    """Write an escaped line to the standard error."""
+    _write_error(f"{escape(line)}\n")
+
+
+def draw_progress(text: str) -> None:
+    """Overwrite the line on the standard error, if that is a terminal."""
+    if is_terminal(sys.stderr):
+        _write_error(f"\r{escape(text)}\x1b[K")
+
+
+def _write_error(text: str) -> None:
+    with suppress(OSError):  # the exit status remains
+        print(text, end="", file=sys.stderr, flush=True)
+
+
+def is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
+
+
+def escape_record(record: logging.LogRecord) -> bool:
+    """Escape what a log record contains of others. This is a filter of loggers."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            arg if isinstance(arg, (int, float)) else escape(str(arg)) for arg in record.args
+        )
+    if record.exc_info:
+        record.exc_text = escape_lines(logging.Formatter().formatException(record.exc_info))
+    return True
