@@ -36,7 +36,7 @@ TARGETS = (
     *("json_writer", "grpc", "api"),
 )
 KERNELS = ("kernels", "json_kernels")  # programs without Python code
-BUILD = ["setuptools>=77", "Cython>=3.1", "numpy>=2.0"]
+BUILD = ["setuptools>=77.0.1", "Cython>=3.1.2", "numpy>=2.0"]
 PACKAGES = ["atheris==3.0.0", *BUILD, "msgspec>=0.19", "ml_dtypes>=0.5", "pyarrow>=18"]
 PACKAGES += ["tritonclient[grpc]>=2.73,<2.74"]
 CONFIGURED = sysconfig.get_config_vars("LIBDIR", "LDVERSION")
