@@ -59,6 +59,8 @@ cdef extern from "Python.h":
 cdef enum:
     # Costs of an element: see memory.pxd.
     SCAN_COST = 2
+    MEMORY_COST = 8  # of new memory for its offset
+    FREE_COST = 1  # of this memory
     DISTANT_SCAN_COST = 256  # of an element of 2 KiB or more: a cache miss
     WRITE_COST = 10
     OBJECT_COST = 60
@@ -91,6 +93,12 @@ cdef void scan_interruptibly(
     else:
         with nogil:
             scan_prefixes(scan, data, nbytes, starts, capacity, base)
+
+
+@cython.final
+cdef class Elements:
+    def __dealloc__(self):
+        count_work(FREE_COST * self.span.n)
 
 
 cdef Elements new_elements(Body body, cnp.ndarray starts, Py_ssize_t end):
@@ -127,6 +135,7 @@ cdef Elements scan_elements(
             offset=offset, expected=PREFIX_NBYTES * <object>n_elements, actual=nbytes)
     n_starts = <cnp.npy_intp>n_elements
     starts = cnp.PyArray_EMPTY(1, &n_starts, cnp.NPY_INT64, 0)
+    count_work(MEMORY_COST * n_starts)
     scan.position = scan.n_elements = 0
     scan_interruptibly(
         &scan, body.data + offset, nbytes, <int64_t*>cnp.PyArray_DATA(starts), n_elements, offset)

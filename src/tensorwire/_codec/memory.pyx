@@ -59,6 +59,7 @@ cdef enum:
     FIRST_CAPACITY = 64 << 10
     WORK_PER_TURN = 1_000_000  # see `count_work`
     CHECKED_PER_WORK = 8  # bytes of BOOL that are checked at a cost of 1
+    FREED_PER_WORK = 5  # bytes whose pages the kernel gets back
     CHECK_NBYTES = 32 << 10  # size of the blocks in which BOOL elements are checked
 
 VIEWS_EXPORTED = "the body cannot grow while views of it exist"
@@ -496,7 +497,11 @@ cdef class BodyBuffer:
         self.allocate(content_length)
 
     def __dealloc__(self):
-        PyMem_RawFree(self.memory)
+        if keeps_gil(self.nbytes // FREED_PER_WORK):
+            PyMem_RawFree(self.memory)
+        else:
+            with nogil:
+                PyMem_RawFree(self.memory)
 
     cdef int check_limit(self, nbytes) except -1:
         if self.max_nbytes is not None and nbytes > self.max_nbytes:
