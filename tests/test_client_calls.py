@@ -8,6 +8,7 @@ import pickle
 import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -264,6 +265,25 @@ def test_large_metadata_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -
     with Scripted([http(b'{"name": "%b"}' % (b"a" * 100_000))]) as scripted:
         asyncio.run(main(scripted.address))
     assert places.noted == ["read_json in a thread"]
+
+
+def test_large_response_is_decoded_if_no_thread_can_be_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is decoded in the event loop: the model has run already."""
+    frame = tw.encode_response(tw.InferResponse([tw.Tensor("y", np.zeros(50_000), binary=False)]))
+
+    def fail_to_start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main(address: str) -> None:
+        async with AsyncClient(address) as client:
+            monkeypatch.setattr(threading.Thread, "start", fail_to_start)
+            assert (await client.infer("m", {"x": X}))["y"].shape == (50_000,)
+            monkeypatch.undo()
+
+    with Scripted([http(bytes(frame))]) as scripted:
+        asyncio.run(main(scripted.address))
 
 
 # --- retries ---

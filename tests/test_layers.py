@@ -20,8 +20,8 @@ CODEC = {"arguments", "errors", "http", "versions"}
 PUBLIC = {"tensorwire", "_codec", "digests", "grpc", "grpc_messages", *CODEC}
 ALLOWED = {
     "_codec": CODEC,
-    "client": {*PUBLIC, "compression"},
-    "server": {*PUBLIC, "compression"},
+    "client": {*PUBLIC, "compression", "threads"},
+    "server": {*PUBLIC, "compression", "threads"},
     "integrations": {*PUBLIC, "server"},
     "cli": {*PUBLIC, "client", "server"},
 }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import tensorwire as tw
 
+from ..threads import in_thread
 from .calls import Calls, Inputs
 from .errors import CLOSED
 from .limits import Deadline, Timeout
@@ -120,7 +121,8 @@ class LoopBackend:
         await asyncio.sleep(seconds)
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        return await asyncio.to_thread(function, *arguments)
+        result: Result = await in_thread(function, *arguments)
+        return result
 
     async def look_up(self, host: str, port: int, deadline: Deadline) -> list[Any]:
         seconds, step = deadline.limit("connect")

@@ -13,11 +13,11 @@ from typing import Any
 
 from .._codec.datatypes import Limits
 from .._codec.messages import Frame, InferRequest, TensorSpec
+from ..threads import in_thread
 from .body import DEFAULT_MAX_BODY, ClientDisconnectedError, RequestBody
 from .exchange import Exchange
 from .http import HttpFormat
 from .service import RawHeaders, Reply, Service, error_reply
-from .workers import in_thread
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

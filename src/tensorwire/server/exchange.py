@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from .._codec.messages import Frame
 from ..errors import TensorwireError, format_seconds
+from ..threads import in_thread
 from .body import ClientDisconnectedError, ReceiveTimeoutError, RequestBody
 from .compressed import choose_coding, is_slow_to_compress, negotiated_reply
 from .framing import AmbiguousLengthError, expects_continue
 from .model import ServedModel
 from .service import HttpModel, MakeReply, Reply, Service, describe_failure, error_reply
-from .workers import ThreadCall, in_thread
+from .workers import ThreadCall
 
 # Up to this size, the body of a rejected request is discarded before the reply. If a server closes
 # the connection while the client is still sending, the client may not receive the reply.

@@ -29,13 +29,14 @@ from ..grpc_messages import (
     fields_of,
     parse_proto,
 )
+from ..threads import in_thread
 from .asgi import App
 from .body import GRACE_SECONDS
 from .model import MAX_BODY_NBYTES, Function, Model, ServedModel
 from .reflection import SERVICES as REFLECTION_SERVICES
 from .reflection import Reflection
 from .service import VERSION, Service, describe_failure
-from .workers import ThreadCall, in_thread
+from .workers import ThreadCall
 
 try:
     import grpc

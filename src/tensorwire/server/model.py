@@ -25,10 +25,11 @@ from ..errors import (
     format_subject,
     format_value,
 )
+from ..threads import in_thread
 from .body import ClientDisconnectedError
 from .statistics import Statistics
 from .values import check_requested_outputs
-from .workers import ThreadCall, Workers, in_thread
+from .workers import ThreadCall, Workers
 
 log = logging.getLogger("tensorwire.server")
 

@@ -19,12 +19,13 @@ from .._codec.messages import Frame
 from ..arguments import Nonfinite, Selection, check_integer, check_seconds, check_type
 from ..errors import TensorwireError, format_subject, format_text, format_value
 from ..http import EXTENSION, JSON_TYPE
+from ..threads import in_thread
 from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT, RequestBody
 from .framing import frame_headers
 from .http import HttpFormat
 from .model import Function, Model, ServedModel
 from .statistics import Statistics
-from .workers import DEFAULT_MAX_CONCURRENCY, Workers, in_thread
+from .workers import DEFAULT_MAX_CONCURRENCY, Workers
 
 log = logging.getLogger("tensorwire.server")
 
