@@ -911,6 +911,31 @@ def test_shutdown_waits_for_a_model_whose_client_is_gone() -> None:
     assert gate.n_returned == 1
 
 
+def test_shutdown_waits_for_a_model_that_is_called_at_the_last_moment() -> None:
+    """Its client is gone, so that only the model is in progress."""
+    returned: list[bool] = []
+
+    async def run() -> None:
+        inference = served.InferenceService(create_app(MODELS))
+
+        async def model() -> bytes:
+            await asyncio.sleep(0.1)
+            returned.append(True)
+            return b""
+
+        class Server:
+            async def stop(self, _: float) -> None:
+                await asyncio.sleep(0.05)
+                task: asyncio.Task[bytes | served.Failure] = asyncio.ensure_future(model())
+                inference.tasks.add(task)
+                task.add_done_callback(inference.tasks.discard)
+
+        await served.finish_calls(Server(), inference)
+        assert returned == [True]
+
+    asyncio.run(run())
+
+
 # --- clients that do not finish what they begin ---------------------------------------------------
 
 

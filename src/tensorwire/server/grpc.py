@@ -48,15 +48,14 @@ except ModuleNotFoundError:
 # metadata of HTTP/2, which clients limit to 8 KiB.
 MAX_DETAILS_NBYTES = 2000
 MAX_MESSAGE_NBYTES = 2**31 - 1  # the limit of grpcio
-# The limit of messages without tensors, besides the name of a model. They are read in the event
-# loop. A request of the reflection service is a part of the response.
+# The limit of messages without tensors; the length of the longest name of a model is added. They
+# are read in the event loop. A response of the reflection service contains its request.
 MAX_SMALL_NBYTES = 4096
-# A connection is closed unless HTTP/2 has begun by then. The times are those of InferProtocol and,
-# for TLS, of asyncio.
+# A connection is closed if HTTP/2 has not begun after this time, which is that of InferProtocol
+# and, for TLS, of asyncio.
 _HANDSHAKE_SECONDS = 5.0
 _TLS_HANDSHAKE_SECONDS = 60.0
-# At the end of a shutdown, the time in which clients must close their connections, as grpcio tells
-# them.
+# At the end of a shutdown, grpcio asks clients to close their connections. They have this time.
 _LINGER_SECONDS = 1.0
 _FOREVER = 1e9  # seconds
 _MAX_OPTION = 2**31 - 2  # of grpcio; the next integer means infinity
@@ -172,11 +171,11 @@ def check_length(message: bytes, max_nbytes: int) -> Failure | None:
 
 
 class Calls:
-    """The calls of clients, from their begin until the response has been sent.
+    """The calls of clients, from their start until the response has been sent.
 
-    Each method reads its messages with ``receive`` or ``read``. This limits the time and the size
-    of the only message of a call, and a shutdown ends calls that wait for a message. grpcio would
-    read the message of a unary method itself, without a limit of time, so no method is unary.
+    Each method reads its messages with ``receive``, which limits the time and the size of the only
+    message of a call, or with ``read``. A shutdown ends calls that wait for a message. No method is
+    unary for grpcio, which would read the message itself, without a limit of time.
     """
 
     def __init__(self, service: Service) -> None:
@@ -242,7 +241,7 @@ class Calls:
             waiting.discard(context)
 
     def _abort(self, context: Any, waiting: set[Any], failure: Failure) -> None:
-        """End a call unless its message arrives before."""
+        """End a call unless its message arrives first."""
 
         async def abort() -> None:
             if context in waiting:
@@ -632,7 +631,7 @@ def server_options(
 async def finish_calls(server: Any, inference: InferenceService) -> None:
     """Refuse new calls, and wait for the calls in progress.
 
-    What clients do does not delay the shutdown for long, but models are not interrupted.
+    Clients cannot delay the shutdown for long. Models are not interrupted.
     """
     stopping = asyncio.ensure_future(server.stop(_FOREVER))
     await asyncio.sleep(0)  # from now on, the server accepts no calls
@@ -647,7 +646,8 @@ async def finish_calls(server: Any, inference: InferenceService) -> None:
                 return
         else:
             await asyncio.wait({stopping}, timeout=_LINGER_SECONDS)
-            if not calls.open:  # no call has arrived before the server stopped to accept them
+            # A call may have arrived at the last moment, and its client may be gone.
+            if not (calls.open or inference.tasks):
                 return
 
 
