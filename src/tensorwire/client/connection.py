@@ -169,9 +169,9 @@ class Connection:
     def may_repeat(self, request: Request, error: OSError, retries: Retries) -> bool:
         """Return whether a request that has failed on this kept connection is sent once more.
 
-        The server may have closed the connection before the request arrived, but nothing shows
-        that. A GET can be repeated (RFC 9110 9.2.2), and a request of which nothing was sent. Any
-        other request may have run its model, and takes one of the retries.
+        The server may have closed the connection before the request arrived, but the client cannot
+        know. A GET can be repeated (RFC 9110 9.2.2), and so can a request of which nothing was
+        sent. Any other request may have run its model, and takes one of the retries.
         """
         if isinstance(error, TimeoutError) or self.reader.n_received > 0:
             return False

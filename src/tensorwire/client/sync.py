@@ -182,8 +182,8 @@ class Client(BaseClient, Closing):
         that they are kept.
     retries : int, default 0
         How often a call is repeated after a ConnectionError or a response with status 429, 502, 503
-        or 504, so that its model may run more than once. The guide lists what is sent again, and
-        the pauses.
+        or 504. Its model may then run more than once. The guide lists the failures after which a
+        request is sent again, and the pauses.
     ssl_context : ssl.SSLContext, optional
         The TLS settings for an ``https`` URL. Certificates are verified by default.
     trust_env : bool, default True
@@ -225,9 +225,9 @@ class Client(BaseClient, Closing):
     of raising the exception. The ``__cause__`` of a ConnectionError or TimeoutError is the
     exception of the socket.
 
-    With ``retries=0``, an inference request of which anything was sent is not sent again. If the
+    With ``retries=0``, an inference request is not sent again after any part of it was sent. If the
     server closes an idle connection while the client begins to use it, the call therefore raises
-    ConnectionError: pass ``retries=1`` if the model may run twice.
+    ConnectionError. Pass ``retries=1`` if the model may run twice.
 
     A connection is not used again after a response with status 500 or higher, unless the response
     has the header ``Connection: keep-alive``.

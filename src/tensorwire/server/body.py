@@ -19,7 +19,7 @@ DEFAULT_RECEIVE_TIMEOUT = 300.0
 """Default time in seconds in which the whole body of a request must arrive."""
 
 GRACE_SECONDS = 5.0
-"""Time in which clients must have sent a request, or must read a response, during a shutdown."""
+"""Time that a client has during a shutdown to send the rest of a request, or to read a response."""
 
 
 class ClientDisconnectedError(TensorwireError):

@@ -284,7 +284,8 @@ class InferProtocol(asyncio.BufferedProtocol):
     def shutdown(self) -> None:
         """Close the connection after the replies to the requests whose head has arrived.
 
-        uvicorn calls this when it shuts down. What the connection waits for now has a new deadline.
+        uvicorn calls this when it shuts down. From now on, the client has GRACE_SECONDS for what
+        the connection waits for.
         """
         self.is_shutting_down = True
         self.phase = ("", 0)

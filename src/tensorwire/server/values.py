@@ -49,9 +49,9 @@ def values_of(request: tw.InferRequest) -> dict[str, Any]:
 
 
 def check_requested_outputs(request: tw.InferRequest) -> None:
-    """Raise HeaderError if the request asks for an output that no model returns.
+    """Raise HeaderError if a requested output has the parameter ``classification``.
 
-    With ``classification``, an extension of Triton, it is the K highest scores as text.
+    With this extension, Triton returns the K highest elements as text instead of the output.
     """
     for output in request.outputs or ():
         if output.parameters.get("classification") not in (None, 0):

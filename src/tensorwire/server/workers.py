@@ -75,8 +75,9 @@ class Workers:
             try:
                 self._executor.submit(_run, call)
             except RuntimeError as error:
-                # The executor has queued the call, and would take the thread that drops it for an
-                # idle one. Its threads end after the calls that it has accepted before.
+                # The executor has queued the call. It would count a thread that drops the call as
+                # one more idle thread, and start too few threads later, so it is replaced. Its
+                # threads end after the calls that it has accepted before.
                 self._executor.shutdown(wait=False)
                 self._executor = None
                 failure = str(error)
