@@ -30,6 +30,15 @@ import tensorwire.grpc as codec
 from support import client_fixtures
 from support.client_fixtures import FORK, Connect, X, fail_without_keeping_the_input, free_port
 from support.grpc_scripted_servers import ScriptedServer
+from support.http2_client import (
+    END_HEADERS,
+    GOAWAY,
+    HEADERS,
+    RST_STREAM,
+    SETTINGS,
+    frame,
+    literal,
+)
 from support.lifetimes import without_gc
 from support.memory import peak_nbytes, takes
 from support.requirements import package
@@ -326,18 +335,14 @@ def test_connection_that_is_refused(connect: Connect) -> None:
                 client.infer("m", {"x": X})
 
 
-def http2_frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    head = struct.pack(">I", len(payload))[1:] + bytes([kind, flags]) + struct.pack(">I", stream)
-    return head + payload
-
-
 def stream_reset(code: int) -> bytes:
-    return http2_frame(3, 0, 1, struct.pack(">I", code))
+    return frame(RST_STREAM, 0, 1, code.to_bytes(4, "big"))
 
 
-SETTINGS = http2_frame(4, 0, 0, b"")
-GO_AWAY = http2_frame(7, 0, 0, bytes(8))
-RESPONSE_HEAD = http2_frame(1, 4, 1, b"\x88\x0f\x10\x10application/grpc")  # status 200
+EMPTY_SETTINGS = frame(SETTINGS)
+GO_AWAY = frame(GOAWAY, payload=bytes(8))
+RESPONSE_FIELDS = literal(b":status", b"200") + literal(b"content-type", b"application/grpc")
+RESPONSE_HEAD = frame(HEADERS, END_HEADERS, 1, RESPONSE_FIELDS)
 
 
 class Raw(Scripted):
@@ -376,11 +381,11 @@ FAILURES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "no Unix socket": (lambda: nullcontext("grpc+unix:/none/none"), {}),
     "closes": (Raw, {}),
     "HTTP/1": (lambda: Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 3), {}),
-    "closes later": (lambda: Raw(SETTINGS, b""), {}),
-    "resets the connection": (lambda: Raw(SETTINGS, b"", is_reset=True), {}),
-    "goes away": (lambda: Raw(SETTINGS, GO_AWAY), {}),
-    "refuses the stream": (lambda: Raw(SETTINGS, stream_reset(7)), {}),
-    "responds in part": (lambda: Raw(SETTINGS, RESPONSE_HEAD), {}),
+    "closes later": (lambda: Raw(EMPTY_SETTINGS, b""), {}),
+    "resets the connection": (lambda: Raw(EMPTY_SETTINGS, b"", is_reset=True), {}),
+    "goes away": (lambda: Raw(EMPTY_SETTINGS, GO_AWAY), {}),
+    "refuses the stream": (lambda: Raw(EMPTY_SETTINGS, stream_reset(7)), {}),
+    "responds in part": (lambda: Raw(EMPTY_SETTINGS, RESPONSE_HEAD), {}),
 }
 
 
@@ -400,7 +405,7 @@ def test_connection_that_fails(connect: Connect, name: str) -> None:
 def test_stream_that_is_reset(connect: Connect, code: int, status: int) -> None:
     """It has the status of its code in HTTP/2."""
     with (
-        Raw(SETTINGS, stream_reset(code)) as url,
+        Raw(EMPTY_SETTINGS, stream_reset(code)) as url,
         connect(url, timeout=20) as client,
         pytest.raises(InferenceServerError, match=f": status {status}: ") as caught,
     ):
