@@ -489,7 +489,7 @@ def fail_to_start(_: threading.Thread) -> None:
 
 
 def test_model_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not called, neither now nor later, and the next requests have as many threads."""
+    """It is not called later either, and the next requests have as many threads as before."""
     n_called = 0
     together = threading.Barrier(N_THREADS)
 

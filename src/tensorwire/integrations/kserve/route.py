@@ -87,7 +87,9 @@ class InferEndpoint:
             return
         try:
             if framing.encoding and framing.header_length is not None:
-                raise UnsupportedEncodingError("KServe does not support a Content-Encoding")
+                raise UnsupportedEncodingError(
+                    "the request has a Content-Encoding, which KServe does not support"
+                )
             request, infer_request = read_request(body, framing.header_length, name)
         except DecodeError as error:
             if not is_binary(body, framing.header_length):
