@@ -83,7 +83,7 @@ def decoding_typed(datatype: str, n_elements: int, contents: bytes) -> Work:
 
 
 HALF_A_MILLION, A_MB, N = 499_999, np.zeros(1_000_000, np.uint8), 400
-FRAME = tw.Frame((A_MB,) * N, None)
+FRAME = tw.Frame((A_MB.data,) * N, None)
 RESPONSE = response_of(A_MB, N)
 
 MANY_TENSORS: dict[str, Callable[[], Work]] = {
@@ -189,7 +189,7 @@ def longest_wait(work: Work) -> float:
     It is CPU time, so that the load of the machine matters little.
     """
     clock = time.pthread_getcpuclockid(threading.get_ident())
-    waits = []
+    waits: list[float] = []
 
     def wait() -> None:
         before = time.clock_gettime(clock)
@@ -208,7 +208,7 @@ CASES = MANY_TENSORS | HEADERS | BYTES
 @pytest.mark.parametrize("prepare", CASES.values(), ids=CASES.keys())
 def test_longest_wait_of_other_threads(prepare: Callable[[], Work]) -> None:
     work = prepare()
-    waits = []
+    waits: list[float] = []
     while not waits or (min(waits) > MAX_WAIT_SECONDS and len(waits) < 5):
         waits.append(longest_wait(work))
     assert min(waits) <= MAX_WAIT_SECONDS
