@@ -182,9 +182,9 @@ def encode_bytes_into(values: Any, buffer: ReadableBuffer) -> int:
 cdef bint is_column(values) except -1:
     """Return whether to use the Arrow array or stream of `values`.
 
-    An image may export its pixels to Arrow, too, where they have no shape. It also describes its
-    memory to numpy, which columns do not: they only have `__array__`, which converts them to what
-    is similar (NaN for a null, objects for text). Those of pandas with a dtype of numpy are arrays.
+    An image may export its pixels to Arrow, too, but without their shape. It also describes its
+    memory to numpy. Columns do not: they only have `__array__`, which converts them (a null to NaN,
+    text to objects). Columns of pandas with a dtype of numpy are arrays.
     """
     return (
         not isinstance(values, (BytesArray, list, tuple, np.ndarray))
@@ -199,7 +199,7 @@ cdef bint describes_memory(values) except -1:
         return True
     if PyObject_CheckBuffer(values):
         return not isinstance(values, (bytes, bytearray))  # these are elements of BYTES
-    # First in the class, because the property of an image copies its pixels.
+    # The class is asked first, because the property of an image copies its pixels.
     return any([
         hasattr(type(values), name) or hasattr(values, name)
         for name in ("__array_interface__", "__array_struct__")])

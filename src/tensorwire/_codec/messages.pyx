@@ -250,9 +250,9 @@ cdef class Tensor:
         BYTES: nested lists or an object array of ``bytes`` or ``str``; a numpy ``S``, ``U`` or
         StringDType array; a BytesArray. With ``datatype``, also nested lists of numbers. None for a
         tensor in shared memory, which requires ``datatype``, ``shape`` and the parameters of the
-        region. Of an object with several protocols, Arrow is used first, unless it has the buffer
-        protocol, ``__array_interface__``, ``__array_struct__`` or a ``dtype`` of numpy; then
-        DLPack; then ``numpy.asarray``.
+        region. If an object has several protocols, Arrow is used first, but not if the object
+        describes its memory to numpy: by the buffer protocol, ``__array_interface__``,
+        ``__array_struct__`` or a ``dtype`` of numpy. DLPack is next, and then ``numpy.asarray``.
     datatype : str, optional
         Datatype of the protocol, for example ``"FP32"``. It is derived from ``data`` by default.
         With ``"BF16"``, arrays of ``uint16`` are also accepted.

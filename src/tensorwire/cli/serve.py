@@ -109,9 +109,8 @@ def add_parser(commands: Any) -> None:
         "--limit-concurrency",
         type=positive,
         metavar="N",
-        help="reply with status 503 when there are N connections or requests, or more; and with "
-        "RESOURCE_EXHAUSTED when there are more than N gRPC calls; close new gRPC connections when "
-        "there are N",
+        help="reply with status 503 while there are N connections or requests, or more; reply with "
+        "RESOURCE_EXHAUSTED to more than N gRPC calls; close more than N gRPC connections",
     )
     parser.add_argument(
         "--compress-responses",
