@@ -373,6 +373,21 @@ def test_many_small_fields_are_limited(read: str) -> None:
         function(message, *arguments.get(read, []))
 
 
+@pytest.mark.parametrize("character", ["a", "é", "€", "\U0001f600"])
+def test_long_text(character: str) -> None:
+    """It is validated in pieces of at most 64 KiB, which end between characters."""
+    text = f"-{character * 100_000}"
+    assert protobuf_reader.read_names(delimited(3, text), tw.Limits())[2] == text
+    for end in range(65_530, 65_542):
+        invalid = text.encode()[:end] + b"\xff" * 100
+        with pytest.raises(UnicodeDecodeError) as expected:
+            invalid.decode()
+        message = delimited(3, invalid)
+        with pytest.raises(tw.HeaderError, match="id is not valid UTF-8") as found:
+            protobuf_reader.read_names(message, tw.Limits())
+        assert found.value.offset == len(message) - len(invalid) + expected.value.start
+
+
 def test_names_are_read_without_tensors() -> None:
     message = cases.tensor() + delimited(3, "7") + delimited(1, "wrong") + delimited(1, "m")
     limits = tw.Limits(max_header_nbytes=15)

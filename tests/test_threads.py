@@ -5,6 +5,8 @@ test_free_threading.py shares bodies and messages between threads; test_bytes_ar
 
 from __future__ import annotations
 
+import itertools
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -77,6 +79,35 @@ def test_bool_elements_modified_during_decoding() -> None:
             except tw.ElementError as error:
                 verdicts.add(str(error))
     assert all(v == "read" or "element 12345678 of input 'x'" in v for v in verdicts)
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_list_modified_during_encoding(binary: bool) -> None:
+    """Other threads run between batches of elements. There is an error or a result."""
+    words = [b"x" * 50] * 100_000
+    values: list[Any] = list(words)
+    others = itertools.cycle(["ä" * 100_000, bytearray(200_000), b"y" * 70_000, b"z"])
+
+    def change() -> None:
+        values.append(next(others))
+        if len(values) > len(words) + 100:
+            values[:] = words
+
+    verdicts = set()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with repeating(change):
+            for _ in range(100):
+                try:
+                    tensor = tw.Tensor("x", values, datatype="BYTES", binary=binary)
+                    assert tensor.elements.size == tensor.shape[0]
+                    verdicts.add("encoded")
+                except tw.EncodeError as error:
+                    verdicts.add(str(error))
+    finally:
+        sys.setswitchinterval(interval)
+    assert all("were modified" in v for v in verdicts - {"encoded"})
 
 
 # --- release of the GIL ---
