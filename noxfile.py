@@ -41,8 +41,8 @@ TODAY = datetime.now(UTC).strftime("%Y%m%d")
 SHARED = ROOT / ".nox" / "shared"
 PYTHON = str(SHARED / "environment" / "bin" / "python")
 # The environments of programs: tests/interop/environment.py.
-MEASURED = ("kserve", "mlserver", "ray", "torch")
-LARGE = (*MEASURED, "bentoml", "docling", "omle", "triton_clients")
+MEASURED = ("kserve", "mlserver")
+LARGE = (*MEASURED, "ray", "torch", "bentoml", "docling", "omle", "triton_clients")
 # Tests of the codec, which need only these packages.
 CODEC_PACKAGES = ["pytest>=8.2", "ml_dtypes", "msgspec"]
 CODEC_TESTS = [
@@ -281,13 +281,10 @@ def slow(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def benchmarks(session: nox.Session) -> None:
-    """The body of each benchmark once, except the largest sizes."""
+    """The body of each benchmark once, except the largest tensors."""
     environment(session)
     leave_out(session, *LARGE)
-    small = "not GB and not ((by_size or grpc) and 256) and not 1M and not FP16 and not 300k"
-    small += " and not (alternatives and 10k) and not (per_second and 16)"
-    small += " and not (echo and 64) and not (peak and 100)"
-    pytest(session, "benchmarks", "--benchmark-disable", "-k", small)
+    pytest(session, "benchmarks", "--benchmark-disable", "-m", "not large")
 
 
 @nox.session(venv_backend="none")
@@ -547,6 +544,14 @@ def nightly_benchmarks(session: nox.Session) -> None:
     """All measurements; run it on a machine that does nothing else."""
     environment(session)
     install(session, *requirements("bench"))
+    triton(session)
     large_environments(session, *MEASURED)
-    python(session, "-m", "benchmarks")
-    shutil.copytree(".benchmarks/results", OUTPUT / "benchmarks", dirs_exist_ok=True)
+    files = [f"benchmarks/bench_{name}.py" for name in ("codec", "calls", "memory")]
+    pytest(session, "benchmarks", "--benchmark-json=main.json")
+    for name in MEASURED:
+        interpreter = str(Path(session.env[f"TENSORWIRE_{name.upper()}"]) / "venv/bin/python")
+        command = [interpreter, "-m", "pytest", "-q", *files, "-k", name]
+        session.run(*command, f"--benchmark-json={name}.json", external=True)
+    python(session, "-m", "benchmarks.tables", *(f"{name}.json" for name in ("main", *MEASURED)))
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    shutil.copy("benchmarks/results.json", OUTPUT)

@@ -1,4 +1,4 @@
-"""Decode responses to arrays and encode arrays to requests, for every workload and contender."""
+"""Decode responses to arrays and encode arrays to requests, with every contender."""
 
 from __future__ import annotations
 
@@ -13,245 +13,170 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import tensorwire as tw
 
-from .contenders import (
-    CONTENDERS,
-    ENVIRONMENTS,
-    HTTP,
-    PREPARED,
-    Contender,
-    Encoded,
-    Found,
-    contenders_in,
-    joined,
-    module,
-    response_of,
-)
-from .measure import (
-    OURS,
-    check_arrays,
-    marked,
-    measure,
-    measure_turns,
-    measuring,
-    read_elements,
-    require_memory,
-)
-from .workloads import LARGE, QUICK, SIZES, WORKLOADS, floats, message_of, nbytes_of_size
+from . import arrays as data
+from .arrays import Array, Arrays, floats, read_elements, texts
+from .contenders import CODECS
+from .measuring import copies, row
 
-every_contender = pytest.mark.parametrize(
-    "contender", marked(CONTENDERS, **{name: contenders_in(name) for name in ENVIRONMENTS})
-)
-every_workload = pytest.mark.parametrize("workload", marked(WORKLOADS, quick=QUICK, large=LARGE))
-every_size = pytest.mark.parametrize("workload", marked(SIZES, quick=QUICK, large=LARGE))
-every_environment = pytest.mark.parametrize(
-    "environment", marked(["ours", *ENVIRONMENTS[:2]], **{name: {name} for name in ENVIRONMENTS})
-)
+large = pytest.mark.large
+SIZES = [
+    *[pytest.param(size, id=size) for size in ("128 B", "50 x 128 B", "4 KB", "64 KB", "1 MB")],
+    *[pytest.param(size, id=size, marks=large) for size in ("16 MB", "64 MB")],
+]
+UNITS = {"B": 1, "KB": 1000, "MB": 1_000_000}
+every_codec = pytest.mark.parametrize("contender", CODECS)
+every_size = pytest.mark.parametrize("size", SIZES)
 
 
-@every_contender
-@every_workload
-def test_decode(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
-    with measuring(benchmark, "decode", workload, contender):
-        decode(benchmark, workload, contender)
+def arrays_of(size: str) -> Arrays:
+    count, _, one = size.rpartition(" x ")
+    number, unit = one.split()
+    return {f"x{i}": floats(int(number) * UNITS[unit] // 4) for i in range(int(count or 1))}
 
 
-@every_environment
-@every_workload
-def test_read(benchmark: BenchmarkFixture, workload: str, environment: str) -> None:
-    decode_and_read(benchmark, "decode and read", workload, environment)
+def as_arrays(sent: Array | Arrays) -> Arrays:
+    return sent if isinstance(sent, dict) else {"x": sent}
 
 
-@pytest.mark.parametrize("contender", marked(["tensorwire", "tritonclient"]))
-def test_decode_in_one_expression(benchmark: BenchmarkFixture, contender: str) -> None:
-    """The other benchmarks collect arrays in a list, which takes a quarter of a microsecond."""
-    with measuring(benchmark, "decode", "128 B FP32, one expression", contender):
-        message = message_of("128 B FP32")
-        body, header_length = response_of(message)
-        [name] = message.arrays
-        decode_one: Any
-        if contender == "tensorwire":
-
-            def decode_one() -> Any:
-                return tw.decode_response(body, header_length)[name].as_numpy()
-        else:
-            client = module(HTTP).InferenceServerClient
-
-            def decode_one() -> Any:
-                return client.parse_response_body(body, header_length=header_length).as_numpy(name)
-
-        measure(benchmark, lambda found: check_arrays([found], message), decode_one)
-
-
-@every_contender
-@every_size
-def test_decode_by_size(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
-    nbytes = nbytes_of_size(workload)
-    with measuring(benchmark, "by size: decode", workload, contender, nbytes=nbytes):
-        require_memory(6 * nbytes)
-        decode(benchmark, workload, contender)
-
-
-@every_environment
-@every_size
-def test_read_by_size(benchmark: BenchmarkFixture, workload: str, environment: str) -> None:
-    benchmark.extra_info["nbytes"] = nbytes_of_size(workload)
-    decode_and_read(benchmark, "by size: decode and read", workload, environment)
-
-
-@every_contender
-@every_workload
-def test_encode(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
-    with measuring(benchmark, "encode", workload, contender):
-        encode(benchmark, workload, CONTENDERS[contender])
-
-
-@pytest.mark.parametrize("contender", PREPARED)
-@every_workload
-def test_encode_prepared(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
-    with measuring(benchmark, "encode prepared tensors", workload, contender):
-        encode(benchmark, workload, PREPARED[contender])
-
-
-@every_contender
-@every_size
-def test_encode_by_size(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
-    nbytes = nbytes_of_size(workload)
-    with measuring(benchmark, "by size: encode", workload, contender, nbytes=nbytes):
-        require_memory(6 * nbytes)
-        encode(benchmark, workload, CONTENDERS[contender])
-
-
-def decode(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
-    codec, message = CONTENDERS[contender], message_of(workload)
-    codec.require(message)
-    given = (*codec.body_of(message), list(message.arrays))
-    check = partial(check_arrays, message=message)
+@contextmanager
+def decoding(contender: str, sent: Array | Arrays) -> Iterator[Callable[[], list[Array]]]:
+    codec, arrays = CODECS[contender], as_arrays(sent)
+    codec.prepare(arrays)
+    body, header_length = codec.body_of(arrays)
     with codec.context():
-        measure(benchmark, check, codec.decode, *given)
+        yield partial(codec.decode, body, header_length, list(arrays))
 
 
-def decode_and_read(
-    benchmark: BenchmarkFixture, table: str, workload: str, environment: str
+@contextmanager
+def encoding(contender: str, sent: Array | Arrays) -> Iterator[Callable[[], Any]]:
+    codec, arrays = CODECS[contender], as_arrays(sent)
+    prepared = codec.prepare(arrays)
+    with codec.context():
+        yield partial(codec.encode, prepared)
+
+
+OPERATIONS = {"decode": decoding, "encode": encoding}
+
+
+def check(found: list[Array], arrays: Arrays) -> None:
+    for array, sent in zip(found, arrays.values(), strict=True):
+        data.check(array, sent)
+
+
+def measure_decoding(
+    benchmark: BenchmarkFixture, group: str, contender: str, arrays: Arrays
 ) -> None:
-    """Measure all contenders of an environment in turns.
+    with row(benchmark, group, contender), decoding(contender, arrays) as decode:
+        check(decode(), arrays)
+        benchmark(decode)
 
-    The time to read many megabytes depends on the memory pages that the body has, more than on the
-    contender. Therefore, a contender reads another copy of the body in each turn.
-    """
-    message = message_of(workload)
-    bodies: dict[str, Encoded] = {}
 
-    @contextmanager
-    def start(contender: str) -> Iterator[Callable[[], Found]]:
-        codec = CONTENDERS[contender]
-        codec.require(message)
-        require_memory(6 * message.nbytes - sum(len(body) for body, _ in bodies.values()))
-        if contender not in bodies:
-            bodies[contender] = codec.body_of(message)
-        body, header_length = bodies[contender]
-        given = (bytes(memoryview(body)), header_length, list(message.arrays))
+def measure_encoding(
+    benchmark: BenchmarkFixture, group: str, contender: str, arrays: Arrays
+) -> None:
+    with row(benchmark, group, contender), encoding(contender, arrays) as encode:
+        check(CODECS[contender].read_back(encode(), list(arrays)), arrays)
+        benchmark(encode)
 
-        def decode_and_read() -> Found:
-            found = codec.decode(*given)
-            read_elements(found)
+
+@every_codec
+@every_size
+def test_decode(benchmark: BenchmarkFixture, size: str, contender: str) -> None:
+    if size == "64 MB":
+        n = copies(contender, "bench_codec", "decode", CODECS[contender].copies[0])
+        benchmark.extra_info["copied"] = n
+    measure_decoding(benchmark, f"decode: {size}", contender, arrays_of(size))
+
+
+@every_codec
+@every_size
+def test_encode(benchmark: BenchmarkFixture, size: str, contender: str) -> None:
+    if size == "64 MB":
+        n = copies(contender, "bench_codec", "encode", CODECS[contender].copies[1])
+        benchmark.extra_info["copied"] = n
+    measure_encoding(benchmark, f"encode: {size}", contender, arrays_of(size))
+
+
+@large
+@every_codec
+def test_decode_and_read(benchmark: BenchmarkFixture, contender: str) -> None:
+    """A view postpones the cost of reading its memory, which this includes."""
+    arrays = arrays_of("64 MB")
+    with row(benchmark, "decode: 64 MB, read", contender), decoding(contender, arrays) as decode:
+
+        def run() -> list[Array]:
+            found = decode()
+            read_elements(found[0])
             return found
 
-        with codec.context():
-            yield decode_and_read
-
-    chosen = contenders_in("" if environment == "ours" else environment)
-    measure_turns(
-        benchmark,
-        table,
-        workload,
-        {name: partial(start, name) for name in CONTENDERS if name in {OURS, *chosen}},
-        partial(check_arrays, message=message),
-        base_only=environment != "ours",
-    )
+        check(run(), arrays)
+        benchmark(run)
 
 
-def encode(benchmark: BenchmarkFixture, workload: str, codec: Contender) -> None:
-    message = message_of(workload)
-    codec.require(message)
-    names = list(message.arrays)
+# --- BYTES: to arrays of bytes objects and from them ---
 
-    def check(encoded: Any) -> None:
-        check_arrays(codec.read_back(codec.join(encoded), names), message)
-
-    with codec.context():
-        measure(benchmark, check, codec.encode, codec.prepare(message))
+BYTES: dict[str, Callable[[], Array]] = {
+    "300k x 0-40 B": partial(texts, 300_000, 0, 40),
+    "100k x 100-300 B": partial(texts, 100_000, 100, 300),
+}
+every_workload = pytest.mark.parametrize("workload", BYTES)
 
 
-# --- torch ---
-
-# tritonclient has no functions for torch: its users convert with numpy.
-TORCH_WORKLOADS = {"1 KB FP32": 256, "100 MB FP32": 25_000_000}
-every_torch_workload = pytest.mark.parametrize("workload", TORCH_WORKLOADS)
-every_torch_contender = pytest.mark.parametrize("contender", ["tensorwire", "tritonclient"])
-
-
-@pytest.mark.torch
-@every_torch_contender
-@every_torch_workload
-def test_decode_to_torch(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
-    """Decode a writable body, as servers and clients receive it, to a torch tensor."""
-    with measuring(benchmark, "decode to torch", workload, contender):
-        torch = module("torch")
-        array = floats(TORCH_WORKLOADS[workload])
-        given = tw.encode_response(tw.InferResponse([tw.Tensor("x", array)]))
-        body, header_length = bytearray(bytes(given)), given.header_length
-        decode_one: Any
-        if contender == "tensorwire":
-
-            def decode_one() -> Any:
-                return torch.from_dlpack(tw.decode_response(body, header_length)["x"])
-        else:
-            client = module(HTTP).InferenceServerClient
-
-            def decode_one() -> Any:
-                response = client.parse_response_body(body, header_length=header_length)
-                return torch.from_numpy(response.as_numpy("x"))
-
-        def check(found: Any) -> None:
-            assert found.dtype == torch.float32
-            assert np.array_equal(found.numpy(), array)
-
-        measure(benchmark, check, decode_one)
+@every_codec
+@every_workload
+def test_decode_bytes(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    arrays = {"x": BYTES[workload]()}
+    measure_decoding(benchmark, f"BYTES: decode {workload}", contender, arrays)
 
 
-@pytest.mark.torch
-@every_torch_contender
-@every_torch_workload
-def test_encode_from_torch(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
-    with measuring(benchmark, "encode from torch", workload, contender):
-        source = module("torch").from_numpy(floats(TORCH_WORKLOADS[workload]))
-        encode_one: Any
-        if contender == "tensorwire":
-
-            def encode_one() -> Any:
-                return joined(tw.encode_request(tw.InferRequest([tw.Tensor("x", source)])))
-        else:
-            client = module(HTTP)
-
-            def encode_one() -> Any:
-                made = client.InferInput("x", list(source.shape), "FP32")
-                made.set_data_from_numpy(source.numpy())
-                return client.InferenceServerClient.generate_request_body([made])
-
-        def check(found: Any) -> None:
-            assert np.array_equal(tw.decode_request(*found)["x"].as_numpy(), source.numpy())
-
-        measure(benchmark, check, encode_one)
+@every_codec
+@every_workload
+def test_encode_bytes(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    arrays = {"x": BYTES[workload]()}
+    measure_encoding(benchmark, f"BYTES: encode {workload}", contender, arrays)
 
 
-@pytest.mark.torch
-@every_torch_workload
-def test_tensor_from_torch(benchmark: BenchmarkFixture, workload: str) -> None:
-    """Create a Tensor, whose time does not depend on the size."""
-    with measuring(benchmark, "Tensor from torch", workload, "tensorwire"):
-        source = module("torch").from_numpy(floats(TORCH_WORKLOADS[workload]))
+# What tensorwire makes of BYTES without a bytes object for each element, and encodes them from.
+FORMS: dict[str, Callable[[tw.BytesArray], Any]] = {
+    "tensorwire, BytesArray": lambda elements: elements,
+    "tensorwire, str": lambda elements: elements.as_strings(),
+    "tensorwire, StringDType": lambda elements: elements.as_numpy(np.dtypes.StringDType()),
+    "tensorwire, Arrow": lambda elements: pytest.importorskip("pyarrow").array(elements),
+}
+every_form = pytest.mark.parametrize("contender", FORMS)
 
-        def check(found: tw.Tensor) -> None:
-            assert found.as_numpy().ctypes.data == source.data_ptr()
 
-        measure(benchmark, check, tw.Tensor, "x", source)
+@every_form
+@every_workload
+def test_decode_to_other_forms(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    sent, convert = BYTES[workload](), FORMS[contender]
+    frame = tw.encode_response(tw.InferResponse({"x": sent}))
+    body, header_length = bytes(frame), frame.header_length
+
+    def decode() -> Any:
+        return convert(tw.decode_response(body, header_length)["x"].elements)
+
+    with row(benchmark, f"BYTES: decode {workload}", contender):
+        data.check(data.objects(list(as_list(decode()))), sent)
+        benchmark(decode)
+
+
+@every_form
+@every_workload
+def test_encode_other_forms(benchmark: BenchmarkFixture, workload: str, contender: str) -> None:
+    sent = BYTES[workload]()
+    form = FORMS[contender](tw.decode_bytes(tw.encode_bytes(sent)))
+
+    def encode() -> tw.Frame:
+        return tw.encode_request(tw.InferRequest({"x": form}))
+
+    with row(benchmark, f"BYTES: encode {workload}", contender):
+        frame = encode()
+        received = tw.decode_request(bytes(frame), frame.header_length)
+        data.check(received["x"].as_numpy(), sent)
+        benchmark(encode)
+
+
+def as_list(form: Any) -> list[Any]:
+    found: list[Any] = form.to_pylist() if hasattr(form, "to_pylist") else form.tolist()
+    return found

@@ -7,7 +7,6 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import counts
-from benchmarks.contenders import Missing
 from support.requirements import skip_or_fail
 
 pytestmark = [
@@ -22,7 +21,7 @@ TOLERANCE = 0.1
 def counted() -> dict[str, float]:
     try:
         return counts.counted()
-    except Missing as reason:
+    except counts.Missing as reason:
         skip_or_fail("valgrind", reason)
 
 
@@ -36,6 +35,6 @@ def test_count_is_independent_of_tensor_size(counted: dict[str, float], way: str
 def test_count_is_at_most_10_percent_above_baseline(counted: dict[str, float], case: str) -> None:
     try:
         before = counts.baseline()[case]
-    except Missing as reason:
+    except counts.Missing as reason:
         pytest.skip(f"this machine has no counts to compare with: {reason}")
     assert counted[case] <= before * (1 + TOLERANCE), "python -m benchmarks.counts"

@@ -64,7 +64,7 @@ def test_links_into_the_repository_and_the_manual(page: Path) -> None:
 
 
 def test_readme_is_short() -> None:
-    assert len(README.read_text().splitlines()) <= 250
+    assert len(README.read_text().splitlines()) <= 190
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__)

@@ -32,7 +32,9 @@ class Program:
 
 PROGRAMS = {
     # The pinned versions do not restrict the dependencies of tensorwire.
-    "kserve": Program(("kserve==0.21.0", "ml_dtypes>=0.5", "pytest>=8"), "kserve"),
+    "kserve": Program(
+        ("kserve==0.21.0", "ml_dtypes>=0.5", "pytest>=8.2", "pytest-benchmark>=5.2"), "kserve"
+    ),
     "kserve_tests": Program(  # also has what the tests of KServe import
         (
             "kserve[ray]==0.21.0",
@@ -53,6 +55,7 @@ PROGRAMS = {
             *("pytest==7.4.4", "pytest-asyncio==0.21.1", "pytest-cases==3.8.5"),
             *("pytest-lazy-fixture==0.6.3", "pytest-mock==3.12.0", "httpx==0.27.0"),
             *("httpx-sse==0.4.3", "httptools>=0.6", "aiohttp-retry==2.9.1", "filelock", "pyyaml"),
+            "pytest-benchmark==4.0.0",
         ),
         "mlserver",
     ),
@@ -74,13 +77,7 @@ PROGRAMS = {
         "docling",
     ),
     "ray": Program(("ray[serve]==2.60.0",), "ray.serve"),
-    "torch": Program(
-        (
-            *("torch==2.13.0", "pandas>=3", "ml_dtypes>=0.5", "pytest>=8"),
-            "tritonclient[http]>=2.73,<2.74",  # for the benchmarks
-        ),
-        "torch",
-    ),
+    "torch": Program(("torch==2.13.0", "pandas>=3", "ml_dtypes>=0.5", "pytest>=8"), "torch"),
 }
 
 SOURCES = ("src", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")

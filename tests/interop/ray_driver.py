@@ -1,7 +1,6 @@
 """The application as two replicas of Ray Serve, run in the environment "ray" of environment.py.
 
 `python ray_driver.py RESULT` writes its observations to that file as JSON; test_ray.py checks them.
-`python ray_driver.py serve N PORT` serves the models of the benchmarks with N replicas.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import types
 from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPConnection
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +48,6 @@ BIG = 1 << 20  # elements: Ray does not store small objects
 
 
 def main() -> None:
-    if sys.argv[1] == "serve":
-        serve_forever(int(sys.argv[2]), int(sys.argv[3]))
-        return
     signal.signal(signal.SIGALRM, give_up)
     signal.alarm(ALARM_SECONDS)
     port = free_port()
@@ -82,24 +77,6 @@ def free_port() -> int:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def serve_forever(n_replicas: int, port: int) -> None:
-    """Serve the models of the benchmarks until the process gets SIGTERM."""
-
-    def build() -> Any:  # called in each replica
-        return import_module("benchmarks.servers").app
-
-    # By default, a replica takes 5 requests at once, and the proxy waits before it asks again.
-    create = serve.deployment(num_replicas=n_replicas, max_ongoing_requests=100)
-    deployment = create(serve.ingress(build)())
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
-        try:
-            start(port, folder, deployment)
-            signal.pause()
-        finally:
-            ray.shutdown()
 
 
 def start(port: int, folder: str, deployment: Any) -> None:

@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from benchmarks.contenders import Missing
 from benchmarks.servers import LOOPBACK, Servers
 from interop import environment, programs
 from interop.samples import DTYPES, TEXTS, Array, binary_sample, bits, bytes_array, json_sample
@@ -243,8 +242,8 @@ def port(request: pytest.FixtureRequest, servers: Servers, server: str) -> int:
     if server == "Triton":
         return int(request.getfixturevalue("triton").port)
     try:
-        return servers.port(server)
-    except Missing as reason:
+        return servers.get(server).port
+    except pytest.skip.Exception as reason:
         skip_or_fail(server, reason)
 
 

@@ -27,7 +27,7 @@ Send = Callable[[Message], Awaitable[None]]
 _DEFAULT_LIMITS = Limits()
 # Send in chunks, so that the server does not have to buffer a whole response.
 _CHUNK_NBYTES = 1 << 20
-# One message is faster than several for frames up to this size (benchmarks/bench_http.py).
+# One message is faster than several for frames up to this size.
 _MAX_JOINED_NBYTES = 64 << 10
 
 

@@ -1,0 +1,250 @@
+"""`python -m benchmarks.tables [FILE ...]`: write the tables of the manual and the plots.
+
+Each FILE is what ``pytest benchmarks --benchmark-json FILE`` has written in one environment. They
+are stored in `results.json` without the data of their rounds. Without a FILE, that file is read. A
+table is written between the markers ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` of a page.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.pyplot as plt
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "results.json"
+PAGES = [HERE.parent / "README.md", *(HERE.parent / "docs").rglob("*.md")]
+OURS = "tensorwire"
+AS_FAST = 1.05  # times up to this multiple are as fast
+
+Rows = dict[str, dict[str, float]]  # by contender: median, and perhaps copied and peak
+Groups = dict[str, Rows]
+Table = Callable[[Groups], str]
+
+
+# --- reading ---
+
+
+def merged(paths: Iterable[Path]) -> dict[str, Any]:
+    """Return the content of files of pytest-benchmark as one, without what no table needs."""
+    rows: dict[str, Any] = {}
+    machine: dict[str, Any] = {"packages": {}}
+    for path in paths:
+        found = json.loads(path.read_text())
+        packages = machine["packages"]
+        machine = {name: found["machine_info"][name] for name in ("system", "is_virtual")}
+        machine["cpu"] = {k: found["machine_info"]["cpu"][k] for k in ("brand_raw", "count")}
+        python = {"Python": found["machine_info"].get("python_version")}
+        machine["packages"] = {**python, **found["machine_info"]["packages"], **packages}
+        for each in found["benchmarks"]:
+            stats = {name: float(f"{each['stats'][name]:.4g}") for name in ("median", "iqr")}
+            info = each["extra_info"]
+            row = {"group": each["group"], "extra_info": info, "stats": stats}
+            rows[f"{each['group']}, {info.get('contender', each.get('name'))}"] = row
+    return {"machine_info": machine, "benchmarks": list(rows.values())}
+
+
+def groups_of(results: dict[str, Any]) -> Groups:
+    found: Groups = {}
+    for each in results["benchmarks"]:
+        info = dict(each["extra_info"])
+        if "contender" in info:
+            median = each["stats"]["median"] / info.pop("calls", 1)
+            rows = found.setdefault(each["group"], {})
+            rows[info["contender"]] = {"median": float(f"{median:.3g}"), **info}
+    for name, row in found.get("memory: HTTP call", {}).items():  # counted apart from the times
+        found.get("call: 64 MB", {}).get(name, {})["copied"] = row["copied"]
+    return found
+
+
+# --- cells ---
+
+
+def duration(seconds: float) -> str:
+    factors = {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}
+    unit = next((unit for unit, factor in factors.items() if seconds * factor >= 1), "ns")
+    number = seconds * factors[unit]
+    return f"{number:,.0f} {unit}" if number >= 99.95 else f"{number:.3g} {unit}"
+
+
+def cell(rows: Rows, contender: str, base: str) -> str:
+    """Return the median, its ratio to that of ``base``, if it says something, and the copies."""
+    row = rows.get(contender, {})
+    if "peak" in row:
+        return f"{row['peak']:.1f} ({row['copied']:.1f} copied)"
+    if "median" not in row:
+        return ""
+    notes = []
+    if contender != base and base in rows:
+        multiple = float(f"{row['median'] / rows[base]['median']:.2g}")
+        notes += [f"{multiple:g}x"] if 0.001 <= multiple <= 1000 else []
+    if "copied" in row:
+        notes.append(f"{row['copied']:.1f} copied")
+    return duration(row["median"]) + (f" ({', '.join(notes)})" if notes else "")
+
+
+# --- tables ---
+
+
+def lines(rows: Iterable[Iterable[str]]) -> str:
+    head, *rest = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([head, "|" + "---|" * (head.count("|") - 1), *rest])
+
+
+def by_contender(prefix: str, names: Iterable[str], base: str = OURS) -> Table:
+    """Return a table with a row for each contender, and a column for each of these groups."""
+
+    def table(groups: Groups) -> str:
+        columns = {name: groups.get(f"{prefix}: {name}", {}) for name in names}
+        contenders = list(dict.fromkeys(name for rows in columns.values() for name in rows))
+        contenders.sort(key=lambda name: ": " in name)  # those with servers of others are last
+        body = [
+            [each, *(cell(rows, each, base) for rows in columns.values())] for each in contenders
+        ]
+        return lines([["", *columns], *body])
+
+    return table
+
+
+def by_workload(labels: dict[str, str], contenders: Iterable[str] = ()) -> Table:
+    """Return a table with a row for each label and group, or for each group of the prefix ""."""
+
+    def table(groups: Groups) -> str:
+        prefix = labels.get("", "no group")
+        rows = {label: groups.get(group, {}) for label, group in labels.items() if label}
+        rows |= {g.removeprefix(prefix): r for g, r in groups.items() if g.startswith(prefix)}
+        names = list(contenders or dict.fromkeys(name for row in rows.values() for name in row))
+        body = [[label, *(cell(r, name, names[0]) for name in names)] for label, r in rows.items()]
+        return lines([["", *names], *body])
+
+    return table
+
+
+def losses(groups: Groups) -> str:
+    """Return a table of the rows in which another contender is as fast as ours, or faster."""
+    body = []
+    for group, rows in groups.items():
+        better: dict[str, list[str]] = {}
+        for name, row in rows.items():
+            ours = None if group.startswith("memory") else counterpart(name, rows)
+            if ours and row["median"] <= AS_FAST * rows[ours]["median"]:
+                better.setdefault(ours, []).append(f"{name}: {cell(rows, name, ours)}")
+        for ours, others in better.items():
+            body.append([group, f"{ours}: {duration(rows[ours]['median'])}", ", ".join(others)])
+    return lines([["workload", "on tensorwire", "faster, or as fast"], *body])
+
+
+def counterpart(name: str, rows: Rows) -> str | None:
+    """Return the contender of ours that this one is compared with."""
+    if OURS in name or "drop-in" in name:
+        return None
+    server, _, client = name.rpartition(": ")
+    candidates = [f"{name}, drop-in", f"{server}, drop-in: {client}", f"{server}: {OURS}"]
+    candidates += [] if server else [OURS, "tensorwire serve"]
+    return next((candidate for candidate in candidates if candidate in rows), None)
+
+
+KINDS = ["FP32", "FP64", "INT64", "str, ASCII", "str, UTF-8"]
+CALLED, STRINGS = ["128 B", "1 MB", "16 MB"], "300k x 0-40 B"
+SIZES, WAYS = ["128 B", "50 x 128 B", "1 MB", "64 MB"], ("decode", "encode")
+LOADS = ["128 B, 1 connection", "128 B, 8 connections", "1 MB, 1 connection"]
+LOADS += ["1 MB, 8 connections", "16 MB, 1 connection"]
+HEADLINE = {
+    "decode one small tensor": "decode: 128 B",
+    "decode 64 MB FP32": "decode: 64 MB",
+    "decode 300,000 strings": f"BYTES: decode {STRINGS}",
+    "HTTP call to `tensorwire serve`, 16 MB FP32": "call: 16 MB",
+}
+FORMATS = {
+    "decode 64 MB FP32, and read it": "decode: 64 MB, read",
+    "encode 64 MB FP32": "encode: 64 MB",
+    **{f"{way} 300,000 strings": f"BYTES: {way} {STRINGS}" for way in WAYS},
+}
+BOTH = {
+    f"{s}, {w}": g + s for s in CALLED for w, g in {"HTTP": "call: ", "gRPC": "gRPC: call "}.items()
+}
+BYTES = [f"{way} {kind}" for kind in (STRINGS, "100k x 100-300 B") for way in WAYS]
+TRITON = ["Triton: tensorwire", "Triton: tritonclient"]
+PEAKS = ["decode", "encode", "decode BYTES", "HTTP call", "gRPC: encode", "gRPC: decode"]
+TABLES: dict[str, Table] = {
+    "headline": by_workload(HEADLINE, [OURS, "tritonclient", "kserve", "by hand"]),
+    "decode": by_contender("decode", [*SIZES, "64 MB, read"]),
+    "encode": by_contender("encode", SIZES),
+    "BYTES": by_contender("BYTES", BYTES),
+    "JSON": by_workload({f"{w} {k}": f"JSON: {w} {k}" for w in ("read", "write") for k in KINDS}),
+    "calls": by_contender("call", [*CALLED, "64 MB", "200k x 0-40 B"]),
+    "servers": by_contender("servers", LOADS, base="bare ASGI application"),
+    "gRPC": by_contender("gRPC", [*(f"{w} 64 MB" for w in WAYS), *(f"call {s}" for s in CALLED)]),
+    "memory": by_contender("memory", PEAKS),
+    "losses": losses,
+    "gRPC or HTTP": by_workload(BOTH, [OURS, "tritonclient", *TRITON]),
+    "formats": by_workload(FORMATS, [OURS, "safetensors", "Arrow IPC", "by hand"]),
+    **{
+        f"drop-in {name}": by_workload({"": f"drop-in {name}: "})
+        for name in ("tritonclient", "KServe", "MLServer")
+    },
+}
+
+
+def machine_of(info: dict[str, Any]) -> str:
+    kind = "virtual machine" if info["is_virtual"] else "machine"
+    return (
+        f"a {kind} with {info['cpu']['count']} CPUs ({info['cpu']['brand_raw']}, {info['system']})"
+    )
+
+
+# --- plots ---
+
+PLOTS = {
+    "decode.png": ("decode: ", "Time to decode a response with one FP32 tensor"),
+    "calls.png": ("call: ", "Time of a call over HTTP on one machine, one FP32 tensor"),
+}
+DRAWN = [OURS, "tritonclient", "tritonclient, drop-in", "kserve", "mlserver", "by hand", "memcpy"]
+DRAWN += ["raw sockets", *TRITON, "KServe: kserve"]
+UNITS = {"B": 1, "KB": 1e3, "MB": 1e6}
+
+
+def plot(groups: Groups, name: str) -> None:
+    prefix, title = PLOTS[name]
+    sizes = {group: re.fullmatch(rf"{prefix}(\d+) (\w+)", group) for group in groups}
+    nbytes = {group: int(size[1]) * UNITS[size[2]] for group, size in sizes.items() if size}
+    rows = {nbytes[group]: groups[group] for group in sorted(nbytes, key=nbytes.__getitem__)}
+    figure, axes = plt.subplots(figsize=(7.5, 3.6), dpi=110)
+    for contender in DRAWN:
+        found = {n: row[contender]["median"] for n, row in rows.items() if contender in row}
+        if found:
+            axes.plot(list(found), list(found.values()), marker=".", label=contender)
+    axes.set(xscale="log", yscale="log", title=title, xlabel="bytes", ylabel="seconds")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    figure.savefig(HERE / name, bbox_inches="tight", metadata={"Software": None})
+
+
+def main() -> None:
+    results = merged([Path(path) for path in sys.argv[1:]] or [RESULTS])
+    rows = ",\n".join(json.dumps(row) for row in results["benchmarks"])
+    machine = json.dumps(results["machine_info"])
+    RESULTS.write_text(f'{{"machine_info": {machine},\n"benchmarks": [\n{rows}\n]}}\n')
+    groups, packages = groups_of(results), results["machine_info"]["packages"]
+    texts = {name: table(groups) for name, table in TABLES.items()}
+    texts["machine"] = f"The times are from {machine_of(results['machine_info'])}."
+    texts["versions"] = ", ".join(" ".join(each) for each in packages.items()) + "."
+    for page in PAGES:
+        content = page.read_text()
+        for name, text in texts.items():
+            before, begin, rest = content.partition(f"<!-- begin {name} -->\n")
+            if begin:
+                _, end, rest = rest.partition(f"<!-- end {name} -->")
+                content = f"{before}{begin}{text}\n{end}{rest}"
+        page.write_text(content)
+    for name in PLOTS:
+        plot(groups, name)
+
+
+if __name__ == "__main__":
+    main()
