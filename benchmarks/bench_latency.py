@@ -8,7 +8,6 @@ because grpcio copies them in the event loop, which takes about 3 ms for each MB
 from __future__ import annotations
 
 import gzip
-import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
@@ -26,7 +25,7 @@ import tensorwire.grpc
 from tensorwire._codec.protobuf_writer import append_fields
 from tensorwire.server import Model
 
-from .servers import LOOPBACK, free_port, is_ready, running
+from .servers import LOOPBACK, Server, accepts, program, running
 
 ROUNDS, PAUSE_SECONDS, TIMEOUT_SECONDS = 1000, 0.005, 60
 N, SHAPE = 490_000, b"\xbc\x05\xbc\x05"  # the number of elements, and [700, 700] as packed varints
@@ -106,14 +105,16 @@ def send_again_and_again(name: str, port: int, grpc_port: int) -> None:
             call.future(body, timeout=TIMEOUT_SECONDS).exception()
 
 
+def serve_command(server: Server) -> list[str]:
+    options = ["--echo", "--log-level=warning", f"--grpc-port={server.grpc_port}"]
+    return [*program("tensorwire", server, "serve", *options), "benchmarks.bench_latency"]
+
+
 @pytest.mark.parametrize("name", MESSAGES)
 def test_health_check(benchmark: BenchmarkFixture, name: str) -> None:
     pytest.importorskip("grpc")
-    grpc_port = free_port()
-    command = [sys.executable, "-m", "tensorwire", "serve", "--echo", "benchmarks.bench_latency"]
-    options = f"--grpc-port={grpc_port}"
-    with running(lambda port: [*command, options, f"--port={port}"], is_ready) as server:
-        arguments = name, server.port, grpc_port
+    with running(serve_command, lambda server: accepts(server.port)) as server:
+        arguments = name, *server
         sender = get_context("spawn").Process(target=send_again_and_again, args=arguments)
         with closing(HTTPConnection(LOOPBACK, server.port, timeout=TIMEOUT_SECONDS)) as connection:
 
