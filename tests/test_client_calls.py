@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -253,6 +254,24 @@ def test_large_messages_are_processed_in_a_thread(
     assert places.noted == [f"encode_request in {encoding}", f"decode_response in {decoding}"]
 
 
+def test_large_messages_do_not_wait_for_the_threads_of_the_event_loop(server: str) -> None:
+    """These threads may be waiting for the client themselves."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+
+        async with AsyncClient(server, binary_inputs=False) as client:
+
+            def infer() -> tw.InferResponse:
+                call = client.infer("echo", {"x": np.zeros(100_000, np.float32)})
+                return asyncio.run_coroutine_threadsafe(call, loop).result(timeout=30)
+
+            assert (await asyncio.to_thread(infer))["x"].nbytes == 400_000
+
+    asyncio.run(main())
+
+
 def test_large_metadata_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     places = Places(monkeypatch)
     places.note(responses, "read_json")
@@ -278,6 +297,7 @@ def test_large_response_is_decoded_if_no_thread_can_be_started(
 
     async def main(address: str) -> None:
         async with AsyncClient(address) as client:
+            monkeypatch.setattr(threads, "_executor", None)
             monkeypatch.setattr(threading.Thread, "start", fail_to_start)
             assert (await client.infer("m", {"x": X}))["y"].shape == (50_000,)
             monkeypatch.undo()

@@ -12,6 +12,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,22 @@ def test_where_a_request_is_decoded(
     monkeypatch.setattr(DECODE, recorder(tw.decode_request, threads))
     assert post(model, frame, is_compressed=is_compressed).outputs[0].name == "y"
     assert threads == [expected]
+
+
+def test_large_request_does_not_wait_for_the_threads_of_the_event_loop() -> None:
+    """They may be waiting for the server themselves."""
+
+    async def main() -> Exchange:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        answered = threading.Event()
+        waiting = loop.run_in_executor(None, answered.wait, 30)
+        response = await exchange(APP, **inference("async", message(LARGE, in_json=True)))
+        answered.set()
+        assert await waiting
+        return response
+
+    assert asyncio.run(main()).status == 200
 
 
 @pytest.mark.parametrize("model", ["async", "thread", "event loop", "list"])

@@ -1,23 +1,32 @@
-"""Work of this package that would block an event loop, in the threads of the loop."""
+"""Threads for work of this package that would block an event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+_executor: ThreadPoolExecutor | None = None  # made on first use
 
 
 def in_thread(function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
-    """Call a function of this package in a thread of the event loop's own pool.
+    """Call a function of this package in a thread of this package.
 
-    It does not wait for models, whose calls may take long. If no thread can be started, the
-    function is called in the event loop, because the model may have run already.
+    It waits neither for models nor for the threads of the event loop, which a program may have
+    filled with calls that wait for this one. If no thread can be started, the function is called in
+    the event loop, because the model may have run already.
     """
+    global _executor  # noqa: PLW0603
     call = [function, *arguments]
+    executor = _executor = _executor or ThreadPoolExecutor(thread_name_prefix="tensorwire-codec")
     try:
-        return asyncio.get_running_loop().run_in_executor(None, _call, call)
+        return asyncio.wrap_future(executor.submit(_call, call))
     except RuntimeError:
         call.clear()  # the executor has queued it
+        _forget_threads()
+        executor.shutdown(wait=False)  # it would count the thread that drops the call as idle
         return _in_event_loop(function, *arguments)
 
 
@@ -28,3 +37,11 @@ def _call(call: list[Any]) -> Any:
 
 async def _in_event_loop(function: Callable[..., Any], *arguments: Any) -> Any:
     return function(*arguments)
+
+
+def _forget_threads() -> None:
+    global _executor  # noqa: PLW0603
+    _executor = None
+
+
+os.register_at_fork(after_in_child=_forget_threads)
