@@ -38,6 +38,7 @@ from support.requirements import package
 from support.scripts import run_script
 from support.servers import Scripted, http, uvicorn_server
 from support.threads import Places, in_thread
+from tensorwire import threads
 from tensorwire.client import (
     AUTO_ID,
     AsyncClient,
