@@ -138,7 +138,7 @@ KSERVE_CALLS: dict[str, tuple[Caller, str]] = {
     "KServe: kserve, drop-in": (by_kserve, "KServe, drop-in"),
 }
 ARRAYS: dict[str, tuple[Callable[[], Array], int]] = {  # the array and the number of rounds
-    "128 B": (partial(floats, 32), 300),
+    "128 B": (partial(floats, 32), 100),
     "1 MB": (partial(floats, 250_000), 40),
     "16 MB": (partial(floats, 4_000_000), 15),
     "64 MB": (partial(floats, 16_000_000), 7),

@@ -129,10 +129,10 @@ def by_tritonclient_aio(server: Server, array: Array) -> Iterator[Callable[[], A
 
 
 CALLS: dict[str, tuple[Any, int, int]] = {  # the client, the number of floats and of rounds
-    "call, 128 B": (by_tritonclient, 32, 200),
+    "call, 128 B": (by_tritonclient, 32, 100),
     "call, 1 MB": (by_tritonclient, 250_000, 40),
     "call, 40 MB": (by_tritonclient, 10_000_000, 10),
-    "aio call, 128 B": (by_tritonclient_aio, 32, 200),
+    "aio call, 128 B": (by_tritonclient_aio, 32, 100),
     "aio call, 1 MB": (by_tritonclient_aio, 250_000, 40),
     "aio call, 40 MB": (by_tritonclient_aio, 10_000_000, 10),
 }

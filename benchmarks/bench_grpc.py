@@ -163,7 +163,7 @@ CALLS: dict[str, tuple[Caller, str]] = {  # the client and the name of the serve
     "KServe, drop-in: tritonclient": (by_triton_grpc, "KServe, drop-in"),
 }
 ARRAYS: dict[str, tuple[Callable[[], Array], int]] = {  # the array and the number of rounds
-    "128 B": (partial(floats, 32), 200),
+    "128 B": (partial(floats, 32), 100),
     "1 MB": (partial(floats, 250_000), 30),
     "16 MB": (partial(floats, 4_000_000), 10),
     "200k x 0-40 B": (partial(texts, 200_000, 0, 40), 7),

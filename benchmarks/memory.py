@@ -43,7 +43,10 @@ def count(run: Callable[[], Any], nbytes: int) -> dict[str, float]:
     libc.mallopt(M_MMAP_THRESHOLD, 1 << 17)  # else freed memory may be used again
     gc.collect()
     libc.malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError as error:
+        pytest.skip(f"this kernel does not reset the peak of a process: {error}")
     resident, faults = status("VmRSS"), resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     kept = run()
     n_faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
