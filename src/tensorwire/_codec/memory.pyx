@@ -24,8 +24,10 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memcmp, memmove
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from operator import index
+from sys import getswitchinterval
 from typing import Any
 
 from numpy.typing import NDArray
@@ -57,10 +59,12 @@ cdef enum:
     ALIGNMENT = 64  # of the first binary tensor in a BodyBuffer
     HUGE_FROM_NBYTES = 4 << 20  # a smaller body could waste most of a page of 2 MiB
     FIRST_CAPACITY = 64 << 10
-    WORK_PER_TURN = 1_000_000  # see `count_work`
+    WORK_PER_TURN = 1_000_000  # after which the clock is read: see `count_work`
     CHECKED_PER_WORK = 8  # bytes of BOOL that are checked at a cost of 1
     FREED_PER_WORK = 5  # bytes whose pages the kernel gets back
     CHECK_NBYTES = 32 << 10  # size of the blocks in which BOOL elements are checked
+
+cdef double INTERVALS_PER_TURN = 1.2  # see `count_work`
 
 VIEWS_EXPORTED = "the body cannot grow while views of it exist"
 
@@ -97,21 +101,35 @@ cdef extern from "Python.h":
 cdef extern from *:
     """
     static __thread long long work_of_this_turn;
+    static __thread double turn_began;
     """
     long long work_of_this_turn
+    double turn_began  # in seconds of the monotonic clock
+
+
+cdef double monotonic_seconds() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec + 1e-9 * now.tv_nsec
 
 
 cdef void count_work(Py_ssize_t cost) noexcept:
-    """Count work that this thread does with the GIL held. Release the GIL briefly after 1 ms of it.
+    """Count work that this thread does with the GIL held. Release the GIL briefly now and then.
 
     It may be called before or after the work. Other threads may run during the call.
+
+    A thread that waits for the GIL asks for it when it has waited for the switch interval, and
+    CPython hands it over only then. But each release makes it wait from the beginning, so the time
+    between two releases must be longer than this interval.
     """
-    global work_of_this_turn
+    global work_of_this_turn, turn_began
     work_of_this_turn += cost
     if work_of_this_turn >= WORK_PER_TURN:
         work_of_this_turn = 0
-        with nogil:
-            pass
+        if monotonic_seconds() - turn_began >= INTERVALS_PER_TURN * getswitchinterval():
+            with nogil:
+                pass
+            turn_began = monotonic_seconds()
 
 
 cdef bint keeps_gil(Py_ssize_t cost) noexcept:
