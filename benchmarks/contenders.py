@@ -291,7 +291,7 @@ MLSERVER = partial(OWN, mlserver_encode, mlserver_decode)
 CODECS: dict[str, Codec] = {
     "tensorwire": Codec(our_encode, our_decode, (0, 0), prepare=unchanged, join=joined),
     "tritonclient": TRITONCLIENT((1, 2)),
-    "tritonclient, drop-in": TRITONCLIENT((0, 1), context=partial(installed, "tritonclient")),
+    "tritonclient, drop-in": TRITONCLIENT((0, 2), context=partial(installed, "tritonclient")),
     "kserve": KSERVE((13, 2)),
     "kserve, drop-in": KSERVE((1, 2), context=partial(installed, "kserve")),
     "mlserver": MLSERVER((16, 21.3)),
