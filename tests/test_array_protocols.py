@@ -85,10 +85,12 @@ def test_image_is_an_input_of_a_client(client: Any) -> None:
 
 
 def test_image_that_a_declared_output_does_not_accept() -> None:
-    model = Model(lambda _: {"y": image_of("L")}, outputs=[tw.TensorSpec("y", "UINT8", [-1, -1])])
-    assert infer(create_app({"m": model}), "m").response()["y"].shape == (3, 5)
-    model = Model(lambda _: {"y": image_of("I")}, outputs=[tw.TensorSpec("y", "UINT8", [-1, -1])])
-    assert "is INT32 [3, 5]" in infer(create_app({"m": model}), "m").error
+    declared = [tw.TensorSpec("y", "UINT8", [-1, -1])]
+    fits, wide = image_of("L"), image_of("I")
+    app = create_app({"m": Model(lambda _: {"y": fits}, outputs=declared)})
+    assert infer(app, "m").response()["y"].shape == (3, 5)
+    app = create_app({"m": Model(lambda _: {"y": wide}, outputs=declared)})
+    assert "is INT32 [3, 5]" in infer(app, "m").error
 
 
 def test_images_that_are_not_one_array() -> None:
