@@ -140,7 +140,7 @@ def build_kernels() -> None:
     source, made = PACKAGE / "_codec" / "json_reader.pyx", FOLDER / "json_reader.cpp"
     do(PYTHON, "-m", "cython", "-3", "--cplus", "-I", "src", source, "-o", made)
     numpy = do(PYTHON, "-c", "import numpy; print(numpy.get_include())").strip()
-    names = {"GENERATED": made, "INTERPRETER": PYTHON, "PACKAGE": PACKAGE}
+    names = {"GENERATED": made, "INTERPRETER": PYTHON, "PACKAGE": LIBRARY / PACKAGE.name}
     defined = [f'-D{name}="{value}"' for name, value in names.items()]
     defined += ["-DNPY_NO_DEPRECATED_API=NPY_2_0_API_VERSION"]
     source = TESTS / "fuzz" / "json_kernels.cpp"

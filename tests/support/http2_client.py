@@ -1,4 +1,4 @@
-"""An HTTP/2 client that does only what it is told to: it begins calls and does not finish them.
+"""An HTTP/2 client of single steps, for tests that begin calls and do not finish them.
 
 It sends frames (RFC 9113) over a socket. A thread answers SETTINGS and PING, as a client must, and
 stores what arrives; without `answers`, nothing is read.
