@@ -314,6 +314,7 @@ def test_malformed_responses_are_rejected(
             assert len(str(caught.value)) < 700
 
         call()
+        assert server.has_closed.wait(5)  # so that the second call does not use the connection
         try:
             raise LookupError
         except LookupError:  # the error is the same while another exception is handled

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -57,7 +57,7 @@ class Scripted:
     `answers` has the response to the first request of a connection, to the second, and so on; the
     connection is closed after the last. A callable gets the connection. `heads` has the received
     request headers. `client_has_closed` is set when a client closes a connection, and the server
-    waits for a request on it.
+    waits for a request on it. `has_closed` is set when a connection is closed.
     """
 
     def __init__(self, answers: Sequence[bytes | memoryview | Callable[[socket.socket], None]]):
@@ -66,6 +66,7 @@ class Scripted:
         self.body_nbytes: list[int] = []
         self.n_connections = 0
         self.client_has_closed = threading.Event()
+        self.has_closed = threading.Event()
         self.listening = socket.create_server((HOST, 0))
         self.address = f"{HOST}:{self.listening.getsockname()[1]}"
         self.thread = threading.Thread(target=self.run, daemon=True)
@@ -86,11 +87,9 @@ class Scripted:
             except OSError:
                 return
             self.n_connections += 1
-            with connection:
-                try:
-                    self.serve(connection)
-                except OSError:  # the client has closed the connection
-                    continue
+            with connection, suppress(OSError):  # if the client has closed the connection
+                self.serve(connection)
+            self.has_closed.set()
 
     def serve(self, connection: socket.socket) -> None:
         for answer in self.answers:
