@@ -27,9 +27,9 @@ from uvicorn.server import ServerState
 
 import tensorwire as tw
 from support import client_fixtures
+from support.asgi_requests import run_in_event_loop
 from support.client_fixtures import Certificate
 from support.http_exchange import Connection, head
-from support.memory import takes
 from support.servers import uvicorn_server
 from support.threads import in_thread
 from tensorwire.cli.serve import echo
@@ -158,18 +158,8 @@ def test_infer_request_does_not_pass_through_asgi(
         response = connection.read().message
         assert np.array_equal(response["x"].as_numpy(), x)
         assert (response.model_name, response.id) == (model, "7")
-    assert asgi_paths == []
-
-
-def test_other_requests_do_not_pass_through_asgi(connection: Connection) -> None:
-    asgi_paths.clear()
-    for method, path, status in (
-        ("GET", "/v2/health/live", 200),
-        ("GET", "/v2/models/echo", 200),
-        ("GET", "/v2/models/echo/infer", 405),
-        ("POST", "/v2/models/nobody/infer", 404),
-    ):
-        connection.send(head(f"{method} {path} HTTP/1.1", ["Content-Length: 0"]))
+    for target, status in (("GET /v2/health/live", 200), ("POST /v2/models/nobody/infer", 404)):
+        connection.send(head(f"{target} HTTP/1.1", ["Content-Length: 0"]))
         assert connection.read().status == status
     assert asgi_paths == []
 
@@ -219,62 +209,20 @@ def test_garbage_in_a_body_that_is_discarded(connection: Connection) -> None:
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
-@pytest.mark.parametrize(
-    ("sent", "error"),
-    [
-        (b"POST /v2/mod", "the headers did not arrive within 0.3 seconds"),
-        (
-            b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n\r\nabc",
-            "the body did not arrive within 0.3 seconds",
-        ),
-        (
-            b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc",
-            "the body did not arrive within 0.3 seconds",
-        ),
-    ],
-)
-def test_slow_request_is_cut_off(sent: bytes, error: str) -> None:
-    app = make_app(receive_timeout=0.3)
-    with connected(app) as connection:
-        connection.send(sent)
-        for _ in range(2):
-            time.sleep(0.1)
-            connection.send(b"a")  # further bytes do not extend the time
-        answer = connection.read()
-        assert (answer.status, answer.error) == (408, error)
-        assert connection.at_end()
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
-@pytest.mark.parametrize("n_pauses", [0, 1, 4])
-def test_keep_alive_timeout(n_pauses: int) -> None:
-    """It begins after each response, also if a longer timeout applied to the request."""
-    with connected(timeout_keep_alive=1) as connection:
-        connection.send(SMALL[:-1])
-        time.sleep(0.1)
-        connection.send(SMALL[-1:])
-        assert connection.read().status == 200
-        for _ in range(n_pauses):
-            time.sleep(0.5)
-            connection.send(SMALL)
-            assert connection.read().status == 200
-        connection.socket.settimeout(5)
-        with takes(0.5, 4):
-            assert connection.at_end()
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("repeated", [b"", b"\r\n", b"\n"], ids=repr)
-@pytest.mark.parametrize("after_request", [False, True])
-def test_connection_without_a_request_is_closed(
-    loop: str, repeated: bytes, after_request: bool
-) -> None:
-    """Empty lines, which may precede a request, do not keep a connection open."""
-    options = {"timeout_keep_alive": 1, "loop": loop}
-    with connected(**options) as connection:
-        if after_request:
-            connection.send(SMALL)
+@pytest.mark.parametrize("repeated", [b"", b"\r\n"], ids=repr)
+@pytest.mark.parametrize("n_requests", [0, 1, 4])
+def test_keep_alive_timeout(loop: str, repeated: bytes, n_requests: int) -> None:
+    """It begins after each response, also if a longer timeout applied to the request.
+
+    Empty lines, which may precede a request, do not keep a connection open.
+    """
+    with connected(timeout_keep_alive=1, loop=loop) as connection:
+        for _ in range(n_requests):
+            time.sleep(0.4)
+            connection.send(SMALL[:-1])
+            time.sleep(0.1)
+            connection.send(SMALL[-1:])
             assert connection.read().status == 200
         connection.socket.settimeout(0.3)
         begin = time.monotonic()
@@ -286,21 +234,16 @@ def test_connection_without_a_request_is_closed(
         assert 0.9 < time.monotonic() - begin < 3
 
 
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_silent_connections_do_not_exhaust_limit_concurrency() -> None:
-    options = {"timeout_keep_alive": 1, "limit_concurrency": 4}
-    with (
-        uvicorn_server(make_app(), http=InferProtocol, **options) as address,
-        contextlib.ExitStack() as stack,
-    ):
-        for sent in (b"", b"\r\n", b""):
-            stack.enter_context(connect(address)).send(sent)
-        time.sleep(0.2)
-        with connect(address) as connection:
-            connection.send(SMALL)
+def test_limit_concurrency_counts_connections() -> None:
+    with uvicorn_server(make_app(), http=InferProtocol, limit_concurrency=4) as address:
+        with contextlib.ExitStack() as stack:
+            for sent in (b"", b"\r\n", b"", SMALL):
+                connection = stack.enter_context(connect(address))
+                connection.send(sent)
             answer = connection.read()
             assert (answer.status, answer.headers["connection"]) == (503, "close")
-        time.sleep(1.5)
+            assert answer.error == "the server is overloaded: limit_concurrency is 4"
+        time.sleep(0.2)
         with connect(address) as connection:
             connection.send(SMALL)
             assert connection.read().status == 200
@@ -386,8 +329,9 @@ def test_incomplete_request_takes_no_processor_time(loop: str) -> None:
         assert time.process_time() - begin < 0.5
 
 
-OVER_LIMIT = b"%x\r\n%b\r\n" % (MiB, bytes(MiB))
 CHUNKED = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+OVER_LIMIT = (b"%x\r\n%b\r\n" % (MiB, bytes(MiB))) * 25
+CLOSE = request_bytes("echo", np.zeros(200_000), "Connection: close\r\n")
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
@@ -395,14 +339,10 @@ CHUNKED = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding:
 @pytest.mark.parametrize(
     ("sent", "more", "status"),
     [
-        (request_bytes("echo", np.zeros(200_000), "Connection: close\r\n"), b"\r\n", 200),
-        (
-            request_bytes("echo", np.zeros(200_000), "Connection: close\r\n"),
-            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
-            200,
-        ),
-        (CHUNKED + b"Expect: 100-continue\r\n\r\n", OVER_LIMIT * 25, 413),
-        (CHUNKED + b"\r\n", OVER_LIMIT * 25, 413),
+        (CLOSE, b"\r\n", 200),
+        (CLOSE, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+        (CHUNKED + b"Expect: 100-continue\r\n\r\n", OVER_LIMIT, 413),
+        (CHUNKED + b"\r\n", OVER_LIMIT, 413),
         (CHUNKED + b"\r\n4\r\nabcd\r\nzz\r\n", bytes(MiB), 400),
         (b"\0", bytes(MiB), 400),
     ],
@@ -422,43 +362,6 @@ def test_unread_input_does_not_destroy_the_last_reply(
                 answer = connection.read()
                 assert (answer.status, answer.headers["connection"]) == (status, "close")
                 assert connection.at_end()
-
-
-WITH_EXPECT = "Expect: 100-continue\r\nContent-Length: 4\r\n"
-
-
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize(
-    ("sent", "status"),
-    [
-        (b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: 5000\r\n\r\n" + bytes(5000), 413),
-        (f"POST /nope HTTP/1.1\r\n{WITH_EXPECT}\r\nbody".encode(), 404),
-        (b"GET /v2 HTTP/1.1\r\n" + b"a: b\r\n" * 300 + b"\r\n", 431),
-    ],
-    ids=["413", "404 with Expect", "431"],
-)
-def test_requests_behind_a_rejected_one_are_ignored(
-    caplog: pytest.LogCaptureFixture, loop: str, sent: bytes, status: int
-) -> None:
-    """The rejected request arrives completely, in one segment with its successor."""
-    counted.clear()
-    with connected(make_app(max_body=4000), loop=loop) as connection:
-        connection.send(sent + COUNTED * 2)
-        answer = connection.read()
-        assert (answer.status, answer.headers["connection"]) == (status, "close")
-        assert connection.at_end()
-    assert counted == []
-    assert [record for record in caplog.records if record.name == "asyncio"] == []
-
-
-def test_requests_behind_one_whose_task_is_cancelled_are_ignored() -> None:
-    counted.clear()
-    with connected() as connection:
-        connection.send(request_bytes("cancels", np.arange(2)) + COUNTED)
-        answer = connection.read()
-        assert (answer.status, answer.headers["connection"]) == (500, "close")
-        assert connection.at_end()
-    assert counted == []
 
 
 @pytest.mark.parametrize("model", ["thread", "async", "echo"])
@@ -482,20 +385,6 @@ def test_keep_alive_timeout_of_zero(loop: str) -> None:
         connection.send(SMALL)
         assert connection.read().status == 200
         assert connection.at_end()
-
-
-def test_slowly_read_last_replies_log_no_errors(caplog: pytest.LogCaptureFixture) -> None:
-    """asyncio does not expect that a transport is closed while it resumes writing."""
-    sent = request_bytes("echo", np.zeros(4 * MiB, np.float32), "Connection: close\r\n")
-    with uvicorn_server(make_app(), http=InferProtocol, loop="asyncio") as address:
-        for _ in range(5):
-            with connect(address) as connection:
-                connection.send(sent)
-                connection.shut_down()
-                time.sleep(0.05)
-                assert connection.read().status == 200
-                assert connection.at_end()
-    assert [record for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_limit_concurrency_counts_models_of_clients_that_have_disconnected() -> None:
@@ -579,43 +468,17 @@ def test_only_the_proxy_headers_middleware_of_uvicorn_is_bypassed() -> None:
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_client_that_reads_large_responses_is_not_disconnected(loop: str) -> None:
-    """The time without progress is counted for each response."""
-    app = make_app(receive_timeout=0.5)
-    message = request_bytes("echo", np.zeros(2 * MiB, np.float32))
-    with connected(app, loop=loop) as connection:
-        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        deadline = time.monotonic() + 1.8
-        while time.monotonic() < deadline:
-            connection.send(message)
-            assert connection.read().status == 200
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
 def test_keep_alive_timeout_does_not_end_a_pipelined_request() -> None:
-    app = make_app()
+    """The model takes longer than the timeout."""
     released.clear()
-    x = np.arange(100_000, dtype=np.float32)
-    with uvicorn_server(app, http=InferProtocol, timeout_keep_alive=1) as address:
-        with connect(address) as connection:  # the model takes longer than the timeout
-            text = SMALL + request_bytes("wait", np.arange(3))
-            connection.send(text)
-            assert connection.read().message["x"].shape == (2,)
-            time.sleep(1.5)
-            released.set()
-            assert connection.read().message["x"].shape == (3,)
-            connection.send(request_bytes("echo", np.arange(4)))
-            assert connection.read().message["x"].shape == (4,)
-        with connect(address) as connection:  # the client takes longer
-            text = SMALL + request_bytes("echo", x)
-            connection.send(text[:1000])
-            for i in range(5):
-                time.sleep(0.3)
-                connection.send(text[1000 + i * 100 : 1100 + i * 100])
-            connection.send(text[1500:])
-            assert connection.read().message["x"].shape == (2,)
-            assert connection.read().message["x"].shape == x.shape
+    with connected(timeout_keep_alive=1) as connection:
+        connection.send(SMALL + WAIT)
+        assert connection.read().status == 200
+        time.sleep(1.5)
+        released.set()
+        assert connection.read().status == 200
+        connection.send(SMALL)
+        assert connection.read().status == 200
 
 
 @pytest.mark.parametrize("end", [b"a%d: b\r\n", b"0;extension=%d"])
@@ -633,8 +496,7 @@ def test_trailers_and_chunk_extensions_are_limited(connection: Connection, end: 
 @pytest.mark.slow(reason="it waits for timeouts")
 def test_receive_timeout_begins_with_each_request() -> None:
     """A client that is always in the middle of a request is in time."""
-    app = make_app(receive_timeout=0.5)
-    with connected(app) as connection:
+    with connected(make_app(receive_timeout=0.5)) as connection:
         connection.send(SMALL[:100])
         for _ in range(6):
             time.sleep(0.2)
@@ -647,16 +509,14 @@ def test_time_in_which_reading_is_paused_does_not_count() -> None:
     """A request that waits for its turn is not late, because the server does not read it."""
     released.clear()
     started.clear()
-    x = np.arange(1_000_000, dtype=np.float32)
-    app = make_app(receive_timeout=0.5)
-    with connected(app) as connection:
+    with connected(make_app(receive_timeout=0.5)) as connection:
         connection.send(WAIT)
         assert started.wait(10)
-        with in_thread(connection.send, request_bytes("echo", x)):
+        with in_thread(connection.send, request_bytes("echo", np.arange(1_000_000))):
             time.sleep(1.2)
             released.set()
             assert connection.read().status == 200
-            assert connection.read().message["x"].shape == x.shape
+            assert connection.read().message["x"].shape == (1_000_000,)
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
@@ -709,44 +569,45 @@ def test_arrays_are_writable_views_of_one_aligned_buffer(loop: str) -> None:
         assert np.array_equal(array, np.arange(len(array)))
 
 
-@pytest.mark.parametrize("n", [3, 1_000_000], ids=["small", "large"])
-@pytest.mark.parametrize("after", ["request", "garbage"])
-@pytest.mark.parametrize(
-    ("version", "header"),
-    [
-        (b"HTTP/1.1", "Connection: close\r\n"),
-        (b"HTTP/1.0", ""),
-        (b"HTTP/1.0", "Connection: keep-alive\r\n"),
-    ],
-    ids=["close", "1.0", "1.0 with keep-alive"],
-)
-def test_what_follows_the_last_request_is_ignored(
-    connection: Connection,
-    version: bytes,
-    header: str,
-    after: str,
-    n: int,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def last_request(n: int, header: str, version: bytes = b"HTTP/1.1") -> bytes:
     sent = request_bytes("thread", np.arange(n, dtype=np.float32), header)
-    sent = sent.replace(b"HTTP/1.1", version, 1)
-    following = COUNTED if after == "request" else b"\0garbage\r\n\r\n"
+    return sent.replace(b"HTTP/1.1", version, 1)
+
+
+EXPECT = b"HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\nbody"
+LAST_REQUESTS = {
+    **{
+        f"{size}, {name}": (last_request(n, *arguments), 200)
+        for size, n in (("small", 3), ("large", 1_000_000))
+        for name, arguments in {
+            "close": ("Connection: close\r\n",),
+            "HTTP/1.0": ("", b"HTTP/1.0"),
+            "HTTP/1.0 with keep-alive": ("Connection: keep-alive\r\n", b"HTTP/1.0"),
+        }.items()
+    },
+    "CONNECT": (b"CONNECT x:1 HTTP/1.1\r\nHost: x:1\r\n\r\n", 404),
+    "rejected with Expect": (b"POST /nope " + EXPECT, 404),
+    "too many headers": (b"GET /v2 HTTP/1.1\r\n" + b"a: b\r\n" * 300 + b"\r\n", 431),
+    "task that is cancelled": (request_bytes("cancels", np.arange(2)), 500),
+}
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("following", [2 * COUNTED, b"\0garbage\r\n\r\n"], ids=["requests", "0"])
+@pytest.mark.parametrize(("sent", "status"), LAST_REQUESTS.values(), ids=LAST_REQUESTS)
+def test_what_follows_the_last_request_is_ignored(
+    sent: bytes, status: int, following: bytes, loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It arrives in one segment with the request."""
     counted.clear()
-    connection.send(sent + following)
-    assert connection.read().message["x"].shape == (n,)
-    with contextlib.suppress(ConnectionResetError):
-        assert connection.at_end()
+    with connected(loop=loop) as connection:
+        connection.send(sent + following)
+        answer = connection.read()
+        assert (answer.status, answer.headers["connection"]) == (status, "close")
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.at_end()
     assert counted == []
-    assert caplog.records == []
-
-
-def test_connect_is_the_last_request(connection: Connection) -> None:
-    """The bytes after a CONNECT request are not processed as requests."""
-    tunnel = b"CONNECT x:1 HTTP/1.1\r\nHost: x:1\r\n\r\n"
-    connection.send(tunnel + SMALL)
-    answer = connection.read()
-    assert (answer.status, answer.headers["connection"]) == (404, "close")
-    assert connection.at_end()
+    assert {record.name for record in caplog.records} <= {"tensorwire.server"}
 
 
 def test_limit_max_requests() -> None:
@@ -844,7 +705,8 @@ variable: ContextVar[int] = ContextVar("variable", default=0)
 
 @pytest.mark.parametrize("is_reset", [False, True])
 @pytest.mark.parametrize("is_async", [False, True])
-def test_reset_contextvars(is_async: bool, is_reset: bool) -> None:
+@run_in_event_loop
+async def test_reset_contextvars(is_async: bool, is_reset: bool) -> None:
     """The option of uvicorn hides the context variables of the connection from a request."""
 
     seen = []
@@ -857,83 +719,71 @@ def test_reset_contextvars(is_async: bool, is_reset: bool) -> None:
     async def async_see(request: tw.InferRequest) -> dict[str, Any]:
         return see(request)
 
-    async def main() -> None:
-        model = async_see if is_async else Model(see, in_event_loop=True)
-        config = uvicorn.Config(create_app({"m": model}), reset_contextvars=is_reset)
-        config.load()
-        variable.set(5)
-        protocol, _ = protocol_with_transport(config=config)
-        request = request_bytes("m", np.arange(2))
-        receive(protocol, request)
-        await turns(3)
-        receive(protocol, 2 * request)
-        await turns(20)
-
-    asyncio.run(main())
+    model = async_see if is_async else Model(see, in_event_loop=True)
+    config = uvicorn.Config(create_app({"m": model}), reset_contextvars=is_reset)
+    config.load()
+    variable.set(5)
+    protocol, _ = protocol_with_transport(config=config)
+    request = request_bytes("m", np.arange(2))
+    receive(protocol, request)
+    await turns(3)
+    receive(protocol, 2 * request)
+    await turns(20)
     assert seen == 3 * [0 if is_reset else 5]
 
 
-def test_ready_requests_are_received_before_one_is_answered() -> None:
+@run_in_event_loop
+async def test_ready_requests_are_received_before_one_is_answered() -> None:
     """A model with in_event_loop runs when the other connections have been read."""
-
-    async def main() -> None:
-        pairs = [protocol_with_transport() for _ in range(2)]
-        for protocol, _ in pairs:
-            receive(protocol, SMALL)
-        assert [transport.written for _, transport in pairs] == [b"", b""]
-        await turns()
-        for _, transport in pairs:
-            assert transport.written.startswith(b"HTTP/1.1 200 ")
-
-    asyncio.run(main())
-
-
-def test_request_that_waits_for_its_turn_has_no_deadline() -> None:
-    """A model may block the event loop for any time before its turn."""
-
-    async def main() -> None:
-        protocol, transport = protocol_with_transport()
-        receive(protocol, SMALL[:-1])
-        assert protocol.deadline is not None
-        receive(protocol, SMALL[-1:])
-        protocol.deadline = 0.0
-        protocol._check_deadline()  # the timer expires
-        await turns()
-        assert transport.written.count(b"HTTP/1.1 200 ") == 1
-        # until the next request
-        assert protocol.deadline > protocol.loop.time()
-        assert protocol.timer is not None
-
-    asyncio.run(main())
-
-
-def test_client_closes_its_direction_before_its_request_has_its_turn() -> None:
-    async def main() -> None:
-        protocol, transport = protocol_with_transport()
+    pairs = [protocol_with_transport() for _ in range(2)]
+    for protocol, _ in pairs:
         receive(protocol, SMALL)
-        assert protocol.eof_received() is False
+    assert [transport.written for _, transport in pairs] == [b"", b""]
+    await turns()
+    for _, transport in pairs:
         assert transport.written.startswith(b"HTTP/1.1 200 ")
-        assert transport.is_closed
-
-    asyncio.run(main())
 
 
-def test_reading_is_paused_while_requests_wait_for_their_turn() -> None:
-    async def main() -> None:
-        protocol, transport = protocol_with_transport()
-        receive(protocol, SMALL)
-        assert not protocol.is_reading_paused
-        receive(protocol, 2 * SMALL)
-        assert protocol.is_reading_paused
-        await turns()
-        assert not protocol.is_reading_paused
-        assert transport.written.count(b"HTTP/1.1 200 ") == 3
+@run_in_event_loop
+async def test_request_that_waits_for_its_turn_has_no_deadline() -> None:
+    """A model may block the event loop for any time before its turn."""
+    protocol, transport = protocol_with_transport()
+    receive(protocol, SMALL[:-1])
+    assert protocol.deadline is not None
+    receive(protocol, SMALL[-1:])
+    protocol.deadline = 0.0
+    protocol._check_deadline()  # the timer expires
+    await turns()
+    assert transport.written.count(b"HTTP/1.1 200 ") == 1
+    # until the next request
+    assert protocol.deadline > protocol.loop.time()
+    assert protocol.timer is not None
 
-    asyncio.run(main())
+
+@run_in_event_loop
+async def test_client_closes_its_direction_before_its_request_has_its_turn() -> None:
+    protocol, transport = protocol_with_transport()
+    receive(protocol, SMALL)
+    assert protocol.eof_received() is False
+    assert transport.written.startswith(b"HTTP/1.1 200 ")
+    assert transport.is_closed
+
+
+@run_in_event_loop
+async def test_reading_is_paused_while_requests_wait_for_their_turn() -> None:
+    protocol, transport = protocol_with_transport()
+    receive(protocol, SMALL)
+    assert not protocol.is_reading_paused
+    receive(protocol, 2 * SMALL)
+    assert protocol.is_reading_paused
+    await turns()
+    assert not protocol.is_reading_paused
+    assert transport.written.count(b"HTTP/1.1 200 ") == 3
 
 
 @pytest.mark.parametrize("model", ["echo", "async"])
-def test_reply_that_cannot_be_sent(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@run_in_event_loop
+async def test_reply_that_cannot_be_sent(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception of a log handler, for example, ends the connection, and not the server."""
 
     def fail(*_: Any) -> None:
@@ -941,137 +791,116 @@ def test_reply_that_cannot_be_sent(model: str, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(InferProtocol, "_log", fail)
     errors = []
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, found: errors.append(found))
-        protocol, transport = protocol_with_transport()
-        protocol.has_access_log = True
-        receive(protocol, request_bytes(model, np.arange(2)))
-        await asyncio.sleep(0.02)
-        assert transport.is_aborted
-        gc.collect()  # the task
-
-    asyncio.run(main())
+    asyncio.get_running_loop().set_exception_handler(lambda _, found: errors.append(found))
+    protocol, transport = protocol_with_transport()
+    protocol.has_access_log = True
+    receive(protocol, request_bytes(model, np.arange(2)))
+    await asyncio.sleep(0.02)
+    assert transport.is_aborted
+    gc.collect()  # the task
     assert [str(found["exception"]) for found in errors] == ["the log is full"]
 
 
 @pytest.mark.parametrize("timeout", [None, 0.1])
-def test_last_reply_that_is_not_read(
+@run_in_event_loop
+async def test_last_reply_that_is_not_read(
     timeout: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection is aborted, also without receive_timeout."""
     monkeypatch.setattr(server_uvicorn, "_LINGER_SECONDS", 0.1)
     monkeypatch.setattr(server_uvicorn, "_LONG_LINGER_SECONDS", 0.1)
-
-    async def main() -> None:
-        protocol, transport = protocol_with_transport(receive_timeout=timeout)
-        receive(protocol, request_bytes("echo", np.arange(2), "Connection: close\r\n"))
-        await turns()
-        assert transport.has_written_eof
-        assert not transport.is_closed
-        await asyncio.sleep(0.15)
-        assert transport.is_closed
-        assert not transport.is_aborted
-        await asyncio.sleep(0.25)
-        assert transport.is_aborted
-
-    asyncio.run(main())
+    protocol, transport = protocol_with_transport(receive_timeout=timeout)
+    receive(protocol, request_bytes("echo", np.arange(2), "Connection: close\r\n"))
+    await turns()
+    assert transport.has_written_eof
+    assert not transport.is_closed
+    await asyncio.sleep(0.15)
+    assert transport.is_closed
+    assert not transport.is_aborted
+    await asyncio.sleep(0.25)
+    assert transport.is_aborted
 
 
 @pytest.mark.parametrize("is_sent", [False, True])
 @pytest.mark.parametrize("timeout", [None, 30])
-def test_shutdown_does_not_wait_for_a_client(
+@run_in_event_loop
+async def test_shutdown_does_not_wait_for_a_client(
     is_sent: bool, timeout: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It sends half of a request, or does not read the reply."""
     monkeypatch.setattr(server_uvicorn, "GRACE_SECONDS", 0.1)
     sent = request_bytes("echo", np.zeros(1 << 18, np.uint8))
-
-    async def main() -> None:
-        protocol, transport = protocol_with_transport(is_paused=is_sent, receive_timeout=timeout)
-        for start in range(0, len(sent) if is_sent else len(sent) // 2, 10_000):
-            receive(protocol, sent[start : start + 10_000])
-        await turns(20)
-        protocol.shutdown()
-        assert not transport.is_closed
-        await asyncio.sleep(0.15)
-        if is_sent:
-            assert transport.is_aborted
-            return
-        assert transport.written.startswith(b"HTTP/1.1 503 ")
-        assert b"the server is shutting down" in transport.written
-        await asyncio.sleep(0.15)
-        assert transport.is_closed
-
-    asyncio.run(main())
+    protocol, transport = protocol_with_transport(is_paused=is_sent, receive_timeout=timeout)
+    for start in range(0, len(sent) if is_sent else len(sent) // 2, 10_000):
+        receive(protocol, sent[start : start + 10_000])
+    await turns(20)
+    protocol.shutdown()
+    assert not transport.is_closed
+    await asyncio.sleep(0.15)
+    if is_sent:
+        assert transport.is_aborted
+        return
+    assert transport.written.startswith(b"HTTP/1.1 503 ")
+    assert b"the server is shutting down" in transport.written
+    await asyncio.sleep(0.15)
+    assert transport.is_closed
 
 
-def test_client_closes_its_direction_while_an_early_reply_is_sent() -> None:
+@run_in_event_loop
+async def test_client_closes_its_direction_while_an_early_reply_is_sent() -> None:
     head = b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n"
+    protocol, transport = protocol_with_transport(is_paused=True)
+    receive(protocol, head)
+    assert transport.written.startswith(b"HTTP/1.1 413 ")  # at once: the rest is not received
+    assert protocol.eof_received() is True
+    assert not transport.is_closed
+    protocol.resume_writing()
+    assert not transport.is_closed  # asyncio does not expect this while it resumes writing
+    await asyncio.sleep(0.01)
+    assert not protocol.requests
+    assert transport.is_closed
 
-    async def main() -> None:
-        protocol, transport = protocol_with_transport(is_paused=True)
-        receive(protocol, head)
-        assert transport.written.startswith(b"HTTP/1.1 413 ")  # at once: the rest is not received
+
+@run_in_event_loop
+async def test_requests_of_one_chunk_are_answered_in_several_turns() -> None:
+    n = 120
+    protocol, transport = protocol_with_transport()
+    receive(protocol, b"GET /v2/health/live HTTP/1.1\r\n\r\n" * n)
+    await turns()
+    assert 0 < transport.written.count(b"HTTP/1.1 200 ") < n
+    await turns(n)
+    assert transport.written.count(b"HTTP/1.1 200 ") == n
+
+
+@run_in_event_loop
+async def test_half_closed_connection_whose_call_is_dropped_is_closed() -> None:
+    released.clear()
+    protocols = [protocol_with_transport()]
+    config = protocols[0][0].config
+    for _ in range(N_THREADS):
+        protocols.append(protocol_with_transport(config=config))
+    for protocol, _ in protocols:
+        receive(protocol, WAIT)
+    await asyncio.sleep(0)
+    protocol, transport = protocols[-1]
+    try:
         assert protocol.eof_received() is True
         assert not transport.is_closed
-        protocol.resume_writing()
-        assert not transport.is_closed  # asyncio does not expect this while it resumes writing
-        await asyncio.sleep(0.01)
-        assert not protocol.requests
+        await turns(10)
         assert transport.is_closed
-
-    asyncio.run(main())
-
-
-def test_requests_of_one_chunk_are_answered_in_several_turns() -> None:
-    n = 120
-
-    async def main() -> None:
-        protocol, transport = protocol_with_transport()
-        receive(protocol, b"GET /v2/health/live HTTP/1.1\r\n\r\n" * n)
-        await turns()
-        assert 0 < transport.written.count(b"HTTP/1.1 200 ") < n
-        await turns(n)
-        assert transport.written.count(b"HTTP/1.1 200 ") == n
-
-    asyncio.run(main())
-
-
-def test_half_closed_connection_whose_call_is_dropped_is_closed() -> None:
-    async def main() -> None:
-        released.clear()
-        protocols = [protocol_with_transport()]
-        config = protocols[0][0].config
-        for _ in range(N_THREADS):
-            protocols.append(protocol_with_transport(config=config))
-        for protocol, _ in protocols:
-            receive(protocol, WAIT)
-        await asyncio.sleep(0)
-        protocol, transport = protocols[-1]
-        try:
-            assert protocol.eof_received() is True
-            assert not transport.is_closed
-            await turns(10)
-            assert transport.is_closed
-            assert transport.written == b""
-        finally:
-            released.set()
-
-    asyncio.run(main())
+        assert transport.written == b""
+    finally:
+        released.set()
 
 
 @pytest.mark.parametrize("n_sent", [0, 50, 10_000])
-def test_lost_connection_is_released(n_sent: int) -> None:
+@run_in_event_loop
+async def test_lost_connection_is_released(n_sent: int) -> None:
     """Without the garbage collector, and before its timer expires."""
-
-    async def main() -> None:
-        protocol, transport = protocol_with_transport()
-        receive(protocol, request_bytes("echo", np.arange(100_000))[:n_sent])
-        protocol.connection_lost(None)
-        found = weakref.ref(protocol)
-        del protocol, transport.protocol
-        await asyncio.sleep(0)
-        assert found() is None
-
-    asyncio.run(main())
+    protocol, transport = protocol_with_transport()
+    receive(protocol, request_bytes("echo", np.arange(100_000))[:n_sent])
+    protocol.connection_lost(None)
+    found = weakref.ref(protocol)
+    del protocol, transport.protocol
+    await asyncio.sleep(0)
+    assert found() is None

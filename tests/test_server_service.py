@@ -1,0 +1,457 @@
+"""The service of `create_app`: its options, its endpoints without inference, and statistics."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support.asgi_requests import (
+    ALL,
+    BODY,
+    FRAME,
+    X,
+    ask,
+    async_echo,
+    double,
+    echo,
+    exchange,
+    infer,
+    inference,
+    rejects_every_second,
+)
+from support.requirements import optional
+from support.servers import uvicorn_server
+from tensorwire.arguments import Selection
+from tensorwire.server import InferProtocol, Model, RequestError, create_app
+
+tritonclient_http = optional("tritonclient.http")
+tritonclient_utils = optional("tritonclient.utils")
+
+SPECS = [tw.TensorSpec("x", "FP32", [-1, 3]), tw.TensorSpec("text", "BYTES", [2])]
+OUTPUT = tw.TensorSpec("y", "BF16", [5])
+MODELS: dict[str, Any] = {
+    "plain": echo,
+    "declared": Model(echo, SPECS, [OUTPUT]),
+    "batching": Model(echo, SPECS, [OUTPUT], batching=True),
+    "partly": Model(echo, [SPECS[0], tw.TensorSpec("b", "INT8", [2], batching=True)]),
+}
+APP = create_app(MODELS)
+
+
+def get(path: str, app: Any = APP, method: str = "GET") -> Any:
+    answer = ask(app, path, method)
+    assert answer.status == 200
+    return json.loads(answer.body)
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+def test_limits_of_the_app() -> None:
+    app = create_app({"echo": async_echo}, limits=tw.Limits(max_tensors=1))
+    answer = infer(app)
+    assert (answer.status, "has more than 1 input," in answer.error) == (400, True)
+
+
+@pytest.mark.parametrize(("selection", "binary"), [("spec", True), ("triton", False)])
+def test_selection_of_the_app(selection: Selection, binary: bool) -> None:
+    request = tw.InferRequest([X], [tw.RequestedOutput("x")], parameters=ALL)
+    frame = tw.encode_request(request)
+    n = frame.header_length or 0
+    # As other clients write it. The encoder of tensorwire repeats binary_data for each output.
+    text = bytes(frame)[:n].replace(b',"parameters":{"binary_data":true}', b" " * 34)
+    app = create_app({"echo": async_echo}, selection=selection)
+    answer = infer(app, chunks=[text + bytes(frame)[n:]], headers=frame.headers)
+    assert answer.response()["x"].binary is binary
+
+
+@pytest.mark.parametrize(
+    ("options", "data"),
+    [({}, "[null,null,1.0]"), ({"nonfinite": "literal"}, "[NaN,-Infinity,1.0]")],
+)
+def test_nonfinite_outputs_of_the_app(options: Any, data: str) -> None:
+    array = np.array([np.nan, -np.inf, 1])
+    app = create_app({"echo": lambda _: {"y": array}}, **options)
+    plain = tw.encode_request(tw.InferRequest([X.replace(binary=False)]))
+    answer = infer(app, chunks=[bytes(plain)], headers=plain.headers)
+    assert f'"data":{data}' in answer.body.decode()
+    binary = tw.encode_request(tw.InferRequest([X], parameters=ALL))
+    answer = infer(app, chunks=[bytes(binary)], headers=binary.headers)
+    assert np.array_equal(answer.response()["y"].as_numpy(), array, equal_nan=True)
+
+
+def test_nonfinite_outputs_as_errors() -> None:
+    app = create_app({"echo": lambda _: {"y": np.array([1, np.inf])}}, nonfinite="error")
+    plain = tw.encode_request(tw.InferRequest([X.replace(binary=False)]))
+    answer = infer(app, chunks=[bytes(plain)], headers=plain.headers)
+    assert answer.status == 500
+    assert answer.error.endswith("element 1 of output 'y' is inf, which JSON cannot represent")
+
+
+SECONDS = "must be a positive number of seconds or None, not"
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("max_body", 0, "must be 1 or more, not 0"),
+        ("max_body", -1, "must be 1 or more, not -1"),
+        ("max_concurrency", 0, "must be 1 or more, not 0"),
+        ("max_concurrency", -1, "must be 1 or more, not -1"),
+        *(("receive_timeout", n, f"{SECONDS} {n}") for n in (0, -1, float("nan"), float("inf"))),
+        ("nonfinite", "Null", "must be 'null', 'literal' or 'error', not 'Null'"),
+        ("selection", "Triton", "must be 'spec' or 'triton', not 'Triton'"),
+        ("max_body", "1", "must be an int, not str"),
+        ("max_body", 2.5, "must be an int, not float"),
+        ("max_body", True, "must be an int, not bool"),
+        ("max_concurrency", 2.5, "must be an int, not float"),
+        ("max_concurrency", None, "must be an int, not NoneType"),
+        ("receive_timeout", "3", f"{SECONDS} str"),
+        ("receive_timeout", True, f"{SECONDS} bool"),
+        ("limits", 3, "must be a Limits object, not int"),
+        ("limits", 0, "must be a Limits object, not int"),
+        ("models", [double], "must be a mapping of names to functions or Models, not list"),
+        ("models", None, "must be a mapping of names to functions or Models, not NoneType"),
+    ],
+)
+def test_invalid_options_of_create_app(option: str, value: Any, message: str) -> None:
+    options: dict[str, Any] = {"models": {}, option: value}
+    is_of_a_wrong_type = f"not {type(value).__name__}" in message
+    with pytest.raises(TypeError if is_of_a_wrong_type else ValueError) as caught:
+        create_app(**options)
+    assert str(caught.value) == f"{option} {message}"
+
+
+def test_numbers_of_numpy_are_accepted_by_create_app() -> None:
+    options: dict[str, Any] = {
+        "max_body": np.int64(10_000),
+        "max_concurrency": np.uint8(3),
+        "receive_timeout": np.float32(9),
+    }
+    assert infer(create_app({"echo": async_echo}, **options)).status == 200
+
+
+# --- paths and methods ---------------------------------------------------------------------------
+
+
+def test_model_name_with_a_slash() -> None:
+    app = create_app({"team/model": async_echo})
+    for path in ("/v2/models/team/model", "/v2/models/team/model/versions/1/ready"):
+        assert json.loads(ask(app, path).body)["name"] == "team/model"
+    answer = ask(app, "/v2/models/team/model/infer", "POST", [BODY], FRAME.headers)
+    assert answer.response().model_name == "team/model"
+    for name in ("", "/a", "a/"):
+        with pytest.raises(ValueError, match="a model name must not be empty"):
+            create_app({name: async_echo})
+    invalid: Any = {1: async_echo}
+    with pytest.raises(TypeError, match=r"^the name of a model must be a str, not int$"):
+        create_app(invalid)
+    for name in ("a/ready", "a/versions/1"):
+        with pytest.raises(ValueError, match=r"makes /v2/models/a/.* ambiguous"):
+            create_app({"a": async_echo, name: async_echo})
+
+
+@pytest.mark.parametrize(("path", "expected"), [("", "None"), ("/versions/1", "1")])
+def test_model_version_in_the_path(path: str, expected: str) -> None:
+    app = create_app({"m": lambda request: {"version": [str(request.model_version)]}})
+    frame = tw.encode_request(tw.InferRequest([X], model_name="m", id="7", model_version="5"))
+    for chunks, headers in (
+        ([bytes(frame)], frame.headers),
+        (
+            [
+                b'{"model_name": "m", "model_version": "5", "id": "7", "inputs": '
+                b'[{"name": "x", "datatype": "INT8", "shape": [1], "data": [1]}]}'
+            ],
+            None,
+        ),
+    ):
+        answer = ask(app, f"/v2/models/m{path}/infer", "POST", chunks, headers).response()
+        assert answer["version"].elements[0].decode() == expected
+        assert answer.id == "7"
+
+
+def get_in_all_ways(path: str) -> Any:
+    """HEAD has the same headers, and a slash at the end does not matter."""
+    answer, head, slash = ask(APP, path), ask(APP, path, "HEAD"), ask(APP, f"{path}/")
+    assert answer.status == 200
+    assert (answer.headers, answer.body) == (head.headers, slash.body)
+    return json.loads(answer.body)
+
+
+SERVER = {"name": "tensorwire", "version": tw.__version__, "extensions": ["binary_tensor_data"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/v2", SERVER),
+        ("/v2/health/live", {"live": True}),
+        ("/v2/health/ready", {"ready": True}),
+        ("/v2/models/plain/ready", {"name": "plain", "ready": True}),
+        ("/v2/models/plain/versions/1/ready", {"name": "plain", "ready": True}),
+    ],
+)
+def test_health_and_metadata_of_the_server(path: str, expected: dict[str, Any]) -> None:
+    assert get_in_all_ways(path) == expected
+
+
+@pytest.mark.parametrize("path", ["", "/versions/1"])
+@pytest.mark.parametrize(("name", "batch"), [("declared", []), ("batching", [-1])])
+def test_metadata_of_a_model(name: str, batch: list[int], path: str) -> None:
+    assert get_in_all_ways(f"/v2/models/{name}{path}") == {
+        "name": name,
+        "versions": ["1"],
+        "platform": "tensorwire",
+        "inputs": [
+            {"name": "x", "datatype": "FP32", "shape": [*batch, -1, 3]},
+            {"name": "text", "datatype": "BYTES", "shape": [*batch, 2]},
+        ],
+        "outputs": [{"name": "y", "datatype": "BF16", "shape": [*batch, 5]}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "error"),
+    [
+        ("GET", "/v1/models/echo", 404, "not found: /v1/models/echo"),
+        ("POST", "/v2/models//infer", 404, "not found: /v2/models//infer"),
+        *(
+            ("GET", f"/v2/models/nobody/{endpoint}", 404, "model 'nobody' is not known")
+            for endpoint in ("infer", "ready", "config", "stats")
+        ),
+        ("GET", "/v2/models/plain/versions/9", 404, "model 'plain' has no version '9', only '1'"),
+        *(
+            (method, path, 405, f"{method} is not allowed for {path}")
+            for method, path in (
+                ("PUT", "/v2/models/plain/infer"),
+                ("POST", "/v2"),
+                ("DELETE", "/v2/models/plain"),
+                ("GET", "/v2/repository/index"),
+                ("POST", "/v2/models/plain/config"),
+                ("POST", "/v2/models/plain/stats"),
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_wrong_paths_and_methods(method: str, path: str, status: int, error: str) -> None:
+    """The requests that need more of HTTP are in support/http_cases.py."""
+    answer = ask(APP, path, method)
+    assert (answer.status, answer.error) == (status, error)
+    assert ("allow" in answer.headers) == (status == 405)
+
+
+# --- configuration -------------------------------------------------------------------------------
+
+
+def test_config_without_declarations() -> None:
+    assert get("/v2/models/plain/config") == {
+        "name": "plain",
+        "platform": "tensorwire",
+        "backend": "tensorwire",
+        "max_batch_size": 0,
+        "input": [],
+        "output": [],
+    }
+
+
+@pytest.mark.parametrize("path", ["/config", "/versions/1/config"])
+@pytest.mark.parametrize(("name", "batch_size"), [("declared", 0), ("batching", 2**31 - 1)])
+def test_config(name: str, path: str, batch_size: int) -> None:
+    """The dimensions of a model with a maximum batch size are those behind the batch dimension."""
+    found = get(f"/v2/models/{name}{path}")
+    assert found["max_batch_size"] == batch_size
+    assert found["input"] == [
+        {"name": "x", "data_type": "TYPE_FP32", "dims": [-1, 3], "optional": False},
+        {"name": "text", "data_type": "TYPE_STRING", "dims": [2], "optional": False},
+    ]
+    assert found["output"] == [{"name": "y", "data_type": "TYPE_BF16", "dims": [5]}]
+
+
+def test_config_of_a_model_with_one_batched_input() -> None:
+    found = get("/v2/models/partly/config")
+    assert found["max_batch_size"] == 0
+    assert [each["dims"] for each in found["input"]] == [[-1, 3], [-1, 2]]
+
+
+# --- statistics ----------------------------------------------------------------------------------
+
+
+def async_model(function: Any) -> Any:
+    async def model(request: tw.InferRequest) -> Any:
+        await asyncio.sleep(0)
+        return function(request)
+
+    return model
+
+
+def call(function: Any, request: tw.InferRequest) -> Any:
+    return function(request)
+
+
+def wrapped(function: Any) -> Any:
+    return partial(call, async_model(function))
+
+
+def counts(app: Any, name: str = "m") -> tuple[int, int]:
+    [found] = get(f"/v2/models/{name}/stats", app)["model_stats"]
+    assert found["inference_count"] == found["execution_count"]
+    stats = found["inference_stats"]
+    assert found["inference_count"] == stats["success"]["count"]
+    return stats["success"]["count"], stats["fail"]["count"]
+
+
+@pytest.mark.parametrize("nbytes", [8, 3 << 20], ids=["small", "large"])
+@pytest.mark.parametrize("how", ["thread", "event loop", "async", "wrapped", "awaitable"])
+def test_requests_are_counted(how: str, nbytes: int) -> None:
+    models: dict[str, Callable[[Any], Any]] = {
+        "thread": lambda model: model,
+        "event loop": lambda model: Model(model, in_event_loop=True),
+        "async": async_model,
+        "wrapped": wrapped,
+        "awaitable": lambda model: Model(wrapped(model), in_event_loop=True),
+    }
+    app = create_app({"m": models[how](rejects_every_second()), "other": echo})
+    assert counts(app) == (0, 0)
+    frame = tw.encode_request(tw.InferRequest({"x": np.zeros(nbytes, np.uint8)}))
+    for i in range(4):
+        assert infer(app, "m", frame).status == (400 if i % 2 else 200)
+        assert counts(app) == (i // 2 + 1, (i + 1) // 2)
+    assert infer(app, "m").status == 200
+    headers = {"Inference-Header-Content-Length": str(frame.header_length)}
+    chunks = [bytes(frame)[:-1]]
+    assert ask(app, "/v2/models/m/versions/1/infer", "POST", chunks, headers).status == 400
+    assert counts(app) == (3, 3)
+    assert counts(app, "other") == (0, 0)
+
+
+def test_durations() -> None:
+    def sleep(request: tw.InferRequest) -> Any:
+        time.sleep(0.05)
+        if "x" not in request:
+            raise RequestError("no")
+        return echo(request)
+
+    app = create_app({"m": sleep})
+    before = time.time_ns() // 1_000_000
+    assert get("/v2/models/m/stats", app)["model_stats"][0]["last_inference"] == 0
+    for name in ("x", "x", "z"):
+        infer(app, "m", tw.encode_request(tw.InferRequest({name: np.zeros(3)})))
+    [found] = get("/v2/models/m/stats", app)["model_stats"]
+    assert before <= found["last_inference"] <= time.time_ns() // 1_000_000 + 1
+    stats = found["inference_stats"]
+    assert 100e6 <= stats["success"]["ns"] < 2e9
+    assert 50e6 <= stats["fail"]["ns"] < 2e9
+
+
+def test_rejected_requests_are_counted() -> None:
+    """A request beyond max_concurrency fails, and a cancelled one."""
+    proceed = asyncio.Event()
+
+    async def wait(_: tw.InferRequest) -> Any:
+        await proceed.wait()
+        return {"y": 1}
+
+    app = create_app(
+        {"m": wait, "at once": Model(partial(call, wait), in_event_loop=True)}, max_concurrency=1
+    )
+
+    async def post(name: str) -> int:
+        return (await exchange(app, **inference(name), disconnected=asyncio.Event())).status
+
+    async def main() -> None:
+        first = asyncio.create_task(post("m"))
+        await asyncio.sleep(0.01)
+        assert await post("m") == 503
+        assert await post("at once") == 503
+        proceed.set()
+        assert await first == 200
+        proceed.clear()
+        cancelled = asyncio.create_task(post("m"))
+        await asyncio.sleep(0.01)
+        cancelled.cancel()
+        await asyncio.wait({cancelled})
+
+    asyncio.run(main())
+    assert counts(app) == (1, 2)
+    assert counts(app, "at once") == (0, 1)
+
+
+def test_statistics_of_all_models() -> None:
+    app = create_app({"a": echo, "b": echo})
+    infer(app, "b")
+    found = get("/v2/models/stats", app)["model_stats"]
+    assert [(each["name"], each["version"]) for each in found] == [("a", "1"), ("b", "1")]
+    assert [each["inference_count"] for each in found] == [0, 1]
+    assert found == [get(f"/v2/models/{name}/stats", app)["model_stats"][0] for name in "ab"]
+    app = create_app({"stats": echo})  # a model has precedence
+    assert get("/v2/models/stats", app)["versions"] == ["1"]
+    assert counts(app, "stats") == (0, 0)
+
+
+def test_statistics_of_several_threads() -> None:
+    """An application may run in several event loops."""
+    app = create_app({"m": Model(echo, in_event_loop=True)})
+
+    def post() -> None:
+        for _ in range(50):
+            infer(app, "m")
+
+    threads = [threading.Thread(target=post) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts(app) == (200, 0)
+
+
+# --- index ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [b"", b'{"ready": true}', b"not JSON"])
+def test_index(body: bytes) -> None:
+    app = create_app({"a": echo, "b c": echo})
+    answer = ask(app, "/v2/repository/index", "POST", [body])
+    assert json.loads(answer.body) == [
+        {"name": name, "version": "1", "state": "READY", "reason": ""} for name in ("a", "b c")
+    ]
+
+
+# --- a client of Triton --------------------------------------------------------------------------
+
+
+# --- a client of Triton --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options", [{"http": InferProtocol}, {"http": "h11"}], ids=["fast", "asgi"]
+)
+def test_tritonclient(options: dict[str, Any]) -> None:
+    app = create_app(MODELS)
+    with (
+        uvicorn_server(app, **options) as address,
+        tritonclient_http.InferenceServerClient(address) as client,
+    ):
+        x = tritonclient_http.InferInput("x", [3], "FP32")
+        x.set_data_from_numpy(np.zeros(3, np.float32))
+        client.infer("plain", [x], model_version="1")
+        classes = tritonclient_http.InferRequestedOutput("x", class_count=2)
+        with pytest.raises(tritonclient_utils.InferenceServerException, match="classification"):
+            client.infer("plain", [x], outputs=[classes])
+        assert client.get_model_config("declared")["input"][0]["data_type"] == "TYPE_FP32"
+        assert client.get_model_config("declared", "1") == client.get_model_config("declared")
+        [found] = client.get_inference_statistics("plain", "1")["model_stats"]
+        assert found["inference_stats"]["success"]["count"] == 1
+        assert len(client.get_inference_statistics()["model_stats"]) == len(MODELS)
+        index = client.get_model_repository_index()
+        assert [(each["name"], each["state"]) for each in index] == [
+            (name, "READY") for name in MODELS
+        ]
