@@ -9,6 +9,7 @@ import logging
 import platform
 import sysconfig
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable
@@ -19,7 +20,14 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import Exchange, exchange, infer, inference, read
+from support.asgi_requests import (
+    Exchange,
+    exchange,
+    infer,
+    inference,
+    read,
+    run_in_event_loop,
+)
 from support.lifetimes import without_gc
 from support.scripts import run_script
 from tensorwire.server import ClientDisconnectedError, Model, RequestError, create_app
@@ -34,19 +42,34 @@ LARGE = np.arange(MAX_JSON_NBYTES, dtype=np.int32)
 SMALL = LARGE[:100]
 
 
-def message(x: Any, *, in_json: bool = False, parameters: Any = None) -> tw.Frame:
+def message(x: Any, *, in_json: bool = False, outputs: Any = None, **parameters: Any) -> tw.Frame:
     tensor = tw.Tensor("x", x, binary=not in_json)
-    return tw.encode_request(tw.InferRequest([tensor], parameters=parameters))
+    return tw.encode_request(tw.InferRequest([tensor], outputs, parameters=parameters))
 
 
 def recorder(function: Callable[..., Any], threads: list[bool]) -> Callable[..., Any]:
-    """Return a function that records whether it is called in the thread of the event loop."""
+    """Return a function that records whether it is called in another thread than the event loop."""
 
     def call(*args: Any, **options: Any) -> Any:
         threads.append(threading.current_thread() is not threading.main_thread())
         return function(*args, **options)
 
     return call
+
+
+@pytest.fixture
+def encodings(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each response, whether it was encoded in another thread than the event loop."""
+    threads: list[bool] = []
+    monkeypatch.setattr(tw, "encode_response", recorder(tw.encode_response, threads))
+    return threads
+
+
+@pytest.fixture
+def decodings(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    threads: list[bool] = []
+    monkeypatch.setattr(DECODE, recorder(tw.decode_request, threads))
+    return threads
 
 
 async def in_event_loop(request: tw.InferRequest) -> dict[str, Any]:
@@ -91,25 +114,29 @@ def post(model: str, frame: tw.Frame, *, is_compressed: bool = False) -> tw.Infe
 @pytest.mark.parametrize(
     ("frame", "is_compressed", "expected"),
     [
-        (message(SMALL, in_json=True, parameters=BINARY), False, False),
-        (message(LARGE, in_json=True, parameters=BINARY), False, True),
-        (message(LARGE, parameters=BINARY), False, False),
-        (message(np.zeros(MAX_BODY_NBYTES, bool), parameters=BINARY), False, True),
-        (message(SMALL, parameters=BINARY), True, True),
+        (message(SMALL, in_json=True, **BINARY), False, False),
+        (message(LARGE, in_json=True, **BINARY), False, True),
+        (message(LARGE, **BINARY), False, False),
+        (message(np.zeros(MAX_BODY_NBYTES, bool), **BINARY), False, True),
+        (message(SMALL, **BINARY), True, True),
     ],
     ids=["small JSON", "large JSON", "binary", "large binary", "compressed"],
 )
 def test_where_a_request_is_decoded(
-    monkeypatch: pytest.MonkeyPatch,
-    model: str,
-    frame: tw.Frame,
-    is_compressed: bool,
-    expected: bool,
+    model: str, frame: tw.Frame, is_compressed: bool, expected: bool, decodings: list[bool]
 ) -> None:
-    threads: list[bool] = []
-    monkeypatch.setattr(DECODE, recorder(tw.decode_request, threads))
     assert post(model, frame, is_compressed=is_compressed).outputs[0].name == "y"
-    assert threads == [expected]
+    assert decodings == [expected]
+
+
+@pytest.mark.parametrize("is_compressed", [False, True])
+def test_where_read_request_decodes(is_compressed: bool, decodings: list[bool]) -> None:
+    frame = message(SMALL)
+    body, headers = bytes(frame), {tw.http.HEADER_LENGTH: str(frame.header_length)}
+    if is_compressed:
+        body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
+    assert np.array_equal(read(headers, [body])["x"].as_numpy(), SMALL)
+    assert decodings == [is_compressed]
 
 
 def test_large_request_does_not_wait_for_the_threads_of_the_event_loop() -> None:
@@ -134,22 +161,23 @@ def test_large_request_does_not_wait_for_the_threads_of_the_event_loop() -> None
     [
         (message(SMALL), False),
         (message(LARGE), True),
-        (message(LARGE, parameters=BINARY), False),
-        (message(LARGE, parameters={"binary_data_output": False}), True),
+        (message(LARGE, **BINARY), False),
+        (message(LARGE, binary_data_output=False), True),
+        *(
+            (message(LARGE, outputs=[tw.RequestedOutput("y", binary=binary)]), binary is not True)
+            for binary in (True, False, None)
+        ),
     ],
-    ids=["small JSON", "large JSON", "binary", "not binary"],
 )
 def test_where_a_response_is_encoded(
-    monkeypatch: pytest.MonkeyPatch, model: str, frame: tw.Frame, expected: bool
+    model: str, frame: tw.Frame, expected: bool, encodings: list[bool]
 ) -> None:
-    threads: list[bool] = []
-    monkeypatch.setattr(tw, "encode_response", recorder(tw.encode_response, threads))
     response = post(model, frame)
     n = response["y"].shape[0]
     assert np.array_equal(response["y"].as_numpy(), LARGE[:n])
     # A synchronous model is called in a thread, which also encodes. Large lists are converted.
     is_large_list = model == "list" and n == len(LARGE)
-    assert threads == [expected or model == "thread" or is_large_list]
+    assert encodings == [expected or model == "thread" or is_large_list]
 
 
 @pytest.mark.parametrize(("nbytes", "expected"), [(100, False), (MAX_BODY_NBYTES, True)])
@@ -159,17 +187,15 @@ def test_where_inputs_are_copied(
     threads: list[bool] = []
     monkeypatch.setattr(model_module, "as_writable", recorder(model_module.as_writable, threads))
     app = create_app({"m": Model(in_event_loop, writable_inputs=True)})
-    assert infer(app, "m", message(np.zeros(nbytes, np.uint8), parameters=BINARY)).status == 200
+    assert infer(app, "m", message(np.zeros(nbytes, np.uint8), **BINARY)).status == 200
     assert threads == [expected]
 
 
 class Foreign:
-    """An array of another package, whose dtype is not numpy's."""
+    """An array of another package, whose dtype is not numpy's, and whose size is not known."""
 
-    dtype = "foreign.int32"
-
-    def __init__(self, array: np.ndarray[Any, Any]) -> None:
-        self.array = array
+    dtype = "foreign.float64"
+    array = np.zeros(3)
 
     def __dlpack__(self, **options: Any) -> Any:
         return self.array.__dlpack__(**options)
@@ -178,87 +204,46 @@ class Foreign:
         return self.array.__dlpack_device__()
 
 
-@pytest.mark.parametrize("is_async", [True, False])
-def test_model_that_returns_arrays_of_another_package(is_async: bool) -> None:
-    async def function(request: tw.InferRequest) -> dict[str, Any]:
-        return {"y": Foreign(request["x"].as_numpy().copy())}
-
-    def synchronous(request: tw.InferRequest) -> dict[str, Any]:
-        return {"y": Foreign(request["x"].as_numpy().copy())}
-
-    app = create_app({"m": function if is_async else Model(synchronous, in_event_loop=True)})
-    frame = message(LARGE, parameters=BINARY)
-    found = infer(app, "m", frame).response()
-    assert np.array_equal(found["y"].as_numpy(), LARGE)
-
-
 @pytest.mark.parametrize(
-    ("value", "expected"),
+    ("values", "expected"),
     [
-        ([[1.5] * 1000] * 50, True),
-        ([[1.5] * 10] * 5, False),
-        ([b"a" * 70_000], True),
-        (["a" * 70_000], True),
-        ("a" * 70_000, True),
-        (["a"] * 100, False),
-        (np.array([b"a" * 70_000], object), True),
-        (np.array(["a", "b"], object), False),
-        (np.array(["a" * 70_000], np.dtypes.StringDType()), True),
-        (["a"] * 2000, True),
-        (Foreign(np.zeros(3)), True),  # its size is not known
+        *(
+            ({"y": value}, expected)
+            for value, expected in (
+                ([[1.5] * 1000] * 50, True),
+                ([[1.5] * 10] * 5, False),
+                ([b"a" * 70_000], True),
+                (["a" * 70_000], True),
+                ("a" * 70_000, True),
+                (["a"] * 100, False),
+                (["a"] * 2000, True),
+                (np.array([b"a" * 70_000], object), True),
+                (np.array(["a", "b"], object), False),
+                (np.array(["a" * 70_000], np.dtypes.StringDType()), True),
+                (Foreign(), True),
+            )
+        ),
+        ({"y": LARGE, "z": LARGE.tolist()}, True),
+        ({"z": LARGE.tolist(), "y": LARGE}, True),
     ],
-    ids=lambda value: type(value).__name__,
 )
+@pytest.mark.parametrize("is_async", [True, False])
 def test_where_lists_and_texts_are_converted(
-    monkeypatch: pytest.MonkeyPatch, value: Any, expected: bool
+    values: dict[str, Any], expected: bool, is_async: bool, encodings: list[bool]
 ) -> None:
+    """Converting a list takes long, although the request asks for binary data."""
+
     async def function(request: tw.InferRequest) -> dict[str, Any]:
-        return {"y": value}
+        return values
 
-    threads: list[bool] = []
-    monkeypatch.setattr(tw, "encode_response", recorder(tw.encode_response, threads))
-    infer(create_app({"m": function}), "m", message(SMALL, parameters=BINARY)).response()
-    assert threads == [expected]
-
-
-@pytest.mark.parametrize("binary", [True, False, None])
-def test_where_requested_outputs_are_encoded(
-    monkeypatch: pytest.MonkeyPatch, binary: bool | None
-) -> None:
-    threads: list[bool] = []
-    monkeypatch.setattr(tw, "encode_response", recorder(tw.encode_response, threads))
-    request = tw.InferRequest([tw.Tensor("x", LARGE)], [tw.RequestedOutput("y", binary=binary)])
-    post("async", tw.encode_request(request))
-    assert threads == [binary is not True]
+    model = function if is_async else Model(lambda _: values, in_event_loop=True)
+    response = infer(create_app({"m": model}), "m", message(SMALL, **BINARY)).response()
+    assert response.keys() == values.keys()
+    assert encodings == [expected]
 
 
-@pytest.mark.parametrize(
-    "values",
-    [{"y": LARGE, "z": LARGE.tolist()}, {"z": LARGE.tolist(), "y": LARGE}],
-    ids=["array first", "list first"],
-)
-def test_where_lists_beside_arrays_are_encoded(
-    monkeypatch: pytest.MonkeyPatch, values: dict[str, Any]
-) -> None:
-    """Converting the list takes long, although the request asks for binary data."""
-    threads: list[bool] = []
-    monkeypatch.setattr(tw, "encode_response", recorder(tw.encode_response, threads))
-    app = create_app({"m": Model(lambda _: values, in_event_loop=True)})
-    response = infer(app, "m", message(SMALL, parameters=BINARY)).response()
-    assert response["z"].as_numpy().tolist() == LARGE.tolist()
-    assert threads == [True]
-
-
-@pytest.mark.parametrize("is_compressed", [False, True])
-def test_where_read_request_decodes(monkeypatch: pytest.MonkeyPatch, is_compressed: bool) -> None:
-    threads: list[bool] = []
-    monkeypatch.setattr(DECODE, recorder(tw.decode_request, threads))
-    frame = message(SMALL)
-    body, headers = bytes(frame), {tw.http.HEADER_LENGTH: str(frame.header_length)}
-    if is_compressed:
-        body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
-    assert np.array_equal(read(headers, [body])["x"].as_numpy(), SMALL)
-    assert threads == [is_compressed]
+async def never(request: tw.InferRequest) -> Any:
+    await asyncio.Event().wait()
 
 
 class Calls:
@@ -268,7 +253,7 @@ class Calls:
         self.n_called = 0
         self.released = threading.Event()
         self.lock = threading.Lock()
-        self.app = create_app({"m": self.model, "other": in_event_loop}, **options)
+        self.app = create_app({"m": self.model, "other": in_event_loop, "never": never}, **options)
         self.statuses: list[int] = []
 
     def model(self, request: tw.InferRequest) -> tw.InferResponse:
@@ -284,33 +269,49 @@ class Calls:
         finally:
             self.statuses += [reply.status] if reply.status else []
 
+    def begin(self, n: int, disconnected: asyncio.Event, model: str = "m") -> list[Any]:
+        return [asyncio.create_task(self.request(disconnected, model)) for _ in range(n)]
 
-def test_call_that_waits_for_a_thread_is_dropped_when_its_client_disconnects() -> None:
+
+@run_in_event_loop
+async def test_call_that_waits_for_a_thread_is_dropped_when_its_client_disconnects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its request is released at once, and not when a thread is free."""
     calls = Calls()
+    found: list[Any] = []
+    decode = tw.decode_request
 
-    async def run() -> None:
-        present, gone = asyncio.Event(), asyncio.Event()
-        first = [asyncio.create_task(calls.request(present)) for _ in range(N_THREADS)]
-        await asyncio.sleep(0.1)
-        dropped = [asyncio.create_task(calls.request(gone)) for _ in range(20)]
-        last = asyncio.create_task(calls.request(present))
-        await asyncio.sleep(0.1)
-        assert calls.n_called == N_THREADS
-        gone.set()
-        await asyncio.wait_for(asyncio.gather(*dropped), 5)
-        assert calls.statuses == []
-        calls.released.set()
-        await asyncio.gather(*first, last)
-        await asyncio.sleep(0)
-        assert asyncio.all_tasks() == {asyncio.current_task()}  # no task waits for a client
+    def record(*arguments: Any, **options: Any) -> Any:
+        request = decode(*arguments, **options)
+        found.append(weakref.ref(request["x"]))
+        return request
 
-    asyncio.run(run())
+    present, gone = asyncio.Event(), asyncio.Event()
+    first = calls.begin(N_THREADS, present)
+    await asyncio.sleep(0.1)
+    monkeypatch.setattr(DECODE, record)
+    dropped = calls.begin(20, gone)
+    last = calls.begin(1, present)
+    await asyncio.sleep(0.1)
+    assert calls.n_called == N_THREADS
+    assert [ref() is None for ref in found] == [False] * 21
+    gone.set()
+    await asyncio.wait_for(asyncio.gather(*dropped), 5)
+    assert calls.statuses == []
+    gc.collect()
+    assert [ref() is None for ref in found] == [True] * 20 + [False]
+    calls.released.set()
+    await asyncio.gather(*first, *last)
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}  # no task waits for a client
     assert calls.n_called == N_THREADS + 1
     assert calls.statuses == [200] * (N_THREADS + 1)
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_middleware_that_repeats_the_request(fails: bool) -> None:
+@run_in_event_loop
+async def test_middleware_that_repeats_the_request(fails: bool) -> None:
     """It delivers the body again instead of a disconnect, or raises: the call is not dropped."""
     calls = Calls()
 
@@ -328,43 +329,10 @@ def test_middleware_that_repeats_the_request(fails: bool) -> None:
     async def request() -> int:
         return (await exchange(repeating, **inference("m", message(SMALL)))).status
 
-    async def run() -> None:
-        tasks = [asyncio.create_task(request()) for _ in range(N_THREADS + 5)]
-        await asyncio.sleep(0.1)
-        calls.released.set()
-        assert await asyncio.wait_for(asyncio.gather(*tasks), 10) == [200] * (N_THREADS + 5)
-
-    asyncio.run(run())
-
-
-def test_request_of_a_dropped_call_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is released at once, and not when a thread is free."""
-    calls = Calls()
-    found: list[Any] = []
-    decode = tw.decode_request
-
-    def record(*arguments: Any, **options: Any) -> Any:
-        request = decode(*arguments, **options)
-        found.append(weakref.ref(request["x"]))
-        return request
-
-    async def run() -> None:
-        present, gone = asyncio.Event(), asyncio.Event()
-        first = [asyncio.create_task(calls.request(present)) for _ in range(N_THREADS)]
-        await asyncio.sleep(0.1)
-        monkeypatch.setattr(DECODE, record)
-        dropped = asyncio.create_task(calls.request(gone))
-        await asyncio.sleep(0.1)
-        assert [ref() is None for ref in found] == [False]
-        gone.set()
-        await asyncio.wait_for(dropped, 5)
-        del dropped
-        gc.collect()
-        assert [ref() is None for ref in found] == [True]
-        calls.released.set()
-        await asyncio.gather(*first)
-
-    asyncio.run(run())
+    tasks = [asyncio.create_task(request()) for _ in range(N_THREADS + 5)]
+    await asyncio.sleep(0.1)
+    calls.released.set()
+    assert await asyncio.wait_for(asyncio.gather(*tasks), 10) == [200] * (N_THREADS + 5)
 
 
 @pytest.mark.parametrize(("error", "status"), [(RuntimeError, 500), (RequestError, 400)])
@@ -393,73 +361,44 @@ def test_request_of_a_failing_model_is_released(
         assert (reply.status, [ref() for ref in found]) == (status, [None])
 
 
-@pytest.mark.parametrize("is_busy", [False, True])
-def test_call_of_a_client_that_disconnected_while_its_request_was_decoded(is_busy: bool) -> None:
+@run_in_event_loop
+async def test_call_of_a_client_that_disconnected_while_its_request_was_decoded() -> None:
     """The call is only dropped if it would wait for a thread."""
+    workers = Workers(1)
     called: list[int] = []
 
-    async def run() -> None:
-        workers, waiting = Workers(1), threading.Event()
-        tasks = [
-            asyncio.create_task(ThreadCall().run(workers, waiting.wait, 20))
-            for _ in range(N_THREADS if is_busy else 0)
-        ]
-        await asyncio.sleep(0.05)
+    async def call_without_client() -> None:
         call = ThreadCall()
         call.disconnect()
-        if is_busy:
-            with pytest.raises(ClientDisconnectedError):
-                await call.run(workers, called.append, 1)
-        else:
-            await call.run(workers, called.append, 1)
+        await call.run(workers, called.append, 1)
+
+    for _ in range(2):
+        await call_without_client()
+        waiting = threading.Event()
+        calls = [ThreadCall().run(workers, waiting.wait, 20) for _ in range(N_THREADS)]
+        tasks = [asyncio.create_task(call) for call in calls]
+        await asyncio.sleep(0.05)
+        with pytest.raises(ClientDisconnectedError):
+            await call_without_client()
         waiting.set()
         await asyncio.gather(*tasks)
-
-    asyncio.run(run())
-    assert called == ([] if is_busy else [1])
+    assert called == [1, 1]
 
 
-def test_threads_are_not_busy_after_calls() -> None:
-    async def run() -> None:
-        workers = Workers(1)
-        for _ in range(2):
-            waiting = threading.Event()
-            tasks = [
-                asyncio.create_task(ThreadCall().run(workers, waiting.wait, 20))
-                for _ in range(N_THREADS + 1)
-            ]
-            await asyncio.sleep(0.05)
-            assert workers.is_busy
-            waiting.set()
-            await asyncio.gather(*tasks)
-            assert not workers.is_busy
-
-    asyncio.run(run())
-
-
-def test_request_that_the_server_cancels_gets_no_reply() -> None:
+@run_in_event_loop
+async def test_request_that_the_server_cancels_gets_no_reply() -> None:
     """Whether its model is waiting, runs in a thread, or waits for a thread."""
     calls = Calls()
-    calls.app = create_app({"m": calls.model, "never": never})
-
-    async def run() -> None:
-        present = asyncio.Event()
-        tasks = [asyncio.create_task(calls.request(present, "never"))]
-        tasks += [asyncio.create_task(calls.request(present)) for _ in range(N_THREADS + 1)]
-        await asyncio.sleep(0.1)
-        for task in tasks:
-            task.cancel()
-        for task in tasks:
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        calls.released.set()
-
-    asyncio.run(run())
+    present = asyncio.Event()
+    tasks = calls.begin(1, present, "never") + calls.begin(N_THREADS + 1, present)
+    await asyncio.sleep(0.1)
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    calls.released.set()
     assert calls.statuses == []
-
-
-async def never(request: tw.InferRequest) -> Any:
-    await asyncio.Event().wait()
 
 
 def test_coroutine_of_a_request_can_be_closed() -> None:
@@ -483,21 +422,18 @@ def test_coroutine_of_a_request_can_be_closed() -> None:
     coroutine.close()
 
 
-def test_requests_beyond_max_concurrency_are_rejected() -> None:
+@run_in_event_loop
+async def test_requests_beyond_max_concurrency_are_rejected() -> None:
     calls = Calls(max_concurrency=3)
-
-    async def run() -> None:
-        present = asyncio.Event()
-        accepted = [asyncio.create_task(calls.request(present)) for _ in range(3)]
-        await asyncio.sleep(0.1)
-        await calls.request(present)
-        await calls.request(present, "other")
-        assert calls.statuses == [503, 503]
-        calls.released.set()
-        await asyncio.gather(*accepted)
-        await calls.request(present)
-
-    asyncio.run(run())
+    present = asyncio.Event()
+    accepted = calls.begin(3, present)
+    await asyncio.sleep(0.1)
+    await calls.request(present)
+    await calls.request(present, "other")
+    assert calls.statuses == [503, 503]
+    calls.released.set()
+    await asyncio.gather(*accepted)
+    await calls.request(present)
     assert calls.statuses == [503, 503, 200, 200, 200, 200]
 
 
@@ -505,7 +441,8 @@ def fail_to_start(_: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_model_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+@run_in_event_loop
+async def test_model_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not called later either, and the next requests have as many threads as before."""
     n_called = 0
     together = threading.Barrier(N_THREADS)
@@ -521,22 +458,20 @@ def test_model_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -
     async def post() -> Exchange:
         return await exchange(app, **inference("m", message(SMALL)), disconnected=asyncio.Event())
 
-    async def run() -> None:
-        with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", fail_to_start)
-            for _ in range(2 * N_THREADS):
-                reply = await post()
-                assert reply.status == 503
-                assert reply.error == "the server is overloaded: no thread can be started"
-        assert n_called == 0
-        replies = await asyncio.gather(*[post() for _ in range(N_THREADS)])
-        assert [reply.status for reply in replies] == [200] * N_THREADS
-        assert n_called == N_THREADS
-
-    asyncio.run(run())
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail_to_start)
+        for _ in range(2 * N_THREADS):
+            reply = await post()
+            assert reply.status == 503
+            assert reply.error == "the server is overloaded: no thread can be started"
+    assert n_called == 0
+    replies = await asyncio.gather(*[post() for _ in range(N_THREADS)])
+    assert [reply.status for reply in replies] == [200] * N_THREADS
+    assert n_called == N_THREADS
 
 
-def test_call_that_another_thread_begins_while_no_thread_can_be_started(
+@run_in_event_loop
+async def test_call_that_another_thread_begins_while_no_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The executor does not know yet that this thread is idle."""
@@ -546,15 +481,12 @@ def test_call_that_another_thread_begins_while_no_thread_can_be_started(
         assert called.wait(20)
         fail_to_start(thread)
 
-    async def run() -> None:
-        workers = Workers(1)
-        assert await ThreadCall().run(workers, lambda: "first") == "first"
-        monkeypatch.setattr(threading.Thread, "start", fail)
-        monkeypatch.setattr(threading.Semaphore, "acquire", lambda *_, **__: False)
-        assert await ThreadCall().run(workers, called.set) is None
-        assert called.is_set()
-
-    asyncio.run(run())
+    workers = Workers(1)
+    assert await ThreadCall().run(workers, lambda: "first") == "first"
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    monkeypatch.setattr(threading.Semaphore, "acquire", lambda *_, **__: False)
+    assert await ThreadCall().run(workers, called.set) is None
+    assert called.is_set()
 
 
 @pytest.mark.parametrize(
@@ -562,54 +494,18 @@ def test_call_that_another_thread_begins_while_no_thread_can_be_started(
     [(message(LARGE, in_json=True), {}), (message(LARGE), {"Accept-Encoding": "gzip"})],
     ids=["decoding and encoding", "encoding and compression"],
 )
-def test_work_whose_thread_cannot_be_started(
+@run_in_event_loop
+async def test_work_whose_thread_cannot_be_started(
     monkeypatch: pytest.MonkeyPatch, frame: tw.Frame, headers: dict[str, str]
 ) -> None:
     """It is done in the event loop: the model may have run already."""
     app = create_app({"m": in_event_loop}, compress_responses=True)
-
-    async def run() -> Exchange:
-        with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", fail_to_start)
-            assert (await exchange(app, "/v2/models/stats")).status == 200
-            return await exchange(app, **inference("m", frame, headers=frame.headers | headers))
-
-    reply = asyncio.run(run())
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", fail_to_start)
+        assert (await exchange(app, "/v2/models/stats")).status == 200
+        reply = await exchange(app, **inference("m", frame, headers=frame.headers | headers))
     assert reply.status == 200
     assert reply.headers.get("content-encoding") == headers.get("Accept-Encoding")
-
-
-LIMITED_THREADS = """
-import asyncio, os, resource
-import numpy as np
-import tensorwire as tw
-from support.asgi_requests import exchange, inference
-from tensorwire.server import create_app
-
-called = []
-
-def model(request):
-    called.append(request.id)
-    return {"y": 1}
-
-async def run():
-    app = create_app({"m": model})
-    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
-    for limit in (0, hard):
-        resource.setrlimit(resource.RLIMIT_NPROC, (limit, hard))
-        frame = tw.encode_request(tw.InferRequest({"x": np.ones(3)}, id=str(limit)))
-        print((await exchange(app, **inference("m", frame))).status)
-    print(called == [str(hard)])
-
-if os.geteuid() == 0:
-    os.setuid(54321)  # the limit does not apply to root
-asyncio.run(run())
-"""
-
-
-def test_limit_of_threads() -> None:
-    done = run_script(LIMITED_THREADS)
-    assert done.stdout.split() == ["503", "200", "True"], done.stderr
 
 
 def test_max_concurrency_counts_awaitables_of_models_in_the_event_loop() -> None:
@@ -630,7 +526,7 @@ def test_max_concurrency_counts_awaitables_of_models_in_the_event_loop() -> None
         present = asyncio.Event()
         for _ in range(2):
             released.clear()
-            accepted = [asyncio.create_task(calls.request(present, "awaitable")) for _ in range(2)]
+            accepted = calls.begin(2, present, "awaitable")
             await asyncio.sleep(0.05)
             await calls.request(present, "awaitable")
             await calls.request(present, "at once")
@@ -644,24 +540,17 @@ def test_max_concurrency_counts_awaitables_of_models_in_the_event_loop() -> None
     assert calls.statuses == [503, 200, 200, 200] * 2
 
 
-def test_cancellation_in_the_tick_of_the_timeout_wins() -> None:
+@run_in_event_loop
+async def test_cancellation_in_the_tick_of_the_timeout_wins() -> None:
     """A server that cancels a request does not get a reply, even if the request is late too."""
-    calls = Calls(receive_timeout=0.05)
-
+    app = create_app({"m": in_event_loop}, receive_timeout=0.05)
     sent, reply = inference("m", chunks=[]), Exchange()
-
-    async def run() -> None:
-        never_set = asyncio.Event()
-        call = exchange(calls.app, **sent, disconnected=never_set, reply=reply)
-        task = asyncio.create_task(call)
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(0)
-        loop.call_later(0.05, task.cancel)
-        threading.Event().wait(0.1)  # both timers are due when the event loop continues
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(run())
+    task = asyncio.create_task(exchange(app, **sent, disconnected=asyncio.Event(), reply=reply))
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(0.05, task.cancel)
+    time.sleep(0.1)  # both timers are due when the event loop continues
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert reply == Exchange()
 
 
