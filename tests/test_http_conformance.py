@@ -12,11 +12,13 @@ import signal
 import socket
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -38,6 +40,7 @@ from support.http_exchange import (
     TIMEOUT,
     Closed,
     Connection,
+    Echo,
     Response,
     chunked,
     echo,
@@ -45,10 +48,10 @@ from support.http_exchange import (
     post,
 )
 from support.http_models import BIG_NBYTES, RECEIVE_TIMEOUT, SLEEP
-from support.http_servers import BY_NAME, TRANSPORTS, Server, Transport, running
+from support.http_servers import TRANSPORTS, Server, Transport, running
 from support.memory import takes
 from support.scale import SCALE
-from support.threads import in_thread
+from support.threads import in_thread, wait_for
 from tensorwire.server.workers import N_THREADS
 
 pytestmark = [
@@ -60,8 +63,7 @@ pytestmark = [
 MB = 1_000_000
 
 
-@dataclass(frozen=True)
-class ExpectedFailure:
+class ExpectedFailure(NamedTuple):
     """A test that a server does not pass, for a reason that the application cannot change."""
 
     transports: tuple[str, ...]
@@ -69,39 +71,33 @@ class ExpectedFailure:
     reason: str
 
 
+HTTPTOOLS, HYPERCORN = ("asgi-httptools",), ("hypercorn",)
 EXPECTED_FAILURES = (
     ExpectedFailure(
-        ("asgi-h11", "asgi-httptools"),
+        ("asgi-h11", *HTTPTOOLS, *HYPER),
         "test_half_closed",
-        "uvicorn closes the connection when the client closes its sending direction",
+        "the server closes the connection when the client closes its sending direction",
     ),
     ExpectedFailure(
-        HYPER,
-        "test_half_closed",
-        "granian closes the connection when the client closes its sending direction",
-    ),
-    ExpectedFailure(
-        ("asgi-httptools",),
+        HTTPTOOLS,
         "test_upgrade_with_a_body_that_arrives_later",
         "httptools does not parse the body, and uvicorn takes it for the next request",
     ),
     ExpectedFailure(
-        ("asgi-httptools",),
-        "test_no_continue_for_http_1_0",
-        "uvicorn does not check the version",
+        HTTPTOOLS, "test_no_continue_for_http_1_0", "uvicorn does not check the version"
     ),
     ExpectedFailure(
-        ("hypercorn",),
+        HYPERCORN,
         "test_expect_continue_rejected",
         "hypercorn sends 100 Continue before it calls the application",
     ),
     ExpectedFailure(
-        ("asgi-httptools",),
+        HTTPTOOLS,
         "test_clients_that_pipeline_without_reading[asgi-httptools-echo-300]",
         "uvicorn reads on after each response, although other requests are waiting",
     ),
     ExpectedFailure(
-        ("hypercorn",),
+        HYPERCORN,
         "test_clients_that_pipeline_without_reading[hypercorn-echo-300]",
         "hypercorn closes a connection after 1000 requests",
     ),
@@ -120,7 +116,7 @@ def parameter(transport: Transport) -> object:
 def started(request: pytest.FixtureRequest) -> Iterator[Server]:
     with running(request.param) as server:
         check_new_connection(server)
-        assert has_connections(server, 0)
+        wait_for_connections(server, 0)
         yield server
 
 
@@ -158,15 +154,6 @@ def check_error(server: Server, response: Response, text: str | None) -> None:
     assert (text or "") in response.error
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = 10.0) -> bool:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
 def resident_nbytes(server: Server) -> int:
     """Return the memory of the server without garbage and free memory.
 
@@ -189,8 +176,12 @@ def several(server: Server, n: int, receive_nbytes: int = 0) -> Iterator[list[Co
         ]
 
 
-def has_connections(server: Server, n: int, timeout: float = 10.0) -> bool:
-    return wait_until(lambda: server.n_connections() == n, timeout)
+def wait_for_connections(server: Server, n: int, timeout: float = 10.0) -> None:
+    wait_for(lambda: server.n_connections() == n, timeout)
+
+
+def post_in_chunks(request: Echo, *sizes: int) -> bytes:
+    return head(INFER, [request.length_header, CHUNKED]) + chunked(request.body, sizes)
 
 
 # --- one exchange --------------------------------------------------------------------------------
@@ -286,11 +277,7 @@ def test_no_continue_for_http_1_0(server: Server) -> None:
     [
         (INFER, [TOO_LONG], 413),
         (INFER, ["Content-Length: 9", "Content-Encoding: br"], 415),
-        (
-            INFER,
-            ["Content-Length: 9", "Inference-Header-Content-Length: x"],
-            400,
-        ),
+        (INFER, ["Content-Length: 9", "Inference-Header-Content-Length: x"], 400),
         ("POST /v2/models/nobody/infer HTTP/1.1", ["Content-Length: 9"], 404),
         ("PUT /v2/models/echo/infer HTTP/1.1", [CHUNKED], 405),
         ("POST /nothing HTTP/1.1", ["Content-Length: 9"], 404),
@@ -341,14 +328,6 @@ def test_websocket_upgrade_behind_a_request(server: Server) -> None:
 # --- rejections before the body ------------------------------------------------------------------
 
 
-def test_a_body_that_is_too_long_is_rejected_before_it_is_sent(server: Server) -> None:
-    with Connection(server.port) as connection:
-        connection.send(head(INFER, [TOO_LONG]))
-        response = connection.read()
-        assert response.status == 413
-        check_error(server, response, "bytes long; the limit is")
-
-
 @pytest.mark.parametrize(
     ("start", "lines", "status"),
     [
@@ -356,13 +335,8 @@ def test_a_body_that_is_too_long_is_rejected_before_it_is_sent(server: Server) -
         ("POST /v2/models/nobody/infer HTTP/1.1", [], 404),
         ("PUT /v2/models/echo/infer HTTP/1.1", [], 405),
         (INFER, ["Content-Encoding: br"], 415),
-        (
-            INFER,
-            ["Inference-Header-Content-Length: 1", "Inference-Header-Content-Length: 2"],
-            400,
-        ),
+        (INFER, ["Inference-Header-Content-Length: x"], 400),
     ],
-    ids=["413", "404", "405", "415", "400"],
 )
 @pytest.mark.parametrize("framing", ["Content-Length", "chunked"])
 def test_a_rejection_while_the_body_is_sent(
@@ -425,8 +399,7 @@ def check_next_or_closed(connection: Connection) -> None:
 def test_requests_cut_at_every_position(server: Server) -> None:
     """The server receives two requests in two parts, which are cut at each position."""
     first, second = echo("first", (1, 2, 3)), echo("second", (4,))
-    lines = [second.length_header, CHUNKED]
-    sent = post("echo", first) + (head(INFER, lines) + chunked(second.body, (9, 30)))
+    sent = post("echo", first) + post_in_chunks(second, 9, 30)
     cuts = range(1, len(sent), max(1, round(1 / SCALE)))
     for start in range(0, len(cuts), 200):  # hypercorn closes a connection after 1000 requests
         with Connection(server.port) as connection:
@@ -448,19 +421,14 @@ def test_one_byte_at_a_time(server: Server) -> None:
 def test_large_bodies_among_small_ones(server: Server) -> None:
     """Pipelined requests of up to 3 MB arrive in parts that are cut at random positions."""
     rng = random.Random(5)
-    requests, sent = [], b""
-    for i in range(12):
-        n = rng.choice([1, 1000, 100_000, 400_000])
-        request = echo(f"request {i}", tuple(range(i, i + n)))
-        requests.append(request)
-        if i % 3 == 2:
-            lines = [request.length_header, CHUNKED]
-            body = chunked(request.body, (len(request.body) // 3, 1))
-            sent += head(INFER, lines) + body
-        else:
-            sent += post("echo", request)
+    sizes = [rng.choice([1, 1000, 100_000, 400_000]) for _ in range(12)]
+    requests = [echo(f"request {i}", tuple(range(i, i + n))) for i, n in enumerate(sizes)]
+    sent = b"".join(
+        post_in_chunks(request, len(request.body) // 3, 1) if i % 3 == 2 else post("echo", request)
+        for i, request in enumerate(requests)
+    )
     cuts = sorted(rng.sample(range(1, len(sent)), 40))
-    parts = [sent[a:b] for a, b in zip([0, *cuts], [*cuts, len(sent)], strict=True)]
+    parts = [sent[a:b] for a, b in pairwise([0, *cuts, len(sent)])]
     with Connection(server.port) as connection:
         with in_thread(connection.send_in_parts, parts, 0.001):
             for request in requests:
@@ -469,34 +437,35 @@ def test_large_bodies_among_small_ones(server: Server) -> None:
 
 
 def test_pipelining(server: Server) -> None:
-    """500 requests that are sent at once are answered in order."""
-    requests = [echo(f"request {i}", (i, i * i)) for i in range(500)]
-    sent = b""
-    for i, request in enumerate(requests):
+    """500 requests that are sent at once are answered in order, also behind slow models."""
+    models = {0: "sleep", 20: "sleep_in_thread", 40: "echo_in_thread"}
+
+    def send(i: int, request: Echo) -> bytes:
         if i % 10 == 3:
-            sent += get(f"/v2/models/nobody-{i}")
-        elif i % 10 == 5:
-            sent += get("/v2/models/echo", "HEAD")
-        elif i % 10 == 7:
+            return get(f"/v2/models/nobody-{i}")
+        if i % 10 == 5:
+            return get("/v2/models/echo", "HEAD")
+        if i % 10 == 7:
             lines = [f"Inference-Header-Content-Length: x{i}", "Content-Length: 3"]
-            sent += head(INFER, lines) + b"abc"
-        elif i % 10 == 8:
-            lines = [request.length_header, CHUNKED]
-            sent += head(INFER, lines) + chunked(request.body, (4,))
+            return head(INFER, lines) + b"abc"
+        return post_in_chunks(request, 4) if i % 10 == 8 else post(models.get(i, "echo"), request)
+
+    def check(i: int, request: Echo, response: Response) -> None:
+        if i % 10 == 3:
+            assert (response.status, f"nobody-{i}" in response.error) == (404, True)
+        elif i % 10 == 5:
+            assert response.status == 200
+        elif i % 10 == 7:
+            assert (response.status, f"x{i}" in response.error) == (400, True)
         else:
-            sent += post("echo" if i % 20 else "echo_in_thread", request)
+            request.check(response)
+
+    requests = [echo(f"request {i}", (i, i * i)) for i in range(500)]
+    sent = b"".join(send(i, request) for i, request in enumerate(requests))
     with Connection(server.port) as connection:
         with in_thread(connection.send, sent):
             for i, request in enumerate(requests):
-                response = connection.read("HEAD" if i % 10 == 5 else "POST")
-                if i % 10 == 3:
-                    assert (response.status, f"nobody-{i}" in response.error) == (404, True)
-                elif i % 10 == 5:
-                    assert response.status == 200
-                elif i % 10 == 7:
-                    assert (response.status, f"x{i}" in response.error) == (400, True)
-                else:
-                    request.check(response)
+                check(i, request, connection.read("HEAD" if i % 10 == 5 else "POST"))
         check_next(connection)
 
 
@@ -512,18 +481,6 @@ def test_pipelining_that_ends_in_a_head(server: Server) -> None:
             request.check(connection.read())
         connection.send(sent[-1][50:])
         requests[-1].check(connection.read())
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_pipelining_behind_slow_models(server: Server) -> None:
-    """The responses have the order of the requests, although later models are faster."""
-    models = ["sleep", "echo", "sleep_in_thread", "echo", "echo_in_thread"]
-    requests = [echo(f"request {i}", (i,)) for i in range(len(models))]
-    with Connection(server.port) as connection:
-        connection.send(b"".join(map(post, models, requests)))
-        for request in requests:
-            request.check(connection.read())
-        check_next(connection)
 
 
 def test_pipelined_reply_is_made_when_it_is_sent(server: Server) -> None:
@@ -610,18 +567,18 @@ CUTS = {
 @pytest.mark.parametrize("cut", CUTS)
 def test_incomplete_requests(server: Server, cut: str) -> None:
     """The server releases the connection. It may send an error response first."""
-    assert has_connections(server, 0)
+    wait_for_connections(server, 0)
     with several(server, 9) as connections:
         for connection in connections:
             connection.send(CUTS[cut])
-        assert has_connections(server, 9)
+        wait_for_connections(server, 9)
         for half_closed, closed, reset in zip(*[iter(connections)] * 3, strict=True):
             half_closed.shut_down()
             closed.socket.close()
             reset.reset()
         # hypercorn waits for its keep-alive timeout; the others must not wait for receive_timeout
         timeout = 10.0 if server.name == "hypercorn" else 0.9 * RECEIVE_TIMEOUT
-        assert has_connections(server, 0, timeout)
+        wait_for_connections(server, 0, timeout)
         for connection in connections[::3]:
             while connection.receive():
                 continue
@@ -633,7 +590,7 @@ def test_incomplete_requests(server: Server, cut: str) -> None:
 @pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("model", ["sleep", "sleep_in_thread", "big"])
 def test_clients_that_vanish_during_the_call_or_the_response(server: Server, model: str) -> None:
-    assert has_connections(server, 0)
+    wait_for_connections(server, 0)
     before = server.resident_nbytes()
     with several(server, 4, receive_nbytes=4096) as connections:
         for connection in connections:
@@ -646,13 +603,13 @@ def test_clients_that_vanish_during_the_call_or_the_response(server: Server, mod
         for closed, reset in zip(*[iter(connections)] * 2, strict=True):
             closed.socket.close()
             reset.reset()
-        assert has_connections(server, 0)
-        assert wait_until(lambda: resident_nbytes(server) < before + 60 * MB)
+        wait_for_connections(server, 0)
+        wait_for(lambda: resident_nbytes(server) < before + 60 * MB)
 
 
 def test_models_that_never_return(server: Server) -> None:
     """Meanwhile, other requests are answered. Connections that clients reset are released."""
-    assert has_connections(server, 0)
+    wait_for_connections(server, 0)
     with several(server, 50) as connections:
         for connection in connections:
             connection.send(post("never", echo()))
@@ -660,7 +617,7 @@ def test_models_that_never_return(server: Server) -> None:
             check_new_connection(server)
         for connection in connections:
             connection.reset()
-        assert has_connections(server, 0)
+        wait_for_connections(server, 0)
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
@@ -685,37 +642,35 @@ def test_clients_that_vanish_while_their_calls_wait_for_a_thread(server: Server,
 # --- slow clients --------------------------------------------------------------------------------
 
 
-def send_too_slowly(server: Server, sent: bytes, parts: list[bytes]) -> None:
+def send_too_slowly(server: Server, sent: bytes, parts: list[bytes], error: str) -> None:
     with Connection(server.port) as connection:
         connection.send(sent)
         with in_thread(connection.send_in_parts, parts, 0.1):
             with takes(0.9 * RECEIVE_TIMEOUT, RECEIVE_TIMEOUT + 2):
                 response = connection.read()
             assert (response.status, response.closes) == (408, True)
-            check_error(server, response, "")
+            assert response.error == f"{error} did not arrive within {RECEIVE_TIMEOUT:g} seconds"
             assert connection.is_closed(2)
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
-def test_slow_bodies(server: Server) -> None:
+def test_slow_requests(server: Server) -> None:
     """A client that sends the body too slowly gets 408. A slow client that is in time gets 200."""
     request = echo()
     length = head(INFER, request.headers)
     n_late = round(RECEIVE_TIMEOUT * 10) + 5
     slow = [bytes([byte]) for byte in request.body[:n_late]]
+    slow_zip = [bytes([byte]) for byte in http_cases.ZIPPED[:n_late]]
+    chunked_head = head(INFER, [request.length_header, CHUNKED])
     late = [
-        (length, slow),
-        (length, []),
-        (head(INFER, ["Content-Length: 1000000"]) + bytes(500_000), slow),
-        (
-            head(INFER, [request.length_header, CHUNKED]),
-            [b"1\r\n%b\r\n" % part for part in slow],
-        ),
-        (
-            encoded("gzip", bytes(1000))[:-1000],
-            [bytes([byte]) for byte in http_cases.ZIPPED[:n_late]],
-        ),
+        (length, slow, "the body"),
+        (length, [], "the body"),
+        (head(INFER, ["Content-Length: 1000000"]) + bytes(500_000), slow, "the body"),
+        (chunked_head, [b"1\r\n%b\r\n" % part for part in slow], "the body"),
+        (encoded("gzip", bytes(1000))[:-1000], slow_zip, "the body"),
     ]
+    if server.name == "fast":
+        late.append((length[:45], [b"a"] * n_late, "the headers"))
     with ThreadPoolExecutor(len(late)) as pool:
         calls = [pool.submit(send_too_slowly, server, *each) for each in late]
         with Connection(server.port) as connection:
@@ -727,28 +682,6 @@ def test_slow_bodies(server: Server) -> None:
             check_next(connection)
         for call in calls:
             call.result()
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_other_timeouts_of_the_fast_path() -> None:
-    """`receive_timeout` also ends slow heads, and connections whose responses are not read."""
-    with running(BY_NAME["fast"]) as server:
-        before = server.resident_nbytes()
-        with Connection(server.port) as slow, several(server, 2, receive_nbytes=4096) as unread:
-            slow.send(b"POST /v2/models/echo/infer HTTP/1.1\r\n")
-            for connection in unread:
-                connection.send(post("big", echo()))
-            started = time.monotonic()
-            for connection in unread:
-                connection.socket.recv(1, socket.MSG_PEEK)
-            assert server.resident_nbytes() - before > BIG_NBYTES
-            response = slow.read()
-            assert 0.9 * RECEIVE_TIMEOUT < time.monotonic() - started < RECEIVE_TIMEOUT + 2
-            assert response.status == 408
-            check_error(server, response, "")
-            assert slow.is_closed(2)
-            assert has_connections(server, 0, 2 * RECEIVE_TIMEOUT)
-        assert wait_until(lambda: server.resident_nbytes() - before < 20 * MB)
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
@@ -774,7 +707,7 @@ def test_clients_that_do_not_read_a_large_response(server: Server) -> None:
         assert peak < (n + n_transient) * BIG_NBYTES + 80 * MB
         response = reader.read()
         assert response.body[-BIG_NBYTES:].count(7) == BIG_NBYTES
-    assert wait_until(lambda: resident_nbytes(server) - before < 60 * MB, 30)
+    wait_for(lambda: resident_nbytes(server) - before < 60 * MB, 30)
 
 
 @pytest.mark.slow(reason="it waits for timeouts")

@@ -67,10 +67,6 @@ async def cancels_itself(_: tw.InferRequest) -> tw.InferResponse:
     raise AssertionError("unreachable")
 
 
-async def nonsense(_: tw.InferRequest) -> Any:
-    return "not a response"
-
-
 async def nonsense_output(_: tw.InferRequest) -> Any:
     return {"y": np.array([object()])}
 
@@ -113,7 +109,6 @@ models: dict[str, Callable[..., Any] | Model] = {
     "cancelled": cancelled,
     "leaves": leaves,
     "cancels_itself": cancels_itself,
-    "nonsense": nonsense,
     "nonsense_output": nonsense_output,
     "big": big,
     "sleep": sleep,
