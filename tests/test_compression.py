@@ -22,7 +22,6 @@ from support.requirements import package
 from support.servers import Scripted, http
 from tensorwire import compression
 from tensorwire.client import Client, InferenceServerError
-from tensorwire.client import requests as client_requests
 from tensorwire.compression import STEP_NBYTES, CompressionError, Decompressor
 from tensorwire.http import HEADER_LENGTH
 from tensorwire.server import UnsupportedEncodingError
@@ -43,11 +42,6 @@ PACKS: dict[str, Callable[[bytes], bytes]] = {
     "gzip": partial(gzip.compress, compresslevel=1),
     "deflate": partial(zlib.compress, level=1),
     "zstd": zstd.compress,
-}
-UNPACKS: dict[str, Callable[[bytes], bytes]] = {
-    "gzip": gzip.decompress,
-    "deflate": zlib.decompress,
-    "zstd": zstd.decompress,
 }
 PACKED = {encoding: pack(BODY) for encoding, pack in PACKS.items()}
 TOO_LONG = r"body is \d+ bytes long; the limit is"
@@ -71,16 +65,12 @@ def unpack(body: bytes, encoding: str = "zstd", max_body: int = 128 * MiB) -> An
 @pytest.mark.parametrize(
     ("encoding", "packed"),
     [
-        (" GZip ", "gzip"),
-        ("x-gzip", "gzip"),
-        ("deflate", "deflate"),
-        ("deflate", "gzip"),
-        ("ZSTD", "zstd"),
+        *((" GZip ", "gzip"), ("x-gzip", "gzip"), ("deflate", "deflate"), ("ZSTD", "zstd")),
+        ("deflate", "gzip"),  # as some clients send it
     ],
 )
 @pytest.mark.parametrize("n_chunk", [7, 70_000])
 def test_request_that_arrives_in_chunks(encoding: str, packed: str, n_chunk: int) -> None:
-    """Some clients send gzip as deflate."""
     frame = SMALL if n_chunk == 7 else FRAME
     sent = PACKS[packed](bytes(frame))
     chunks = [sent[i : i + n_chunk] for i in range(0, len(sent), n_chunk)]
@@ -179,11 +169,9 @@ def test_skippable_frames() -> None:
 def test_window_is_limited() -> None:
     """The decoder allocates a window before the first byte is decompressed (RFC 9659)."""
     assert len(unpack(window_log(23))) == 64 * MiB
+    problem = r"invalid after 0 decompressed bytes: .* too much memory"
     for value in (24, 27, 31):
-        fails = pytest.raises(
-            tw.HeaderError, match=r"invalid after 0 decompressed bytes: .* too much memory"
-        )
-        with fails as caught:
+        with pytest.raises(tw.HeaderError, match=problem) as caught:
             unpack(window_log(value)[:1000])
         assert caught.value.status == 400
 
@@ -237,13 +225,6 @@ def test_client_without_zstd(connect: Connect) -> None:
 
 
 @pytest.mark.parametrize("encoding", PACKED)
-def test_client_compresses_requests(encoding: Any) -> None:
-    sent = client_requests.compress(FRAME, encoding)
-    assert UNPACKS[encoding](sent.body) == BODY
-    assert (sent.algorithm, sent.header_length) == (encoding, FRAME.header_length)
-
-
-@pytest.mark.parametrize("encoding", PACKED)
 def test_requests_of_clients(client: Any, encoding: Any) -> None:
     response = client.infer("echo", {"x": X}, request_compression_algorithm=encoding)
     assert np.array_equal(response["x"].data, X)
@@ -274,28 +255,6 @@ def test_responses_for_clients(connect: Connect, encoding: Any) -> None:
         assert np.array_equal(response["x"].data, X)
         assert response["x"].data.ctypes.data % 64 == 0
         assert f"\r\naccept-encoding: {encoding}\r\n" in server.heads[0] + "\r\n"
-
-
-PACKED_RESPONSE = zstd.compress(bytes(RESPONSE))
-
-
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (PACKED_RESPONSE[:-1], rf"is truncated after {len(PACKED_RESPONSE) - 1} bytes"),
-        (PACKED_RESPONSE + b"x", "is followed by other data"),
-        (PACKED_RESPONSE * 2, "is followed by other data"),
-        (PACKED_RESPONSE + bytes(MiB), "is followed by other data"),
-        (SKIPPABLE + PACKED_RESPONSE, "is followed by other data"),
-        (b"x" * 100, "is invalid: .*[Uu]nknown frame"),
-        (window_log(24)[:1000], "is invalid: .* too much memory"),
-    ],
-)
-def test_invalid_responses_for_clients(connect: Connect, body: bytes, message: str) -> None:
-    fails = pytest.raises(tw.HeaderError, match=message)
-    server = Scripted([response_of(body)])
-    with server, connect(server.address) as client, fails:
-        client.infer("m", {"x": X[:9]})
 
 
 @pytest.mark.parametrize("encoding", PACKED)

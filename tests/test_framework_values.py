@@ -12,13 +12,11 @@ import pickle
 import queue
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
@@ -30,13 +28,14 @@ import pytest
 import tensorwire as tw
 from support.asgi_requests import ask, echo
 from support.requirements import optional, package
+from support.serve_process import free_port
 from support.servers import uvicorn_server
+from support.threads import wait_for
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.server import create_app, read_request, send_error, send_frame, wsgi
 from tensorwire.server.values import frame_of, values_of
 
 aiohttp_web = optional("aiohttp.web")
-django_http = optional("django.http")
 fastapi = optional("fastapi")
 flask = optional("flask")
 litestar = optional("litestar")
@@ -48,7 +47,7 @@ pair = optional("tensorwire.server.starlette")  # requires starlette
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests start servers")
 
-MAX_BODY = 4 << 20
+MAX_BODY = 1 << 30  # as in the manual
 X = np.arange(300_000, dtype=np.float32)
 VALUES = {
     "x": X,
@@ -58,38 +57,54 @@ VALUES = {
     "words": np.array(["a", "bcd"], dtype=object),
     "nothing": None,
 }
+ARRAYS = {"x": X, "words": VALUES["words"]}
+PARAMETERS = {name: value for name, value in VALUES.items() if name not in ARRAYS}
+REQUEST = tw.InferRequest(ARRAYS, parameters=PARAMETERS | {"binary_data_output": True})
+FRAME = tw.encode_request(REQUEST)
+LENGTH = {
+    "Inference-Header-Content-Length": str(FRAME.header_length),
+    "Content-Type": "application/octet-stream",
+}
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "guide" / "frameworks.md").read_text()
+
+
+def recipe(text: str) -> str:
+    """Return the code of the manual that contains a text."""
+    (found,) = [
+        code for code in re.findall(r"```py(?:thon)?\n(.*?)```", PAGE, re.DOTALL) if text in code
+    ]
+    return str(found)
+
+
+def execute(code: str) -> dict[str, Any]:
+    names: dict[str, Any] = {"__name__": "recipe"}
+    exec(code, names)
+    return names
 
 
 def scaled(values: dict[str, Any]) -> dict[str, Any]:
-    """The program of each route: everything is returned, the array multiplied."""
-    return values | {"x": values["x"] * values["factor"]}
+    """The program of each route."""
+    return {"y": values["x"] * values["factor"], "unit": "cm"}
 
 
 # --- applications ---
 
 
-async def scale(request: Any) -> Any:
-    return pair.TensorResponse(scaled(await pair.read_tensors(request, max_body=MAX_BODY)))
-
-
 def starlette_app() -> Any:
+    async def scale(request: Any) -> Any:
+        return pair.TensorResponse(scaled(await pair.read_tensors(request, max_body=MAX_BODY)))
+
     return starlette.Starlette(routes=[routing.Route("/scale", scale, methods=["POST"])])
 
 
 def fastapi_app() -> Any:
-    app = fastapi.FastAPI()
-
-    async def route(request: Any) -> Any:
-        return await scale(request)
-
-    route.__annotations__["request"] = fastapi.Request
-    options = {"response_class": pair.TensorResponse, "openapi_extra": pair.OPENAPI}
-    app.post("/scale", **options)(route)
-    return app
+    assert fastapi.__name__  # skip the test without the package
+    return execute(recipe("httpx.ASGITransport(app)"))["app"]
 
 
 def litestar_app() -> Any:
-
     async def route(scope: Any, receive: Any, send: Any) -> None:
         try:
             values = values_of(await read_request(scope, receive, max_body=MAX_BODY))
@@ -114,37 +129,15 @@ def wsgi_app() -> Any:
 
 
 def flask_app() -> Any:
-    app = flask.Flask("scale")
-
-    def scale() -> Any:
-        values = wsgi.read_tensors(flask.request.environ, max_body=MAX_BODY)
-        return wsgi.TensorResponse(scaled(values))
-
-    def invalid(error: tw.DecodeError) -> Any:
-        return {"error": str(error)}, error.status
-
-    app.post("/scale")(scale)
-    app.errorhandler(tw.DecodeError)(invalid)
-    return app
+    assert flask.__name__
+    return execute(recipe('app = flask.Flask("service")'))["app"]
 
 
 def django_app() -> Any:
     django, conf = package("django"), package("django.conf")
-    csrf, urls = package("django.views.decorators.csrf"), package("django.urls")
-
-    def scale(request: Any) -> Any:
-        try:
-            values = wsgi.read_tensors(request.environ, max_body=MAX_BODY)
-        except tw.DecodeError as error:
-            return django_http.JsonResponse({"error": str(error)}, status=error.status)
-        frame = wsgi.TensorResponse(scaled(values)).frame
-        return django_http.StreamingHttpResponse(map(bytes, frame), headers=frame.headers)
-
-    class Urls:
-        urlpatterns = (urls.path("scale", csrf.csrf_exempt(scale)),)
-
     if not conf.settings.configured:
-        conf.settings.configure(ROOT_URLCONF=Urls, ALLOWED_HOSTS=["*"], LOGGING_CONFIG=None)
+        urls = type("Urls", (), execute(recipe("from django.urls import path")))
+        conf.settings.configure(ROOT_URLCONF=urls, ALLOWED_HOSTS=["*"], LOGGING_CONFIG=None)
         django.setup()
     return package("django.core.wsgi").get_wsgi_application()
 
@@ -237,41 +230,26 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
 
 def post(address: str, body: Any, headers: dict[str, str]) -> Any:
     connection = http.client.HTTPConnection(address, timeout=20)
-    try:
+    with closing(connection):
         connection.request("POST", "/scale", body, headers)
         answer = connection.getresponse()
-        content = answer.read()
-    finally:
-        connection.close()
-    return answer, content
+        return answer, answer.read()
 
 
-def request_of(values: dict[str, Any], **parameters: Any) -> tw.Frame:
-    arrays = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
-    others = {name: value for name, value in values.items() if name not in arrays}
-    return tw.encode_request(tw.InferRequest(arrays, parameters=others | parameters))
-
-
-FRAME = request_of(VALUES)
-
-
-def check(answer: Any, content: bytes) -> None:
+def check(address: str, body: bytes, headers: dict[str, str]) -> None:
+    answer, content = post(address, body, headers)
     assert answer.status == 200, content[:300]
     assert answer.headers.get_all("Content-Type") == ["application/octet-stream"]
     response = tw.decode_response(content, tw.header_length(answer.headers))
-    assert np.array_equal(response["x"].as_numpy(), X * 2)
-    assert response["words"].as_strings().tolist() == ["a", "bcd"]
-    parameters = {name: value for name, value in VALUES.items() if name not in ("x", "words")}
-    assert json.loads(json.dumps(dict(response.parameters), default=dict)) == parameters
+    assert np.array_equal(response["y"].as_numpy(), X * 2)
 
 
 # --- each of them ---
 
 
-def test_arrays_strings_and_json_values(address: str) -> None:
-    check(*post(address, bytes(FRAME), FRAME.headers))
-    frame = request_of(VALUES, binary_data_output=True)  # what clients of models send
-    check(*post(address, bytes(frame), frame.headers))
+def test_request(address: str) -> None:
+    check(address, bytes(FRAME), FRAME.headers)
+    check(address, gzip.compress(bytes(FRAME)), LENGTH | {"Content-Encoding": "gzip"})
 
 
 def test_json_request(address: str) -> None:
@@ -279,17 +257,7 @@ def test_json_request(address: str) -> None:
     body = json.dumps({"inputs": [x], "parameters": {"factor": 3}}).encode()
     answer, content = post(address, body, {"Content-Type": "application/json"})
     response = tw.decode_response(content, tw.header_length(answer.headers))
-    assert (response["x"].tolist(), dict(response.parameters)) == ([3, 6], {"factor": 3})
-
-
-def test_compressed_request(address: str) -> None:
-    check(*post(address, gzip.compress(bytes(FRAME)), LENGTH | {"Content-Encoding": "gzip"}))
-
-
-LENGTH = {
-    "Inference-Header-Content-Length": str(FRAME.header_length),
-    "Content-Type": "application/octet-stream",
-}
+    assert response["y"].tolist() == [3, 6]
 
 
 @pytest.mark.parametrize(
@@ -317,10 +285,19 @@ def test_invalid_request(
     answer, content = post(address, body, headers)
     assert answer.status == status, content[:300]
     assert re.search(message, content.decode().replace('\\"', '"'))
-    check(*post(address, bytes(FRAME), FRAME.headers))  # the next request works
+    check(address, bytes(FRAME), FRAME.headers)  # the next request works
 
 
 # --- values ---
+
+
+def test_arrays_strings_and_json_values() -> None:
+    request = tw.decode_request(bytes(FRAME), FRAME.header_length)
+    frame = frame_of(values_of(request))
+    response = tw.decode_response(bytes(frame), frame.header_length)
+    assert np.array_equal(response["x"].as_numpy(), X)
+    assert response["words"].as_strings().tolist() == ["a", "bcd"]
+    assert json.loads(json.dumps(dict(response.parameters), default=dict)) == PARAMETERS
 
 
 def test_an_input_and_a_parameter_with_the_same_name() -> None:
@@ -582,73 +559,38 @@ def test_wsgi_response() -> None:
 
 # --- LitServe ---
 
-LITSERVE = """
-import sys
-from typing import Annotated, Any
-
-import litserve
-from fastapi import Depends, Request
-from tensorwire.server.starlette import TensorResponse, read_tensors
-
-
-async def values_of(request: Request) -> dict[str, Any]:
-    return await read_tensors(request, max_body=4 << 20)
-
-
-class Scale(litserve.LitAPI):
-    def setup(self, device):
-        pass
-
-    def decode_request(self, request: Annotated[dict[str, Any], Depends(values_of)]):
-        return request
-
-    def predict(self, values):
-        return values | {"x": values["x"] * values["factor"]}
-
-    def encode_response(self, output):
-        return TensorResponse(output)
-
-
-if __name__ == "__main__":
-    server = litserve.LitServer(Scale(api_path="/scale"), accelerator="cpu")
-    server.run(host="127.0.0.1", port=int(sys.argv[1]), generate_client_file=False)
-"""
-
 
 @pytest.mark.slow("LitServe starts several processes")
 def test_litserve(tmp_path: Path) -> None:
     """The recipe of the manual. The values and the response pass through pickle."""
     package("litserve")
-    script = tmp_path / "service.py"
-    script.write_text(LITSERVE)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    script, port = tmp_path / "service.py", free_port()
+    script.write_text(f"""{recipe("class Scale(litserve.LitAPI)")}
+if __name__ == "__main__":
+    server = litserve.LitServer(Scale(api_path="/scale"), accelerator="cpu")
+    server.run(host="127.0.0.1", port={port}, generate_client_file=False)
+""")
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    command = [sys.executable, str(script), str(port)]
     options: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "cwd": tmp_path}
-    process = subprocess.Popen(command, env=environment, start_new_session=True, **options)
+    process = subprocess.Popen(
+        [sys.executable, str(script)], env=environment, start_new_session=True, **options
+    )
     try:
-        deadline = time.monotonic() + 60
-        while not is_healthy(port):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        wait_for(lambda: process.poll() is not None or is_healthy(port), 60)
         address = f"127.0.0.1:{port}"
-        check(*post(address, bytes(FRAME), FRAME.headers))
+        check(address, bytes(FRAME), FRAME.headers)
         answer, content = post(address, bytes(FRAME)[:-1], LENGTH)
         assert (answer.status, b"the body ends inside" in content) == (400, True)
-        check(*post(address, bytes(FRAME), FRAME.headers))
+        check(address, bytes(FRAME), FRAME.headers)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
 def is_healthy(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except OSError:
-        return False
-    finally:
-        connection.close()
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=5)) as connection:
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False

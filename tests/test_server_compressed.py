@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from support.memory import peak_nbytes
 from support.requirements import package
 from support.servers import uvicorn_server
 from tensorwire import compression
-from tensorwire.client import AsyncClient, Client
+from tensorwire.client import Client
 from tensorwire.compression import Decompressor
 from tensorwire.server import InferProtocol, Model, compressed, create_app
 from tensorwire.server.compressed import MAX_QUICK_NBYTES, MIN_NBYTES, choose_coding
@@ -27,8 +26,6 @@ package("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 
 CODINGS = ("gzip", "deflate", "zstd")
-
-
 MODELS: dict[str, Any] = {
     "echo": Model(echo, in_event_loop=True),
     "thread": echo,
@@ -64,15 +61,8 @@ def decompressed(body: bytes, coding: str) -> bytes:
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([], None),
-        ([b""], None),
-        ([b"identity"], None),
-        ([b"br"], None),
-        ([b"*"], None),
-        ([b"gzip"], "gzip"),
-        ([b"GZip"], "gzip"),
-        ([b"deflate"], "deflate"),
-        ([b"zstd"], "zstd"),
+        *(([], None), ([b""], None), ([b"identity"], None), ([b"br"], None), ([b"*"], None)),
+        *(([b"gzip"], "gzip"), ([b"GZip"], "gzip"), ([b"deflate"], "deflate"), ([b"zstd"], "zstd")),
         ([b"gzip, deflate, br, zstd"], "zstd"),
         ([b"deflate,gzip"], "gzip"),
         ([b"deflate", b"gzip"], "gzip"),
@@ -85,12 +75,8 @@ def decompressed(body: bytes, coding: str) -> bytes:
         ([b"gzip, identity;q=0"], "gzip"),
         ([b"gzip;Q=0.1, identity;q=0.2"], None),
         # malformed weights
-        ([b"gzip;q=2"], None),
-        ([b"gzip;q=nan"], None),
-        ([b"gzip;q=-1"], None),
-        ([b"gzip;q=0.0001"], None),
+        *(([b"gzip;q=" + weight], None) for weight in (b"2", b"nan", b"-1", b"0.0001", b"1;q=0")),
         ([b"gzip;level=9"], None),
-        ([b"gzip;q=1;q=0"], None),
         # long lists
         ([b"br," * 19 + b"gzip"], "gzip"),
         ([b"br," * 20 + b"gzip"], None),
@@ -207,56 +193,40 @@ def test_memory_is_that_of_the_compressed_body() -> None:
 
 # --- with clients ---
 
+
 X = np.arange(50_000, dtype=np.int32) // 7
 NOISE = np.random.default_rng(1).integers(0, 256, 1_200_000, np.uint8)
-WORDS = np.array(["a cat"] * 1000, object)
-INPUTS = {"x": X, "noise": NOISE, "words": WORDS}
 
 
-@pytest.fixture(scope="module", params=["InferProtocol", "asgi", "GZipMiddleware"])
+@pytest.fixture(scope="module", params=["InferProtocol", "GZipMiddleware"])
 def address(request: pytest.FixtureRequest) -> Iterator[str]:
     """Starlette's middleware compresses the responses that the application does not."""
-    options: dict[str, Any] = {"http": InferProtocol} if request.param == "InferProtocol" else {}
-    app: Any = APP
-    if request.param == "GZipMiddleware":
+    if request.param == "InferProtocol":
+        with uvicorn_server(APP, http=InferProtocol) as address:
+            yield address
+    else:
         app = package("starlette.middleware.gzip").GZipMiddleware(PLAIN)
-    with uvicorn_server(app, **options) as address:
-        yield address
-
-
-def check(response: tw.InferResponse) -> None:
-    assert np.array_equal(response["x"].as_numpy(), X)
-    assert np.array_equal(response["noise"].as_numpy(), NOISE)
-    assert np.array_equal(response["words"].as_strings(), WORDS)
+        with uvicorn_server(app) as address:
+            yield address
 
 
 @pytest.mark.parametrize("coding", [None, *CODINGS])
 def test_clients(address: str, coding: Any) -> None:
     options: Any = {"response_compression_algorithm": coding}
-
-    async def infer_twice() -> list[tw.InferResponse]:
-        async with AsyncClient(address) as client:
-            calls = [client.infer("async", INPUTS, **options) for _ in range(2)]
-            return await asyncio.gather(*calls)
-
     with Client(address) as client:
         for model in MODELS:
-            check(client.infer(model, INPUTS, **options))
+            response = client.infer(model, {"x": X, "noise": NOISE}, **options)
+            assert np.array_equal(response["x"].as_numpy(), X)
+            assert np.array_equal(response["noise"].as_numpy(), NOISE)
         response = client.infer("echo", {"x": X}, binary_outputs=False, **options)
         assert np.array_equal(response["x"].as_numpy(), X)
-    for response in asyncio.run(infer_twice()):
-        check(response)
 
 
-@pytest.mark.parametrize("coding", [None, "gzip", "deflate"])
-@pytest.mark.parametrize("binary", [True, False])
-def test_tritonclient(address: str, coding: Any, binary: bool) -> None:
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_tritonclient(address: str, coding: str) -> None:
     triton = package("tritonclient.http")
     with triton.InferenceServerClient(address) as client:
         tensor = triton.InferInput("x", X.shape, "INT32")
         tensor.set_data_from_numpy(X)
-        outputs = [triton.InferRequestedOutput("x", binary_data=binary)]
-        result = client.infer(
-            "echo", [tensor], outputs=outputs, response_compression_algorithm=coding
-        )
+        result = client.infer("echo", [tensor], response_compression_algorithm=coding)
         assert np.array_equal(result.as_numpy("x"), X)

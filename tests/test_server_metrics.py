@@ -22,6 +22,7 @@ from support.asgi_requests import ask, echo, infer
 from support.requirements import optional, package
 from support.serve_process import serving
 from support.servers import uvicorn_server
+from support.threads import in_thread, wait_for
 from tensorwire.cli import main, serve
 from tensorwire.client import Client
 from tensorwire.server import InferProtocol, Model, RequestError, create_app
@@ -35,9 +36,8 @@ from tensorwire.server.metrics import DURATION, status_of  # noqa: E402
 grpc = optional("grpc")
 
 pytestmark = pytest.mark.thread_unsafe(reason="the metrics are those of the process")
-NAMES = (
-    f"metrics test {i}" for i in itertools.count()
-)  # the metrics remain until the process ends
+# The metrics of a name remain until the process ends.
+NAMES = (f"metrics test {i}" for i in itertools.count())
 
 
 def fail(_: tw.InferRequest) -> Any:
@@ -79,13 +79,9 @@ def test_requests_by_model_and_status(in_event_loop: bool) -> None:
             raise RequestError("no", int(status))
         return echo(request)
 
-    app = create_app(
-        {
-            name: Model(model, in_event_loop=in_event_loop),
-            other: Model(fail, in_event_loop=in_event_loop),
-        },
-        metrics=True,
-    )
+    functions = {name: model, other: fail}
+    models = {name: Model(each, in_event_loop=in_event_loop) for name, each in functions.items()}
+    app = create_app(models, metrics=True)
     assert samples(read(app), name) == {}
     for status in (None, None, 422, 503, 422):
         parameters: dict[str, Any] = {"status": status} if status else {}
@@ -139,14 +135,13 @@ def test_metrics_of_the_program_and_of_two_applications() -> None:
 
 def test_metric_that_cannot_be_read(caplog: pytest.LogCaptureFixture) -> None:
     class Broken:
-        def describe(self) -> Any:
-            return []
+        describe = list
 
         def collect(self) -> Any:
             raise RuntimeError("a secret")
 
     app = create_app({next(NAMES): echo}, metrics=True)
-    broken = Broken()
+    broken: Any = Broken()
     prometheus_client.REGISTRY.register(broken)
     try:
         answer = ask(app, "/metrics")
@@ -177,19 +172,6 @@ def test_request_that_cannot_be_counted(
     assert samples(read(app), name) == {"200": 1}
 
 
-@pytest.mark.parametrize(
-    "options", [{"http": InferProtocol}, {"http": "h11"}], ids=["fast", "asgi"]
-)
-def test_metrics_on_uvicorn(options: dict[str, Any]) -> None:
-    name = next(NAMES)
-    app = create_app({name: echo}, metrics=True)
-    with uvicorn_server(app, **options) as address, Client(address) as client:
-        client.infer(name, {"x": np.zeros(3)})
-        with urllib.request.urlopen(f"http://{address}/metrics") as response:
-            assert response.headers["content-type"] == prometheus_client.CONTENT_TYPE_LATEST
-            assert samples(response.read().decode(), name) == {"200": 1}
-
-
 class ModelsThatWait(dict[str, Any]):
     def __init__(self, models: Mapping[str, Any], wait: Callable[[], object]) -> None:
         super().__init__(models)
@@ -217,20 +199,16 @@ def test_all_models_do_not_block_other_requests(
     app = create_app({next(NAMES): echo}, metrics=True)
     monkeypatch.setattr("tensorwire.server.metrics.exposition", wait)
     monkeypatch.setattr(app, "models", ModelsThatWait(app.models, wait))
-    with uvicorn_server(app, **options) as address:
-        body = b"" if path.endswith("index") else None
-        reader = threading.Thread(
-            target=lambda: urllib.request.urlopen(f"http://{address}{path}", body).close()
-        )
-        reader.start()
-        assert has_begun.wait(5)
-        try:
-            with Client(address, timeout=5) as client:
+    body = b"" if path.endswith("index") else None
+    with uvicorn_server(app, **options) as address, Client(address, timeout=5) as client:
+        url = f"http://{address}{path}"
+        with in_thread(lambda: urllib.request.urlopen(url, body).close()):
+            assert has_begun.wait(5)
+            try:
                 assert client.is_ready()
-            assert not may_end.is_set()
-        finally:
-            may_end.set()
-            reader.join()
+                assert not may_end.is_set()
+            finally:
+                may_end.set()
 
 
 def test_grpc_calls_are_counted() -> None:
@@ -246,6 +224,7 @@ def test_grpc_calls_are_counted() -> None:
 
 # --- the command ---------------------------------------------------------------------------------
 
+SLOW = pytest.mark.slow(reason="it starts processes")
 MODELS = """
 import os
 import tensorwire as tw
@@ -264,10 +243,8 @@ app = create_app(models, metrics=True)
     ("arguments", "workers"),
     [
         (["served_here", "--metrics"], 1),
-        pytest.param(
-            ["served_here", "--metrics"], 2, marks=pytest.mark.slow(reason="it starts processes")
-        ),
-        pytest.param(["served_here:app"], 2, marks=pytest.mark.slow(reason="it starts processes")),
+        pytest.param(["served_here", "--metrics"], 2, marks=SLOW),
+        pytest.param(["served_here:app"], 2, marks=SLOW),
     ],
 )
 def test_metrics_of_all_processes(
@@ -280,12 +257,14 @@ def test_metrics_of_all_processes(
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
     with serving(tmp_path, *arguments, "--workers", str(workers), models=MODELS) as server:
         processes: list[int] = []
-        deadline = time.monotonic() + 20
-        while len({*processes}) < workers:
-            assert time.monotonic() < deadline
+
+        def all_have_replied() -> bool:
             with Client(server.address) as client:
                 response = client.infer("process", {"x": np.zeros(1)})
             processes.append(int(response["process"].as_numpy()))
+            return len({*processes}) == workers
+
+        wait_for(all_have_replied, 20)
         for _ in range(6):
             with urllib.request.urlopen(f"http://{server.address}/metrics") as answer:
                 text = answer.read().decode()
@@ -308,15 +287,12 @@ def test_without_prometheus_client(
     assert capsys.readouterr().err.endswith(f"--metrics: {expected}\n")
 
 
-def test_folder_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+@pytest.mark.parametrize("is_set", [True, False])
+def test_folder_of_the_user(is_set: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = str(tmp_path) if is_set else ""
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", folder)
     with serve.metrics_folder():
-        assert os.environ["PROMETHEUS_MULTIPROC_DIR"] == str(tmp_path)
-    assert os.environ["PROMETHEUS_MULTIPROC_DIR"] == str(tmp_path)
+        found = os.environ["PROMETHEUS_MULTIPROC_DIR"]
+        assert Path(found).is_dir()
+        assert (found == folder) is is_set
     assert tmp_path.is_dir()
-
-
-def test_empty_folder_name_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", "")
-    with serve.metrics_folder():
-        assert Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]).is_dir()
