@@ -143,8 +143,7 @@ def check_new_connection(server: Server) -> None:
 def check_next(connection: Connection) -> None:
     """Check that the connection can be used for another request."""
     request = echo(f"next {random.getrandbits(40)}", (random.getrandbits(60),))
-    connection.send(post("echo", request))
-    request.check(connection.read())
+    request.check(connection.ask(post("echo", request)))
 
 
 def check_error(server: Server, response: Response, text: str | None) -> None:
@@ -161,8 +160,7 @@ def resident_nbytes(server: Server) -> int:
     """
     if server.name == "hypercorn":
         with Connection(server.port) as connection:
-            connection.send(post("memory", echo()))
-            assert connection.read().status == 200
+            assert connection.ask(post("memory", echo())).status == 200
     return server.resident_nbytes()
 
 
@@ -223,8 +221,7 @@ def test_compressed_response(server: Server, coding: str, nbytes: int) -> None:
             assert response.headers["content-encoding"] == coding
             assert response.headers["vary"].lower() == "accept-encoding"
             request.check(replace(response, body=zlib.decompress(response.body, 47)))
-        connection.send(post("echo", requests[0]))
-        response = connection.read()
+        response = connection.ask(post("echo", requests[0]))
         assert "content-encoding" not in response.headers
         assert response.headers["vary"].lower() == "accept-encoding"
         requests[0].check(response)
@@ -254,8 +251,7 @@ def test_expect_continue_without_waiting(server: Server) -> None:
     """A client may send the body at once. 100 Continue is optional then."""
     request = echo()
     with Connection(server.port) as connection:
-        connection.send(post("echo", request, [*request.headers, EXPECT]))
-        response = connection.read()
+        response = connection.ask(post("echo", request, [*request.headers, EXPECT]))
         assert response.n_interim <= 1
         request.check(response)
         check_next(connection)
@@ -288,8 +284,7 @@ def test_expect_continue_rejected(
 ) -> None:
     """The server rejects the request without asking for the body, and closes the connection."""
     with Connection(server.port) as connection:
-        connection.send(head(start, [*lines, EXPECT]))
-        response = connection.read()
+        response = connection.ask(head(start, [*lines, EXPECT]))
         assert (response.status, response.n_interim) == (status, 0)
         check_error(server, response, "")
         assert response.closes
@@ -319,8 +314,7 @@ def test_websocket_upgrade_behind_a_request(server: Server) -> None:
     request = echo()
     upgrade = head("GET /v2 HTTP/1.1", [UPGRADE_LINES["a WebSocket"]])
     with Connection(server.port) as connection:
-        connection.send(post("sleep", request) + upgrade)
-        request.check(connection.read())
+        request.check(connection.ask(post("sleep", request) + upgrade))
         with suppress(Closed):
             assert connection.read().status in (200, 403)
 
@@ -352,8 +346,7 @@ def test_a_rejection_while_the_body_is_sent(
     else:
         sent = head(start, [*lines, f"Content-Length: {len(body)}"]) + body
     with Connection(server.port) as connection:
-        connection.send(sent)
-        response = connection.read()
+        response = connection.ask(sent)
         assert response.status == status
         check_error(server, response, "")
         if response.closes:
@@ -635,8 +628,7 @@ def test_clients_that_vanish_while_their_calls_wait_for_a_thread(server: Server,
             else:
                 connection.reset()
         with takes(0, 3 * SLEEP), Connection(server.port) as connection:
-            connection.send(post(model, request))
-            request.check(connection.read())
+            request.check(connection.ask(post(model, request)))
 
 
 # --- slow clients --------------------------------------------------------------------------------
@@ -755,8 +747,7 @@ def test_large_heads(server: Server, text: str) -> None:
     request = echo()
     sent = post("echo", request).replace(b"\r\n\r\n", b"\r\n" + text.encode() + b"\r\n", 1)
     with Connection(server.port) as connection:
-        connection.send(sent)
-        response = connection.read()
+        response = connection.ask(sent)
         if server.name == "asgi-httptools":  # llhttp has no limit
             request.check(response)
             return

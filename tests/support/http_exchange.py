@@ -156,6 +156,11 @@ class Connection:
             n_interim += 1
         return Response(status, headers, self._read_body(method, status, headers), n_interim)
 
+    def ask(self, data: bytes) -> Response:
+        """Send a POST request, and read the response."""
+        self.send(data)
+        return self.read()
+
     def _read_head(self) -> tuple[int, dict[str, str]]:
         start, *lines = self.read_until(b"\r\n\r\n").split(b"\r\n")
         matched = _STATUS_LINE.fullmatch(start)
