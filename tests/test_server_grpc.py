@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import echo, infer, rejects_every_second
+from support.asgi_requests import echo, infer, rejects_every_second, run_in_event_loop
 from support.lifetimes import without_gc
 from support.protobuf_wire import delimited
 from support.requirements import optional, package
@@ -482,14 +482,12 @@ def test_config() -> None:
             client.get_model_config("none")
 
 
-def test_asynchronous_tritonclient(server: ServedApp) -> None:
-    async def run() -> None:
-        async with tritonclient_aio.InferenceServerClient(server.address) as client:
-            inputs = [generated_input(tritonclient, SMALL)]
-            results = await asyncio.gather(*(client.infer("thread", inputs) for _ in range(20)))
-            assert all(np.array_equal(result.as_numpy("x"), SMALL) for result in results)
-
-    asyncio.run(run())
+@run_in_event_loop
+async def test_asynchronous_tritonclient(server: ServedApp) -> None:
+    async with tritonclient_aio.InferenceServerClient(server.address) as client:
+        inputs = [generated_input(tritonclient, SMALL)]
+        results = await asyncio.gather(*(client.infer("thread", inputs) for _ in range(20)))
+        assert all(np.array_equal(result.as_numpy("x"), SMALL) for result in results)
 
 
 def test_stream_of_tritonclient(server: ServedApp) -> None:
@@ -811,29 +809,27 @@ def test_shutdown_waits_for_a_model_whose_client_is_gone() -> None:
     assert gate.n_returned == 1
 
 
-def test_shutdown_waits_for_a_model_that_is_called_at_the_last_moment() -> None:
+@run_in_event_loop
+async def test_shutdown_waits_for_a_model_that_is_called_at_the_last_moment() -> None:
     """Its client is gone, so that only the model is in progress."""
-    returned: list[bool] = []
+    inference = served.InferenceService(create_app(MODELS))
 
-    async def run() -> None:
-        inference = served.InferenceService(create_app(MODELS))
+    async def model() -> bytes:
+        await asyncio.sleep(0.1)
+        return b""
 
-        async def model() -> bytes:
-            await asyncio.sleep(0.1)
-            returned.append(True)
-            return b""
+    class Server:
+        task: asyncio.Future[bytes | served.Failure]
 
-        class Server:
-            async def stop(self, _: float) -> None:
-                await asyncio.sleep(0.05)
-                task: asyncio.Task[bytes | served.Failure] = asyncio.ensure_future(model())
-                inference.tasks.add(task)
-                task.add_done_callback(inference.tasks.discard)
+        async def stop(self, _: float) -> None:
+            await asyncio.sleep(0.05)
+            self.task = asyncio.ensure_future(model())
+            inference.tasks.add(self.task)
+            self.task.add_done_callback(inference.tasks.discard)
 
-        await served.finish_calls(Server(), inference)
-        assert returned == [True]
-
-    asyncio.run(run())
+    server = Server()
+    await served.finish_calls(server, inference)
+    assert server.task.done()
 
 
 # --- clients that do not finish what they begin ---------------------------------------------------
@@ -1001,42 +997,37 @@ def test_signal_handlers() -> None:
 
 
 @pytest.mark.parametrize("is_app", [False, True])
-def test_server_of_the_user(is_app: bool) -> None:
-    async def run() -> None:
-        server = grpc.aio.server(options=UNLIMITED)
-        add_to_grpc_server(server, create_app(MODELS, max_body=1000) if is_app else MODELS)
-        port = server.add_insecure_port(f"{HOST}:0")
-        await server.start()
-        async with grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:
-            call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
-            response = tw.grpc.decode_response(await call(message()))
-            assert np.array_equal(response["x"].as_numpy(), SMALL)
-            if is_app:  # the server accepts more than the application
-                sent = message(x=np.zeros(1001, np.uint8))
-                with pytest.raises(grpc.RpcError) as caught:
-                    await call(sent)
-                assert caught.value.code() == Code.RESOURCE_EXHAUSTED
-                text = f"SERVER: Received message larger than max ({len(sent)} vs. 1000)"
-                assert caught.value.details() == text
-        await server.stop(1)
-
-    asyncio.run(run())
+@run_in_event_loop
+async def test_server_of_the_user(is_app: bool) -> None:
+    server = grpc.aio.server(options=UNLIMITED)
+    add_to_grpc_server(server, create_app(MODELS, max_body=1000) if is_app else MODELS)
+    port = server.add_insecure_port(f"{HOST}:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:
+        call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        response = tw.grpc.decode_response(await call(message()))
+        assert np.array_equal(response["x"].as_numpy(), SMALL)
+        if is_app:  # the server accepts more than the application
+            sent = message(x=np.zeros(1001, np.uint8))
+            with pytest.raises(grpc.RpcError) as caught:
+                await call(sent)
+            assert caught.value.code() == Code.RESOURCE_EXHAUSTED
+            text = f"SERVER: Received message larger than max ({len(sent)} vs. 1000)"
+            assert caught.value.details() == text
+    await server.stop(1)
 
 
-def test_arguments_of_add_to_grpc_server() -> None:
+@run_in_event_loop
+async def test_arguments_of_add_to_grpc_server() -> None:
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
     with pytest.raises(TypeError, match=r"server must be a server of grpc\.aio, not _Server"):
         add_to_grpc_server(grpc.server(ThreadPoolExecutor(1)), MODELS)
-
-    async def run() -> None:
-        server: Any = grpc.aio.server()
-        with pytest.raises(TypeError, match="models must be a mapping"):
-            add_to_grpc_server(server, [echo])  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="model 'm' must be a function or a Model, not int"):
-            add_to_grpc_server(server, {"m": 5})  # type: ignore[dict-item]
-
-    asyncio.run(run())
+    server: Any = grpc.aio.server()
+    with pytest.raises(TypeError, match="models must be a mapping"):
+        add_to_grpc_server(server, [echo])  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="model 'm' must be a function or a Model, not int"):
+        add_to_grpc_server(server, {"m": 5})  # type: ignore[dict-item]
 
 
 def test_without_grpcio(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1047,10 +1038,8 @@ def test_without_grpcio(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(caught.value) == "gRPC requires grpcio: pip install 'tensorwire[grpc]'"
 
 
-def test_address_that_is_in_use() -> None:
-    async def run() -> None:
-        with pytest.raises(OSError, match=r"gRPC cannot listen at 192\.0\.2\.1:5: "):
-            async with served.serving(create_app(MODELS), "192.0.2.1:5"):
-                pass
-
-    asyncio.run(run())
+@run_in_event_loop
+async def test_address_that_is_in_use() -> None:
+    with pytest.raises(OSError, match=r"gRPC cannot listen at 192\.0\.2\.1:5: "):
+        async with served.serving(create_app(MODELS), "192.0.2.1:5"):
+            pass
