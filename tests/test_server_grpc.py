@@ -68,9 +68,6 @@ from tensorwire.server.workers import N_THREADS  # noqa: E402
 
 json_format = optional("google.protobuf.json_format")
 tritonclient = optional("tritonclient.grpc")
-tritonclient_aio = optional("tritonclient.grpc.aio")
-pb = optional("tritonclient.grpc.service_pb2")
-pb_grpc = optional("tritonclient.grpc.service_pb2_grpc")
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 Code = grpc.StatusCode
@@ -482,14 +479,6 @@ def test_config() -> None:
             client.get_model_config("none")
 
 
-@run_in_event_loop
-async def test_asynchronous_tritonclient(server: ServedApp) -> None:
-    async with tritonclient_aio.InferenceServerClient(server.address) as client:
-        inputs = [generated_input(tritonclient, SMALL)]
-        results = await asyncio.gather(*(client.infer("thread", inputs) for _ in range(20)))
-        assert all(np.array_equal(result.as_numpy("x"), SMALL) for result in results)
-
-
 def test_stream_of_tritonclient(server: ServedApp) -> None:
     found: list[Any] = []
     with tritonclient.InferenceServerClient(server.address) as client:
@@ -507,19 +496,6 @@ def test_stream_of_tritonclient(server: ServedApp) -> None:
             assert error is None
             assert result.get_response().id == str(i)
             assert result.as_numpy("x")[0] == (0 if i % 16 == 0 else i)
-
-
-@pytest.mark.parametrize("model", ["echo", "declared", "thread"])
-def test_typed_contents(server: ServedApp, model: str) -> None:
-    stub = pb_grpc.GRPCInferenceServiceStub(server.channel)
-    request = pb.ModelInferRequest(model_name=model, model_version="1", id="9")
-    tensor = request.inputs.add(name="x", datatype="FP32", shape=[3])
-    tensor.contents.fp32_contents.extend([1, 2, 3.5])
-    response = stub.ModelInfer(request)
-    assert (response.id, response.outputs[0].name, response.outputs[0].shape) == ("9", "x", [3])
-    assert np.frombuffer(response.raw_output_contents[0], np.float32).tolist() == [1, 2, 3.5]
-    tensor.contents.fp32_contents.append(4)
-    assert error_of(lambda: stub.ModelInfer(request))[0] == Code.INVALID_ARGUMENT
 
 
 # --- threads, deadlines and cancellation ---------------------------------------------------------
@@ -601,19 +577,19 @@ def test_requests_that_wait_for_a_thread_are_dropped(how: str) -> None:
     with served_app(gate.app) as server:
         running = [server.start("m") for _ in range(N_THREADS)]
         wait_for(lambda: gate.n_called == N_THREADS)
-        dropped = [server.start("m", timeout=0.2 if how == "deadline" else 10) for _ in range(20)]
-        wait_for(lambda: gate.n_requests == N_THREADS + 20)
+        dropped = [server.start("m", timeout=0.5 if how == "deadline" else 20) for _ in range(20)]
         last = server.start("m")
         if how == "cancel":
+            wait_for(lambda: gate.n_requests == N_THREADS + 21)
             for call in dropped:
                 call.cancel()
+        for call in dropped:
+            assert call.code() == (Code.CANCELLED if how == "cancel" else Code.DEADLINE_EXCEEDED)
         wait_for(lambda: gate.n_requests == N_THREADS + 1)
         gate.released.set()
         for call in [*running, last]:
             assert len(call.result()) > 16
         assert gate.n_called == N_THREADS + 1
-        for call in dropped:
-            assert call.code() == (Code.CANCELLED if how == "cancel" else Code.DEADLINE_EXCEEDED)
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -982,13 +958,11 @@ def test_signal_handlers() -> None:
             signal.signal(signal.SIGTERM, other)
         assert [signal.getsignal(number) for number in numbers] == [original, other]
 
-    before = [signal.getsignal(number) for number in numbers]
+    before = {number: signal.signal(number, original) for number in numbers}
     try:
-        for number in numbers:
-            signal.signal(number, original)
         asyncio.run(main())
     finally:
-        for number, handler in zip(numbers, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)
     assert called == [("original", number) for number in numbers] + [*numbers]
 

@@ -355,18 +355,6 @@ def test_unread_input_does_not_destroy_the_last_reply(
                 assert connection.at_end()
 
 
-@pytest.mark.parametrize("model", ["thread", "async", "echo"])
-def test_half_closed_connection_with_a_body_that_is_decoded_in_a_thread(
-    connection: Connection, model: str
-) -> None:
-    tensor = tw.Tensor("x", np.arange(300_000), binary=False)
-    frame = tw.encode_request(tw.InferRequest([tensor], parameters=BINARY))
-    head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nContent-Length: {len(frame)}\r\n\r\n"
-    connection.send(head.encode() + bytes(frame))
-    connection.shut_down()
-    assert connection.read().message["x"].shape == (300_000,)
-
-
 def test_keep_alive_timeout_of_zero(loop: str) -> None:
     """A connection is closed after the reply to its first request, and not before the request."""
     options = {"timeout_keep_alive": 0, "loop": loop}

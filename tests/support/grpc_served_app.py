@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -47,10 +47,6 @@ class ServedApp:
         """Begin to shut down."""
         with suppress(RuntimeError):  # the loop has ended
             self.loop.call_soon_threadsafe(self.ending.set)
-
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine in the event loop of the server."""
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(10)
 
     # --- calls ---
 
@@ -95,10 +91,9 @@ def served_app(app: App, is_uvloop: bool = False) -> Iterator[ServedApp]:
             left.extend((await asyncio.wait(tasks, timeout=2))[1])
 
     def run() -> None:
+        factory = uvloop.new_event_loop if is_uvloop else None
         try:
-            with asyncio.Runner(
-                loop_factory=uvloop.new_event_loop if is_uvloop else None
-            ) as runner:
+            with asyncio.Runner(loop_factory=factory) as runner:
                 runner.run(serve())
         except BaseException as error:
             if found.done():
