@@ -12,7 +12,7 @@ import time
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -670,6 +670,16 @@ def _without_gc() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def traced() -> Iterator[Callable[[], tuple[int, int]]]:
+    """Return a function of the current and the greatest size of the memory of Python objects."""
+    tracemalloc.start()
+    try:
+        yield tracemalloc.get_traced_memory
+    finally:
+        tracemalloc.stop()
+
+
 @pytest.mark.usefixtures("_without_gc")
 def test_messages_are_released() -> None:
     """After a call, in a stream, and after a call that the client cancels; without the GC."""
@@ -701,20 +711,16 @@ def test_messages_that_are_rejected_are_released(
 ) -> None:
     # pytest keeps what is logged, and with it the frame of the model.
     monkeypatch.setattr(logging.getLogger("tensorwire.server"), "disabled", True)
-    large = np.zeros(3 << 20, np.uint8)
-    sent = message(kind if kind.startswith("fail") else "none", large)
+    sent = message(kind if kind.startswith("fail") else "none", np.zeros(3 << 20, np.uint8))
     if kind == "malformed":
         sent = sent[:-1]
     method = "ModelMetadata" if kind == "other method" else "ModelInfer"
     call = server.channel.unary_unary(f"/{SERVICE}/{method}")
-    tracemalloc.start()
-    try:
+    with traced() as sizes:
         for _ in range(5):
             error_of(lambda: call(sent))
-        wait_for(lambda: tracemalloc.get_traced_memory()[0] < 2 * len(sent))
-        assert tracemalloc.get_traced_memory()[1] > len(sent)  # the message is traced
-    finally:
-        tracemalloc.stop()
+        wait_for(lambda: sizes()[0] < 2 * len(sent))
+        assert sizes()[1] > len(sent)  # the message is traced
 
 
 @pytest.mark.usefixtures("_without_gc")
@@ -727,17 +733,14 @@ def test_idle_stream_keeps_no_message(server: ServedApp) -> None:
         yield sent
         proceed.wait(30)
 
-    tracemalloc.start()
-    try:
+    with traced() as sizes:
         stream = server.stream(messages())
         next(stream)
         # The client keeps the response while it waits for the next one.
-        wait_for(lambda: tracemalloc.get_traced_memory()[0] < 3 * len(sent) // 2)
-        assert tracemalloc.get_traced_memory()[1] > 2 * len(sent)
-    finally:
-        tracemalloc.stop()
-        proceed.set()
-        list(stream)
+        wait_for(lambda: sizes()[0] < 3 * len(sent) // 2)
+        assert sizes()[1] > 2 * len(sent)
+    proceed.set()
+    list(stream)
 
 
 # --- shutdown ------------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ class Transport:
     name: str
     package: str  # skip the tests if it is not installed
     arguments: str  # of python; {port} and {receive_timeout} are replaced
-    exit_status: int = 0  # after SIGTERM
 
     def command(self, **values: float) -> list[str]:
         return [sys.executable, *self.arguments.format(**values).split()]
@@ -50,10 +49,9 @@ _SERVE = (
 )
 
 TRANSPORTS = (
-    # uvicorn ends with the signal that stopped it, after the graceful shutdown
-    Transport("asgi-h11", "uvicorn", f"{_UVICORN} --http h11", -signal.SIGTERM),
-    Transport("asgi-httptools", "uvicorn", f"{_UVICORN} --http httptools", -signal.SIGTERM),
-    Transport("fast", "uvicorn", _SERVE, -signal.SIGTERM),
+    Transport("asgi-h11", "uvicorn", f"{_UVICORN} --http h11"),
+    Transport("asgi-httptools", "uvicorn", f"{_UVICORN} --http httptools"),
+    Transport("fast", "uvicorn", _SERVE),
     Transport("granian-asgi", "granian", f"{_GRANIAN} --interface asgi"),
     Transport("granian-rsgi", "granian", f"{_GRANIAN} --interface rsgi"),
     Transport(
