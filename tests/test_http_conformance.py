@@ -14,7 +14,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -314,6 +314,26 @@ def test_a_rejection_while_the_body_is_sent(
             assert connection.is_closed(2)
             return
         check_next_or_closed(connection)
+
+
+def test_a_rejected_body_without_an_end(server: Server) -> None:
+    """The server does not read a body of any size before it rejects the request."""
+    lines = ["Inference-Header-Content-Length: x", CHUNKED]
+    sent = head(INFER, lines)
+    sent += chunked(bytes(24 << 20), (1 << 20,) * 23, end=b"")
+    with Connection(server.port, timeout=0.9 * RECEIVE_TIMEOUT) as connection:
+
+        def send() -> None:
+            with suppress(OSError):  # the server may stop reading
+                connection.send(sent)
+
+        with in_thread(send):
+            try:
+                response = connection.read()
+            finally:
+                connection.socket.close()
+        assert response.status == 400
+        check_error(server, response, "Inference-Header-Content-Length")
 
 
 def check_next_or_closed(connection: Connection) -> None:

@@ -281,6 +281,14 @@ def reads(function: Callable[[tw.InferRequest], Any]) -> Callable[[tw.InferReque
     return lambda request: {"y": function(request)}
 
 
+def returning(value: Any) -> Callable[[tw.InferRequest], Any]:
+    return lambda _: {"y": value}
+
+
+def without_name(request: tw.InferRequest) -> Any:
+    return request["x"].data
+
+
 async def async_item(request: tw.InferRequest) -> Any:
     return {"y": request["absent"]}
 
@@ -487,7 +495,7 @@ RETURNED = "the model returned"
         (declared(lambda x: {"y": x.astype("f8")}), f"output 'y' is FP64 [1000], {BUT}", ""),
         # outputs
         *(
-            (Model(reads(lambda _, value=value: value), in_event_loop=True), error, error)
+            (Model(returning(value), in_event_loop=True), error, error)
             for value, error in (
                 (np.zeros(1, complex), f"{UNSENT} tensor 'y' is an array of complex128"),
                 ([object()], f"{UNSENT} tensor 'y' is a list of object, not of numbers"),
@@ -520,7 +528,7 @@ def test_model_that_fails(
     [
         (reads(lambda _: tw.Tensor("z", [b"\xff"]).as_strings()), NOT_UTF8, "'z' is not"),
         (reads(lambda _: tw.Tensor("x", [5], datatype="INT8").elements), NOT_UTF8, "not BYTES"),
-        (reads(lambda r: r["x"].data.as_strings()), NOT_UTF8, "UTF-8"),
+        (reads(lambda r: without_name(r).as_strings()), NOT_UTF8, "UTF-8"),
         (lambda _: {"x": np.zeros(1, np.complex64)}, SHARED, "tensor 'x' is an array of complex64"),
     ],
 )  # fmt: skip
