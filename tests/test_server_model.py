@@ -107,7 +107,7 @@ def test_arrays_are_writable_and_aligned(
 
     model = Model(function, in_event_loop=in_event_loop, writable_inputs=writable_inputs)
     frame = tw.encode_request(tw.InferRequest(inputs, id="7", parameters=ALL))
-    response = infer(create_app({"m": model}), "m", frame).response()
+    response = serve(model, frame).response()
     assert response["y"].tolist() == [[0, 2, 4], [3, 4, 5]]
     assert found == expected
 
@@ -124,7 +124,7 @@ def test_parameters_that_only_models_read() -> None:
         return {"y": X}
 
     frame = tw.encode_request(tw.InferRequest([X], [output], parameters=parameters))
-    response = infer(create_app({"m": function}), "m", frame).response()
+    response = serve(function, frame).response()
     assert response["y"].nbytes == X.nbytes
     assert found[0].parameters == parameters
     assert [each.parameters for each in found[0].outputs or ()] == [region]
@@ -170,19 +170,17 @@ def test_single_declared_tensor_with_a_batch_dimension() -> None:
 # --- what models return ---
 
 
-@pytest.mark.parametrize("model", ["thread", "async"])
-def test_responses_of_a_model_are_not_limited(model: str) -> None:
+@pytest.mark.parametrize("is_async", [False, True])
+def test_responses_of_a_model_are_not_limited(is_async: bool) -> None:
     """The limits apply only to received messages."""
     n = tw.Limits().max_tensors + 1
+    outputs = [tw.Tensor(f"{i}", np.zeros(1, np.int8)) for i in range(n)]
+    many = tw.InferResponse(outputs, parameters={"of": "the model"})
 
-    def many(request: tw.InferRequest) -> tw.InferResponse:
-        outputs = [tw.Tensor(f"{i}", np.zeros(1, np.int8)) for i in range(n)]
-        return tw.InferResponse(outputs, parameters={"of": "the model"})
+    async def return_later(_: tw.InferRequest) -> tw.InferResponse:
+        return many
 
-    async def many_later(request: tw.InferRequest) -> tw.InferResponse:
-        return many(request)
-
-    answer = infer(create_app({"m": many if model == "thread" else many_later}), "m")
+    answer = serve(return_later if is_async else lambda _: many)
     assert answer.status == 200
     limits = tw.Limits(max_tensors=n)
     response = tw.decode_response(answer.body, tw.header_length(answer.headers), limits=limits)
@@ -197,8 +195,7 @@ def test_model_names() -> None:
         seen.append(request.model_name)
         return tw.InferResponse([X], model_name="its own", model_version="3")
 
-    frame = tw.encode_request(tw.InferRequest([X], model_name="body's"))
-    response = infer(create_app({"m": model}), "m", frame).response()
+    response = serve(model, request_of(X, model_name="body's")).response()
     assert (seen, response.model_name, response.model_version) == (["m"], "m", "3")
 
 
@@ -268,7 +265,7 @@ def test_classification_is_not_supported(value: Any) -> None:
         called.append(request)
         return {"x": X, "y": X}
 
-    answer = infer(create_app({"m": function}), "m", frame)
+    answer = serve(function, frame)
     if value:
         expected = "requested output 'x' has the parameter classification, which is not supported"
         assert (answer.status, answer.error, called) == (400, expected, [])
