@@ -1,4 +1,4 @@
-"""Addresses of servers: URLs, Unix sockets, proxies; servers that read only JSON."""
+"""Addresses of servers: URLs, Unix sockets and proxies."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import base64
 import contextlib
 import errno
 import socket
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,24 +15,15 @@ import pytest
 
 import tensorwire as tw
 from support import client_fixtures
-from support.client_fixtures import (
-    GOOD,
-    Certificate,
-    Connect,
-    MiB,
-    TlsScripted,
-    X,
-    connect_to,
-    free_port,
-    seen,
-)
+from support.client_fixtures import GOOD, Certificate, Connect, MiB, TlsScripted, X, connect_to
+from support.serve_process import free_port
 from support.servers import Scripted, http
-from tensorwire.client import Client, InferenceServerError, Timeout
+from support.threads import in_thread
+from tensorwire.client import Client, Timeout
 from tensorwire.client.addresses import find_proxy, parse_url
 
-pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
+pytestmark = pytest.mark.thread_unsafe(reason="the tests change the environment")
 connect = client_fixtures.connect
-server, client = client_fixtures.server, client_fixtures.client
 certificate = client_fixtures.certificate
 
 
@@ -54,9 +43,8 @@ class OnUnixSocket(Scripted):
 
 @pytest.mark.parametrize("prefix", ["unix:", "unix://", "UNIX:"])
 def test_unix_socket(connect: Connect, tmp_path: Path, prefix: str) -> None:
-    path = tmp_path / "a b.sock"
     url = f"{prefix}{tmp_path}/a%20b.sock"
-    with OnUnixSocket([GOOD] * 3, path) as server, connect(url) as client:
+    with OnUnixSocket([GOOD] * 3, tmp_path / "a b.sock") as server, connect(url) as client:
         for n in (1, 1000, 8 * MiB):
             assert client.infer("m", {"x": np.zeros(n)})["x"].shape == X.shape
         assert server.n_connections == 1
@@ -70,14 +58,12 @@ def test_unix_socket(connect: Connect, tmp_path: Path, prefix: str) -> None:
 def test_unix_socket_whose_queue_is_full(connect: Connect, tmp_path: Path) -> None:
     """Linux reports EAGAIN then: the client tries again until its timeout expires."""
     path = tmp_path / "busy.sock"
-    waiting = []
     server = OnUnixSocket([GOOD], path, backlog=0)
-    while True:
+    waiting, code = [], 0
+    while code == 0:
         waiting.append(socket.socket(socket.AF_UNIX))
         waiting[-1].setblocking(False)
         code = waiting[-1].connect_ex(str(path))
-        if code != 0:
-            break
     assert code == errno.EAGAIN
     with connect(f"unix:{path}", timeout=Timeout(connect=0.2)) as client:
         with pytest.raises(TimeoutError, match=r"after 0.2 seconds \(connect timeout\)"):
@@ -86,25 +72,6 @@ def test_unix_socket_whose_queue_is_full(connect: Connect, tmp_path: Path) -> No
             one.close()
         with server:
             assert client.infer("m", {"x": X}, timeout=5)["x"].shape == X.shape
-
-
-def relay(connection: socket.socket, address: str) -> None:
-    """Connect to a server, and copy the bytes of both connections until one of them ends."""
-
-    def copy(source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # the other thread has shut them down
-            while chunk := source.recv(1 << 16):
-                target.sendall(chunk)
-        for one in (source, target):
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-    host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port))) as other:
-        thread = threading.Thread(target=copy, args=(other, connection))
-        thread.start()
-        copy(connection, other)
-        thread.join()
 
 
 # --- URLs ---
@@ -131,71 +98,75 @@ def test_address_in_a_url(url: str, expected: tuple[Any, ...]) -> None:
     assert (found.host, found.port, found.host_header, found.origin) == expected
     assert found.is_tls == url.startswith(("https", "grpcs"))
     assert found.is_grpc == url.lower().startswith(("grpc:/", "grpcs", "grpc+"))
+    for path in ("/v2x", "/v2/other", "/v22", "/a.v2"):  # not that of the protocol
+        assert parse_url(f"host{path}").prefix == path
 
 
-@pytest.mark.parametrize("path", ["/v2x", "/v2/other", "/v22", "/a.v2"])
-def test_path_that_is_not_that_of_the_protocol(path: str) -> None:
-    assert parse_url(f"host{path}").prefix == path
-
-
-SCHEMES = (
-    r"the URL of a server must be http, https, grpc, grpcs, unix or grpc\+unix, and have a host"
-)
-PORTS = "the port of a URL must be a number from 1 to 65535"
-PROTOCOL = "the URL of a server must end before /v2, which the client adds"
+SCHEMES = r"must be http, https, grpc, grpcs, unix or grpc\+unix, and have a host"
 
 
 @pytest.mark.parametrize(
     ("urls", "message"),
     [
-        (["ftp://x", "http://", "grpc://", ""], SCHEMES),
+        ("ftp://x http:// grpc://", f"the URL of a server {SCHEMES}"),
         (
-            ["http://u@x", "http://u:sec/ret@h", "ftp://u:secret@h", "http://u:secret@h:99999"],
+            "http://u@x http://u:sec/ret@h ftp://u:secret@h http://u:secret@h:99999",
             "the URL of a server must not have credentials",
         ),
+        ("http://x?q http://x#f grpc://x?a=b", "the URL .* must not have a query or a fragment"),
         (
-            ["http://x?q", "http://x#f", "grpc://x?a=b"],
-            "the URL .* must not have a query or a frag",
-        ),
-        (["localhost:abc", "localhost:99999", "http://x:0", "localhost:-1"], PORTS),
-        (
-            [
-                *("host/v2", "http://h/a/v2/", "https://h/v2/models/m/infer", "h/v2/health/live"),
-                *("h/v2/models", "h/v2/health/"),
-            ],
-            PROTOCOL,
-        ),
-        (["http://" + "a" * 64, "a..b", "http://..:80"], "the host of a URL is invalid"),
-        (["http://[::1"], "the URL of a server is invalid: 'http://.*' \\(Invalid IPv6 URL\\)"),
-        (
-            ["unix:", "unix:relative.sock", "unix://host/x", "unix:/a%00b"],
-            "the .* must be unix:/path",
+            "localhost:abc localhost:99999 http://x:0 localhost:-1",
+            "the port of a URL must be a number from 1 to 65535",
         ),
         (
-            ["grpc+unix:a"],
-            "the URL of a Unix socket must be grpc\\+unix:/path, not 'grpc\\+unix:a'",
+            "h/v2 http://h/a/v2/ https://h/v2/models/m/infer h/v2/health/live h/v2/models",
+            "the URL of a server must end before /v2, which the client adds",
         ),
-        (["grpc://x/v2"], "the URL of a gRPC server must not have a path"),
+        (f"http://{'a' * 64} a..b http://..:80", "the host of a URL is invalid"),
+        ("http://[::1", r"the URL of a server is invalid: 'http://.*' \(Invalid IPv6 URL\)"),
+        ("unix: unix:relative.sock unix://host/x unix:/a%00b", "the .* must be unix:/path"),
+        ("grpc+unix:a", r"the URL of a Unix socket must be grpc\+unix:/path, not 'grpc\+unix:a'"),
+        ("grpc://x/v2", "the URL of a gRPC server must not have a path"),
     ],
 )
-def test_invalid_urls(urls: list[str], message: str) -> None:
-    for url in urls:
+def test_invalid_urls(urls: str, message: str) -> None:
+    for url in urls.split():
         with pytest.raises(ValueError, match=f"^{message}") as caught:
             Client(url)
         assert "sec" not in str(caught.value)
+    with pytest.raises(ValueError, match=SCHEMES):
+        Client("")
 
 
 # --- proxies ---
 
-NAMES = ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD"]
+PROXY_NAMES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "REQUEST_METHOD")
 
 
 @pytest.fixture(autouse=True)
-def environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    for name in NAMES:
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in PROXY_NAMES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-    yield
+
+
+def relay(connection: socket.socket, address: str) -> None:
+    """Connect to a server, and copy the bytes of both connections until one of them ends."""
+
+    def copy(source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # the other thread has shut them down
+            while chunk := source.recv(1 << 16):
+                target.sendall(chunk)
+        for one in (source, target):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    host, _, port = address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port))) as other,
+        in_thread(copy, other, connection),
+    ):
+        copy(connection, other)
 
 
 class Tunnel(Scripted):
@@ -226,13 +197,9 @@ def test_proxy(connect: Connect, monkeypatch: pytest.MonkeyPatch, name: str) -> 
         assert "host: models.test:8000" in lines
         credentials = base64.b64encode(b"us@er:pass").decode().lower()
         assert f"proxy-authorization: basic {credentials}" in lines
-
-
-def test_own_credentials_for_a_proxy(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    headers = {"proxy-authorization": "Bearer 9"}
     with Scripted([GOOD]) as proxy:
-        monkeypatch.setenv("HTTP_PROXY", f"http://user:pass@{proxy.address}")
-        with connect("http://models.test", headers=headers) as client:
+        monkeypatch.setenv(name, f"http://user:pass@{proxy.address}")
+        with connect("http://models.test", headers={"proxy-authorization": "Bearer 9"}) as client:
             client.infer("m", {"x": X})
         assert "proxy-authorization: bearer 9" in proxy.heads[0].splitlines()
         assert "basic" not in proxy.heads[0]
@@ -295,13 +262,10 @@ def test_proxy_that_does_not_connect(
     message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def reply(connection: socket.socket) -> None:
-        if answer is None:
-            time.sleep(0.5)
-        else:
-            connection.sendall(answer)
+    def wait(_: socket.socket) -> None:
+        time.sleep(0.5)
 
-    with Scripted([reply]) as proxy:
+    with Scripted([wait if answer is None else answer]) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
         timeout = Timeout(connect=0.2 if answer is None else 5, read=None)
         fails = pytest.raises(error, match=message)
@@ -355,12 +319,13 @@ def test_scheme_of_the_server_selects_the_proxy(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("ALL_PROXY", "http://all.test")
     assert find_proxy(parse_url("http://x")) == ("plain.test", 80, None)
     assert find_proxy(parse_url("https://x")) == ("::1", 3128, None)
-    monkeypatch.setenv("HTTP_PROXY", "http://user@plain.test")
-    credentials = base64.b64encode(b"user:").decode()
-    assert find_proxy(parse_url("http://x")) == ("plain.test", 80, f"Basic {credentials}")
-    monkeypatch.setenv("HTTP_PROXY", "http://us%FFer:\udce9%3A@plain.test")  # not UTF-8
-    credentials = base64.b64encode(b"us\xffer:\xe9:").decode()
-    assert find_proxy(parse_url("http://x")) == ("plain.test", 80, f"Basic {credentials}")
+    for credentials, expected in (
+        ("user", b"user:"),
+        ("us%FFer:\udce9%3A", b"us\xffer:\xe9:"),  # not UTF-8
+    ):
+        monkeypatch.setenv("HTTP_PROXY", f"http://{credentials}@plain.test")
+        header = f"Basic {base64.b64encode(expected).decode()}"
+        assert find_proxy(parse_url("http://x")) == ("plain.test", 80, header)
     monkeypatch.setenv("REQUEST_METHOD", "GET")  # a CGI program: the header Proxy sets HTTP_PROXY
     assert find_proxy(parse_url("http://x")) == ("all.test", 80, None)
 
@@ -385,159 +350,3 @@ def test_proxies_that_are_not_supported(
     assert "sec" not in str(caught.value)
     with connect("http://x", trust_env=False):
         pass
-
-
-# --- idle connections ---
-
-
-def test_idle_connections_are_closed_at_the_next_call(connect: Connect) -> None:
-    with Scripted([GOOD] * 2) as server, connect(server.address, idle_timeout=0.2) as client:
-        client.infer("m", {"x": X})
-        time.sleep(0.1)
-        assert not server.client_has_closed.is_set()
-        time.sleep(0.15)
-        client.infer("m", {"x": X})
-        assert server.client_has_closed.wait(2)
-        assert server.n_connections == 2
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_connections_that_a_burst_has_opened_are_closed(server: str) -> None:
-    """Also while another connection is in use all the time."""
-    with Client(server, idle_timeout=0.3) as client:
-        calls = [threading.Thread(target=client.infer, args=("slow", {"x": X})) for _ in range(4)]
-        for call in calls:
-            call.start()
-        for call in calls:
-            call.join()
-        pool: Any = next(iter(client._pools.values()))
-        assert len(pool.idle) == 4
-        for _ in range(10):
-            client.infer("echo", {"x": X})
-            time.sleep(0.05)
-        assert (len(pool.idle), len(pool.leases)) == (1, 0)
-
-
-def test_idle_connections_without_a_timeout(connect: Connect) -> None:
-    with Scripted([GOOD] * 2) as server, connect(server.address, idle_timeout=None) as client:
-        for _ in range(2):
-            client.infer("m", {"x": X})
-        assert server.n_connections == 1
-
-
-# --- servers that read only JSON ---
-
-
-def test_json_inputs(client: Any) -> None:
-    inputs = {"x": X, "y": tw.Tensor("y", [1.5], datatype="FP64"), "words": ["a"]}
-    for given in (inputs, [tw.Tensor("x", X)], tw.InferRequest(inputs)):
-        response = client.infer("echo", given, binary_inputs=False)
-        assert "inference-header-content-length" not in seen[-1]
-        assert seen[-1]["content-type"] == "application/json"
-        assert [tensor.binary for tensor in response.outputs] == [False] * len(response)
-        assert np.array_equal(response["x"].as_numpy(), X)
-    response = client.infer("echo", inputs, binary_inputs=False, binary_outputs=True)
-    assert all(tensor.binary for tensor in response.outputs)
-    with pytest.raises(tw.EncodeError, match="FP16"):
-        client.infer("echo", {"x": X.astype(np.float16)}, binary_inputs=False)
-
-
-def test_infinities_in_json_inputs(client: Any) -> None:
-    array = np.array([1, np.nan, -np.inf])
-    assert np.array_equal(client.infer("echo", {"x": array})["x"].as_numpy(), array, equal_nan=True)
-    n_requests = len(seen)
-    for form in (array, tw.Tensor("x", array, binary=False)):
-        with pytest.raises(
-            tw.EncodeError, match=r"element 2 of input 'x' is -inf, .*: pass nonfinite='literal'"
-        ):
-            client.infer("echo", {"x": form}, binary_inputs=False)
-    assert len(seen) == n_requests
-    for nonfinite, expected in (("literal", array), ("null", [1, np.nan, np.nan])):
-        response = client.infer(
-            "echo", {"x": array}, binary_inputs=False, binary_outputs=True, nonfinite=nonfinite
-        )
-        assert np.array_equal(response["x"].as_numpy(), expected, equal_nan=True)
-
-
-def test_client_for_a_server_that_reads_only_json(connect: Connect, server: str) -> None:
-    with connect(server, binary_inputs=False) as client:
-        assert not client.infer("echo", {"x": X})["x"].binary
-        assert seen[-1]["content-type"] == "application/json"
-        assert client.infer("echo", {"x": X}, binary_inputs=True)["x"].binary
-        assert seen[-1]["content-type"] == "application/octet-stream"
-
-
-HINT = " (if the server reads only JSON, call infer with binary_inputs=False)"
-
-
-@pytest.mark.parametrize("status", [400, 415, 422, 404, 500])
-def test_server_that_may_not_read_binary_data(connect: Connect, status: int) -> None:
-    """The error has a hint until the server has accepted a binary request. None is requested."""
-    rejected = http(b'{"error": "no"}', {"Connection": "keep-alive"}, f"{status} No")
-    answers = [rejected, rejected, rejected, http(b'{"outputs": []}'), rejected]
-    expected = HINT if status < 500 and status != 404 else ""
-    with Scripted(answers) as server, connect(server.address) as client:
-
-        def message_of(call: Any) -> str:
-            with pytest.raises(InferenceServerError) as caught:
-                call()
-            assert (caught.value.status, caught.value.message) == (status, "no")
-            return str(caught.value).partition(": no")[2]
-
-        assert message_of(lambda: client.infer("m", {"x": X})) == expected
-        assert message_of(lambda: client.infer_raw("m", X)) == expected
-        assert message_of(lambda: client.infer("m", {"x": X}, binary_inputs=False)) == ""
-        client.infer("m", {"x": X})
-        assert message_of(lambda: client.infer("m", {"x": X})) == ""
-        assert [head[:4] for head in server.heads] == ["post"] * 5
-
-
-# --- options of all methods ---
-
-
-def test_headers_of_all_methods(client: Any) -> None:
-    headers = {"Authorization": "Bearer 7"}
-    before = len(seen)
-    client.infer("echo", {"x": X}, headers=headers)
-    client.infer("declared", {"x": [1]}, headers=headers)  # also requests the metadata
-    client.infer_raw("declared", X, headers=headers)
-    client.server_metadata(headers=headers)
-    client.model_metadata("declared", headers=headers)
-    client.is_ready("declared", headers=headers)
-    client.wait_until_ready(5, "declared", headers=headers)
-    assert [call.get("authorization") for call in seen[before:]] == ["Bearer 7"] * 8
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_timeouts_of_all_methods(connect: Connect) -> None:
-    def silent(_: socket.socket) -> None:
-        time.sleep(0.2)
-
-    with Scripted([silent]) as server, connect(server.address) as client:
-        calls: list[Any] = [
-            lambda: client.infer("m", {"x": X}, timeout=0.1),
-            lambda: client.infer_raw("m", X, timeout=0.1),
-            lambda: client.server_metadata(timeout=0.1),
-            lambda: client.model_metadata("m", timeout=0.1),
-        ]
-        for call in calls:
-            with pytest.raises(TimeoutError, match=r"0.1 seconds \(read timeout\)"):
-                call()
-        assert not client.is_ready("m", timeout=0.1)
-
-
-def test_errors_name_the_url_and_the_model(connect: Connect) -> None:
-    answer = http(b'{"error": "no"}', status="404 Not Found")
-    with Scripted([answer] * 9) as server, connect(server.address) as client:
-        calls: list[tuple[Any, str, str | None]] = [
-            (lambda: client.infer("m", {"x": X}), "/v2/models/m/infer", "m"),
-            (lambda: client.infer_raw("m", X, version="2"), "/v2/models/m/versions/2/infer", "m"),
-            (client.server_metadata, "/v2", None),
-            (lambda: client.model_metadata("a b"), "/v2/models/a%20b", "a b"),
-        ]
-        for call, path, model in calls:
-            with pytest.raises(InferenceServerError) as caught:
-                call()
-            url = f"http://{server.address}{path}"
-            assert (caught.value.url, caught.value.model) == (url, model)
-            assert f" {url}: status 404: no" in str(caught.value)

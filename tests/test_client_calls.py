@@ -1,8 +1,9 @@
-"""What the clients do for a call: ids, lists of numbers, encoded requests, retries, waiting."""
+"""The methods of both clients, over HTTP and gRPC: arguments, responses, retries, processes."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import pickle
 import signal
@@ -11,8 +12,10 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+import weakref
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -21,41 +24,72 @@ import pytest
 import uvloop
 
 import tensorwire as tw
+import tensorwire.grpc
 from support import client_fixtures
-from support.client_fixtures import (
-    BODY,
-    FORK,
-    GOOD,
-    HEADERS,
-    Connect,
-    X,
-    app,
-    free_port,
-    seen,
-)
+from support.client_fixtures import GOOD, Connect, MiB, Served, X, app, seen
+from support.grpc_scripted_servers import ScriptedServer
+from support.lifetimes import without_gc
 from support.memory import takes
 from support.requirements import package
 from support.scripts import run_script
+from support.serve_process import free_port
 from support.servers import Scripted, http, uvicorn_server
 from support.threads import Places, in_thread
 from tensorwire import threads
-from tensorwire.client import (
-    AUTO_ID,
-    AsyncClient,
-    Client,
-    InferenceServerError,
-    Timeout,
-    requests,
-    responses,
-)
-from tensorwire.client.limits import ConnectDeadline, Deadline, ReadinessWait, Retries
+from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout
+from tensorwire.client import requests as client_requests
+from tensorwire.client import responses as client_responses
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
-connect = client_fixtures.connect
-server, client = client_fixtures.server, client_fixtures.client
+connect, server = client_fixtures.connect, client_fixtures.server
+served, grpc_server = client_fixtures.served, client_fixtures.grpc_server
 
 
-# --- ids ---
+@pytest.fixture
+def client(connect: Connect, served: Served) -> Iterator[Any]:
+    with connect(served.url, timeout=20) as found:
+        yield found
+
+
+# --- requests and responses ---
+
+
+def test_infer(client: Any, served: Served) -> None:
+    inputs = [tw.Tensor("x", X), tw.Tensor("words", ["a", "bc"]), tw.Tensor("none", X[:0])]
+    response = client.infer("echo", inputs, id="7", parameters={"more": 1})
+    assert np.array_equal(response["x"].as_numpy(), X)
+    assert response["words"].as_numpy().tolist() == [b"a", b"bc"]
+    assert response["none"].shape == (0,)
+    assert (response.id, response.model_name) == ("7", "echo")
+    saw = "more" if served.is_grpc else "binary_data_output,more"
+    assert response.parameters["saw"] == saw
+
+
+def test_fields_of_an_infer_request_are_sent(client: Any) -> None:
+    request = tw.InferRequest({"x": X, "y": X}, ["y"], id="mine", parameters={"a": 1})
+    response = client.infer("echo", request)
+    assert (list(response), response.id) == (["y"], "mine")
+    assert response.parameters["saw"].startswith("a")
+    response = client.infer("echo", request, ["x"], id="other", parameters={"more": 1})
+    assert (list(response), response.id) == (["x"], "other")
+    assert response.parameters["saw"].endswith("more")
+    assert client.infer("echo", request.replace(id=None)).id.isdigit()
+    with pytest.raises(TypeError, match="outputs must be an iterable of names"):
+        client.infer("echo", request, "y")
+
+
+def test_tensors_of_a_mapping_have_its_names(client: Any) -> None:
+    first = client.infer("echo", {"a": tw.Tensor("x", X)})
+    assert list(first) == ["a"]
+    assert list(client.infer("echo", first)) == ["a"]
+
+
+def test_binary_data_is_exact_whatever_is_chosen_for_json(client: Any, served: Served) -> None:
+    array = np.array([np.inf, -np.inf, np.nan, 1])
+    json = {"binary_inputs": False} if served.is_grpc else {}  # it has no effect over gRPC
+    for options in ({}, {"nonfinite": "null"}, {"nonfinite": "error", **json}):
+        received = client.infer("echo", {"x": array}, **options)["x"].as_numpy()
+        assert np.array_equal(received, array, equal_nan=True)
 
 
 def test_requests_are_numbered(client: Any) -> None:
@@ -67,67 +101,139 @@ def test_requests_are_numbered(client: Any) -> None:
     assert repr(AUTO_ID) == "AUTO_ID"
 
 
-def test_client_without_timeouts(connect: Connect, server: str) -> None:
-    with connect(server, timeout=None) as client:
-        assert client.infer("echo", {"x": X}).outputs[0].tolist() == X.tolist()
+def test_encoded_request_is_sent_repeatedly(client: Any, served: Served) -> None:
+    encode: Any = tw.grpc.encode_request if served.is_grpc else tw.encode_request
+    parameters = {"binary_data_output": True}
+    encoded = encode(tw.InferRequest({"x": X}, id="7", model_name="echo", parameters=parameters))
+    for _ in range(3):
+        response = client.infer("echo", encoded)
+        assert np.array_equal(response["x"].data, X)
+        assert response.id == "7"
+    invalid: list[dict[str, Any]] = [{"id": "8"}, {"outputs": ["x"]}, {"parameters": {}}]
+    for options in invalid:
+        with pytest.raises(TypeError, match=r"encoded .* must be passed to encode_request"):
+            client.infer("echo", encoded, **options)
+
+
+def test_metadata(client: Any) -> None:
+    assert client.server_metadata()["extensions"]
+    metadata = client.model_metadata("declared", "1")
+    assert metadata["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1]}]
+
+
+def test_headers_and_timeouts_of_all_methods(connect: Connect, served: Served) -> None:
+    headers = {"X-Tenant": "9", "User-Agent": "mine", "Authorization": "Bearer a"}
+    with connect(served.url, headers=headers) as client:
+        client.infer("echo", {"x": X}, headers={"x-tenant": "10", "X-B.c_d": "a b"})
+        client.is_ready()
+        first, second = served.requests[-2:]
+        assert (first["x-tenant"], first["x-b.c_d"]) == ("10", "a b")
+        assert (first["authorization"], second["x-tenant"]) == ("Bearer a", "9")
+        assert first["user-agent"].startswith("mine")
+    before = len(served.requests)
+    with connect(served.url) as client:
+        calls: list[Any] = [
+            partial(client.infer, "echo", {"x": X}),
+            partial(client.infer, "declared", {"x": [1]}),  # also requests the metadata
+            client.server_metadata,
+            partial(client.model_metadata, "declared"),
+        ]
+        if not served.is_grpc:
+            calls.append(partial(client.infer_raw, "declared", X))
+        for call in calls:
+            call(headers={"Authorization": "Bearer 7"})
+        assert client.is_ready("declared", headers={"Authorization": "Bearer 7"})
+        client.wait_until_ready(5, "declared", headers={"Authorization": "Bearer 7"})
+        sent = served.requests[before:]
+        assert {request.get("authorization") for request in sent} == {"Bearer 7"}
+        assert len(sent) == len(calls) + 3
+        assert sent[0]["user-agent"].split()[0] == f"tensorwire/{tw.__version__}"
+        for call in calls:
+            with pytest.raises(TimeoutError, match=r"\(total timeout\)"):
+                call(timeout=Timeout(total=1e-9))
+        assert not client.is_ready("declared", timeout=Timeout(total=1e-9))
+
+
+def test_names_and_versions_that_cannot_be_sent(client: Any, served: Served) -> None:
+    """Servers and proxies remove "." and ".." from a path, also if the dots are quoted."""
+    before = len(served.requests)
+    calls = [
+        lambda m, v: client.infer(m, {"x": X}, version=v),
+        lambda m, v: client.infer(m, {"x": [1.0]}, version=v),
+        client.model_metadata,
+        client.is_ready,
+        lambda m, v: client.wait_until_ready(1, m, v),
+    ]
+    if not served.is_grpc:
+        calls.append(lambda m, v: client.infer_raw(m, X, version=v))
+    for call in calls:
+        for name in [""] if served.is_grpc else ["", ".", ".."]:
+            for model, version in ((name, None), (name, "1"), ("echo", name)):
+                with pytest.raises(ValueError, match=f"of a model must not be '{name}'"):
+                    call(model, version)
+        with pytest.raises(TypeError, match=r"^the name of a model must be a str, not int$"):
+            call(3, None)
+    assert len(served.requests) == before
+    for accepted in ("...", ".a", "a.", " "):
+        client.is_ready(accepted)
+    assert len(served.requests) == before + 4
 
 
 # --- lists of numbers ---
 
 
-def test_datatypes_of_lists_from_the_metadata(client: Any) -> None:
-    before = len(seen)
-    for _ in range(2):  # the model declares FP32
-        response = client.infer("declared", {"x": [1, 2, 3]})
-        assert response["y"].as_numpy().tolist() == [2, 4, 6]
-    paths = [call["path"] for call in seen[before:]]
-    assert paths == ["/v2/models/declared", *["/v2/models/declared/infer"] * 2]
-    client.infer("declared", {"x": (1,)}, version="1")
-    assert seen[-2]["path"] == "/v2/models/declared/versions/1"
+def test_datatypes_of_lists_are_those_of_the_metadata(client: Any, served: Served) -> None:
     inputs = {"x": [1, 2, 3]}
-    client.infer("declared", inputs)
+    for version, n_requests in ((None, 2), (None, 1), ("1", 2), (1, 1)):
+        before = len(served.requests)
+        response = client.infer("declared", inputs, version=version)  # declares FP32
+        assert response["y"].as_numpy().tolist() == [2, 4, 6]
+        assert len(served.requests) == before + n_requests
     assert inputs == {"x": [1, 2, 3]}
-
-
-def test_caches_of_a_client_are_limited(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "MAX_CACHED", 1)
-    made = getattr(client, "client", client)
-    for version in (None, "1", None):
-        assert client.infer("declared", {"x": [1]}, version=version)["y"].shape == (1,)
-        assert (len(made._transport.heads), len(made._datatypes)) == (1, 1)
-
-
-def test_lists_of_strings_and_arrays_need_no_metadata(client: Any) -> None:
-    before = len(seen)
     client.infer("echo", {"words": [["a", "b"]], "more": (b"c",), "x": X})
-    assert len(seen) == before + 1
+    assert len(served.requests) == before + 2
+
+
+def test_caches_of_a_client_are_limited(
+    connect: Connect, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_requests, "MAX_CACHED", 1)
+    with connect(server) as client:
+        made = getattr(client, "client", client)
+        for version in (None, "1", None):
+            assert client.infer("declared", {"x": [1]}, version=version)["y"].shape == (1,)
+            assert (len(made._transport.heads), len(made._datatypes)) == (1, 1)
 
 
 ENDLESS: list[Any] = []
 ENDLESS.append(ENDLESS)
+SINGLE = "not {}: pass a single input as"
 UNDECLARED = "^input 'x' is a list of numbers, but the metadata of model '{}' does not declare its"
+NOT_KNOWN = r": model 'nobody' is not known \(.* numbers: pass an array, or a Tensor with a "
 
 
 @pytest.mark.parametrize(
     ("model", "inputs", "error", "message"),
     [
-        ("declared", {"x": ["a"]}, InferenceServerError, "the model declares FP32"),
         ("declared", {"x": ENDLESS}, tw.EncodeError, "is a list that is nested too deeply"),
         ("declared", [tw.Tensor("x", X), X], TypeError, "only Tensors, not ndarray"),
         ("declared", [[1, 2], [3, 4]], TypeError, "only Tensors, not list"),
-        ("declared", X, TypeError, "not ndarray: pass a single input as"),
-        ("declared", "abc", TypeError, "not str: pass a single input as"),
-        ("declared", 3, TypeError, "not int: pass a single input as"),
-        ("declared", None, TypeError, "not NoneType: pass a single input as"),
-        ("declared", X[0], TypeError, "not float32: pass a single input as"),
-        ("declared", tw.Tensor("x", X), TypeError, "not Tensor: pass a single input as"),
-        ("declared", tw.Tensor("x", ["a"]).data, TypeError, "not BytesArray: pass a single"),
+        *(
+            ("declared", single, TypeError, SINGLE.format(kind))
+            for single, kind in [
+                *(
+                    (X, "ndarray"),
+                    (X[0], "float32"),
+                    ("abc", "str"),
+                    (3, "int"),
+                    (None, "NoneType"),
+                ),
+                *((tw.Tensor("x", X), "Tensor"), (tw.Tensor("x", ["a"]).data, "BytesArray")),
+            ]
+        ),
         ("echo", {"x": [1]}, ValueError, UNDECLARED.format("echo")),
         ("declared", {"y": X, "x": [0.5], "z": []}, ValueError, "^input 'z' is a list"),
-        (
-            *("nobody", {"x": [1]}, InferenceServerError),
-            r"GET .*: model 'nobody' is not known \(.* numbers: pass an array, or a Tensor with a ",
-        ),
+        ("nobody", {"x": [1]}, InferenceServerError, NOT_KNOWN),
     ],
 )
 def test_inputs_that_do_not_fit(
@@ -143,9 +249,8 @@ def test_data_frame_in_place_of_the_inputs(name: str) -> None:
     frame = getattr(package(module), function)({"x": [1, 2]})
     with pytest.raises(TypeError, match=r"not \w+: pass tensors_from_dataframe\(inputs\)$"):
         Client("localhost:1").infer("m", frame)
-    column = frame["x"]
-    with pytest.raises(TypeError, match=r"not \w+: pass a single input as"):
-        Client("localhost:1").infer("m", column)
+    with pytest.raises(TypeError, match=SINGLE.format(r"\w+")):
+        Client("localhost:1").infer("m", frame["x"])
 
 
 @pytest.mark.parametrize(
@@ -162,11 +267,11 @@ def test_metadata_without_inputs(connect: Connect, metadata: bytes) -> None:
         client.infer("m", {"x": [1]})
 
 
-def test_inputs_that_change_while_the_metadata_is_requested(server: str) -> None:
+def test_inputs_that_change_while_the_metadata_is_requested(served: Served) -> None:
     """The request has the inputs of the moment of the call."""
 
     async def main() -> None:
-        async with AsyncClient(server) as client:
+        async with AsyncClient(served.url) as client:
             inputs: dict[str, Any] = {"x": [1.0]}
             call = asyncio.ensure_future(client.infer("declared", inputs))
             await asyncio.sleep(0)
@@ -176,83 +281,66 @@ def test_inputs_that_change_while_the_metadata_is_requested(server: str) -> None
     asyncio.run(main())
 
 
-# --- encoded requests ---
-
-
-def test_frame_is_sent_repeatedly(client: Any) -> None:
-    request = tw.InferRequest([tw.Tensor("x", X)], id="7", parameters={"binary_data_output": True})
-    frame = tw.encode_request(request)
-    for _ in range(3):
-        response = client.infer("echo", frame)
-        assert np.array_equal(response["x"].data, X)
-        assert (response.id, response["x"].binary) == ("7", True)
-    X2 = np.zeros((2, 3), np.float32)
-    json = tw.encode_request(tw.InferRequest([tw.Tensor("x", X2, binary=False)]))
-    assert client.infer("echo", json)["x"].shape == (2, 3)
-    invalid: list[dict[str, Any]] = [{"id": "8"}, {"outputs": ["x"]}, {"parameters": {}}]
-    for options in invalid:
-        with pytest.raises(TypeError, match="must be passed to encode_request"):
-            client.infer("echo", frame, **options)
-
-
-def test_threads_that_send_a_frame_do_not_share_its_views() -> None:
-    """Without the GIL, the memoryviews of ``buffers`` must not be used in several threads."""
-
-    class SharedFrame:
-        header_length = 1
-
-        def __len__(self) -> int:
-            return 3
-
-        def __iter__(self) -> Any:
-            return iter([b"a", memoryview(b"bc")])
-
-        @property
-        def buffers(self) -> Any:
-            raise AssertionError
-
-    frame: Any = SharedFrame()
-    infer_request: Any = Client("localhost")._transport.infer_request
-    assert infer_request(requests.Target("m", None, None), frame).buffers == (b"a", b"bc")
-
-
 # --- the event loop ---
 
 LOOP, THREAD = "the loop", "a thread"
 
 
 @pytest.mark.parametrize(
-    ("nbytes", "is_binary", "encoding", "decoding"),
+    ("is_grpc", "nbytes", "is_binary", "encoding", "decoding"),
     [
-        (4000, False, LOOP, LOOP),
-        (400_000, False, THREAD, THREAD),
-        (400_000, True, LOOP, LOOP),
-        (4_000_000, True, LOOP, THREAD),  # its BYTES, if it has any, are checked one by one
+        (False, 4000, False, LOOP, LOOP),
+        (False, 400_000, False, THREAD, THREAD),
+        (False, 400_000, True, LOOP, LOOP),
+        (False, 4_000_000, True, LOOP, THREAD),  # its BYTES, if any, are checked one by one
+        (True, 1 << 20, True, LOOP, LOOP),
+        (True, 4 << 20, True, THREAD, THREAD),
     ],
 )
 @pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_large_messages_are_processed_in_a_thread(
-    server: str,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     factory: Any,
+    is_grpc: bool,
     nbytes: int,
     is_binary: bool,
     encoding: str,
     decoding: str,
 ) -> None:
     places = Places(monkeypatch)
-    places.note(tw, "encode_request")
-    places.note(tw, "decode_response")
+    if is_grpc:
+        url = request.getfixturevalue("grpc_server").url
+        places.note(package("tensorwire.client.grpc"), "encode_request")
+        places.note(package("tensorwire.client.grpc_channels"), "decode_response")
+    else:
+        url = request.getfixturevalue("server")
+        places.note(tw, "encode_request")
+        places.note(tw, "decode_response")
 
     async def main() -> None:
         places.loop = asyncio.get_running_loop()
         inputs = {"x": np.zeros(nbytes // 4, np.float32)}
-        async with AsyncClient(server, binary_inputs=is_binary) as client:
+        async with AsyncClient(url, binary_inputs=is_binary) as client:
             assert (await client.infer("echo", inputs))["x"].nbytes == nbytes
 
     with asyncio.Runner(loop_factory=factory) as runner:
         runner.run(main())
     assert places.noted == [f"encode_request in {encoding}", f"decode_response in {decoding}"]
+
+
+def test_large_metadata_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = Places(monkeypatch)
+    places.note(client_responses, "read_json")
+
+    async def main(address: str) -> None:
+        places.loop = asyncio.get_running_loop()
+        async with AsyncClient(address) as client:
+            assert len(await client.server_metadata()) == 1
+
+    with Scripted([http(b'{"name": "%b"}' % (b"a" * 100_000))]) as scripted:
+        asyncio.run(main(scripted.address))
+    assert places.noted == ["read_json in a thread"]
 
 
 def test_large_messages_do_not_wait_for_the_threads_of_the_event_loop(server: str) -> None:
@@ -273,20 +361,6 @@ def test_large_messages_do_not_wait_for_the_threads_of_the_event_loop(server: st
     asyncio.run(main())
 
 
-def test_large_metadata_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    places = Places(monkeypatch)
-    places.note(responses, "read_json")
-
-    async def main(address: str) -> None:
-        places.loop = asyncio.get_running_loop()
-        async with AsyncClient(address) as client:
-            assert len(await client.server_metadata()) == 1
-
-    with Scripted([http(b'{"name": "%b"}' % (b"a" * 100_000))]) as scripted:
-        asyncio.run(main(scripted.address))
-    assert places.noted == ["read_json in a thread"]
-
-
 def test_large_response_is_decoded_if_no_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -305,6 +379,83 @@ def test_large_response_is_decoded_if_no_thread_can_be_started(
 
     with Scripted([http(bytes(frame))]) as scripted:
         asyncio.run(main(scripted.address))
+
+
+# --- errors ---
+
+
+def test_error_of_the_server(client: Any, served: Served) -> None:
+    client.infer("echo", {"x": X})  # the server reads binary data: there is no hint
+    with pytest.raises(InferenceServerError) as caught:
+        client.infer("nobody", {"x": X})
+    error, message = caught.value, "model 'nobody' is not known"
+    call, url = "ModelInfer", served.url
+    if not served.is_grpc:
+        call, url = "POST", f"{url}/v2/models/nobody/infer"
+    assert (error.status, error.message, error.retry_after) == (404, message, None)
+    assert (error.url, error.model) == (url, "nobody")
+    assert str(error) == f"{call} {url}: status 404: {message}"
+    assert isinstance(error, tw.TensorwireError)
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.status, again.message, again.url, again.model) == (404, message, url, "nobody")
+    assert str(again) == str(error)
+    assert client.infer("echo", {"x": X})["x"].shape == X.shape
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_connections_that_are_refused(connect: Connect, scheme: str) -> None:
+    """The calls release the only slot for a connection."""
+    url = f"{scheme}://127.0.0.1:{free_port()}"
+    with connect(url, connections=1) as client:
+        assert client.is_ready() is False
+        for _ in range(3):
+            with pytest.raises(ConnectionError, match=f"^(POST|ModelInfer) {url}.*refused") as e:
+                client.infer("m", {"x": X}, timeout=Timeout(total=5))
+            assert e.value.__cause__ is not None
+
+
+def test_limits_apply_to_responses(connect: Connect, served: Served) -> None:
+    with connect(served.url, limits=tw.Limits(max_tensors=1)) as client:
+        with pytest.raises(tw.HeaderError, match="more than 1 output"):
+            client.infer("echo", {"x": X, "y": X})
+        assert client.infer("echo", {"x": X})["x"].shape == X.shape
+    with Scripted([GOOD]) as server, connect(server.address) as client:  # but not to requests
+        client.infer("m", {"x" * (tw.Limits().max_name_nbytes + 1): X})
+
+
+@pytest.mark.parametrize("end", ["http refused", "grpc refused", "http closed"])
+def test_failed_call_does_not_keep_its_input(end: str) -> None:
+    """Not even until the next garbage collection."""
+
+    class Input(np.ndarray[Any, Any]):
+        pass
+
+    with Scripted([]) as server:
+        scheme, _, kind = end.partition(" ")
+        address = server.address if kind == "closed" else f"127.0.0.1:{free_port()}"
+        array = np.zeros(8 * MiB, np.int8).view(Input)
+        kept = weakref.ref(array)
+        with Client(f"{scheme}://{address}") as client, without_gc():
+            with pytest.raises(ConnectionError):
+                client.infer("m", {"x": array})
+            del array
+            assert kept() is None
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"timeout": seconds} for seconds in (None, 3e6, 1e12)),
+        *({"timeout": Timeout(connect=s, read=s, total=s)} for s in (3e6, 1e12)),
+        *({"max_body": nbytes} for nbytes in (None, (1 << 31) - 1, 1 << 31, 1 << 70)),
+    ],
+)
+def test_options_that_are_no_limit(
+    connect: Connect, served: Served, options: dict[str, Any]
+) -> None:
+    """System calls and grpcio have limits that are smaller."""
+    with connect(served.url, **options) as client:
+        assert client.infer("echo", {"x": X})["x"].shape == X.shape
 
 
 # --- retries ---
@@ -341,7 +492,7 @@ def test_errors_that_are_not_retried(connect: Connect, answer: Any) -> None:
     with Scripted([answer]) as server, connect(server.address, **options) as client:
         with pytest.raises((InferenceServerError, TimeoutError)):
             client.infer("m", {"x": X})
-        assert len([head for head in server.heads if head.startswith("post")]) == 1
+        assert [head[:4] for head in server.heads] == ["post"]
 
 
 def test_connection_errors_are_retried(connect: Connect) -> None:
@@ -350,180 +501,107 @@ def test_connection_errors_are_retried(connect: Connect) -> None:
             if self.n_connections > 2:
                 super().serve(connection)
 
-    with FailsTwice([GOOD]) as server, connect(server.address, retries=2) as client:
-        assert client.infer("m", {"x": X})["x"].shape == X.shape
-        assert server.n_connections == 3
     with FailsTwice([GOOD]) as server, connect(server.address, retries=1) as client:
         with pytest.raises(ConnectionError):
             client.infer("m", {"x": X})
         assert server.n_connections == 2
+    with FailsTwice([GOOD]) as server, connect(server.address, retries=2) as client:
+        assert client.infer("m", {"x": X})["x"].shape == X.shape
+        assert server.n_connections == 3
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
 def test_retry_after(connect: Connect) -> None:
-    kept = {"Connection": "keep-alive"}
-    answers = [failing("503 Busy", kept | {"Retry-After": "1"}), GOOD]
-    server = Scripted(answers)
+    def answers(value: str) -> list[Any]:
+        return [failing("503 Busy", {"Connection": "keep-alive", "Retry-After": value}), GOOD]
+
+    server = Scripted(answers("1"))
     with server, connect(server.address, retries=1) as client, takes(0.95, 5):
         assert client.infer("m", {"x": X})["x"].shape == X.shape
-    ignored = ["Sat, 21 Nov 2026 21:00:00 GMT", "soon", "9" * 10, "9" * 400, "1.5"]
-    for value, seconds in [("61", 61.0), *((value, None) for value in ignored)]:
-        answers = [failing("503 Busy", kept | {"Retry-After": value}), GOOD]
-        with Scripted(answers) as server, connect(server.address, retries=1) as client:
-            if seconds is None:
-                assert client.infer("m", {"x": X})["x"].shape == X.shape
-                continue
-            with pytest.raises(InferenceServerError) as caught:
-                client.infer("m", {"x": X})
-            assert caught.value.retry_after == seconds
-            assert pickle.loads(pickle.dumps(caught.value)).retry_after == seconds
+    for ignored in ("Sat, 21 Nov 2026 21:00:00 GMT", "soon", "9" * 10, "9" * 400, "1.5"):
+        with Scripted(answers(ignored)) as server, connect(server.address, retries=1) as client:
+            assert client.infer("m", {"x": X})["x"].shape == X.shape
+    with Scripted(answers("61")) as server, connect(server.address, retries=1) as client:
+        with pytest.raises(InferenceServerError) as caught:
+            client.infer("m", {"x": X})
+        assert caught.value.retry_after == 61.0
+        assert pickle.loads(pickle.dumps(caught.value)).retry_after == 61.0
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
 def test_total_timeout_limits_retries(connect: Connect) -> None:
-    answers = [failing("503 Busy")]
     options = {"timeout": Timeout(total=1), "retries": 1000}
-    with Scripted(answers) as server, connect(server.address, **options) as client:
+    with Scripted([failing("503 Busy")]) as server, connect(server.address, **options) as client:
         with takes(0, 1.2), pytest.raises(InferenceServerError, match="try again"):
             client.infer("m", {"x": X})
         assert 2 <= len(server.heads) <= 6
 
 
-# --- waiting ---
+# --- readiness ---
+
+
+def test_readiness(client: Any) -> None:
+    assert client.is_ready()
+    assert client.is_ready("echo")
+    assert client.is_ready("echo", "1")
+    assert not client.is_ready("nobody")
+    client.wait_until_ready(5, "echo")
+    for seconds in (0, float("inf")):
+        message = f"^timeout must be a positive number of seconds, not {seconds}$"
+        with pytest.raises(ValueError, match=message):
+            client.wait_until_ready(seconds)
+    with pytest.raises(TypeError, match=r"^timeout must be .*, not NoneType$"):
+        client.wait_until_ready(None)
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
-def test_wait_for_a_server_that_starts(connect: Connect) -> None:
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_wait_for_a_server_that_starts(connect: Connect, scheme: str) -> None:
     port = free_port()
-    with connect(f"127.0.0.1:{port}") as client:
-        server = Scripted([http(b"{}")])
-        server.listening.close()
 
-        def start() -> None:
-            time.sleep(0.3)
-            server.listening = socket.create_server(("127.0.0.1", port))
-            server.__enter__()
+    def start() -> None:
+        time.sleep(0.3)
+        if scheme == "http":
+            stack.enter_context(Scripted([http(b"{}")], port))
+        else:
+            stack.enter_context(ScriptedServer(address=f"127.0.0.1:{port}"))
 
-        with in_thread(start), takes(0.25, 3):
-            client.wait_until_ready(10)
-        server.__exit__()
+    url = f"{scheme}://127.0.0.1:{port}"
+    with ExitStack() as stack, connect(url) as client, in_thread(start), takes(0.25, 3):
+        client.wait_until_ready(10)
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
 def test_wait_until_ready_reports_what_was_last_seen(connect: Connect) -> None:
-    with connect(f"127.0.0.1:{free_port()}") as client:
-        message = r"^the server is not ready after 0.3 seconds; last seen: GET .*Errno 111"
-        with pytest.raises(TimeoutError, match=message):
-            client.wait_until_ready(0.3)
-    with Scripted([silent]) as server, connect(server.address) as client:
-        with pytest.raises(TimeoutError, match=r"last seen: GET .* took longer than"):
-            client.wait_until_ready(0.2)
-        for seconds in (0, float("inf")):
-            message = f"^timeout must be a positive number of seconds, not {seconds}$"
-            with pytest.raises(ValueError, match=message):
-                client.wait_until_ready(seconds)
-        with pytest.raises(TypeError, match=r"^timeout must be .*, not NoneType$"):
-            client.wait_until_ready(None)
+    with Scripted([silent]) as http_server, ScriptedServer() as grpc_server:
+        for url, model, subject, last_seen in (
+            (f"127.0.0.1:{free_port()}", None, "the server", "GET .*Errno 111"),
+            (http_server.address, None, "the server", "GET .* took longer than"),
+            (grpc_server.url, "loading", "model 'loading'", "ModelReady .*: not ready"),
+        ):
+            message = f"^{subject} is not ready after 0.2 seconds; last seen: {last_seen}"
+            with connect(url) as client, pytest.raises(TimeoutError, match=message):
+                client.wait_until_ready(0.2, model)
 
 
-# --- headers and URLs ---
+# --- closing ---
 
 
-@pytest.mark.parametrize(
-    ("headers", "message"),
-    [
-        ({"X": "a\r\nY: b"}, "the value of the HTTP header X is invalid"),
-        ({"X": "\u20ac"}, "the value of the HTTP header X is invalid"),
-        ({"X\n": "a"}, "the name of an HTTP header is invalid"),
-        ({"": "a"}, "the name of an HTTP header is invalid"),
-    ],
-)
-def test_invalid_headers_are_rejected(
-    connect: Connect, headers: dict[str, str], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message), connect("127.0.0.1:1", headers=headers):
-        pass
-    with connect("127.0.0.1:1") as client, pytest.raises(ValueError, match=message):
-        client.infer("m", {"x": X}, headers=headers)
-
-
-class Changes(Mapping[str, str]):
-    """A mapping whose value changes after it was checked."""
-
-    n_read = 0
-
-    def __getitem__(self, name: str) -> str:
-        self.n_read += 1
-        return "a" if self.n_read == 1 else "a\r\nInjected: yes"
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(["X"])
-
-    def __len__(self) -> int:
-        return 1
-
-
-class Items(dict[str, str]):
-    def items(self) -> Any:
-        return {"X": "a"}.items()
-
-
-class Formatted(str):
-    def __format__(self, _: str) -> str:
-        return "a\r\nInjected: yes"
-
-    def __str__(self) -> str:
-        return "a\r\nInjected: yes"
-
-
-class OtherName(str):
-    def lower(self) -> str:
-        return "x"
-
-
-@pytest.mark.parametrize(
-    "make", [Changes, lambda: Items({"X": "a\r\nInjected: yes"}), lambda: {"X": Formatted("a")}]
-)
-def test_headers_that_change_after_they_were_checked(connect: Connect, make: Any) -> None:
-    headers = make()
-    with Scripted([GOOD]) as server, connect(server.address) as client:
-        client.infer("m", {"x": X}, headers=headers)
-        assert "\r\nx: a\r\n" in server.heads[0]
-        assert "injected" not in server.heads[0]
-
-
-def test_name_of_a_header_that_hides_what_it_is(client: Any) -> None:
-    with pytest.raises(ValueError, match="the HTTP header Content-Length cannot be passed"):
-        client.infer("echo", {"x": X}, headers={OtherName("Content-Length"): "3"})
-
-
-def test_request_line_and_host(connect: Connect) -> None:
-    with Scripted([GOOD, GOOD]) as server:
-        url = server.address.replace("127.0.0.1", "LOCALHOST") + "/a b/\u00fc%20/"
-        with connect(url, headers={"x-a": "1"}) as client:
-            client.infer("m", {"x": X}, headers={"X-A": "2"})
-            client.infer("m", {"x": X}, headers={"Host": "other"})
-    first, second = (head.splitlines() for head in server.heads)
-    assert first[0] == "post /a%20b/%c3%bc%20/v2/models/m/infer http/1.1"
-    assert f"host: {server.address.replace('127.0.0.1', 'localhost')}" in first
-    assert [line for line in first if line.startswith("x-a")] == ["x-a: 2"]
-    assert [line for line in second if line.startswith("host")] == ["host: other"]
-
-
-# --- processes ---
-
-
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_fork(server: str, kind: str) -> None:
-    """The child process opens its own connection, and the parent process keeps its connection.
-
-    The child process closes its copy of the connection of the parent process.
-    """
-    before = len(seen)
-    done = run_script(FORK, server, kind, "")
-    assert done.returncode == 0, done.stderr
-    parent, child, parent_again = (call["peer"] for call in seen[before:])
-    assert parent == parent_again != child
+def test_closed_client(connect: Connect, served: Served) -> None:
+    for n_calls in (0, 1):  # a client that has not been used does not connect any more
+        with connect(served.url) as client:
+            for _ in range(n_calls):
+                client.infer("echo", {"x": X})
+            client.close()
+            before = len(served.requests)
+            calls = [partial(client.infer, "echo", {"x": X}), client.is_ready]
+            if served.is_grpc:
+                calls.append(partial(client.stream, "repeat", []))
+            for call in calls:
+                with pytest.raises(RuntimeError, match=r"^the client is closed$"):
+                    call()
+            client.close()
+            assert len(served.requests) == before
 
 
 def test_closed_client_stays_closed_in_a_child_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -534,126 +612,111 @@ def test_closed_client_stays_closed_in_a_child_process(monkeypatch: pytest.Monke
         client.is_ready()
 
 
-@pytest.mark.parametrize(
-    ("attempt", "longest"), [(0, 0.1), (1, 0.2), (4, 1.6), (7, 10), (20, 10), (100_000, 10)]
-)
-def test_delay_of_a_retry(attempt: int, longest: float) -> None:
-    """It is random, and becomes longer with each retry up to a limit."""
-    delays = []
-    for _ in range(100):
-        retries = Retries(1)
-        retries.n_pauses = attempt
-        delays.append(retries.delay(ConnectionError("x"), Deadline(Timeout())) or 0)
-        assert retries.delay(ConnectionError("x"), Deadline(Timeout())) is None
-    assert longest / 2 <= min(delays) < 0.6 * longest
-    assert 0.9 * longest < max(delays) <= longest
+def test_client_that_is_not_closed() -> None:
+    """Its connections are closed without a warning when it is released."""
+    with uvicorn_server(app) as address:
+        client = Client(address)
+        client.infer("echo", {"x": X})
+        del client
 
 
-@pytest.mark.parametrize(
-    ("seconds", "delay"), [(0.0, 0.0), (59.0, 59.0), (60.0, 60.0), (61.0, None)]
-)
-def test_longest_retry_after(seconds: float, delay: float | None) -> None:
-    error = InferenceServerError("busy", status=503)
-    error.retry_after = seconds
-    assert Retries(1).delay(error, Deadline(Timeout())) == delay
+def test_async_client_belongs_to_one_event_loop(served: Served) -> None:
+    client = AsyncClient(served.url)
+    with asyncio.Runner() as runner:
+        runner.run(client.is_ready())
+        with asyncio.Runner() as other, pytest.raises(RuntimeError, match="another event loop"):
+            other.run(client.is_ready())
+        runner.run(client.close())
 
 
-class Clock:
-    """Replaces ``time.monotonic`` in the client."""
+def test_client_is_usable_after_a_cancelled_call(served: Served) -> None:
+    """The next call does not get the response of the cancelled one, which is not repeated."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.now = 1000.0
-        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+    async def main() -> None:
+        async with AsyncClient(served.url, connections=1, retries=3) as client:
+            before = len(served.requests)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(client.infer("slow", {"x": X}), 0.1)
+            assert (await client.infer("echo", {"x": X[:3]}))["x"].shape == (3,)
+            assert len(served.requests) == before + 2
+
+    asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("timeout", "step", "expected"),
-    [
-        (Timeout(read=3), "read", (3, "read")),
-        (Timeout(read=3, total=15), "read", (3, "read")),
-        (Timeout(read=3, total=7), "read", (2, "total")),
-        (Timeout(read=2, total=7), "read", (2, "total")),
-        (Timeout(read=None, total=7), "read", (2, "total")),
-        (Timeout(read=3, total=5), "read", "total timeout"),
-        (Timeout(read=3, total=4), "total", "total timeout"),
-        (Timeout(connect=1), "total", (None, "total")),
-        (Timeout(connect=1), "connect", (1, "connect")),
-        (Timeout(connect=3, read=1), "connecting", (1, "connect")),
-        (Timeout(connect=3, total=7), "connecting", (1, "connect")),
-        (Timeout(connect=3, total=6), "connecting", (1, "total")),
-        (Timeout(connect=None, total=6), "connecting", (1, "total")),
-        (Timeout(connect=None), "connecting", (None, "connect")),
-        (Timeout(connect=2), "connecting", "connect timeout"),
-    ],
-)
-def test_limit_of_a_step(
-    timeout: Timeout, step: Any, expected: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """5 seconds after the call began, and 2 seconds after it began to connect.
+# --- processes ---
 
-    A timeout that expires in this moment has expired.
-    """
-    clock = Clock(monkeypatch)
-    deadline = Deadline(timeout)
-    clock.now += 3
-    connecting = ConnectDeadline(deadline)
-    clock.now += 2
-    limit = partial(deadline.limit, step)
-    if step == "connecting":
-        limit = partial(connecting.limit, "read")
-    if isinstance(expected, str):
-        with pytest.raises(TimeoutError, match=expected):
-            limit()
+MAKE = """
+import asyncio, os, sys
+import numpy as np
+from tensorwire.client import AsyncClient, Client
+
+url, kind, option = sys.argv[1:]
+x = np.zeros(3, np.float32)
+channel = None
+if option == "channel of the caller":
+    import grpc
+    channel = grpc.insecure_channel(url.removeprefix("grpc://"))
+client = (Client if kind == "sync" else AsyncClient)(url, channel=channel)
+"""
+# Calls before a fork, in the child process, and in the parent process afterwards.
+FORK = """
+def call(runner):
+    if kind == "sync":
+        client.infer("echo", {"x": x})
     else:
-        assert limit() == expected
+        runner.run(client.infer("echo", {"x": x}))
+
+runner = asyncio.Runner()
+call(runner)
+if option == "another client":
+    runner.run(client.close())
+    closed, client = client, AsyncClient(url)
+child = os.fork()
+if child == 0:
+    inherited = [c.socket for pool in client._pools.values() for c in getattr(pool, "idle", ())]
+    try:
+        call(asyncio.Runner())
+    except RuntimeError as error:
+        os._exit(7 if "parent process" in str(error) else 8)
+    os._exit(0 if all(sock.fileno() == -1 for sock in inherited) else 3)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+call(runner)
+os._exit(status)
+"""
 
 
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_total_timeout_begins_with_each_call(connect: Connect) -> None:
-    answers = [GOOD, GOOD]
-    with Scripted(answers) as server, connect(server.address, timeout=Timeout(total=0.4)) as client:
-        client.infer("m", {"x": X})
-        time.sleep(0.5)
-        client.infer("m", {"x": X})
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_fork(server: str, kind: str) -> None:
+    """The child process opens its own connection, and the parent process keeps its connection.
 
-
-def test_attempts_of_wait_until_ready(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
-    wait = ReadinessWait(None, 100)
-    assert wait.timeout(Timeout(total=3)) == Timeout(total=3)
-    assert wait.timeout(Timeout(read=5)) == Timeout(read=5, total=100)
-    pauses = [wait.next_delay(ConnectionError("refused")) for _ in range(30)]
-    assert pauses[0] <= 0.02
-    assert 0.5 <= pauses[-1] <= 1
-    clock.now += 98
-    assert wait.timeout(Timeout(total=3)) == Timeout(total=2)
-
-
-LOADING = InferenceServerError("loading", status=503)
+    The child process closes its copy of the connection of the parent process.
+    """
+    before = len(seen)
+    done = run_script(MAKE + FORK, server, kind, "")
+    assert done.returncode == 0, done.stderr
+    parent, child, parent_again = (call["peer"] for call in seen[before:])
+    assert parent == parent_again != child
 
 
 @pytest.mark.parametrize(
-    ("errors", "seen"),
+    ("kind", "option", "status", "n_calls"),
     [
-        ([ConnectionError("refused"), LOADING], "loading"),
-        ([LOADING, ConnectionError("refused")], "refused"),
-        ([LOADING, TimeoutError("late")], "loading"),
-        ([TimeoutError("late"), LOADING, TimeoutError("later")], "loading"),
-        ([TimeoutError("late"), TimeoutError("later")], "late"),
+        ("sync", "", 0, 3),
+        ("async", "", 7, 2),
+        ("sync", "channel of the caller", 7, 2),
+        ("async", "another client", 7, 2),
     ],
 )
-def test_what_wait_until_ready_has_last_seen(
-    errors: list[Exception], seen: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The timeout of the last attempt, which was cut short, does not hide an error."""
-    clock = Clock(monkeypatch)
-    wait = ReadinessWait(None, 5)
-    for error in errors[:-1]:
-        assert wait.next_delay(error) > 0
-    clock.now += 5
-    with pytest.raises(TimeoutError, match=f"last seen: {seen}$") as caught:
-        wait.next_delay(errors[-1])
-    assert str(caught.value.__cause__) == seen
+def test_fork_over_grpc(kind: str, option: str, status: int, n_calls: int) -> None:
+    """The child process has a channel of its own, and the parent process keeps its channel.
+
+    It cannot use gRPC if a channel of grpc.aio was opened before, even if it is closed. The channel
+    of the caller is not its own.
+    """
+    with ScriptedServer() as server:
+        done = run_script(MAKE + FORK, server.url, kind, option)
+        assert done.returncode == status, done.stderr
+        assert len(server.calls) == n_calls
 
 
 def test_child_process_closes_the_connections_of_its_parent(connect: Connect) -> None:
@@ -674,29 +737,7 @@ def test_child_process_closes_the_connections_of_its_parent(connect: Connect) ->
             os.waitpid(child, 0)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "sync",
-        pytest.param(
-            "async",
-            marks=pytest.mark.skipif(
-                sys.version_info >= (3, 14),
-                reason="after a fork, SystemExit does not end an event loop of Python 3.14",
-            ),
-        ),
-    ],
-)
-def test_child_process_that_ends_during_a_call_of_its_parent(kind: str) -> None:
-    """It unwinds the frames of the call, and leaves the connection to its parent."""
-
-    def answer(connection: Any) -> None:
-        time.sleep(0.5)
-        connection.sendall(GOOD)
-
-    script = (
-        FORK.partition("runner = ")[0]
-        + """
+UNWIND = """
 def fork(_=None):
     if os.fork() == 0:
         sys.exit()
@@ -712,27 +753,78 @@ if kind == "sync":
 else:
     asyncio.run(main())
 """
-    )
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_child_process_that_ends_during_a_call_of_its_parent(kind: str) -> None:
+    """It unwinds the frames of the call, and leaves the connection to its parent."""
+    if kind == "async" and sys.version_info >= (3, 14):
+        pytest.skip("this Python does not end an event loop by SystemExit after a fork")
+
+    def answer(connection: Any) -> None:
+        time.sleep(0.5)
+        connection.sendall(GOOD)
+
     with Scripted([answer]) as server:
-        done = run_script(script, server.address, kind, "")
+        done = run_script(MAKE + UNWIND, server.address, kind, "")
     assert done.returncode == 0, done.stderr
 
 
-def test_pickled_client_has_the_same_options(connect: Connect) -> None:
-    with Scripted([http(BODY, HEADERS)]) as server:
-        options: Any = {"timeout": Timeout(total=9), "headers": {"X-A": "1"}, "max_body": 10_000}
-        kind = Client if connect is Client else AsyncClient
-        client = pickle.loads(pickle.dumps(kind(server.address, **options)))
-        assert (client.timeout, client._options.max_body) == (Timeout(total=9), 10_000)
-        if isinstance(client, Client):
-            with client:
-                client.infer("m", {"x": X})
-            assert "x-a: 1" in server.heads[0]
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_pickled_client_has_the_same_options(kind: type[Client | AsyncClient]) -> None:
+    options: Any = {"timeout": Timeout(total=9), "headers": {"X-A": "1"}, "max_body": 10_000}
+    client = pickle.loads(pickle.dumps(kind("localhost:8000/x/", **options)))
+    assert (client.timeout, client._options.max_body) == (Timeout(total=9), 10_000)
+    assert client._options.headers == {"X-A": "1"}
+    assert repr(client) == f"<{kind.__name__} of http://localhost:8000/x>"
 
 
-def test_client_that_is_not_closed() -> None:
-    """Its connections are closed without a warning when it is released."""
-    with uvicorn_server(app) as address:
-        client = Client(address)
-        client.infer("echo", {"x": X})
-        del client
+# --- the module ---
+
+HTTPTOOLS = "ImportError: an HTTP client requires httptools: pip install 'tensorwire[client]'"
+GRPCIO = "ImportError: a gRPC client requires grpcio: pip install 'tensorwire[grpc]'"
+
+
+@pytest.mark.parametrize(
+    ("missing", "script", "expected"),
+    [
+        ("httptools", "Client('localhost')", HTTPTOOLS),
+        ("httptools", "AsyncClient('localhost')", HTTPTOOLS),
+        ("httptools", "main(['infer', 'localhost', 'm'])", HTTPTOOLS.partition(": ")[2]),
+        ("httptools", "Client('grpc://127.0.0.1:1').is_ready()", ""),
+        ("grpc", "Client('grpc://localhost')", GRPCIO),
+        ("grpc", "Client('localhost'); AsyncClient('localhost')", ""),
+    ],
+)
+def test_package_that_is_missing(missing: str, script: str, expected: str) -> None:
+    package("grpc")
+    done = run_script(
+        f"import sys; sys.modules['{missing}'] = None;"
+        "from tensorwire.cli import main; from tensorwire.client import AsyncClient, Client;"
+        f"{script}"
+    )
+    last_line = "".join(done.stderr.strip().splitlines()[-1:])
+    assert last_line.endswith(expected) if expected else not last_line
+
+
+def test_client_does_not_import_asyncio() -> None:
+    done = run_script(
+        "import sys, types, tensorwire.client as c; print('httptools' in sys.modules);"
+        "names = 'HttpParserCallbackError HttpParserError HttpParserUpgrade HttpResponseParser';"
+        # httptools imports asyncio itself
+        "sys.modules['httptools'] = types.SimpleNamespace(**dict.fromkeys(names.split()));"
+        "c.Client; print('tensorwire.client.sync' in sys.modules, 'asyncio' in sys.modules)"
+    )
+    assert done.stdout.split() == ["False", "True", "False"]
+
+
+def test_both_clients_have_the_same_signatures() -> None:
+    names = [name for name in dir(Client) if not name.startswith("_")]
+    assert names == [name for name in dir(AsyncClient) if not name.startswith("_")]
+    for name in ("__init__", *names):
+        sync, asynchronous = (
+            inspect.signature(getattr(kind, name)) for kind in (Client, AsyncClient)
+        )
+        assert list(sync.parameters) == list(asynchronous.parameters)
+        if name not in ("close", "stream"):  # the types of the requests and responses differ
+            assert sync == asynchronous

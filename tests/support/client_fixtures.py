@@ -1,24 +1,22 @@
-"""Fixtures for tests of both clients: a server, and a response for scripted servers."""
+"""Fixtures for tests of both clients over both transports, and responses of scripted servers."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
-import socket
 import ssl
 import subprocess
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import uvloop
 
 import tensorwire as tw
-from support.lifetimes import without_gc
+from support.grpc_scripted_servers import ScriptedServer
 from support.requirements import skip_or_fail
 from support.servers import Scripted, http, recording, uvicorn_server
 from tensorwire.client import AsyncClient, AsyncResponseStream, Client
@@ -33,9 +31,8 @@ GOOD = http(BODY, HEADERS)
 
 
 async def echo(request: tw.InferRequest) -> tw.InferResponse:
-    return tw.InferResponse(
-        request.inputs, id=request.id, parameters={"saw": sorted(request.parameters)}
-    )
+    saw = ",".join(sorted(request.parameters))
+    return tw.InferResponse(request.inputs, id=request.id, parameters={"saw": saw})
 
 
 async def slow(request: tw.InferRequest) -> tw.InferResponse:
@@ -43,18 +40,8 @@ async def slow(request: tw.InferRequest) -> tw.InferResponse:
     return tw.InferResponse(request.inputs)
 
 
-def fail(request: tw.InferRequest) -> Any:
-    raise RuntimeError("no")
-
-
-SPEC = tw.TensorSpec("x", "FP32", [-1])
-MODELS: dict[str, Any] = {
-    "echo": echo,
-    "a b/ü": echo,
-    "slow": slow,
-    "declared": Model(lambda r: {"y": r["x"].as_numpy() * 2}, [SPEC]),
-    "fail": fail,
-}
+declared = Model(lambda r: {"y": r["x"].as_numpy() * 2}, [tw.TensorSpec("x", "FP32", [-1])])
+MODELS: dict[str, Any] = {"echo": echo, "slow": slow, "declared": declared}
 seen: list[dict[str, Any]] = []
 app = recording(create_app(MODELS, max_body=128 * MiB), seen)
 
@@ -68,14 +55,20 @@ def server() -> Iterator[str]:
 class Awaited:
     """An AsyncClient with blocking methods, so that a test can run with both clients.
 
-    At the end, the event loop must not have reported errors, such as exceptions in callbacks.
+    Its ``channel`` is a function that is called in the event loop. At the end, the event loop must
+    not have reported errors, such as exceptions in callbacks.
     """
 
     loop_factory: Any = None
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(
+        self, url: str, *, channel: Callable[[], Any] | None = None, **options: Any
+    ) -> None:
+        async def make() -> AsyncClient:
+            return AsyncClient(url, channel=channel and channel(), **options)
+
         self.runner = asyncio.Runner(loop_factory=self.loop_factory)
-        self.client = AsyncClient(url, **options)
+        self.client = self.runner.run(make()) if channel else AsyncClient(url, **options)
         self.reported: list[dict[str, Any]] = []
         self.runner.get_loop().set_exception_handler(self.report)
 
@@ -144,9 +137,26 @@ def client(connect: Connect, server: str) -> Iterator[Any]:
         yield found
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+class Served(NamedTuple):
+    """A server of one of the transports, and the requests that it has received."""
+
+    url: str
+    requests: list[dict[str, Any]]
+    is_grpc: bool
+
+
+@pytest.fixture(scope="module")
+def grpc_server() -> Iterator[ScriptedServer]:
+    with ScriptedServer() as found:
+        yield found
+
+
+@pytest.fixture(params=["http", "grpc"])
+def served(request: pytest.FixtureRequest) -> Served:
+    if request.param == "http":
+        return Served(f"http://{request.getfixturevalue('server')}", seen, False)
+    server = request.getfixturevalue("grpc_server")
+    return Served(server.url, server.calls, True)
 
 
 class Certificate:
@@ -213,56 +223,3 @@ def chunked(body: bytes, n_chunk: int = 100, end: bytes = b"0\r\n\r\n") -> bytes
     """Return a body in the chunked transfer coding."""
     parts = [body[i : i + n_chunk] for i in range(0, len(body), n_chunk)]
     return b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts) + end
-
-
-FORK = """
-import asyncio, os, sys
-import numpy as np
-from tensorwire.client import AsyncClient, Client
-
-url, kind, option = sys.argv[1:]
-x = np.zeros(3, np.float32)
-channel = None
-if option == "channel of the caller":
-    import grpc
-    channel = grpc.insecure_channel(url.removeprefix("grpc://"))
-client = (Client if kind == "sync" else AsyncClient)(url, channel=channel)
-
-def call(runner):
-    if kind == "sync":
-        client.infer("echo", {"x": x})
-    else:
-        runner.run(client.infer("echo", {"x": x}))
-
-runner = asyncio.Runner()
-call(runner)
-if option == "another client":
-    runner.run(client.close())
-    closed, client = client, AsyncClient(url)
-child = os.fork()
-if child == 0:
-    inherited = [c.socket for pool in client._pools.values() for c in getattr(pool, "idle", ())]
-    try:
-        call(asyncio.Runner())
-    except RuntimeError as error:
-        os._exit(7 if "parent process" in str(error) else 8)
-    os._exit(0 if all(sock.fileno() == -1 for sock in inherited) else 3)
-status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-call(runner)
-os._exit(status)
-"""  # calls before a fork, in the child process, and in the parent process afterwards
-
-
-def fail_without_keeping_the_input(call: Callable[[dict[str, Any]], object]) -> None:
-    """Check that a call that fails keeps its input not even until the next garbage collection."""
-
-    class Input(np.ndarray[Any, Any]):
-        pass
-
-    array = np.zeros(8 * MiB, np.int8).view(Input)
-    kept = weakref.ref(array)
-    with without_gc():
-        with pytest.raises(ConnectionError):
-            call({"x": array})
-        del array
-        assert kept() is None

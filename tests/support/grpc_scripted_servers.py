@@ -30,15 +30,15 @@ READY = {1: ("ready", bool)}
 STREAM_ERROR = {1: ("error_message", str), 2: ("infer_response", [{3: ("id", str)}])}
 X_METADATA = {"name": "x", "datatype": "FP32", "shape": [-1]}
 
-Answer = Callable[[Any, Any], Any] | None
+Answer = Callable[[Any, Any], Any]
 
 
 class _Server:
     """A server of grpcio in threads.
 
     `methods` are functions of the message (an iterator of messages for streams) and the context of
-    grpcio, which return serialized messages. The server does not have a method that is None.
-    `calls` has the name and the metadata of each call to another method.
+    grpcio, which return serialized messages. `calls` has the name, as "path", and the metadata of
+    each call.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class _Server:
         max_nbytes: int = -1,
     ) -> None:
         self.methods = methods
-        self.calls: list[tuple[str, dict[str, str]]] = []
+        self.calls: list[dict[str, Any]] = []
         self.threads = ThreadPoolExecutor(16)
         options = [
             ("grpc.so_reuseport", 0),
@@ -70,11 +70,9 @@ class _Server:
         name = details.method.removeprefix(SERVICE)
         if name not in self.methods:
             return None
-        metadata = {item.key: item.value for item in details.invocation_metadata}
-        self.calls.append((name, metadata))
         function = self.methods[name]
-        if function is None:
-            return None
+        metadata = {item.key: item.value for item in details.invocation_metadata}
+        self.calls.append({"path": name, **metadata})
         if name == "ModelStreamInfer":
             return grpc.stream_stream_rpc_method_handler(function)
         return grpc.unary_unary_rpc_method_handler(function)
@@ -115,10 +113,10 @@ class RecordingServer(_Server):
 
 
 class ScriptedServer(_Server):
-    """Serves `declared`, which doubles its input, `slow`, `status`, `repeat` and `loading`.
+    """Serves `declared`, which doubles its input, `slow`, `repeat` and `loading`.
 
-    ModelInfer returns the inputs for other names. ModelReady and ModelMetadata reject `nobody`.
-    `answers` replaces methods of the service; see `_Server`.
+    Other models return their inputs, except `nobody`, which is not known. `answers` replaces
+    methods of the service; see `_Server`.
     """
 
     def __init__(self, answers: dict[str, Answer] | None = None, **options: Any) -> None:
@@ -139,30 +137,28 @@ class ScriptedServer(_Server):
         return write_message({"ready": True}, READY)
 
     def model_ready(self, message: bytes, context: Any) -> bytes:
-        name = read_message(message, MODEL)["name"]
-        if name == "nobody":
-            context.abort(grpc.StatusCode.NOT_FOUND, "model 'nobody' is not known")
-        return write_message({"ready": name != "loading"}, READY)
+        return write_message({"ready": self.known_model(message, context) != "loading"}, READY)
 
     def server_metadata(self, message: bytes, context: Any) -> bytes:
         values = {"name": "test", "version": "1", "extensions": ["a", "b"]}
         return write_message(values, SERVER_METADATA)
 
     def model_metadata(self, message: bytes, context: Any) -> bytes:
-        name = read_message(message, MODEL)["name"]
-        if name == "nobody":
-            context.abort(grpc.StatusCode.NOT_FOUND, "model 'nobody' is not known")
+        name = self.known_model(message, context)
         inputs = [X_METADATA] if name in ("declared", "repeat") else []
         values = {"name": name, "versions": ["1", "2"], "platform": "p", "inputs": inputs}
         return write_message({**values, "outputs": []}, MODEL_METADATA)
 
+    def known_model(self, message: bytes, context: Any) -> str:
+        name = str(read_message(message, MODEL)["name"])
+        if name == "nobody":
+            context.abort(grpc.StatusCode.NOT_FOUND, "model 'nobody' is not known")
+        return name
+
     def model_infer(self, message: bytes, context: Any) -> bytes:
         self.messages.append(message)
         request = decode_request(message)
-        model = request.model_name
-        if model == "status":
-            code = getattr(grpc.StatusCode, str(request.parameters["code"]))
-            context.abort(code, str(request.parameters["details"]))
+        model = self.known_model(message, context)
         if model == "slow":
             self.has_begun.set()
             end = time.monotonic() + 5

@@ -60,14 +60,18 @@ class Scripted:
     waits for a request on it. `has_closed` is set when a connection is closed.
     """
 
-    def __init__(self, answers: Sequence[bytes | memoryview | Callable[[socket.socket], None]]):
+    def __init__(
+        self,
+        answers: Sequence[bytes | memoryview | Callable[[socket.socket], None]],
+        port: int = 0,
+    ) -> None:
         self.answers = answers
         self.heads: list[str] = []
         self.body_nbytes: list[int] = []
         self.n_connections = 0
         self.client_has_closed = threading.Event()
         self.has_closed = threading.Event()
-        self.listening = socket.create_server((HOST, 0))
+        self.listening = socket.create_server((HOST, port))
         self.address = f"{HOST}:{self.listening.getsockname()[1]}"
         self.thread = threading.Thread(target=self.run, daemon=True)
 

@@ -1,10 +1,9 @@
-"""Faults of connections: which requests are sent again, signals, truncated TLS, slow names."""
+"""Connections to HTTP servers: sending, receiving, TLS, timeouts, signals, resent requests."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import gc
 import gzip
 import random
@@ -23,6 +22,7 @@ import numpy as np
 import pytest
 import uvloop
 
+import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import (
     BODY,
@@ -30,19 +30,23 @@ from support.client_fixtures import (
     HEADERS,
     Certificate,
     Connect,
+    MiB,
     TlsScripted,
     X,
+    app,
     chunked,
     connect_to,
+    seen,
 )
-from support.memory import takes
-from support.servers import HOST, Scripted, http
-from support.threads import in_thread
+from support.memory import peak_nbytes, takes
+from support.serve_process import free_port
+from support.servers import HOST, Scripted, http, uvicorn_server
+from support.threads import in_thread, wait_for
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Progress, Timeout
 from tensorwire.client.aio import LoopBackend
-from tensorwire.client.connection import Connection, Connector
+from tensorwire.client.connection import Connection
 from tensorwire.client.limits import Deadline
-from tensorwire.client.requests import Request
+from tensorwire.client.requests import Request, Target
 from tensorwire.client.responses import ResponseReader
 from tensorwire.client.sync import BlockingBackend, blocking
 
@@ -52,8 +56,24 @@ certificate, tls = client_fixtures.certificate, client_fixtures.tls
 
 CHUNKED = HEADERS | {"Transfer-Encoding": "chunked"}
 CHUNKS = chunked(BODY, len(BODY))
+GZIPPED = HEADERS | {"Content-Encoding": "gzip"}
+LARGE = np.zeros(64 * MiB, np.int8)
 
 Answer = Callable[[socket.socket], None]
+
+
+def test_tls(connect: Connect, certificate: Certificate) -> None:
+    options = {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
+    with uvicorn_server(app, **options) as address:
+        before = len(seen)
+        large = np.arange(3 * MiB, dtype=np.float32)
+        with connect(f"https://{address}", ssl_context=certificate.trusting()) as client:
+            for array in (X, large, X):
+                assert np.array_equal(client.infer("echo", {"x": array})["x"].as_numpy(), array)
+        assert len({call["peer"] for call in seen[before:]}) == 1
+        fails = pytest.raises(ConnectionError, match=r"(?i)certificate")
+        with connect(f"https://{address}") as client, fails:
+            client.infer("echo", {"x": X})
 
 
 # --- which requests are sent again ---
@@ -62,7 +82,7 @@ Answer = Callable[[socket.socket], None]
 class KeepsOne(TlsScripted):
     """Answers the first request of each connection, and then calls ``end`` instead of reading."""
 
-    def __init__(self, end: Answer, certificate: Certificate | None) -> None:
+    def __init__(self, end: Answer, certificate: Certificate | None = None) -> None:
         super().__init__([GOOD], certificate)
         self.end = end
 
@@ -75,11 +95,6 @@ class KeepsOne(TlsScripted):
 def close_without_reading(connection: socket.socket) -> None:
     """A part of the request has arrived, of which the server reads nothing."""
     select.select([connection], [], [], 5)
-
-
-def reset_without_reading(connection: socket.socket) -> None:
-    close_without_reading(connection)
-    reset(connection)
 
 
 def read_a_part(connection: socket.socket) -> None:
@@ -102,11 +117,12 @@ def reset(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def close_tls(connection: ssl.SSLSocket) -> None:
+def close_tls(connection: socket.socket) -> None:
     """Send close_notify, and do not wait for that of the client."""
-    connection.setblocking(False)
-    with contextlib.suppress(ssl.SSLWantReadError):
-        connection.unwrap()
+    if isinstance(connection, ssl.SSLSocket):
+        connection.setblocking(False)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            connection.unwrap()
 
 
 def read_and_reset(connection: socket.socket) -> None:
@@ -114,26 +130,14 @@ def read_and_reset(connection: socket.socket) -> None:
     reset(connection)
 
 
-def read_and_close(connection: socket.socket) -> None:
-    read(connection)
-
-
 def read_and_close_politely(connection: socket.socket) -> None:
-    """With TLS, the last message is close_notify."""
     read(connection)
-    if isinstance(connection, ssl.SSLSocket):
-        close_tls(connection)
+    close_tls(connection)
 
 
 def answer_in_part(connection: socket.socket) -> None:
     read(connection)
     connection.sendall(b"H")
-
-
-def answer_in_part_and_reset(connection: socket.socket) -> None:
-    answer_in_part(connection)
-    time.sleep(0.1)
-    reset(connection)
 
 
 def stay_silent(connection: socket.socket) -> None:
@@ -144,15 +148,9 @@ def stay_silent(connection: socket.socket) -> None:
 # What happens to a kept connection after some of the request was sent, and whether the request may
 # be sent again.
 ENDS: dict[Answer, bool] = {
-    close_without_reading: True,
-    reset_without_reading: True,
-    read_a_part: True,
-    read_and_reset: True,
-    read_and_close: True,
-    read_and_close_politely: True,
-    answer_in_part: False,
-    answer_in_part_and_reset: False,
-    stay_silent: False,
+    **dict.fromkeys((close_without_reading, read_a_part, read), True),
+    **dict.fromkeys((read_and_reset, read_and_close_politely), True),
+    **dict.fromkeys((answer_in_part, stay_silent), False),
 }
 
 
@@ -178,25 +176,27 @@ def test_request_on_a_kept_connection_that_fails(
     error = TimeoutError if end is stay_silent else ConnectionError
     timeout = 0.3 if end is stay_silent else 60
 
-    def is_answered(client: Any, method: str) -> bool:
-        if method == "GET":
+    def is_answered(client: Any, data: Any) -> bool:
+        if data is None:
             return bool(client.is_ready())
         try:
-            client.infer("m", {"x": X})
+            client.infer("m", {"x": data})
         except error:
             return False
         return True
 
-    calls = [("GET", 0), ("POST", 0)]
+    calls: list[tuple[Any, int]] = [(None, 0), (X, 0)]  # what is sent, and the retries
     if ENDS[end]:
-        calls.append(("POST", 1))
-    for method, retries in calls:
-        is_resent = ENDS[end] and (method == "GET" or retries > 0)
+        calls.append((X, 1))
+    if end is close_without_reading:
+        calls.append((LARGE, 0))  # it fails before all of it has been sent
+    for data, retries in calls:
+        is_resent = ENDS[end] and (data is None or retries > 0)
         server = KeepsOne(end, tls)
         with connect_to(server, connect, timeout=timeout, retries=retries) as client:
             client.is_ready()
-            assert is_answered(client, method) == is_resent
-        assert server.n_connections == 1 + is_resent, (method, retries)
+            assert is_answered(client, data) == is_resent
+        assert server.n_connections == 1 + is_resent, retries
     assert pauses == []
 
 
@@ -245,80 +245,196 @@ def test_retry_of_a_kept_connection_opens_another(pauses: list[float]) -> None:
         assert (len(server.heads), server.n_connections, pauses) == (3, 1, [])
 
 
-def test_connection_that_is_closed_after_a_part_of_the_request_was_read(connect: Connect) -> None:
-    """The server has read a part of the body, and may have processed it."""
-    is_sent_in_part, is_closed = threading.Event(), threading.Event()
+# --- responses before the end of the request ---
 
-    def read_what_has_arrived(connection: socket.socket) -> None:
-        while True:
-            is_last = is_sent_in_part.is_set()
-            if select.select([connection], [], [], 0.1)[0]:
-                connection.recv(1 << 20)
-            elif is_last:
-                break
-        connection.close()
-        is_closed.set()
+REJECTION = http(b'{"error": "too long"}', status="413 Content Too Large")
 
-    def wait(progress: Progress) -> None:
-        if 0 < progress.sent_nbytes < progress.request_nbytes:
-            is_sent_in_part.set()
-            assert is_closed.wait(5)
 
-    server = KeepsOne(read_what_has_arrived, None)
+class RejectsEarly(TlsScripted):
+    """Reads the head and the first bytes of the body, and then sends the answer."""
+
+    def read(self, connection: socket.socket) -> bool:
+        # Otherwise the kernel may delay the answer, and discard it when the socket is closed.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.recv(1 << 16)
+        time.sleep(0.02)
+        return True
+
+
+def closes(connection: socket.socket) -> None:
+    connection.sendall(REJECTION)
+    if isinstance(connection, ssl.SSLSocket):
+        # asyncio drops a response that it has not received when it notices the reset connection.
+        time.sleep(0.05)
+
+
+def sends_slowly(connection: socket.socket) -> None:
+    connection.sendall(REJECTION[:-10])
+    time.sleep(0.1)
+    connection.sendall(REJECTION[-10:])
+
+
+@pytest.mark.parametrize("answer", [closes, sends_slowly])
+def test_rejection_while_the_request_is_sent(
+    connect: Connect, answer: Any, tls: Certificate | None
+) -> None:
+    """The status and the message of the server are reported, and the connection is closed."""
+    server = RejectsEarly([answer], tls)
+    with connect_to(server, connect, timeout=5) as client:
+        for n in range(3):
+            with pytest.raises(InferenceServerError, match="status 413: too long"):
+                client.infer("m", {"x": LARGE})
+            assert server.n_connections == n + 1
+
+
+@pytest.mark.slow(reason="it waits for timeouts")
+@pytest.mark.parametrize("rest", [b"", REJECTION[-10:]], ids=["complete", "in part"])
+def test_rejection_by_a_server_that_continues_to_read(
+    connect: Connect, tls: Certificate | None, rest: bytes
+) -> None:
+    """The client stops sending, and closes the connection after the end of the response."""
+    n_read = []
+
+    def reject_and_read(connection: socket.socket) -> None:
+        connection.sendall(REJECTION.removesuffix(rest))
+        connection.settimeout(0.3 if rest else 3)
+        nbytes = 0
+        try:
+            while chunk := connection.recv(1 << 20):
+                nbytes += len(chunk)
+        except TimeoutError:
+            if rest:
+                connection.sendall(rest)
+            else:
+                nbytes = -1  # the client has not closed the connection
+        except OSError:
+            pass
+        n_read.append(nbytes)
+
+    server = RejectsEarly([reject_and_read], tls)
+    with connect_to(server, connect, timeout=5) as client:
+        with pytest.raises(InferenceServerError, match="too long"):
+            client.infer("m", {"x": LARGE})
+        client.is_ready()  # an event loop closes connections only while it runs
+    assert 0 <= n_read[0] < 32 * MiB
+
+
+def test_rejection_that_is_only_noticed_when_sending_fails(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has sent its response and closed the connection between two send operations."""
+
+    def wait(self: Any, *arguments: Any) -> Any:
+        time.sleep(0.1)
+        return send_window(self, *arguments)
+
+    send_window = Connection._send_window
+    monkeypatch.setattr(Connection, "_send_window", wait)
+    with connect_to(RejectsEarly([closes], None), connect, timeout=5) as client:
+        with pytest.raises(InferenceServerError, match="status 413: too long"):
+            client.infer("m", {"x": LARGE})
+
+        def stop(progress: Progress) -> None:
+            if progress.received_nbytes:
+                raise TimeoutError("stop")
+
+        with pytest.raises(TimeoutError, match=r"^stop$"):
+            client.infer("m", {"x": LARGE}, on_progress=stop)
+
+
+def test_success_before_the_end_of_the_request(connect: Connect) -> None:
+    """The rest of the request is sent: the server may still read it."""
+
+    class Early(Scripted):
+        def read(self, connection: socket.socket) -> bool:
+            connection.recv(1 << 16)
+            connection.sendall(GOOD[:1000])
+            n_left = 8 * MiB - (1 << 16)
+            while n_left > 0:
+                n_left -= len(connection.recv(1 << 20))
+            return True
+
+    with Early([GOOD[1000:]]) as server, connect(server.address, timeout=5) as client:
+        assert np.array_equal(client.infer("m", {"x": LARGE[: 8 * MiB]})["x"].data, X)
+
+
+# --- memory and slow peers ---
+
+
+@pytest.mark.parametrize("direction", ["request", "response"])
+def test_large_messages_are_not_copied(
+    connect: Connect, tls: Certificate | None, direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a message of 64 MiB, only the memory of a response is allocated."""
+    head, *payload = tw.encode_response(tw.InferResponse([tw.Tensor("x", LARGE)])).buffers
+    nbytes = len(head) + LARGE.nbytes
+    headers = {"Inference-Header-Content-Length": str(len(head))}
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(http(b"", headers, length=nbytes) + bytes(head))
+        connection.sendall(payload[0])
+
+    n_parsed = 0
+
+    def on_body(self: Any, chunk: bytes) -> None:
+        nonlocal n_parsed
+        n_parsed += len(chunk)
+        parse(self, chunk)
+
+    parse = ResponseReader.on_body
+    monkeypatch.setattr(ResponseReader, "on_body", on_body)
+    server = TlsScripted([GOOD, answer if direction == "response" else GOOD], tls)
+    inputs = [tw.Tensor(f"{i}", LARGE[: MiB * 16]) for i in range(4)]
     with connect_to(server, connect) as client:
-        client.is_ready()
-        data = np.zeros(32 << 20, np.int8)
-        with pytest.raises(ConnectionError, match="before it responded"):
-            client.infer("m", {"x": data}, on_progress=wait)
-        assert server.n_connections == 1
+        client.infer("m", {"x": X})
+
+        def call() -> None:
+            response = client.infer("m", {"x": X} if direction == "response" else inputs)
+            assert response["x"].shape == (LARGE if direction == "response" else X).shape
+
+        peak = peak_nbytes(call)
+        if direction == "response":
+            peak -= nbytes
+        else:
+            assert server.body_nbytes[-1] > 64 * MiB
+    assert peak < 6 * MiB
+    assert n_parsed < 256 << 10
 
 
-@contextlib.contextmanager
-def connection_over(kind: Callable[..., socket.socket]) -> Iterator[tuple[Connection, Any]]:
-    """Yield a connection of the client with a socket of this kind, and the socket of its peer."""
-    ours, theirs = socket.socketpair()
-    with theirs, kind(fileno=ours.detach()) as sock:
-        yield Connection(sock, BlockingBackend(), None), theirs
+@pytest.mark.slow(reason="it waits for timeouts")
+def test_slow_reader_and_slow_sender(connect: Connect) -> None:
+    """The read timeout applies to each piece: the whole request and response may take longer.
+
+    The socket buffers are full most of the time, and pieces are sent in part.
+    """
+    received = bytearray()
+
+    class Slow(Scripted):
+        def read(self, connection: socket.socket) -> bool:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            while len(received) < expected:
+                received.extend(connection.recv(100_000))
+                time.sleep(1.2 * 100_000 / expected)
+            return True
+
+    def send(connection: socket.socket) -> None:
+        for start in range(0, len(GOOD), 61):
+            connection.sendall(GOOD[start : start + 61])
+            time.sleep(1.2 * 61 / len(GOOD))
+
+    array = np.random.default_rng(1).integers(0, 255, 24 * MiB, np.uint8)
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)]))
+    server = Slow([send])
+    with connect(server.address, timeout=0.6) as client:
+        transport = getattr(client, "client", client)._transport
+        head_nbytes = len(transport.infer_request(Target("m", None, None), frame).head)
+        expected = head_nbytes + len(frame)
+        with server, takes(1.8, 20):
+            assert np.array_equal(client.infer("m", frame)["x"].data, X)
+    assert bytes(received[head_nbytes:]) == bytes(frame)
 
 
-receive = blocking(Connection._receive)(None)
-exchange = blocking(Connection.exchange)(None)
-REQUEST = Request("POST", "/", b"POST / HTTP/1.1\r\n\r\n", (), 19)
-
-
-@pytest.mark.parametrize("error", [BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError])
-def test_sending_that_has_to_wait(error: type[Exception]) -> None:
-    class Busy(socket.socket):
-        is_busy = True
-
-        def send(self, data: Any, *_: Any) -> int:
-            if self.is_busy:
-                raise error
-            return super().send(data)
-
-    with connection_over(Busy) as (connection, _):
-        connection.is_tls = True
-        window = [b"request"]
-        assert (connection._send_window(window), window) == (0, [b"request"])
-        connection.socket.is_busy = False  # type: ignore[attr-defined]
-        assert (connection._send_window(window), window) == (7, [])
-
-
-def test_tls_that_fails_while_a_request_is_sent() -> None:
-    """The connection has ended, of which receiving tells more."""
-
-    class Tls(socket.socket):
-        def send(self, *_: Any) -> int:
-            raise ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
-
-    with connection_over(Tls) as (connection, peer):
-        connection.is_tls = True
-        peer.close()
-        with pytest.raises(ConnectionError, match="before it responded"):
-            exchange(connection, REQUEST, Deadline(Timeout()), None)
-
-
-# --- signals ---
+# --- timeouts and signals ---
 
 
 @pytest.fixture
@@ -342,11 +458,6 @@ def drip(connection: socket.socket) -> None:
     for i in range(20):
         connection.sendall(GOOD[i : i + 1])
         time.sleep(0.05)
-
-
-def send_in_part(connection: socket.socket) -> None:
-    connection.sendall(GOOD[:-10])
-    time.sleep(1)
 
 
 class NeverReads(Scripted):
@@ -378,17 +489,11 @@ class FullQueue(Scripted):
             opened.close()
 
 
-LARGE = np.zeros(32 << 20, np.int8)
-
-
 @pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize(
     ("make", "answer", "data", "scheme", "timeout", "expired"),
     [
-        (Scripted, wait_1_second, X, "http", Timeout(read=0.3), "read"),
         (Scripted, wait_1_second, X, "http", Timeout(read=0.3, total=5), "read"),
-        (Scripted, send_in_part, X, "http", Timeout(read=0.3), "read"),
-        (Scripted, drip, X, "http", Timeout(total=0.3), "total"),
         (Scripted, drip, X, "http", Timeout(read=1, total=0.3), "total"),
         (NeverReads, b"", LARGE, "http", Timeout(read=0.3), "read"),
         (NeverReads, b"", LARGE, "http", Timeout(total=0.3), "total"),
@@ -418,16 +523,50 @@ def test_timeouts(
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
-def test_signals_do_not_extend_the_wait_for_a_connection(signals: list[int]) -> None:
-    with (
-        Scripted([wait_1_second]) as server,
-        Client(server.address, connections=1) as client,
-        in_thread(client.is_ready),
-    ):
-        time.sleep(0.1)
-        with takes(0.29, 0.8), pytest.raises(TimeoutError, match="total timeout"):
-            client.infer("m", {"x": X}, timeout=Timeout(total=0.3))
-    assert len(signals) > 5
+@pytest.mark.parametrize("timeout", [Timeout(read=0.4), Timeout(total=0.4)])
+def test_timeouts_begin_with_each_call(connect: Connect, timeout: Timeout) -> None:
+    def answer_late(connection: socket.socket) -> None:
+        time.sleep(0.2)
+        connection.sendall(GOOD)
+
+    answers = [GOOD, answer_late, wait_1_second]
+    with Scripted(answers) as server, connect(server.address, timeout=timeout) as client:
+        client.infer("m", {"x": X})
+        time.sleep(0.5)
+        client.infer("m", {"x": X})
+        with takes(0.39, 0.9), pytest.raises(TimeoutError, match=r"0\.4 seconds"):
+            client.infer("m", {"x": X})
+        assert server.n_connections == 1
+
+
+class AheadOfTime(asyncio.SelectorEventLoop):
+    """Its clock advances whenever it is read, so timers are early; that of uvloop is coarse."""
+
+    n_read = 0
+
+    def time(self) -> float:
+        self.n_read += 1
+        return super().time() + self.n_read * 0.005
+
+
+@pytest.mark.slow(reason="it waits for timeouts")
+@pytest.mark.parametrize(
+    ("timeout", "expired"),
+    [
+        (Timeout(read=5, total=0.3), "longer than 0.3 seconds (total timeout)"),
+        (Timeout(read=0.3, total=5), "for 0.3 seconds (read timeout)"),
+        (Timeout(read=0.3, total=0.3), "longer than 0.3 seconds (total timeout)"),
+    ],
+)
+def test_timeout_that_is_reported_has_expired(timeout: Timeout, expired: str) -> None:
+    async def main(address: str) -> None:
+        async with AsyncClient(address, timeout=timeout) as client:
+            with takes(0.3, 1), pytest.raises(TimeoutError) as caught:
+                await client.infer("m", {"x": X})
+            assert expired in str(caught.value)
+
+    with Scripted([wait_1_second]) as server, asyncio.Runner(loop_factory=AheadOfTime) as runner:
+        runner.run(main(server.address))
 
 
 class Interrupt(BaseException):
@@ -510,27 +649,79 @@ def test_signal_handler_that_raises_an_exception_in_a_callback_of_the_parser(
 # --- operations of the socket ---
 
 
-def test_timeout_of_the_kernel(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not reported as that of the client."""
-    failed = TimeoutError(errno.ETIMEDOUT, "the host does not respond")
+@contextlib.contextmanager
+def connection_over(kind: Callable[..., socket.socket]) -> Iterator[tuple[Connection, Any]]:
+    """Yield a connection of the client with a socket of this kind, and the socket of its peer."""
+    ours, theirs = socket.socketpair()
+    with theirs, kind(fileno=ours.detach()) as sock:
+        connection = Connection(sock, BlockingBackend(), None)
+        connection.is_tls = True
+        yield connection, theirs
 
-    async def fail(*_: Any) -> None:
-        raise failed
 
-    monkeypatch.setattr(Connection, "connect", fail)
-    fails = pytest.raises(TimeoutError, match="the host does not respond")
-    with connect("127.0.0.1:1") as client, fails:
-        client.infer("m", {"x": X})
+receive = blocking(Connection._receive)(None)
+exchange = blocking(Connection.exchange)(None)
+REQUEST = Request("POST", "/", b"POST / HTTP/1.1\r\n\r\n", (), 19)
+
+
+@pytest.mark.parametrize("error", [BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError])
+def test_sending_that_has_to_wait(error: type[Exception]) -> None:
+    class Busy(socket.socket):
+        is_busy = True
+
+        def send(self, data: Any, *_: Any) -> int:
+            if self.is_busy:
+                raise error
+            return super().send(data)
+
+    with connection_over(Busy) as (connection, _):
+        window = [b"request"]
+        assert (connection._send_window(window), window) == (0, [b"request"])
+        connection.socket.is_busy = False  # type: ignore[attr-defined]
+        assert (connection._send_window(window), window) == (7, [])
+
+
+def test_tls_that_fails_while_a_request_is_sent() -> None:
+    """The connection has ended, of which receiving tells more."""
+
+    class Tls(socket.socket):
+        def send(self, *_: Any) -> int:
+            raise ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
+
+    with connection_over(Tls) as (connection, peer):
+        peer.close()
+        with pytest.raises(ConnectionError, match="before it responded"):
+            exchange(connection, REQUEST, Deadline(Timeout()), None)
+
+
+@pytest.mark.parametrize(
+    ("received", "is_open"),
+    [(ssl.SSLWantReadError(), True), (ssl.SSLZeroReturnError(), False), (b"a", False)],
+    ids=["session ticket", "end", "data"],
+)
+def test_tls_bytes_on_an_idle_connection(received: Any, is_open: bool) -> None:
+    class Tls(socket.socket):
+        """A socket that has received a session ticket, the end of the stream, or data."""
+
+        def recv(self, *_: Any) -> bytes:
+            if isinstance(received, Exception):
+                raise received
+            return bytes(received)
+
+    with connection_over(Tls) as (connection, _):
+        assert connection.is_open() == is_open
 
 
 class FakeTls(ssl.SSLSocket):
     """TLS that must receive before it can send, and that receives messages without data."""
 
+    n_pending = 0
+
     def __init__(self, fileno: int) -> None:
         socket.socket.__init__(self, fileno=fileno)
 
     def pending(self) -> int:
-        return 0
+        return self.n_pending
 
     def send(self, *_: Any) -> int:
         raise ssl.SSLWantReadError
@@ -541,12 +732,8 @@ class FakeTls(ssl.SSLSocket):
 
 def test_total_timeout_while_tls_always_has_bytes() -> None:
     """OpenSSL has decrypted bytes that the client has not read yet."""
-
-    class Flooded(FakeTls):
-        def pending(self) -> int:
-            return 1
-
-    with connection_over(Flooded) as (connection, _):
+    with connection_over(FakeTls) as (connection, _):
+        connection.socket.n_pending = 1  # type: ignore[attr-defined]
         deadline = Deadline(Timeout(total=0.05))
         with pytest.raises(TimeoutError, match="total timeout"):
             for _ in range(100):
@@ -561,10 +748,7 @@ def test_tls_that_always_has_bytes_is_read_in_parts() -> None:
     """
 
     class Fast(FakeTls):
-        n_received = 0
-
-        def pending(self) -> int:
-            return 1
+        n_received, n_pending = 0, 1
 
         def recv_into(self, buffer: Any, *_: Any) -> int:
             data = head if self.n_received == 0 else bytes(16 << 10)
@@ -582,7 +766,6 @@ def test_tls_that_always_has_bytes_is_read_in_parts() -> None:
 def test_tls_that_must_receive_before_it_can_send() -> None:
     """The client does not poll for what it cannot do, again and again."""
     with connection_over(FakeTls) as (connection, _):
-        connection.is_tls = True
         used = time.process_time()
         with pytest.raises(TimeoutError, match="read timeout"):
             exchange(connection, REQUEST, Deadline(Timeout(read=1)), None)
@@ -603,22 +786,55 @@ def test_read_timeout_while_tls_messages_have_no_data() -> None:
 # --- calls that are cancelled ---
 
 
+class Threaded(TlsScripted):
+    """Serves each connection in a thread. It does not answer the close_notify of the client."""
+
+    n_open = 0
+
+    def run(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = self.listening.accept()
+                self.n_open += 1
+                threading.Thread(target=self.serve_one, args=(connection,), daemon=True).start()
+
+    def serve_one(self, connection: socket.socket) -> None:
+        connection.settimeout(5)
+        with contextlib.suppress(OSError):
+            self.serve(connection)
+        connection = socket.socket(fileno=connection.detach())
+        connection.settimeout(5)
+        with connection, contextlib.suppress(ConnectionError):
+            while connection.recv(1 << 16):
+                pass
+            self.n_open -= 1
+
+    def client(self) -> AsyncClient:
+        if self.certificate is None:
+            return AsyncClient(self.address)
+        return AsyncClient(f"https://{self.address}", ssl_context=self.certificate.trusting())
+
+
 @pytest.mark.slow(reason="it makes thousands of calls")
 @pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_call_that_is_cancelled_at_any_time(loop: Any, tls: Certificate | None) -> None:
-    """The next calls use other connections, and the event loop reports no errors."""
+    """Its connection is closed at once, also if TLS is not established yet or does not end.
+
+    The next calls use other connections, and the event loop reports no errors.
+    """
     reported: list[Any] = []
 
     async def main() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, error: reported.append(error))
-        for n_iterations in range(25):
-            async with async_client(server) as client:
+        for n_iterations in range(30):
+            async with server.client() as client:
                 call = asyncio.ensure_future(client.server_metadata())
                 for _ in range(n_iterations):
-                    await asyncio.sleep(0)
-                call.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await call
+                    await asyncio.sleep(0 if n_iterations < 15 else 0.0002)
+                if call.cancel():
+                    with pytest.raises(asyncio.CancelledError):
+                        await call
+                    await asyncio.to_thread(wait_for, lambda: server.n_open == 0)
                 for metadata in await asyncio.gather(*(client.server_metadata() for _ in range(3))):
                     assert metadata == {"name": "x"}
 
@@ -628,195 +844,80 @@ def test_call_that_is_cancelled_at_any_time(loop: Any, tls: Certificate | None) 
     assert reported == []
 
 
-def async_client(server: TlsScripted) -> AsyncClient:
-    if server.certificate is None:
-        return AsyncClient(server.address)
-    trusting = server.certificate.trusting()
-    return AsyncClient(f"https://{server.address}", ssl_context=trusting)
+# --- connections that end within a response ---
 
 
-class Threaded(TlsScripted):
-    """Serves each connection in a thread."""
+class Ends(TlsScripted):
+    """Sends an answer, and ends the connection: with or without close_notify, or with a reset."""
 
-    def run(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self.listening.accept()
-                threading.Thread(target=self.serve_one, args=(connection,), daemon=True).start()
-
-    def serve_one(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError), connection:
-            self.serve(connection)
-
-
-class NeverEnds(Threaded):
-    """Performs the TLS handshake, and then waits until the client closes the connection.
-
-    It does not answer the close_notify of the client.
-    """
-
-    def __init__(self, certificate: Certificate | None) -> None:
-        super().__init__([], certificate)
-        self.is_closed = threading.Event()
-
-    def serve_one(self, connection: socket.socket) -> None:
-        connection.settimeout(2)
-        try:
-            if isinstance(connection, ssl.SSLSocket):
-                connection.do_handshake()
-                connection = socket.socket(fileno=connection.detach())
-                connection.settimeout(2)
-            with connection:
-                while connection.recv(1 << 16):
-                    pass
-        except TimeoutError:
-            return
-        except OSError:  # the client has reset it, or closed it within the TLS handshake
-            connection.close()
-        self.is_closed.set()
-
-
-@pytest.mark.parametrize("n_iterations", [None, 0, 1, 2, 3])
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_connection_of_a_call_that_is_cancelled_is_closed_at_once(
-    loop: Any, tls: Certificate | None, n_iterations: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also if TLS is not established yet, or the server does not end it."""
-    reported: list[Any] = []
-    establish = Connector._establish
-
-    async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda _, error: reported.append(error))
-
-        async def cancel_later(call: Any) -> None:
-            for _ in range(n_iterations or 0):
-                await asyncio.sleep(0)
-            call.cancel()
-
-        async def establish_and_cancel(*arguments: Any) -> None:
-            if n_iterations is not None:
-                tasks.append(asyncio.ensure_future(cancel_later(call)))
-            await establish(*arguments)
-            if n_iterations is None:  # when the connection, and TLS, has been established
-                call.cancel()
-
-        tasks: list[Any] = []
-        monkeypatch.setattr(Connector, "_establish", establish_and_cancel)
-        async with async_client(server) as client:
-            call = asyncio.ensure_future(client.server_metadata())
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            assert await asyncio.to_thread(server.is_closed.wait, 3)
-
-    server = NeverEnds(tls)
-    with server, asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(main())
-    assert reported == []
-
-
-# --- TLS that ends without close_notify ---
-
-
-class EndsTls(TlsScripted):
-    """Sends an answer, and ends the stream with or without close_notify."""
-
-    def __init__(self, answer: bytes, certificate: Certificate, is_closed: bool) -> None:
+    def __init__(self, answer: bytes, end: str, certificate: Certificate | None) -> None:
         super().__init__([answer], certificate)
-        self.is_closed = is_closed
+        self.end = end
 
     def read(self, connection: socket.socket) -> bool:
+        if self.end == "reset":
+            return bool(connection.recv(100_000))
         read(connection)
         return True
 
     def serve(self, connection: socket.socket) -> None:
         super().serve(connection)
-        if self.is_closed and isinstance(connection, ssl.SSLSocket):
+        if self.end == "closed":
             close_tls(connection)
+        elif self.end == "reset":
+            time.sleep(0.05)
+            reset(connection)
 
 
-GZIPPED = HEADERS | {"Content-Encoding": "gzip"}
+LOST = "the server closed the connection before"
+NO_GPU = {"status": "500 Internal Server Error"}
+# An answer, and what is expected if TLS is not closed, and if it is: the error, or "" for success.
+# A body that ends with the connection is only complete if TLS was closed.
+ANSWERS: list[tuple[bytes, str, str]] = [
+    (b"", LOST, LOST),
+    (b"HTTP/1.1 200 OK\r\nA: b", LOST, LOST),
+    (http(BODY, HEADERS), "", ""),
+    (http(b"", HEADERS, length=len(BODY)), LOST, LOST),
+    (http(CHUNKS, CHUNKED, length=""), "", ""),
+    (http(CHUNKS[:-5], CHUNKED, length=""), LOST, LOST),
+    (http(b"no GPU", **NO_GPU, length=""), "500: no GPU$", "500: no GPU$"),
+    (http(b"no GPU", **NO_GPU, length=900), "500: no GPU$", "500: no GPU$"),
+]
+INCOMPLETE_UNLESS_CLOSED = [
+    (http(BODY[:-1], HEADERS, length=len(BODY)), LOST, LOST),
+    (http(CHUNKS[:-1], CHUNKED, length=""), LOST, LOST),
+    (http(BODY, HEADERS, length=""), LOST, ""),
+    (http(gzip.compress(BODY), GZIPPED, length=""), LOST, ""),
+]
 
 
-@pytest.mark.parametrize("is_closed", [False, True], ids=["truncated", "closed"])
-@pytest.mark.parametrize(
-    ("answer", "is_complete"),
-    [
-        (b"", False),
-        (b"HTTP/1.1 200 OK\r\nA: b", False),
-        (http(BODY, HEADERS), True),
-        (http(BODY[:-1], HEADERS, length=len(BODY)), False),
-        (http(b"", HEADERS, length=len(BODY)), False),
-        (http(CHUNKS, CHUNKED, length=""), True),
-        (http(CHUNKS[:-1], CHUNKED, length=""), False),
-        (http(CHUNKS[:-5], CHUNKED, length=""), False),
-        (http(BODY, HEADERS, length=""), None),
-        (http(gzip.compress(BODY), GZIPPED, length=""), None),
-    ],
-)
+@pytest.mark.parametrize("end", ["truncated", "closed"])
+@pytest.mark.parametrize(("answer", "truncated", "closed"), ANSWERS + INCOMPLETE_UNLESS_CLOSED)
 def test_end_of_tls(
-    connect: Connect,
-    certificate: Certificate,
-    answer: bytes,
-    is_complete: bool | None,
-    is_closed: bool,
+    connect: Connect, certificate: Certificate, answer: bytes, truncated: str, closed: str, end: str
 ) -> None:
-    """A body that ends with the connection is only complete if TLS was closed (None)."""
-    with connect_to(EndsTls(answer, certificate, is_closed), connect) as client:
-        if is_complete or (is_complete is None and is_closed):
+    expected = truncated if end == "truncated" else closed
+    with connect_to(Ends(answer, end, certificate), connect) as client:
+        if not expected:
             assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
         else:
-            with pytest.raises(ConnectionError, match="the server closed the connection before"):
+            error = ConnectionError if expected == LOST else InferenceServerError
+            with pytest.raises(error, match=expected):
                 client.infer("m", {"x": X})
 
 
 @pytest.mark.parametrize("data", [X, LARGE], ids=["sent", "sending"])
-@pytest.mark.parametrize(
-    "answer",
-    [
-        http(BODY[:-1], HEADERS, length=len(BODY)),
-        http(CHUNKS[:-1], CHUNKED, length=""),
-        http(BODY, HEADERS, length=""),
-        http(gzip.compress(BODY), GZIPPED, length=""),
-    ],
-)
+@pytest.mark.parametrize("answer", [answer for answer, _, _ in INCOMPLETE_UNLESS_CLOSED])
 def test_response_that_ends_with_a_reset(connect: Connect, answer: bytes, data: Any) -> None:
     """It is not complete, also if its body ends with the connection."""
-
-    class Resets(Scripted):
-        def serve(self, connection: socket.socket) -> None:
-            connection.recv(100_000)
-            connection.sendall(answer)
-            time.sleep(0.05)
-            reset(connection)
-
-    fails = pytest.raises(ConnectionError)
-    with Resets([]) as server, connect(server.address) as client, fails:
+    with connect_to(Ends(answer, "reset", None), connect) as client, pytest.raises(ConnectionError):
         client.infer("m", {"x": data})
-
-
-@pytest.mark.parametrize("is_closed", [False, True], ids=["truncated", "closed"])
-@pytest.mark.parametrize("length", ["", 900])
-def test_end_of_tls_in_an_error_response(
-    connect: Connect, certificate: Certificate, is_closed: bool, length: Any
-) -> None:
-    """The status and the start of the message are reported, as without TLS."""
-    answer = http(b"no GPU", status="500 Internal Server Error", length=length)
-    fails = pytest.raises(InferenceServerError, match=r": status 500: no GPU$")
-    with connect_to(EndsTls(answer, certificate, is_closed), connect) as client, fails:
-        client.infer("m", {"x": X})
 
 
 # --- names that are looked up slowly ---
 
 # uvloop calls the function of the C library itself
 python_connect = pytest.mark.parametrize("connect", [Client, client_fixtures.Awaited])
-
-
-@pytest.fixture
-def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
-    found = Resolver()
-    monkeypatch.setattr(socket, "getaddrinfo", found.getaddrinfo)
-    return found
 
 
 class Resolver:
@@ -834,6 +935,13 @@ class Resolver:
             time.sleep(0.8)
             return self.original(HOST, port, *arguments, **named)
         raise socket.gaierror(socket.EAI_NONAME, "unknown")
+
+
+@pytest.fixture
+def resolver(monkeypatch: pytest.MonkeyPatch) -> Resolver:
+    found = Resolver()
+    monkeypatch.setattr(socket, "getaddrinfo", found.getaddrinfo)
+    return found
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
@@ -887,7 +995,7 @@ def test_name_that_does_not_exist(connect: Connect, resolver: Resolver, timeout:
 def test_host_with_several_addresses(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next address is tried if there is no connection to the one before."""
     lookup = socket.getaddrinfo
-    refused = lookup(HOST, client_fixtures.free_port(), type=socket.SOCK_STREAM)
+    refused = lookup(HOST, free_port(), type=socket.SOCK_STREAM)
     with Scripted([GOOD]) as server, FullQueue([]) as full:
         silent = lookup(HOST, full.listening.getsockname()[1], type=socket.SOCK_STREAM)
 
@@ -898,36 +1006,3 @@ def test_host_with_several_addresses(connect: Connect, monkeypatch: pytest.Monke
         with connect(server.address, timeout=Timeout(connect=0.2)) as client:
             assert client.infer("m", {"x": X})["x"].shape == X.shape
     gc.collect()  # a socket that was not closed causes a warning, which is an error
-
-
-# --- the clock ---
-
-
-class AheadOfTime(asyncio.SelectorEventLoop):
-    """Its clock advances whenever it is read, so timers are early; that of uvloop is coarse."""
-
-    n_read = 0
-
-    def time(self) -> float:
-        self.n_read += 1
-        return super().time() + self.n_read * 0.005
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
-@pytest.mark.parametrize(
-    ("timeout", "expired"),
-    [
-        (Timeout(read=5, total=0.3), "longer than 0.3 seconds (total timeout)"),
-        (Timeout(read=0.3, total=5), "for 0.3 seconds (read timeout)"),
-        (Timeout(read=0.3, total=0.3), "longer than 0.3 seconds (total timeout)"),
-    ],
-)
-def test_timeout_that_is_reported_has_expired(timeout: Timeout, expired: str) -> None:
-    async def main(address: str) -> None:
-        async with AsyncClient(address, timeout=timeout) as client:
-            with takes(0.3, 1), pytest.raises(TimeoutError) as caught:
-                await client.infer("m", {"x": X})
-            assert expired in str(caught.value)
-
-    with Scripted([wait_1_second]) as server, asyncio.Runner(loop_factory=AheadOfTime) as runner:
-        runner.run(main(server.address))

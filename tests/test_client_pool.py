@@ -1,0 +1,543 @@
+"""The connections of a client: reuse, waiting for one, idle connections, closing the client."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import socket
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import uvloop
+
+import tensorwire as tw
+from support import client_fixtures
+from support.client_fixtures import GOOD, Connect, MiB, X, seen
+from support.servers import Scripted, http
+from support.threads import in_thread, wait_for
+from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
+from tensorwire.client import pool as client_pool
+from tensorwire.client.aio import LoopBackend, LoopWatcher
+from tensorwire.client.connection import Connection, Connector
+from tensorwire.client.limits import Deadline
+from tensorwire.client.pool import Pool
+from tensorwire.client.sync import BlockingBackend, PollWatcher, blocking
+
+pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
+connect = client_fixtures.connect
+server, client = client_fixtures.server, client_fixtures.client
+
+acquire = blocking(Pool.acquire)(None)
+UNLIMITED = Deadline(Timeout())
+both_backends = pytest.mark.parametrize("backend", [BlockingBackend, LoopBackend])
+
+
+def pool_of(client: Any) -> Any:
+    (pool,) = getattr(client, "client", client)._pools.values()
+    return pool
+
+
+def answer_late(connection: socket.socket) -> None:
+    time.sleep(0.2)
+    connection.sendall(GOOD)
+
+
+# --- reuse ---
+
+
+def test_connection_is_reused(client: Any) -> None:
+    before = len(seen)
+    for _ in range(5):
+        client.infer("echo", {"x": X})
+        client.server_metadata()
+        with pytest.raises(InferenceServerError):
+            client.infer("nobody", {"x": X})
+    assert len({call["peer"] for call in seen[before:]}) == 1
+    # Small pieces are sent without delay.
+    assert pool_of(client).idle[0].socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_calls_share_4_connections(server: str, kind: type[Client | AsyncClient]) -> None:
+    sizes = [1, 1000, 100_000, 300_000] * 16
+    inputs = [{"x": np.full(n, n)} for n in sizes]
+
+    async def main() -> list[tw.InferResponse]:
+        async with AsyncClient(server, connections=4) as client:
+            return await asyncio.gather(*(client.infer("echo", x) for x in inputs))
+
+    before = len(seen)
+    if kind is AsyncClient:
+        answers = asyncio.run(main())
+    else:
+        with Client(server, connections=4) as client, ThreadPoolExecutor(16) as threads:
+            answers = list(threads.map(lambda x: client.infer("echo", x), inputs))
+    for n, answer in zip(sizes, answers, strict=True):
+        assert np.array_equal(answer["x"].as_numpy(), np.full(n, n))
+    assert 1 < len({call["peer"] for call in seen[before:]}) <= 4
+
+
+def test_connection_closed_by_the_server_is_replaced(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"connections": 1, "retries": 1}
+    with Scripted([GOOD, GOOD]) as server, connect(server.address, **options) as client:
+        for _ in range(101):  # at once, so that the client has not noticed it in most cases
+            client.infer("m", {"x": X})
+        assert server.n_connections == 51
+
+    is_open = Connection.is_open
+
+    def wait(connection: Connection) -> bool:
+        select.select([connection.socket], [], [], 5)
+        return is_open(connection)
+
+    monkeypatch.setattr(Connection, "is_open", wait)
+    with Scripted([GOOD]) as server, connect(server.address) as client:
+        for _ in range(5):
+            client.infer("m", {"x": X})
+        assert server.n_connections == 5
+
+
+def test_bytes_on_an_idle_connection_are_not_taken_for_a_response(connect: Connect) -> None:
+    timeout = http(b"", status="408 Request Timeout")
+    separate = threading.Event()
+
+    def late(connection: socket.socket) -> None:
+        connection.sendall(GOOD)
+        separate.wait(5)
+        connection.sendall(timeout)
+
+    for answer in (GOOD + timeout, late):
+        with Scripted([answer, GOOD]) as server, connect(server.address) as client:
+            for _ in range(4):
+                assert client.infer("m", {"x": X})["x"].shape == X.shape
+                separate.set()
+                time.sleep(0.03)
+                separate.clear()
+            assert server.n_connections == 4
+
+
+SERVER_ERROR = http(b'{"error": "no"}', status="500 Internal Server Error")
+KEEPING = http(b'{"error": "no"}', {"Connection": "Keep-Alive"}, "500 Internal Server Error")
+SWITCHING = b"HTTP/1.1 101 no\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n"
+
+
+@pytest.mark.parametrize(("answer", "is_kept"), [(SERVER_ERROR, 0), (KEEPING, 1), (SWITCHING, 0)])
+def test_connection_after_an_error(connect: Connect, answer: bytes, is_kept: bool) -> None:
+    """It is not used again after an error of the server, unless the server says so."""
+    with Scripted([answer] * 2) as server, connect(server.address) as client:
+        for _ in range(2):
+            with pytest.raises(InferenceServerError, match="no"):
+                client.infer("m", {"x": X})
+        assert server.n_connections == (1 if is_kept else 2)
+
+
+@pytest.mark.parametrize(("answer", "retries"), [(SERVER_ERROR, 0), (KEEPING, 1)])
+def test_server_that_closes_the_connection_after_an_error(
+    connect: Connect, answer: bytes, retries: int
+) -> None:
+    """As uvicorn does after an exception of the application, whatever the response says."""
+
+    def fail_and_close(connection: socket.socket) -> None:
+        connection.sendall(answer)
+        time.sleep(0.0005)  # the next call may begin before or after the connection is closed
+
+    server = Scripted([fail_and_close])
+    with server, connect(server.address, retries=retries) as client:
+        for _ in range(200):
+            with pytest.raises(InferenceServerError, match="no"):
+                client.infer("m", {"x": X})
+
+
+# --- idle connections ---
+
+
+@pytest.mark.parametrize(("idle_timeout", "n_connections"), [(0.2, 2), (None, 1)])
+def test_idle_connections_are_closed_at_the_next_call(
+    connect: Connect, idle_timeout: float | None, n_connections: int
+) -> None:
+    options = {"idle_timeout": idle_timeout}
+    with Scripted([GOOD] * 2) as server, connect(server.address, **options) as client:
+        client.infer("m", {"x": X})
+        time.sleep(0.1)
+        assert not server.client_has_closed.is_set()
+        time.sleep(0.15)
+        client.infer("m", {"x": X})
+        assert idle_timeout is None or server.client_has_closed.wait(2)
+        assert server.n_connections == n_connections
+
+
+@pytest.mark.slow(reason="it waits for timeouts")
+def test_connections_that_a_burst_has_opened_are_closed(server: str) -> None:
+    """Also while another connection is in use all the time."""
+    with Client(server, idle_timeout=0.3) as client:
+        with ThreadPoolExecutor(4) as threads:
+            list(threads.map(lambda _: client.infer("slow", {"x": X}), range(4)))
+        assert len(pool_of(client).idle) == 4
+        for _ in range(10):
+            client.infer("echo", {"x": X})
+            time.sleep(0.05)
+        assert (len(pool_of(client).idle), len(pool_of(client).leases)) == (1, 0)
+
+
+def test_connection_that_expires_during_another_call() -> None:
+    """It is closed when that call ends."""
+    ours, theirs = socket.socketpair()
+    pool = Pool(BlockingBackend(), 2, 0.05)
+    first, second = (acquire(pool, UNLIMITED) for _ in range(2))
+    pool.release(first, Connection(ours, pool.backend, None))
+    time.sleep(0.1)
+    pool.release(second, None)
+    with theirs:
+        theirs.settimeout(5)
+        assert theirs.recv(1) == b""
+    assert (len(pool.leases), len(pool.idle)) == (0, 0)
+
+
+def test_closed_connections_are_released(connect: Connect) -> None:
+    """Also if a timeout of the last call has not expired yet."""
+    may_close, is_closed = threading.Event(), threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        may_close.clear()
+        connection.sendall(GOOD)
+        may_close.wait(5)
+        connection.shutdown(socket.SHUT_RDWR)
+        is_closed.set()
+
+    with Scripted([answer]) as server, connect(server.address) as client:
+        found = []
+        for _ in range(3):
+            client.infer("m", {"x": X})
+            found.append(weakref.ref(pool_of(client).idle[0]))
+            is_closed.clear()
+            may_close.set()
+            assert is_closed.wait(5)
+        assert len({id(ref) for ref in found}) == 3
+        assert sum(ref() is not None for ref in found) <= 1
+        may_close.set()
+
+
+# --- waiting for a connection ---
+
+
+def test_calls_get_a_connection_in_their_order() -> None:
+    order: list[int] = []
+    pool = Pool(BlockingBackend(), 1, None)
+    first = acquire(pool, UNLIMITED)
+
+    def wait(i: int) -> None:
+        lease = acquire(pool, UNLIMITED)
+        order.append(i)
+        pool.release(lease, None)
+
+    with ThreadPoolExecutor(5) as threads:
+        for i in range(5):
+            threads.submit(wait, i)
+            while len(pool.waiting) <= i:
+                time.sleep(0.001)
+        pool.release(first, None)
+    assert order == list(range(5))
+
+
+@both_backends
+def test_long_wait_for_a_connection(backend: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call looks for lost leases again and again, and sleeps in between."""
+    monkeypatch.setattr(client_pool, "_LOST_SECONDS", 0.02)
+
+    async def main() -> float:
+        pool = Pool(backend(), 1, None)
+        first = await pool.acquire(UNLIMITED)
+        if backend is BlockingBackend:
+            threading.Timer(0.3, pool.release, (first, None)).start()
+        else:
+            asyncio.get_running_loop().call_later(0.3, pool.release, first, None)
+        started = time.process_time()
+        await pool.acquire(Deadline(Timeout(total=5)))
+        return time.process_time() - started
+
+    assert asyncio.run(main()) < 0.1
+
+
+@both_backends
+def test_total_timeout_ends_the_wait_for_a_connection(backend: Any) -> None:
+    """Not only the steps that follow when the call has got one."""
+
+    async def main() -> None:
+        pool = Pool(backend(), 1, None)
+        lease = await pool.acquire(UNLIMITED)
+        with pytest.raises(TimeoutError, match="total timeout"):
+            await asyncio.wait_for(pool.acquire(Deadline(Timeout(total=0.05))), 5)
+        pool.release(lease, None)
+        assert await pool.acquire(Deadline(Timeout(total=5)))
+
+    asyncio.run(main())
+
+
+def test_cancelled_calls_release_their_connections(server: str) -> None:
+    """Calls are cancelled while they send, receive, and wait for a connection."""
+    large = np.zeros(4 * MiB, np.float32)
+
+    async def main() -> None:
+        async with AsyncClient(server, connections=2) as client:
+            for delay in (0, 0.0005, 0.002, 0.01, 0.03):
+                calls = [
+                    asyncio.ensure_future(client.infer("echo", {"x": large})) for _ in range(6)
+                ]
+                await asyncio.sleep(delay)
+                for call in calls:
+                    call.cancel()
+                done = await asyncio.gather(*calls, return_exceptions=True)
+                kinds = {type(result) for result in done}
+                assert asyncio.CancelledError in kinds
+                assert kinds <= {asyncio.CancelledError, tw.InferResponse}
+            answers = await asyncio.gather(
+                *(client.infer("echo", {"x": np.full(1000, i)}) for i in range(6))
+            )
+            for i, answer in enumerate(answers):
+                assert (answer["x"].as_numpy() == i).all()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("is_cancelled_first", [False, True])
+def test_cancelled_wait_releases_its_slot(is_cancelled_first: bool) -> None:
+    """It has just got the slot, or was cancelled and has not noticed it yet."""
+
+    async def main() -> None:
+        pool = Pool(LoopBackend(), 1, None)
+        lease = await pool.acquire(UNLIMITED)
+        waiting = asyncio.ensure_future(pool.acquire(UNLIMITED))
+        await asyncio.sleep(0)
+        if is_cancelled_first:
+            waiting.cancel()
+        pool.release(lease, None)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert len(pool.leases) == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("has_got_it", [False, True])
+def test_wait_that_is_aborted_releases_its_slot(has_got_it: bool) -> None:
+    """A signal handler may raise an exception before or after the thread gets the slot."""
+    pool = Pool(BlockingBackend(), 1, None)
+    first = acquire(pool, UNLIMITED)
+
+    class Aborts(Deadline):
+        def limit(self, *arguments: Any) -> Any:
+            if has_got_it:
+                pool.release(first, None)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        acquire(pool, Aborts(Timeout()))
+    if not has_got_it:
+        pool.release(first, None)
+    assert (len(pool.leases), len(pool.waiting)) == (0, 0)
+
+
+@pytest.mark.slow(reason="it waits for timeouts")
+def test_lease_that_a_call_could_not_keep() -> None:
+    """A signal handler may raise an exception before the call can store it or use it."""
+    pool = Pool(BlockingBackend(), 1, None)
+    lease = acquire(pool, UNLIMITED)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(lambda: acquire(pool, Deadline(Timeout(total=5))).connection)
+        wait_for(lambda: len(pool.waiting) == 1)
+        del lease
+        assert waiting.result() is None
+    assert pool._has_free()
+
+
+def test_child_process_does_not_wait_for_a_lock_of_its_parent() -> None:
+    """Another thread of the parent process had it when the child process was made."""
+    pool = Pool(BlockingBackend(), 1, None)
+    lease = acquire(pool, UNLIMITED)
+    pool.pid += 1  # that of another process
+    thread = threading.Thread(target=pool.release, args=(lease, None), daemon=True)
+    with pool.lock:
+        thread.start()
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_call_sleeps_while_nothing_happens(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a call waits, and when the server has closed an idle connection."""
+    n_events = 0
+    happened, wait = LoopWatcher._happened, PollWatcher.wait
+
+    def count_event(self: LoopWatcher, events: int) -> None:
+        nonlocal n_events
+        n_events += 1
+        happened(self, events)
+
+    async def count_wait(self: PollWatcher, *arguments: Any) -> int:
+        nonlocal n_events
+        n_events += 1
+        return await wait(self, *arguments)
+
+    monkeypatch.setattr(LoopWatcher, "_happened", count_event)
+    monkeypatch.setattr(PollWatcher, "wait", count_wait)
+    with Scripted([answer_late]) as server, connect(server.address, timeout=5) as client:
+        assert client.infer("m", {"x": X})["x"].shape == X.shape
+        if connect is not Client:
+            client.runner.run(asyncio.sleep(0.2))
+    assert 0 < n_events < 10
+
+
+def test_timers_end_with_their_calls(server: str) -> None:
+    """Otherwise they would stay in the event loop until the timeout, which may be a minute."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        timers: list[asyncio.TimerHandle] = []
+
+        def call_later(*arguments: Any) -> asyncio.TimerHandle:
+            timers.append(real(*arguments))
+            return timers[-1]
+
+        real = loop.call_later
+        loop.call_later = call_later  # type: ignore[assignment]
+        async with AsyncClient(server, connections=1) as client:
+            await asyncio.gather(*(client.infer("echo", {"x": X}) for _ in range(3)))
+        assert len(timers) >= 5  # of three calls, two of which had to wait for a connection
+        assert all(timer.cancelled() for timer in timers)
+
+    asyncio.run(main())
+
+
+# --- closing the client ---
+
+
+def test_closing_an_async_client_ends_its_calls(server: str) -> None:
+    async def main() -> None:
+        client = AsyncClient(server, connections=1)
+        calls = [asyncio.ensure_future(client.infer("slow", {"x": X})) for _ in range(2)]
+        await asyncio.sleep(0.1)
+        await client.close()
+        assert all(call.done() for call in calls)
+        sending, waiting = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(sending, ConnectionError)
+        assert "the client was closed" in str(sending)
+        assert isinstance(waiting, RuntimeError)
+
+    asyncio.run(main())
+
+
+def test_closing_an_async_client_when_bytes_have_just_arrived(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The call does not wait for the rest of the response."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(GOOD[:100])
+        time.sleep(0.1)
+        connection.sendall(GOOD[100:])
+
+    async def main() -> None:
+        client = AsyncClient(scripted.address)
+        happened = LoopWatcher._happened
+
+        def close(self: LoopWatcher, events: int) -> None:
+            happened(self, events)
+            if events & select.POLLIN:
+                client._close_pool()
+
+        monkeypatch.setattr(LoopWatcher, "_happened", close)
+        with pytest.raises(ConnectionError, match="the client was closed"):
+            await client.infer("m", {"x": X})
+        await client.close()
+
+    with Scripted([answer]) as scripted:
+        asyncio.run(main())
+
+
+def test_closing_an_async_client_while_it_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = Connector.connect
+
+    async def main() -> None:
+        client = AsyncClient(scripted.address)
+
+        async def connect_and_close(*arguments: Any) -> Any:
+            connection = await connect(*arguments)
+            await client.close()
+            return connection
+
+        monkeypatch.setattr(Connector, "connect", connect_and_close)
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            await client.infer("m", {"x": X})
+        await asyncio.sleep(0)
+        assert await asyncio.to_thread(scripted.client_has_closed.wait, 2)
+
+    with Scripted([GOOD]) as scripted:
+        asyncio.run(main())
+
+
+def test_closed_async_client_does_not_send_a_request_again() -> None:
+    async def main() -> None:
+        client = AsyncClient(scripted.address)
+        await client.server_metadata()
+        call = asyncio.ensure_future(client.server_metadata())
+        await asyncio.sleep(0.1)
+        await client.close()
+        with pytest.raises(ConnectionError, match="the client was closed"):
+            await call
+
+    with Scripted([http(b"{}"), answer_late]) as scripted:
+        asyncio.run(main())
+        assert scripted.n_connections == 1
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_closing_a_client_whose_event_loop_is_closed(server: str, loop: Any) -> None:
+    client = AsyncClient(server)
+    with asyncio.Runner(loop_factory=loop) as runner:
+        runner.run(client.is_ready())
+    asyncio.run(client.close())
+
+
+def test_closing_a_client_ends_the_wait_for_a_connection(server: str) -> None:
+    client = Client(server, connections=1)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(client.infer, "slow", {"x": X})
+        time.sleep(0.1)
+        second = threads.submit(client.infer, "slow", {"x": X})
+        wait_for(lambda: len(pool_of(client).waiting) == 1)
+        client.close()
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            second.result(0.1)
+        assert first.result()["x"].shape == X.shape
+
+
+def test_connection_of_a_call_is_closed_after_its_client() -> None:
+    """The call that uses it returns first."""
+    with Scripted([answer_late, GOOD]) as server:
+        client = Client(server.address)
+
+        def close() -> None:
+            time.sleep(0.1)
+            client.close()
+
+        with in_thread(close):
+            assert client.infer("m", {"x": X})["x"].shape == X.shape
+        assert server.client_has_closed.wait(2)
+
+
+def test_signal_handler_may_close_a_client_that_its_thread_uses(server: str) -> None:
+    with Client(server) as client:
+        client.is_ready()
+        pool = pool_of(client)
+        with pool.lock:  # the handler interrupts `acquire`
+            client.close()
+        assert not pool.idle
