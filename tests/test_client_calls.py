@@ -8,7 +8,6 @@ import os
 import pickle
 import signal
 import socket
-import sys
 import threading
 import time
 import warnings
@@ -21,12 +20,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import uvloop
 
 import tensorwire as tw
 import tensorwire.grpc
 from support import client_fixtures
-from support.client_fixtures import GOOD, Connect, MiB, Served, X, app, seen
+from support.client_fixtures import GOOD, Awaited, Connect, MiB, Served, X, app, seen
 from support.grpc_scripted_servers import ScriptedServer
 from support.lifetimes import without_gc
 from support.memory import takes
@@ -297,88 +295,59 @@ LOOP, THREAD = "the loop", "a thread"
         (True, 4 << 20, True, THREAD, THREAD),
     ],
 )
-@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
 def test_large_messages_are_processed_in_a_thread(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
-    factory: Any,
     is_grpc: bool,
     nbytes: int,
     is_binary: bool,
     encoding: str,
     decoding: str,
 ) -> None:
+    """Not in the threads of the event loop, which may be waiting for the client themselves."""
     places = Places(monkeypatch)
+    encoder, decoder, url = tw, tw, request.getfixturevalue("server")
     if is_grpc:
+        encoder = package("tensorwire.client.grpc")
+        decoder = package("tensorwire.client.grpc_channels")
         url = request.getfixturevalue("grpc_server").url
-        places.note(package("tensorwire.client.grpc"), "encode_request")
-        places.note(package("tensorwire.client.grpc_channels"), "decode_response")
-    else:
-        url = request.getfixturevalue("server")
-        places.note(tw, "encode_request")
-        places.note(tw, "decode_response")
-
-    async def main() -> None:
-        places.loop = asyncio.get_running_loop()
+    places.note(encoder, "encode_request")
+    places.note(decoder, "decode_response")
+    has_returned = threading.Event()
+    with Awaited(url, binary_inputs=is_binary) as client, ThreadPoolExecutor(1) as executor:
+        places.loop = client.runner.get_loop()
+        places.loop.set_default_executor(executor)
+        executor.submit(has_returned.wait, 30)
         inputs = {"x": np.zeros(nbytes // 4, np.float32)}
-        async with AsyncClient(url, binary_inputs=is_binary) as client:
-            assert (await client.infer("echo", inputs))["x"].nbytes == nbytes
-
-    with asyncio.Runner(loop_factory=factory) as runner:
-        runner.run(main())
+        assert client.infer("echo", inputs)["x"].nbytes == nbytes
+        has_returned.set()
     assert places.noted == [f"encode_request in {encoding}", f"decode_response in {decoding}"]
 
 
 def test_large_metadata_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     places = Places(monkeypatch)
     places.note(client_responses, "read_json")
-
-    async def main(address: str) -> None:
-        places.loop = asyncio.get_running_loop()
-        async with AsyncClient(address) as client:
-            assert len(await client.server_metadata()) == 1
-
-    with Scripted([http(b'{"name": "%b"}' % (b"a" * 100_000))]) as scripted:
-        asyncio.run(main(scripted.address))
+    answer = http(b'{"name": "%b"}' % (b"a" * 100_000))
+    with Scripted([answer]) as server, Awaited(server.address) as client:
+        places.loop = client.runner.get_loop()
+        assert len(client.server_metadata()) == 1
     assert places.noted == ["read_json in a thread"]
-
-
-def test_large_messages_do_not_wait_for_the_threads_of_the_event_loop(server: str) -> None:
-    """These threads may be waiting for the client themselves."""
-
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(1))
-
-        async with AsyncClient(server, binary_inputs=False) as client:
-
-            def infer() -> tw.InferResponse:
-                call = client.infer("echo", {"x": np.zeros(100_000, np.float32)})
-                return asyncio.run_coroutine_threadsafe(call, loop).result(timeout=30)
-
-            assert (await asyncio.to_thread(infer))["x"].nbytes == 400_000
-
-    asyncio.run(main())
 
 
 def test_large_response_is_decoded_if_no_thread_can_be_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is decoded in the event loop: the model has run already."""
-    frame = tw.encode_response(tw.InferResponse([tw.Tensor("y", np.zeros(50_000), binary=False)]))
 
     def fail_to_start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    async def main(address: str) -> None:
-        async with AsyncClient(address) as client:
-            monkeypatch.setattr(threads, "_executor", None)
-            monkeypatch.setattr(threading.Thread, "start", fail_to_start)
-            assert (await client.infer("m", {"x": X}))["y"].shape == (50_000,)
-            monkeypatch.undo()
-
-    with Scripted([http(bytes(frame))]) as scripted:
-        asyncio.run(main(scripted.address))
+    frame = tw.encode_response(tw.InferResponse([tw.Tensor("y", np.zeros(50_000), binary=False)]))
+    with Scripted([http(bytes(frame))]) as server, Awaited(server.address) as client:
+        monkeypatch.setattr(threads, "_executor", None)
+        monkeypatch.setattr(threading.Thread, "start", fail_to_start)
+        assert client.infer("m", {"x": X})["y"].shape == (50_000,)
+        monkeypatch.undo()
 
 
 # --- errors ---
@@ -737,36 +706,24 @@ def test_child_process_closes_the_connections_of_its_parent(connect: Connect) ->
             os.waitpid(child, 0)
 
 
-UNWIND = """
-def fork(_=None):
-    if os.fork() == 0:
+EXIT = """
+def end_child(progress):
+    if not progress.received_nbytes and os.fork() == 0:
         sys.exit()
 
-async def main():
-    call = asyncio.ensure_future(client.infer("m", {"x": x}))
-    await asyncio.sleep(0.1)
-    fork()
-    await call
-
-if kind == "sync":
-    client.infer("m", {"x": x}, on_progress=lambda p: fork() if not p.received_nbytes else None)
-else:
-    asyncio.run(main())
+client.infer("m", {"x": x}, on_progress=end_child)
 """
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-def test_child_process_that_ends_during_a_call_of_its_parent(kind: str) -> None:
+def test_child_process_that_ends_during_a_call_of_its_parent() -> None:
     """It unwinds the frames of the call, and leaves the connection to its parent."""
-    if kind == "async" and sys.version_info >= (3, 14):
-        pytest.skip("this Python does not end an event loop by SystemExit after a fork")
 
-    def answer(connection: Any) -> None:
+    def answer(connection: socket.socket) -> None:
         time.sleep(0.5)
         connection.sendall(GOOD)
 
     with Scripted([answer]) as server:
-        done = run_script(MAKE + UNWIND, server.address, kind, "")
+        done = run_script(MAKE + EXIT, server.address, "sync", "")
     assert done.returncode == 0, done.stderr
 
 

@@ -82,28 +82,6 @@ def test_calls_share_4_connections(server: str, kind: type[Client | AsyncClient]
     assert 1 < len({call["peer"] for call in seen[before:]}) <= 4
 
 
-def test_connection_closed_by_the_server_is_replaced(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options = {"connections": 1, "retries": 1}
-    with Scripted([GOOD, GOOD]) as server, connect(server.address, **options) as client:
-        for _ in range(101):  # at once, so that the client has not noticed it in most cases
-            client.infer("m", {"x": X})
-        assert server.n_connections == 51
-
-    is_open = Connection.is_open
-
-    def wait(connection: Connection) -> bool:
-        select.select([connection.socket], [], [], 5)
-        return is_open(connection)
-
-    monkeypatch.setattr(Connection, "is_open", wait)
-    with Scripted([GOOD]) as server, connect(server.address) as client:
-        for _ in range(5):
-            client.infer("m", {"x": X})
-        assert server.n_connections == 5
-
-
 def test_bytes_on_an_idle_connection_are_not_taken_for_a_response(connect: Connect) -> None:
     timeout = http(b"", status="408 Request Timeout")
     separate = threading.Event()
@@ -173,19 +151,6 @@ def test_idle_connections_are_closed_at_the_next_call(
         assert server.n_connections == n_connections
 
 
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_connections_that_a_burst_has_opened_are_closed(server: str) -> None:
-    """Also while another connection is in use all the time."""
-    with Client(server, idle_timeout=0.3) as client:
-        with ThreadPoolExecutor(4) as threads:
-            list(threads.map(lambda _: client.infer("slow", {"x": X}), range(4)))
-        assert len(pool_of(client).idle) == 4
-        for _ in range(10):
-            client.infer("echo", {"x": X})
-            time.sleep(0.05)
-        assert (len(pool_of(client).idle), len(pool_of(client).leases)) == (1, 0)
-
-
 def test_connection_that_expires_during_another_call() -> None:
     """It is closed when that call ends."""
     ours, theirs = socket.socketpair()
@@ -200,7 +165,7 @@ def test_connection_that_expires_during_another_call() -> None:
     assert (len(pool.leases), len(pool.idle)) == (0, 0)
 
 
-def test_closed_connections_are_released(connect: Connect) -> None:
+def test_connections_closed_by_the_server_are_replaced_and_released(connect: Connect) -> None:
     """Also if a timeout of the last call has not expired yet."""
     may_close, is_closed = threading.Event(), threading.Event()
 

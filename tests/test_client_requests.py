@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import socket
 import threading
 import weakref
@@ -146,7 +145,14 @@ def test_binary_and_json_outputs(client: Any) -> None:
 
 def test_infer_raw(client: Any) -> None:
     calls: list[Progress] = []
-    response = client.infer_raw("declared", X, on_progress=calls.append)
+
+    def report(progress: Progress) -> None:
+        calls.append(progress)
+
+    released = weakref.ref(report)
+    response = client.infer_raw("declared", X, on_progress=report)
+    del report
+    assert released() is None
     assert response["y"].binary
     assert np.array_equal(response["y"].as_numpy(), X * 2)
     assert seen[-1]["inference-header-content-length"] == "0"
@@ -217,19 +223,6 @@ def test_server_that_may_not_read_binary_data(connect: Connect, status: int) -> 
         client.infer("m", {"x": X})
         assert message_of(lambda: client.infer("m", {"x": X})) == ""
         assert [head[:4] for head in server.heads] == ["post"] * 5
-
-
-def test_frame_of_many_buffers(client: Any) -> None:
-    """More buffers than one system call accepts, of many sizes."""
-    array = np.random.default_rng(1).integers(0, 255, MiB, np.uint8)
-    parameters = {"binary_data_output": True}
-    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)], parameters=parameters))
-    body = memoryview(bytes(frame))
-    cuts = [0, *sorted({i * i % len(body) for i in range(5000)} - {0}), len(body)]
-    pieces = tuple(body[i:j] for i, j in itertools.pairwise(cuts))
-    assert len(pieces) > 2048
-    response = client.infer("echo", tw.Frame(pieces, frame.header_length))
-    assert np.array_equal(response["x"].data, array)
 
 
 def test_threads_that_send_a_frame_do_not_share_its_views() -> None:
@@ -336,19 +329,6 @@ def test_progress_of_a_repeated_request(connect: Connect, nbytes: int) -> None:
     assert [c.sent_nbytes for c in calls[second:]] == sorted(c.sent_nbytes for c in calls[second:])
     assert calls[second].response_nbytes is None
     assert calls[-1].received_nbytes == len(BODY)
-
-
-def test_function_for_progress_is_released(connect: Connect) -> None:
-    class Report:
-        def __call__(self, progress: Progress) -> None:
-            return
-
-    report = Report()
-    released = weakref.ref(report)
-    with Scripted([GOOD]) as server, connect(server.address) as client:
-        client.infer("m", {"x": X}, on_progress=report)
-        del report
-        assert released() is None
 
 
 class Stop(Exception):
