@@ -434,49 +434,36 @@ def failing(status: str, headers: dict[str, str] | None = None) -> bytes:
     return http(b'{"error": "try again"}', headers, status)
 
 
-@pytest.mark.slow(reason="it waits for timeouts")
-@pytest.mark.parametrize("status", ["429 Busy", "502 Bad", "503 Busy", "504 Late"])
-def test_retries(connect: Connect, status: str) -> None:
-    answers = [failing(status, {"Connection": "keep-alive"})] * 2 + [GOOD]
-    with Scripted(answers) as server, connect(server.address, retries=2) as client:
-        with takes(0.1, 3):  # the pauses: 0.05 to 0.1, 0.1 to 0.2 s
-            assert client.infer("m", {"x": X})["x"].shape == X.shape
-        assert len(server.heads) == 3
-    with Scripted(answers) as server, connect(server.address, retries=1) as client:
-        with pytest.raises(InferenceServerError, match="try again") as caught:
-            client.infer("m", {"x": X})
-        assert (caught.value.status, caught.value.retry_after) == (int(status[:3]), None)
-        assert len(server.heads) == 2
-
-
 def silent(_: socket.socket) -> None:
     time.sleep(0.3)
 
 
 @pytest.mark.parametrize(
-    "answer", [failing("400 Bad"), failing("404 Not Found"), failing("500 No"), silent]
+    ("answer", "is_retried"),
+    [
+        *((failing(status), True) for status in ("429 Busy", "502 Bad", "503 Busy", "504 Late")),
+        *((failing(status), False) for status in ("400 Bad", "404 Not Found", "500 No")),
+        (b"", True),
+        (silent, False),
+    ],
 )
-def test_errors_that_are_not_retried(connect: Connect, answer: Any) -> None:
-    options = {"timeout": 0.2, "retries": 3}
-    with Scripted([answer]) as server, connect(server.address, **options) as client:
-        with pytest.raises((InferenceServerError, TimeoutError)):
-            client.infer("m", {"x": X})
-        assert [head[:4] for head in server.heads] == ["post"]
-
-
-def test_connection_errors_are_retried(connect: Connect) -> None:
+def test_retries(connect: Connect, answer: Any, is_retried: bool) -> None:
     class FailsTwice(Scripted):
         def serve(self, connection: Any) -> None:
-            if self.n_connections > 2:
-                super().serve(connection)
+            self.answers = [answer if self.n_connections <= 2 else GOOD]
+            super().serve(connection)
 
-    with FailsTwice([GOOD]) as server, connect(server.address, retries=1) as client:
-        with pytest.raises(ConnectionError):
-            client.infer("m", {"x": X})
-        assert server.n_connections == 2
-    with FailsTwice([GOOD]) as server, connect(server.address, retries=2) as client:
-        assert client.infer("m", {"x": X})["x"].shape == X.shape
-        assert server.n_connections == 3
+    for retries in (1, 2):
+        options = {"timeout": 0.2, "retries": retries}
+        with FailsTwice([]) as server, connect(server.address, **options) as client:
+            if is_retried and retries == 2:
+                with takes(0.1, 3):  # the pauses: 0.05 to 0.1, 0.1 to 0.2 s
+                    assert client.infer("m", {"x": X})["x"].shape == X.shape
+            else:
+                with pytest.raises((InferenceServerError, ConnectionError, TimeoutError)):
+                    client.infer("m", {"x": X})
+            n_sent = len([head for head in server.heads if head.startswith("post")])
+            assert n_sent == (1 + retries if is_retried else 1)
 
 
 @pytest.mark.slow(reason="it waits for timeouts")

@@ -59,7 +59,15 @@ CHUNKS = chunked(BODY, len(BODY))
 GZIPPED = HEADERS | {"Content-Encoding": "gzip"}
 LARGE = np.zeros(64 * MiB, np.int8)
 
-Answer = Callable[[socket.socket], None]
+Answer = Callable[[socket.socket], object]
+
+
+class Reading(TlsScripted):
+    """Calls a function for each connection, which reads the requests itself."""
+
+    def __init__(self, function: Any, certificate: Certificate | None = None) -> None:
+        super().__init__([], certificate)
+        self.serve = function  # type: ignore[method-assign]
 
 
 def test_tls(connect: Connect, certificate: Certificate) -> None:
@@ -250,36 +258,35 @@ def test_retry_of_a_kept_connection_opens_another(pauses: list[float]) -> None:
 REJECTION = http(b'{"error": "too long"}', status="413 Content Too Large")
 
 
-class RejectsEarly(TlsScripted):
-    """Reads the head and the first bytes of the body, and then sends the answer."""
-
-    def read(self, connection: socket.socket) -> bool:
-        # Otherwise the kernel may delay the answer, and discard it when the socket is closed.
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.recv(1 << 16)
-        time.sleep(0.02)
-        return True
+def begin_to_read(connection: socket.socket) -> None:
+    """Read the head and the first bytes of the body."""
+    # Otherwise the kernel may delay the answer, and discard it when the socket is closed.
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.recv(1 << 16)
+    time.sleep(0.02)
 
 
-def closes(connection: socket.socket) -> None:
+def reject(connection: socket.socket) -> None:
+    begin_to_read(connection)
     connection.sendall(REJECTION)
     if isinstance(connection, ssl.SSLSocket):
         # asyncio drops a response that it has not received when it notices the reset connection.
         time.sleep(0.05)
 
 
-def sends_slowly(connection: socket.socket) -> None:
+def reject_slowly(connection: socket.socket) -> None:
+    begin_to_read(connection)
     connection.sendall(REJECTION[:-10])
     time.sleep(0.1)
     connection.sendall(REJECTION[-10:])
 
 
-@pytest.mark.parametrize("answer", [closes, sends_slowly])
+@pytest.mark.parametrize("answer", [reject, reject_slowly])
 def test_rejection_while_the_request_is_sent(
     connect: Connect, answer: Any, tls: Certificate | None
 ) -> None:
     """The status and the message of the server are reported, and the connection is closed."""
-    server = RejectsEarly([answer], tls)
+    server = Reading(answer, tls)
     with connect_to(server, connect, timeout=5) as client:
         for n in range(3):
             with pytest.raises(InferenceServerError, match="status 413: too long"):
@@ -296,6 +303,7 @@ def test_rejection_by_a_server_that_continues_to_read(
     n_read = []
 
     def reject_and_read(connection: socket.socket) -> None:
+        begin_to_read(connection)
         connection.sendall(REJECTION.removesuffix(rest))
         connection.settimeout(0.3 if rest else 3)
         nbytes = 0
@@ -311,8 +319,7 @@ def test_rejection_by_a_server_that_continues_to_read(
             pass
         n_read.append(nbytes)
 
-    server = RejectsEarly([reject_and_read], tls)
-    with connect_to(server, connect, timeout=5) as client:
+    with connect_to(Reading(reject_and_read, tls), connect, timeout=5) as client:
         with pytest.raises(InferenceServerError, match="too long"):
             client.infer("m", {"x": LARGE})
         client.is_ready()  # an event loop closes connections only while it runs
@@ -330,7 +337,7 @@ def test_rejection_that_is_only_noticed_when_sending_fails(
 
     send_window = Connection._send_window
     monkeypatch.setattr(Connection, "_send_window", wait)
-    with connect_to(RejectsEarly([closes], None), connect, timeout=5) as client:
+    with connect_to(Reading(reject), connect, timeout=5) as client:
         with pytest.raises(InferenceServerError, match="status 413: too long"):
             client.infer("m", {"x": LARGE})
 
@@ -345,16 +352,14 @@ def test_rejection_that_is_only_noticed_when_sending_fails(
 def test_success_before_the_end_of_the_request(connect: Connect) -> None:
     """The rest of the request is sent: the server may still read it."""
 
-    class Early(Scripted):
-        def read(self, connection: socket.socket) -> bool:
-            connection.recv(1 << 16)
-            connection.sendall(GOOD[:1000])
-            n_left = 8 * MiB - (1 << 16)
-            while n_left > 0:
-                n_left -= len(connection.recv(1 << 20))
-            return True
+    def respond_early(connection: socket.socket) -> None:
+        n_left = 8 * MiB - len(connection.recv(1 << 16))
+        connection.sendall(GOOD[:1000])
+        while n_left > 0:
+            n_left -= len(connection.recv(1 << 20))
+        connection.sendall(GOOD[1000:])
 
-    with Early([GOOD[1000:]]) as server, connect(server.address, timeout=5) as client:
+    with Reading(respond_early) as server, connect(server.address, timeout=5) as client:
         assert np.array_equal(client.infer("m", {"x": LARGE[: 8 * MiB]})["x"].data, X)
 
 
@@ -409,22 +414,18 @@ def test_slow_reader_and_slow_sender(connect: Connect) -> None:
     """
     received = bytearray()
 
-    class Slow(Scripted):
-        def read(self, connection: socket.socket) -> bool:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
-            while len(received) < expected:
-                received.extend(connection.recv(100_000))
-                time.sleep(1.2 * 100_000 / expected)
-            return True
-
-    def send(connection: socket.socket) -> None:
+    def serve(connection: socket.socket) -> None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 18)
+        while len(received) < expected:
+            received.extend(chunk := connection.recv(1 << 20))
+            time.sleep(1.2 * len(chunk) / expected)
         for start in range(0, len(GOOD), 61):
             connection.sendall(GOOD[start : start + 61])
             time.sleep(1.2 * 61 / len(GOOD))
 
     array = np.random.default_rng(1).integers(0, 255, 24 * MiB, np.uint8)
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)]))
-    server = Slow([send])
+    server = Reading(serve)
     with connect(server.address, timeout=0.6) as client:
         transport = getattr(client, "client", client)._transport
         head_nbytes = len(transport.infer_request(Target("m", None, None), frame).head)
@@ -438,16 +439,27 @@ def test_slow_reader_and_slow_sender(connect: Connect) -> None:
 
 
 @pytest.fixture
-def signals() -> Iterator[list[int]]:
-    """Interrupt the main thread every 20 ms, as a sampling profiler does."""
-    received: list[int] = []
-    before = signal.signal(signal.SIGALRM, lambda *_: received.append(1))
-    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)
+def alarm() -> Iterator[Callable[..., None]]:
+    """A function that sets the handler of SIGALRM, and when and how often the signal arrives."""
+    before = signal.getsignal(signal.SIGALRM)
+
+    def set_alarm(handler: Callable[..., object], seconds: float, interval: float = 0) -> None:
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, seconds, interval)
+
     try:
-        yield received
+        yield set_alarm
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
+def signals(alarm: Callable[..., None]) -> list[int]:
+    """Interrupt the main thread every 20 ms, as a sampling profiler does."""
+    received: list[int] = []
+    alarm(lambda *_: received.append(1), 0.02, 0.02)
+    return received
 
 
 def wait_1_second(_: socket.socket) -> None:
@@ -460,20 +472,13 @@ def drip(connection: socket.socket) -> None:
         time.sleep(0.05)
 
 
-class NeverReads(Scripted):
-    def serve(self, connection: socket.socket) -> None:
-        time.sleep(1)
+def read_slowly(connection: socket.socket) -> None:
+    """Read without exceeding the read timeout."""
+    while connection.recv(1 << 18):
+        time.sleep(0.02)
 
 
-class ReadsSlowly(Scripted):
-    """It does not exceed the read timeout."""
-
-    def serve(self, connection: socket.socket) -> None:
-        while connection.recv(1 << 18):
-            time.sleep(0.02)
-
-
-class FullQueue(Scripted):
+class FullQueue(Reading):
     """A server whose queue of connections is full, so that connecting takes forever."""
 
     def __enter__(self) -> FullQueue:
@@ -493,14 +498,14 @@ class FullQueue(Scripted):
 @pytest.mark.parametrize(
     ("make", "answer", "data", "scheme", "timeout", "expired"),
     [
-        (Scripted, wait_1_second, X, "http", Timeout(read=0.3, total=5), "read"),
-        (Scripted, drip, X, "http", Timeout(read=1, total=0.3), "total"),
-        (NeverReads, b"", LARGE, "http", Timeout(read=0.3), "read"),
-        (NeverReads, b"", LARGE, "http", Timeout(total=0.3), "total"),
-        (ReadsSlowly, b"", LARGE, "http", Timeout(read=2, total=0.3), "total"),
-        (FullQueue, b"", X, "http", Timeout(connect=0.3), "connect"),
-        (FullQueue, b"", X, "http", Timeout(total=0.3), "total"),
-        (NeverReads, b"", X, "https", Timeout(connect=0.3), "connect"),
+        (Reading, wait_1_second, X, "http", Timeout(read=0.3, total=5), "read"),
+        (Reading, drip, X, "http", Timeout(read=1, total=0.3), "total"),
+        (Reading, wait_1_second, LARGE, "http", Timeout(read=0.3), "read"),
+        (Reading, wait_1_second, LARGE, "http", Timeout(total=0.3), "total"),
+        (Reading, read_slowly, LARGE, "http", Timeout(read=2, total=0.3), "total"),
+        (FullQueue, None, X, "http", Timeout(connect=0.3), "connect"),
+        (FullQueue, None, X, "http", Timeout(total=0.3), "total"),
+        (Reading, wait_1_second, X, "https", Timeout(connect=0.3), "connect"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -515,7 +520,7 @@ def test_timeouts(
     expired: str,
 ) -> None:
     """Signals that interrupt the client do not extend them."""
-    with make([answer]) as server, connect(f"{scheme}://{server.address}") as client:
+    with make(answer) as server, connect(f"{scheme}://{server.address}") as client:
         fails = pytest.raises(TimeoutError, match=rf"0\.3 seconds \({expired} timeout\)")
         with takes(0.29, 0.9), fails:
             client.infer("m", {"x": data}, timeout=timeout)
@@ -568,25 +573,14 @@ class Interrupt(BaseException):
     pass
 
 
-@pytest.fixture
-def alarm() -> Iterator[Callable[[float], Any]]:
-    """A function that lets a signal handler raise Interrupt after some seconds."""
-
-    def interrupt(*_: Any) -> None:
-        raise Interrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def interrupt(*_: Any) -> None:
+    raise Interrupt
 
 
-def test_connecting_that_a_signal_handler_aborts(alarm: Callable[[float], Any]) -> None:
+def test_connecting_that_a_signal_handler_aborts(alarm: Callable[..., None]) -> None:
     """The socket is closed. Otherwise there would be a ResourceWarning, which is an error."""
-    with FullQueue([]) as server, Client(server.address) as client:
-        alarm(0.1)
+    with FullQueue(None) as server, Client(server.address) as client:
+        alarm(interrupt, 0.1)
         with pytest.raises(Interrupt) as caught:
             client.infer("m", {"x": X})
         traceback.clear_frames(caught.tb)
@@ -597,7 +591,7 @@ def test_connecting_that_a_signal_handler_aborts(alarm: Callable[[float], Any]) 
 @pytest.mark.slow(reason="it waits for timeouts")
 # The handler may be called before the first step of a coroutine, of which Python warns.
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-def test_call_that_a_signal_handler_aborts(alarm: Callable[[float], Any]) -> None:
+def test_call_that_a_signal_handler_aborts(alarm: Callable[..., None]) -> None:
     """The connection is not used again, so that the next call does not get the wrong response."""
     generator = random.Random(1)
     n_aborted = 0
@@ -609,9 +603,9 @@ def test_call_that_a_signal_handler_aborts(alarm: Callable[[float], Any]) -> Non
     with Scripted([answer] * 1000) as server, Client(server.address, connections=1) as client:
         for _ in range(200):
             try:
-                alarm(generator.uniform(0.0001, 0.003))
+                alarm(interrupt, generator.uniform(0.0001, 0.003))
                 client.server_metadata()
-                alarm(0)
+                alarm(interrupt, 0)
             except Interrupt:
                 n_aborted += 1
             n_before = len(server.heads)
@@ -628,9 +622,6 @@ def test_signal_handler_that_raises_an_exception_in_a_callback_of_the_parser(
     connect: Connect, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not taken for an error of the response, which could be repeated."""
-
-    def interrupt(*_: Any) -> None:
-        raise Interrupt
 
     answer = http(CHUNKS, CHUNKED, length="")
     with Scripted([answer]) as server, connect(server.address, retries=1) as client:
@@ -824,26 +815,22 @@ def test_call_that_is_cancelled_at_any_time(loop: Any, tls: Certificate | None) 
 # --- connections that end within a response ---
 
 
-class Ends(TlsScripted):
-    """Sends an answer, and ends the connection: with or without close_notify, or with a reset."""
+def ends(answer: bytes, end: str, certificate: Certificate | None) -> Reading:
+    """A server that sends an answer, and ends with or without close_notify, or with a reset."""
 
-    def __init__(self, answer: bytes, end: str, certificate: Certificate | None) -> None:
-        super().__init__([answer], certificate)
-        self.end = end
-
-    def read(self, connection: socket.socket) -> bool:
-        if self.end == "reset":
-            return bool(connection.recv(100_000))
-        read(connection)
-        return True
-
-    def serve(self, connection: socket.socket) -> None:
-        super().serve(connection)
-        if self.end == "closed":
+    def serve(connection: socket.socket) -> None:
+        if end == "reset":
+            connection.recv(100_000)
+        else:
+            read(connection)
+        connection.sendall(answer)
+        if end == "closed":
             close_tls(connection)
-        elif self.end == "reset":
+        elif end == "reset":
             time.sleep(0.05)
             reset(connection)
+
+    return Reading(serve, certificate)
 
 
 LOST = "the server closed the connection before"
@@ -874,7 +861,7 @@ def test_end_of_tls(
     connect: Connect, certificate: Certificate, answer: bytes, truncated: str, closed: str, end: str
 ) -> None:
     expected = truncated if end == "truncated" else closed
-    with connect_to(Ends(answer, end, certificate), connect) as client:
+    with connect_to(ends(answer, end, certificate), connect) as client:
         if not expected:
             assert np.array_equal(client.infer("m", {"x": X})["x"].data, X)
         else:
@@ -887,7 +874,7 @@ def test_end_of_tls(
 @pytest.mark.parametrize("answer", [answer for answer, _, _ in INCOMPLETE_UNLESS_CLOSED])
 def test_response_that_ends_with_a_reset(connect: Connect, answer: bytes, data: Any) -> None:
     """It is not complete, also if its body ends with the connection."""
-    with connect_to(Ends(answer, "reset", None), connect) as client, pytest.raises(ConnectionError):
+    with connect_to(ends(answer, "reset", None), connect) as client, pytest.raises(ConnectionError):
         client.infer("m", {"x": data})
 
 
@@ -973,7 +960,7 @@ def test_host_with_several_addresses(connect: Connect, monkeypatch: pytest.Monke
     """The next address is tried if there is no connection to the one before."""
     lookup = socket.getaddrinfo
     refused = lookup(HOST, free_port(), type=socket.SOCK_STREAM)
-    with Scripted([GOOD]) as server, FullQueue([]) as full:
+    with Scripted([GOOD]) as server, FullQueue(None) as full:
         silent = lookup(HOST, full.listening.getsockname()[1], type=socket.SOCK_STREAM)
 
         def look_up(host: Any, port: Any, *arguments: Any, **named: Any) -> Any:

@@ -116,23 +116,6 @@ def test_connection_after_an_error(connect: Connect, answer: bytes, is_kept: boo
         assert server.n_connections == (1 if is_kept else 2)
 
 
-@pytest.mark.parametrize(("answer", "retries"), [(SERVER_ERROR, 0), (KEEPING, 1)])
-def test_server_that_closes_the_connection_after_an_error(
-    connect: Connect, answer: bytes, retries: int
-) -> None:
-    """As uvicorn does after an exception of the application, whatever the response says."""
-
-    def fail_and_close(connection: socket.socket) -> None:
-        connection.sendall(answer)
-        time.sleep(0.0005)  # the next call may begin before or after the connection is closed
-
-    server = Scripted([fail_and_close])
-    with server, connect(server.address, retries=retries) as client:
-        for _ in range(200):
-            with pytest.raises(InferenceServerError, match="no"):
-                client.infer("m", {"x": X})
-
-
 # --- idle connections ---
 
 
@@ -190,25 +173,6 @@ def test_connections_closed_by_the_server_are_replaced_and_released(connect: Con
 
 
 # --- waiting for a connection ---
-
-
-def test_calls_get_a_connection_in_their_order() -> None:
-    order: list[int] = []
-    pool = Pool(BlockingBackend(), 1, None)
-    first = acquire(pool, UNLIMITED)
-
-    def wait(i: int) -> None:
-        lease = acquire(pool, UNLIMITED)
-        order.append(i)
-        pool.release(lease, None)
-
-    with ThreadPoolExecutor(5) as threads:
-        for i in range(5):
-            threads.submit(wait, i)
-            while len(pool.waiting) <= i:
-                time.sleep(0.001)
-        pool.release(first, None)
-    assert order == list(range(5))
 
 
 @both_backends
@@ -271,31 +235,10 @@ def test_cancelled_calls_release_their_connections(server: str) -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("is_cancelled_first", [False, True])
-def test_cancelled_wait_releases_its_slot(is_cancelled_first: bool) -> None:
-    """It has just got the slot, or was cancelled and has not noticed it yet."""
-
-    async def main() -> None:
-        pool = Pool(LoopBackend(), 1, None)
-        lease = await pool.acquire(UNLIMITED)
-        waiting = asyncio.ensure_future(pool.acquire(UNLIMITED))
-        await asyncio.sleep(0)
-        if is_cancelled_first:
-            waiting.cancel()
-        pool.release(lease, None)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert len(pool.leases) == 0
-
-    asyncio.run(main())
-
-
+@both_backends
 @pytest.mark.parametrize("has_got_it", [False, True])
-def test_wait_that_is_aborted_releases_its_slot(has_got_it: bool) -> None:
-    """A signal handler may raise an exception before or after the thread gets the slot."""
-    pool = Pool(BlockingBackend(), 1, None)
-    first = acquire(pool, UNLIMITED)
+def test_wait_that_is_aborted_releases_its_slot(backend: Any, has_got_it: bool) -> None:
+    """A signal handler may raise an exception before or after the call gets the slot."""
 
     class Aborts(Deadline):
         def limit(self, *arguments: Any) -> Any:
@@ -303,8 +246,17 @@ def test_wait_that_is_aborted_releases_its_slot(has_got_it: bool) -> None:
                 pool.release(first, None)
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        acquire(pool, Aborts(Timeout()))
+    async def main() -> tuple[Pool, Any]:
+        pool = Pool(backend(), 1, None)
+        return pool, await pool.acquire(UNLIMITED)
+
+    async def wait() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            await pool.acquire(Aborts(Timeout()))
+
+    with asyncio.Runner() as runner:
+        pool, first = runner.run(main())
+        runner.run(wait())
     if not has_got_it:
         pool.release(first, None)
     assert (len(pool.leases), len(pool.waiting)) == (0, 0)
