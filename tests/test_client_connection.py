@@ -534,7 +534,7 @@ def test_timeouts_begin_with_each_call(connect: Connect, timeout: Timeout) -> No
         time.sleep(0.2)
         connection.sendall(GOOD)
 
-    answers = [GOOD, answer_late, wait_1_second]
+    answers: list[Any] = [GOOD, answer_late, wait_1_second]
     with Scripted(answers) as server, connect(server.address, timeout=timeout) as client:
         client.infer("m", {"x": X})
         time.sleep(0.5)
@@ -834,7 +834,7 @@ def ends(answer: bytes, end: str, certificate: Certificate | None) -> Reading:
 
 
 LOST = "the server closed the connection before"
-NO_GPU = {"status": "500 Internal Server Error"}
+NO_GPU = "500 Internal Server Error"
 # An answer, and what is expected if TLS is not closed, and if it is: the error, or "" for success.
 # A body that ends with the connection is only complete if TLS was closed.
 ANSWERS: list[tuple[bytes, str, str]] = [
@@ -844,8 +844,8 @@ ANSWERS: list[tuple[bytes, str, str]] = [
     (http(b"", HEADERS, length=len(BODY)), LOST, LOST),
     (http(CHUNKS, CHUNKED, length=""), "", ""),
     (http(CHUNKS[:-5], CHUNKED, length=""), LOST, LOST),
-    (http(b"no GPU", **NO_GPU, length=""), "500: no GPU$", "500: no GPU$"),
-    (http(b"no GPU", **NO_GPU, length=900), "500: no GPU$", "500: no GPU$"),
+    (http(b"no GPU", status=NO_GPU, length=""), "500: no GPU$", "500: no GPU$"),
+    (http(b"no GPU", status=NO_GPU, length=900), "500: no GPU$", "500: no GPU$"),
 ]
 INCOMPLETE_UNLESS_CLOSED = [
     (http(BODY[:-1], HEADERS, length=len(BODY)), LOST, LOST),

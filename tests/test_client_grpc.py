@@ -290,14 +290,15 @@ def test_url_of_the_other_protocol(connect: Connect, server: ScriptedServer) -> 
 
 def test_invalid_response(connect: Connect) -> None:
     names = ("ModelInfer", "ModelMetadata", "ModelReady")
-    answers: dict[str, Any] = dict.fromkeys(names, lambda *_: b"\x2a\xff\xff")
+    answers: dict[str, Any] = {name: lambda *_: b"\x2a\xff\xff" for name in names}
     with ScriptedServer(answers) as server, connect(server.url, retries=3) as client:
-        for call in (
-            partial(client.infer, "m", {"x": X}),
-            partial(client.model_metadata, "m"),
-            partial(client.is_ready, "m"),
-            partial(client.wait_until_ready, 5, "m"),
-        ):
+        calls: list[Callable[[], Any]] = [
+            lambda: client.infer("m", {"x": X}),
+            lambda: client.model_metadata("m"),
+            lambda: client.is_ready("m"),
+            lambda: client.wait_until_ready(5, "m"),
+        ]
+        for call in calls:
             with pytest.raises(tw.DecodeError, match="malformed"):
                 call()
         assert len(server.calls) == 4
@@ -317,10 +318,11 @@ def test_response_above_max_body(connect: Connect, server: ScriptedServer, is_ow
     with connect_with_channel(connect, server.url, channel, max_body=1000, retries=3) as client:
         assert client.infer("echo", {"x": X[:10]})["x"].shape == (10,)
         before = len(server.calls)
-        for call in (
+        calls: list[Callable[[], Any]] = [
             lambda: client.infer("echo", {"x": X}),
             lambda: next(client.stream("repeat", [{"x": X}])),
-        ):
+        ]
+        for call in calls:
             with pytest.raises(tw.DecodeError, match=r"long; the limit is 1000$") as caught:
                 call()
             assert (caught.value.status, caught.value.expected) == (413, 1000)
@@ -366,9 +368,8 @@ def test_compressed_message_above_a_limit(connect: Connect, is_request: bool) ->
         context.set_compression(grpc.Compression.Gzip)
         return codec.encode_response(tw.InferResponse({"y": zeros}))
 
-    inputs, options = {"x": X[:1]}, {}
-    if is_request:
-        inputs, options = {"x": zeros}, {"request_compression_algorithm": "gzip"}
+    inputs: dict[str, Any] = {"x": zeros if is_request else X[:1]}
+    options: Any = {"request_compression_algorithm": "gzip"} if is_request else {}
     with (
         ScriptedServer({"ModelInfer": answer}, max_nbytes=10_000) as server,
         connect(server.url, max_body=10_000, retries=3) as client,
@@ -383,13 +384,13 @@ def test_request_is_copied_once() -> None:
     array = np.zeros(32 << 20, np.uint8)
     message = codec.encode_request(tw.InferRequest({"x": array}, model_name="m"))
 
-    def call(inputs: Any) -> None:
+    def call(client: Client, inputs: Any) -> None:
         with pytest.raises(ConnectionError):
             client.infer("m", inputs)
 
     with Client(f"grpc://127.0.0.1:{free_port()}", retries=2) as client:
-        assert array.nbytes < peak_nbytes(partial(call, {"x": array})) < 1.01 * array.nbytes
-        assert peak_nbytes(partial(call, message)) < 0.01 * array.nbytes
+        assert array.nbytes < peak_nbytes(partial(call, client, {"x": array})) < 1.01 * array.nbytes
+        assert peak_nbytes(partial(call, client, message)) < 0.01 * array.nbytes
 
 
 # --- timeouts ---
@@ -455,12 +456,10 @@ def test_channel_of_the_caller(connect: Connect, server: ScriptedServer) -> None
     with connect_with_channel(connect, server.url, make) as client:
         client.infer("echo", {"x": X})
         run(client, made[1].close)
-        for call in (
-            lambda: client.infer("echo", {"x": X}),
-            lambda: client.stream("repeat", []),
-        ):
-            with pytest.raises(RuntimeError, match="closed"):
-                call()
+        with pytest.raises(RuntimeError, match="closed"):
+            client.infer("echo", {"x": X})
+        with pytest.raises(RuntimeError, match="closed"):
+            client.stream("repeat", [])
 
 
 def test_channel_of_the_wrong_kind(server: ScriptedServer) -> None:
@@ -580,14 +579,15 @@ def test_signal_during_a_call() -> None:
     def interrupt(*_: object) -> None:
         raise Interrupted
 
-    def send() -> None:
-        server.has_begun.wait(5)
-        time.sleep(0.1)  # until grpcio has stored the call
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
         with ScriptedServer() as server, Client(server.url) as client:
+
+            def send() -> None:
+                server.has_begun.wait(5)
+                time.sleep(0.1)  # until grpcio has stored the call
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
             with in_thread(send), takes(0, 1.5), pytest.raises(Interrupted):
                 client.infer("slow", {"x": X})
             wait_for(lambda: server.n_cancelled == 1)

@@ -336,8 +336,12 @@ class Stop(Exception):
 
 
 @pytest.mark.parametrize("error", [Stop, BrokenPipeError, TimeoutError])
-@pytest.mark.parametrize("when", ["sending", "sent", "receiving", "received"])
-def test_exception_of_the_progress_function(connect: Connect, error: Any, when: str) -> None:
+@pytest.mark.parametrize(
+    "when",  # whether the request is sent, the response has begun, and it is complete
+    [(False, False, False), (True, False, False), (True, True, False), (True, True, True)],
+    ids=["sending", "sent", "receiving", "received"],
+)
+def test_exception_of_the_progress_function(connect: Connect, error: Any, when: Any) -> None:
     """It is raised unchanged, the call is not repeated, and the connection is closed."""
     array = np.zeros(8 * MiB, np.int8)
     frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", array)]))
@@ -350,15 +354,10 @@ def test_exception_of_the_progress_function(connect: Connect, error: Any, when: 
         connection.sendall(response[3 * MiB :])
 
     def stop(progress: Progress) -> None:
-        is_sent = progress.sent_nbytes == progress.request_nbytes
-        is_received = progress.received_nbytes == progress.response_nbytes
-        if progress.received_nbytes > 0:
+        n_sent, request_nbytes, n_received, response_nbytes = progress
+        if n_received > 0:
             is_received_in_part.set()
-        if when == {
-            (False, False): "sending",
-            (True, False): "receiving" if progress.received_nbytes else "sent",
-            (True, True): "received",
-        }.get((is_sent, is_received)):
+        if (n_sent == request_nbytes, n_received > 0, n_received == response_nbytes) == when:
             raise error("stop")
 
     with Scripted([GOOD, answer]) as server, connect(server.address, retries=1) as client:

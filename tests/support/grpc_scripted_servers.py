@@ -28,6 +28,7 @@ MODEL_METADATA = {
 }
 READY = {1: ("ready", bool)}
 STREAM_ERROR = {1: ("error_message", str), 2: ("infer_response", [{3: ("id", str)}])}
+SERVER = {"name": "test", "version": "1", "extensions": ["a", "b"]}
 X_METADATA = {"name": "x", "datatype": "FP32", "shape": [-1]}
 
 Answer = Callable[[Any, Any], Any]
@@ -121,9 +122,9 @@ class ScriptedServer(_Server):
 
     def __init__(self, answers: dict[str, Answer] | None = None, **options: Any) -> None:
         methods: dict[str, Answer] = {
-            "ServerReady": self.server_ready,
+            "ServerReady": lambda *_: write_message({"ready": True}, READY),
             "ModelReady": self.model_ready,
-            "ServerMetadata": self.server_metadata,
+            "ServerMetadata": lambda *_: write_message(SERVER, SERVER_METADATA),
             "ModelMetadata": self.model_metadata,
             "ModelInfer": self.model_infer,
             "ModelStreamInfer": self.model_stream_infer,
@@ -133,15 +134,8 @@ class ScriptedServer(_Server):
         self.n_cancelled = 0
         self.has_begun = threading.Event()  # a call of `slow` has
 
-    def server_ready(self, message: bytes, context: Any) -> bytes:
-        return write_message({"ready": True}, READY)
-
     def model_ready(self, message: bytes, context: Any) -> bytes:
         return write_message({"ready": self.known_model(message, context) != "loading"}, READY)
-
-    def server_metadata(self, message: bytes, context: Any) -> bytes:
-        values = {"name": "test", "version": "1", "extensions": ["a", "b"]}
-        return write_message(values, SERVER_METADATA)
 
     def model_metadata(self, message: bytes, context: Any) -> bytes:
         name = self.known_model(message, context)
