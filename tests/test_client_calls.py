@@ -527,7 +527,6 @@ def test_wait_for_a_server_that_starts(connect: Connect, scheme: str) -> None:
         client.wait_until_ready(10)
 
 
-@pytest.mark.slow(reason="it waits for timeouts")
 def test_wait_until_ready_reports_what_was_last_seen(connect: Connect) -> None:
     with Scripted([silent]) as http_server, ScriptedServer() as grpc_server:
         for url, model, subject, last_seen in (
