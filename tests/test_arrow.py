@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import mmap
-from collections.abc import Callable
+import re
 from typing import Any
 
 import numpy as np
@@ -13,8 +13,7 @@ import pytest
 
 import tensorwire as tw
 from support import reference
-from support.arrow_numbers import NumbersStream
-from support.arrow_structs import ArrowArray, ArrowSchema, ReleaseCallback, capsule
+from support.arrow_numbers import NumbersStream, TextProducer
 from support.lifetimes import Owned, assert_result_keeps_body_alive
 from support.memory import peak_nbytes
 from support.requirements import optional, package
@@ -26,7 +25,8 @@ pl, duckdb = optional("polars"), optional("duckdb")
 TEXT = [b"", b"a", b"x" * 11, b"y" * 12, b"z" * 13, "é🜚".encode() * 9, b"a\0b\0", b"w" * 70_000]
 ANY = [*TEXT, b"\xff\xfe" * 9]
 
-CONSUMED = "tensor 'x' is an Arrow {} that has already been consumed: its capsule is released"
+OUTSIDE = "of the argument is outside its Arrow buffer"
+CONSUMED = "^tensor 'x' is an Arrow {} that has already been consumed: its capsule is released$"
 
 
 def tensor_of(elements: list[bytes]) -> tw.BytesArray:
@@ -34,16 +34,6 @@ def tensor_of(elements: list[bytes]) -> tw.BytesArray:
 
 
 # --- BytesArray to Arrow ---
-
-
-@pytest.mark.parametrize("elements", [ANY, [], [b""], [b"", b""], [b"x" * 12], [b"x" * 13]])
-def test_pyarrow_and_polars_read_the_elements(elements: list[bytes]) -> None:
-    array = pa.array(tensor_of(elements))
-    array.validate(full=True)
-    assert (array.type, array.null_count) == (pa.binary_view(), 0)
-    assert array.to_pylist() == elements
-    assert array.cast(pa.binary()).to_pylist() == elements
-    assert pl.Series(tensor_of(elements)).to_list() == elements
 
 
 def exported(elements: Any, requested: Any) -> Any:
@@ -58,19 +48,20 @@ TEXT_TYPES = [pa.string(), pa.large_string(), pa.string_view()]
 BINARY_TYPES = [pa.binary(), pa.large_binary(), pa.binary_view()]
 
 
-@pytest.mark.parametrize("requested", [*TEXT_TYPES, *BINARY_TYPES], ids=str)
+@pytest.mark.parametrize("requested", [None, *TEXT_TYPES, *BINARY_TYPES], ids=str)
 def test_requested_types(requested: Any) -> None:
-    is_text = requested in TEXT_TYPES
-    for values in ([], [b""], [b"", b""], TEXT, TEXT[1:4] * 5000, *([] if is_text else [ANY])):
+    is_text = requested is not None and requested in TEXT_TYPES
+    short = [[], [b""], [b"", b""], [b"x" * 12], [b"x" * 13]]
+    for values in (*short, TEXT, TEXT[1:4] * 5000, *([] if is_text else [ANY])):
         expected = [value.decode() if is_text else value for value in values]
-        for elements in (tensor_of(values), tensor_of([b"-", *values, b"+"])[1:-1]):
+        whole, part = tensor_of(values), tensor_of([b"-", *values, b"+"])[1:-1]
+        for elements in (whole, part, tw.Tensor("x", whole)):
             array = exported(elements, requested)
-            assert (array.type, array.null_count) == (requested, 0)
+            assert (array.type, array.null_count) == (requested or pa.binary_view(), 0)
             assert array.to_pylist() == expected
             assert pa.array(elements, type=requested).equals(array)
-    tensor = tw.Tensor("words", TEXT)
-    assert exported(tensor, requested).type == requested
-    assert pl.Series(pl.from_arrow(exported(tensor, requested))).len() == len(TEXT)
+            assert pl.Series(pl.from_arrow(array)).to_list() == expected
+    assert pl.Series(tensor_of(ANY)).to_list() == ANY
 
 
 @pytest.mark.parametrize(
@@ -99,11 +90,8 @@ def test_elements_of_a_requested_type_with_offsets_are_copied(requested: Any) ->
     assert array[1].as_py() in ("x" * 100, b"x" * 100)
 
 
-def test_polars_and_duckdb_read_requested_types() -> None:
+def test_duckdb_reads_elements_and_text() -> None:
     text = [value.decode() for value in TEXT]
-    for requested in TEXT_TYPES:
-        array = exported(tensor_of(TEXT), requested)
-        assert pl.Series(pl.from_arrow(array)).to_list() == text
     table = pa.table({"x": tensor_of(ANY[1:]), "t": exported(tensor_of(TEXT), pa.string())})
     with duckdb.connect() as connection:
         connection.register("elements", table)
@@ -129,19 +117,15 @@ def test_slices_and_reshaped_tensors() -> None:
     assert pa.array(tensor.reshape((4, 2))[:, 1]).to_pylist() == ANY[1:8:2]
 
 
-@pytest.mark.parametrize(
-    "consume",
-    [
-        pa.array,
-        lambda tensor: pl.Series(pl.from_arrow(tensor)),
-        lambda tensor: tensor.__arrow_c_array__(),
-    ],
-    ids=["pyarrow", "polars", "capsules"],
-)
-def test_exported_array_keeps_the_body_alive(consume: Callable[[Any], Any]) -> None:
-    assert_result_keeps_body_alive(
-        reference.elements(ANY), lambda body: consume(tw.decode_bytes(body))
-    )
+@pytest.mark.parametrize("library", ["pyarrow", "polars", "capsules"])
+def test_exported_array_keeps_the_body_alive(library: str) -> None:
+    def consume(body: Any) -> Any:
+        elements = tw.decode_bytes(body)
+        if library == "pyarrow":
+            return pa.array(elements)
+        return elements.__arrow_c_array__() if library == "capsules" else pl.Series(elements)
+
+    assert_result_keeps_body_alive(reference.elements(ANY), consume)
 
 
 @pytest.mark.thread_unsafe(reason="it measures the process")
@@ -195,18 +179,14 @@ def test_export_uses_several_data_buffers_above_2_gib(lengths: list[int], n_buff
 
 def test_element_too_long_for_a_view_is_rejected() -> None:
     body, _ = huge_body([20, 2**31])
-    with pytest.raises(tw.EncodeError) as caught:
+    message = "^element 1 is 2147483648 bytes long; the limit for an Arrow view is 2147483647$"
+    with pytest.raises(tw.EncodeError, match=message):
         pa.array(tw.decode_bytes(body))
-    assert str(caught.value) == (
-        "element 1 is 2147483648 bytes long; the limit for an Arrow view is 2147483647"
-    )
 
 
 def test_more_bytes_than_offsets_of_32_bits_can_address() -> None:
     body, _ = huge_body([G, G])
-    elements = tw.decode_bytes(body)
-    schema, array = elements.__arrow_c_array__(pa.binary().__arrow_c_schema__())
-    assert pa.Array._import_from_c_capsule(schema, array).type == pa.binary_view()
+    assert exported(tw.decode_bytes(body), pa.binary()).type == pa.binary_view()
 
 
 # --- Arrow to BYTES ---
@@ -223,34 +203,25 @@ def test_bytes_and_text_types(arrow_type: Any) -> None:
         assert tensor.as_numpy().tolist() == expected
 
 
-STREAMS: dict[str, Callable[[], Any]] = {
-    "chunked": lambda: pa.chunked_array([pa.array(TEXT[:3]), pa.array(TEXT[3:])]),
-    "no chunks": lambda: pa.chunked_array([], pa.string()),
-    "polars binary": lambda: pl.Series(TEXT),
-    "polars text": lambda: pl.Series([text.decode() for text in TEXT]),
-    "polars slice": lambda: pl.Series(TEXT * 2)[len(TEXT) :],
-}
-
-
-@pytest.mark.parametrize("make", STREAMS.values(), ids=STREAMS.keys())
-def test_streams(make: Callable[[], Any]) -> None:
-    values = make()
-    expected = TEXT if len(values) else []
-    assert tw.encode_bytes(values) == reference.elements(expected)
-    assert tw.Tensor("x", values, shape=(len(expected), 1)).shape == (len(expected), 1)
-
-
-def test_round_trip_of_an_exported_tensor() -> None:
-    tensor = tensor_of(ANY)
-    assert tw.encode_bytes(pa.array(tensor)) == tensor.wire
+@pytest.mark.parametrize("elements", [TEXT, []], ids=["text", "empty"])
+def test_streams(elements: list[bytes]) -> None:
+    text = [each.decode() for each in elements]
+    for values in (
+        pa.chunked_array([text[:3], text[3:]], pa.string()),
+        pa.chunked_array([text] if text else [], pa.large_binary()),
+        *(pl.Series(elements, dtype=pl.Binary), pl.Series(text, dtype=pl.String)),
+        pl.Series(TEXT + elements)[len(TEXT) :],
+    ):
+        assert tw.encode_bytes(values) == reference.elements(elements)
+        assert tw.Tensor("x", values, shape=(len(text), 1)).shape == (len(text), 1)
 
 
 @pytest.mark.parametrize("arrow_type", BINARY_TYPES + TEXT_TYPES, ids=str)
 def test_null_is_rejected_with_its_index(arrow_type: Any) -> None:
     array = pa.array([b"a"] * 9 + [None, b"b"], type=arrow_type)
-    with pytest.raises(tw.EncodeError) as caught:
+    message = "^element 7 of tensor 'x' is null, which tensors cannot have$"
+    with pytest.raises(tw.EncodeError, match=message) as caught:
         tw.Tensor("x", array[2:])
-    assert str(caught.value) == ("element 7 of tensor 'x' is null, which tensors cannot have")
     assert (caught.value.element, caught.value.tensor) == (7, "x")
     assert tw.encode_bytes(array[:9]) == reference.elements([b"a"] * 9)
 
@@ -266,9 +237,8 @@ def test_null_is_rejected_with_its_index(arrow_type: Any) -> None:
     ],
 )
 def test_other_arrow_types_are_rejected(values: Any, message: str) -> None:
-    with pytest.raises(tw.EncodeError) as caught:
+    with pytest.raises(tw.EncodeError, match=re.escape(f"argument is an Arrow array {message}")):
         tw.encode_bytes(values)
-    assert f"the argument is an Arrow array {message}" in str(caught.value)
 
 
 def test_element_of_4_gib_is_rejected() -> None:
@@ -280,33 +250,27 @@ def test_element_of_4_gib_is_rejected() -> None:
         tw.encode_bytes(array)
 
 
-def array_of(views: bytes) -> Any:
-    """Return an array with any views, also with invalid ones."""
-    buffers = [None, pa.py_buffer(views), pa.py_buffer(b"x" * 32)]
-    return pa.Array.from_buffers(pa.binary_view(), len(views) // 16, buffers)
-
-
 @pytest.mark.parametrize(
     "view", [(20, 0, 0, 13), (20, 0, 1, 0), (20, 0, -1, 0), (20, 0, 0, -1), (-5, 0, 0, 0)]
 )
 def test_view_outside_its_buffer_is_rejected(view: tuple[int, ...]) -> None:
-    good = np.array((20, 0, 0, 12), "<i4").tobytes()
-    with pytest.raises(
-        tw.EncodeError, match="element 1 of the argument is outside its Arrow buffer"
-    ):
-        tw.encode_bytes(array_of(good + np.array(view, "<i4").tobytes()))
-    assert tw.encode_bytes(array_of(good)) == reference.elements([b"x" * 20])
+    def encode(*views: tuple[int, ...]) -> bytes:
+        buffers = [None, pa.py_buffer(np.array(views, "<i4")), pa.py_buffer(b"x" * 32)]
+        return tw.encode_bytes(pa.Array.from_buffers(pa.binary_view(), len(views), buffers))
+
+    good = (20, 0, 0, 12)
+    assert encode(good) == reference.elements([b"x" * 20])
+    with pytest.raises(tw.EncodeError, match=f"element 1 {OUTSIDE}"):
+        encode(good, view)
 
 
-@pytest.mark.parametrize(
-    ("reason", "text"), [(b"the disk is gone", "the disk is gone"), (None, "no reason given")]
-)
-def test_failing_stream_raises_with_its_message(reason: bytes | None, text: str) -> None:
-    stream = NumbersStream([], error=reason)
-    with pytest.raises(tw.EncodeError) as caught:
+@pytest.mark.parametrize("reason", ["the disk is gone", None])
+def test_failing_stream_raises_with_its_message(reason: str | None) -> None:
+    stream = NumbersStream([], error=reason and reason.encode())
+    message = f"^the Arrow stream of tensor 'x' failed: {reason or 'no reason given'}$"
+    with pytest.raises(tw.EncodeError, match=message):
         tw.Tensor("x", stream)
     assert stream.n_releases == 1
-    assert str(caught.value) == f"the Arrow stream of tensor 'x' failed: {text}"
 
 
 @pytest.mark.parametrize("i", [0, 1])
@@ -321,50 +285,24 @@ def test_stream_without_callbacks_is_rejected(i: int) -> None:
 # --- invalid producers and consumed capsules ---
 
 
-class Producer:
-    """A producer of three strings, with any field of its struct changed. It counts releases."""
-
-    def __init__(self, layout: bytes = b"u", **fields: Any) -> None:
-        self.n_releases = 0
-        self.on_release = ReleaseCallback(self.released)
-        release = ctypes.cast(self.on_release, ctypes.c_void_p).value
-        self.data = ctypes.create_string_buffer(b"abcdef")
-        offsets = ctypes.c_int64 if layout in (b"U", b"Z") else ctypes.c_int32
-        self.offsets = (offsets * 4)(*fields.pop("offsets", (0, 1, 3, 6)))
-        data = ctypes.addressof(self.data) if fields.pop("has_data", True) else None
-        where = ctypes.addressof(self.offsets) if fields.pop("has_offsets", True) else None
-        self.buffers = (ctypes.c_void_p * 3)(None, where, data)
-        self.schema = ArrowSchema(format=fields.pop("format", layout), release=release)
-        known = {"length": 3, "n_buffers": 3, "buffers": ctypes.addressof(self.buffers)}
-        self.array = ArrowArray(**{**known, "release": release, **fields})
-
-    def released(self, at: int) -> None:
-        if at != ctypes.addressof(self.schema):
-            self.n_releases += 1
-
-    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
-        return capsule(self.schema, "schema"), capsule(self.array, "array")
-
-
 @pytest.mark.parametrize("layout", [b"u", b"z", b"U", b"Z"])
 def test_array_is_moved_and_released_once(layout: bytes) -> None:
-    producer = Producer(layout)
+    producer = TextProducer(layout)
     tensor = tw.Tensor("x", producer)
     assert tensor.as_numpy().tolist() == [b"a", b"bc", b"def"]
     assert producer.n_releases == 1
     assert producer.array.release is None  # as the interface prescribes
-    with pytest.raises(tw.EncodeError) as caught:
+    with pytest.raises(tw.EncodeError, match=CONSUMED.format("array")):
         tw.Tensor("x", producer)
-    assert str(caught.value) == CONSUMED.format("array")
     assert producer.n_releases == 1
 
 
 def test_text_with_a_dictionary_is_rejected() -> None:
-    producer = Producer()
+    producer = TextProducer()
     producer.schema.dictionary = ctypes.addressof(producer.schema)
     with pytest.raises(tw.EncodeError, match="is an Arrow array with a dictionary"):
         tw.encode_bytes(producer)
-    with pytest.raises(TypeError, match="is an Arrow array with a dictionary"):
+    with pytest.raises(TypeError, match="'x' is an Arrow array with a dictionary: replace"):
         tw.Tensor("x", producer)
 
 
@@ -372,7 +310,7 @@ def test_text_with_a_dictionary_is_rejected() -> None:
 @pytest.mark.parametrize("null_count", [-1, 1])
 def test_null_that_the_producer_has_counted_or_not(layout: bytes, null_count: int) -> None:
     for bits, element in ((b"\x05", 1), (b"\x03", 2), (b"\xff", None)):
-        producer = Producer(layout, null_count=null_count)
+        producer = TextProducer(layout, null_count=null_count)
         validity = ctypes.create_string_buffer(bits)
         producer.buffers[0] = ctypes.addressof(validity)
         if element is None:
@@ -383,14 +321,12 @@ def test_null_that_the_producer_has_counted_or_not(layout: bytes, null_count: in
         assert caught.value.element == element
 
 
-OUTSIDE = "of the argument is outside its Arrow buffer"
 INVALID_FIELDS: dict[str, dict[str, Any]] = {
     "its length is -1 and its offset is 0": {"length": -1},
     "its length is 3 and its offset is -2": {"offset": -2},
-    f"its offset {2**62} and length {2**62} add up to {2**63} elements; the limit": {
-        "offset": 2**62,
-        "length": 2**62,
-    },
+    f"its offset {2**62} and length {2**62} add up to {2**63} elements; the limit": dict.fromkeys(
+        ("offset", "length"), 2**62
+    ),
     "its null count is 4, but its length is 3": {"null_count": 4},
     "its null count is -2": {"null_count": -2},
     "it has 1 nulls, but no validity buffer": {"null_count": 1},
@@ -411,57 +347,55 @@ INVALID_FIELDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("message", INVALID_FIELDS)
 @pytest.mark.parametrize("layout", [b"u", b"Z"])
 def test_invalid_array_fields_are_rejected(message: str, layout: bytes) -> None:
-    producer = Producer(layout, **INVALID_FIELDS[message])
-    with pytest.raises(tw.EncodeError) as caught:
+    producer = TextProducer(layout, **INVALID_FIELDS[message])
+    with pytest.raises(tw.EncodeError, match=re.escape(message)):
         tw.encode_bytes(producer)
-    assert message in str(caught.value)
-    del caught
-    gc.collect()
     assert producer.n_releases == 1
 
 
 def test_invalid_view_arrays_are_rejected() -> None:
+    views, data = (ctypes.c_int32 * 4)(20, 0, 0, 0), ctypes.create_string_buffer(20)
+    view, text = ctypes.addressof(views), ctypes.addressof(data)
+
+    def sized(nbytes: int, data: int | None = text) -> dict[str, Any]:
+        sizes = (ctypes.c_int64 * 1)(nbytes)
+        kept.append(sizes)
+        return with_buffers(None, view, data, ctypes.addressof(sizes))
+
+    def with_buffers(*addresses: int | None) -> dict[str, Any]:
+        buffers = (ctypes.c_void_p * 4)(*addresses)
+        kept.append(buffers)
+        return {"length": 1, "n_buffers": 4, "buffers": ctypes.addressof(buffers)}
+
+    kept: list[Any] = []
     for fields, message in (
         ({"n_buffers": 2}, "it has 2 buffers, not 3"),
         ({"has_offsets": False}, "it has 3 elements, but its buffer of offsets or views is NULL"),
+        (with_buffers(None, view, text, None), "its data buffers have no sizes"),
+        (sized(-(2**63)), f"element 0 {OUTSIDE}"),
+        (sized(20, data=None), f"element 0 {OUTSIDE}"),
     ):
-        producer = Producer(b"vu", **fields)
+        producer = TextProducer(b"vu", **fields)
         with pytest.raises(tw.EncodeError, match=message):
             tw.encode_bytes(producer)
         assert producer.n_releases == 1
-    producer = Producer(b"vu", length=1)
-    views = (ctypes.c_int32 * 4)(20, 0, 0, 0)
-    sizes = (ctypes.c_int64 * 1)(-(2**63))
-    addresses = (None, ctypes.addressof(views), ctypes.addressof(producer.data))
-    for last, message in (
-        (None, "its data buffers have no sizes"),
-        (ctypes.addressof(sizes), f"element 0 {OUTSIDE}"),
-    ):
-        buffers = (ctypes.c_void_p * 4)(*addresses, last)
-        producer = Producer(b"vu", length=1, n_buffers=4, buffers=ctypes.addressof(buffers))
-        with pytest.raises(tw.EncodeError, match=message):
-            tw.encode_bytes(producer)
-    sizes[0] = 20
-    buffers = (ctypes.c_void_p * 4)(None, ctypes.addressof(views), None, ctypes.addressof(sizes))
-    producer = Producer(b"vu", length=1, n_buffers=4, buffers=ctypes.addressof(buffers))
-    with pytest.raises(tw.EncodeError, match=f"element 0 {OUTSIDE}"):
-        tw.encode_bytes(producer)
+    assert tw.encode_bytes(TextProducer(b"vu", **sized(20))) == reference.elements([bytes(20)])
 
 
 @pytest.mark.parametrize("data", [True, False])
 def test_empty_elements_need_no_data(data: bool) -> None:
-    assert tw.encode_bytes(Producer(offsets=(0, 0, 0, 0), has_data=data)) == bytes(12)
-    assert tw.encode_bytes(Producer(length=0, has_offsets=False, has_data=data)) == b""
+    assert tw.encode_bytes(TextProducer(offsets=(0, 0, 0, 0), has_data=data)) == bytes(12)
+    assert tw.encode_bytes(TextProducer(length=0, has_offsets=False, has_data=data)) == b""
 
 
 def test_unreadable_schemas_are_rejected() -> None:
-    producer = Producer()
+    producer = TextProducer()
     producer.schema.release = None
     with pytest.raises(tw.EncodeError, match="is an Arrow schema that has already been consumed"):
         tw.encode_bytes(producer)
     assert producer.n_releases == 0  # the producer remains its owner
     with pytest.raises(tw.EncodeError, match="its schema has no format"):
-        tw.encode_bytes(Producer(format=None))
+        tw.encode_bytes(TextProducer(format=None))
 
 
 def exporting(method: str, exported: Any) -> Any:
@@ -469,47 +403,42 @@ def exporting(method: str, exported: Any) -> Any:
     return type("Exporting", (), {method: lambda self, requested_schema=None: exported})()
 
 
-@pytest.mark.parametrize("exported", [None, (), (1,), (1, 2, 3), [1, 2], 5])
-def test_export_must_be_a_pair(exported: Any) -> None:
-    with pytest.raises(
-        TypeError, match=r"^__arrow_c_array__ must return a tuple of two capsules, not"
-    ):
-        tw.encode_bytes(exporting("__arrow_c_array__", exported))
+PRODUCER = TextProducer()
+SCHEMA, ARRAY = PRODUCER.__arrow_c_array__()
+PAIR = "^__arrow_c_array__ must return a tuple of two capsules, not"
+CAPSULE = "^__arrow_c_array__ must return an 'arrow_(schema|array)' capsule, not"
+STREAM = "^__arrow_c_stream__ must return an 'arrow_array_stream' capsule, not"
 
 
-def test_export_must_be_capsules_of_the_right_names() -> None:
-    producer = Producer()
+@pytest.mark.parametrize(
+    ("message", "exported"),
+    [
+        *((PAIR, value) for value in (None, (), (1,), (1, 2, 3), [1, 2], 5)),
+        *((CAPSULE, pair) for pair in ((ARRAY, SCHEMA), (SCHEMA, SCHEMA), (None, ARRAY))),
+        *((CAPSULE, (SCHEMA, 5)), *((STREAM, value) for value in (None, ARRAY, 5))),
+    ],
+)
+def test_exports_of_wrong_types_are_rejected(message: str, exported: Any) -> None:
+    method = "__arrow_c_stream__" if message == STREAM else "__arrow_c_array__"
+    with pytest.raises(TypeError, match=message):
+        tw.encode_bytes(exporting(method, exported))
+
+
+def test_requested_schema_must_be_a_schema() -> None:
+    tensor, producer = tensor_of(TEXT), TextProducer()
     schema, array = producer.__arrow_c_array__()
-    for pair in ((array, schema), (schema, schema), (None, array), (schema, 5)):
-        with pytest.raises(
-            TypeError,
-            match=r"^__arrow_c_array__ must return an 'arrow_(schema|array)' capsule, not",
-        ):
-            tw.encode_bytes(exporting("__arrow_c_array__", pair))
-    for stream in (None, array, 5):
-        with pytest.raises(
-            TypeError, match=r"^__arrow_c_stream__ must return an 'arrow_array_stream' capsule, not"
-        ):
-            tw.encode_bytes(exporting("__arrow_c_stream__", stream))
-    tensor = tensor_of(TEXT)
-    value: Any
-    for value in (5, "text", array):
-        with pytest.raises(
-            TypeError, match="a requested schema must be an 'arrow_schema' capsule, not"
-        ):
+    values: tuple[Any, ...] = (5, "text", array)
+    for value in values:
+        with pytest.raises(TypeError, match="requested schema must be an 'arrow_schema' capsule,"):
             tensor.__arrow_c_array__(value)
-    producer.schema.release = None
-    with pytest.raises(tw.EncodeError, match="the requested Arrow schema has been released"):
-        tensor.__arrow_c_array__(schema)
-    producer = Producer()
-    schema, _ = producer.__arrow_c_array__()
-    producer.schema.format = None
-    with pytest.raises(tw.EncodeError, match="the requested Arrow schema has no format"):
-        tensor.__arrow_c_array__(schema)
     for format in (b"", b"u:", b"uu", b"+s", b"v", b"\xff" * 1000):
         producer.schema.format = format
         given, _ = tensor.__arrow_c_array__(schema)
         assert pa.DataType._import_from_c_capsule(given) == pa.binary_view()
+    for field, problem in (("format", "has no format"), ("release", "has been released")):
+        setattr(producer.schema, field, None)
+        with pytest.raises(tw.EncodeError, match=f"the requested Arrow schema {problem}"):
+            tensor.__arrow_c_array__(schema)
 
 
 def test_consumed_stream_is_rejected() -> None:
@@ -520,9 +449,8 @@ def test_consumed_stream_is_rejected() -> None:
     assert tw.encode_bytes(by_us) == reference.elements([b"a", b"b"])
     pa.chunked_array(by_others)
     for producer in (by_us, by_others):
-        with pytest.raises(tw.EncodeError) as caught:
+        with pytest.raises(tw.EncodeError, match=CONSUMED.format("stream")):
             tw.Tensor("x", producer)
-        assert str(caught.value) == CONSUMED.format("stream")
 
 
 @pytest.mark.parametrize("arrow_type", BINARY_TYPES + TEXT_TYPES, ids=str)

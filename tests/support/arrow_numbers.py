@@ -1,4 +1,4 @@
-"""A producer of Arrow numbers in fixed-size lists, whose structs can be changed to invalid ones."""
+"""Producers of Arrow arrays and streams, whose structs can be changed to invalid ones."""
 
 from __future__ import annotations
 
@@ -80,6 +80,34 @@ class NumbersProducer:
         return capsule(self.schemas[0], "schema"), capsule(self.arrays[0], "array")
 
 
+class TextProducer:
+    """A producer of the texts a, bc and def, with some fields of the struct of its array changed.
+
+    `layout` is the format of strings or binary data, and determines the type of the offsets.
+    """
+
+    def __init__(self, layout: bytes = b"u", **fields: Any) -> None:
+        self.n_releases = 0
+        self.on_release = ReleaseCallback(self._released)
+        release = ctypes.cast(self.on_release, ctypes.c_void_p).value
+        self.data = ctypes.create_string_buffer(b"abcdef")
+        offsets = ctypes.c_int64 if layout in (b"U", b"Z") else ctypes.c_int32
+        self.offsets = (offsets * 4)(*fields.pop("offsets", (0, 1, 3, 6)))
+        data = ctypes.addressof(self.data) if fields.pop("has_data", True) else None
+        where = ctypes.addressof(self.offsets) if fields.pop("has_offsets", True) else None
+        self.buffers = (ctypes.c_void_p * 3)(None, where, data)
+        self.schema = ArrowSchema(format=fields.pop("format", layout), release=release)
+        known = {"length": 3, "n_buffers": 3, "buffers": ctypes.addressof(self.buffers)}
+        self.array = ArrowArray(**{**known, "release": release, **fields})
+        self.schemas, self.arrays = [self.schema], [self.array]
+
+    def _released(self, at: int) -> None:
+        self.n_releases += at != ctypes.addressof(self.schema)
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
+        return capsule(self.schema, "schema"), capsule(self.array, "array")
+
+
 class NumbersStream:
     """A stream of the arrays of some producers, whose schema is that of the first one.
 
@@ -89,7 +117,7 @@ class NumbersStream:
 
     def __init__(
         self,
-        producers: Sequence[NumbersProducer],
+        producers: Sequence[NumbersProducer | TextProducer],
         is_failing: bool = False,
         error: bytes | None = None,
     ) -> None:
@@ -101,6 +129,7 @@ class NumbersStream:
         self.n_releases = 0
         self.n_released_schemas = 0
         self.on_schema_release = ReleaseCallback(self._schema_released)
+        self.schema_release = ctypes.cast(self.on_schema_release, ctypes.c_void_p).value
         self.calls = (
             StreamCallback(self._get_schema),
             StreamCallback(self._get_next),
@@ -115,7 +144,7 @@ class NumbersStream:
             return 5
         schema = ArrowSchema.from_address(target)
         ctypes.pointer(schema)[0] = self.producers[0].schemas[0]
-        schema.release = ctypes.cast(self.on_schema_release, ctypes.c_void_p).value
+        schema.release = self.schema_release
         return 0
 
     def _get_next(self, _stream: int, target: int) -> int:
