@@ -1,6 +1,4 @@
-"""The callbacks of Arrow and DLPack structs: those of producers, which this package calls, and its
-own, which consumers call.
-"""
+"""Callbacks of Arrow and DLPack structs: those of producers, and those of exported structs."""
 
 from __future__ import annotations
 
@@ -19,7 +17,7 @@ import pytest
 
 import tensorwire as tw
 from support import dlpack_structs
-from support.arrow_structs import ArrowArray, ArrowSchema, capsule
+from support.arrow_numbers import NumbersProducer, NumbersStream, TextProducer
 from support.foreign_owner import EXPORTS
 from support.requirements import skip_or_fail
 from support.scripts import run_script
@@ -63,21 +61,6 @@ class Gate:
     def address(self, name: str) -> int:
         return ctypes.cast(self.library[name], ctypes.c_void_p).value or 0
 
-    def schema(self, format: bytes) -> ArrowSchema:
-        return ArrowSchema(format=format, release=self.address("release_schema"))
-
-    def array(self, format: bytes) -> ArrowArray:
-        """Return an array of one zero or one empty text."""
-        memory = (ctypes.c_int64 * 4)()
-        buffers = (ctypes.c_void_p * 3)(None, *(ctypes.addressof(memory),) * 2)
-        self.kept += [memory, buffers]
-        return ArrowArray(
-            length=1,
-            n_buffers=3 if format == b"u" else 2,
-            buffers=ctypes.addressof(buffers),
-            release=self.address("release_array"),
-        )
-
 
 @pytest.fixture
 def gate(library: ctypes.CDLL) -> Iterator[Gate]:
@@ -87,66 +70,41 @@ def gate(library: ctypes.CDLL) -> Iterator[Gate]:
     found.thread.join()
 
 
-class ArrayProducer:
-    def __init__(self, gate: Gate, format: bytes) -> None:
-        # The schema remains in its capsule, which has no destructor.
-        self.structs = ArrowSchema(format=format, release=1), gate.array(format)
-        gate.kept.append(self)
+def array(gate: Gate, layout: bytes) -> Any:
+    """Return an array of one number or text. Its schema remains in its capsule."""
+    release = gate.address("release_array")
+    if layout == b"u":
+        made: Any = TextProducer(layout, length=1, release=release)
+    else:
+        made = NumbersProducer(1, (), layout, array_changes={0: {"release": release}})
+    gate.kept.append(made)
+    return made
 
-    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
-        return capsule(self.structs[0], "schema"), capsule(self.structs[1], "array")
 
-
-class StreamProducer:
-    """A stream of one array, which then ends or fails."""
-
-    def __init__(self, gate: Gate, format: bytes, status: int) -> None:
-        self.gate = gate
-        self.format = format
-        self.status = status
-        self.n_arrays = 0
-        call = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
-        self.calls = call(self.get_schema), call(self.get_next)
-        addresses = [ctypes.cast(call, ctypes.c_void_p).value for call in self.calls]
-        more = [gate.address("get_last_error"), gate.address("release_stream")]
-        self.stream = (ctypes.c_void_p * 5)(*addresses, *more, None)
-        gate.kept.append(self)
-
-    def get_schema(self, _stream: int, target: int) -> int:
-        self.write(target, self.gate.schema(self.format))
-        return 0
-
-    def get_next(self, _stream: int, target: int) -> int:
-        self.n_arrays += 1
-        if self.n_arrays == 1:
-            self.write(target, self.gate.array(self.format))
-            return 0
-        self.write(target, ArrowArray())
-        return self.status
-
-    @staticmethod
-    def write(target: int, struct: Any) -> None:
-        ctypes.memmove(target, ctypes.addressof(struct), ctypes.sizeof(struct))
-
-    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        return capsule(self.stream, "array_stream")
+def stream(gate: Gate, layout: bytes, *, is_failing: bool = False) -> Any:
+    """Return a stream of one array, which then ends or fails."""
+    made = NumbersStream([array(gate, layout)], is_failing)
+    made.schema_release = gate.address("release_schema")
+    made.stream[2] = gate.address("get_last_error")
+    made.stream[3] = gate.address("release_stream")
+    gate.kept.append(made)
+    return made
 
 
 def dlpack(gate: Gate, is_versioned: bool) -> Any:
-    producer = dlpack_structs.Producer(
-        np.zeros(3), is_versioned=is_versioned, deleter=gate.address("delete_tensor")
-    )
-    gate.kept.append(producer)
-    return producer
+    deleter = gate.address("delete_tensor")
+    made = dlpack_structs.Producer(np.zeros(3), is_versioned=is_versioned, deleter=deleter)
+    gate.kept.append(made)
+    return made
 
 
 PRODUCERS: dict[str, tuple[Callable[[Gate], Any], int]] = {  # with the number of callbacks
-    "array of numbers": (lambda gate: ArrayProducer(gate, b"i"), 1),
-    "array of text": (lambda gate: ArrayProducer(gate, b"u"), 1),
-    "stream of numbers": (lambda gate: StreamProducer(gate, b"i", 0), 3),
-    "stream of text": (lambda gate: StreamProducer(gate, b"u", 0), 3),
-    "failing stream": (lambda gate: StreamProducer(gate, b"i", 5), 4),
-    "stream of another type": (lambda gate: StreamProducer(gate, b"tdD", 0), 2),
+    "array of numbers": (lambda gate: array(gate, b"i"), 1),
+    "array of text": (lambda gate: array(gate, b"u"), 1),
+    "stream of numbers": (lambda gate: stream(gate, b"i"), 3),
+    "stream of text": (lambda gate: stream(gate, b"u"), 3),
+    "failing stream": (lambda gate: stream(gate, b"i", is_failing=True), 4),
+    "stream of another type": (lambda gate: stream(gate, b"tdD"), 2),
     "DLPack": (lambda gate: dlpack(gate, False), 1),
     "versioned DLPack": (lambda gate: dlpack(gate, True), 1),
 }
@@ -185,7 +143,6 @@ def test_callbacks_of_producers_are_called_without_the_gil(
     assert gate.library.count_calls() == n_callbacks
     assert gate.library.count_timeouts() == 0
     if name == "failing stream":
-        assert raised is not None
         assert raised == "the Arrow stream of tensor 'x' failed: the disk is gone"
     else:
         assert (raised is not None) == (use is fail or "another type" in name)
