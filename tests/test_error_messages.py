@@ -12,9 +12,16 @@ import pytest
 import tensorwire
 import tensorwire.server
 from support.asgi_requests import ask
-from tensorwire import errors
 from tensorwire._codec.datatypes import UNLIMITED
-from tensorwire.errors import MAX_ITEMS, format_names
+from tensorwire.errors import (
+    MAX_ITEMS,
+    format_count,
+    format_names,
+    format_seconds,
+    format_shape,
+    format_subject,
+    format_value,
+)
 from tensorwire.server.model import as_tensor, check_inputs, check_outputs
 
 tw: Any = tensorwire  # untyped, because many calls here violate the types
@@ -42,9 +49,8 @@ def request(name: str) -> Any:
 
 
 def in_shared_memory(name: str) -> Any:
-    return tw.Tensor(
-        name, None, datatype="FP32", shape=[1], parameters={"shared_memory_region": "r"}
-    )
+    region = {"shared_memory_region": "r"}
+    return tw.Tensor(name, None, datatype="FP32", shape=[1], parameters=region)
 
 
 def decode_request(header: Any) -> Any:
@@ -53,6 +59,10 @@ def decode_request(header: Any) -> Any:
 
 def encode(tensor: Any, **members: Any) -> Any:
     return tw.encode_request(tw.InferRequest([tensor], **members), limits=UNLIMITED)
+
+
+def encode_zero(**members: Any) -> Any:
+    return encode(tw.Tensor("x", ZERO), **members)
 
 
 def entry(name: str, **members: Any) -> dict[str, Any]:
@@ -125,36 +135,25 @@ CASES: dict[str, Callable[[str], Any]] = {
     "missing tensor": lambda name: request(name)["absent" + name],
     "missing output": lambda name: tw.InferResponse(tensors(name))["absent"],
     # encoding
-    "tensor twice": lambda name: tw.encode_request(
-        tw.InferRequest([tw.Tensor(name, ZERO)] * 2), limits=UNLIMITED
-    ),
+    "tensor twice": lambda name: tw.InferRequest([tw.Tensor(name, ZERO)] * 2),
     "too long": lambda name: tw.encode_request(request(name)),
     "surrogate": lambda name: encode(tw.Tensor(surrogate(name), ZERO)),
-    "surrogate in a parameter": lambda name: encode(
-        tw.Tensor(name, ZERO), parameters={name: surrogate(name)}
+    "surrogate in a parameter": lambda name: encode_zero(parameters={name: surrogate(name)}),
+    "parameter": lambda name: encode_zero(parameters={name: {1}}),
+    "parameter twice": lambda name: encode_zero(
+        parameters={name: {type("S", (str,), {"__hash__": id})(name): 1, name: 2}}
     ),
-    "parameter": lambda name: encode(tw.Tensor(name, ZERO), parameters={name: {1}}),
-    "parameter twice": lambda name: encode(
-        tw.Tensor(name, ZERO),
-        parameters={name: {type("S", (str,), {"__hash__": id})(name): 1, name: 2}},
-    ),
-    "number of a parameter": lambda name: encode(
-        tw.Tensor(name, ZERO), parameters={name: 1 << 10**6}
-    ),
-    "key of a parameter": lambda name: encode(tw.Tensor(name, ZERO), parameters={name: {1: 2}}),
+    "number of a parameter": lambda name: encode_zero(parameters={name: 1 << 10**6}),
+    "key of a parameter": lambda name: encode_zero(parameters={name: {1: 2}}),
     "depth of a parameter": lambda name: tw.encode_request(
         tw.InferRequest([tw.Tensor("x", ZERO)], parameters={name: [[[[[[]]]]]]}),
         limits=tw.Limits(max_nesting=4),
     ),
-    "binary_data_output": lambda name: encode(
-        tw.Tensor("x", ZERO), parameters={"binary_data_output": name}
-    ),
-    "requested twice": lambda name: encode(
-        tw.Tensor("x", ZERO), outputs=[tw.RequestedOutput(name)] * 2
-    ),
+    "binary_data_output": lambda name: encode_zero(parameters={"binary_data_output": name}),
+    "requested twice": lambda name: encode_zero(outputs=[tw.RequestedOutput(name)] * 2),
     "requested NUL": lambda name: tw.RequestedOutput(f"{name}\0"),
-    "requested binary_data": lambda name: encode(
-        tw.Tensor("x", ZERO), outputs=[tw.RequestedOutput(name, parameters={"binary_data": name})]
+    "requested binary_data": lambda name: encode_zero(
+        outputs=[tw.RequestedOutput(name, parameters={"binary_data": name})]
     ),
     "requested unknown output": lambda name: tw.encode_response(
         tw.InferResponse(tensors(name)),
@@ -162,9 +161,6 @@ CASES: dict[str, Callable[[str], Any]] = {
     ),
     "selection": lambda name: tw.encode_response(tw.InferResponse([]), selection=name),
     "nonfinite": lambda name: tw.encode_response(tw.InferResponse([]), nonfinite=name),
-    "nonfinite of a request": lambda name: tw.encode_request(
-        tw.InferRequest([tw.Tensor("x", ZERO)]), nonfinite=name
-    ),
     # decoding
     "two header lengths": lambda name: tw.header_length(
         [("Inference-Header-Content-Length", 10**5000), ("Inference-Header-Content-Length", 1)]
@@ -260,27 +256,34 @@ def test_request_with_many_long_names() -> None:
     assert "4096 names" in answer.body.decode()
 
 
-TEXTS = [
-    *(("image", "'image'"), ("a\0\n'", '"a\\x00\\n\'"'), ("n" * 80, f"'{'n' * 80}'")),
-    *(("n" * 81, f"'{'n' * 80}'..."), ("\0" * 81, "'" + "\\x00" * 20 + "'...")),
-    *((None, "None"), (True, "True"), (0.5, "0.5"), ([1], "list")),
-    *(
-        (2**64 - 1, "18446744073709551615"),
-        (2**64, "more than 2^64"),
-        (-(2**70), "less than -2^64"),
-    ),
+MOST = ", ".join(["'a'"] * MAX_ITEMS)
+PARTS = [
+    (format_value("image"), "'image'"),
+    (format_value("a\0\n'"), '"a\\x00\\n\'"'),
+    (format_value("n" * 80), f"'{'n' * 80}'"),
+    (format_value("n" * 81), f"'{'n' * 80}'..."),
+    (format_value("\0" * 81), "'" + "\\x00" * 20 + "'..."),
+    *((format_value(value), str(value)) for value in (None, True, 0.5, 2**64 - 1)),
+    (format_value([1]), "list"),
+    (format_value(2**64), "more than 2^64"),
+    (format_value(-(2**70)), "less than -2^64"),
+    (format_names([]), "[]"),
+    (format_names(["a"]), "['a']"),
+    (format_names(["a"] * MAX_ITEMS), f"[{MOST}]"),
+    (format_names(["a"] * (MAX_ITEMS + 1)), f"[{MOST}, ... {MAX_ITEMS + 1} names]"),
+    (format_names(["a"] * 1000), f"[{MOST}, ... 1000 names]"),
+    (format_shape(range(8)), "[0, 1, 2, 3, 4, 5, 6, 7]"),
+    (format_shape(range(9)), "[0, 1, 2, 3, 4, 5, 6, 7, ... 9 dimensions]"),
+    (format_shape([2**64]), "[more than 2^64]"),
+    (format_subject("input", "x" * 80), f"input '{'x' * 80}'"),
+    (format_subject("input", "x" * 81), f"input '{'x' * 80}'..."),
+    (format_subject("input", None), "the input"),
+    *((format_count("byte", n), text) for n, text in ((0, "0 bytes"), (1, "1 byte"))),
+    *((format_seconds(n), f"{n:g} seconds") for n in (60.0, 0.5)),
+    *((format_seconds(n), "1 second") for n in (1, 1.0)),
 ]
 
 
-@pytest.mark.parametrize(("value", "text"), TEXTS)
-def test_format_value(value: Any, text: str) -> None:
-    assert errors.format_value(value) == text
-
-
-def test_long_lists_are_abbreviated() -> None:
-    """test_messages.py has shapes."""
-    most = ", ".join(["'a'"] * MAX_ITEMS)
-    assert (format_names([]), format_names(["a"])) == ("[]", "['a']")
-    assert format_names(["a"] * MAX_ITEMS) == f"[{most}]"
-    for n in (MAX_ITEMS + 1, 1000):
-        assert format_names(["a"] * n) == f"[{most}, ... {n} names]"
+@pytest.mark.parametrize(("found", "expected"), PARTS, ids=range(len(PARTS)))
+def test_parts_of_messages(found: str, expected: str) -> None:
+    assert found == expected

@@ -317,19 +317,3 @@ def test_tensor_spec_accepts(dims: Any, batching: bool, accepted: Any, rejected:
     assert spec.accepts(tensor)
     assert not spec.accepts(tw.Tensor("x", np.zeros(rejected, np.float32)))
     assert not tw.TensorSpec("x", "FP64", dims, batching).accepts(tensor)
-
-
-# --- parts of messages ---
-
-
-def test_texts_of_parts_of_messages() -> None:
-    assert [errors.format_count("byte", n) for n in range(3)] == ["0 bytes", "1 byte", "2 bytes"]
-    seconds = [errors.format_seconds(number) for number in (1, 1.0, 60.0, 0.5)]
-    assert seconds == ["1 second", "1 second", "60 seconds", "0.5 seconds"]
-    assert errors.format_shape(range(8)) == "[0, 1, 2, 3, 4, 5, 6, 7]"
-    assert errors.format_shape(range(9)) == "[0, 1, 2, 3, 4, 5, 6, 7, ... 9 dimensions]"
-    assert errors.format_shape([2**64]) == "[more than 2^64]"
-    assert errors.format_number(2**64 - 1) == "18446744073709551615"
-    assert errors.format_subject("input", "x" * 80) == f"input '{'x' * 80}'"
-    assert errors.format_subject("input", "x" * 81) == f"input '{'x' * 80}'..."
-    assert errors.format_subject("input", None) == "the input"
