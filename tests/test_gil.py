@@ -1,7 +1,4 @@
-"""Other threads wait for a few milliseconds at most, however many tensors a message has.
-
-test_threads.py has single operations that run without the GIL.
-"""
+"""Other threads run during long operations, and wait for a few milliseconds at most."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ import pytest
 import tensorwire as tw
 import tensorwire.grpc
 from support import grpc_cases as cases
+from support import reference
 from support.protobuf_wire import delimited, integer
 from support.threads import repeating
 from tensorwire._codec.protobuf_reader import read_names
@@ -151,6 +149,11 @@ HEADERS: dict[str, Callable[[], Work]] = {
         json_inputs("INT8", "1", 1, 4000).replace('"x', '"' + r"\n" * 8000)
     ),
     "unknown members": lambda: decoding_json(f'{{"inputs":[{TENSOR},{MANY_MEMBERS}}}]}}'),
+    "members before the tensors": lambda: rejected(decoding_json(f"{{{MANY_MEMBERS}}}")),
+    "one large unknown member": lambda: rejected(decoding_json(f'{{"z":{{{MANY_MEMBERS}}}}}')),
+    "a value of the wrong type": lambda: rejected(
+        decoding_json(f'{{"id":[{"[1]," * (10 << 20)}1]}}')
+    ),
 }
 
 # --- BYTES and lists ------------------------------------------------------------------------------
@@ -212,3 +215,49 @@ def test_longest_wait_of_other_threads(prepare: Callable[[], Work]) -> None:
     while not waits or (min(waits) > MAX_WAIT_SECONDS and len(waits) < 3):
         waits.append(longest_wait(work))
     assert min(waits) <= MAX_WAIT_SECONDS
+
+
+# --- single operations ----------------------------------------------------------------------------
+
+
+def ticks_during(work: Work, n_times: int) -> int:
+    """Return how often another thread, which sleeps 0.5 ms each time, runs during `work`."""
+    n_ticks = 0
+
+    def tick() -> None:
+        nonlocal n_ticks
+        n_ticks += 1
+        time.sleep(0.0005)
+
+    with repeating(tick):
+        time.sleep(0.01)
+        before = n_ticks
+        for _ in range(n_times):
+            work()
+        return n_ticks - before
+
+
+def grow() -> None:
+    """Grow a buffer to 64 MB by doubling, so that moving it takes most of the time."""
+    body = tw.BodyBuffer(None)
+    while len(body) < 64_000_000:
+        body.advance(len(body.remaining()))
+
+
+SIXTY_MB, EMPTY_ELEMENTS = bytes(60_000_000), bytes(4 << 22)
+FLAGS = tw.TensorSpec("x", "BOOL", [-1])
+FAR_APART = reference.elements([bytes(400 + 7919 * i % 801) for i in range(100_000)])
+# Operations of several ms, and a number of ticks that only calls without the GIL reach.
+LONG: dict[str, tuple[Work, int]] = {
+    "checking BOOL elements": (lambda: tw.decode_request(SIXTY_MB, 0, raw_input=FLAGS), 2),
+    "scanning empty elements": (lambda: tw.decode_bytes(EMPTY_ELEMENTS, 1 << 22), 2),
+    "scanning elements far apart": (lambda: tw.decode_bytes(FAR_APART, 100_000), 2),
+    "writing a large chunk": (lambda: tw.BodyBuffer(None).write(SIXTY_MB), 2),
+    "growing a body buffer": (grow, 5),
+    "reading JSON data": (decoding_json(json_inputs("FP32", "0.5", 2_000_000, 1)), 5),
+}
+
+
+@pytest.mark.parametrize(("work", "n_ticks"), LONG.values(), ids=LONG.keys())
+def test_long_operations_let_other_threads_run(work: Work, n_ticks: int) -> None:
+    assert any(ticks_during(work, 20) > 20 * n_ticks for _ in range(5))
