@@ -18,36 +18,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ANYTHING = "from typing import Any\ndef __getattr__(name: str) -> Any: ...\n"
 # Stubs of packages that have no types, or are not installed where this program runs; and of the
 # modules of the reader.
+WITHOUT_TYPES = (
+    *("django/__init__", "django/core/__init__", "django/core/handlers/__init__"),
+    *("django/core/handlers/wsgi", "django/http", "django/urls", "django/views/__init__"),
+    *("django/views/decorators/__init__", "django/views/decorators/csrf", "grpc/__init__"),
+    *("jax/__init__", "jax/numpy", "mlserver/codecs", "pandas/__init__", "pyarrow/__init__"),
+    *("ray/__init__", "torch/__init__", "tritonclient/__init__", "tritonclient/grpc/__init__"),
+    *("tritonclient/http/__init__", "tritonclient/utils/__init__"),
+)
 STUBS = {
-    **dict.fromkeys(
-        (
-            "django/__init__",
-            "django/core/__init__",
-            "django/core/handlers/__init__",
-            "django/core/handlers/wsgi",
-            "django/http",
-            "django/urls",
-            "django/views/__init__",
-            "django/views/decorators/__init__",
-            "django/views/decorators/csrf",
-            "grpc/__init__",
-            "jax/__init__",
-            "jax/numpy",
-            "mlserver/codecs",
-            "pandas/__init__",
-            "pyarrow/__init__",
-            "ray/__init__",
-            "torch/__init__",
-            "tritonclient/__init__",
-            "tritonclient/grpc/__init__",
-            "tritonclient/http/__init__",
-            "tritonclient/utils/__init__",
-        ),
-        ANYTHING,
-    ),
+    **dict.fromkeys(WITHOUT_TYPES, ANYTHING),
     "bentoml/__init__": """
 from collections.abc import Callable
 from typing import Any
@@ -65,13 +49,8 @@ class InferRequest:
 class InferResponse:
     def __init__(self, response_id: str | None, model_name: str, outputs: list[Any]) -> None: ...
 """,
-    "litserve/__init__": """
-class LitAPI: ...
-""",
-    "mlserver/__init__": """
-class MLModel:
-    name: str
-""",
+    "litserve/__init__": "class LitAPI: ...\n",
+    "mlserver/__init__": "class MLModel:\n    name: str\n",
     "mlserver/types": """
 from typing import Any
 class InferenceRequest:
@@ -79,16 +58,9 @@ class InferenceRequest:
 class InferenceResponse:
     def __init__(self, *, model_name: str, outputs: list[Any]) -> None: ...
 """,
-    "module": """
-from tensorwire.server import Model
-models: dict[str, Model]
-""",
-    "service": f"""{ANYTHING}
-from tensorwire.server import App
-app: App
-""",
+    "module": "from tensorwire.server import Model\nmodels: dict[str, Model]\n",
+    "service": f"{ANYTHING}from tensorwire.server import App\napp: App\n",
 }
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # A block of type `python` is also run by the tests. A block of type `py` needs other programs.
 BLOCK = re.compile(r"^```py(?:thon)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 PUBLIC = re.compile(
