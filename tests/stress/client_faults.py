@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import random
-import shutil
 import signal
 import socket
 import ssl
@@ -21,6 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -97,30 +98,27 @@ class Server:
         return self.answer(connection, number)
 
     def answer(self, connection: socket.socket, number: int) -> bool:
-        action = random.random()
         output = tw.Tensor("x", np.full(random.choice([1, 100_000]), number))
         frame = tw.encode_response(tw.InferResponse([output]))
         headers = {k: v for k, v in frame.headers.items() if k != "Content-Length"}
+        action = random.random()
         response = http(bytes(frame), headers, length="" if action < 0.05 else None)
         if action < 0.2:
             connection.sendall(response)
-            time.sleep(random.random() * 0.002)
-            return False
-        if action < 0.3:
+        elif action < 0.3:
             connection.sendall(response[: random.randrange(len(response))])
-            return False
-        if action < 0.35:
+        elif action < 0.35:  # reset the connection
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            return False
-        if action < 0.45:
-            time.sleep(random.random() * 0.01)
-            return False
-        if action < 0.5:
+        elif action < 0.45:
+            time.sleep(random.random() * 0.008)
+        elif action < 0.5:
             connection.sendall(http(b'{"error":"no"}', status="500 Internal Server Error"))
-            time.sleep(random.random() * 0.001)
-            return False
-        connection.sendall(response)
-        return True
+        else:
+            connection.sendall(response)
+            return True
+        if not 0.2 <= action < 0.35:
+            time.sleep(random.random() * 0.002)
+        return False
 
 
 class Calls:
@@ -132,42 +130,38 @@ class Calls:
         self.results: Counter[str] = Counter()
         self.wrong: list[str] = []
 
-    def next(self) -> int | None:
+    def next(self) -> tuple[int, dict[str, Any]] | None:
+        """Return a number and the arguments of its call, or None at the end."""
         with self.lock:
-            return next(self.numbers, None)
-
-    def arguments(self, number: int) -> dict[str, Any]:
+            number = next(self.numbers, None)
+        if number is None:
+            return None
         data = LARGE if random.random() < 0.1 else LARGE[:100]
-        return {"inputs": {"x": data}, "headers": {"X-Number": str(number)}}
+        return number, {"inputs": {"x": data}, "headers": {"X-Number": str(number)}}
+
+    def note(self, result: str) -> None:
+        with self.lock:
+            self.results[result] += 1
 
     def check(self, number: int, response: tw.InferResponse) -> None:
         found = response["x"].as_numpy()
         if not (found == number).all():
             self.wrong.append(f"call {number} got the response to {found[0]}")
-        with self.lock:
-            self.results["ok"] += 1
-
-    def failed(self, error: Exception) -> None:
-        with self.lock:
-            self.results[type(error).__name__] += 1
+        self.note("ok")
 
     def run_threads(self, url: str, **options: Any) -> None:
-        with Client(url, **options) as client:
-            threads = [
-                threading.Thread(target=self.work, args=(client,)) for _ in range(N_CONCURRENT)
-            ]
-            for thread in threads:
-                thread.start()
+        with Client(url, **options) as client, ThreadPoolExecutor(N_CONCURRENT) as pool:
+            futures = [pool.submit(self.work, client) for _ in range(N_CONCURRENT)]
             self.work(client)  # signals only interrupt the main thread
-            for thread in threads:
-                thread.join()
+            for future in futures:
+                future.result()
 
     def work(self, client: Client) -> None:
-        while (number := self.next()) is not None:
+        while (call := self.next()) is not None:
             try:
-                self.check(number, client.infer("m", **self.arguments(number)))
+                self.check(call[0], client.infer("m", **call[1]))
             except ERRORS as error:
-                self.failed(error)
+                self.note(type(error).__name__)
 
     def run_tasks(self, url: str, factory: Callable[[], Any], **options: Any) -> None:
         def report(_: Any, error: dict[str, Any]) -> None:
@@ -182,51 +176,43 @@ class Calls:
             runner.run(main())
 
     async def work_async(self, client: AsyncClient) -> None:
-        while (number := self.next()) is not None:
+        while (call := self.next()) is not None:
+            seconds = random.random() * 0.005 if random.random() < 0.02 else None
             try:
-                if random.random() < 0.02:
-                    async with asyncio.timeout(random.random() * 0.005):
-                        self.check(number, await client.infer("m", **self.arguments(number)))
-                else:
-                    self.check(number, await client.infer("m", **self.arguments(number)))
+                async with asyncio.timeout(seconds):
+                    self.check(call[0], await client.infer("m", **call[1]))
             except ERRORS as error:
-                self.failed(error)
+                self.note(type(error).__name__)
 
 
-def main() -> int:
+def main() -> None:
     n_calls = int(sys.argv[1]) if len(sys.argv) > 1 else 3000
     random.seed(1)
     n_wrong = 0
     signal.signal(signal.SIGALRM, lambda *_: None)
     signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
-    folder = Path(tempfile.mkdtemp())
-    certificate = Certificate(folder)
-    for is_tls in (False, True):
-        for name, factory in (
-            ("sync", None),
-            ("asyncio", asyncio.new_event_loop),
-            ("uvloop", uvloop.new_event_loop),
-        ):
+    with tempfile.TemporaryDirectory() as folder:
+        certificate = Certificate(Path(folder))
+        for is_tls, name in itertools.product((False, True), ("sync", "asyncio", "uvloop")):
             server = Server(certificate.serving() if is_tls else None)
             url = f"{'https' if is_tls else 'http'}://{server.address}"
             options = {"ssl_context": certificate.trusting()} if is_tls else {}
             calls = Calls(n_calls)
-            if factory is None:
+            if name == "sync":
                 calls.run_threads(url, timeout=5, **options)
             else:
+                factory = uvloop.new_event_loop if name == "uvloop" else asyncio.new_event_loop
                 calls.run_tasks(url, factory, timeout=5, **options)
             server.listening.close()
             twice = sorted(number for number, n in server.read.items() if n > 1)
             n_wrong += len(calls.wrong) + len(twice)
             print(name, "TLS" if is_tls else "plain", dict(calls.results))
-            for text in calls.wrong[:10]:
-                print(f"  {text}")
+            print("".join(f"  {text}\n" for text in calls.wrong[:10]), end="")
             if twice:
                 print(f"  read twice: {twice[:10]}")
     signal.setitimer(signal.ITIMER_REAL, 0)
-    shutil.rmtree(folder)
-    return 1 if n_wrong else 0
+    sys.exit(n_wrong > 0)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -32,16 +32,16 @@ for export in EXPORTS.values():
 
 def compile_program(folder: Path) -> Path:
     """Compile the program for the Python that runs this module."""
-    config = {
-        name: str(sysconfig.get_config_var(name) or "")
-        for name in ("LIBDIR", "LIBPL", "LDVERSION", "LIBS", "SYSLIBS", "LINKFORSHARED")
-    }
+
+    def config(name: str) -> str:
+        return str(sysconfig.get_config_var(name) or "")
+
     program = folder / "embedding"
+    libraries = f"{config('LINKFORSHARED')} {config('LIBS')} {config('SYSLIBS')}".split()
     command = [
         *("cc", "-O1", "-g", "-pthread", "-I", sysconfig.get_paths()["include"], str(SOURCE)),
-        *("-o", str(program), "-rdynamic", "-L", config["LIBDIR"], "-L", config["LIBPL"]),
-        *(f"-Wl,-rpath,{config['LIBDIR']}", f"-lpython{config['LDVERSION']}"),
-        *(config["LINKFORSHARED"] + " " + config["LIBS"] + " " + config["SYSLIBS"]).split(),
+        *("-o", str(program), "-rdynamic", "-L", config("LIBDIR"), "-L", config("LIBPL")),
+        *(f"-Wl,-rpath,{config('LIBDIR')}", f"-lpython{config('LDVERSION')}", *libraries),
     ]
     subprocess.run(command, check=True)
     return program
@@ -49,18 +49,11 @@ def compile_program(folder: Path) -> Path:
 
 def run(program: Path) -> str:
     """Run the program once, and return what it printed."""
-    environment = {
-        **os.environ,
-        "PYTHONMALLOC": "debug",
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
+    paths = os.pathsep.join(filter(None, sys.path))
+    environment = os.environ | {"PYTHONMALLOC": "debug", "PYTHONPATH": paths}
+    command = [str(program), sys.executable, SCRIPT]
     done = subprocess.run(
-        [str(program), sys.executable, SCRIPT],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
+        command, env=environment, capture_output=True, text=True, check=False, timeout=300
     )
     if done.returncode:
         sys.exit(f"embedding: the program ended with {done.returncode}\n{done.stderr}")
@@ -71,8 +64,7 @@ def main() -> None:
     n_runs = int(sys.argv[1]) if len(sys.argv) > 1 else 50
     with tempfile.TemporaryDirectory() as folder:
         program = compile_program(Path(folder))
-        for _ in range(n_runs):
-            found = run(program)
+        [found] = {run(program) for _ in range(n_runs)}
     print(f"{n_runs} runs of a program that embeds Python: {found} in each")
 
 

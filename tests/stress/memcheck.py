@@ -11,9 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 # A frame of a module of this package, with debugging symbols or without.
 PACKAGE = re.compile(r"\(in .*/tensorwire/|__pyx_\w*tensorwire")
@@ -21,10 +19,7 @@ OPTIONS = ["--error-limit=no", "--num-callers=40", "--track-origins=no", "--leak
 
 
 def work() -> None:
-    """Run inside valgrind: decode each message from `bytes` of its exact size and read every
-    element.
-    """
-    import tensorwire as tw  # noqa: PLC0415
+    """Run inside valgrind: make each call, and read all elements of the messages."""
     from stress import leaks  # noqa: PLC0415
 
     n_read = n_calls = 0
@@ -33,13 +28,10 @@ def work() -> None:
             n_calls += 1
             with suppress(*leaks.EXPECTED_ERRORS):
                 found = call()
-                if isinstance(found, tw.InferRequest | tw.InferResponse):
-                    n_read += sum(read(tensor) for tensor in found.values())
+                if isinstance(found, leaks.tw.InferRequest | leaks.tw.InferResponse):
+                    data = [each for each in found.values() if each.data is not None]
+                    n_read += sum(len(tensor.as_numpy().tobytes()) for tensor in data)
     print(f"{n_calls} calls, {n_read} bytes read")
-
-
-def read(tensor: Any) -> int:
-    return 0 if tensor.data is None else len(tensor.as_numpy().tobytes())
 
 
 def main() -> None:
@@ -62,22 +54,17 @@ def main() -> None:
 
 
 def ours(report: str) -> list[str]:
-    """Return the errors in compiled code of this package, or in functions it calls.
+    """Return the errors in compiled code of this package, or in functions that it calls.
 
-    Errors of Python code that it calls are excluded: CPython's interpreter loop has many under
-    valgrind.
+    The frames behind Python code that it calls do not count: CPython's interpreter loop has many
+    errors under valgrind.
     """
-    blocks = re.split(r"\n==[0-9]+== \n", report)
-    return [block for block in blocks if any(PACKAGE.search(frame) for frame in innermost(block))]
-
-
-def innermost(block: str) -> Iterator[str]:
-    """Yield the frames of an error up to the first that runs Python code."""
-    for line in block.splitlines():
-        if "_PyEval_EvalFrameDefault" in line:
-            return
-        if " at 0x" in line or " by 0x" in line:
-            yield line
+    found = []
+    for block in re.split(r"\n==[0-9]+== \n", report):
+        innermost = block.partition("_PyEval_EvalFrameDefault")[0].splitlines()
+        if any(PACKAGE.search(line) for line in innermost if re.search(" (at|by) 0x", line)):
+            found.append(block)
+    return found
 
 
 if __name__ == "__main__":
