@@ -266,7 +266,7 @@ def test_view_outside_its_buffer_is_rejected(view: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize("reason", ["the disk is gone", None])
 def test_failing_stream_raises_with_its_message(reason: str | None) -> None:
-    stream = NumbersStream([], error=reason and reason.encode())
+    stream = NumbersStream([], error=None if reason is None else reason.encode())
     message = f"^the Arrow stream of tensor 'x' failed: {reason or 'no reason given'}$"
     with pytest.raises(tw.EncodeError, match=message):
         tw.Tensor("x", stream)

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from stress.leaks import leak_of
 from support.array_samples import DTYPES, sample
 from support.arrow_numbers import NumbersProducer, NumbersStream
 from support.arrow_structs import struct_of
 from support.lifetimes import Owned, assert_result_keeps_body_alive
-from support.memory import address
+from support.memory import address, leak_of
 from support.requirements import optional, package
 
 pa, pl = package("pyarrow"), optional("polars")

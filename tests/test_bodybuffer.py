@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from stress.leaks import leak_of, resident_nbytes
-from support.memory import address
+from support.memory import address, leak_of, resident_nbytes
 
 FRAME = tw.encode_request(tw.InferRequest({"x": np.arange(50_000.0), "y": ["a"]}), align=1)
 BODY = bytes(FRAME)

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from stress.leaks import leak_of
 from support.array_samples import DTYPES
 from support.lifetimes import assert_result_keeps_body_alive
-from support.memory import address
+from support.memory import address, leak_of
 from support.requirements import optional, package
 from support.scripts import run_script
 

@@ -500,7 +500,7 @@ def test_asarray_returns_the_array() -> None:
     views: list[Any] = [np.asarray(tensor), np.asarray(tensor, np.int32)]
     views.append(np.array(tensor, copy=False))
     for arguments in ((), (None,), (np.int32,), (None, None), (None, False)):  # of numpy 1 and 2
-        views.append(tensor.__array__(*arguments))  # type: ignore[arg-type]
+        views.append(tensor.__array__(*arguments))
     assert {address(view) for view in views} == {address(tensor.as_numpy())}
     for copied in (np.array(tensor), tensor.__array__(None, True)):
         assert address(copied) != address(tensor.as_numpy())
@@ -550,6 +550,7 @@ def test_tensor_of_a_tensor_has_the_same_memory() -> None:
 def test_tensors_that_are_not_data() -> None:
     bf16 = tw.Tensor("x", np.zeros(3, np.uint16), datatype="BF16")
     scalars = [tw.Tensor("x", np.float32(1))] * 2
+    datatype: Any
     for data, datatype, message in (
         (IN_SHARED_MEMORY, None, "tensor 'y' is made from tensor 'x', which is in shared memory"),
         (bf16, "FP32", "tensor 'y' has datatype FP32, but its data is UINT16"),

@@ -6,6 +6,7 @@ import gc
 import mmap
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -242,10 +243,12 @@ def test_memory_does_not_depend_on_the_size() -> None:
     requests = [tw.InferRequest({"x": np.zeros(n, np.float32)}) for n in (32, 8 << 20)]
     frames = [tw.encode_request(request) for request in requests]
     bodies = [(bytes(frame), frame.header_length) for frame in frames]
-    encoding = [peak_nbytes(lambda r=request: tw.encode_request(r)) for request in requests]
-    decoding = [
-        peak_nbytes(lambda b=body: [tw.decode_request(*b)["x"].as_numpy()]) for body in bodies
-    ]
+
+    def decode(body: bytes, header_length: int) -> Any:
+        return tw.decode_request(body, header_length)["x"].as_numpy()
+
+    encoding = [peak_nbytes(partial(tw.encode_request, request)) for request in requests]
+    decoding = [peak_nbytes(partial(decode, *body)) for body in bodies]
     for small, large in (encoding, decoding):
         assert large - small < 512
         assert large < 4096
@@ -264,8 +267,8 @@ def test_scanning_bytes_allocates_8_bytes_per_element(element: bytes, count: int
 @pytest.mark.parametrize("size", [8, 2**40, None])
 @pytest.mark.parametrize("datatype", ["BYTES", "BOOL", "FP32"])
 def test_declared_size_allocates_nothing(datatype: str, size: int | None) -> None:
-    source = {"parameters": {"binary_data_size": size}} if size else {"data": []}
-    entry = {"name": "x", "shape": [2**20, 2**20], "datatype": datatype, **source}
+    entry: dict[str, Any] = {"name": "x", "shape": [2**20, 2**20], "datatype": datatype}
+    entry |= {"parameters": {"binary_data_size": size}} if size else {"data": []}
     body, length = reference.message({"inputs": [entry]}, bytes(8) if size else b"")
 
     def decoding() -> None:

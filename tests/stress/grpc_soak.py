@@ -187,7 +187,8 @@ def measure(port: int, pid: int) -> Memory:
     """Return the memory of the server."""
     with Client(f"grpc://{HOST}:{port}") as client:
         in_use = client.infer("memory", {"x": [b""]})["in_use"].tolist()
-    return Memory(*in_use, int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096)
+    n_pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return Memory(in_use[0], in_use[1], n_pages * 4096)
 
 
 def main() -> None:

@@ -20,15 +20,17 @@ OPTIONS = ["--error-limit=no", "--num-callers=40", "--track-origins=no", "--leak
 
 def work() -> None:
     """Run inside valgrind: make each call, and read all elements of the messages."""
+    import tensorwire as tw  # noqa: PLC0415
     from stress import leaks  # noqa: PLC0415
+    from support.memory import EXPECTED_ERRORS  # noqa: PLC0415
 
     n_read = n_calls = 0
     for cases in leaks.ENTRY_POINTS.values():
         for _, call in cases:
             n_calls += 1
-            with suppress(*leaks.EXPECTED_ERRORS):
+            with suppress(*EXPECTED_ERRORS):
                 found = call()
-                if isinstance(found, leaks.tw.InferRequest | leaks.tw.InferResponse):
+                if isinstance(found, tw.InferRequest | tw.InferResponse):
                     data = [each for each in found.values() if each.data is not None]
                     n_read += sum(len(tensor.as_numpy().tobytes()) for tensor in data)
     print(f"{n_calls} calls, {n_read} bytes read")

@@ -209,7 +209,7 @@ def measure(server: Server) -> Memory:
     with Connection(server.port, TIMEOUT) as connection:
         connection.send(post("memory", echo()))
         in_use = connection.read().message["in_use"].tolist()
-    return Memory(*in_use, server.resident_nbytes())
+    return Memory(in_use[0], in_use[1], server.resident_nbytes())
 
 
 def soak(transport: str) -> list[str]:

@@ -8,10 +8,13 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from tensorwire import TensorwireError
 
 MALLINFO = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
@@ -25,6 +28,47 @@ def in_use() -> InUse:
     """Collect garbage, and return what is in use."""
     gc.collect()
     return InUse(sys.getallocatedblocks(), malloc_nbytes())
+
+
+EXPECTED_ERRORS = (TensorwireError, TypeError, ValueError, BufferError, KeyError, IndexError)
+N_WARM = 30  # calls that fill caches and free lists
+
+
+def call(work: Callable[[], object], n_calls: int) -> None:
+    """Call a function repeatedly, and ignore the errors that this package raises."""
+    for _ in range(n_calls):
+        with suppress(*EXPECTED_ERRORS):
+            work()
+
+
+def leak_of(work: Callable[[], object], n_calls: int) -> str:
+    """Describe what calls leak repeatedly, if it is at least half a block for each of them.
+
+    A cache that grows once is not a leak.
+    """
+    leak = ""
+    for _ in range(3):
+        call(work, N_WARM)
+        before = in_use()
+        call(work, n_calls)
+        after = in_use()
+        n_blocks = after.n_blocks - before.n_blocks
+        nbytes = after.malloc_nbytes - before.malloc_nbytes
+        if n_blocks > n_calls // 2:
+            leak = f"{n_blocks} blocks in {n_calls} calls"
+        elif nbytes > 64 * n_calls + 20_000:
+            leak = f"{nbytes} bytes of malloc in {n_calls} calls"
+        else:
+            return ""
+    return leak
+
+
+def resident_nbytes() -> int:
+    """Return the resident memory of the process; 0 without /proc."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+    except FileNotFoundError:
+        return 0
 
 
 class _Mallinfo(ctypes.Structure):
