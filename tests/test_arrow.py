@@ -109,14 +109,6 @@ def test_data_buffers_are_the_body() -> None:
     assert data[0].address == begin + body.index(b"z" * 13)  # the first long element
 
 
-def test_slices_and_reshaped_tensors() -> None:
-    tensor = tensor_of(ANY[:8])
-    assert pa.array(tensor[3:7]).to_pylist() == ANY[3:7]
-    assert pa.array(tensor[::2]).to_pylist() == ANY[:8:2]
-    assert pa.array(tensor.reshape((2, 2, 2))).to_pylist() == ANY[:8]  # row-major
-    assert pa.array(tensor.reshape((4, 2))[:, 1]).to_pylist() == ANY[1:8:2]
-
-
 @pytest.mark.parametrize("library", ["pyarrow", "polars", "capsules"])
 def test_exported_array_keeps_the_body_alive(library: str) -> None:
     def consume(body: Any) -> Any:

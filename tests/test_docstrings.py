@@ -24,19 +24,10 @@ def public_objects() -> Iterator[tuple[str, Any]]:
         for name in module.__all__:
             value = getattr(module, name)
             yield f"{module.__name__}.{name}", value
-            if inspect.isclass(value):
-                for attribute, member in vars(value).items():
-                    if not attribute.startswith("_") and has_docstring(member):
-                        yield f"{module.__name__}.{name}.{attribute}", member
-
-
-def has_docstring(member: Any) -> bool:
-    """Return whether a member of a class can have a docstring; slots and constants cannot."""
-    return (
-        callable(member)
-        or isinstance(member, property)
-        or type(member).__name__ == ("getset_descriptor")
-    )
+            for attribute, member in vars(value).items() if inspect.isclass(value) else ():
+                has_docstring = callable(member) or inspect.isdatadescriptor(member)
+                if not attribute.startswith("_") and has_docstring:
+                    yield f"{module.__name__}.{name}.{attribute}", member
 
 
 OBJECTS = dict(public_objects())

@@ -267,8 +267,8 @@ def test_scanning_bytes_allocates_8_bytes_per_element(element: bytes, count: int
 @pytest.mark.parametrize("size", [8, 2**40, None])
 @pytest.mark.parametrize("datatype", ["BYTES", "BOOL", "FP32"])
 def test_declared_size_allocates_nothing(datatype: str, size: int | None) -> None:
-    entry: dict[str, Any] = {"name": "x", "shape": [2**20, 2**20], "datatype": datatype}
-    entry |= {"parameters": {"binary_data_size": size}} if size else {"data": []}
+    source: Any = {"parameters": {"binary_data_size": size}} if size else {"data": []}
+    entry = {"name": "x", "shape": [2**20, 2**20], "datatype": datatype, **source}
     body, length = reference.message({"inputs": [entry]}, bytes(8) if size else b"")
 
     def decoding() -> None:
