@@ -84,18 +84,16 @@ HALF_A_MILLION, A_MB, N = 499_999, np.zeros(1_000_000, np.uint8), 400
 FRAME = tw.Frame((A_MB.data,) * N, None)
 RESPONSE = response_of(A_MB, N)
 
+EMPTY, PACKED = bytes(4 * HALF_A_MILLION), delimited(2, b"\1" * 1_000_000)
+
 MANY_TENSORS: dict[str, Callable[[], Work]] = {
-    "decode empty elements": lambda: decoding(
-        "BYTES", HALF_A_MILLION, bytes(4 * HALF_A_MILLION), 80
-    ),
+    "decode empty elements": lambda: decoding("BYTES", HALF_A_MILLION, EMPTY, 80),
     "decode BOOL": lambda: decoding("BOOL", 8_000_000, bytes(8_000_000), 800),
     "decode JSON numbers": lambda: decoding_json(json_inputs("INT32", "7", 49_000, 600)),
     "decode JSON strings": lambda: decoding_json(json_inputs("BYTES", '"ä"', 9_000, 600)),
     "encode JSON numbers": lambda: encoding_json(np.full(49_000, 123456, np.int32), 400),
     "encode JSON strings": lambda: encoding_json(["w" * 50] * 18_000, 400),
-    "decode packed integers": lambda: decoding_typed(
-        "INT32", 1_000_000, delimited(2, b"\1" * 1_000_000)
-    ),
+    "decode packed integers": lambda: decoding_typed("INT32", 1_000_000, PACKED),
     "decode integers that are not packed": lambda: decoding_typed(
         "INT32", HALF_A_MILLION, integer(2, 1) * HALF_A_MILLION
     ),

@@ -244,7 +244,7 @@ def test_memory_does_not_depend_on_the_size() -> None:
     frames = [tw.encode_request(request) for request in requests]
     bodies = [(bytes(frame), frame.header_length) for frame in frames]
 
-    def decode(body: bytes, header_length: int) -> Any:
+    def decode(body: bytes, header_length: int | None) -> Any:
         return tw.decode_request(body, header_length)["x"].as_numpy()
 
     encoding = [peak_nbytes(partial(tw.encode_request, request)) for request in requests]
