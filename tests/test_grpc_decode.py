@@ -50,7 +50,6 @@ FIELDS = {  # of InferTensorContents
     "FP64": "fp64_contents",
     "BYTES": "bytes_contents",
 }
-every_datatype = pytest.mark.parametrize("datatype", VALUES)
 
 
 def only_tensor(message: Any, **limits: Any) -> tw.Tensor:
@@ -70,29 +69,22 @@ def values_of(tensor: tw.Tensor) -> list[Any]:
 # --- datatypes -----------------------------------------------------------------------------------
 
 
-@every_datatype
+@pytest.mark.parametrize("datatype", VALUES)
 @pytest.mark.parametrize("kind", ["request", "response"])
-def test_raw_contents(datatype: str, kind: str) -> None:
-    raw = reference.pack(datatype, VALUES[datatype])
-    message = cases.tensor("x", datatype, (1, 3)) + delimited(7 if kind == "request" else 6, raw)
-    tensor = DECODERS[kind](message, limits=RAW_BF16)["x"]
-    assert (tensor.datatype, tensor.shape, tensor.binary) == (datatype, (1, 3), True)
-    assert repr(values_of(tensor)) == repr(VALUES[datatype])
-
-
-@pytest.mark.parametrize("datatype", FIELDS)
-@pytest.mark.parametrize("kind", ["request", "response"])
-def test_typed_contents(datatype: str, kind: str) -> None:
-    message = pb.ModelInferRequest() if kind == "request" else pb.ModelInferResponse()
-    entry = (message.inputs if kind == "request" else message.outputs).add(
-        name="x", datatype=datatype, shape=[1, 3]
-    )
-    getattr(entry.contents, FIELDS[datatype]).extend(VALUES[datatype])
-    tensor = DECODERS[kind](message.SerializeToString())["x"]
-    assert (tensor.datatype, tensor.shape, tensor.binary) == (datatype, (1, 3), False)
-    assert repr(values_of(tensor)) == repr(VALUES[datatype])
-    if datatype != "BYTES":
-        assert tensor.as_numpy().flags.writeable
+def test_raw_and_typed_contents(datatype: str, kind: str) -> None:
+    raw = delimited(7 if kind == "request" else 6, reference.pack(datatype, VALUES[datatype]))
+    messages = [(cases.tensor("x", datatype, (1, 3)) + raw, True)]
+    if datatype in FIELDS:
+        message = pb.ModelInferRequest() if kind == "request" else pb.ModelInferResponse()
+        entries = message.inputs if kind == "request" else message.outputs
+        entry = entries.add(name="x", datatype=datatype, shape=[1, 3])
+        getattr(entry.contents, FIELDS[datatype]).extend(VALUES[datatype])
+        messages.append((message.SerializeToString(), False))
+    for encoded, is_raw in messages:
+        tensor = DECODERS[kind](encoded, limits=RAW_BF16)["x"]
+        assert (tensor.datatype, tensor.shape, tensor.binary) == (datatype, (1, 3), is_raw)
+        assert repr(values_of(tensor)) == repr(VALUES[datatype])
+        assert datatype == "BYTES" or tensor.as_numpy().flags.writeable != is_raw
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,) * 64])
@@ -269,63 +261,36 @@ def test_error_of_a_stream_is_cut() -> None:
     assert str(caught.value) == f"the server returned an error: {'é' * 500}..."
 
 
-WHICH = ", which is the limit"
+WHICH = "which is the limit"
+KEY = cases.KEY
 # The limit, its value, the position of the error, its text, and the message.
-LIMITS: dict[str, tuple[str, int, int | None, str, bytes]] = {
-    "inputs": (
-        *("max_tensors", 1, len(delimited(5, cases.ENTRY_X))),
-        "the message has more than 1 input" + WHICH,
-        cases.INPUTS + cases.RAW,
-    ),
-    "raw contents": (
-        *("max_tensors", 1, len(delimited(7, cases.X))),
-        "the message has more than 1 raw content" + WHICH,
-        cases.RAW + cases.tensor(),
-    ),
-    "requested outputs": (
-        *("max_tensors", 1, len(cases.OUTPUT)),
-        "the message has more than 1 requested output" + WHICH,
-        cases.OUTPUT + delimited(6, delimited(1, "p")) + cases.tensor(),
-    ),
-    "parameters": (
-        *("max_parameters", 2, 33),
-        f"the parameters have more than 2 values{WHICH} (byte 33)",
-        cases.KEY + cases.tensor("x", "UINT8", (2,), cases.KEY, cases.KEY),
-    ),
-    "parameters that are ignored": (
-        *("max_parameters", 1, 4),
-        f"the parameters have more than 1 value{WHICH} (byte 4)",
-        delimited(4, integer(3, 1)) * 2,
-    ),
-    "dimensions": (
-        *("max_rank", 1, None),
-        "input 'x' has 2 dimensions; the limit is 1",
-        cases.tensor("x", "UINT8", (1, 2)),
-    ),
-    "name": (
-        *("max_name_nbytes", 2, None),
-        "the name of input 'é€' is 5 bytes long; the limit is 2",
-        cases.tensor("é€"),
-    ),
-    "name of a requested output": (
-        *("max_name_nbytes", 2, None),
-        "the name of output 'abc' is 3 bytes long; the limit is 2",
-        delimited(6, delimited(1, "abc")),
-    ),
-    "elements": (
-        *("max_elements", 3, None),
-        "the message has 4 elements up to input 'y'; the limit is 3",
-        cases.tensor("x") + cases.tensor("y"),
-    ),
-    "elements in shared memory": (
-        *("max_elements", 1, None),
-        "the message has 2 elements up to input 'x'; the limit is 1",
-        cases.tensor("x", "UINT8", (2,), cases.SHARED),
-    ),
-}
+LIMITS: list[tuple[str, int, int | None, str, bytes]] = [
+    ("max_tensors", 1, len(delimited(5, cases.ENTRY_X)),
+     f"the message has more than 1 input, {WHICH}", cases.INPUTS + cases.RAW),
+    ("max_tensors", 1, len(delimited(7, cases.X)),
+     f"the message has more than 1 raw content, {WHICH}", cases.RAW + cases.tensor()),
+    ("max_tensors", 1, len(cases.OUTPUT), f"the message has more than 1 requested output, {WHICH}",
+     cases.OUTPUT + delimited(6, delimited(1, "p")) + cases.tensor()),
+    ("max_parameters", 2, 33, f"the parameters have more than 2 values, {WHICH} (byte 33)",
+     KEY + cases.tensor("x", "UINT8", (2,), KEY, KEY)),
+    ("max_parameters", 1, 4, f"the parameters have more than 1 value, {WHICH} (byte 4)",
+     delimited(4, integer(3, 1)) * 2),  # they have no key
+    ("max_rank", 1, None, "input 'x' has 2 dimensions; the limit is 1",
+     cases.tensor("x", "UINT8", (1, 2))),
+    ("max_name_nbytes", 2, None, "the name of input 'é€' is 5 bytes long; the limit is 2",
+     cases.tensor("é€")),
+    ("max_name_nbytes", 2, None, "the name of output 'abc' is 3 bytes long; the limit is 2",
+     delimited(6, delimited(1, "abc"))),
+    ("max_elements", 3, None, "the message has 4 elements up to input 'y'; the limit is 3",
+     cases.tensor("x") + cases.tensor("y")),
+    ("max_elements", 1, None, "the message has 2 elements up to input 'x'; the limit is 1",
+     cases.tensor("x", "UINT8", (2,), cases.SHARED)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "most", "offset", "text", "message"), LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize(
+    ("name", "most", "offset", "text", "message"), LIMITS, ids=range(len(LIMITS))
+)
 def test_limit(name: str, most: int, offset: int | None, text: str, message: bytes) -> None:
     def decode(limit: int | None) -> None:
         limits: dict[str, Any] = {name: limit}
@@ -401,18 +366,18 @@ def test_names_are_read_without_tensors() -> None:
 
 @pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
 def test_arguments(decode: Callable[..., Any]) -> None:
-    for wrong in (None, "text", 5, [1]):
-        with pytest.raises(TypeError):
-            decode(wrong)
-    for wrong_limits in (None, 5):
-        with pytest.raises(TypeError):
-            decode(b"", limits=wrong_limits)
-    with pytest.raises(TypeError):
-        decode(b"", tw.Limits())
-    with pytest.raises(BufferError):
-        decode(np.zeros(4, np.uint8)[::2])
-    with pytest.raises(BufferError):
-        decode(np.zeros(4, np.int32))
+    calls: list[tuple[type[Exception], tuple[Any, ...], dict[str, Any]]] = [
+        *((TypeError, (wrong,), {}) for wrong in (None, "text", 5, [1])),
+        *((TypeError, (b"",), {"limits": wrong}) for wrong in (None, 5)),
+        (TypeError, (b"", tw.Limits()), {}),
+        *(
+            (BufferError, (memory,), {})
+            for memory in (np.zeros(4, np.uint8)[::2], np.zeros(4, np.int32))
+        ),
+    ]
+    for error, arguments, options in calls:
+        with pytest.raises(error):
+            decode(*arguments, **options)
 
 
 # --- memory --------------------------------------------------------------------------------------
@@ -456,12 +421,9 @@ N = 1 << 20
 CHANGING = {
     "the last byte of an integer": (packed(2, [1] * N), "INT8", b"\1", b"\x81", 9),
     "an element becomes an unknown field": (
-        delimited(8) * N, "BYTES", delimited(8), integer(9, 0), 10,
-    ),
+        delimited(8) * N, "BYTES", delimited(8), integer(9, 0), 10),
     "a length": (delimited(8, b"\x42\0") * N, "BYTES", b"\2\x42\0\x42", b"\4\x42\0\x42", 10),
-    "a float becomes an unknown field": (
-        delimited(6, bytes(4)) * N, "FP32", b"\x32", b"\x3a", 9,
-    ),
+    "a float becomes an unknown field": (delimited(6, bytes(4)) * N, "FP32", b"\x32", b"\x3a", 9),
 }  # fmt: skip
 
 
@@ -504,39 +466,30 @@ def test_text_of_mutable_memory_is_copied() -> None:
 
 # --- the messages without tensors ----------------------------------------------------------------
 
-ITEM = {1: ("name", str), 2: ("dims", [int])}
-KINDS = {1: ("name", str), 2: ("names", [str]), 3: ("ready", bool), 4: ("items", [ITEM])}
-
-
-MALFORMED = "the gRPC message is malformed: it ends inside a field"
-SMALL: dict[str, Any] = {
-    "name": "é",
-    "names": ["a", "b"],
-    "ready": True,
-    "items": [{"name": "i", "dims": [-1, 2, 2**40]}, {"name": "", "dims": []}],
-}
+END = "the gRPC message is malformed: it ends inside a field"
 
 
 def test_small_messages() -> None:
+    """test_grpc_encode.py has the usual ones."""
     message = delimited(2, "a") + integer(3, 2) + delimited(2, "b") + delimited(1, "é")
     message += delimited(4, integer(2, -1), delimited(1, "i"), packed(2, (2, 2**40)))
     message += delimited(4) + delimited(3, "x") + integer(1, 1) + integer(9, 9)
-    assert protobuf_reader.read_message(message, KINDS) == SMALL
-    empty = {"name": "", "names": [], "ready": False, "items": []}
-    assert protobuf_reader.read_message(b"", KINDS) == empty
+    items = [{"name": "i", "dims": [-1, 2, 2**40]}, {"name": "", "dims": []}]
+    found = protobuf_reader.read_message(message, cases.KINDS)
+    assert found == {"name": "é", "names": ["a", "b"], "ready": True, "items": items}
 
 
 @pytest.mark.parametrize(
     ("message", "text"),
     [
-        (b"\x80", f"{MALFORMED} (byte 0)"),
+        (b"\x80", f"{END} (byte 0)"),
         (delimited(2, b"\xff"), "names is not valid UTF-8 (byte 2)"),
-        (delimited(4, packed(2, (1,))[:-1] + b"\x80"), f"{MALFORMED} (byte 2)"),
+        (delimited(4, packed(2, (1,))[:-1] + b"\x80"), f"{END} (byte 2)"),
     ],
 )
 def test_errors_of_small_messages(message: bytes, text: str) -> None:
     with pytest.raises(tw.HeaderError) as caught:
-        protobuf_reader.read_message(message, KINDS)
+        protobuf_reader.read_message(message, cases.KINDS)
     assert str(caught.value) == text
 
 

@@ -103,24 +103,16 @@ def test_bytes(encoded: bytes, expected: bytes) -> None:
     assert encoded == expected
 
 
-PARAMETERS = {
-    "True": (True, integer(1, 1)),
-    "False": (False, integer(1, 0)),
-    "0": (0, integer(2, 0)),
-    "-1": (-1, integer(2, -1)),
-    "smallest": (-(2**63), integer(2, -(2**63))),
-    "largest int64": (2**63 - 1, integer(2, 2**63 - 1)),
-    "smallest uint64": (2**63, integer(5, 2**63)),
-    "largest": (2**64 - 1, integer(5, 2**64 - 1)),
-    "str": ("aé€\0", delimited(3, "aé€\0")),
-    "empty str": ("", delimited(3)),
-    "float": (-0.1, fixed64(4, -0.1)),
-    "None": (None, b""),
-    "long str": ("s" * 1000, delimited(3, "s" * 1000)),
-}
+PARAMETERS: list[tuple[Any, bytes]] = [
+    *((value, integer(1, value)) for value in (True, False)),
+    *((value, integer(2, value)) for value in (0, -1, -(2**63), 2**63 - 1)),
+    *((value, integer(5, value)) for value in (2**63, 2**64 - 1)),
+    *((text, delimited(3, text)) for text in ("aé€\0", "", "s" * 1000)),
+    *((-0.1, fixed64(4, -0.1)), (None, b"")),
+]
 
 
-@pytest.mark.parametrize(("value", "written"), PARAMETERS.values(), ids=PARAMETERS)
+@pytest.mark.parametrize(("value", "written"), PARAMETERS, ids=lambda value: f"{value!s:.20}")
 def test_parameters(value: Any, written: bytes) -> None:
     key = "kéy"
     tensor = X.replace(parameters={key: value})
@@ -310,9 +302,6 @@ def test_element_of_a_raw_http_request_gets_its_length_prefix() -> None:
 
 # --- the messages without tensors, and raw contents -----------------------------------------------
 
-ITEM = {1: ("name", str), 2: ("dims", [int])}
-KINDS = {1: ("name", str), 2: ("names", [str]), 3: ("ready", bool), 4: ("items", [ITEM])}
-
 
 def test_small_messages() -> None:
     values = {
@@ -321,13 +310,14 @@ def test_small_messages() -> None:
         "ready": True,
         "items": [{"name": "i", "dims": [-1, 0, 2**40]}, {"name": "", "dims": []}],
     }
-    written = protobuf_writer.write_message(values, KINDS)
+    written = protobuf_writer.write_message(values, cases.KINDS)
     item = delimited(4, delimited(1, "i"), packed(2, (-1, 0, 2**40)))
     names = delimited(1, "é" * 100) + delimited(2, "a") + delimited(2)
     assert written == names + integer(3, 1) + item + delimited(4)
-    assert protobuf_reader.read_message(written, KINDS) == values
+    assert protobuf_reader.read_message(written, cases.KINDS) == values
     empty: dict[str, Any] = {"name": "", "names": [], "ready": False, "items": []}
-    assert protobuf_writer.write_message(empty, KINDS) == b""
+    assert protobuf_writer.write_message(empty, cases.KINDS) == b""
+    assert protobuf_reader.read_message(b"", cases.KINDS) == empty
     # A 0 is written, because a field may be optional. None is not.
     integers = {1: ("a", int), 2: ("b", int), 3: ("c", int)}
     written = protobuf_writer.write_message({"a": 0, "b": None, "c": -300}, integers)

@@ -213,7 +213,8 @@ GRPC: dict[str, tuple[Callable[[int], bytes], int]] = {
     "empty tensors": (
         lambda n: b"".join(empty(name=f"{i:07d}") for i in range(n // 21)), OBJECTS_MULTIPLE),
     "requested outputs": (
-        lambda n: empty() + b"".join(delimited(6, delimited(1, f"{i:07d}")) for i in range(n // 11)),
+        lambda n: empty() + b"".join(
+            delimited(6, delimited(1, f"{i:07d}")) for i in range(n // 11)),
         OBJECTS_MULTIPLE),
     "integers": (typed("INT64", delimited(3, b"\1" * 100), 100), ARRAYS),
     "integers that are not packed": (typed("INT64", integer(3, 1), 1), ARRAYS),

@@ -41,6 +41,14 @@ def typed(name: str, datatype: str, shape: Any, *contents: bytes) -> bytes:
     return tensor(name, datatype, shape, delimited(5, *contents))
 
 
+# The fields of a message without tensors
+KINDS = {
+    1: ("name", str),
+    2: ("names", [str]),
+    3: ("ready", bool),
+    4: ("items", [{1: ("name", str), 2: ("dims", [int])}]),
+}
+
 # --- the same request, sent in many ways ---------------------------------------------------------
 
 # The inputs "x", UINT8 [1, 2], and "y", BYTES [1], with a parameter; the output "o".
