@@ -1,4 +1,7 @@
-"""decode_request and decode_response with valid and malformed messages from tables."""
+"""decode_request and decode_response with valid and malformed messages from tables.
+
+The binary data follow the header in one buffer, or are in other buffers (the argument `data`).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import random
 import sys
 import sysconfig
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,14 +21,9 @@ from support.requirements import package
 from tensorwire._codec.views import view_tensor
 
 
-def decode(kind: str, body: Any, header_length: Any) -> Any:
-    if kind == "request":
-        return tw.decode_request(body, header_length)
-    return tw.decode_response(body, header_length)
-
-
-def tensors_of(message: tw.InferRequest | tw.InferResponse) -> tuple[tw.Tensor, ...]:
-    return message.inputs if isinstance(message, tw.InferRequest) else message.outputs
+def decode(kind: str, body: Any, header_length: Any = None, **options: Any) -> Any:
+    function: Any = tw.decode_request if kind == "request" else tw.decode_response
+    return function(body, header_length, **options)
 
 
 def values_of(tensor: tw.Tensor) -> list[Any] | None:
@@ -37,24 +36,41 @@ def values_of(tensor: tw.Tensor) -> list[Any] | None:
     return tensor.as_numpy().reshape(-1).tolist()
 
 
+def split(case: cases.Valid | cases.Malformed) -> tuple[bytes, bytes] | None:
+    """Return the header and the data of a message, unless the header length is malformed."""
+    n = len(case.body) if case.header_length is None else case.header_length
+    if not isinstance(n, int) or not 0 < n <= len(case.body):
+        return None
+    return case.body[:n], case.body[n:]
+
+
 @pytest.mark.parametrize("case", cases.VALID, ids=lambda case: case.id)
 def test_valid_message(case: cases.Valid) -> None:
-    message = decode(case.kind, case.body, case.header_length)
-    tensors = tensors_of(message)
-    assert [tensor.name for tensor in tensors] == [tensor.name for tensor in case.tensors]
-    for tensor, expected in zip(tensors, case.tensors, strict=True):
-        assert (tensor.datatype, tensor.shape) == (expected.datatype, expected.shape)
-        assert cases.same(values_of(tensor), expected.values)
-        assert (tensor.binary, tensor.parameters) == (expected.binary, expected.parameters)
-        assert message[expected.name] is tensor
-    assert message.parameters == case.parameters
-    assert message.id == case.message_id
-    assert (message.model_name, message.model_version) == (case.model_name, case.model_version)
-    if case.kind == "request":
-        outputs = message.outputs
-        assert case.outputs == (
-            None if outputs is None else tuple((o.name, o.binary, o.parameters) for o in outputs)
-        )
+    header, data = split(case) or (b"", b"")
+    for message in (
+        decode(case.kind, case.body, case.header_length),
+        decode(case.kind, header, data=data),
+        *(decode(case.kind, wrap(case.body), case.header_length) for wrap in WRAPPERS),
+    ):
+        tensors = message.inputs if case.kind == "request" else message.outputs
+        assert [tensor.name for tensor in tensors] == [tensor.name for tensor in case.tensors]
+        for tensor, expected in zip(tensors, case.tensors, strict=True):
+            assert (tensor.datatype, tensor.shape) == (expected.datatype, expected.shape)
+            assert cases.same(values_of(tensor), expected.values)
+            assert (tensor.binary, tensor.parameters) == (expected.binary, expected.parameters)
+            assert message[expected.name] is tensor
+        assert message.parameters == case.parameters
+        assert message.id == case.message_id
+        assert (message.model_name, message.model_version) == (case.model_name, case.model_version)
+        if case.kind == "request":
+            outputs = message.outputs
+            found = None if outputs is None else [(o.name, o.binary, o.parameters) for o in outputs]
+            assert found == (None if case.outputs is None else list(case.outputs))
+
+
+WRAPPERS: list[Any] = [
+    *(bytearray, memoryview, lambda body: np.frombuffer(bytearray(body), np.uint8)),
+]
 
 
 @pytest.mark.parametrize("case", cases.MALFORMED, ids=lambda case: case.id)
@@ -70,6 +86,11 @@ def test_malformed_message_is_rejected(case: cases.Malformed) -> None:
         assert str(error).startswith(case.message[:-3])
     elif case.message:
         assert str(error) == case.message
+    if (parts := split(case)) is not None:
+        with pytest.raises(tw.DecodeError) as caught:
+            decode(case.kind, parts[0], data=parts[1])
+        assert type(caught.value) is type(error)
+        assert "body byte" not in str(caught.value)
 
 
 @pytest.mark.parametrize("case", cases.VALID, ids=lambda case: case.id)
@@ -96,21 +117,6 @@ def test_header_ends_within_a_number() -> None:
 def test_message_with_trailing_bytes_is_rejected(case: cases.Valid, tail: bytes) -> None:
     with pytest.raises(tw.DecodeError):
         decode(case.kind, case.body + tail, case.header_length)
-
-
-def aligned_buffer(body: bytes) -> np.ndarray[Any, Any]:
-    return np.frombuffer(bytearray(body), np.uint8)
-
-
-@pytest.mark.parametrize("wrap", [bytearray, memoryview, aligned_buffer])
-@pytest.mark.parametrize("case", cases.VALID[:20], ids=lambda case: case.id)
-def test_body_of_any_buffer_type(case: cases.Valid, wrap: Any) -> None:
-    for tensor, expected in zip(
-        tensors_of(decode(case.kind, wrap(case.body), case.header_length)),
-        case.tensors,
-        strict=True,
-    ):
-        assert cases.same(values_of(tensor), expected.values)
 
 
 @pytest.mark.parametrize("convert", [str, lambda n: str(n).encode(), np.int64], ids=str)
@@ -190,9 +196,7 @@ def test_malformed_raw_request_is_rejected(case: cases.RawMalformed) -> None:
 
 
 def test_raw_request_without_declared_input_is_rejected() -> None:
-    with pytest.raises(
-        tw.HeaderError, match="is 0, which means a raw binary request, but no raw_input"
-    ):
+    with pytest.raises(tw.HeaderError, match=r"0, which means a raw binary request, but no raw_i"):
         tw.decode_request(b"1234", 0)
 
 
@@ -226,15 +230,10 @@ def test_view_of_a_buffer(datatype: str, shape: Any, buffer: bytes, values: list
     tensor = view_tensor(buffer, "x", datatype, shape, tw.Limits())
     assert (tensor.name, tensor.datatype, tensor.shape) == ("x", datatype, shape)
     assert tensor.as_numpy().tolist() == values
-    for changed in (buffer[:-1], buffer + b"\0"):
+    for wrong in (buffer[:-1], buffer + b"\0", *([b"\0\2"] if datatype == "BOOL" else [])):
         with pytest.raises(tw.DecodeError):
-            view_tensor(changed, "x", datatype, shape, tw.Limits())
-
-
-def test_view_of_a_buffer_with_an_invalid_bool() -> None:
-    with pytest.raises(tw.ElementError, match="element 1"):
-        view_tensor(b"\0\2", "x", "BOOL", (2,), tw.Limits())
-    assert view_tensor(b"\0\2", "x", "BOOL", (2,), tw.Limits(check_bool=False)).shape == (2,)
+            view_tensor(wrong, "x", datatype, shape, tw.Limits())
+    view_tensor(b"\0\2", "x", "BOOL", (2,), tw.Limits(check_bool=False))
 
 
 # --- the position of an error ---
@@ -340,45 +339,43 @@ def test_position_of_an_error(position: Position) -> None:
 
 # --- invalid arguments ---
 
-
-@pytest.mark.parametrize("body", [None, "text", 5, [1]])
-def test_body_of_wrong_type_is_rejected(body: Any) -> None:
-    with pytest.raises(TypeError, match="bytes-like"):
-        tw.decode_request(body)
+RELEASED = memoryview(b"abc")
+RELEASED.release()
+STRIDED = np.zeros(8, np.uint8)[::2]
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("arguments", "options", "error", "message"),
     [
-        np.zeros(8, np.float32),
-        np.zeros(8, np.uint16).data,
-        np.zeros(8, np.uint8)[::2],
-        memoryview(bytes(8))[::2],
-        np.asfortranarray(np.zeros((2, 4), np.uint8)),
+        *(((body,), {}, TypeError, "bytes-like") for body in (None, "text", 5, [1])),
+        *(((np.zeros(8, dtype),), {}, BufferError, "1 byte long") for dtype in ("f4", "u2")),
+        *(((body,), {}, BufferError, "cannot be read|contiguous")
+          for body in (STRIDED, STRIDED.data, np.zeros((2, 4), np.uint8).T, RELEASED)),
+        *(((b"{}", length), {}, TypeError, "header length")
+          for length in (True, 1.0, [1], ["1"], object())),
+        ((b"", 0), {"raw_input": "x"}, TypeError, "raw_input"),
+        *(((b"{}", length), {"data": b""}, TypeError, "header_length and data exclude each other")
+          for length in (2, 0, "1")),
+        *(((b"{}",), {"data": data}, TypeError, message) for data, message in (
+            (5, "^data must be a bytes-like object or an iterable of them, not int$"),
+            ([b"", None], r"^data\[1\] must be a bytes-like object, not NoneType$"),
+            ([5], r"^data\[0\] must be a bytes-like object, not int$"),
+            ("text", r"^data\[0\] must be a bytes-like object, not str$"),
+            ([b"", [b""]], r"^data\[1\] must be a bytes-like object, not list$"))),
+        *(((b"{}",), {"data": data}, BufferError, message)
+          for part, message in ((np.zeros(8, np.float32), "^the items of {} must be 1 byte long, "),
+                                (STRIDED, "^{} cannot be read: "))
+          for data, message in ((part, message.format("data")),
+                                ([b"", part], message.format(r"data\[1\]")))),
     ],
-    ids=["float32", "uint16", "strided array", "strided memoryview", "fortran"],
-)
-def test_body_must_be_contiguous_bytes(body: Any) -> None:
-    with pytest.raises(BufferError):
-        tw.decode_response(body)
-
-
-@pytest.mark.parametrize("header_length", [True, 1.0, [1], object()])
-def test_header_length_of_wrong_type_is_rejected(header_length: Any) -> None:
-    with pytest.raises(TypeError, match="header length"):
-        tw.decode_request(b"{}", header_length)
-
-
-def test_raw_input_of_wrong_type_is_rejected() -> None:
-    with pytest.raises(TypeError):
-        tw.decode_request(b"", 0, raw_input="x")  # type: ignore[arg-type]
-
-
-def test_released_buffer_is_rejected() -> None:
-    view = memoryview(b"abc")
-    view.release()
-    with pytest.raises(BufferError, match="the body cannot be read"):
-        tw.decode_request(view)
+)  # fmt: skip
+def test_invalid_arguments(
+    arguments: tuple[Any, ...], options: Any, error: type[Exception], message: str
+) -> None:
+    functions: list[Any] = [tw.decode_request, tw.decode_response]
+    for function in functions[: 1 if "raw_input" in options else 2]:
+        with pytest.raises(error, match=message):
+            function(*arguments, **options)
 
 
 @pytest.mark.parametrize("value", [2, 3, 4, 128, 255])
@@ -392,3 +389,161 @@ def test_first_invalid_bool_is_reported(position: int, value: int) -> None:
     with pytest.raises(tw.ElementError, match=f"element {position} of") as caught:
         tw.decode_request(body, 0, raw_input=spec)
     assert (caught.value.actual, caught.value.offset) == (body[position], position)
+
+
+# --- header and data in separate buffers ---
+
+X = np.arange(6, dtype=np.float32).reshape(2, 3)
+TENSORS = {"x": X, "empty": np.zeros((0, 2), np.int64), "words": ["a", "bcd"]}
+FRAME = tw.encode_request(tw.InferRequest(TENSORS | {"flags": np.array([True, False])}))
+TEXT, *PARTS = [bytes(buffer) for buffer in FRAME.buffers]
+DATA = b"".join(PARTS)
+
+
+def check(request: tw.InferRequest) -> None:
+    assert list(request) == ["x", "empty", "words", "flags"]
+    assert np.array_equal(request["x"].as_numpy(), X)
+    assert request["empty"].shape == (0, 2)
+    assert request["words"].elements.tolist() == [b"a", b"bcd"]
+    assert request["flags"].tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(DATA, [DATA], PARTS, tuple(PARTS), [PARTS[0] + PARTS[1], PARTS[2]], iter(PARTS)),
+        [b"", PARTS[0], b"", b"", PARTS[1] + PARTS[2], b""],
+        [np.frombuffer(PARTS[0], np.uint8), bytearray(PARTS[1]), memoryview(PARTS[2])],
+    ],
+)
+def test_data_in_one_or_several_buffers(data: Any) -> None:
+    check(tw.decode_request(TEXT, data=data))
+
+
+def test_tensors_are_views_of_their_buffers() -> None:
+    header = memoryview(bytearray(TEXT))
+    first, second, third = bytearray(PARTS[0]), PARTS[1], bytearray(PARTS[2])
+    request = tw.decode_request(header, data=[first, second, third])
+    header[:] = bytes(len(header))  # the header was copied
+    first[:4] = np.float32(7).tobytes()
+    x = request["x"].as_numpy()
+    assert x[0, 0] == 7
+    x[0, 1] = 8
+    assert np.frombuffer(bytes(first[4:8]), np.float32)[0] == 8
+    assert request["words"].elements.element(0).readonly
+    assert request["flags"].as_numpy().flags.writeable
+    for buffer in (first, third):
+        with pytest.raises(BufferError):
+            buffer.append(0)
+    del request
+    third.append(0)  # an array keeps only its own buffer
+    with pytest.raises(BufferError):
+        first.append(0)
+    del x
+    first.append(0)
+
+
+def test_zeromq() -> None:
+    """The recipe of the manual: the parts of a message are the buffers of a frame."""
+    zmq = package("zmq")
+    with zmq.Context() as context, context.socket(zmq.PAIR) as one, context.socket(zmq.PAIR) as two:
+        for socket in (one, two):
+            socket.linger = 0
+            socket.rcvtimeo = 10_000
+        one.connect(f"tcp://127.0.0.1:{two.bind_to_random_port('tcp://127.0.0.1')}")
+        one.send_multipart(FRAME.buffers, copy=False)
+        header, *data = two.recv_multipart(copy=False)
+        request = tw.decode_request(header, data=data)
+        check(request)
+        assert np.shares_memory(request["x"].as_numpy(), np.frombuffer(data[0], np.uint8))
+        del data, header
+        check(request)
+
+
+def ends_inside(data: str, tensor: str, expected: int, actual: int) -> str:
+    return f"{data} ends inside input '{tensor}': it requires {expected} bytes, but {actual} remain"
+
+
+@pytest.mark.parametrize(
+    ("data", "message", "buffer", "offset", "expected", "actual"),
+    [
+        (DATA + b"xy", "data has 2 bytes after the last tensor", "data", 38, 38, 40),
+        (DATA[:-1], ends_inside("data", "flags", 2, 1), "data", 36, 2, 1),
+        ([*PARTS[:2], b"\1\2"], "element 1 of input 'flags' must be 0 or 1 (BOOL), not 2",
+         "data[2]", 1, 1, 2),
+        ([DATA[:10], DATA[10:]], ends_inside("data[0]", "x", 24, 10), "data[0]", 0, 24, 10),
+        ([*PARTS[:2], PARTS[2][:1], PARTS[2][1:]], ends_inside("data[2]", "flags", 2, 1),
+         "data[2]", 0, 2, 1),
+        ([*PARTS, b"", b"xyz", b"abc"], "data[4] has 3 bytes after the last tensor", "data[4]",
+         0, 0, 3),
+        ([], ends_inside("data[0]", "x", 24, 0), "data[0]", 0, 24, 0),
+        ([PARTS[0]], ends_inside("data[0]", "words", 12, 0), "data[0]", 24, 12, 0),
+    ],
+)  # fmt: skip
+def test_errors_name_the_buffer(
+    data: Any, message: str, buffer: str, offset: int, expected: int, actual: int
+) -> None:
+    with pytest.raises(tw.DecodeError) as caught:
+        tw.decode_request(TEXT, data=data)
+    error = caught.value
+    assert str(error) == f"{message} ({buffer} byte {offset})"
+    assert (error.offset, error.expected, error.actual) == (offset, expected, actual)
+
+
+def test_names_of_tensors_are_not_changed_in_errors() -> None:
+    name = "(body byte 1)"
+    header, flags = tw.encode_request(tw.InferRequest({name: np.array([True, True])})).buffers
+    assert bytes(flags) == b"\1\1"
+    with pytest.raises(
+        tw.ElementError, match=r"of input '\(body byte 1\)' .*\(data\[0\] byte 1\)$"
+    ):
+        tw.decode_request(header, data=[b"\1\3"])
+
+
+def test_errors_that_are_found_later_name_the_buffer() -> None:
+    tensors = [tw.Tensor("a", X), tw.Tensor("b", [b"ok", b"no\xff"])]
+    header, *parts = tw.encode_request(tw.InferRequest(tensors)).buffers
+    words = tw.decode_request(header, data=parts)["b"]
+    with pytest.raises(tw.ElementError, match=r"at its byte 2 \(data\[1\] byte 12\)$"):
+        words.as_strings()
+
+
+def test_errors_in_the_header_have_offsets_of_the_header() -> None:
+    for data in (DATA, bytes(len(TEXT) + 1)):
+        with pytest.raises(tw.HeaderError, match=r"by 1 more byte \(byte \d+\)$") as caught:
+            tw.decode_request(TEXT + b"x", data=data)
+        assert caught.value.offset == len(TEXT)
+    with pytest.raises(tw.HeaderError, match=r"^the JSON header is empty$"):
+        tw.decode_request(b"", data=DATA)
+    with pytest.raises(tw.HeaderError, match=r"JSON header is \d+ bytes long; the limit is 5"):
+        tw.decode_request(TEXT, data=DATA, limits=tw.Limits(max_header_nbytes=5))
+    with pytest.raises(tw.HeaderError, match="the server returned an error: busy"):
+        tw.decode_response(b'{"error": "busy"}', data=b"")
+
+
+def test_an_incomplete_body_buffer_is_rejected() -> None:
+    body = tw.BodyBuffer(len(DATA))
+    body.write(DATA[:-1])
+    with pytest.raises(tw.LayoutError, match=r"^data is incomplete"):
+        tw.decode_request(TEXT, data=body)
+    body.write(DATA[-1:])
+    check(tw.decode_request(TEXT, data=body))
+
+
+def test_iterator_that_fails_or_changes_the_header() -> None:
+    header = bytearray(TEXT)
+
+    def hostile() -> Iterator[Any]:
+        with pytest.raises(BufferError):
+            header.clear()
+        header[:] = bytes(len(header))
+        yield DATA
+
+    check(tw.decode_request(header, data=hostile()))
+
+    def failing() -> Iterator[Any]:
+        yield PARTS[0]
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        tw.decode_request(TEXT, data=failing())
