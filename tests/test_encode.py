@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from typing import Any
 
 import numpy as np
@@ -165,18 +164,6 @@ def test_lists_of_numbers_and_numpy_scalars(datatype: Any) -> None:
     assert tensor.as_numpy().tolist() == [[1, 2], [-3, 4]]
     if datatype != "INT8":
         assert np.isinf(tw.Tensor("x", [np.float32("inf")], datatype=datatype).as_numpy()[0])
-
-
-def test_bf16_lists_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
-    datatypes.bf16_dtype.cache_clear()
-    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    try:
-        with pytest.raises(tw.EncodeError, match="requires the ml_dtypes package"):
-            tw.Tensor("x", [1.5], datatype="BF16")
-        words = tw.Tensor("x", np.array([0x3FC0], np.uint16), datatype="BF16")
-        assert bytes(tw.encode_raw_request(words)) == b"\xc0\x3f"
-    finally:
-        datatypes.bf16_dtype.cache_clear()
 
 
 # --- JSON ---

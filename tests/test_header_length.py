@@ -1,16 +1,13 @@
-"""header_length, and the options of Limits for BOOL and BF16."""
+"""header_length: the size of the JSON, declared by HTTP headers."""
 
 from __future__ import annotations
 
-import sys
 from email import message_from_string
 from typing import Any
 
 import pytest
 
 import tensorwire as tw
-from support import reference
-from tensorwire._codec import datatypes
 
 SAGEMAKER = "application/vnd.sagemaker-triton.binary+json"
 VERTEX = "application/vnd.vertex-ai-triton.binary+json"
@@ -108,36 +105,3 @@ def test_contradicting_lengths_are_rejected(one: int, other: int) -> None:
 def test_headers_of_wrong_type_are_rejected(headers: Any) -> None:
     with pytest.raises(TypeError):
         tw.header_length(headers)
-
-
-# --- Limits: check_bool and bf16_as_uint16 ---
-
-BODY, N = reference.request([reference.entry("b", "BF16", [1], [1.0])])
-
-
-def test_check_bool_false_accepts_any_byte() -> None:
-    body, n = reference.request([reference.entry("x", "UINT8", [3], [0, 2, 1])])
-    body = body.replace(b"UINT8", b"BOOL ").replace(b'BOOL "', b'BOOL" ')
-    with pytest.raises(tw.ElementError):
-        tw.decode_request(body, n)
-    array = tw.decode_request(body, n, limits=tw.Limits(check_bool=False))["x"].as_numpy()
-    assert array.view("u1").tolist() == [0, 2, 1]
-
-
-def test_bf16_as_uint16() -> None:
-    tensor = tw.decode_request(BODY, N, limits=tw.Limits(bf16_as_uint16=True))["b"]
-    words = tensor.as_numpy()
-    assert (tensor.datatype, words.dtype.str, words.tolist()) == ("BF16", "<u2", [0x3F80])
-    again = tw.Tensor("b", tensor.as_numpy(), datatype="BF16")
-    assert bytes(tw.encode_raw_request(again)) == b"\x80\x3f"
-
-
-def test_bf16_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
-    datatypes.bf16_dtype.cache_clear()
-    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    try:
-        with pytest.raises(tw.HeaderError, match="requires the ml_dtypes package") as caught:
-            tw.decode_request(BODY, N)
-    finally:
-        datatypes.bf16_dtype.cache_clear()
-    assert caught.value.tensor == "b"
