@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from enum import IntEnum
 from typing import Any
@@ -96,24 +97,23 @@ def test_lists_of_other_objects_are_rejected(values: Any, datatype: Any, message
     assert message in str(caught.value)
 
 
+TOO_LARGE = "is too large to address"
+
+
 @pytest.mark.parametrize(
     ("datatype", "shape", "message"),
     [
         ("FP32", [-1], "has a negative dimension: shape [-1]"),
-        ("FP32", [-(2**63)], "has a negative dimension"),
-        ("FP32", [-(2**63) - 1], "has a negative dimension"),
-        ("FP32", [-(2**64)], "has a negative dimension"),
-        ("FP32", [2**63], "too large to address: FP32 [9223372036854775808] exceeds 2^63 - 1 b"),
-        ("FP32", [2, 2**70], "too large to address: FP32 [2, more than 2^64] exceeds 2^63 - 1 by"),
-        ("FP32", [2**61], "is too large to address"),
-        ("FP32", [2**31, 2**31], "is too large to address"),
-        ("FP32", [2**62, 2**62], "is too large to address"),
-        ("FP32", [0, 2**61], "is too large to address"),
-        ("INT8", [2**63], "is too large to address: INT8"),
-        ("BYTES", [2**59], "is too large to address: BYTES"),
+        *(("FP32", [n], "has a negative dimension") for n in (-(2**63), -(2**63) - 1, -(2**64))),
+        ("FP32", [2**63], f"{TOO_LARGE}: FP32 [9223372036854775808] exceeds 2^63 - 1 bytes"),
+        ("FP32", [2, 2**70], f"{TOO_LARGE}: FP32 [2, more than 2^64] exceeds 2^63 - 1 bytes"),
+        *(("FP32", shape, TOO_LARGE) for shape in (
+            [2**61], [2**31, 2**31], [2**62, 2**62], [0, 2**61])),
+        ("INT8", [2**63], f"{TOO_LARGE}: INT8"),
+        ("BYTES", [2**59], f"{TOO_LARGE}: BYTES"),
         ("FP32", [1] * 65, "has 65 dimensions; the limit is 64"),
     ],
-)
+)  # fmt: skip
 def test_shapes_that_cannot_be_sent(datatype: Any, shape: list[int], message: str) -> None:
     tensor = tw.Tensor("x", None, datatype=datatype, shape=[1], parameters=REGION)
     makers: list[Any] = [
@@ -141,17 +141,13 @@ def test_largest_shapes(datatype: Any, shape: tuple[int, ...]) -> None:
     assert tw.decode_request(body)["x"].shape == shape
 
 
-def test_shape_becomes_ints() -> None:
-    shapes: list[Any] = [[True, np.int8(2)], [True, 2], [np.int8(1), 2]]
-    for shape in shapes:
-        tensor = tw.Tensor("x", np.zeros(2), shape=shape)
-        assert [type(dim) for dim in tensor.shape] == [int, int]
-
-
-def test_shape_may_differ_from_that_of_the_array() -> None:
+def test_shape_becomes_ints_and_may_differ_from_that_of_the_array() -> None:
     array = np.arange(6).reshape(2, 3)
-    for shape in [(3, 2), [3, 2], (6,), (1, 2, 3)]:
-        assert tw.Tensor("x", array, shape=shape).tolist() == array.reshape(shape).tolist()
+    shapes: list[Any] = [(3, 2), [3, 2], (6,), (1, 2, 3), [True, np.int8(6)], [np.int8(1), 6]]
+    for shape in shapes:
+        tensor = tw.Tensor("x", array, shape=shape)
+        assert tensor.tolist() == array.reshape([int(dim) for dim in shape]).tolist()
+        assert {type(dim) for dim in tensor.shape} == {int}
 
 
 @pytest.mark.parametrize("error", [TypeError(), TypeError(5), tw.EncodeError("own")])
@@ -274,60 +270,47 @@ def test_strings_of_messages_are_exact(kind: type[str]) -> None:
     assert (decoded.id, decoded.inputs[0].name, decoded.outputs[0].name) == ("i", "x", "y")
 
 
+WITH_PARAMETERS: dict[str, Callable[[Any], Any]] = {
+    "tensor": lambda p: tw.InferRequest([tw.Tensor("x", HALF, parameters=p)]),
+    "output": lambda p: tw.InferRequest([X], [Out("o", parameters=p)]),
+    "request": lambda p: tw.InferRequest([X], parameters=p),
+    "response": lambda p: tw.InferResponse([X], parameters=p),
+    "nested": lambda p: tw.InferRequest([X], parameters={"k": [p]}),
+}
+
+
 @pytest.mark.parametrize("kind", STRINGS)
-@pytest.mark.parametrize("place", ["tensor", "output", "request", "response", "nested"])
+@pytest.mark.parametrize("place", WITH_PARAMETERS)
 def test_no_member_is_written_twice(kind: type[str], place: str) -> None:
     """A dict contains the key twice if the class denies that they are equal."""
-    parameters: dict[str, Any] = {kind("a"): 1, kind("a"): 2}
-    is_twice = len(parameters) == 2
-    make: dict[str, Any] = {
-        "tensor": lambda: tw.InferRequest([tw.Tensor("x", HALF, parameters=parameters)]),
-        "output": lambda: tw.InferRequest([X], [Out("o", parameters=parameters)]),
-        "request": lambda: tw.InferRequest([X], parameters=parameters),
-        "response": lambda: tw.InferResponse([X], parameters=parameters),
-        "nested": lambda: tw.InferRequest([X], parameters={"k": [parameters]}),
-    }
-    with (
-        pytest.raises(tw.EncodeError, match="the key 'a' appears twice")
-        if is_twice
-        else nullcontext()
-    ):
-        message = make[place]()
-        if place == "response":
-            frame = tw.encode_response(message)
-            tw.decode_response(bytes(frame), frame.header_length)
-        else:
-            frame = tw.encode_request(message)
-            tw.decode_request(bytes(frame), frame.header_length)
+    parameters = {kind("a"): 1, kind("a"): 2}
+    expected: Any = nullcontext()
+    if len(parameters) == 2:
+        expected = pytest.raises(tw.EncodeError, match="the key 'a' appears twice")
+    with expected:
+        message = WITH_PARAMETERS[place](parameters)
+        is_response = isinstance(message, tw.InferResponse)
+        frame = (tw.encode_response if is_response else tw.encode_request)(message)
+        (tw.decode_response if is_response else tw.decode_request)(
+            bytes(frame), frame.header_length
+        )
 
 
 @pytest.mark.parametrize("kind", [str, *STRINGS])
 @pytest.mark.parametrize(
     ("key", "make", "message"),
     [
-        (
-            "binary_data_size",
-            lambda p: tw.Tensor("x", HALF, parameters=p),
-            DATA_AND + "binary_data_size",
-        ),
-        (
-            "shared_memory_region",
-            lambda p: tw.Tensor("x", ["a"], parameters=p),
-            DATA_AND + "shared_memory_region",
-        ),
+        ("binary_data_size", lambda p: tw.Tensor("x", HALF, parameters=p),
+         DATA_AND + "binary_data_size"),
+        ("shared_memory_region", lambda p: tw.Tensor("x", ["a"], parameters=p),
+         DATA_AND + "shared_memory_region"),
         ("binary_data_size", lambda p: in_shared_memory({**REGION, **p}), REGION_AND_SIZE),
-        (
-            "binary_data_output",
-            lambda p: tw.InferRequest([X], parameters=p),
-            "binary_data_output of the request must be True or False, not 'r'",
-        ),
-        (
-            "binary_data",
-            lambda p: Out("o", parameters=p),
-            "binary_data of requested output 'o' must be True or False, not str",
-        ),
+        ("binary_data_output", lambda p: tw.InferRequest([X], parameters=p),
+         "binary_data_output of the request must be True or False, not 'r'"),
+        ("binary_data", lambda p: Out("o", parameters=p),
+         "binary_data of requested output 'o' must be True or False, not str"),
     ],
-)
+)  # fmt: skip
 def test_reserved_parameters_are_recognised(
     kind: type[str], key: str, make: Any, message: str
 ) -> None:
@@ -337,13 +320,8 @@ def test_reserved_parameters_are_recognised(
 
 @pytest.mark.parametrize("kind", [str, *STRINGS])
 def test_binary_of_a_requested_output_replaces_its_parameter(kind: type[str]) -> None:
-    for parameter, binary, sent in (
-        (True, None, True),
-        (None, None, None),
-        (False, True, True),
-        (1, True, True),
-        (4, False, False),
-    ):
+    cases = (True, None, True), (None, None, None), (False, True, True), (1, True, True)
+    for parameter, binary, sent in (*cases, (4, False, False)):
         output = Out("o", binary=binary, parameters={kind("binary_data"): parameter, "k": 1})
         frame = tw.encode_request(tw.InferRequest([X], [output]))
         (back,) = tw.decode_request(bytes(frame), frame.header_length).outputs or ()
