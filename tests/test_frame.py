@@ -8,7 +8,6 @@ import itertools
 import socket
 import sys
 import sysconfig
-import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from support.threads import in_thread
 
 FRAME = tw.encode_request(
     tw.InferRequest([tw.Tensor("x", np.arange(70_000, dtype=np.int32)), tw.Tensor("y", ["a"])])
@@ -35,12 +35,8 @@ def received(send: Callable[[socket.socket], None]) -> bytes:
             data.extend(chunk)
             time.sleep(0.0005)
 
-    reader = threading.Thread(target=receive)
-    with far:
-        with near:
-            reader.start()
-            send(near)
-        reader.join()
+    with far, in_thread(receive), near:
+        send(near)
     return bytes(data)
 
 

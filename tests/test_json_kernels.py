@@ -1,12 +1,13 @@
-"""The header json_kernels.h, compiled on its own and compared with exact arithmetic."""
+"""The header json_kernels.h, compiled on its own with each of the two ways to parse any number.
+
+test_json_reader.py has more numbers.
+"""
 
 from __future__ import annotations
 
 import ctypes
-import random
 import shutil
 import subprocess
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ SOURCE = """
 #include "json_kernels.h"
 
 extern "C" {
-double nearest(unsigned long long digits, int exponent) { return nearest_double(digits, exponent); }
 unsigned long long reciprocal(int n) { return RECIPROCALS_OF_5[n]; }
 int parse_double(const char *text, int nbytes, double *value) {
     const unsigned char *first = (const unsigned char *)text;
@@ -30,7 +30,6 @@ int parse_single(const char *text, int nbytes, float *value) {
 }
 }
 """
-MAX_EXPONENT = 27
 
 pytestmark = [
     pytest.mark.skipif(not HEADER.exists(), reason="this checkout has no sources"),
@@ -49,46 +48,14 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     command = ["g++", "-std=c++17", "-O1", "-shared", "-fPIC", f"-I{HEADER.parent}", *flags]
     subprocess.run([*command, "-o", library, source], check=True)
     loaded = ctypes.CDLL(str(library))
-    loaded.nearest.argtypes = [ctypes.c_ulonglong, ctypes.c_int]
-    loaded.nearest.restype = ctypes.c_double
     loaded.reciprocal.restype = ctypes.c_ulonglong
     return loaded
 
 
-def halfway(rng: random.Random, exponent: int) -> int | None:
-    """Return digits for which digits * 10^exponent is next to the middle of two doubles."""
-    scale = rng.randrange(-60, 60)
-    middle = (2 * rng.randrange(2**52, 2**53) + 1) * Fraction(2) ** scale
-    digits = round(middle / Fraction(10) ** exponent) + rng.choice((-1, 0, 0, 1))
-    return digits if 0 < digits < 2**64 else None
-
-
 def test_reciprocals(kernels: Any) -> None:
-    for n in range(1, MAX_EXPONENT + 1):
+    for n in range(1, 28):
         power = 5**n
         assert kernels.reciprocal(n) == 2**127 // (power << (64 - power.bit_length()))
-
-
-def test_the_nearest_double(kernels: Any) -> None:
-    """`float` of Python rounds correctly, half to even."""
-    rng = random.Random(1)
-    n_halfway = 0
-    for _ in range(10_000):
-        exponent = rng.randint(-MAX_EXPONENT, MAX_EXPONENT)
-        found = halfway(rng, exponent)
-        n_halfway += found is not None
-        for digits in (found, rng.randrange(1, 2 ** rng.randint(1, 64)), 2**64 - rng.randint(1, 9)):
-            if digits is not None:
-                assert kernels.nearest(digits, exponent) == float(f"{digits}e{exponent}")
-    assert n_halfway > 300
-
-
-@pytest.mark.parametrize("exponent", [0, 1, 3])
-def test_exact_middles_are_rounded_to_even(kernels: Any, exponent: int) -> None:
-    for mantissa in range(2**53 - 40, 2**53 + 40):
-        for shift in range(1, 11 - 3 * (exponent > 0)):
-            digits = (2 * mantissa + 1) << shift - 1
-            assert kernels.nearest(digits, exponent) == float(digits * 10**exponent)
 
 
 @pytest.mark.parametrize(

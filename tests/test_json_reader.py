@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from decimal import Decimal, localcontext
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -308,6 +309,18 @@ def short_midpoints(chooser: random.Random) -> Iterator[str]:
         yield f"{odd // 4}.{25 * (odd % 4):02d}"
 
 
+def with_small_exponents(chooser: random.Random) -> Iterator[str]:
+    """Yield integers of up to 64 bits times powers of ten, some of them next to midpoints."""
+    for exponent, scale in itertools.product(range(-27, 28), range(-60, 60, 2)):
+        middle = (2 * chooser.randrange(2**52, 2**53) + 1) * Fraction(2) ** scale
+        near = round(middle / Fraction(10) ** exponent) + chooser.choice((-1, 0, 0, 1))
+        numbers = (near, chooser.randrange(1, 2 ** chooser.randint(1, 64)), 2**64 - 1 - abs(scale))
+        yield from (f"{number}e{exponent}" for number in numbers if 0 < number < 2**64)
+    for exponent, shift in itertools.product((0, 1, 3), range(11)):
+        for mantissa in range(2**53 - 20, 2**53 + 20):
+            yield f"{(2 * mantissa + 1) << shift}e{exponent}"
+
+
 ZEROS, ONES = "0" * 400, "1" * 800
 
 
@@ -336,7 +349,7 @@ def special_numbers(chooser: random.Random) -> Iterator[str]:
     "make",
     [
         *(near_midpoints, with_all_exponents, decimals, quotients_by_all_powers_of_five),
-        *(short_midpoints, special_numbers),
+        *(short_midpoints, with_small_exponents, special_numbers),
     ],
     ids=lambda make: make.__name__,
 )
