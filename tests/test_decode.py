@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -34,6 +35,9 @@ def values_of(tensor: tw.Tensor) -> list[Any] | None:
         package("ml_dtypes")
         return tensor.as_numpy().astype(np.float32).reshape(-1).tolist()
     return tensor.as_numpy().reshape(-1).tolist()
+
+
+WRAPPERS: list[Any] = [bytearray, memoryview, lambda body: np.array(bytearray(body))]
 
 
 def split(case: cases.Valid | cases.Malformed) -> tuple[bytes, bytes] | None:
@@ -68,11 +72,6 @@ def test_valid_message(case: cases.Valid) -> None:
             assert found == (None if case.outputs is None else list(case.outputs))
 
 
-WRAPPERS: list[Any] = [
-    *(bytearray, memoryview, lambda body: np.frombuffer(bytearray(body), np.uint8)),
-]
-
-
 @pytest.mark.parametrize("case", cases.MALFORMED, ids=lambda case: case.id)
 def test_malformed_message_is_rejected(case: cases.Malformed) -> None:
     with pytest.raises(tw.DecodeError) as caught:
@@ -86,6 +85,8 @@ def test_malformed_message_is_rejected(case: cases.Malformed) -> None:
         assert str(error).startswith(case.message[:-3])
     elif case.message:
         assert str(error) == case.message
+    if (shown := re.search(r" \((?:body )?byte (\d+)\)$", str(error))) is not None:
+        assert error.offset == int(shown[1])
     if (parts := split(case)) is not None:
         with pytest.raises(tw.DecodeError) as caught:
             decode(case.kind, parts[0], data=parts[1])
@@ -244,10 +245,10 @@ HEAD = JSON[:-1] % ("INT8", "[1,2]")
 
 
 class Position(NamedTuple):
-    """Where an error is in a message. `...` means the size of the body up to there, or of it all.
+    """Where an error is in a message, beyond the errors of error_messages.py.
 
     In `text`, the JSON header, ¦ marks the error. Without a mark, it is at `offset` in `blob`, the
-    bytes after the header.
+    bytes after the header. `...` means the size of the body up to there, or of it all.
     """
 
     text: str
@@ -297,12 +298,8 @@ POSITIONS = {
     "negative size": Position(**binary("INT8", 2, "¦-2"), error=LAYOUT, expected=0, actual=-2),
     "size of 2^63": Position(
         **binary("INT8", 2, f"¦{2**63}"), error=LAYOUT, expected=2**63 - 1, actual=2**63),
-    "size of another type": Position(**binary("INT8", 2, '¦"2"'), error=HEADER),
-    "element": Position(JSON % ("INT8", "[1,¦300]"), ELEMENT, element=1),
     "nested element": Position(JSON % ("BYTES", '[["a"],¦7]'), ELEMENT, element=1),
-    "number": Position(JSON % ("FP64", "[1,¦1e400]"), ELEMENT, element=1),
     "long number": Position(JSON % ("FP32", f"[1,¦1{'0' * 50}.5]"), ELEMENT, element=1),
-    "data of another type": Position(JSON % ("INT8", "¦7"), HEADER),
     "literal": Position(JSON % ("BOOL", "[true,¦fals]"), HEADER),
     "data nested too deeply": Position(
         JSON % ("INT8", "[" * 100 + "¦["), HEADER, expected=100),
@@ -313,12 +310,7 @@ POSITIONS = {
     "incomplete entry": Position('{"inputs":[{"name":"x"}¦]}', HEADER),
     "binary_data of another type": Position(
         HEAD + ',"outputs":[{"name":"o","parameters":{"binary_data":¦1}}]}', HEADER),
-    "member twice": Position('{"inputs":[{"name":"x",¦"name":"x"}]}', HEADER),
-    "unknown member twice": Position(HEAD + ',"u":1,"v":2,¦"u":3}', HEADER),
-    "UTF-8": Position(HEAD + ',"id":"abcdefé¦\udcffab"}', HEADER),
-    "control character": Position(HEAD + ',"id":"abcdefgh¦\x1fab"}', HEADER),
     "escape": Position(HEAD + ',"id":"abcdefgh¦\\x"}', HEADER),
-    "half of a surrogate pair": Position(HEAD + ',"id":"¦\\udc00\\udc00"}', HEADER),
     "text after the header": Position(HEAD + "}  ¦x", HEADER),
 }  # fmt: skip
 

@@ -669,17 +669,14 @@ def test_nesting_up_to_the_limit_of_the_decoder(place: str, around: int) -> None
 
 
 class Hostile(dict[str, Any]):
-    """A dict that modifies the value that is being written."""
+    """A dict that modifies the container that is being copied."""
 
-    def __init__(self, victim: Any) -> None:
-        super().__init__(a=1)
-        self.victim = victim
+    victim: Any
 
     def keys(self) -> Any:
         self.victim.clear()
-        if isinstance(self.victim, list):
-            return super().keys()
-        self.victim.update({str(i): "x" * 100 for i in range(1000)})
+        if isinstance(self.victim, dict):
+            self.victim.update({str(i): "x" * 100 for i in range(1000)})
         return super().keys()
 
     def __iter__(self) -> Iterator[str]:
@@ -688,20 +685,15 @@ class Hostile(dict[str, Any]):
 
 @pytest.mark.parametrize("kind", ["list", "dict", "parameters"])
 def test_containers_modified_while_they_are_copied(kind: str) -> None:
-    victim: Any = [] if kind == "list" else {}
-    value = [Hostile(victim), "x" * 50]
-    if kind == "list":
-        victim += [value[0], "y" * 100, "z" * 100]
-    else:
-        victim.update(h=value[0], y="y" * 100, z="z" * 100)
-    parameters = victim if kind == "parameters" else {"k": victim}
+    hostile = Hostile(a=1)
+    values = [[hostile, "x" * 50], "y" * 100, "z" * 100]
+    hostile.victim = values if kind == "list" else dict(zip("hyz", values, strict=True))
+    parameters = hostile.victim if kind == "parameters" else {"k": hostile.victim}
     try:
         request = tw.InferRequest([tw.Tensor("x", X)], parameters=parameters)
-        frame = tw.encode_request(request)
+        header_of(tw.encode_request(request))
     except RuntimeError as error:
         assert "changed size during iteration" in str(error)
-    else:
-        json.loads(bytes(frame.buffers[0]))
 
 
 def test_parameters_are_copied() -> None:
