@@ -11,7 +11,7 @@ import re
 import sys
 import sysconfig
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -237,96 +237,70 @@ def test_view_of_a_buffer(datatype: str, shape: Any, buffer: bytes, values: list
     view_tensor(b"\0\2", "x", "BOOL", (2,), tw.Limits(check_bool=False))
 
 
-# --- the position of an error ---
+# --- the position of an error, beyond the errors of error_messages.py ---
 
 SIZED = '{"name":"%s","datatype":"%s","shape":[%s],"parameters":{"binary_data_size":%s}}'
 JSON = '{"inputs":[{"name":"x","datatype":"%s","shape":[2],"data":%s}]}'
 HEAD = JSON[:-1] % ("INT8", "[1,2]")
-
-
-class Position(NamedTuple):
-    """Where an error is in a message, beyond the errors of error_messages.py.
-
-    In `text`, the JSON header, ¦ marks the error. Without a mark, it is at `offset` in `blob`, the
-    bytes after the header. `...` means the size of the body up to there, or of it all.
-    """
-
-    text: str
-    error: type[tw.DecodeError]
-    blob: bytes = b""
-    offset: int = 0
-    element: int | None = None
-    expected: Any = None
-    actual: Any = None
-
-
-def binary(datatype: str, dims: object, size: object, blob: bytes = b"") -> Any:
-    """Return the fields `text` and `blob` of a message with such a tensor after a UINT8 [2]."""
-    entries = SIZED % ("a", "UINT8", 2, 2), SIZED % ("x", datatype, dims, size)
-    return {"text": f'{{"inputs":[{",".join(entries)}]}}', "blob": b"ab" + blob}
-
-
 ELEMENT, LAYOUT, HEADER = tw.ElementError, tw.LayoutError, tw.HeaderError
-POSITIONS = {
-    "BYTES beyond the body": Position(
-        **binary("BYTES", 1, 9, b"\1\0\0\0c"), error=LAYOUT, offset=2, expected=9, actual=5),
-    "numbers beyond the body": Position(
-        **binary("FP32", 2, 8, b"1234"), error=LAYOUT, offset=2, expected=8, actual=4),
-    "one byte too few": Position(
-        **binary("FP32", 2, 8, b"1234567"), error=LAYOUT, offset=2, expected=8, actual=7),
-    "one byte of BYTES too few": Position(
-        **binary("BYTES", 1, 6, b"\1\0\0\0c"), error=LAYOUT, offset=2, expected=6, actual=5),
-    "bytes after the last tensor": Position(
-        **binary("INT8", 2, 2, b"123"), error=LAYOUT, offset=4, expected=..., actual=...),
-    "BOOL": Position(
-        **binary("BOOL", 3, 3, b"\0\1\2"),
-        error=ELEMENT, offset=4, element=2, expected=1, actual=2),
-    "length prefix": Position(
-        **binary("BYTES", 2, 9, b"\3\0\0\0cde\0\0"),
-        error=ELEMENT, offset=9, element=1, expected=4, actual=2),
-    "truncated element": Position(
-        **binary("BYTES", 1, 6, b"\5\0\0\0cd"),
-        error=ELEMENT, offset=2, element=0, expected=5, actual=2),
-    "too few elements": Position(
-        **binary("BYTES", 3, 12, b"\x08\0\0\0cdefghij"),
-        error=LAYOUT, offset=14, element=1, expected=3, actual=1),
-    "no room for the elements": Position(
-        **binary("BYTES", 2, 5, b"\1\0\0\0c"), error=LAYOUT, offset=2, expected=8, actual=5),
-    "too many elements": Position(
-        **binary("BYTES", 1, 10, b"\1\0\0\0c\1\0\0\0d"),
-        error=LAYOUT, offset=7, element=1, expected=5, actual=10),
-    "negative size": Position(**binary("INT8", 2, "¦-2"), error=LAYOUT, expected=0, actual=-2),
-    "size of 2^63": Position(
-        **binary("INT8", 2, f"¦{2**63}"), error=LAYOUT, expected=2**63 - 1, actual=2**63),
-    "nested element": Position(JSON % ("BYTES", '[["a"],¦7]'), ELEMENT, element=1),
-    "long number": Position(JSON % ("FP32", f"[1,¦1{'0' * 50}.5]"), ELEMENT, element=1),
-    "literal": Position(JSON % ("BOOL", "[true,¦fals]"), HEADER),
-    "data nested too deeply": Position(
-        JSON % ("INT8", "[" * 100 + "¦["), HEADER, expected=100),
-    "nested too deeply": Position(
-        HEAD + ',"u":' + "[" * 127 + "¦[", HEADER, expected=128, actual=129),
-    "name of another type": Position('{"inputs":[{"name":¦5}]}', HEADER),
-    "dimension of another type": Position('{"inputs":[{"name":"x","shape":[1,¦"2"]}]}', HEADER),
-    "incomplete entry": Position('{"inputs":[{"name":"x"}¦]}', HEADER),
-    "binary_data of another type": Position(
-        HEAD + ',"outputs":[{"name":"o","parameters":{"binary_data":¦1}}]}', HEADER),
-    "escape": Position(HEAD + ',"id":"abcdefgh¦\\x"}', HEADER),
-    "text after the header": Position(HEAD + "}  ¦x", HEADER),
-}  # fmt: skip
 
 
-@pytest.mark.parametrize("position", POSITIONS.values(), ids=POSITIONS.keys())
-def test_position_of_an_error(position: Position) -> None:
-    before, mark, after = position.text.partition("¦")
-    header = (before + after).encode(errors="surrogateescape")
-    body = header + position.blob
-    offset = len(before.encode() if mark else header) + position.offset
+def check_error(header: bytes, data: bytes, kind: type, offset: int, attributes: Any) -> None:
     with pytest.raises(tw.DecodeError) as caught:
-        tw.decode_request(body, len(header))
+        tw.decode_request(header + data, len(header))
     error = caught.value
-    assert (type(error), error.offset, error.element) == (position.error, offset, position.element)
-    assert error.expected == (offset if position.expected is ... else position.expected)
-    assert error.actual == (len(body) if position.actual is ... else position.actual)
+    assert (type(error), error.offset) == (kind, offset)
+    assert (error.element, error.expected, error.actual) == attributes
+
+
+NOTHING, TOO_LARGE = (None, None, None), (None, 2**63 - 1, 2**63)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "n", "size", "data", "error", "offset", "attributes"),
+    [
+        ("BYTES", 1, 9, b"\1\0\0\0c", LAYOUT, 0, (None, 9, 5)),
+        ("FP32", 2, 8, b"1234", LAYOUT, 0, (None, 8, 4)),
+        ("FP32", 2, 8, b"1234567", LAYOUT, 0, (None, 8, 7)),
+        ("BYTES", 1, 6, b"\1\0\0\0c", LAYOUT, 0, (None, 6, 5)),
+        ("BOOL", 3, 3, b"\0\1\2", ELEMENT, 2, (2, 1, 2)),
+        ("BYTES", 2, 9, b"\3\0\0\0cde\0\0", ELEMENT, 7, (1, 4, 2)),
+        ("BYTES", 1, 6, b"\5\0\0\0cd", ELEMENT, 0, (0, 5, 2)),
+        ("BYTES", 3, 12, b"\x08\0\0\0cdefghij", LAYOUT, 12, (1, 3, 1)),
+        ("BYTES", 2, 5, b"\1\0\0\0c", LAYOUT, 0, (None, 8, 5)),
+        ("BYTES", 1, 10, b"\1\0\0\0c\1\0\0\0d", LAYOUT, 5, (1, 5, 10)),
+    ],
+)
+def test_position_of_an_error_in_the_second_tensor(
+    datatype: str, n: int, size: int, data: bytes, error: type, offset: int, attributes: Any
+) -> None:
+    entries = SIZED % ("a", "UINT8", 2, 2), SIZED % ("x", datatype, n, size)
+    header = f'{{"inputs":[{",".join(entries)}]}}'.encode()
+    check_error(header, b"ab" + data, error, len(header) + 2 + offset, attributes)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "attributes"),
+    [
+        (f'{{"inputs":[{SIZED % ("x", "INT8", 2, "¦-2")}]}}', LAYOUT, (None, 0, -2)),
+        (f'{{"inputs":[{SIZED % ("x", "INT8", 2, f"¦{2**63}")}]}}', LAYOUT, TOO_LARGE),
+        (JSON % ("BYTES", '[["a"],¦7]'), ELEMENT, (1, None, None)),
+        (JSON % ("FP32", f"[1,¦1{'0' * 50}.5]"), ELEMENT, (1, None, None)),
+        (JSON % ("BOOL", "[true,¦fals]"), HEADER, NOTHING),
+        (JSON % ("INT8", "[" * 100 + "¦["), HEADER, (None, 100, None)),
+        (HEAD + ',"u":' + "[" * 127 + "¦[", HEADER, (None, 128, 129)),
+        ('{"inputs":[{"name":¦5}]}', HEADER, NOTHING),
+        ('{"inputs":[{"name":"x","shape":[1,¦"2"]}]}', HEADER, NOTHING),
+        ('{"inputs":[{"name":"x"}¦]}', HEADER, NOTHING),
+        (HEAD + ',"outputs":[{"name":"o","parameters":{"binary_data":¦1}}]}', HEADER, NOTHING),
+        (HEAD + ',"id":"abcdefgh¦\\x"}', HEADER, NOTHING),
+        (HEAD + "}  ¦x", HEADER, NOTHING),
+    ],
+)
+def test_position_of_an_error_in_the_header(text: str, error: type, attributes: Any) -> None:
+    """The character ¦ marks the position."""
+    before, _, after = text.partition("¦")
+    check_error((before + after).encode(), b"", error, len(before.encode()), attributes)
 
 
 # --- invalid arguments ---
