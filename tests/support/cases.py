@@ -30,18 +30,8 @@ from support.case_types import (
 )
 from support.malformed import MALFORMED, RAW_MALFORMED
 
-__all__ = [
-    "MALFORMED",
-    "RAW_MALFORMED",
-    "RAW_VALID",
-    "VALID",
-    "ExpectedTensor",
-    "Malformed",
-    "RawMalformed",
-    "RawValid",
-    "Valid",
-    "same",
-]
+__all__ = ["MALFORMED", "RAW_MALFORMED", "RAW_VALID", "VALID", "ExpectedTensor"]
+__all__ += ["Malformed", "RawMalformed", "RawValid", "Valid", "same"]
 
 
 def tensor(
@@ -352,19 +342,11 @@ EDGES = (
 
 VALID = (*DOCUMENTS, *BINARY, *JSON_DATA, *TRITON, *PEERS, *EDGES)
 
-BLOB = reference.pack("FP32", [1.0, 2.0])
+BLOB, FOUR = reference.pack("FP32", [1.0, 2.0]), [1, 2, 3, 4]
 RAW_VALID = tuple(
     RawValid(id, body, "IN0", datatype, dims, batching, shape, values)
     for id, body, datatype, dims, batching, shape, values in (
-        (
-            "9 Triton",
-            reference.pack("INT32", [1, 2, 3, 4]),
-            "INT32",
-            (4,),
-            False,
-            (4,),
-            [1, 2, 3, 4],
-        ),
+        ("9 Triton", reference.pack("INT32", FOUR), "INT32", (4,), False, (4,), FOUR),
         ("R1 one variable", BLOB, "FP32", (-1,), False, (2,), [1.0, 2.0]),
         ("R2 batching", BLOB, "FP32", (-1,), True, (1, 2), [1.0, 2.0]),
         ("R3 a fixed factor", BLOB * 3, "FP32", (-1, 3), False, (2, 3), [1.0, 2.0] * 3),
