@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tensorwire as tw
@@ -56,6 +56,12 @@ def read(datatype: str, numbers: list[str]) -> np.ndarray:
     """Return the values of a JSON tensor with these texts as elements."""
     message = decode(body(entry(datatype, f"[{','.join(numbers)}]", len(numbers))))
     return message["x"].as_numpy()
+
+
+def examples(n: int) -> settings:
+    """Return settings that do not depend on how busy the machine is."""
+    slow = [HealthCheck.too_slow]
+    return settings(max_examples=scaled(n), deadline=None, suppress_health_check=slow)
 
 
 def words(table: str) -> list[str]:
@@ -175,13 +181,13 @@ def check_value(text: bytes) -> None:
         assert expected is None or is_too_large or "too deeply" in str(error)
 
 
-@settings(max_examples=scaled(300), deadline=None)
+@examples(300)
 @given(text=JSON.map(str.encode))
 def test_values_agree_with_json(text: bytes) -> None:
     check_value(text)
 
 
-@settings(max_examples=scaled(300), deadline=None)
+@examples(300)
 @given(
     text=JSON.map(str.encode),
     byte=st.sampled_from([b"", *(bytes([c]) for c in b'"\\{}[],:0-.eEtfn \x00\x80\xe2u1')]),
@@ -434,7 +440,7 @@ def test_integers_with_a_point_or_an_exponent(datatype: str) -> None:
         check_integer(datatype, text)
 
 
-@settings(max_examples=scaled(1000), deadline=None)
+@examples(1000)
 @given(
     datatype=st.sampled_from(list(INTEGERS)),
     sign=st.sampled_from(["", "-"]),

@@ -9,12 +9,10 @@ from support import reference
 WORDS = [b"a", b"", b"b\0\0", "é".encode(), b"12345678901234567890"]
 WIRE = reference.elements(WORDS)
 
-EDGES_OF_UTF8 = b"\x00\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0\xff"  # of the ranges of RFC 3629
-
 
 def utf8_sequences() -> Iterator[bytes]:
     """Yield 1 to 4 bytes around the bounds of RFC 3629, valid and invalid ones."""
-    edges = EDGES_OF_UTF8
+    edges = b"\x00\x7f\x80\x8f\x90\x9f\xa0\xbf\xc0\xff"
     yield from (bytes([first]) for first in range(256))
     yield from (bytes([first, second]) for first in range(0x80, 256) for second in edges)
     for first in range(0xE0, 256):
