@@ -447,7 +447,10 @@ def test_escapes_at_any_position(character: str) -> None:
 @pytest.mark.parametrize(
     "elements",
     [
-        *([text, b"", text] for text in (b"x" * 3_000_000, b'"' * 1_500_000, b"\x01e" * 500_000)),
+        *(
+            [text, b"", text]
+            for text in (b"x" * 3_000_000, b'"' * 1_500_000, b"\x01\xc3\xa9" * 500_000)
+        ),
         *([], [b"%d" % i for i in range(300_000)]),
         # The escapes fill the memory to different degrees before plain text.
         *(
