@@ -1,235 +1,248 @@
-"""Whole calls of tritonclient.http and tritonclient.http.aio with and without the integration."""
+"""How programs call tritonclient: the same requests with fewer copies, by all clients.
+
+Many of the patterns are those of public programs: the examples of Triton's client, clients for
+images, texts and speech, and wrappers around tritonclient.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import gzip
-import json
-import socket
-import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
 from importlib import import_module
-from types import ModuleType
-from typing import Any
+from tempfile import TemporaryFile
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import tensorwire as tw
-import test_integration_tritonclient_grpc as grpc_calls
-from interop.samples import Array, bits, bytes_array
-from support import client_fixtures, tritonclient_comparison
-from support.client_fixtures import Certificate, chunked
-from support.memory import peak_nbytes
-from support.servers import HOST, Scripted
+from interop.recorded_sources import check_calls_of_wrapper, wrappable_functions
+from interop.samples import Array
+from support import tritonclient_comparison as comparison
 from support.servers import http as http_response
+from support.tritonclient_calls import (
+    ARRAYS,
+    CLIENTS,
+    HTTP,
+    LENGTH,
+    Calls,
+    exchange,
+    given,
+    grpc,
+    http,
+)
 from support.tritonclient_comparison import (
     FLOATS,
     LARGE,
     body_of,
-    both,
     module,
     object_array,
-    outcome,
     parsed,
     partly_installed,
+    replaced,
     response,
 )
-from support.wrappers import Proxy, closure, functools_wrapper, wrapped
+from support.wrappers import Proxy, functools_wrapper
 from tensorwire.integrations import tritonclient
-from tensorwire.integrations.tritonclient.transport import (
-    FileBody,
-    Transport,
-    payload_class,
-)
 
-pytestmark = [
-    *tritonclient_comparison.MARKS,
-    # aiohttp warns about the bodies of the client without the integration.
-    pytest.mark.filterwarnings("ignore:Sending a large body directly:ResourceWarning"),
-]
+pytestmark = comparison.MARKS
 
-http, either, installed, any_data = (
-    tritonclient_comparison.http,
-    tritonclient_comparison.either,
-    tritonclient_comparison.installed,
-    tritonclient_comparison.any_data,
-)  # fixtures
-certificate = client_fixtures.certificate
-
-LENGTH = "Inference-Header-Content-Length"
+IMAGE = np.arange(3 * 224 * 224, dtype=np.float32).reshape(1, 3, 224, 224)
+HWC = np.ascontiguousarray(IMAGE[0].transpose(1, 2, 0))
+TOKENS = np.arange(128).reshape(1, 128)
+JPEG = bytes(range(256)) * (LARGE // 100)
+WORDS = object_array(["x", b"\0"])
+BODY, HEADER_LENGTH = response(*ARRAYS)
+HEADERS = {LENGTH: str(HEADER_LENGTH)}
+JSON_BODY = tw.encode_response(tw.InferResponse([tw.Tensor("OUTPUT0", IMAGE, binary=False)]))
 
 
-class Recording(Scripted):
-    """A scripted server that keeps the bodies of the requests."""
+# --- patterns ------------------------------------------------------------------------------------
 
-    def __init__(self, answers: Any) -> None:
-        super().__init__(answers)
-        self.bodies: list[bytes] = []
-
-    def __enter__(self) -> Recording:
-        super().__enter__()
-        return self
-
-    def read(self, connection: socket.socket) -> bool:
-        head = b""
-        while b"\r\n\r\n" not in head:
-            byte = connection.recv(1)
-            if not byte:
-                return False
-            head += byte
-        self.heads.append(head.decode())
-        lines = dict(
-            line.lower().split(": ", 1) for line in self.heads[-1].splitlines() if ":" in line
-        )
-        body = bytearray()
-        while len(body) < int(lines["content-length"]):
-            body += connection.recv(1 << 16)
-        self.bodies.append(bytes(body))
-        return True
-
-    @property
-    def requests(self) -> list[tuple[list[str], bytes]]:
-        """The lines of the headers without the port of the server, and the bodies.
-
-        Bodies in gzip are decompressed, because they contain the time.
-        """
-        heads = [head.replace(self.address, HOST).splitlines() for head in self.heads]
-        is_gzip = [body.startswith(b"\x1f\x8b") for body in self.bodies]
-        bodies = [
-            gzip.decompress(body) if packed else body
-            for body, packed in zip(self.bodies, is_gzip, strict=True)
-        ]
-        return list(zip(heads, bodies, strict=True))
+Reasons = dict[str, str]
+NONE: dict[str, Any] = {}
+SMALL = {"http send": "a body below 256 KiB is joined, which takes less time than several sends"}
+NO_DATA = {"http send": "there is no data"}
+TO_JSON = {"send": "the client's JSON package writes the numbers, so that the text is the same"}
+FROM_JSON = {"receive": "the response has no binary data"}
+COMPRESSED = {"send": "the client compresses the whole body"}
+UNPACKED = {"receive": "the client decompresses the whole body"}
+PRINTED = {"send": "the client prints the body, which must be bytes"}
+OVERRIDDEN = {"send": "a subclass may override the methods that return the data"}
+ITERATED = {"send": "an iterator can be read only once"}
+NOT_PLAIN = {"grpc send": "the client reads all inputs of a request in the same way"}
+CHANGED = {"send": "the program's own function expects a body of type bytes"}
 
 
-def answer(*arrays: Array, **options: Any) -> bytes:
-    body, length = response(*arrays, **options)
-    return http_response(body, {LENGTH: str(length)} if length is not None else None)
+class Pattern(NamedTuple):
+    """Calls of a client, and the reason for each step that tritonclient itself performs.
 
-
-ANSWER = answer(FLOATS, FLOATS + 1, bytes_array([b"x", b"\0"]))
-
-
-# --- the calls of the clients --------------------------------------------------------------------
-
-Calls = Callable[[Any], Iterable[dict[str, Any]]]
-
-
-def connect(address: str, **options: Any) -> Any:
-    """Return a client for a ``with`` block, which closes it."""
-    return closing(module("http", "http").InferenceServerClient(address, **options))
-
-
-def by_http(address: str, calls: Calls, **options: Any) -> Any:
-    with connect(address, **options) as client:
-        return [arrays(client.infer("m", **call)) for call in calls(client)]
-
-
-def by_aio(address: str, calls: Calls, **options: Any) -> Any:
-    aio = module("http.aio", "http")
-
-    async def infer() -> Any:
-        async with aio.InferenceServerClient(address, **options) as client:
-            return [arrays(await client.infer("m", **call)) for call in calls(client)]
-
-    return asyncio.run(infer())
-
-
-def arrays(result: Any) -> list[Array | None]:
-    return [result.as_numpy(f"OUTPUT{i}") for i in range(3)]
-
-
-def by_async_infer(address: str, calls: Calls, **options: Any) -> Any:
-    with connect(address, **options) as client:
-        return [arrays(client.async_infer("m", **c).get_result()) for c in calls(client)]
-
-
-CLIENTS: dict[str, Callable[..., Any]] = {
-    "infer": by_http,
-    "async_infer": by_async_infer,
-    "aio": by_aio,
-}
-
-
-@pytest.fixture(params=CLIENTS)
-def infer(request: pytest.FixtureRequest) -> Any:
-    return CLIENTS[request.param]
-
-
-def given(array: Array = FLOATS, name: str = "x", datatype: str = "FP32", **options: Any) -> Any:
-    tensor = module("http", "http").InferInput(name, list(array.shape), datatype)
-    return tensor.set_data_from_numpy(array, **options)
-
-
-def exchange(
-    infer: Callable[..., Any],
-    calls: Calls,
-    answers: Any = (ANSWER,),
-    **options: Any,
-) -> Any:
-    """Return the results of the calls, the requests of the server and its connections.
-
-    Warnings are not compared, because aiohttp warns about large bodies of `bytes`.
+    A step is "set", "send" or "receive", or begins with "http" or "grpc" if it is only one of these
+    clients.
     """
-    with Recording(answers) as server:
-        found, _ = outcome(lambda: infer(server.address, calls, **options))
-        return found, server.requests, server.n_connections
+
+    calls: Calls
+    reasons: Reasons = NONE
+    only: str = ""  # how the names of the clients begin
+    answer: bytes | None = None
+    options: dict[str, Any] = NONE  # of the client, or "prepare"
 
 
-# --- requests --------------------------------------------------------------------------------
+def one(
+    array: Array, datatype: str = "FP32", reasons: Reasons = NONE, only: str = "", shape: Any = None
+) -> Pattern:
+    """Return the pattern of a call with this input."""
+    return Pattern(
+        lambda api: [{"inputs": [given(api, array, "x", datatype, shape)]}], reasons, only
+    )
 
 
-def several() -> list[Any]:
+def in_json(array: Array, datatype: str) -> Pattern:
+    def calls(api: Any) -> list[Any]:
+        tensor = api.InferInput("x", array.shape, datatype)
+        return [{"inputs": [tensor.set_data_from_numpy(array, binary_data=False)]}]
+
+    return Pattern(calls, TO_JSON, "http")
+
+
+def several(inputs: Callable[[Any], Any], reasons: Reasons = NONE, only: str = "") -> Pattern:
+    return Pattern(lambda api: [{"inputs": inputs(api)}], reasons, only)
+
+
+def image(reasons: Reasons = NONE, only: str = "", answer: Any = None, **call: Any) -> Pattern:
+    """Return the pattern of a call with an image, and with other arguments."""
+    # The client adds its own headers to a dict of headers.
+    return Pattern(
+        lambda api: [{"inputs": [given(api, IMAGE)], **deepcopy(call)}], reasons, only, answer
+    )
+
+
+def requesting(
+    reasons: Reasons = NONE, only: str = "", answer: Any = None, **options: Any
+) -> Pattern:
+    """Return the pattern of a call for one output."""
+
+    def calls(api: Any) -> list[Any]:
+        outputs = [api.InferRequestedOutput("OUTPUT0", **options)]
+        return [{"inputs": [given(api, IMAGE)], "outputs": outputs}]
+
+    return Pattern(calls, reasons, only, answer)
+
+
+def with_client(reasons: Reasons = NONE, only: str = "", **options: Any) -> Pattern:
+    """Return the pattern of a client with these options."""
+    return Pattern(lambda api: [{"inputs": [given(api, IMAGE)]}], reasons, only, None, options)
+
+
+class Size(tuple[int, ...]):
+    """As the shape of a tensor of torch, a subclass of tuple."""
+
+
+def memory_mapped() -> Array:
+    with TemporaryFile() as file:
+        return np.memmap(file, np.uint8, "w+", shape=(1, LARGE))
+
+
+def of_all_kinds(api: Any) -> list[Any]:
     return [
-        given(FLOATS[:4], "a"),
-        given(FLOATS, "b"),
-        given(np.empty((0, 3), np.float32), "c"),
-        given(object_array(["x", b"\0"]), "d", "BYTES"),
-        given(FLOATS[::-1], "e"),
-        given(np.arange(LARGE), "f", "INT64"),
+        given(api, FLOATS[:4], "a"),
+        given(api, FLOATS, "b"),
+        given(api, np.empty((0, 3), np.float32), "c"),
+        given(api, WORDS, "d", "BYTES"),
+        given(api, FLOATS[::-1], "e"),
+        given(api, np.arange(LARGE), "f", "INT64"),
+        given(api, object_array(["x" * LARGE, b"y"]), "g", "BYTES"),
     ]
 
 
-def reversed_input() -> Any:
-    api = module("http", "http")
-
-    class Reversed(api.InferInput):  # type: ignore[misc, name-defined]
-        def _get_binary_data(self) -> bytes:
-            return bytes(super()._get_binary_data()[::-1])
-
-    return Reversed("r", [len(FLOATS)], "FP32").set_data_from_numpy(FLOATS)
+def set_shape_later(api: Any) -> list[Any]:
+    tensor = api.InferInput("x", [1], "FP32").set_shape(IMAGE.shape)
+    return [tensor.set_data_from_numpy(IMAGE)]
 
 
-def with_bytearray() -> Any:
-    """Return an input whose binary data was replaced by the program."""
-    tensor = given(FLOATS[:4])
-    tensor._raw_data = bytearray(tensor._raw_data)
+def in_shared_memory(api: Any) -> Any:
+    return api.InferInput("s", [4], "FP32").set_shared_memory("region", 16, offset=64)
+
+
+def data_and_shared_memory(api: Any) -> Iterator[dict[str, Any]]:
+    tensor = given(api, IMAGE)
+    yield {"inputs": [tensor]}
+    yield {"inputs": [tensor.set_shared_memory("region", IMAGE.nbytes)]}
+    yield {"inputs": [tensor.set_data_from_numpy(IMAGE + 1)]}
+
+
+def one_input_again(api: Any) -> Iterator[dict[str, Any]]:
+    tensor, buffer = given(api, IMAGE), np.empty_like(IMAGE)
+    for i in range(2):
+        buffer[:] = i
+        yield {"inputs": [tensor.set_data_from_numpy(buffer)]}
+
+
+def one_buffer(api: Any) -> list[Any]:
+    """The program fills it with 0, 1 and 2, and changes it again before the call."""
+    buffer, inputs = np.empty_like(IMAGE), []
+    for i in range(3):
+        buffer[:] = i
+        inputs.append(given(api, buffer))
+    buffer[:] = 7
+    return inputs
+
+
+def reversed_input(api: Any) -> Any:
+    """Return an input of a subclass, which overrides the method that returns the data."""
+    method = "_get_binary_data" if api is http else "_get_content"
+
+    def reversed_data(self: Any) -> bytes:
+        data = getattr(super(subclass, self), method)()
+        assert type(data) is bytes
+        return data[::-1]
+
+    subclass: Any = type("Reversed", (api.InferInput,), {method: reversed_data})
+    return given(SimpleNamespace(InferInput=subclass), FLOATS, "r")
+
+
+def of_own_class(api: Any) -> Any:
+    """Return an input that is no instance of tritonclient's class, but has its two methods."""
+    names = "_get_tensor", "_get_binary_data" if api is http else "_get_content"
+    tensor = given(api)
+    return SimpleNamespace(**{name: getattr(tensor, name) for name in names})
+
+
+def with_content(api: Any, content: Any) -> Any:
+    """Return an input whose data was replaced by the program."""
+    tensor = given(api, FLOATS[:4])
+    setattr(tensor, "_raw_data" if api is http else "_raw_content", content)
     return tensor
 
 
-def with_region() -> Any:
+def with_region(api: Any) -> Any:
     """Return an input whose parameters were changed by the program."""
-    tensor = given(FLOATS[:4], binary_data=False)
+    tensor = api.InferInput("x", [4], "FP32").set_data_from_numpy(FLOATS[:4], binary_data=False)
     tensor._parameters["shared_memory_region"] = "r"
     return tensor
 
 
-class OwnInput:
-    """An input that is no instance of tritonclient's class. Its requests only need two methods."""
+def requested_outputs(api: Any) -> list[dict[str, Any]]:
+    shared = api.InferRequestedOutput("OUTPUT2")
+    shared.set_shared_memory("region", 8)
+    first, classes = (
+        api.InferRequestedOutput("OUTPUT1"),
+        api.InferRequestedOutput("OUTPUT0", class_count=2),
+    )
+    outputs = [first, classes, shared]
+    return [{"inputs": [given(api, IMAGE)], "outputs": outputs, "timeout": 10**6}]
 
-    def __init__(self) -> None:
-        tensor = given()
-        self._get_tensor, self._get_binary_data = tensor._get_tensor, tensor._get_binary_data
 
-
-def with_basic_auth(client: Any) -> list[dict[str, Any]]:
+def register_basic_auth(client: Any) -> None:
     client.register_plugin(import_module("tritonclient.http.auth").BasicAuth("user", "password"))
-    return [{"inputs": [given()], "headers": {"X-Id": "7"}}]
 
 
-def with_replaced_post(client: Any) -> list[dict[str, Any]]:
+def replace_post(client: Any) -> None:
     """The program expects a body of type `bytes`, as it is without the integration."""
     original = client._post
 
@@ -238,478 +251,270 @@ def with_replaced_post(client: Any) -> list[dict[str, Any]]:
         return original(request_uri, request_body + b"", headers, query_params)
 
     client._post = post
-    return [{"inputs": [given()]}]
 
 
-CALLS: dict[str, Calls] = {
-    "one": lambda _: [{"inputs": [given()]}],
-    "several": lambda _: [{"inputs": several()}],
-    "JSON": lambda _: [{"inputs": [given(FLOATS[:4], binary_data=False), given(name="y")]}],
-    "reserved parameter": lambda _: [{"inputs": [given()], "parameters": {"sequence_id": 1}}],
-    "sequence": lambda _: [
-        {"inputs": [given()], "sequence_id": 2**63 + 1, "sequence_start": True, "priority": 3}
-    ],
-    "positional": lambda _: [{"inputs": [given()], "model_version": "2"}],
-    "wrong version": lambda _: [{"inputs": [given()], "model_version": 2}],
-    "deflate": lambda _: [{"inputs": [given()], "request_compression_algorithm": "deflate"}],
-    "chunked": lambda _: [{"inputs": [given()], "headers": {"Transfer-Encoding": "chunked"}}],
-    "content type": lambda _: [{"inputs": [given()], "headers": {"Content-Type": "a/b"}}],
-    "subclass": lambda _: [{"inputs": [given(), reversed_input()]}],
-    "bytearray": lambda _: [{"inputs": [with_bytearray(), given()]}],
-    "region": lambda _: [{"inputs": [with_region(), given()]}],
-    "own class": lambda _: [{"inputs": [OwnInput(), given()]}],
-    "basic auth": with_basic_auth,
-    "replaced _post": with_replaced_post,
-    "twice": lambda _: [{"inputs": [given()]}, {"inputs": [given(FLOATS + 2)]}],
-    "no inputs": lambda _: [{"inputs": []}],
+UNLIMITED = [("grpc.max_send_message_length", -1)]
+PATTERNS: dict[str, Pattern] = {
+    "shape of the array": one(IMAGE, shape=IMAGE.shape),
+    "list of the shape": one(IMAGE),
+    "shape of a tensor of torch": one(IMAGE, shape=Size(IMAGE.shape)),
+    "shape as an array": one(IMAGE, only="grpc", shape=np.array(IMAGE.shape)),
+    "shape of numpy's integers": one(IMAGE, only="grpc", shape=list(np.array(IMAGE.shape))),
+    "shape set later": several(set_shape_later),
+    "FP16": one((IMAGE % 100).astype(np.float16), "FP16"),
+    "image of cv2": one(np.tile(HWC.astype(np.uint8), 2), "UINT8"),
+    "transposed image": one(HWC.transpose(2, 0, 1)[None]),
+    "part of an array": one(np.tile(IMAGE, (2, 1, 1, 2))[:1, ..., ::2]),
+    "np.memmap": one(memory_mapped(), "UINT8"),
+    "memory of another object": one(np.frombuffer(IMAGE.tobytes(), np.float32)),
+    "tokens": one(TOKENS, "INT64", SMALL),
+    "texts": one(object_array(["a", "\xe9"]), "BYTES", SMALL),
+    "np.bytes_": one(np.array([b"a", b"bc"]), "BYTES", SMALL),
+    "encoded image": one(object_array([JPEG], (1, 1)), "BYTES"),
+    "encoded image as np.bytes_": one(np.array([[JPEG]]), "BYTES"),
+    "image as JSON": in_json(IMAGE, "FP32"),
+    "tokens as JSON": in_json(TOKENS, "INT64"),
+    "inputs of all kinds": several(of_all_kinds),
+    "tuple of inputs": several(lambda api: (given(api, IMAGE), given(api, TOKENS, "y", "INT64"))),
+    "iterator": several(lambda api: iter([given(api), given(api, FLOATS[:4], "y")]), ITERATED),
+    "one input in two calls": Pattern(
+        lambda api: [{"inputs": [x]} for x in [given(api, IMAGE)] * 2]
+    ),
+    "one input twice": several(lambda api: [given(api)] * 2),
+    "one input with other data": Pattern(one_input_again),
+    "one buffer for three inputs": several(one_buffer),
+    "no inputs": several(lambda _: [], NO_DATA),
+    "no data": several(lambda api: [api.InferInput("n", [1], "FP32")], NO_DATA),
+    "shared memory": several(lambda api: [in_shared_memory(api)], NO_DATA),
+    "shared memory among others": several(
+        lambda api: [given(api), in_shared_memory(api), given(api, FLOATS + 1, "y")]
+    ),
+    "data and shared memory": Pattern(data_and_shared_memory),
+    "subclass": several(lambda api: [reversed_input(api)], OVERRIDDEN),
+    "subclass among others": several(lambda api: [given(api), reversed_input(api)], NOT_PLAIN),
+    "own class": several(lambda api: [of_own_class(api), given(api)], NOT_PLAIN),
+    "content of the program": several(lambda api: [with_content(api, b"abc"), given(api)]),
+    "bytearray": several(
+        lambda api: [with_content(api, bytearray(b"abc")), given(api)], only="http"
+    ),
+    "region of the program": several(lambda api: [with_region(api), given(api)], only="http"),
+    "output": requesting(),
+    "binary output": requesting(only="http", binary_data=True),
+    "JSON output": requesting(
+        FROM_JSON, "http", http_response(bytes(JSON_BODY)), binary_data=False
+    ),
+    "outputs of all kinds": Pattern(requested_outputs),
+    "id and version": image(request_id="7", model_version="2"),
+    "sequence": image(sequence_id=5, sequence_start=True, priority=3),
+    "sequence of 64 bits": image(sequence_id=2**63 + 1, sequence_end=True, only="http"),
+    "text as sequence": image(sequence_id="a", sequence_end=True, timeout=0),
+    "parameters": image(parameters={"a": 1.5, "b": "\xe9"}, timeout=10**6),
+    "headers": image(headers={"x-id": "7"}),
+    "content type": image(headers={"Content-Type": "a/b"}, only="http"),
+    "query_params": image(query_params={"a": [1, "b c"]}, only="http"),
+    "gzip": image(COMPRESSED, "http", request_compression_algorithm="gzip"),
+    "deflate": image(COMPRESSED, "http", request_compression_algorithm="deflate"),
+    "gzip over gRPC": image(compression_algorithm="gzip", only="grpc"),
+    "deflate over gRPC": image(compression_algorithm="deflate", only="grpc"),
+    "unknown compression over gRPC": image(compression_algorithm="none such", only="grpc"),
+    "compressed response": image(
+        UNPACKED,
+        "http",
+        http_response(gzip.compress(BODY), {**HEADERS, "Content-Encoding": "gzip"}),
+        response_compression_algorithm="gzip",
+    ),
+    "verbose": with_client(PRINTED, "http", verbose=True),
+    "channel_args": with_client(only="grpc", channel_args=UNLIMITED),
+    "basic auth": with_client(only="http", prepare=register_basic_auth),
+    "replaced _post": with_client(CHANGED, "http", prepare=replace_post),
+}
+# The exceptions of the client are the same, and no request is sent.
+REJECTED: dict[str, Pattern] = {
+    "shape as an array": one(IMAGE, only="http", shape=np.array(IMAGE.shape)),
+    "shape of numpy's integers": one(IMAGE, only="http", shape=list(np.array(IMAGE.shape))),
+    "reserved parameter": image(parameters={"sequence_id": 1}),
+    "parameter without a value": image(parameters={"a": None}, only="grpc"),
+    "version that is no text": image(model_version=2),
+    "id that is no text": image(request_id=2, only="grpc"),
+    "no list of inputs": several(lambda _: None),
+    "text as input": several(lambda _: ["x"]),
+    "bytearray": several(lambda api: [given(api), with_content(api, bytearray(4))], only="grpc"),
+    "upper-case metadata": image(headers={"X-Id": "7"}, only="grpc"),
+    "chunked": image(headers={"Transfer-Encoding": "chunked"}, only="http"),
 }
 
 
-N_REQUESTS = {"twice": 2, "reserved parameter": 0, "wrong version": 0, "chunked": 0}
+def rows(patterns: dict[str, Pattern]) -> list[tuple[str, str]]:
+    return [
+        (client, name)
+        for client in CLIENTS
+        for name, pattern in patterns.items()
+        if client.startswith(pattern.only)
+    ]
 
 
-@pytest.mark.parametrize("name", CALLS)
-def test_request(http: ModuleType, infer: Any, name: str) -> None:
-    """The server receives the same headers and the same body on as many connections."""
-    found = both(lambda: exchange(infer, CALLS[name], (ANSWER, ANSWER)))
-    n_requests = len(found[1][1][1])
-    assert n_requests == N_REQUESTS.get(name, 1) or (name == "chunked" and infer is by_aio)
+@pytest.mark.parametrize(("client", "name"), rows(PATTERNS))
+def test_pattern(client: str, name: str) -> None:
+    """The server gets the same requests, and tritonclient does only what has a reason."""
+    kind, pattern = client.partition(" ")[0], PATTERNS[name]
+    expected = exchange(client, pattern.calls, pattern.answer, **pattern.options)
+    assert expected.requests
+    with replaced(), functions_that_run() as ran:
+        found = exchange(client, pattern.calls, pattern.answer, **pattern.options)
+    assert found == expected
+    steps = {step.removeprefix(f"{kind} ") for step in pattern.reasons}
+    if "send" in steps and client in ("grpc infer", "grpc async_infer", "grpc aio"):
+        steps.add("receive")  # a call other than a stream has one method for both
+    assert steps_of_tritonclient(ran, kind) == steps & {"set", "send", "receive"}
+
+
+@pytest.mark.parametrize(("client", "name"), rows(REJECTED))
+def test_rejected_call(client: str, name: str) -> None:
+    pattern = REJECTED[name]
+    expected = exchange(client, pattern.calls)
+    assert not expected.requests
+    with replaced():
+        assert exchange(client, pattern.calls) == expected
+
+
+@contextmanager
+def functions_that_run() -> Iterator[set[str]]:
+    """Collect the functions that this thread and new threads run: ``module:name``."""
+    ran: set[str] = set()
+
+    def record(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            ran.add(f"{frame.f_globals.get('__name__')}:{frame.f_code.co_qualname}")
+
+    threading.setprofile(record)
+    sys.setprofile(record)
+    try:
+        yield ran
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+OURS = "tensorwire.integrations.tritonclient"
+# Functions that run if data are sent, or received, without a copy.
+SENT = {
+    f"{OURS}.transport:FileBody.read",
+    f"{OURS}.transport:payload_class.<locals>.BuffersPayload.write",
+    f"{OURS}.grpc:RawRequest.serialized",
+}
+RECEIVED = {
+    f"{OURS}.patches:replace_result_init.<locals>.__init__",
+    f"{OURS}.grpc:RawResponse.__init__",
+}
+
+
+def steps_of_tritonclient(ran: set[str], kind: str) -> set[str]:
+    """Return the steps that tritonclient has performed itself, with its copies."""
+    copies = f"tritonclient.{kind}._infer_input:InferInput.set_data_from_numpy"
+    parses = "tritonclient.http._infer_result:InferResult.__init__"
+    return {
+        # It does not copy BYTES, which our function serializes.
+        *(["set"] if copies in ran and f"{OURS}.convert:serialized" not in ran else []),
+        *(["send"] if not ran & SENT or f"{OURS}.grpc:RawRequest.message" in ran else []),
+        *(["receive"] if not ran & RECEIVED or (kind == "http" and parses in ran) else []),
+    }
 
 
 @pytest.mark.parametrize("is_only", [False, True])
-def test_each_replacement_works_without_the_others(
-    http: ModuleType, infer: Any, is_only: bool
-) -> None:
-    body, length = response(FLOATS, bytes_array([b"x", b"\0"]))
-    texts, words = np.array(["x", "\xe9"]), object_array(["x", "\xe9"])
+@pytest.mark.parametrize("client", CLIENTS)
+def test_each_replacement_works_without_the_others(client: str, is_only: bool) -> None:
+    """Another thread may see this state during install and uninstall."""
 
     def outcomes() -> Any:
-        result = parsed(http, body, str(length))
+        result = parsed(BODY, str(HEADER_LENGTH))
         return (
-            exchange(infer, CALLS["several"]),
-            [bits(result.as_numpy(f"OUTPUT{i}")) for i in range(2)],
-            body_of(http, words, "BYTES"),
+            exchange(client, PATTERNS["inputs of all kinds"].calls),
+            [comparison.described(result.as_numpy(name)) for name in ("OUTPUT0", "OUTPUT2")],
+            body_of(WORDS, "BYTES"),
         )
 
     expected = outcomes()
     for name in partly_installed(is_only):
         assert outcomes() == expected, name
         try:
-            assert body_of(http, texts, "BYTES") == expected[2], name
+            assert body_of(np.array([b"x", b"\0"]), "BYTES") == expected[2], name
         except module("utils", "http").InferenceServerException as error:
             assert "unexpected datatype" in str(error)  # of an array that only we accept
 
 
-def test_positional_arguments(http: ModuleType, either: bool) -> None:
-    """All arguments can be positional, including the compression of the request."""
-    infer_with_positional_arguments()
+# --- references to arrays ------------------------------------------------------------------------
 
 
-def test_positional_arguments_of_a_wrapper_with_other_parameters(http: ModuleType) -> None:
-    with wrapped(http.InferenceServerClient, "infer", closure, lambda: None):
-        tritonclient.install()
-        try:
-            infer_with_positional_arguments()
-        finally:
-            tritonclient.uninstall()
-
-
-def infer_with_positional_arguments() -> None:
-    with Recording([ANSWER]) as server, connect(server.address) as client:
-        options = ("", None, "7", 0, False, False, 0, None, None, None, "gzip", None, None)
-        client.infer("m", [given()], *options)
-        assert gzip.decompress(server.bodies[0]).endswith(FLOATS.tobytes())
-
-
-def test_verbose_output(
-    http: ModuleType, infer: Any, either: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
-    exchange(infer, CALLS["one"], verbose=True)
-    printed = capsys.readouterr().out
-    assert repr(FLOATS.tobytes())[2:-1] in printed
-    assert "POST " in printed
-
-
-def test_async_infer_has_read_the_array_when_it_returns(http: ModuleType, any_data: None) -> None:
-    sent = FLOATS.copy()
-    with Recording([ANSWER]) as server, connect(server.address) as client:
-        tensor = given(sent)
-        handle = client.async_infer("m", [tensor])
-        sent[:] = 0
-        tensor.set_data_from_numpy(FLOATS + 1)
-        assert bits(handle.get_result().as_numpy("OUTPUT0")) == bits(FLOATS)
-        assert server.bodies[0].endswith(FLOATS.tobytes())
-
-
-def test_redirected_request_has_the_same_body(http: ModuleType, either: bool) -> None:
-    """Only aiohttp follows redirects, for which it sends the body again."""
-    moved = http_response(b"", {"Location": "/v2/models/m/infer"}, "307 Temporary Redirect")
-    _, requests, _ = exchange(by_aio, CALLS["several"], (moved, ANSWER))
-    bodies = [body for _, body in requests]
-    assert len(bodies) == 2
-    assert bodies[0] == bodies[1]
-    assert bodies[0].endswith(np.arange(LARGE).tobytes())
-
-
-def test_tls(http: ModuleType, either: bool, certificate: Certificate) -> None:
-    server = client_fixtures.TlsScripted([ANSWER, ANSWER], certificate)
-    with server:
-        options = {"ssl": True, "ssl_options": {"ca_certs": certificate.file}}
-        address = server.address
-        calls = CALLS["twice"]
-        found = by_http(address, calls, **options)
-    assert [bits(result[0]) for result in found] == [bits(FLOATS)] * 2
-    assert server.n_connections == 1
-
-
-@pytest.mark.parametrize(("client", "n_copies"), [("infer", 2), ("async_infer", 2), ("aio", 1)])
-def test_large_request_is_not_copied(
-    http: ModuleType, either: bool, client: str, n_copies: int
-) -> None:
-    array = np.ones(1 << 22, np.float32)
-    tensor = given(array)
-    small = answer(FLOATS[:4])
-    with Scripted([small, small]) as server:
-        call = CLIENTS[client]
-        call(server.address, lambda _: [{"inputs": [given(FLOATS)]}])  # fill caches
-        nbytes = peak_nbytes(lambda: call(server.address, lambda _: [{"inputs": [tensor]}]))
-    found = nbytes / array.nbytes
-    # asyncio may copy the piece that the socket does not take at once.
-    assert found < 0.3 if either else found > n_copies - 0.1
-
-
-# --- wrappers of other code ------------------------------------------------------------------
-
-
-def functions_on_the_way(infer: Any) -> dict[str, Any]:
-    """Return the owners of the functions through which a body goes to the socket."""
-    if infer is not by_aio:
-        api, stub = module("http._client", "http"), import_module("geventhttpclient").HTTPClient
-    else:
-        api, stub = module("http.aio", "http"), import_module("aiohttp").ClientSession
-    owners = {"_get_inference_request": api, "_post": api.InferenceServerClient, "post": stub}
-    return {**owners, "_request" if infer is by_aio else "request": stub}
-
-
-@pytest.mark.parametrize("is_first", [True, False], ids=["wrapped first", "wrapped later"])
-@pytest.mark.parametrize("wrap", [functools_wrapper, Proxy, closure])
-@pytest.mark.parametrize("position", range(4))
-def test_wrapper_gets_a_body_of_type_bytes(
-    http: ModuleType, infer: Any, position: int, wrap: Any, is_first: bool
-) -> None:
-    """The wrapper of any function on the way is called as without the integration."""
-    module("http.aio", "http")  # otherwise, `install` imports it, and it imports the wrapper
-    name, owner = list(functions_on_the_way(infer).items())[position]
-    seen: list[Any] = []
-
-    def checking(function: Any, count: Callable[[], None]) -> Any:
-        def checked(*arguments: Any, **options: Any) -> Any:
-            found = function(*arguments, **options)
-            values = [*arguments, *options.values(), *(found if type(found) is tuple else ())]
-            seen.extend(type(value) for value in values if hasattr(value, "__len__"))
-            return found
-
-        return wrap(checked, count)
-
-    def send() -> list[Any]:
-        seen.clear()
-        exchange(infer, CALLS["one"])
-        assert seen
-        return list(seen)
-
-    with wrapped(owner, name, checking, lambda: None):
-        expected = send()
-        if is_first:
-            tritonclient.install()
-            found = send()
-            tritonclient.uninstall()
-    if not is_first:
-        tritonclient.install()
-        with wrapped(owner, name, checking, lambda: None):
-            found = send()
-        tritonclient.uninstall()
-    assert bytes in expected
-    assert found == expected
-
-
-def test_subclass_of_the_class_of_the_library_gets_bytes(http: ModuleType) -> None:
-    """It may have methods that expect `bytes`."""
-    library = import_module("geventhttpclient").HTTPClient
-    client_class = http.InferenceServerClient
-    transport = Transport("_client_stub", library, ("post", "request"), FileBody)
-    with closing(client_class("localhost:1")) as client:
-        assert transport.is_plain(client)
-        client._client_stub.__class__ = type("Subclass", (library,), {})
-        assert not transport.is_plain(client)
-
-
-def read_by_grpc(result: Any) -> Any:
-    result.get_output("OUTPUT0")
-    return result.as_numpy("OUTPUT0"), result.get_response().id
-
-
-def workload() -> None:
-    """Call everything that the integration replaces or relies on."""
-    api, utils = module("http", "http"), module("utils", "http")
-    memory, grpc = module("utils.shared_memory", "http"), module("grpc", "grpc")
-    texts = object_array(["x", b"\0"])
-    utils.deserialize_bytes_tensor(utils.serialize_byte_tensor(texts).item())
-    region = memory.create_shared_memory_region("tensorwire", "tensorwire_wrappers", 4096)
-    try:
-        memory.set_shared_memory_region(region, [utils.serialize_byte_tensor(texts)])
-        memory.get_contents_as_numpy(region, np.object_, [2])
-    finally:
-        memory.destroy_shared_memory_region(region)
-    grpc.InferInput("t", [2], "BYTES").set_data_from_numpy(texts)
-    for infer in grpc_calls.CLIENTS.values():
-        grpc_calls.exchange(infer, grpc_calls.CALLS["one"], read=read_by_grpc)
-    result = api.InferResult.from_response_body(BODY, header_length=HEADER_LENGTH)
-    assert result.as_numpy("OUTPUT2").tolist() == [b"x", b"\0"]
-    inputs = [given(texts, "t", "BYTES"), given(FLOATS), given(FLOATS[:4], "y")]
-    api.InferenceServerClient.generate_request_body(inputs)
-    for infer in CLIENTS.values():
-        exchange(infer, lambda _: [{"inputs": inputs}])
-
-
-def compared_functions() -> set[str]:
-    return set(json.loads(tritonclient._PATCH.digests.read_text())) - NOT_FUNCTIONS
-
-
-NOT_FUNCTIONS = {  # but classes
-    "tritonclient.utils.shared_memory:SharedMemoryRegion",
-    "tritonclient.grpc._infer_stream:_RequestIterator",
-}
-
-
-@pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
-@pytest.mark.parametrize("name", sorted(compared_functions()))
-def test_wrapper_is_called_as_often_as_without_the_integration(
-    http: ModuleType, name: str, wrap: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """This holds for each function that the integration replaces or relies on."""
-    module_name, _, path = name.partition(":")
-    owner: Any = import_module(module_name)
-    *classes, function = path.split(".")
-    for each in classes:
-        owner = getattr(owner, each)
-    n_calls: list[int] = []
-
-    def count() -> None:
-        n_calls[-1] += 1
-
-    with wrapped(owner, function, wrap, count):
-        for is_installed in (False, True, False):
-            n_calls.append(0)
-            if is_installed:
-                tritonclient.install()
-            workload()
-            tritonclient.uninstall()
-    assert n_calls[0] > 0
-    assert n_calls == [n_calls[0]] * 3
-    is_called_anyway = "ServerClient." in name and not name.endswith(("__init__", "_post"))
-    assert len(caplog.records) == (not is_called_anyway)
-    if not is_called_anyway:
-        assert name.replace(":", ".") in caplog.text
-
-
-# --- bodies ----------------------------------------------------------------------------------
-
-
-def buffers() -> list[Any]:
-    large = np.arange(1 << 22, dtype=np.uint8)
-    return [b"{header}", b"small", large, b"", large[: (1 << 20) + 1], b"end", b"."]
-
-
-def whole(parts: list[Any]) -> bytes:
-    return b"".join(map(bytes, parts))
-
-
-def test_file_body_is_sent_from_the_start_each_time(http: ModuleType) -> None:
-    """geventhttpclient may repeat a request after the connection was closed while it was sent."""
-    sockets = import_module("gevent.socket")
-    body = FileBody(buffers())
-    assert len(body) == len(whole(buffers()))
-    ours, theirs = sockets.socketpair()
-    theirs.close()
-    with closing(ours), pytest.raises(OSError, match="Broken pipe"):
-        ours.sendfile(body)
-    for _ in range(2):
-        ours, theirs = sockets.socketpair()
-        received = bytearray()
-
-        def receive(theirs: Any = theirs, received: bytearray = received) -> None:
-            while chunk := theirs.recv(1 << 16):
-                received += chunk
-
-        reader = import_module("gevent").spawn(receive)
-        with closing(theirs):
-            with closing(ours):
-                assert ours.sendfile(body) == len(body)
-            reader.get()
-        assert received == whole(buffers())
-
-
-def test_payload_of_aiohttp(http: ModuleType) -> None:
-    payload = payload_class()(buffers())
-    assert payload.size == len(whole(buffers()))
-    assert payload_class()([b"a", np.frombuffer("\xe9".encode(), np.uint8)]).decode() == "a\xe9"
-    written: list[bytes] = []
-
-    class Writer:
-        async def write(self, chunk: Any) -> None:
-            assert len(chunk) <= 1 << 20
-            written.append(bytes(chunk))
-
-    asyncio.run(payload.write(Writer()))
-    asyncio.run(payload.write(Writer()))
-    assert b"".join(written) == 2 * whole(buffers())
-
-
-# --- responses -------------------------------------------------------------------------------
-
-
-BODY, HEADER_LENGTH = response(FLOATS, FLOATS + 1, bytes_array([b"x", b"\0"]))
-HEADERS = {LENGTH: str(HEADER_LENGTH)}
-CHUNKED = {**HEADERS, "Transfer-Encoding": "chunked"}
-
-
-def in_pieces(connection: socket.socket) -> None:
-    for i in range(0, len(ANSWER), 50_001):
-        connection.sendall(ANSWER[i : i + 50_001])
-
-
-ANSWERS: dict[str, Any] = {
-    "with a length": ANSWER,
-    "in pieces": in_pieces,
-    "small": answer(FLOATS[:4], FLOATS[:1]),
-    "chunked": http_response(chunked(BODY, 70_000), CHUNKED, length=""),
-    "until the connection is closed": http_response(BODY, HEADERS, length=""),
-    "last of the connection": http_response(BODY, {**HEADERS, "Connection": "close"}),
-    "gzip": http_response(gzip.compress(BODY), {**HEADERS, "Content-Encoding": "gzip"}),
-    "deflate": http_response(zlib.compress(BODY), {**HEADERS, "Content-Encoding": "deflate"}),
-    "JSON": http_response(
-        b'{"outputs":[{"name":"OUTPUT0","datatype":"INT8","shape":[2],"data":[1,2]}]}'
-    ),
-    "truncated header": http_response(BODY[:5], HEADERS, length=len(BODY)),
-    "truncated": http_response(BODY[:-1], HEADERS, length=len(BODY)),
-    "truncated after the header": http_response(BODY[:HEADER_LENGTH], HEADERS, length=len(BODY)),
-    "extreme length": http_response(BODY, HEADERS, length=1 << 62),
-    "length of 64 bits": http_response(BODY, HEADERS, length=2**64 - 1),
-    "header only": http_response(BODY[:HEADER_LENGTH], HEADERS),
-    "header length of the whole body": http_response(BODY, {LENGTH: str(len(BODY))}),
-    "header length too large": http_response(BODY, {LENGTH: str(len(BODY) + 1)}),
-    "header length 0": http_response(BODY, {LENGTH: "0"}),
-    "negative header length": http_response(BODY, {LENGTH: "-5"}),
-    "header length that is no number": http_response(BODY, {LENGTH: "x"}),
-    "error": http_response(b'{"error":"no such model"}', status="400 Bad Request"),
-    "large error": http_response(
-        b'{"error":"%b"}' % (b"e" * LARGE), HEADERS, status="500 Internal Server Error"
-    ),
-    "no response": b"",
-}
-
-
-@pytest.mark.parametrize("name", ANSWERS)
-def test_response(http: ModuleType, name: str) -> None:
-    """The server closes the connection after the response."""
-    both(lambda: exchange(by_http, CALLS["one"], (ANSWERS[name],)))
-
-
-@pytest.mark.parametrize("name", ["with a length", "chunked", "gzip"])
-def test_arrays_are_not_copied_again(http: ModuleType, installed: None, name: str) -> None:
-    with Scripted([ANSWERS[name]]) as server, connect(server.address) as client:
-        result = client.infer("m", [given(FLOATS[:4])])
-        assert np.shares_memory(result.as_numpy("OUTPUT1"), result.as_numpy("OUTPUT1"))
-
-
-@pytest.mark.parametrize("name", ["with a length", "chunked"])
-def test_response_is_read_completely(http: ModuleType, either: bool, name: str) -> None:
-    with Scripted([ANSWERS[name]]) as server, connect(server.address) as client:
-        received = client._post("v2", b"{}", None, None)
-        result = http.InferResult(received, False)
-        assert bits(result.as_numpy("OUTPUT0")) == bits(FLOATS)
-        assert received.read() == b""
-
-
-def test_older_geventhttpclient_returns_bytearrays(
-    http: ModuleType, either: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The arrays of its responses are writable."""
-    monkeypatch.setattr("geventhttpclient.response.copy", lambda data: data[:])
-    found = by_http_once(ANSWER)[0]
-    assert bits(found) == bits(FLOATS)
-    assert found.flags.writeable
-
-
-@pytest.mark.parametrize("name", ["truncated", "truncated after the header"])
-def test_closed_connection_is_an_error_although_the_parser_reports_none(
-    http: ModuleType, installed: None, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    """The call does not wait for a connection that the server has closed."""
-    library = import_module("geventhttpclient.response")
-    feed, n_ends = library.HTTPResponse.feed, 0
-
-    def silent_feed(self: Any, data: bytes) -> None:
-        nonlocal n_ends
-        if data:
-            feed(self, data)
-            return
-        n_ends += 1
-        assert n_ends < 5, "receives from a closed connection repeatedly"
-
-    monkeypatch.setattr(library.HTTPResponse, "feed", silent_feed)
-    with pytest.raises(library.HTTPConnectionClosed, match=r"after \d+ of \d+ bytes"):
-        by_http_once(ANSWERS[name])
-
-
-def test_connection_is_used_again(http: ModuleType, either: bool) -> None:
-    _, requests, n_connections = exchange(by_http, CALLS["twice"], (ANSWER, ANSWER))
-    assert len(requests) == 2
-    assert n_connections == 1
-
-
-def test_timeout_while_receiving(http: ModuleType) -> None:
-    """The server waits until the client closes the connection."""
-    answers = (ANSWER[:-1], ANSWER)
-    both(lambda: exchange(by_http, CALLS["one"], answers, network_timeout=0.2)[0])
-
-
-def test_connection_is_closed_after_an_error(http: ModuleType, either: bool) -> None:
-    """It is closed at once, although the exception still refers to the response."""
-    with (
-        Scripted([ANSWER[:-1], ANSWER]) as server,
-        connect(server.address, network_timeout=0.2) as client,
-    ):
-        with pytest.raises(TimeoutError) as error:
-            client.infer("m", [given()])
-        assert server.client_has_closed.wait(5)
-    assert error.tb is not None
-
-
-def test_large_response_is_received_into_the_result(http: ModuleType, either: bool) -> None:
-    array = np.ones(1 << 22, np.float32)
-    large, small = answer(array), answer(FLOATS)
-    call = [{"inputs": [given(FLOATS[:4])]}]
-    with Scripted([small]) as first, Scripted([large]) as second:
-        by_http(first.address, lambda _: call)  # fill caches
-        n_copies = peak_nbytes(lambda: by_http(second.address, lambda _: call)) / array.nbytes
-    assert n_copies == pytest.approx(1, abs=0.05) if either else n_copies > 1.9
-
-
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def without_leftovers() -> Iterator[None]:
     yield
     tritonclient.uninstall()
 
 
-def test_arrays_are_aligned_views(http: ModuleType, installed: None) -> None:
-    (first, second, _) = by_http_once(answer(FLOATS, FLOATS + 1, FLOATS[:1]))
-    assert first.base is not None
-    assert not first.flags.writeable
-    assert second.flags.aligned
-    assert tw.Tensor("x", second).datatype == "FP32"
+@pytest.mark.usefixtures("without_leftovers")
+@pytest.mark.parametrize("client", CLIENTS)
+def test_inputs_refer_to_a_buffer_if_the_program_asks_for_it(client: str) -> None:
+    """Otherwise, they have what it contained; see the pattern "one buffer for three inputs"."""
+    tritonclient.install(refer_to_arrays=True)
+    [request] = exchange(client, PATTERNS["one buffer for three inputs"].calls).requests
+    data = request[2] if client in HTTP else request[0]
+    assert data.count(np.full_like(IMAGE, 7).tobytes()) == 3
 
 
-def by_http_once(reply: bytes) -> Any:
-    with Scripted([reply]) as server:
-        return by_http(server.address, CALLS["one"])[0]
+@pytest.mark.usefixtures("without_leftovers")
+@pytest.mark.parametrize(("api", "attribute"), [(http, "_raw_data"), (grpc, "_raw_content")])
+def test_last_install_determines_whether_inputs_refer_to_arrays(api: Any, attribute: str) -> None:
+    arrays = [IMAGE, IMAGE[:, ::-1], IMAGE[..., :9]]
+
+    def refers() -> list[bool]:
+        data = [getattr(given(api, array), attribute) for array in arrays]
+        assert [bytes(each) for each in data] == [array.tobytes() for array in arrays]
+        return [np.shares_memory(np.frombuffer(each, np.uint8), IMAGE) for each in data]
+
+    for option in (False, True, True, False, True):
+        tritonclient.install(refer_to_arrays=option)
+        assert refers() == [option, False, False]
+    tritonclient.uninstall()
+    with pytest.raises(ValueError, match="untested"):
+        tritonclient.install(refer_to_arrays=True, untested="all")  # type: ignore[arg-type]
+    assert not tritonclient.is_installed()
+    tritonclient.install()
+    assert refers() == [False] * 3
+
+
+# --- wrappers of other code ----------------------------------------------------------------------
+
+
+def read_everything(result: Any) -> None:
+    result.get_output("OUTPUT0")
+    result.as_numpy("OUTPUT0")
+    result.get_response()
+
+
+def workload() -> None:
+    """Call everything that the integration replaces or relies on."""
+    utils, memory = module("utils", "http"), module("utils.shared_memory", "http")
+    utils.deserialize_bytes_tensor(utils.serialize_byte_tensor(WORDS).item())
+    region = memory.create_shared_memory_region("tensorwire", "tensorwire_wrappers", 4096)
+    try:
+        memory.set_shared_memory_region(region, [utils.serialize_byte_tensor(WORDS)])
+        memory.get_contents_as_numpy(region, np.object_, [2])
+    finally:
+        memory.destroy_shared_memory_region(region)
+    parsed(BODY, HEADER_LENGTH).as_numpy("OUTPUT2")
+    body_of(WORDS, "BYTES")
+    for client in CLIENTS:
+        exchange(client, PATTERNS["inputs of all kinds"].calls, read=read_everything)
+
+
+@pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
+@pytest.mark.parametrize("name", wrappable_functions(tritonclient))
+def test_wrapper_is_called_as_often_as_without_the_integration(
+    name: str, wrap: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """This holds for each function that the integration replaces or relies on."""
+    check_calls_of_wrapper(tritonclient, name, wrap, workload)
+    is_called_anyway = "ServerClient." in name and not name.endswith(("__init__", "_post"))
+    assert len(caplog.records) == (not is_called_anyway)
+    if not is_called_anyway:
+        assert name.replace(":", ".") in caplog.text

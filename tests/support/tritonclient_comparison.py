@@ -39,29 +39,12 @@ def module(name: str, extra: str) -> ModuleType:
         skip_or_fail(f"tritonclient[{extra}]", f"tritonclient.{name} cannot be imported: {error}")
 
 
-@pytest.fixture(scope="module")
-def http() -> ModuleType:
-    return module("http", "http")
-
-
-@pytest.fixture(scope="module")
-def grpc() -> ModuleType:
-    return module("grpc", "grpc")
-
-
-@pytest.fixture(scope="module")
-def utils() -> ModuleType:
-    return module("utils", "http")
-
-
-@pytest.fixture(params=["tritonclient", "tritonclient with tensorwire"])
+@pytest.fixture(params=[False, True], ids=["tritonclient", "tritonclient with tensorwire"])
 def either(request: pytest.FixtureRequest) -> Iterator[bool]:
     """Run the test without the integration and with it."""
-    module("utils", "http")  # skips the test if tritonclient is missing
-    is_ours = request.param != "tritonclient"
-    if is_ours:
+    if request.param:
         tritonclient.install()
-    yield is_ours
+    yield bool(request.param)
     tritonclient.uninstall()
 
 
@@ -178,7 +161,7 @@ def char_array(values: list[bytes]) -> Array:
     return array
 
 
-ARRAYS: dict[str, Array] = {
+BYTES_ARRAYS: dict[str, Array] = {
     "bytes": bytes_array([*TEXTS, NOT_TEXT]),
     "str": object_array(["", "a", "\xe9", "\u20ac", "\U0001f600", "a\0"]),
     "mixed": object_array(["a", b"b", "\xe9", NOT_TEXT]),
@@ -217,8 +200,9 @@ def large(datatype: str) -> Array:
     return np.tile(sample, LARGE // sample.itemsize // len(sample) + 1)
 
 
-def body_of(http: ModuleType, array: Any, datatype: str, **options: Any) -> Any:
+def body_of(array: Any, datatype: str, **options: Any) -> Any:
     """Return the body and header length of a request with this input, and the input's JSON."""
+    http = module("http", "http")
     tensor = http.InferInput("INPUT0", list(array.shape), datatype)
     same = tensor.set_data_from_numpy(array, **options)
     assert same is tensor
@@ -227,11 +211,12 @@ def body_of(http: ModuleType, array: Any, datatype: str, **options: Any) -> Any:
 
 
 def response(*arrays: Array, **options: Any) -> tuple[bytes, int | None]:
+    """Return a body with these outputs, and the length of its header."""
     outputs = [tw.Tensor(f"OUTPUT{i}", array) for i, array in enumerate(arrays)]
     frame = tw.encode_response(tw.InferResponse(outputs), **options)
     return bytes(frame), frame.header_length
 
 
-def parsed(http: ModuleType, body: Any, length: Any, encoding: str | None = None) -> Any:
-    parse = http.InferenceServerClient.parse_response_body
+def parsed(body: Any, length: Any, encoding: str | None = None) -> Any:
+    parse = module("http", "http").InferenceServerClient.parse_response_body
     return parse(body, header_length=length, content_encoding=encoding)
