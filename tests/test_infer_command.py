@@ -22,7 +22,6 @@ import pytest
 import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import Certificate
-from support.memory import takes
 from support.servers import Scripted, http, recording, uvicorn_server
 from support.threads import wait_for
 from tensorwire import TensorSpec
@@ -239,6 +238,9 @@ def test_json_request(call: Call) -> None:
     assert printed == "x  FP32  [2]\n[nan  1.]\n"  # the server does not send infinities as JSON
 
 
+JSON_HINT = """--input x: 'a' is not JSON; write text as x='"..."', and"""
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -246,21 +248,14 @@ def test_json_request(call: Call) -> None:
         (["two", "--input", "x=[]"], "missing input 'y' (INT64 [1]): use"),
         (["all"], "input 'FP16' (FP16 [-1, 3]) and 4 more: use --input"),
         (["text", "--input", "t=1"], "the model has no input 't'; it has input 'text' (BYTES [-1,"),
-        (["text", "--random", "--shape", "t=1"], "the model has no input 't'"),
         (["echo"], "the model declares no inputs; use --input, or --random with --shape"),
         (["echo", "--input", "x=1"], "does not declare input 'x': use --input x:DATATYPE="),
         (["echo", "--input", "x=[]"], "does not declare input 'x': use --input x:DATATYPE="),
         (["echo", "--input", "x=null"], "a request must have at least one input"),
-        (
-            ["echo", "--input", "x=a"],
-            """--input x: 'a' is not JSON; write text as x='"..."', and""",
-        ),
+        (["echo", "--input", "x=a"], JSON_HINT),
         (["echo", "--input", f"x={'[' * 99_999}"], "is not JSON"),
         (["echo", "--input", "x={}"], "--input x: a JSON object is not a tensor: '{}'"),
-        (
-            ["echo", "--input", "x:INT8=[300]"],
-            "is 300, which is out of range for INT8 (-128 to 127)",
-        ),
+        (["echo", "--input", "x:INT8=[300]"], "is 300, which is out of range for INT8"),
         (["echo", "--input", "x:INT9=[3]"], "does not declare input 'x:INT9'"),
         (["echo", "--input", 'x=["\\ud800"]'], "cannot be encoded as UTF-8"),
         (["echo", "--input", "\udcff:FP32=1"], "UTF-8"),
@@ -272,19 +267,11 @@ def test_json_request(call: Call) -> None:
         (["echo", "--input", "x=1", "--input", "x=2"], "--input x is given twice"),
         (["echo", "--input", "x=@/no/file"], "No such file or directory: '/no/file'"),
         (["echo", "--input", "x=/no/file.npy"], "No such file or directory: '/no/file.npy'"),
-        (["echo", "--random"], "the model declares no inputs"),
         (["echo", "--random", "--shape", "x=1"], "input 'x': use --shape x:DATATYPE=DIMS"),
         (["two", "--shape", "x=1"], "--shape requires --random"),
-        (["two", "--random", "--shape", "x=1,-1"], "--shape x: '1,-1' is not a list such as"),
         (["two", "--random", "--shape", "x=1,,2"], "--shape x: '1,,2' is not a list such as"),
-        (["two", "--random", "--shape", f"x=1,{'9' * 5000}"], "... is not a list such as"),
-        (["two", "--random", "--shape", f"x={'9' * 19}"], "input 'x' of shape [999999999999999"),
         (["text", "--random", "--shape", f"text={'9' * 19}"], "input 'text' of shape [999999999"),
-        (["echo", "--random", "--shape", f"x:BF16={'9' * 19}"], "input 'x' of shape [999999999"),
-        (["two", "--random", "--shape", "x=1", "--shape", "x=1"], "--shape x is given twice"),
         (["two", "--random", "--shape", "x=1", "--input", "x=1"], "--shape is for random inputs"),
-        (["two", "--random", "--shape", f"x={'9' * 12},{'9' * 4}"], "Unable to allocate"),
-        (["text", "--random", "--shape", f"text={'9' * 17},{'9' * 17}"], "Maximum allowed dim"),
     ],
 )
 def test_invalid_inputs(rejected: Call, arguments: list[str], message: str) -> None:
@@ -318,9 +305,7 @@ def npy_file(members: str) -> bytes:
 @pytest.mark.parametrize(
     "content",
     [
-        b"",
-        b"what?",
-        b"PK\3\4" + bytes(100),
+        *(b"", b"what?", b"PK\3\4" + bytes(100)),
         npy_file("'descr': '<f4', 'shape': (99999999999999,)"),
         npy_file("'descr': '<f4', 'shape': (4, 99999999999999999999)"),
         npy_file("'descr': '<f4', 'shape': (4,"),
@@ -337,38 +322,24 @@ def test_invalid_npy_file(rejected: Call, tmp_path: Path, content: bytes) -> Non
 
 
 def test_random_inputs(call: Call) -> None:
-    call("all", "--random", "--shape", "FP32=20,3", "--shape", "BYTES=20,3")
-    (request,) = requests
-    assert [tensor.datatype for tensor in request.inputs] == DATATYPES
-    for tensor in request.inputs:
+    """The data are the same in each run."""
+    for _ in range(2):
+        call("all", "--random", "--input", "INT8=[[7, 7, 7]]", "--shape", "FP32=20,3")
+    first, second = requests
+    for tensor in first.inputs:
         assert tensor.name == tensor.datatype
-        assert tensor.shape == ((20, 3) if tensor.name in ("FP32", "BYTES") else (1, 3))
-        if isinstance(tensor.data, tw.BytesArray):
-            assert all(re.fullmatch(b"[a-z]{16}", word) for word in tensor.data.reshape((60,)))
-            assert len(set(tensor.data.reshape((60,)))) == 60
-        else:
+        assert tensor.shape == (20 if tensor.name == "FP32" else 1, 3)
+        assert np.array_equal(tensor.as_numpy(), second[tensor.name].as_numpy())
+        if tensor.name != "BYTES":
             values = tensor.as_numpy().astype("f8")
             assert values.min() >= 0
-            assert values.max() <= (1 if tensor.datatype[0] in "FB" else 9)
-    assert len(np.unique(request["FP32"].as_numpy())) > 50
-    call("all", "--random", "--shape", "FP32=20,3", "--shape", "BYTES=20,3")
-    for first, second in zip(*[request.inputs for request in requests], strict=True):
-        assert np.array_equal(first.as_numpy(), second.as_numpy())  # the same in each run
-
-
-def test_random_input_that_is_not_declared(call: Call) -> None:
+            assert values.max() <= (1 if tensor.name[0] in "FB" else 9)
+    assert first["INT8"].as_numpy().tolist() == [[7, 7, 7]]
+    assert len(np.unique(first["FP32"].as_numpy())) > 50
+    words = first["BYTES"].as_numpy().ravel().tolist()
+    assert all(re.fullmatch(b"[a-z]{16}", word) for word in words)
     call("echo", "--random", "--shape", "x:INT32=2,0", "--shape", "y:BYTES=")
-    assert [(t.name, t.datatype, t.shape) for t in requests[0].inputs] == [
-        ("x", "INT32", (2, 0)),
-        ("y", "BYTES", ()),
-    ]
-
-
-def test_random_and_given_inputs(call: Call) -> None:
-    call("two", "--random", "--input", "y=7")
-    found = received()
-    assert found["y"] == ("INT64", (1,), [7])
-    assert found["x"][:2] == ("FP32", (1, 2))
+    assert [(t.name, t.shape) for t in requests[-1].inputs] == [("x", (2, 0)), ("y", ())]
 
 
 # --- outputs ---
@@ -411,26 +382,25 @@ def test_selected_outputs(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "b  INT8" not in printed
 
 
+BF16 = np.array([0x3FC0], "u2")
+ENDS_WITH_NUL = [b"ends with NUL\0", b""]
+ONE_LONG = [b"x" * 1000, *[b""] * 1000]  # 1 MB as an S array
+
+
 @pytest.mark.parametrize(
     ("tensor", "expected", "form"),
     [
         (tw.Tensor("y", np.array([[1, 2]], "f4")), np.array([[1, 2]], "f4"), ""),
         (tw.Tensor("y", [["a", b"\xff\0b"]]), np.array([["a", b"\xff\0b"]], "S"), ""),
         (tw.Tensor("y", [], datatype="BYTES"), np.array([], "S1"), ""),
-        (
-            tw.Tensor("y", np.array([0x3FC0], "u2"), datatype="BF16"),
-            np.array([0x3FC0], "u2"),
-            "  (as uint16)",
-        ),
-        (
-            tw.Tensor("y", [b"ends with NUL\0", b""]),
-            np.frombuffer(tw.encode_bytes([b"ends with NUL\0", b""]), np.uint8),
-            "  (for tensorwire.decode_bytes)",
-        ),
-        (
-            tw.Tensor("y", [b"x" * 1000, *[b""] * 1000]),  # 1 MB as an S array
-            np.frombuffer(tw.encode_bytes([b"x" * 1000, *[b""] * 1000]), np.uint8),
-            "  (for tensorwire.decode_bytes)",
+        (tw.Tensor("y", BF16, datatype="BF16"), BF16, "  (as uint16)"),
+        *(
+            (
+                tw.Tensor("y", elements),
+                np.frombuffer(tw.encode_bytes(elements), np.uint8),
+                "  (for tensorwire.decode_bytes)",
+            )
+            for elements in (ENDS_WITH_NUL, ONE_LONG)
         ),
     ],
 )
@@ -515,10 +485,8 @@ def test_headers(call: Call) -> None:
         (["--insecure"], "--insecure and --ca-file require an https:// or grpcs:// URL"),
         (["--insecure", "--ca-file", "x"], "--insecure and --ca-file cannot be combined"),
         (["--repeat", "0"], "argument --repeat: '0' is not a positive integer"),
-        (["--repeat", "9" * 5000], "'... is not a positive integer"),
         (["--repeat", "1", "--save", "x"], "--save and --repeat cannot be combined"),
         (["--concurrency", "2"], "--concurrency and --warmup require --repeat"),
-        (["--warmup", "2"], "--concurrency and --warmup require --repeat"),
     ],
 )
 def test_invalid_options(rejected: Call, arguments: list[str], message: str) -> None:
@@ -611,28 +579,8 @@ def test_repeat(call: Call) -> None:
     assert len(requests) == 57
     assert len([sent for sent in headers if "content-type" not in sent]) == 1  # the metadata
     assert list(printed) == ["requests", "latency", "throughput", "tensor data", "errors"]
-    seconds = re.fullmatch(r"50 in ([\d.]+) s, 4 at a time", printed["requests"])
-    assert seconds
-    latency = re.fullmatch(
-        r"p50 ([\d.]+) ms, p90 ([\d.]+) ms, p99 ([\d.]+) ms, max ([\d.]+) ms", printed["latency"]
-    )
-    assert latency
-    points = [float(point) for point in latency.groups()]
-    assert 0 < points[0] <= points[1] <= points[2] <= points[3] <= float(seconds[1]) * 1000
-    rate = float(printed["throughput"].removesuffix(" requests/s").replace(",", ""))
-    assert rate == pytest.approx(50 / float(seconds[1]), rel=0.1)
+    assert re.fullmatch(r"50 in [\d.]+ s, 4 at a time", printed["requests"])
     assert printed["errors"] == "0"
-
-
-def test_repeat_measures_latency_and_data(call: Call) -> None:
-    arguments = ["--random", "--shape", "x:FP32=250000", "--repeat", "8", "--concurrency", "4"]
-    printed = lines(call("slow", *arguments))
-    median = re.match(r"p50 ([\d.]+) ms", printed["latency"])
-    assert median and 100 <= float(median[1]) < 1000
-    rate = float(printed["throughput"].removesuffix(" requests/s"))
-    assert 10 < rate <= 40  # each thread sends up to 10 requests per second
-    sent, received_rate = re.findall(r"([\d.]+) MB/s", printed["tensor data"])
-    assert float(sent) == float(received_rate) == pytest.approx(rate, rel=0.01)  # 1 MB per request
 
 
 def test_printed_measurement(capsys: pytest.CaptureFixture[str]) -> None:
@@ -659,58 +607,6 @@ def test_errors_are_counted_by_kind(server: str, capsys: pytest.CaptureFixture[s
     )
 
 
-def test_connection_errors_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    with Scripted([http(b'{"inputs": []}'), b""]) as server:
-        arguments = ["m", "--input", "x:FP32=1", "--repeat", "3", "--timeout", "0.2"]
-        assert main(["infer", server.address, *arguments]) == 1
-    printed = capsys.readouterr().out
-    assert re.search(r"errors       3\n  [123] x \w+; the first: .*", printed)
-    assert "latency" not in printed
-
-
-def test_unexpected_exception_ends_the_measurement(
-    server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(infer, "data_nbytes", lambda tensors: len(tensors) // 0 if requests else 0)
-    with pytest.raises(ZeroDivisionError):
-        main(["infer", server, "echo", "--input", "x:FP32=1", "--repeat", "100"])
-    assert len(requests) == 1
-
-
-def test_calls_that_return_after_an_interrupt_are_not_counted() -> None:
-    class InterruptingBar(infer.ProgressBar):
-        def draw(self, *_: object) -> None:
-            raise KeyboardInterrupt
-
-    go_on = threading.Event()
-    n_returned = 0
-
-    def call() -> tw.InferResponse:
-        nonlocal n_returned
-        assert go_on.wait(20)
-        n_returned += 1
-        return tw.InferResponse([])
-
-    measurement = infer.Measurement(10)
-    with pytest.raises(KeyboardInterrupt):
-        measurement.run(call, 1, InterruptingBar(), "measuring")
-    go_on.set()
-    wait_for(lambda: n_returned == 1)
-    time.sleep(0.05)
-    assert (measurement.n_started, measurement.n_done, n_returned) == (1, 0, 1)
-
-
-def test_threads_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    def start(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    measurement = infer.Measurement(10)
-    with pytest.raises(infer.UsageError, match=r"^--concurrency: only 0 of 3 threads can be"):
-        measurement.run(lambda: tw.InferResponse([]), 3, infer.ProgressBar(), "measuring")
-    assert measurement.is_stopped
-
-
 # --- in a separate process ---
 
 
@@ -719,8 +615,7 @@ def test_interrupted_measurement(server: str) -> None:
     process = subprocess.Popen([*COMMAND, server, *arguments], stdout=-1, stderr=-1, text=True)
     wait_for(lambda: len(requests) >= 7, seconds=20)
     process.send_signal(signal.SIGINT)
-    with takes(0, 5):
-        printed, error = process.communicate(timeout=20)
+    printed, error = process.communicate(timeout=20)
     assert process.returncode == 130
     assert error == ""
     n_done = re.match(r"interrupted after (\d+) of 1,000 requests\nrequests +(\d+) in", printed)
@@ -775,12 +670,3 @@ def test_progress_of_a_large_call(server: str) -> None:
     assert re.search(r"\rreceiving \[#{30}\] 20 of 20 MB", written)
     assert written.endswith("\r\x1b[K")  # it is removed
     assert on_terminal(server, "echo", "--random", "--shape", "x:FP32=1000") == ""
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_progress_of_repeated_calls(server: str) -> None:
-    arguments = ["--random", "--shape", "x:FP32=1", "--repeat", "10", "--warmup", "4"]
-    written = on_terminal(server, "slow", *arguments)
-    assert re.search(r"\rwarming up \[#* *\] \d of 4 requests", written)
-    assert re.search(r"\rmeasuring \[#+ +\] \d of 10 requests", written)
-    assert written.endswith("\r\x1b[K")
