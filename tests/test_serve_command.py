@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import socket
 import subprocess
@@ -132,6 +133,14 @@ def test_one_model(name: str) -> None:
     assert app.models[name].in_event_loop == (name == "declared")
 
 
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return what the command prints if it does not start."""
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", *arguments])
+    assert caught.value.code == 2
+    return capsys.readouterr().err
+
+
 NEITHER = "is neither a model, which takes one argument, nor an ASGI application, which takes three"
 
 
@@ -165,53 +174,33 @@ NEITHER = "is neither a model, which takes one argument, nor an ASGI application
         ("objects_here:empty", "objects_here:empty is an empty mapping: pass module:name of a"),
         ("objects_here:wrong", "model 'a' must be a function or a Model, not int"),
         ("objects_here:named", "the name of a model must be a str, not int"),
-        (
-            "objects_here:nothing",
-            "objects_here:nothing must be a mapping of models, a model or an application, not ",
-        ),
+        ("objects_here:nothing", "must be a mapping of models, a model or an application, not "),
         ("objects_here.py", "objects_here.py is a file: pass objects_here:models"),
         ("objects_here.py:model", "objects_here.py is a file: pass objects_here:model"),
-        (
-            "folder/other.py:model",
-            "folder/other.py is a file: pass other:model in the folder folder",
-        ),
+        ("folder/other.py:model", "is a file: pass other:model in the folder folder"),
         ("./objects_here:model", "'./objects_here' is not the name of a module"),
         (":model", ":model must be module:name; '' is not the name of a module"),
         ("no.py", "cannot load no.py: ModuleNotFoundError: No module named 'no'"),
         ("--echo --workers 0", "argument --workers: '0' is not a positive integer"),
-        ("--echo --workers -1", "argument --workers: '-1' is not a positive integer"),
         ("--echo --workers two", "argument --workers: 'two' is not a positive integer"),
         ("--echo --limit-concurrency 0", "argument --limit-concurrency: '0' is not a positive int"),
         (f"--echo --host {'a' * 64}", "argument --host: 'aaa"),
         (f"--echo --port {'9' * 5000}", "argument --port: must be 0 to 65535, not '999"),
         ("--echo --uds no/socket", "--uds: cannot listen at no/socket: No such file or directory"),
         ("--echo --uds folder", "--uds: cannot listen at folder: Address already in use"),
-        (
-            "--echo --uds objects_here.py",
-            "--uds: cannot listen at objects_here.py: Address already",
-        ),
+        ("--echo --uds objects_here.py", "cannot listen at objects_here.py: Address already"),
         (f"--echo --uds {'a' * 120}", "AF_UNIX path too long"),
-        (f"--echo --uds {'a' * 300}", "too long"),
         ("--echo --ssl-keyfile objects_here.py", "--ssl-keyfile requires --ssl-certfile"),
         ("--echo --ssl-certfile no", "--ssl-certfile: cannot read no: No such file or directory"),
         ("--echo --ssl-certfile folder", "--ssl-certfile: cannot read folder: Is a directory"),
-        (
-            "--echo --ssl-certfile objects_here.py",
-            "--ssl-certfile: objects_here.py does not contain a certificate in PEM format",
-        ),
+        ("--echo --ssl-certfile objects_here.py", "objects_here.py does not contain a certificate"),
     ],
 )
 def test_one_line_names_the_cause(
-    name: str,
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    name: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(uvicorn, "run", lambda *_, **__: pytest.fail("the server starts"))
-    with pytest.raises(SystemExit) as caught:
-        main(["serve", *name.split()])
-    assert caught.value.code == 2
-    printed = capsys.readouterr().err
+    printed = error_of(capsys, *name.split())
     assert message in printed.splitlines()[-1]
     assert "Traceback" not in printed
 
@@ -224,7 +213,7 @@ def test_files_of_tls(
 ) -> None:
     started: list[Any] = []
     monkeypatch.setattr(uvicorn, "run", lambda *_, **options: started.append(options))
-    monkeypatch.setenv("_TENSORWIRE_SERVE", "")
+    monkeypatch.setenv("_TENSORWIRE_SERVE", "")  # `serve` sets it
     key, chain = Path(certificate.key).read_text(), Path(certificate.file).read_text()
     (objects / "both.pem").write_text(f"{key}\n{chain}")
     (objects / "broken.pem").write_text("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----")
@@ -244,14 +233,11 @@ def test_files_of_tls(
     ):
         options = ["--ssl-certfile", files[0]]
         options += ["--ssl-keyfile", files[1]] if len(files) == 2 else []
-        started.clear()
         if problem is None:
             assert main(["serve", "--echo", *options]) == 0
-            assert started[0]["ssl_certfile"] == files[0]
+            assert started.pop()["ssl_certfile"] == files[0]
         else:
-            with pytest.raises(SystemExit):
-                main(["serve", "--echo", *options])
-            assert problem in capsys.readouterr().err.splitlines()[-1]
+            assert problem in error_of(capsys, "--echo", *options).splitlines()[-1]
             assert started == []
 
 
@@ -267,6 +253,7 @@ def test_old_socket_is_replaced(objects: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (objects / "socket").is_socket()
 
 
+WITHOUT_TEXT = "raise type('Error', (Exception,), {'__str__': lambda self: exit()})\n"
 DIVISION = "ZeroDivisionError: division by zero\n"
 
 
@@ -283,21 +270,13 @@ def raising(base: str, members: str) -> str:
     [
         ("models = undefined\n", "NameError: name 'undefined' is not defined\n", "undefined"),
         ("import no_such_module\n", "ModuleNotFoundError: No module named", "no_such_module"),
-        (
-            "import json\njson.loads('{')\n",
-            "JSONDecodeError: Expecting property",
-            "json.loads('{')",
-        ),
+        ("import json\njson.loads('{')\n", "JSONDecodeError: Expecting pro", "json.loads('{')"),
         ("models = {\n", "SyntaxError: '{' was never closed (failing.py, line 1)", ""),
         ("raise SystemExit\n", "SystemExit\n", "raise SystemExit"),
         ("import sys\nsys.exit('no GPU')\n", "SystemExit: no GPU\n", "sys.exit('no GPU')"),
         ("raise KeyboardInterrupt\n", "KeyboardInterrupt\n", "raise KeyboardInterrupt"),
         ("raise BaseException(1)\n", "BaseException: 1\n", "raise BaseException(1)"),
-        (
-            "raise type('Error', (Exception,), {'__str__': lambda self: exit()})\n",
-            "Error: its text cannot be read\n",
-            "",
-        ),
+        (WITHOUT_TEXT, "Error: its text cannot be read\n", ""),
         ("__getattr__ = lambda name: 1 / 0\n", DIVISION, "1 / 0"),
         (raising("UserDict", "__iter__=fail, __len__=lambda _: 1"), DIVISION, "()"),
         (raising("UserDict", "__len__=fail"), DIVISION, "()"),
@@ -318,18 +297,12 @@ def test_line_of_a_module_that_fails(
     module.write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "failing", raising=False)
-    with pytest.raises(SystemExit):
-        main(["serve", "failing:models"])
-    message = capsys.readouterr().err
+    message = error_of(capsys, "failing:models")
     assert f"cannot load failing:models: {problem}" in message
     assert "importlib" not in message
     if line:
         assert f"\n  {module}, line {text.count(chr(10))}: " in message
         assert f"{line}\n" in message
-
-
-def test_uvicorn_gets_memoryviews() -> None:
-    assert load(Options(None, with_echo=True)).zero_copy
 
 
 @pytest.mark.parametrize("interface", ["fast", "asgi"])
@@ -346,19 +319,12 @@ def test_options_reach_uvicorn_and_the_application(
     assert (app.max_body, app.receive_timeout) == (1000, 2.5)
     assert app.workers.max_concurrency == 3
     assert app.compress_responses
+    assert app.zero_copy
     assert found == {
-        "factory": True,
-        "http": FAST_PROTOCOL if interface == "fast" else "h11",
-        "ws": "none",
-        "host": "127.0.0.1",
-        "port": 8000,
-        "uds": None,
-        "workers": None,
-        "ssl_certfile": None,
-        "ssl_keyfile": None,
-        "limit_concurrency": 7,
-        "access_log": False,
-        "log_level": "info",
+        **{"factory": True, "http": FAST_PROTOCOL if interface == "fast" else "h11", "ws": "none"},
+        **{"host": "127.0.0.1", "port": 8000, "uds": None, "workers": None},
+        **{"ssl_certfile": None, "ssl_keyfile": None, "limit_concurrency": 7},
+        **{"access_log": False, "log_level": "info"},
     }
 
 
@@ -380,9 +346,7 @@ def test_without_uvicorn(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(SystemExit):
-        main(["serve", "--echo"])
-    assert "pip install 'tensorwire[serve]'" in capsys.readouterr().err
+    assert "pip install 'tensorwire[serve]'" in error_of(capsys, "--echo")
 
 
 @pytest.mark.parametrize(
@@ -402,27 +366,20 @@ def test_start_message_and_options(tmp_path: Path, arguments: list[str], path: s
         log = server.stop()
     processes = "2 processes" if "--workers" in arguments else "1 process"
     first = f"tensorwire {tw.__version__} serves mean at http://{server.address} with {path}"
-    lines = log.splitlines()
-    assert any(line.startswith(first) and line.endswith(processes) for line in lines), log
+    assert re.search(rf"^{re.escape(first)}.*{processes}$", log, re.MULTILINE), log
     assert ("POST /v2/models/mean/infer HTTP/1.1" in log) == ("--access-log" in arguments)
 
 
-def test_unix_socket(tmp_path: Path) -> None:
-    path = tmp_path / "socket"
-    arguments = ["served_here:models", "--uds", str(path)]
-    with serving(tmp_path, *arguments, models=MODELS) as server:
-        assert infer_mean(f"unix:{path}") == [1.5]
-        log = server.stop()
-    assert f"serves mean at unix:{path} with InferProtocol" in log
-
-
-def test_certificate(tmp_path: Path, certificate: Certificate) -> None:
+@pytest.mark.parametrize("kind", ["Unix socket", "TLS"])
+def test_other_addresses(tmp_path: Path, certificate: Certificate, kind: str) -> None:
     options = ["--ssl-keyfile", certificate.key, "--ssl-certfile", certificate.file]
+    if kind == "Unix socket":
+        options = ["--uds", str(tmp_path / "socket")]
+    context = certificate.trusting() if kind == "TLS" else None
     with serving(tmp_path, "served_here:models", *options, models=MODELS) as server:
-        url, context = f"https://{server.address}", certificate.trusting()
+        url = f"https://{server.address}" if kind == "TLS" else f"unix:{tmp_path}/socket"
         assert infer_mean(url, ssl_context=context) == [1.5]
-        log = server.stop()
-    assert f"serves mean at https://{server.address} with InferProtocol" in log
+        assert f"serves mean at {url} with InferProtocol" in server.stop()
 
 
 def peak_nbytes(process: int) -> int:
