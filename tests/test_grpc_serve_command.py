@@ -167,15 +167,19 @@ def test_both_transports_shut_down_at_once(tmp_path: Path, workers: int, number:
 
 @pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("workers", [1, 2])
-def test_interrupt_after_sigterm_ends_both_transports(tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_second_interrupt_ends_both_transports(
+    tmp_path: Path, first: signal.Signals, workers: int
+) -> None:
     with serving(tmp_path, *GRPC, "served_here", "--workers", str(workers)) as server:
         over_http = HttpCall(server, "hang")
         hanging = call(server, "hang")
         time.sleep(0.3)
-        server.signal_all(signal.SIGTERM)
+        server.signal_all(first)
         time.sleep(0.7)
-        server.signal_all(signal.SIGTERM)  # only an interrupt does not wait
-        time.sleep(0.3)
+        if first is signal.SIGTERM:
+            server.signal_all(first)  # only an interrupt does not wait
+            time.sleep(0.3)
         assert server.process.poll() is None
         assert not hanging.done()
         server.signal_all(signal.SIGINT)
@@ -183,20 +187,6 @@ def test_interrupt_after_sigterm_ends_both_transports(tmp_path: Path, workers: i
         assert hanging.exception(10).code() == grpc.StatusCode.UNAVAILABLE
         over_http.join(10)
         assert isinstance(over_http.found, Exception)
-
-
-@pytest.mark.slow(reason="it starts and stops servers")
-def test_second_interrupt_does_not_wait(tmp_path: Path) -> None:
-    with serving(tmp_path, *GRPC, "served_here") as server:
-        hanging = call(server, "hang")
-        time.sleep(0.3)
-        server.signal_all(signal.SIGINT)
-        time.sleep(0.7)
-        assert server.process.poll() is None
-        server.signal_all(signal.SIGINT)
-        server.process.wait(10)
-        assert hanging.exception(10).code() == grpc.StatusCode.UNAVAILABLE
-        assert "Traceback" not in server.log.read_text()
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
@@ -245,12 +235,11 @@ def test_limits(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_joined", [False, True])
 def test_certificate(tmp_path: Path, certificate: Certificate, is_joined: bool) -> None:
     """The key may be in the file of the certificate."""
+    options = ["--ssl-certfile", certificate.file, "--ssl-keyfile", certificate.key]
     if is_joined:
-        joined = tmp_path / "joined.pem"
-        joined.write_text(Path(certificate.key).read_text() + Path(certificate.file).read_text())
-        options = ["--ssl-certfile", str(joined)]
-    else:
-        options = ["--ssl-certfile", certificate.file, "--ssl-keyfile", certificate.key]
+        options = ["--ssl-certfile", str(tmp_path / "joined.pem")]
+        files = Path(certificate.key).read_text() + Path(certificate.file).read_text()
+        (tmp_path / "joined.pem").write_text(files)
     with serving(tmp_path, *GRPC, "served_here", *options) as server:
         trusted = grpc.ssl_channel_credentials(Path(certificate.file).read_bytes())
         with grpc.secure_channel(f"{HOST}:{server.grpc_port}", trusted) as channel:
@@ -262,13 +251,24 @@ def test_certificate(tmp_path: Path, certificate: Certificate, is_joined: bool) 
         assert f"grpcs://{HOST}:{server.grpc_port}" in server.log.read_text()
 
 
-def test_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
+def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return what the command prints if it does not start."""
+    with pytest.raises(SystemExit):
+        main(["serve", "--echo", "--grpc-port", *arguments])
+    return capsys.readouterr().err
+
+
+def test_one_line_names_the_cause(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server((HOST, 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(SystemExit):
-            main(["serve", "--echo", "--grpc-port", str(port)])
-    expected = f"--grpc-port: cannot listen at {HOST}:{port}: Address already in use\n"
-    assert capsys.readouterr().err.endswith(expected)
+        expected = f"--grpc-port: cannot listen at {HOST}:{port}: Address already in use\n"
+        assert error_of(capsys, str(port)).endswith(expected)
+    expected = "--grpc-port: cannot listen at no.such.host.invalid:1: "
+    assert expected in error_of(capsys, "1", "--host", "no.such.host.invalid")
+    monkeypatch.setitem(sys.modules, "grpc.aio", None)
+    assert "grpcio is not installed: pip install 'tensorwire[grpc]'" in error_of(capsys, "0")
 
 
 def test_port_is_reserved_for_one_server() -> None:
@@ -306,31 +306,12 @@ def test_socket_that_cannot_be_bound_is_closed(monkeypatch: pytest.MonkeyPatch) 
     assert [each.fileno() for each in opened] == [-1, -1]
 
 
-def test_host_that_does_not_exist(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["serve", "--echo", "--grpc-port", "1", "--host", "no.such.host.invalid"])
-    assert "--grpc-port: cannot listen at no.such.host.invalid:1: " in capsys.readouterr().err
-
-
-def test_without_grpcio(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "grpc.aio", None)
-    with pytest.raises(SystemExit):
-        main(["serve", "--echo", "--grpc-port", "0"])
-    assert "grpcio is not installed: pip install 'tensorwire[grpc]'" in capsys.readouterr().err
-
-
 def test_server_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message of the event ends the process of uvicorn."""
     options = serve.Options(None, True, grpc={"address": "192.0.2.1:5"})
     monkeypatch.setenv("_TENSORWIRE_SERVE", json.dumps(options))
-    port = free_port()
-    script = f"""
-import uvicorn
-uvicorn.run("tensorwire.cli.serve:create", factory=True, port={port})
-"""
-    done = run_script(script)
+    uvicorn = "'tensorwire.cli.serve:create', factory=True"
+    done = run_script(f"import uvicorn; uvicorn.run({uvicorn}, port={free_port()})")
     assert done.returncode == 3
     assert "gRPC cannot listen at 192.0.2.1:5" in done.stderr
     assert "Traceback" not in done.stderr
