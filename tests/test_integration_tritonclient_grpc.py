@@ -6,10 +6,12 @@ import copy
 import pickle
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from queue import Queue
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,6 @@ from support.tritonclient_calls import (
     SECONDS,
     STREAMS,
     arrays,
-    canonical,
     connect,
     exchange,
     given,
@@ -91,14 +92,14 @@ def test_inputs_can_be_pickled(any_data: None) -> None:
 
 @with_client
 def test_request_has_the_same_bytes(client: str) -> None:
+    """Also in the same order."""
     sent = []
     for change in (tritonclient.uninstall, tritonclient.install):
         change()
         with RecordingServer(grpc_answer(*ARRAYS, client=client)) as server:
-            outcomes(client, server.address, lambda _: [{"inputs": [given(grpc)] * 2}])
+            outcomes(client, server.address, lambda api: [{"inputs": [given(api)] * 2}])
             sent += server.requests
     assert sent[0] == sent[1]
-    assert sent[0].count(FLOATS.tobytes()) == 2
 
 
 @pytest.mark.parametrize("limit", [LARGE, 5 * LARGE])
@@ -331,20 +332,13 @@ def test_timeout(client: str, either: bool) -> None:
         released.wait(SECONDS)
         return b""
 
-    options = {"stream_timeout" if client in STREAMS else "client_timeout": 0.1}
+    option = "stream_timeout" if client in STREAMS else "client_timeout"
     with RecordingServer(wait) as server:
-        [(_, text)] = outcomes(
-            client, server.address, lambda api: [{"inputs": [given(api)], **options}]
+        found = outcomes(
+            client, server.address, lambda api: [{"inputs": [given(api)], option: 0.1}]
         )
         released.set()
-    assert "StatusCode.DEADLINE_EXCEEDED" in text
-
-
-@pytest.mark.parametrize("client", ["grpc infer", "grpc async_infer", "grpc aio"])
-def test_unreachable_server(client: str) -> None:
-    with RecordingServer(WHOLE) as server:
-        address = server.address
-    assert "StatusCode.UNAVAILABLE" in repr(both(outcomes, client, address, one))
+    assert "StatusCode.DEADLINE_EXCEEDED" in str(found)
 
 
 def test_closed_client() -> None:
@@ -387,21 +381,18 @@ def test_request_that_a_program_creates(either: bool) -> None:
         client.infer("m", [given(grpc)])
         for stub in (client._client_stub, methods.GRPCInferenceServiceStub(channel)):
             found = [
-                stub.ModelInfer(message),
                 stub.ModelInfer(request=message, timeout=SECONDS),
                 stub.ModelInfer.future(message).result(),
                 stub.ModelInfer.with_call(message)[0],
             ]
             assert {type(each) for each in found} == {service.ModelInferResponse}
-            assert all(each == found[0] for each in found)
+            assert found == [found[0]] * 3
         server.answer = delimited(2, WHOLE)
         client.start_stream(lambda result, error: None)
         [streamed] = client._client_stub.ModelStreamInfer(iter([message]))
         assert type(streamed) is service.ModelStreamInferResponse
         assert streamed.infer_response == found[0]
-    assert {canonical(request) for request in server.requests[1:]} == {
-        message.SerializeToString(deterministic=True)
-    }
+    assert {*server.requests[1:]} == {message.SerializeToString()}
 
 
 def usable(result: Any) -> Any:
@@ -442,49 +433,31 @@ def test_client_input_and_stream_outlive_the_integration(is_installed_first: boo
     assert len({*server.requests}) == 1
 
 
-class OtherStub:
-    """A program's own stub, which gets messages of the generated class."""
-
-    __slots__ = ("requests", "stub")
-
-    def __init__(self, stub: Any) -> None:
-        self.stub = stub
-        self.requests: list[Any] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stub, name)
-
-    def ModelInfer(self, request: Any, **options: Any) -> Any:
-        self.requests.append(request)
-        return self.stub.ModelInfer(request, **options)
-
-
-class OtherMethod:
-    """A program's own method of a stub, with all attributes of the one that it calls."""
-
-    def __init__(self, stub: OtherStub) -> None:
-        self.stub = stub
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stub.stub.ModelInfer, name)
-
-    def __call__(self, request: Any, **options: Any) -> Any:
-        return self.stub.ModelInfer(request, **options)
-
-
-@pytest.mark.parametrize("replaced", ["the stub", "a method", "a method, by a function"])
-def test_stub_of_the_program(installed: None, replaced: str) -> None:
+@pytest.mark.parametrize("replaced", ["stub", "method", "method by a function"])
+def test_stub_of_the_program_gets_messages(installed: None, replaced: str) -> None:
+    """A method of the program may have all attributes of the one that it calls."""
+    seen: list[Any] = []
     with RecordingServer(WHOLE) as server, connect(grpc, server.address) as client:
-        stub = OtherStub(copy.copy(client._client_stub))
-        if replaced == "the stub":
-            client._client_stub = stub
+        plain = client._client_stub.ModelInfer
+
+        def own(request: Any, **options: Any) -> Any:
+            seen.append(type(request))
+            return plain(request, **options)
+
+        class Method:
+            __call__ = staticmethod(own)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(plain, name)
+
+        if replaced == "stub":
+            client._client_stub = SimpleNamespace(ModelInfer=own)
         else:
-            is_function = replaced == "a method, by a function"
-            client._client_stub.ModelInfer = stub.ModelInfer if is_function else OtherMethod(stub)
+            client._client_stub.ModelInfer = Method() if replaced == "method" else own
         result = client.infer("m", [given(grpc)])
-        assert type(result._result) is service.ModelInferResponse
-    assert [type(request) for request in stub.requests] == [service.ModelInferRequest]
-    assert stub.requests[0].raw_input_contents == [FLOATS.tobytes()]
+    assert type(result._result) is service.ModelInferResponse
+    assert seen == [service.ModelInferRequest]
+    assert server.requests[0].endswith(FLOATS.tobytes())
 
 
 def test_stub_with_other_serializers(installed: None) -> None:
@@ -515,16 +488,12 @@ def test_interceptor_gets_messages(
             return await intercept(*arguments)
 
     plain, aio = grpcio.insecure_channel, grpcio.aio.insecure_channel
-    monkeypatch.setattr(
-        grpcio,
-        "insecure_channel",
-        lambda *a, **k: grpcio.intercept_channel(plain(*a, **k), Interceptor()),
-    )
-    monkeypatch.setattr(
-        grpcio.aio,
-        "insecure_channel",
-        lambda *a, **k: aio(*a, **k, interceptors=[AioInterceptor()]),
-    )
+
+    def intercepted(*arguments: Any, **options: Any) -> Any:
+        return grpcio.intercept_channel(plain(*arguments, **options), Interceptor())
+
+    monkeypatch.setattr("grpc.insecure_channel", intercepted)
+    monkeypatch.setattr("grpc.aio.insecure_channel", partial(aio, interceptors=[AioInterceptor()]))
     found = exchange(client, read=lambda result: bits(result.as_numpy("OUTPUT0")))
     assert found.results == described([bits(FLOATS)])
     assert len(found.requests) == 1
