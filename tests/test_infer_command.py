@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,8 @@ SHARED = {"shared_memory_region": "r"}
 
 requests: list[tw.InferRequest] = []
 headers: list[dict[str, Any]] = []  # of all requests
-responses: dict[str, tw.Tensor] = {}  # the outputs of the model "outputs"
-n_flaky = 0
+responses: list[tw.Tensor] = []  # of the model "outputs"
+fails_next = cycle([True, False])  # of the model "flaky"
 
 
 def echo(request: tw.InferRequest) -> tw.InferResponse:
@@ -58,16 +59,13 @@ def slow(request: tw.InferRequest) -> tw.InferResponse:
 
 
 def flaky(request: tw.InferRequest) -> tw.InferResponse:
-    """Fail in every second call."""
-    global n_flaky  # noqa: PLW0603
-    n_flaky += 1
-    if n_flaky % 2:
+    if next(fails_next):
         raise RuntimeError("no")
     return tw.InferResponse(request.inputs)
 
 
 def outputs(_: tw.InferRequest) -> tw.InferResponse:
-    return tw.InferResponse(responses.values())
+    return tw.InferResponse(responses)
 
 
 MODELS: dict[str, Any] = {
@@ -93,6 +91,7 @@ def server() -> Iterator[str]:
 def _nothing_received() -> None:
     requests.clear()
     headers.clear()
+    responses.clear()
 
 
 Call = Callable[..., str]
@@ -129,6 +128,28 @@ def rejected(server: str, capsys: pytest.CaptureFixture[str]) -> Call:
         return error.removeprefix(prefix)
 
     return run
+
+
+@pytest.fixture
+def call_for(call: Call) -> Callable[..., str]:
+    """Return a function that calls a model with this output, and returns what is printed."""
+
+    def run(tensor: tw.Tensor, *arguments: str) -> str:
+        responses.append(tensor)
+        return call("outputs", "--input", "x:FP32=1", *arguments)
+
+    return run
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Return the error of a call that ends with status 1."""
+    assert main(["infer", *arguments]) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    prefix = "tensorwire infer: "
+    assert line.startswith(prefix)
+    return line.removeprefix(prefix)
 
 
 def received() -> dict[str, tuple[str, tuple[int, ...], Any]]:
@@ -214,9 +235,9 @@ def test_file_as_bytes_element(call: Call, tmp_path: Path) -> None:
 
 
 def test_optional_input_is_left_out(server: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["two", "--input", "y=null", "--input", "x=[[1, 2]]"]
-    assert main(["infer", server, *arguments]) == 1  # this model has no optional inputs
-    assert "status 400: input 'y' is missing" in capsys.readouterr().err
+    """This model has no optional inputs."""
+    error = fails(capsys, server, "two", "--input", "y=null", "--input", "x=[[1, 2]]")
+    assert "status 400: input 'y' is missing" in error
 
 
 def test_request_is_binary_and_has_an_id(call: Call) -> None:
@@ -364,22 +385,17 @@ def test_random_inputs(call: Call) -> None:
         ),
     ],
 )  # fmt: skip
-def test_printed_output(
-    call: Call, monkeypatch: pytest.MonkeyPatch, tensor: tw.Tensor, expected: str
-) -> None:
-    monkeypatch.setitem(responses, "y", tensor)
-    printed = call("outputs", "--input", "x:FP32=1")
+def test_printed_output(call_for: Call, tensor: tw.Tensor, expected: str) -> None:
+    printed = call_for(tensor)
     assert printed.startswith(expected)
     assert len(printed) < 500 + len(expected)
     assert "\x1b" not in printed
 
 
-def test_selected_outputs(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("a", "b", "c"):
-        monkeypatch.setitem(responses, name, tw.Tensor(name, [1], datatype="INT8"))
-    printed = call("outputs", "--input", "x:FP32=1", "--output", "c", "--output", "a")
-    assert printed.count("INT8") == 2
-    assert "b  INT8" not in printed
+def test_selected_outputs(call_for: Call) -> None:
+    responses.extend(tw.Tensor(name, [1], datatype="INT8") for name in ("a", "b"))
+    printed = call_for(tw.Tensor("c", [1], datatype="INT8"), "--output", "c", "--output", "a")
+    assert re.findall(r"(\w)  INT8", printed) in (["a", "c"], ["c", "a"])
 
 
 BF16 = np.array([0x3FC0], "u2")
@@ -405,16 +421,10 @@ ONE_LONG = [b"x" * 1000, *[b""] * 1000]  # 1 MB as an S array
     ],
 )
 def test_saved_output(
-    call: Call,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tensor: tw.Tensor,
-    expected: Any,
-    form: str,
+    call_for: Call, tmp_path: Path, tensor: tw.Tensor, expected: Any, form: str
 ) -> None:
-    monkeypatch.setitem(responses, "y", tensor)
     folder = tmp_path / "new" / "folder"
-    printed = call("outputs", "--input", "x:FP32=1", "--save", str(folder))
+    printed = call_for(tensor, "--save", str(folder))
     assert printed == f"{folder}/y.npy  {tensor.datatype}  {list(tensor.shape)}{form}\n"
     saved = np.load(folder / "y.npy")  # without pickle
     assert saved.dtype == expected.dtype
@@ -426,21 +436,16 @@ def test_saved_output(
     [("../../up", "..%2F..%2Fup.npy"), ("..", "...npy"), ("a:0", "a:0.npy"), ("\x1b", "%1B.npy")],
 )
 def test_saved_output_stays_in_the_folder(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, expected: str
+    call_for: Call, tmp_path: Path, name: str, expected: str
 ) -> None:
-    monkeypatch.setitem(responses, name, tw.Tensor(name, [1], datatype="INT8"))
     folder = tmp_path / "a" / "b" / "c"
-    call("outputs", "--input", "x:FP32=1", "--save", str(folder))
+    call_for(tw.Tensor(name, [1], datatype="INT8"), "--save", str(folder))
     assert [str(p.relative_to(folder)) for p in tmp_path.rglob("*.npy")] == [expected]
 
 
-def test_output_in_shared_memory_is_not_saved(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_output_in_shared_memory_is_not_saved(call_for: Call, tmp_path: Path) -> None:
     tensor = tw.Tensor("y", None, datatype="FP32", shape=[2], parameters=SHARED)
-    monkeypatch.setitem(responses, "y", tensor)
-    printed = call("outputs", "--input", "x:FP32=1", "--save", str(tmp_path))
-    assert printed == "y  FP32  [2]\n(in shared memory)\n"
+    assert call_for(tensor, "--save", str(tmp_path)) == "y  FP32  [2]\n(in shared memory)\n"
     assert not list(tmp_path.iterdir())
 
 
@@ -452,22 +457,20 @@ def test_folder_that_cannot_be_created(rejected: Call, tmp_path: Path) -> None:
 
 
 def test_output_that_cannot_be_saved(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(responses, "y", tw.Tensor("y", [1], datatype="INT8"))
+    responses.append(tw.Tensor("y", [1], datatype="INT8"))
     (tmp_path / "y.npy").mkdir()
     arguments = ["--input", "x:FP32=1", "--save", str(tmp_path)]
-    assert main(["infer", server, "outputs", *arguments]) == 1
-    assert "infer: [Errno 21] Is a directory" in capsys.readouterr().err
+    assert "Is a directory" in fails(capsys, server, "outputs", *arguments)
 
 
 # --- connection ---
 
 
 def test_headers(call: Call) -> None:
-    call(
-        "echo", "--input", "x:FP32=1", "--header", "Authorization: Bearer a:b", "--header", "x-y:1"
-    )
+    options = ["--header", "Authorization: Bearer a:b", "--header", "x-y:1"]
+    call("echo", "--input", "x:FP32=1", *options)
     for sent in headers:  # also with the metadata
         assert sent["authorization"] == "Bearer a:b"
         assert sent["x-y"] == "1"
@@ -510,17 +513,6 @@ def test_invalid_url_or_model(rejected: Call, url: str, model: str, message: str
     assert message in rejected(*model.split(), url=url)
 
 
-def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return the error of a call that ends with status 1."""
-    assert main(["infer", *arguments]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    (line,) = printed.err.splitlines()
-    prefix = "tensorwire infer: "
-    assert line.startswith(prefix)
-    return line.removeprefix(prefix)
-
-
 def test_tls(certificate: Certificate, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
     with uvicorn_server(app, **options) as address:
@@ -538,9 +530,6 @@ def test_server_errors(server: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert error == f"GET http://{server}/v2/models/none: status 404: model 'none' is not known"
     error = fails(capsys, server, "echo", "--input", "x:FP32=1", "--output", "y")
     assert ": status 400: the request asks for output 'y'" in error
-
-
-def test_connection_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "GET http://127.0.0.1:1/v2/models/echo: " in fails(capsys, "127.0.0.1:1", "echo")
 
 
