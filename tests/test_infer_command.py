@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -97,59 +98,46 @@ def _nothing_received() -> None:
 Call = Callable[..., str]
 
 
+PREFIXES = {1: "tensorwire infer: ", 2: "tensorwire infer: error: "}
+
+
 @pytest.fixture
 def call(server: str, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Return a function that runs the command in this process, and returns what it prints."""
+    """Return a function that runs the command in this process.
 
-    def run(*arguments: str) -> str:
-        assert main(["infer", server, *arguments]) == 0
+    It returns what is printed, or the error if the exit status is expected to be 1 or 2.
+    """
+
+    def run(*arguments: str, url: str = server, status: int = 0) -> str:
+        try:
+            found: Any = main(["infer", url, *arguments])
+        except SystemExit as caught:
+            found = caught.code
         printed = capsys.readouterr()
-        assert printed.err == ""
-        return printed.out
-
-    return run
-
-
-@pytest.fixture
-def rejected(server: str, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Return a function that runs the command with invalid arguments, and returns the error."""
-
-    def run(*arguments: str, url: str = server) -> str:
-        with pytest.raises(SystemExit) as caught:
-            main(["infer", url, *arguments])
-        assert caught.value.code == 2
-        printed = capsys.readouterr()
+        assert found == status, printed
+        if status == 0:
+            assert printed.err == ""
+            return printed.out
         assert printed.out == ""
-        usage, error = printed.err.splitlines()
+        *usage, error = printed.err.splitlines()
+        assert "".join(usage).startswith("usage: tensorwire infer URL MODEL" if status == 2 else "")
+        assert len(usage) == status - 1
         assert len(error) < 500
-        assert usage.startswith("usage: tensorwire infer URL MODEL")
-        prefix = "tensorwire infer: error: "
-        assert error.startswith(prefix)
-        return error.removeprefix(prefix)
+        assert error.startswith(PREFIXES[status])
+        return error.removeprefix(PREFIXES[status])
 
     return run
 
 
 @pytest.fixture
-def call_for(call: Call) -> Callable[..., str]:
-    """Return a function that calls a model with this output, and returns what is printed."""
+def call_for(call: Call) -> Call:
+    """Return a function that calls a model with this output."""
 
-    def run(tensor: tw.Tensor, *arguments: str) -> str:
+    def run(tensor: tw.Tensor, *arguments: str, **options: Any) -> str:
         responses.append(tensor)
-        return call("outputs", "--input", "x:FP32=1", *arguments)
+        return call("outputs", "--input", "x:FP32=1", *arguments, **options)
 
     return run
-
-
-def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return the error of a call that ends with status 1."""
-    assert main(["infer", *arguments]) == 1
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    (line,) = printed.err.splitlines()
-    prefix = "tensorwire infer: "
-    assert line.startswith(prefix)
-    return line.removeprefix(prefix)
 
 
 def received() -> dict[str, tuple[str, tuple[int, ...], Any]]:
@@ -234,9 +222,9 @@ def test_file_as_bytes_element(call: Call, tmp_path: Path) -> None:
     assert received() == {"text": ("BYTES", (1, 1), [[b"\xff\0"]])}
 
 
-def test_optional_input_is_left_out(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_optional_input_is_left_out(call: Call) -> None:
     """This model has no optional inputs."""
-    error = fails(capsys, server, "two", "--input", "y=null", "--input", "x=[[1, 2]]")
+    error = call("two", "--input", "y=null", "--input", "x=[[1, 2]]", status=1)
     assert "status 400: input 'y' is missing" in error
 
 
@@ -295,8 +283,8 @@ JSON_HINT = """--input x: 'a' is not JSON; write text as x='"..."', and"""
         (["two", "--random", "--shape", "x=1", "--input", "x=1"], "--shape is for random inputs"),
     ],
 )
-def test_invalid_inputs(rejected: Call, arguments: list[str], message: str) -> None:
-    assert message in rejected(*arguments)
+def test_invalid_inputs(call: Call, arguments: list[str], message: str) -> None:
+    assert message in call(*arguments, status=2)
     assert not requests
 
 
@@ -312,10 +300,9 @@ def test_invalid_inputs(rejected: Call, arguments: list[str], message: str) -> N
         (np.array([None]), "input:0", "Object arrays cannot be loaded"),
     ],
 )
-def test_invalid_arrays(
-    rejected: Call, tmp_path: Path, array: Any, target: str, message: str
-) -> None:
-    assert message in rejected("input:0", "--input", f"{target}={save_array(tmp_path, array)}")
+def test_invalid_arrays(call: Call, tmp_path: Path, array: Any, target: str, message: str) -> None:
+    value = f"{target}={save_array(tmp_path, array)}"
+    assert message in call("input:0", "--input", value, status=2)
 
 
 def npy_file(members: str) -> bytes:
@@ -333,10 +320,10 @@ def npy_file(members: str) -> bytes:
         npy_file("'descr': ',f4', 'shape': (4,)"),
     ],
 )
-def test_invalid_npy_file(rejected: Call, tmp_path: Path, content: bytes) -> None:
+def test_invalid_npy_file(call: Call, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "array.npy"
     path.write_bytes(content)
-    assert rejected("echo", "--input", f"x={path}").startswith(f"{path}: ")
+    assert call("echo", "--input", f"x={path}", status=2).startswith(f"{path}: ")
 
 
 # --- random data ---
@@ -449,20 +436,17 @@ def test_output_in_shared_memory_is_not_saved(call_for: Call, tmp_path: Path) ->
     assert not list(tmp_path.iterdir())
 
 
-def test_folder_that_cannot_be_created(rejected: Call, tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created(call: Call, tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     arguments = ["--input", "x:FP32=1", "--save", str(tmp_path / "taken")]
-    assert "File exists" in rejected("echo", *arguments)
+    assert "File exists" in call("echo", *arguments, status=2)
     assert not requests
 
 
-def test_output_that_cannot_be_saved(
-    server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    responses.append(tw.Tensor("y", [1], datatype="INT8"))
+def test_output_that_cannot_be_saved(call_for: Call, tmp_path: Path) -> None:
     (tmp_path / "y.npy").mkdir()
-    arguments = ["--input", "x:FP32=1", "--save", str(tmp_path)]
-    assert "Is a directory" in fails(capsys, server, "outputs", *arguments)
+    tensor = tw.Tensor("y", [1], datatype="INT8")
+    assert "Is a directory" in call_for(tensor, "--save", str(tmp_path), status=1)
 
 
 # --- connection ---
@@ -492,8 +476,8 @@ def test_headers(call: Call) -> None:
         (["--concurrency", "2"], "--concurrency and --warmup require --repeat"),
     ],
 )
-def test_invalid_options(rejected: Call, arguments: list[str], message: str) -> None:
-    assert message in rejected("echo", "--input", "x:FP32=1", *arguments)
+def test_invalid_options(call: Call, arguments: list[str], message: str) -> None:
+    assert message in call("echo", "--input", "x:FP32=1", *arguments, status=2)
     assert not headers
 
 
@@ -509,28 +493,27 @@ def test_invalid_options(rejected: Call, arguments: list[str], message: str) -> 
         ("https://x", "echo --ca-file /no/file", "--ca-file /no/file: [Errno 2]"),
     ],
 )
-def test_invalid_url_or_model(rejected: Call, url: str, model: str, message: str) -> None:
-    assert message in rejected(*model.split(), url=url)
+def test_invalid_url_or_model(call: Call, url: str, model: str, message: str) -> None:
+    assert message in call(*model.split(), url=url, status=2)
 
 
-def test_tls(certificate: Certificate, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tls(call: Call, certificate: Certificate, tmp_path: Path) -> None:
     options = {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
     with uvicorn_server(app, **options) as address:
-        arguments = [f"https://{address}", "echo", "--input", "x:FP32=1"]
-        assert "certificate" in fails(capsys, *arguments).lower()
-        assert main(["infer", *arguments, "--insecure"]) == 0
-        assert main(["infer", *arguments, "--ca-file", certificate.file]) == 0
-        assert capsys.readouterr().out == "x  FP32  [1]\n[1.]\n" * 2
+        call_tls = partial(call, "echo", "--input", "x:FP32=1", url=f"https://{address}")
+        assert "certificate" in call_tls(status=1).lower()
+        for arguments in (["--insecure"], ["--ca-file", certificate.file]):
+            assert call_tls(*arguments) == "x  FP32  [1]\n[1.]\n"
         other = Certificate(tmp_path).file
-        assert "certificate" in fails(capsys, *arguments, "--ca-file", other).lower()
+        assert "certificate" in call_tls("--ca-file", other, status=1).lower()
 
 
-def test_server_errors(server: str, capsys: pytest.CaptureFixture[str]) -> None:
-    error = fails(capsys, server, "none", "--random")
+def test_server_errors(call: Call, server: str) -> None:
+    error = call("none", "--random", status=1)
     assert error == f"GET http://{server}/v2/models/none: status 404: model 'none' is not known"
-    error = fails(capsys, server, "echo", "--input", "x:FP32=1", "--output", "y")
+    error = call("echo", "--input", "x:FP32=1", "--output", "y", status=1)
     assert ": status 400: the request asks for output 'y'" in error
-    assert "GET http://127.0.0.1:1/v2/models/echo: " in fails(capsys, "127.0.0.1:1", "echo")
+    assert "GET http://127.0.0.1:1/v2/models/echo: " in call("echo", url="127.0.0.1:1", status=1)
 
 
 @pytest.mark.parametrize(
@@ -543,16 +526,16 @@ def test_server_errors(server: str, capsys: pytest.CaptureFixture[str]) -> None:
         (http(b"a\n\x1b[2Jb", status="500 No"), "status 500: a \\x1b[2Jb"),
     ],
 )
-def test_invalid_answers(capsys: pytest.CaptureFixture[str], answer: Any, message: str) -> None:
+def test_invalid_answers(call: Call, answer: Any, message: str) -> None:
     with Scripted([answer]) as server:
-        error = fails(capsys, server.address, "m", "--random", "--timeout", "0.2")
+        error = call("m", "--random", "--timeout", "0.2", url=server.address, status=1)
     assert message in error
 
 
-@pytest.mark.parametrize("name", [name for name in dir(tw.Limits) if not name.startswith("_")])
-def test_limits_are_those_of_the_client(name: str) -> None:
-    expected = True if name == "bf16_as_uint16" else getattr(RESPONSE_LIMITS, name)
-    assert getattr(infer.LIMITS, name) == expected
+def test_limits_are_those_of_the_client() -> None:
+    for name in (name for name in dir(tw.Limits) if not name.startswith("_")):
+        expected = True if name == "bf16_as_uint16" else getattr(RESPONSE_LIMITS, name)
+        assert getattr(infer.LIMITS, name) == expected, name
 
 
 # --- measurement ---

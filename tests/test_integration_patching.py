@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -143,6 +144,13 @@ class Peer:
         module = self.module
         return [dict(vars(owner)) for owner in (module, module.Thing, module.Child)]
 
+    @contextmanager
+    def installed(self, untested: Untested = "known") -> Iterator[None]:
+        self.patch.install(untested=untested)
+        yield
+        self.patch.uninstall()
+        assert self.is_restored()
+
     def is_restored(self) -> bool:
         return not self.patch.is_installed() and not self.replaced()
 
@@ -188,20 +196,18 @@ def test_functions_methods_and_constants_are_replaced(peer: Peer) -> None:
     expected = {name: call(peer.module) for name, call in FUNCTIONS.items()}
     for _ in range(2):
         peer.patch.uninstall()
-        peer.patch.install()
-        peer.patch.install()
-        assert peer.patch.is_installed()
-        assert peer.replaced() == NAMES
-        for name, call in FUNCTIONS.items():
-            assert call(peer.module) == ("new", expected[name])
-        thing = peer.module.Thing
-        assert thing().of(1) == ("new", (thing, 1))
-        assert thing().static(1) == ("new", ("static", 1))
-        assert thing().inherited(1) == ("inherited", 1)
-        assert peer.module.Child.limit == 6
-        assert peer.module.double.__doc__ == "Docstring of the peer."
-        peer.patch.uninstall()
-        assert peer.is_restored()
+        with peer.installed():
+            peer.patch.install()
+            assert peer.patch.is_installed()
+            assert peer.replaced() == NAMES
+            for name, call in FUNCTIONS.items():
+                assert call(peer.module) == ("new", expected[name])
+            thing = peer.module.Thing
+            assert thing().of(1) == ("new", (thing, 1))
+            assert thing().static(1) == ("new", ("static", 1))
+            assert thing().inherited(1) == ("inherited", 1)
+            assert peer.module.Child.limit == 6
+            assert peer.module.double.__doc__ == "Docstring of the peer."
 
 
 def test_every_binding_of_a_function_is_replaced(peer: Peer) -> None:
@@ -228,16 +234,15 @@ def test_tested_versions(make_peer: MakePeer, versions: tuple[str, str], is_acce
     peer = make_peer(changes={"x * times": "times * x"})
     peer.patch = peer.patch_of(RELIANCE, versions)
     if is_accepted:
-        peer.patch.install(untested="error")
-        assert peer.replaced() == NAMES
-        peer.patch.uninstall()
-    else:
-        with pytest.raises(tw.IntegrationError) as caught:
-            peer.patch.install()
-        assert str(caught.value) == (
-            f"peer 1.5.2 is too old; tensorwire was tested with peer {' to '.join(versions)}, "
-            f"and has changed nothing"
-        )
+        with peer.installed(untested="error"):
+            assert peer.replaced() == NAMES
+        return
+    with pytest.raises(tw.IntegrationError) as caught:
+        peer.patch.install()
+    assert str(caught.value) == (
+        f"peer 1.5.2 is too old; tensorwire was tested with peer {' to '.join(versions)}, "
+        f"and has changed nothing"
+    )
     assert peer.is_restored()
 
 
@@ -354,15 +359,12 @@ def test_wrapped_function_is_not_replaced(
     with pytest.raises(tw.IntegrationError, match=r"1\.5\.2 has functions that differ: peer\."):
         peer.patch.install(untested="error")
     assert peer.is_restored()
-    peer.patch.install()
-    assert peer.replaced() == NAMES - {function}
-    assert FUNCTIONS[function](peer.module) == expected
+    with peer.installed():
+        assert peer.replaced() == NAMES - {function}
+        assert FUNCTIONS[function](peer.module) == expected
     assert wrapped.n_calls == 1
-    assert re.search(
-        rf"not replaced: peer\.{function} \(peer\.{function} is [\w.<>]+ now\)$", logged(caplog)
-    ), logged(caplog)
-    peer.patch.uninstall()
-    assert peer.is_restored()
+    reason = rf"not replaced: peer\.{function} \(peer\.{function} is [\w.<>]+ now\)$"
+    assert re.search(reason, logged(caplog)), logged(caplog)
 
 
 @with_wrappers
@@ -479,16 +481,14 @@ def test_wrapped_function_that_a_replacement_relies_on(
         },
         replacements=lambda: [r._replace(calls_original=True) for r in peer.replacements()],
     )
-    peer.patch.install()
-    assert peer.replaced() == {"Thing.static", "Child.inherited", "Child.limit"}
-    assert re.search(
+    with peer.installed():
+        assert peer.replaced() == {"Thing.static", "Child.inherited", "Child.limit"}
+    reasons = (
         r"peer\.Thing\.of \(peer\.parts\.part is [\w.<>]+ now\); "
         r"peer\.Thing\.plain \(peer\.Thing\.of is not replaced\); "
-        r"peer\.double \(peer\.Thing\.plain is not replaced\)$",
-        logged(caplog),
-    ), logged(caplog)
-    peer.patch.uninstall()
-    assert peer.is_restored()
+        r"peer\.double \(peer\.Thing\.plain is not replaced\)$"
+    )
+    assert re.search(reasons, logged(caplog)), logged(caplog)
 
 
 def test_functions_of_other_packages_are_compared_in_tested_versions(
@@ -497,14 +497,12 @@ def test_functions_of_other_packages_are_compared_in_tested_versions(
     """The source of `json.loads` differs from the recorded one, that of `json.dumps` does not."""
     dumps = Sources(source_of_imported).digest("json:dumps")
     peer.known |= {"json:dumps": {dumps: "1"}, "json:loads": {"0": "1"}}
-    patch = peer.patch_of({"peer:double": ["json:dumps"], "peer:Thing.of": ["json:loads"]})
-    patch.install()
-    assert peer.replaced() == NAMES - {"Thing.of"}
+    peer.patch = peer.patch_of({"peer:double": ["json:dumps"], "peer:Thing.of": ["json:loads"]})
+    with peer.installed():
+        assert peer.replaced() == NAMES - {"Thing.of"}
     assert "peer.Thing.of (the source of json.loads is not known)" in logged(caplog)
-    patch.uninstall()
-    patch.install(untested="allow")
-    assert peer.replaced() == NAMES
-    patch.uninstall()
+    with peer.installed(untested="allow"):
+        assert peer.replaced() == NAMES
 
 
 # --- releases that are newer than the tested ones -------------------------------------------------
@@ -514,24 +512,20 @@ def test_functions_of_other_packages_are_compared_in_tested_versions(
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
-        {"x * times": "(x\n        * times)  # comment"},
-        {'"Docstring of the peer."': '"""Other."""'},
-        {"class Thing": "added = 1\n\nclass Thing"},
+        *({}, {"x * times": "(x\n        * times)  # comment"}),
+        *(
+            {'"Docstring of the peer."': '"""Other."""'},
+            {"class Thing": "added = 1\n\nclass Thing"},
+        ),
     ],
 )
 def test_newer_version_with_known_sources(
-    make_peer: MakePeer,
-    caplog: pytest.LogCaptureFixture,
-    untested: Untested,
-    changes: dict[str, str],
+    make_peer: MakePeer, caplog: pytest.LogCaptureFixture, untested: Untested, changes: Any
 ) -> None:
     peer = make_peer("1.6.0rc1", changes)
-    peer.patch.install(untested=untested)
-    assert peer.replaced() == NAMES
+    with peer.installed(untested):
+        assert peer.replaced() == NAMES
     assert not caplog.records
-    peer.patch.uninstall()
-    assert peer.is_restored()
 
 
 # For each change: the functions that are not replaced, and why; then those that "allow" leaves out.
@@ -576,11 +570,7 @@ DIFFERENCES: list[tuple[dict[str, str], dict[str, str], dict[str, str]]] = [
     ("changes", "differences", "left_out_by_allow"), DIFFERENCES, ids=lambda value: str(value)[:40]
 )
 def test_newer_version_that_differs(
-    make_peer: MakePeer,
-    caplog: pytest.LogCaptureFixture,
-    changes: dict[str, str],
-    differences: dict[str, str],
-    left_out_by_allow: dict[str, str],
+    make_peer: MakePeer, caplog: Any, changes: Any, differences: Any, left_out_by_allow: Any
 ) -> None:
     """The rest is replaced, and one warning names the functions that are not, or an exception."""
     peer = make_peer("1.6.0rc1", changes)
@@ -588,9 +578,11 @@ def test_newer_version_that_differs(
     cases = [("known", differences), ("allow", left_out_by_allow)]
     for untested, reasons in cases:
         caplog.clear()
-        peer.patch.install(untested=untested)
-        assert peer.replaced() == NAMES - reasons.keys()
+        with peer.installed(untested):
+            assert peer.replaced() == NAMES - reasons.keys()
+            peer.patch.install(untested=untested)  # is installed already
         listed = "; ".join(f"peer.{name} ({reasons[name]})" for name in sorted(reasons))
+        assert len(caplog.records) == bool(reasons)
         if reasons:
             assert logged(caplog) == (
                 "These functions of peer 1.6.0rc1 differ from those that tensorwire was tested "
@@ -598,10 +590,6 @@ def test_newer_version_that_differs(
             )
             [record] = caplog.records
             assert (record.name, record.levelno) == ("tensorwire.integrations", logging.WARNING)
-        peer.patch.install(untested=untested)  # is installed already
-        assert len(caplog.records) == bool(reasons)
-        peer.patch.uninstall()
-        assert peer.is_restored()
     caplog.clear()
     with pytest.raises(tw.IntegrationError) as caught:
         peer.patch.install(untested="error")

@@ -4,7 +4,6 @@ memory.
 
 from __future__ import annotations
 
-import struct
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -70,25 +69,6 @@ def test_serialize_other_elements(before: list[Any], value: Any) -> None:
 @pytest.mark.parametrize("value", [b"ab", [b"a"], None, np.bytes_(b"a"), np.float32(1), 5])
 def test_serialize_rejects_other_objects(value: Any) -> None:
     both(lambda: utils.serialize_byte_tensor(value))
-
-
-def test_type_of_the_serialized_array(either: bool) -> None:
-    """One `bytes` object in a 0-d array, or an empty array for 0 elements."""
-    packed = utils.serialize_byte_tensor(object_array([b"ab", "\xe9", 7, None]))
-    assert (packed.dtype, packed.shape) == (np.dtype(object), ())
-    wire = b"\2\0\0\0ab\2\0\0\0\xc3\xa9\1\0\0\0007\4\0\0\0None"
-    assert (type(packed.item()), packed.item()) == (bytes, wire)
-    empty = utils.serialize_byte_tensor(np.empty((3, 0), object))
-    assert (empty.dtype, empty.shape) == (np.dtype(object), (0,))
-    with pytest.raises(
-        utils.InferenceServerException, match=r"^cannot serialize bytes tensor: inv"
-    ):
-        utils.serialize_byte_tensor(FLOATS)
-
-
-def test_serialize_lone_surrogate(either: bool) -> None:
-    with pytest.raises(UnicodeEncodeError, match="surrogates not allowed"):
-        utils.serialize_byte_tensor(object_array(["a", "\ud800"]))
 
 
 element = st.one_of(
@@ -158,28 +138,21 @@ def test_deserialize_truncated(kind: type) -> None:
     both(lambda: [outcome(partial(utils.deserialize_bytes_tensor, cut)) for cut in cuts])
 
 
-def test_type_of_the_deserialized_array(either: bool) -> None:
-    found = utils.deserialize_bytes_tensor(b"\2\0\0\0a\0\0\0\0\0")
-    assert (found.dtype, found.shape, found.tolist()) == (np.dtype(object), (2,), [b"a\0", b""])
-    assert found.flags.writeable
-    assert utils.deserialize_bytes_tensor(b"").shape == (0,)
-    with pytest.raises(struct.error, match="requires a buffer of at least"):
-        utils.deserialize_bytes_tensor(b"\2\0\0\0a")
-
-
 @given(wire=st.binary(max_size=20))
 @FEW
 def test_deserialize_random_bytes(wire: bytes) -> None:
     both(lambda: utils.deserialize_bytes_tensor(wire))
 
 
-@given(values=st.lists(st.binary(max_size=9)))
+@given(values=st.lists(st.binary(max_size=9), min_size=1))
 @FEW
 def test_round_trip(values: list[bytes]) -> None:
-    call = utils.deserialize_bytes_tensor, utils.serialize_byte_tensor
-    assert not values or both(lambda: call[0](call[1](bytes_array(values)).item()))[5] == [
-        (bytes, value) for value in values
-    ]
+    found = both(
+        lambda: utils.deserialize_bytes_tensor(
+            utils.serialize_byte_tensor(bytes_array(values)).item()
+        )
+    )
+    assert found[5] == [(bytes, value) for value in values]
 
 
 # --- shared memory ---------------------------------------------------------------------------

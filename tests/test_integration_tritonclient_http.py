@@ -354,11 +354,6 @@ def test_closed_connection_is_an_error_although_the_parser_reports_none(
         received(ANSWERS[name])
 
 
-def test_connection_is_used_again(either: bool) -> None:
-    _, requests, n_connections = exchange("http infer", twice)
-    assert (len(requests), n_connections) == (2, 1)
-
-
 def test_connection_is_closed_after_a_timeout(either: bool) -> None:
     """It is closed at once, although the exception still refers to the response."""
     with (
