@@ -7,7 +7,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -18,39 +17,31 @@ from interop.samples import NOT_TEXT, TEXTS, bits, bytes_array
 from support import tritonclient_comparison as comparison
 from support.scripts import run_script
 from support.tritonclient_calls import given, http
-from support.tritonclient_comparison import FLOATS, LARGE, body_of, module, parsed, response
+from support.tritonclient_comparison import FLOATS, LARGE, body_of, module, parsed, places, response
 from tensorwire.integrations import patching, tritonclient
+from tensorwire.integrations.patching import ABSENT
 
 pytestmark = comparison.MARKS
 utils = module("utils", "http")
 
 
-def functions() -> list[Any]:
-    """Return every function that is replaced, from every module that has it."""
-    return [
-        *(utils.serialize_byte_tensor, utils.deserialize_bytes_tensor),
-        import_module("tritonclient.http._infer_input").serialize_byte_tensor,
-        import_module("tritonclient.http._infer_result").deserialize_bytes_tensor,
-        import_module("tritonclient.utils.shared_memory").get_contents_as_numpy,
-        http.InferInput.set_data_from_numpy,
-        import_module("tritonclient.http.aio")._get_inference_request,
-        http.InferResult.__init__,
-    ]
+def values() -> list[Any]:
+    """Return the values of all names that `install` assigns, in all modules and classes."""
+    return [vars(place.owner).get(place.name, ABSENT) for place in places()]
 
 
 def test_uninstall_restores_every_function() -> None:
-    before = functions()
+    before = values()
     for _ in range(2):
         tritonclient.install()
         tritonclient.install()
         assert tritonclient.is_installed()
-        changed = functions()
-        assert not any(now is then for now, then in zip(changed, before, strict=True))
-        assert [f.__doc__ for f in changed] == [f.__doc__ for f in before]
-        assert [f.__qualname__ for f in changed] == [f.__qualname__ for f in before]
+        for now, then in zip(values(), before, strict=True):
+            assert now is not then
+            assert (now.__doc__, now.__qualname__) == (then.__doc__, then.__qualname__)
         tritonclient.uninstall()
         tritonclient.uninstall()
-        assert all(now is then for now, then in zip(functions(), before, strict=True))
+        assert all(now is then for now, then in zip(values(), before, strict=True))
     assert not tritonclient.is_installed()
 
 
@@ -65,14 +56,14 @@ def test_objects_created_while_installed_stay_usable() -> None:
     assert result.as_numpy("OUTPUT1").tolist() == [b"x", b"\0"] * LARGE
 
 
-def test_install_and_uninstall_while_other_threads_use_the_client() -> None:
-    words, done = bytes_array([*TEXTS, NOT_TEXT] * 100), Event()
+def test_install_and_uninstall_while_threads_use_the_client() -> None:
+    words = bytes_array([*TEXTS, NOT_TEXT] * 100)
     wire = tw.encode_bytes(words)
     body, length = response(FLOATS, words)
 
-    def work() -> int:
-        n_rounds = 0
-        while not done.is_set():
+    def work(i: int) -> None:
+        for _ in range(20):
+            (tritonclient.install if i % 2 else tritonclient.uninstall)()
             assert utils.serialize_byte_tensor(words).item() == wire
             assert utils.deserialize_bytes_tensor(wire).tolist() == words.tolist()
             sent, sent_length, _ = body_of(FLOATS, "FP32")
@@ -80,29 +71,23 @@ def test_install_and_uninstall_while_other_threads_use_the_client() -> None:
             result = parsed(body, length)
             assert bits(result.as_numpy("OUTPUT0")) == bits(FLOATS)
             assert bits(result.as_numpy("OUTPUT1")) == bits(words)
-            n_rounds += 1
-        return n_rounds
 
     interval = sys.getswitchinterval()
-    with ThreadPoolExecutor(3) as pool:
-        workers = [pool.submit(work) for _ in range(3)]
-        sys.setswitchinterval(1e-4)  # the threads interrupt each other more often
-        try:
-            for _ in range(30):
-                tritonclient.install()
-                tritonclient.uninstall()
-        finally:
-            done.set()
-            sys.setswitchinterval(interval)
-        assert all(worker.result() for worker in workers)
+    sys.setswitchinterval(1e-4)  # the threads interrupt each other more often
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, range(4)))
+    finally:
+        sys.setswitchinterval(interval)
+        tritonclient.uninstall()
 
 
 def test_older_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = functions()
+    before = values()
     monkeypatch.setattr(patching, "version", lambda name: "2.59.9")
     with pytest.raises(tw.IntegrationError, match=r"^tritonclient 2\.59\.9 is too old"):
         tritonclient.install()
-    assert all(now is then for now, then in zip(functions(), before, strict=True))
+    assert all(now is then for now, then in zip(values(), before, strict=True))
 
 
 @pytest.mark.parametrize("error", ["ImportError", "RuntimeError", "TypeError"])

@@ -58,15 +58,6 @@ def test_request(datatype: str, is_large: bool) -> None:
     both(lambda: body_of(array[:7], datatype, binary_data=False))
 
 
-@pytest.mark.parametrize("order", ["C", "F"])
-@pytest.mark.parametrize("datatype", ["FP32", "UINT8", "BYTES"])
-def test_request_of_many_dimensions(datatype: str, order: Any) -> None:
-    values = np.arange(40 * 50 * 60).reshape(40, 50, 60, order=order)
-    array = values.astype(DTYPES[datatype], order="K")
-    both(body_of, array, datatype)
-    both(body_of, array[3:, :, ::2], datatype)
-
-
 OTHER_ARRAYS = {
     "big-endian": FLOATS.astype(">f4"),
     "another datatype": FLOATS.astype(np.float64),
@@ -91,29 +82,10 @@ def test_request_of_objects_that_are_not_arrays(datatype: str, value: Any, is_bi
     both(lambda: http.InferInput("x", [1], datatype).set_data_from_numpy(value, is_binary))
 
 
-@pytest.mark.parametrize("shape", [[2], [len(FLOATS) + 1], [1, len(FLOATS)], []])
-def test_request_of_wrong_shape(shape: list[int]) -> None:
-    both(lambda: given(http, FLOATS, "x", "FP32", shape))
-    both(lambda: given(http, FLOATS, "x", "FP16", shape))
-
-
 @pytest.mark.parametrize("name", BYTES_ARRAYS)
 @pytest.mark.parametrize("is_binary", [True, False])
 def test_request_of_bytes(name: str, is_binary: bool) -> None:
     both(lambda: body_of(BYTES_ARRAYS[name], "BYTES", binary_data=is_binary))
-
-
-def test_request_with_all_kinds_of_inputs_and_outputs() -> None:
-    def body() -> Any:
-        inputs = [http.InferInput(name, [len(FLOATS)], "FP32") for name in "abc"]
-        inputs[0].set_data_from_numpy(FLOATS)
-        inputs[1].set_data_from_numpy(FLOATS, binary_data=False)
-        inputs[2].set_data_from_numpy(FLOATS).set_shared_memory("region", 8, 4)
-        inputs.append(given(http, bytes_array([b"x", b""]), "d", "BYTES"))
-        outputs = [http.InferRequestedOutput("o", binary_data=False)]
-        return generate(inputs, outputs, "7\xe9", 3, True, priority=2, parameters={"p": 1})
-
-    both(body)
 
 
 names = st.one_of(
@@ -145,18 +117,6 @@ def test_random_json_requests(arrays: list[Array]) -> None:
         return generate(inputs)
 
     both(body)
-
-
-def test_request_of_an_iterator_or_a_list_with_its_own_order() -> None:
-    class Backwards(list[Any]):
-        def __iter__(self) -> Any:
-            return reversed(self)
-
-    def inputs() -> list[Any]:
-        return [given(http, FLOATS[:4], name) for name in "ab"]
-
-    both(lambda: generate(Backwards(inputs())))
-    both(lambda: generate(iter(inputs())))
 
 
 @pytest.mark.parametrize("shape", [[4], (4,), [np.int64(4)], [4.0], [True], ["4"], [4, 1], 4, None])
@@ -315,27 +275,6 @@ def test_subclass_with_its_own_constructor() -> None:
     both(lambda: Result.from_response_body(body, False, length).parts)
 
 
-def test_json_response() -> None:
-    outputs = [tw.Tensor("a", FLOATS, binary=False), tw.Tensor("b", ["x", "\xe9"], binary=False)]
-    body = bytes(tw.encode_response(tw.InferResponse(outputs)))
-    for name in "ab":
-        both(output, body, None, name)
-    both(lambda: parsed(body, None).get_response())
-    both(parsed, b'{"outputs": [{"name": "\xff"}]}', None)
-
-
-def test_verbose_output(either: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    body, length = response(FLOATS)
-    assert length is not None
-    http.InferResult.from_response_body(body, True, length)
-    assert capsys.readouterr().out == f"{body[:length]!r}\n"
-
-
-def test_offsets_of_outputs() -> None:
-    body, length = response(FLOATS, FLOATS[:0], FLOATS)
-    both(lambda: parsed(body, length)._output_name_to_buffer_map)
-
-
 def test_arrays_of_a_writable_body_are_copies(either: bool) -> None:
     """As without the integration, the caller may reuse the buffer and owns each array."""
     body, length = response(FLOATS, FLOATS)
@@ -345,30 +284,6 @@ def test_arrays_of_a_writable_body_are_copies(either: bool) -> None:
     first = result.as_numpy("OUTPUT0")
     first[:] = 0
     assert bits(result.as_numpy("OUTPUT0")) == bits(FLOATS)
-
-
-class Reply:
-    """The response object of a transport, which the client reads once from the start."""
-
-    def __init__(self, body: bytes, length: int | None, kind: Callable[[bytes], Any]) -> None:
-        self.rest, self.kind = body, kind
-        self.get = {"Inference-Header-Content-Length": length and str(length)}.get
-
-    def read(self, length: int | None = None) -> Any:
-        n = len(self.rest) if length is None else length
-        taken, self.rest = self.rest[:n], self.rest[n:]
-        return self.kind(taken)
-
-
-@pytest.mark.parametrize("kind", [bytes, bytearray])
-@pytest.mark.parametrize("array", [FLOATS, FLOATS[:4]], ids=["large", "small"])
-def test_response_object_of_a_transport(array: Array, kind: Callable[[bytes], Any]) -> None:
-    body, length = response(array, array + 1)
-    for name in ("OUTPUT0", "OUTPUT1"):
-        found = both(
-            lambda name: http.InferResult(Reply(body, length, kind), False).as_numpy(name), name
-        )
-        assert found[3] == (kind is bytearray)
 
 
 @given_by_hypothesis(

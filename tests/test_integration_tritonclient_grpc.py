@@ -90,18 +90,6 @@ def test_inputs_can_be_pickled(any_data: None) -> None:
 # --- requests ------------------------------------------------------------------------------------
 
 
-@with_client
-def test_request_has_the_same_bytes(client: str) -> None:
-    """Also in the same order."""
-    sent = []
-    for change in (tritonclient.uninstall, tritonclient.install):
-        change()
-        with RecordingServer(grpc_answer(*ARRAYS, client=client)) as server:
-            outcomes(client, server.address, lambda api: [{"inputs": [given(api)] * 2}])
-            sent += server.requests
-    assert sent[0] == sent[1]
-
-
 @pytest.mark.parametrize("limit", [LARGE, 5 * LARGE])
 @with_client
 def test_request_above_the_limit_of_the_channel(client: str, limit: int) -> None:
@@ -339,15 +327,6 @@ def test_timeout(client: str, either: bool) -> None:
         )
         released.set()
     assert "StatusCode.DEADLINE_EXCEEDED" in str(found)
-
-
-def test_closed_client() -> None:
-    def call() -> Any:
-        client = grpc.InferenceServerClient("localhost:1")
-        client.close()
-        return client.infer("m", [given(grpc)])
-
-    both(call)
 
 
 @with_client

@@ -89,6 +89,7 @@ def test_verbose_output(either: bool, client: str, capsys: pytest.CaptureFixture
     printed = capsys.readouterr().out
     assert repr(FLOATS.tobytes())[2:-1] in printed
     assert "POST " in printed
+    assert repr(BODY[:HEADER_LENGTH]) in printed
 
 
 def test_async_infer_has_read_the_array_when_it_returns(any_data: None) -> None:

@@ -39,7 +39,6 @@ def mean(request):
     return {"mean": request["x"].as_numpy().mean(keepdims=True)}
 
 models = {"mean": mean}
-broken = None
 """
 
 
