@@ -11,7 +11,6 @@ from importlib import import_module
 from pathlib import Path
 from queue import Queue
 from threading import Event
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -423,6 +422,10 @@ def test_stub_of_the_program_gets_messages(installed: None, replaced: str) -> No
             seen.append(type(request))
             return plain(request, **options)
 
+        class Stub:
+            __slots__ = ()
+            ModelInfer = staticmethod(own)
+
         class Method:
             __call__ = staticmethod(own)
 
@@ -430,7 +433,7 @@ def test_stub_of_the_program_gets_messages(installed: None, replaced: str) -> No
                 return getattr(plain, name)
 
         if replaced == "stub":
-            client._client_stub = SimpleNamespace(ModelInfer=own)
+            client._client_stub = Stub()
         else:
             client._client_stub.ModelInfer = Method() if replaced == "method" else own
         result = client.infer("m", [given(grpc)])
