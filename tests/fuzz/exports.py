@@ -1,4 +1,4 @@
-"""The target for all conversions of a BytesArray, and all ways to create one."""
+"""Checks of all conversions of a BytesArray, and all ways to create one."""
 
 from __future__ import annotations
 
@@ -16,32 +16,15 @@ from support import reference
 STRINGS = np.dtypes.StringDType()
 
 
-def exports(data: bytes) -> None:
-    """Check that each conversion has all elements, or reports the first unsupported element.
-
-    The input is one conversion, one way to create the tensor, one shape, n, n lengths, and the
-    payload.
-    """
-    front = data[:4].ljust(4, b"\0")
-    lengths, payload = data[4 : 4 + front[3]], data[4 + front[3] :]
-    items = []
-    for length in lengths:
-        items.append(payload[:length])
-        payload = payload[length:]
-    shapes = shapes_of(len(items))
-    source, tensor = MAKERS[front[1] % len(MAKERS)](items, shapes[front[2] % len(shapes)])
+def check_export(
+    items: list[bytes], shape: tuple[int, ...], index: Any, maker: Any, export: Any, rest: bytes
+) -> None:
+    """Each conversion has all elements, or reports the first unsupported element."""
+    source, tensor = maker(items, shape)
     assert (tensor.size, tensor.nbytes) == (len(items), sum(map(len, items)) + 4 * len(items))
-    EXPORTS[front[0] % len(EXPORTS)](tensor, items, payload)
+    export(tensor, items, index if export is selection else rest)
     del tensor
     source.append(0)  # raises BufferError if any view of it remains
-
-
-def shapes_of(n: int) -> list[tuple[int, ...]]:
-    shapes: list[tuple[int, ...]] = [(n,), (1, n), (n, 1)]
-    if n == 1:
-        shapes.append(())
-    shapes += [(factor, n // factor) for factor in (2, 3) if n % factor == 0]
-    return shapes
 
 
 def shaped(items: list[Any], shape: tuple[int, ...]) -> Any:
@@ -150,9 +133,8 @@ def wire_bytes(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
     assert (tensor.reshape((len(items),)) == other) is same
 
 
-def selection(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
+def selection(tensor: tw.BytesArray, items: list[bytes], index: Any) -> None:
     """Check that indexing equals that of a numpy object array, including errors."""
-    index = index_of(rest, tensor.shape)
     expected: Any
     try:
         expected = shaped(items, tensor.shape)[index]
@@ -170,27 +152,6 @@ def selection(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
         assert bytes(found.wire) == reference.elements(expected.reshape(-1).tolist())
     else:
         assert found == expected
-
-
-def index_of(rest: bytes, shape: tuple[int, ...]) -> Any:
-    """Return an index with at most one part per dimension: ints, slices, lists, masks."""
-    parts: list[Any] = []
-    for begin in range(0, min(len(rest), 4 * len(shape)), 4):
-        part = rest[begin : begin + 4].ljust(4, b"\0")
-        a, b, c = (int(byte) - 256 if byte > 127 else int(byte) for byte in part[1:])
-        if part[0] % 8 < 2:
-            parts.append(a)
-        elif part[0] % 8 < 5:
-            parts.append(slice(a or None, b or None, c or None))
-        elif part[0] % 8 == 5:
-            parts.append([a, b, c])
-        elif part[0] % 8 == 6:
-            parts.append(np.arange(shape[len(parts)]) % (a or 1) == b)
-        else:
-            parts.append(...)
-    if sum(part is ... for part in parts) > 1:
-        parts = [part for part in parts if part is not ...]
-    return parts[0] if len(parts) == 1 else tuple(parts)
 
 
 def fixed_width(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
@@ -326,7 +287,7 @@ def through_a_message(tensor: tw.BytesArray, items: list[bytes], rest: bytes) ->
     assert read["x"].as_numpy().reshape(-1).tolist() == items
 
 
-EXPORTS: list[Callable[[tw.BytesArray, list[bytes], bytes], None]] = [
+EXPORTS: list[Callable[[tw.BytesArray, list[bytes], Any], None]] = [
     *(objects, views, wire_bytes, selection, fixed_width, strings, npy_strings, unicode),
     *(arrow, arrow_text, into, through_a_message),
 ]

@@ -1,4 +1,4 @@
-"""The target for `header_length`: any HTTP headers."""
+"""A check of `header_length`, with a second reader of the HTTP headers."""
 
 from __future__ import annotations
 
@@ -16,22 +16,19 @@ MAX_ITEMS = 9
 LOWER = {ord(c): ord(c) + 32 for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"}
 
 
-def header_length(data: bytes) -> None:
-    """Check that all headers agree on one length, or on none, or that HeaderError is raised.
+def check_header_length(fields: list[tuple[str, str]], form: int = 0) -> None:
+    """All headers agree on one length, or on none, or HeaderError is raised.
 
-    The input has a byte of choices, and then lines of `name:value`.
+    The form is that of the argument: pairs of str, a dict of them, pairs of bytes, or a mixed dict.
     """
-    choices = data[0] if data else 0
-    pairs = [line.partition(b":")[::2] for line in data[1:].split(b"\n") if line]
-    names = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in pairs]
-    headers: Any = names
-    if choices & 1:
-        headers = pairs
-    elif choices & 2:
-        headers = {name: value.encode("latin-1") for name, value in names}
-    elif choices & 4:
-        headers = dict(names)
-    lengths = announced(list(dict(names).items()) if choices & 7 in (2, 4, 6) else names)
+    if form % 2:
+        fields = list(dict(fields).items())
+    headers: Any = dict(fields) if form == 1 else fields
+    if form == 2:
+        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in fields]
+    elif form == 3:
+        headers = {name: value.encode("latin-1") for name, value in fields}
+    lengths = announced(fields)
     try:
         found = tw.header_length(headers)
     except tw.HeaderError as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 from support.arrow_numbers import NumbersProducer
 from support.arrow_structs import ArrowArray, ArrowSchema, ReleaseCallback, capsule
+from support.strategies import Choices
 
 
 def _release_schema(pointer: int) -> None:
@@ -134,3 +135,12 @@ def invalid_numbers(format: int, sizes: int, change: int, level: int) -> Numbers
         schema_changes={where: of_schema},
         array_changes={where: of_array},
     )
+
+
+def producer(c: Choices) -> InvalidProducer | NumbersProducer:
+    """Return any of the producers."""
+    change = c.below(len(FIELD_CHANGES))
+    if c.chance(50):
+        return InvalidProducer(c.of(FORMATS), change, c.below(len(OFFSETS) * len(VIEWS)))
+    sizes, level = c.below(len(LIST_SIZES)), c.below(len(LIST_FORMATS))
+    return invalid_numbers(c.below(len(NUMBER_FORMATS)), sizes, change, level)

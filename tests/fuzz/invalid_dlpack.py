@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from support.dlpack_structs import IS_COPIED, READ_ONLY, USED, Producer
+from support.strategies import Choices
 
 LARGE = (2**61, 2**62, 2**63 - 1, -(2**63), -(2**62), -(2**61))  # too large for any memory
 
@@ -55,3 +56,7 @@ def producer(change: int, is_cached: bool) -> Producer:
     array = np.arange(64, dtype="<i4")[:6].reshape(2, 3)
     changes = FIELD_CHANGES[change % len(FIELD_CHANGES)]
     return Producer(array, is_cached=is_cached, **changes)
+
+
+def any_producer(c: Choices) -> Producer:
+    return producer(c.below(len(FIELD_CHANGES)), is_cached=c.chance(50))

@@ -31,43 +31,36 @@ FOLDER = ROOT / ".fuzz"
 VENV = FOLDER / "venv"
 LIBRARY = FOLDER / "sanitized"
 PYTHON = VENV / "bin" / "python"
-TARGETS = (
-    *("request", "response", "decode_bytes", "exports", "header_length", "bodybuffer"),
-    *("json_writer", "grpc", "api"),
-)
 KERNELS = ("kernels", "json_kernels")  # programs without Python code
 BUILD = ["setuptools>=77.0.1", "Cython>=3.1.2", "numpy>=2.0"]
-PACKAGES = ["atheris==3.0.0", *BUILD, "msgspec>=0.19", "ml_dtypes>=0.5", "pyarrow>=18"]
-PACKAGES += ["tritonclient[grpc]>=2.73,<2.74"]
+PACKAGES = ["atheris==3.0.0", *BUILD, "hypothesis>=6.100", "pytest>=8", "msgspec>=0.19"]
+PACKAGES += ["ml_dtypes>=0.5", "pyarrow>=18", "tritonclient[grpc]>=2.73,<2.74"]
 CONFIGURED = sysconfig.get_config_vars("LIBDIR", "LDVERSION")
-# The maximum size of an input, if the target reads fewer than 4096 bytes or is slow per byte.
-MAX_NBYTES = {"bodybuffer": 44, "api": 400}
 # A process that is suspended for 30 seconds also reports a timeout of its current input.
-OPTIONS = ["-timeout=30", "-rss_limit_mb=4096", "-print_final_stats=1"]
+OPTIONS = ["-timeout=30", "-rss_limit_mb=4096", "-print_final_stats=1", "-max_len=4096"]
 # The largest single allocation of an input. Importing numpy and Arrow needs less.
 MALLOC_LIMIT = "-malloc_limit_mb=32"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "targets", nargs="*", metavar="TARGET", help=", ".join((*TARGETS, *KERNELS))
-    )
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help="see targets.py")
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
     parser.add_argument("--jobs", type=int, default=1, help="targets at the same time")
     parser.add_argument("--again", type=Path, action="append", help="run only this input")
     parser.add_argument("--keep", action="store_true", help="save inputs that reach other code")
     arguments = parser.parse_args()
-    targets = arguments.targets or [*TARGETS, *KERNELS]
-    if unknown := set(targets) - {*TARGETS, *KERNELS}:
-        parser.error(f"no such target: {', '.join(sorted(unknown))}")
     set_up()
+    names = sorted(path.name for path in (FOLDER / "seeds").iterdir() if path.is_dir())
+    targets = arguments.targets or names
+    if unknown := set(targets) - set(names):
+        parser.error(f"{', '.join(sorted(unknown))}: the targets are {', '.join(names)}")
     if arguments.keep:
         for target in targets:
             keep(target)
         return
     if arguments.again:
-        inputs = [str(path.resolve()) for path in arguments.again]
+        inputs = ["--show", *(str(path.resolve()) for path in arguments.again)]
         codes = [run(target, inputs) for target in targets]
         sys.exit(any(codes))
     with ThreadPoolExecutor(arguments.jobs) as pool:
@@ -148,24 +141,21 @@ def build_kernels() -> None:
     do("clang++", *flags, "-o", FOLDER / "json_kernels", source, *link)
 
 
-def environment(mutates: bool = False, again: bool = False) -> dict[str, str]:
+def environment(again: bool = False) -> dict[str, str]:
     """Return the environment variables for the sanitizers.
 
     The sanitizer runtime must be loaded first, and memory must come from malloc. The allocation
     stack is recorded only when an input is run again, because it costs a third of the executions.
     """
     site = VENV / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
-    runtime = f"{site}/asan_with_fuzzer.so"
     symbolizer = f"external_symbolizer_path={FOLDER}/llvm-symbolizer"
-    (mutator,) = (site / "atheris").glob("custom_mutator.*.so")
     return os.environ | {
         "PYTHONPATH": f"{LIBRARY}:{TESTS}",
         "PYTHONMALLOC": "malloc",
         "ASAN_OPTIONS": f"malloc_context_size={30 if again else 1}:detect_leaks=0"
         f":allocator_may_return_null=1:{symbolizer}",
         "UBSAN_OPTIONS": f"halt_on_error=1:print_stacktrace=1:{symbolizer}",
-        # libFuzzer looks for a mutator when it is loaded. Only Python can load this one.
-        "LD_PRELOAD": f"{runtime}:{mutator}" if mutates else runtime,
+        "LD_PRELOAD": f"{site}/asan_with_fuzzer.so",
     }
 
 
@@ -175,9 +165,10 @@ def environment(mutates: bool = False, again: bool = False) -> dict[str, str]:
 def run(target: str, arguments: list[str], log: IO[str] | None = None) -> int:
     """Run libFuzzer and return its exit code. Its output is written to the log, if there is one."""
     command = [str(PYTHON), "-m", "fuzz.libfuzzer", target]
-    variables = environment(mutates="-merge=1" not in arguments, again=log is None)
+    variables = environment(again=log is None)
     if target in KERNELS:
         command, variables = [str(FOLDER / target)], dict(os.environ)
+        arguments = [argument for argument in arguments if argument != "--show"]
     return subprocess.run(
         [*command, *arguments], cwd=TESTS, env=variables, stdout=log, stderr=log, check=False
     ).returncode
@@ -188,8 +179,7 @@ def campaign(target: str, seconds: int) -> dict[str, Any]:
     corpus, findings = FOLDER / "corpus" / target, FOLDER / "findings"
     for folder in (corpus, findings):
         folder.mkdir(parents=True, exist_ok=True)
-    largest = f"-max_len={MAX_NBYTES.get(target, 4096)}"
-    bounds = [largest, f"-max_total_time={seconds}", MALLOC_LIMIT]
+    bounds = [f"-max_total_time={seconds}", MALLOC_LIMIT, f"-dict={FOLDER}/seeds/dictionary"]
     places = [f"-artifact_prefix={findings}/{target}-", str(corpus), str(FOLDER / "seeds" / target)]
     log = FOLDER / f"{target}.log"
     begun = time.monotonic()

@@ -13,7 +13,6 @@ import json
 import sys
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import reduce
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
@@ -22,21 +21,19 @@ from typing import Any, Literal, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
+from hypothesis import given
 
 import tensorwire as tw
 from interop import triton_setup
 from interop.differences import DIFFERENCES, Difference
-from interop.message_generator import messages, raw_messages
-from interop.plain_message import Message
-from interop.triton_models import ANY, MODELS, Model
+from interop.triton_messages import BASES, Message, messages
+from interop.triton_models import ANY, MODELS
 from interop.triton_server import TritonServer, running_triton
 from support import reference
 from support.case_types import same
+from support.strategies import run_examples
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-# The models for raw requests.
-RAW = {message.model for message in raw_messages()}
-USED = [model for model in MODELS if model.name in RAW]
 BACKEND = ("incomplete string data", "Failed to process the request", "Stub process")
 UNHEALTHY = "is not healthy"
 UNREADABLE = "unreadable answer"  # for example an id that is not UTF-8
@@ -54,8 +51,7 @@ class Echoed(NamedTuple):
     values: list[Any]
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """The result of one side.
 
     `backend`: Triton's front end accepted the message, and its Python backend rejected it or
@@ -121,55 +117,60 @@ def read_answer(body: bytes, header_length: int | None) -> tuple[Echoed, ...]:
     response = tw.decode_response(body, header_length, limits=tw.Limits(check_bool=False))
     tensors = []
     for tensor in response.outputs:
-        data = payload(tensor)
         datatype = "UINT8" if tensor.datatype == "BOOL" else tensor.datatype
         count = reference.element_count(datatype, tensor.shape)
-        values = reference.unpack(datatype, data or b"", count)
+        values = reference.unpack(datatype, payload(tensor) or b"", count)
         tensors.append(Echoed(tensor.name, tensor.datatype, tensor.shape, tensor.binary, values))
     if not any(t.datatype == "BOOL" and any(v > 1 for v in t.values) for t in tensors):
         independent = reference.decode(body, header_length, "response")["tensors"]
         for mine, other in zip(tensors, independent, strict=True):
-            values = (
-                [int(v) for v in other["values"]] if mine.datatype == "BOOL" else other["values"]
-            )
+            is_bool, values = mine.datatype == "BOOL", other["values"]
             assert mine[:4] == (*(other[k] for k in ("name", "datatype", "shape", "binary")),)
-            assert same(mine.values, values), (mine, other)
+            assert same(mine.values, [int(v) for v in values] if is_bool else values), (mine, other)
     return tuple(sorted(tensors))
 
 
 # --- theirs --------------------------------------------------------------------------------------
 
 
-class LiveServer:
-    """A Triton server that starts on demand, and restarts after it has stopped."""
+class LiveTriton:
+    """Two servers that start on demand, and again after they have stopped.
 
-    def __init__(self, folder: Path, models: list[Model]) -> None:
-        self.folder = folder
-        self.models = models
-        self.n_starts = 0
-        self.server: TritonServer | None = None
-        self.connection: HTTPConnection | None = None
-        self.stack = ExitStack()
+    The one with the model `any` alone starts faster, and is the one that messages may stop.
+    """
 
-    def close(self) -> None:
-        if self.connection is not None:
-            self.connection.close()
-        self.server = self.connection = None
-        self.stack.close()
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.n_starts = folder, 0
+        raw = {message.model for message in BASES}
+        self.models = {True: [], False: [model for model in MODELS if model.name in raw]}
+        self.running: dict[bool, tuple[TritonServer, HTTPConnection, ExitStack]] = {}
 
-    def connect(self) -> HTTPConnection:
-        if self.server is None:
+    def __enter__(self) -> LiveTriton:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for is_any in list(self.running):
+            self.close(is_any)
+
+    def close(self, is_any: bool) -> None:
+        _, connection, stack = self.running.pop(is_any)
+        connection.close()
+        stack.close()
+
+    def connect(self, is_any: bool) -> HTTPConnection:
+        if is_any not in self.running:
             self.n_starts += 1
-            running = running_triton(self.folder, self.models, STOP_SECONDS)
-            self.server = self.stack.enter_context(running)
-        if self.connection is None:
-            host, port = self.server.host, self.server.port
-            self.connection = HTTPConnection(host, port, timeout=REPLY_SECONDS)
-        return self.connection
+            stack = ExitStack()
+            models = self.models[is_any]
+            server = stack.enter_context(running_triton(self.folder, models, STOP_SECONDS))
+            connection = HTTPConnection(server.host, server.port, timeout=REPLY_SECONDS)
+            self.running[is_any] = server, connection, stack
+        return self.running[is_any][1]
 
     def verdict(self, message: Message) -> Verdict:
         """Return the server's result, also if it stopped."""
-        connection = self.connect()
+        is_any = message.model == ANY
+        connection = self.connect(is_any)
         headers = {"Content-Length": str(len(message.body))}
         if message.header_length is not None:
             headers[HEADER_LENGTH] = message.header_length
@@ -178,42 +179,18 @@ class LiveServer:
             response = connection.getresponse()
             body = response.read()
         except (OSError, HTTPException) as error:
-            self.close()
+            self.close(is_any)
             return Verdict("backend", f"the server ended: {error!r}")
         if response.status != 200:
             text = json.loads(body.decode("utf-8", "replace"), strict=False)["error"]
             if UNHEALTHY in text:
-                self.close()
-            is_late = any(message in text for message in BACKEND)
-            return Verdict("backend" if is_late else "rejected", text)
+                self.close(is_any)
+            return Verdict("backend" if any(map(text.__contains__, BACKEND)) else "rejected", text)
         length = response.headers.get(HEADER_LENGTH)
         try:
             return Verdict("accepted", "", read_answer(body, int(length) if length else None))
         except tw.DecodeError as error:
             return Verdict("accepted", f"{UNREADABLE}: {error}")
-
-
-class LiveTriton:
-    """Two servers. The one with the model `any` may stop, and restarts quickly."""
-
-    def __init__(self, folder: Path) -> None:
-        self.any_server = LiveServer(folder, [])
-        self.raw_server = LiveServer(folder, USED)
-
-    def __enter__(self) -> LiveTriton:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.any_server.close()
-        self.raw_server.close()
-
-    @property
-    def n_starts(self) -> int:
-        return self.any_server.n_starts + self.raw_server.n_starts
-
-    def verdict(self, message: Message) -> Verdict:
-        server = self.any_server if message.model == ANY else self.raw_server
-        return server.verdict(message)
 
 
 # --- the comparison ------------------------------------------------------------------------------
@@ -235,89 +212,82 @@ def canonical(tensor: Echoed) -> Echoed:
     return tensor._replace(values=[min(value, 1) for value in tensor.values])
 
 
-def explain(message: Message, triton: LiveTriton, mine: Verdict, theirs: Verdict) -> list[str]:
-    """Return a minimal set of rows that explains this difference, or an empty set."""
-    for row in DIFFERENCES:
-        if is_explained(message, triton, mine, theirs, [row]):
-            return [row.id]
-    rows = applicable(message)
-    if not is_explained(message, triton, mine, theirs, rows):
-        return []
-    for row in list(rows):
-        fewer = [other for other in rows if other is not row]
-        if is_explained(message, triton, mine, theirs, fewer):
-            rows = fewer
-    return [row.id for row in rows]
+class Campaign:
+    """The results for all messages."""
+
+    def __init__(self, triton: LiveTriton) -> None:
+        self.triton = triton
+        self.equal, self.explained = Counter[str](), Counter[str]()
+        self.new: list[str] = []
+
+    def run(self, n: int, seed: int) -> None:
+        """Compare the messages of the tables, and more from the strategy, `n` in total."""
+        for message in BASES[:n]:
+            self.add(message)
+        run_examples(given(messages)(self.add), max(n - len(BASES), 0), seed)
+
+    def add(self, message: Message) -> None:
+        mine, theirs = ours(message), self.triton.verdict(message)
+        if theirs.what == "backend" and mine.what == "accepted":
+            theirs = self.triton.verdict(message)  # the previous message may have stopped it
+        if agree(mine, theirs):
+            self.equal[mine.what] += 1
+        elif ids := self.explain(message, mine, theirs):
+            self.explained.update(ids)
+        else:
+            self.new.append(f"{message}\n  ours: {mine}\n  Triton: {theirs}"[:4000])
+            print(self.new[-1], flush=True)
+
+    def explain(self, message: Message, mine: Verdict, theirs: Verdict) -> list[str]:
+        """Return a minimal set of rows that explains this difference, or an empty set."""
+        for row in DIFFERENCES:
+            if self.is_explained(message, mine, theirs, [row]):
+                return [row.id]
+        rows, changed = [], message
+        for row in DIFFERENCES:
+            if (after := row.apply(changed)) != changed:
+                rows.append(row)
+                changed = after
+        if not self.is_explained(message, mine, theirs, rows):
+            return []
+        for row in list(rows):
+            fewer = [other for other in rows if other is not row]
+            if self.is_explained(message, mine, theirs, fewer):
+                rows = fewer
+        return [row.id for row in rows]
+
+    def is_explained(
+        self, message: Message, mine: Verdict, theirs: Verdict, rows: list[Difference]
+    ) -> bool:
+        """Return whether the results match a row, and agree after the message is rewritten."""
+        if not any(row.applies_to(message, mine, theirs) for row in rows):
+            return False
+        if all(row.rewrite is None for row in rows):
+            return True
+        plain = rewritten(message, rows)
+        if plain == message:
+            return False
+        resent = rewritten(message, [row for row in rows if row.is_resent])
+        if theirs.text.startswith(UNREADABLE):
+            resent = plain
+        read = ours(plain)
+        is_kept = all(row.is_lossless for row in rows) and mine.what == read.what == "accepted"
+        if is_kept and mine.payloads != read.payloads:
+            return False
+        answer = theirs if resent == message else self.triton.verdict(resent)
+        if not is_settled(plain, read, answer) and any(row.is_resent for row in rows):
+            answer = self.triton.verdict(plain)  # without the differences that need no rewriting
+        return is_settled(plain, read, answer)
 
 
-def applicable(message: Message) -> list[Difference]:
-    """Return the rows that change the message, applied in sequence."""
-    found = []
-    for row in DIFFERENCES:
-        changed = row.apply(message)
-        if changed != message:
-            found.append(row)
-            message = changed
-    return found
-
-
-def is_explained(
-    message: Message, triton: LiveTriton, mine: Verdict, theirs: Verdict, rows: list[Difference]
-) -> bool:
-    """Return whether the results match a row, and agree after the message is rewritten."""
-    if not any(row.applies_to(message, mine, theirs) for row in rows):
-        return False
-    if all(row.rewrite is None for row in rows):
-        return True
-    plain = reduce(lambda changed, row: row.apply(changed), rows, message)
-    if plain == message:
-        return False
-    resent = reduce(
-        lambda changed, row: row.apply(changed) if row.is_resent else changed, rows, message
-    )
-    if theirs.text.startswith(UNREADABLE):
-        resent = plain
-    read = ours(plain)
-    is_kept = all(row.is_lossless for row in rows) and mine.what == read.what == "accepted"
-    if is_kept and mine.payloads != read.payloads:
-        return False
-    answer = theirs if resent == message else triton.verdict(resent)
-    if not is_settled(plain, read, answer) and any(row.is_resent for row in rows):
-        answer = triton.verdict(plain)  # without the differences that need no rewriting
-    return is_settled(plain, read, answer)
+def rewritten(message: Message, rows: list[Difference]) -> Message:
+    return reduce(lambda changed, row: row.apply(changed), rows, message)
 
 
 def is_settled(message: Message, mine: Verdict, theirs: Verdict) -> bool:
     """Return whether the results agree, or the difference needs no rewriting."""
     ends = (row for row in DIFFERENCES if row.rewrite is None)
     return agree(mine, theirs) or any(row.applies_to(message, mine, theirs) for row in ends)
-
-
-@dataclass
-class Campaign:
-    """The results for all messages."""
-
-    equal: Counter[str] = field(default_factory=Counter)
-    explained: Counter[str] = field(default_factory=Counter)
-    new: list[tuple[Message, Verdict, Verdict]] = field(default_factory=list)
-
-    def add(self, message: Message, triton: LiveTriton) -> None:
-        mine, theirs = ours(message), triton.verdict(message)
-        if theirs.what == "backend" and mine.what == "accepted":
-            theirs = triton.verdict(message)  # the previous message may have stopped it
-        if agree(mine, theirs):
-            self.equal[mine.what] += 1
-        elif ids := explain(message, triton, mine, theirs):
-            self.explained.update(ids)
-        else:
-            self.new.append((message, mine, theirs))
-
-
-def described(message: Message, mine: Verdict, theirs: Verdict) -> str:
-    return (
-        f"{message.id}: header length {message.header_length!r}, model {message.model}\n"
-        f"  {message.body[:2000]!r}\n  ours: {mine}\n  Triton: {theirs}"[:4000]
-    )
 
 
 def main() -> None:
@@ -328,13 +298,9 @@ def main() -> None:
     folder = triton_setup.folder_in_use()
     if triton_setup.read_marker(folder) is None:
         parser.error(f"no Triton is installed: {triton_setup.__file__} installs one")
-    campaign = Campaign()
     with LiveTriton(folder) as triton:
-        for message in messages(options.seed, options.n):
-            n_new = len(campaign.new)
-            campaign.add(message, triton)
-            if len(campaign.new) > n_new:
-                print(described(*campaign.new[-1]), flush=True)
+        campaign = Campaign(triton)
+        campaign.run(options.n, options.seed)
     print(f"equal: {dict(campaign.equal)}, {triton.n_starts} starts of the server")
     for id, n in campaign.explained.most_common():
         print(f"{n:6} {id}")
