@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import struct
 from collections import Counter
 from math import prod
 from typing import Any
@@ -44,15 +43,9 @@ NUMPY = {name: f"<{code}" for name, code in reference.FORMATS.items()}
 NUMPY |= {"BF16": "<u2", "BOOL": "?"}
 LIMITS = {  # most inputs use the default limits
     False: tw.Limits(bf16_as_uint16=True),
-    True: tw.Limits(
-        max_tensors=2,
-        max_rank=1,
-        max_elements=5,
-        max_name_nbytes=3,
-        check_bool=False,
-        bf16_as_uint16=True,
-    ),
-}
+    True: tw.Limits(max_tensors=2, max_rank=1, max_elements=5, max_name_nbytes=3,
+                    check_bool=False, bf16_as_uint16=True),
+}  # fmt: skip
 UNCHECKED = tw.Limits(check_bool=False, bf16_as_uint16=True)
 MALFORMED = ("the gRPC message is malformed: ", "is not valid UTF-8")
 Reading = dict[str, Any]
@@ -118,16 +111,13 @@ def compare_metadata(source: Any, theirs: Any) -> str:
         assert theirs is None, error
         return "malformed"
     assert theirs is not None, "protobuf rejects the message"
-    assert ours == {
-        **{"name": theirs.name, "versions": list(theirs.versions), "platform": theirs.platform},
-        **{
-            member: [
-                {"name": item.name, "datatype": item.datatype, "shape": list(item.shape)}
-                for item in getattr(theirs, member)
-            ]
-            for member in ("inputs", "outputs")
-        },
-    }
+    expected = {"name": theirs.name, "versions": [*theirs.versions], "platform": theirs.platform}
+    for member in ("inputs", "outputs"):
+        expected[member] = [
+            {"name": item.name, "datatype": item.datatype, "shape": list(item.shape)}
+            for item in getattr(theirs, member)
+        ]
+    assert ours == expected
     again = type(theirs).FromString(protobuf_writer.write_message(ours, METADATA))
     theirs.DiscardUnknownFields()
     assert again == theirs
@@ -331,18 +321,15 @@ def parameters_of(theirs: Any, *without: str) -> str | None:
 def reading_of_theirs(message: Any, is_request: bool) -> Reading:
     tensors = message.inputs if is_request else message.outputs
     raw = list(message.raw_input_contents if is_request else message.raw_output_contents)
+    requested = [
+        (o.name, value_of(o.parameters, "binary_data"), parameters_of(o.parameters, "binary_data"))
+        for o in (message.outputs if is_request else ())
+    ]
     return {
         "names": [text or None for text in (message.model_name, message.model_version, message.id)],
         "parameters": parameters_of(message.parameters),
         "tensors": [reading_of_tensor(tensor, raw) for tensor in tensors],
-        "outputs": [
-            (
-                output.name,
-                value_of(output.parameters, "binary_data"),
-                parameters_of(output.parameters, "binary_data"),
-            )
-            for output in (message.outputs if is_request else ())
-        ],
+        "outputs": requested,
     }
 
 
@@ -350,15 +337,15 @@ def reading_of_tensor(tensor: Any, raw: list[bytes]) -> tuple[Any, ...]:
     """Return what a tensor has. Its raw content is the next one, which is removed."""
     region = value_of(tensor.parameters, "shared_memory_region")
     without = ["binary_data_size", *([] if region is not None else ["shared_memory_region"])]
-    front = (tensor.name, tensor.datatype, tuple(tensor.shape))
     parameters = parameters_of(tensor.parameters, *without)
+    front = (tensor.name, tensor.datatype, tuple(tensor.shape), parameters)
     if region is not None:
-        return (*front, parameters, None, False)
+        return (*front, None, False)
     if raw:
-        return (*front, parameters, comparable(tensor.datatype, raw.pop(0)), True)
+        return (*front, comparable(tensor.datatype, raw.pop(0)), True)
     values = typed_values(tensor)
     data = reference.pack(tensor.datatype, values) if values else b""
-    return (*front, parameters, comparable(tensor.datatype, data), False)
+    return (*front, comparable(tensor.datatype, data), False)
 
 
 def typed_values(tensor: Any) -> list[Any]:
@@ -370,9 +357,7 @@ def typed_values(tensor: Any) -> list[Any]:
 def comparable(datatype: str, data: bytes) -> Any:
     """Return the data of a tensor. All NaNs are equal: protobuf's Python changes their bits."""
     if datatype in ("FP32", "FP64"):
-        values = struct.unpack(
-            f"<{len(data) // reference.SIZES[datatype]}{reference.FORMATS[datatype]}", data
-        )
+        values = reference.unpack(datatype, data, len(data) // reference.SIZES[datatype])
         if any(map(math.isnan, values)):
             return repr(values)
     return data
@@ -384,20 +369,10 @@ def reading_of_ours(message: Any) -> Reading:
         "names": [message.model_name, message.model_version, message.id],
         "parameters": sorted_parameters(message.parameters),
         "tensors": [
-            (
-                tensor.name,
-                tensor.datatype,
-                tensor.shape,
-                sorted_parameters(tensor.parameters),
-                data_of(tensor),
-                tensor.binary,
-            )
-            for tensor in tensors_of(message)
+            (t.name, t.datatype, t.shape, sorted_parameters(t.parameters), data_of(t), t.binary)
+            for t in tensors_of(message)
         ],
-        "outputs": [
-            (output.name, output.binary, sorted_parameters(output.parameters))
-            for output in outputs or ()
-        ],
+        "outputs": [(o.name, o.binary, sorted_parameters(o.parameters)) for o in outputs or ()],
     }
 
 
@@ -407,10 +382,8 @@ def sorted_parameters(parameters: Any) -> str | None:
 
 def data_of(tensor: tw.Tensor) -> Any:
     if isinstance(tensor.data, tw.BytesArray):
-        assert (
-            reference.elements(tensor.data.reshape((tensor.data.size,)).tolist())
-            == tensor.data.wire
-        )
+        elements = tensor.data.reshape((tensor.data.size,)).tolist()
+        assert reference.elements(elements) == tensor.data.wire
         return bytes(tensor.data.wire)
     if tensor.data is None:
         return None
