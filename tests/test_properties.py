@@ -32,8 +32,13 @@ QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 def examples(n: int) -> Callable[[Any], Any]:
+    """Return the settings for `n` examples, which are the same each time."""
     return settings(
-        max_examples=scaled(n), deadline=None, database=None, suppress_health_check=QUIET
+        max_examples=scaled(n),
+        derandomize=True,
+        deadline=None,
+        database=None,
+        suppress_health_check=QUIET,
     )
 
 
@@ -47,6 +52,12 @@ def test_request(body: strategies.Body, options: int) -> None:
 @given(strategies.responses, OPTIONS)
 def test_response(body: strategies.Body, options: int) -> None:
     check_message("response", body.whole, body.length, options)
+
+
+@examples(300)
+@given(strategies.json_tensors)
+def test_json_tensor(text: bytes) -> None:
+    check_message("request", text, None)
 
 
 @examples(200)
@@ -81,7 +92,8 @@ def test_grpc_message(message: tuple[str, bytes], options: int) -> None:
     st.binary(max_size=12),
 )
 def test_export(array: tuple[Any, ...], maker: Any, export: Any, rest: bytes) -> None:
-    exports.check_export(*array, maker, export, rest)
+    items, shape, index = array
+    exports.check_export(items, shape, index, maker, export, rest)
 
 
 @examples(200)

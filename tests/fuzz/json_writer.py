@@ -70,6 +70,7 @@ def check_elements(elements: list[bytes]) -> None:
 
 def check_names(text: str) -> None:
     """A text is written as each name and value, unless it has no UTF-8 form."""
+    text = text.replace("\0", "")  # not allowed in names
     has_surrogate = any("\ud800" <= character <= "\udfff" for character in text)
     try:
         tensors, outputs = [tw.Tensor(text, EMPTY)], [tw.RequestedOutput(text)]

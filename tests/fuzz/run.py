@@ -4,7 +4,7 @@ The first run creates the folder .fuzz, which takes a minute: an environment wit
 package and the C kernels compiled by clang with AddressSanitizer and UndefinedBehaviorSanitizer. A
 run starts from the seeds (seeds.py), including the saved inputs, and from the inputs of earlier
 runs in .fuzz/corpus. A finding ends the run with exit code 1 and is written to .fuzz/findings. To
-reproduce it: `run.py TARGET --again FILE`.
+reproduce it: `run.py TARGET --again FILE`. `base64 -w0 FILE` is its line for saved/TARGET.txt.
 """
 
 from __future__ import annotations
@@ -48,17 +48,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60, help="for each target")
     parser.add_argument("--jobs", type=int, default=1, help="targets at the same time")
     parser.add_argument("--again", type=Path, action="append", help="run only this input")
-    parser.add_argument("--keep", action="store_true", help="save inputs that reach other code")
     arguments = parser.parse_args()
     set_up()
     names = sorted(path.name for path in (FOLDER / "seeds").iterdir() if path.is_dir())
     targets = arguments.targets or names
     if unknown := set(targets) - set(names):
         parser.error(f"{', '.join(sorted(unknown))}: the targets are {', '.join(names)}")
-    if arguments.keep:
-        for target in targets:
-            keep(target)
-        return
     if arguments.again:
         inputs = ["--show", *(str(path.resolve()) for path in arguments.again)]
         codes = [run(target, inputs) for target in targets]
@@ -175,7 +170,7 @@ def run(target: str, arguments: list[str], log: IO[str] | None = None) -> int:
 
 
 def campaign(target: str, seconds: int) -> dict[str, Any]:
-    """Run one target, keep its log, and return its statistics, also written to counts.jsonl."""
+    """Run one target, keep its log, and return its statistics."""
     corpus, findings = FOLDER / "corpus" / target, FOLDER / "findings"
     for folder in (corpus, findings):
         folder.mkdir(parents=True, exist_ok=True)
@@ -192,26 +187,11 @@ def campaign(target: str, seconds: int) -> dict[str, Any]:
         "seconds": round(time.monotonic() - begun),
         "coverage": number(r"cov: (\d+)", text),
         "exit_code": code,
-        "date": time.strftime("%Y-%m-%d"),
     }
-    with (FOLDER / "counts.jsonl").open("a") as counts:
-        counts.write(json.dumps(counted) + "\n")
     print(json.dumps(counted), flush=True)
     if code:
         print(f"{target}: a finding; the end of {log}:\n{text[-4000:]}", flush=True)
     return counted
-
-
-def keep(target: str) -> None:
-    """Save a minimal set of corpus inputs that reach code which the seeds do not reach."""
-    merged = FOLDER / "merged" / target
-    shutil.rmtree(merged, ignore_errors=True)
-    shutil.copytree(FOLDER / "seeds" / target, merged)
-    with (FOLDER / "merge.log").open("w") as log:
-        merge = ["-merge=1", "-max_len=512", str(merged), str(FOLDER / "corpus" / target)]
-        run(target, merge, log)
-    made = do(PYTHON, "-m", "fuzz.seeds", target, merged, cwd=TESTS, env=environment())
-    print(f"{target}: {made.strip()}", flush=True)
 
 
 def number(pattern: str, text: str) -> int:

@@ -1,14 +1,13 @@
 """The seeds of each target: the case tables, saved inputs, and bytes for hypothesis to draw from.
 
-`python -m fuzz.seeds FOLDER` writes them, with a dictionary for libFuzzer; with a TARGET before the
-folder, it saves the inputs in the folder that are no seeds yet.
+`python -m fuzz.seeds FOLDER` writes them, with a dictionary for libFuzzer.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from base64 import b64decode, b64encode
+from base64 import b64decode
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -48,16 +47,6 @@ def saved(target: str) -> list[bytes]:
     """Return the saved inputs, which reach other code than the tables."""
     path = SAVED / f"{target}.txt"
     return [b64decode(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def save(target: str, folder: Path) -> int:
-    """Save the files of a folder that are not seeds yet, and return their number."""
-    known = set(seeds(target))
-    files = sorted(path.read_bytes() for path in folder.iterdir())
-    new = [b64encode(data).decode() + "\n" for data in files if data not in known]
-    with (SAVED / f"{target}.txt").open("a") as file:
-        file.writelines(new)
-    return len(new)
 
 
 def messages(kind: str) -> Iterator[bytes]:
@@ -167,9 +156,6 @@ MAKERS: dict[str, Callable[[], Any]] = {
 
 
 def main() -> None:
-    if len(sys.argv) == 3:
-        print(save(sys.argv[1], Path(sys.argv[2])), "inputs were saved")
-        return
     folder = Path(sys.argv[1])
     for target in MAKERS:
         (folder / target).mkdir(parents=True, exist_ok=True)

@@ -342,9 +342,14 @@ def is_odd(key: str, value: Node) -> bool:
 
 
 def without_output_parameters(*keys: str) -> Rewrite:
-    return tree(
-        lambda root: [drop_parameters(o, lambda k, _: k in keys) for o in items(root, "outputs")]
-    )
+    def rewrite(root: Node) -> None:
+        for output in items(root, "outputs"):
+            drop_parameters(output, lambda key, _: key in keys)
+
+    return tree(rewrite)
+
+
+SHARED_MEMORY = [f"shared_memory_{part}" for part in ("region", "byte_size", "offset")]
 
 
 def with_declared_names_and_ranks(root: Node) -> None:
@@ -455,21 +460,17 @@ DIFFERENCES = (
     Difference("B7 a length of more than 31 bits", "it exceeds the body (1)",
                "Content-Length is .*, but the body has", None, as_atoi_reads("[0-9]{10,}")),
     Difference("a length of more than 20 digits", "no length needs so many (1)",
-               "Content-Length is not a number", None,
-               as_atoi_reads("[0-9]{10,}")),
+               "Content-Length is not a number", None, as_atoi_reads("[0-9]{10,}")),
     Difference("B8, B11, B12 no digits", "a typo must not change the meaning (1)",
                "Content-Length is not a number", None, raw_request),
-    Difference("R7 empty body", "0 must be explicit (1)", "header is empty", None,
-               raw_request),
+    Difference("R7 empty body", "0 must be explicit (1)", "header is empty", None, raw_request),
     Difference("J23 byte order mark", "not allowed in transmitted JSON (3)", "malformed", None,
                text(lambda text: text.removeprefix(b"\xef\xbb\xbf"))),
-    Difference("B16 NUL after the JSON", "not JSON (3)", "malformed", None,
-               text(truncated_at_nul)),
+    Difference("B16 NUL after the JSON", "not JSON (3)", "malformed", None, text(truncated_at_nul)),
     Difference("J5 Inf, -Inf, -NaN", "no server is known to write them (4)", "malformed", None,
                text(full_names_of_infinities)),
-    Difference("Y16, Y17 invalid UTF-8",
-               "not JSON (3, 4)", "not (valid )?UTF-8|malformed|deep", None,
-               without_invalid_utf8),
+    Difference("Y16, Y17 invalid UTF-8", "not JSON (3, 4)", "not (valid )?UTF-8|malformed|deep",
+               None, without_invalid_utf8),
     Difference("J5 NaN outside FP data", "not JSON (3)", "malformed|must be", None,
                tree(zero_for_nan)),
     Difference("J24 equal keys", "all readers must read the same message (3)", ANYTHING, ANYTHING,
@@ -483,14 +484,13 @@ DIFFERENCES = (
     Difference("C25 duplicate output", "as newer versions of Triton (3)", "appears twice", None,
                tree(without_repeated_outputs)),
     Difference("J18, J19 data of an empty tensor", "data and shape contradict each other (3, 4)",
-               "JSON data|has none|must be|out of range", None,
-               each_input(empty_data)),
+               "JSON data|has none|must be|out of range", None, each_input(empty_data)),
     Difference("J1, J2 empty FP16 and BF16 as JSON", "no JSON form (4)",
                "can only be sent as binary data", None, tree(empty_binary_data)),
     Difference("J7 FP32 out of range", "the value would change (4)", "out of range for FP32", None,
                in_data(("FP32",), infinity)),
-    Difference("J8 integers out of range", "the value would change (4)",
-               "out of range for U?INT", None, in_data(NARROW, wrapped)),
+    Difference("J8 integers out of range", "the value would change (4)", "out of range for U?INT",
+               None, in_data(NARROW, wrapped)),
     Difference("X19 more than 100 nested lists", "as newer versions of Triton (4)", "deep", None,
                each_input(flatten)),
     Difference("more than 128 levels", "a parser recurses on the thread's stack (11)",
@@ -505,8 +505,8 @@ DIFFERENCES = (
     Difference("C15 a shape that overflows to an empty one", "the tensor does not exist (3)",
                "too large to address|can only be sent as binary data", None,
                condition=lambda item: extent(item) >= 2**63),
-    Difference("a shape beyond the memory, with data", "a declared shape allocates nothing (4)",
-               "", STOPPED, condition=lambda item: 2**32 <= extent(item) < 2**63),
+    Difference("a shape beyond the memory, with data", "a declared shape allocates nothing (4)", "",
+               STOPPED, condition=lambda item: 2**32 <= extent(item) < 2**63),
     Difference("65 dimensions", "numpy has at most 64 (3)", "", STOPPED,
                condition=lambda item: n_dims(item) > 64),
     # rejected by Triton
@@ -515,42 +515,33 @@ DIFFERENCES = (
                without_request_parameters(lambda key, _: "\0" in key), True),
     Difference("1e400 in an unknown member", "not converted (3)", None, "Number too big",
                tree(without_huge_numbers), True),
-    Difference("C17 rank 0",
-               "a scalar has one element (3)", None, r"got \[\]",
+    Difference("C17 rank 0", "a scalar has one element (3)", None, r"got \[\]",
                each_input(one_for_scalar), True),
     Difference("J14 null", "NaN (4)", None, "non-number",
                in_data(FLOATS, lambda v, _: Literal("NaN") if v is None else v), True),
     Difference("J10 integers with a point or an exponent", "no value changes (4)", None,
-               "non-(un)?signed-integer|Number too big",
-               in_data(INTEGERS, without_a_point), True),
+               "non-(un)?signed-integer|Number too big", in_data(INTEGERS, without_a_point), True),
     Difference("0e999 for FP32 and FP64", "it is zero (4)", None, "Number too big",
                in_data(FLOATS, without_exponent), True),
     Difference("null members", "absent (3)", None, "", tree(without_null), True),
-    Difference("null sources", "absent (3)", None, "only one of",
-               each_input(without_null_source), True),
+    Difference("null sources", "absent (3)", None, "only one of", each_input(without_null_source),
+               True),
     Difference("X4 lists, objects and null as request parameters", "any JSON is accepted (10)",
-               None, "has invalid type",
-               without_request_parameters(is_odd), True),
+               None, "has invalid type", without_request_parameters(is_odd), True),
     Difference("Triton's own parameters", "checked by the server, not the codec", None,
-               "sequence|priority|timeout|reserved",
-               without_request_parameters(is_reserved), True),
+               "sequence|priority|timeout|reserved", without_request_parameters(is_reserved), True),
     Difference("shared memory input", "looked up by the server, not the codec", None,
                "shared.memory",
                condition=lambda item: parameter(item, "shared_memory_region") is not None),
-    Difference("shared memory output",
-               "looked up by the server, not the codec", None, "shared.memory",
-               without_output_parameters(
-                   "shared_memory_region", "shared_memory_byte_size", "shared_memory_offset"
-               ), True),
+    Difference("shared memory output", "looked up by the server, not the codec", None,
+               "shared.memory", without_output_parameters(*SHARED_MEMORY), True),
     Difference("K1 classification", "done by the server, not the codec", None, ANYTHING,
                without_output_parameters("classification"), True),
-    Difference("Y8 BYTES as JSON, invalid UTF-8",
-               "not JSON (4)", "is not valid UTF-8", None, tree(all_outputs_binary),
-               True),
+    Difference("Y8 BYTES as JSON, invalid UTF-8", "not JSON (4)", "is not valid UTF-8", None,
+               tree(all_outputs_binary), True),
     Difference("decimals", "nearest (4)", None, None, exact_decimals, True),
     Difference("-0 for FP32 and FP64", "the sign is kept (4)", None, None,
                in_data(FLOATS, lambda v, _: Literal("-0.0") if v == Literal("-0") else v), True),
-    Difference("names and ranks of the model",
-               "a property of the model, not of the format", None, "unexpected|data-type is",
-               tree(with_declared_names_and_ranks), True),
+    Difference("names and ranks of the model", "a property of the model, not of the format", None,
+               "unexpected|data-type is", tree(with_declared_names_and_ranks), True),
 )  # fmt: skip

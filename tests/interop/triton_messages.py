@@ -233,7 +233,7 @@ def message(c: Choices) -> Message | None:
     else:
         made = c.of(c.of([BASES, BASES_VALID]))
     is_raw, with_bytes = made.raw_input is not None, c.below(10) < 3
-    for _ in range(c.of([1, 1, 1, 1, 2, 3]) if made.id != "random" or c.chance(90) else 0):
+    for _ in range(c.of([1, 1, 1, 1, 2, 3]) if made.id != "random" or c.chance(75) else 0):
         with suppress(ValueError):
             text, blob = made.parts()
             if not is_raw and not with_bytes:

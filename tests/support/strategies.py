@@ -39,11 +39,12 @@ def _below(n: int) -> st.SearchStrategy[int]:
 class Choices:
     """What hypothesis draws, as choices of a generator. They shrink to the first of all items."""
 
-    def __init__(self, draw: Callable[[st.SearchStrategy[T]], T]) -> None:
+    def __init__(self, draw: Callable[[Strategy], Any]) -> None:
         self.draw = draw
 
     def below(self, n: int) -> int:
-        return self.draw(_below(n)) if n > 1 else 0
+        value: int = self.draw(_below(n)) if n > 1 else 0
+        return value
 
     def of(self, items: Sequence[T]) -> T:
         return items[self.below(len(items))]
@@ -52,7 +53,8 @@ class Choices:
         return self.below(100) >= 100 - percent
 
     def word(self) -> int:
-        return self.draw(WORDS)
+        value: int = self.draw(WORDS)
+        return value
 
     def data(self, nbytes: int) -> bytes:
         """Return bytes that repeat after eight, because each drawn byte takes time."""
@@ -111,7 +113,8 @@ texts = st.one_of(
 
 
 def element(c: Choices) -> bytes:
-    return c.draw(SHORT) if c.chance(15) else c.of([*TEXTS, *TEXTS, *NOT_UTF8])
+    made: bytes = c.draw(SHORT) if c.chance(15) else c.of([*TEXTS, *TEXTS, *NOT_UTF8])
+    return made
 
 
 def some_elements(c: Choices) -> list[bytes]:
@@ -221,6 +224,7 @@ KEYS = ("name", "shape", "datatype", "parameters", "data", "inputs", "outputs", 
 FRAMING = ("binary_data_size", "binary_data", "binary_data_output", "shared_memory_region")
 RESERVED = ("classification", "priority", "timeout", "sequence_id", "sequence_end", "triton_x", "p")
 SCALARS: list[Any] = [None, True, False, *STRINGS, *map(Literal, NUMBERS)]
+LEVELS = (98, 99, 100, 101, *range(122, 131))  # around the limits for data and for all values
 TOKENS = (
     *(b",", b'"', b"{", b"}", b"[", b"]", b":", b"\\", b"0", b"9", b"-", b"e", b".", b"/", b" "),
     *(b"\0", b"\xff", b"\xc3\xa9", b"\xef\xbb\xbf", b"\t", b"\n", b"\x01", b"\x7f", b"null", b"01"),
@@ -229,14 +233,19 @@ TOKENS = (
 )
 
 
-def number(c: Choices) -> Literal:
-    """Return a valid number that is not in a table, for the rounding of the reader."""
-    digits, power = str(c.word()), c.below(100) - 50
-    at = c.below(len(digits))
-    whole, fraction = digits[: at + 1], digits[at + 1 :]
-    text = f"{c.of(['', '-'])}{whole if at == 0 else whole.lstrip('0') or '0'}"
-    text += f".{fraction}" if fraction else ""
-    return Literal(text + c.of(["", "", f"e{power // 3}", f"E{power // 3:+}", f"e{7 * power}"]))
+def number(c: Choices, datatype: str) -> Literal:
+    """Return a number that is in no table, and usually in the range of the datatype."""
+    sign = c.of(["", "-"]) if datatype[0] != "U" else ""
+    if datatype[:2] != "FP":  # an integer in any notation
+        bits, zeros = 8 * reference.SIZES[datatype] - 1, "0" * c.below(4)
+        digits = str(c.word() >> 64 - bits + c.below(bits))
+        forms = [f"{digits}.{zeros}", f"{digits}{zeros}e-{len(zeros)}"] if zeros else [digits]
+        return Literal(sign + c.of(forms))
+    digits, power = str(c.word() >> c.below(64)), c.below(100) - 50
+    at = c.below(len(digits)) + 1
+    text = (digits[:at].lstrip("0") or "0") + ("." if digits[at:] else "") + digits[at:]
+    exponent = c.of(["", "", f"e{power // 3}", f"E{power // 3:+}"])
+    return Literal(sign + text + (f"e{7 * power}" if c.chance(4) else exponent))
 
 
 def json_value(c: Choices, depth: int) -> Any:
@@ -249,9 +258,9 @@ def json_value(c: Choices, depth: int) -> Any:
 
 def parameter_value(c: Choices) -> Any:
     """Return a value as `json` of the standard library reads it; some are nested deeply."""
-    value = plain_json(c, 3)
-    for _ in range(c.of([123, 124, 125, 126, 127, 130]) if c.chance(15) else 0):
-        value = [value] if c.chance(50) else {"k": value}
+    value, is_list = plain_json(c, 3), c.chance(50)
+    for _ in range(c.of(LEVELS) if c.chance(15) else 0):
+        value = [value] if is_list else {"k": value}
     return value
 
 
@@ -285,7 +294,9 @@ class Body(NamedTuple):
         return self.text + self.blob
 
 
-SHAPES = ([], [1], [2], [3], [0], [1, 1], [2, 2], [1, 3], [2, 0], [0, 3], [1, 2, 1], [2, 1, 3])
+SHAPES: tuple[list[int], ...] = (
+    *([], [1], [2], [3], [0], [1, 1], [2, 2], [1, 3], [2, 0], [0, 3], [1, 2, 1], [2, 1, 3]),
+)
 
 
 def readable(datatype: str) -> list[Any]:
@@ -319,7 +330,9 @@ def tensor(c: Choices, name: str) -> tuple[Members, bytes]:
     else:
         values = ELEMENTS[datatype]
         is_float = datatype in ("FP32", "FP64")
-        data = [number(c) if is_float and c.chance(30) else c.of(values) for _ in range(count)]
+        data = [
+            number(c, datatype) if is_float and c.chance(30) else c.of(values) for _ in range(count)
+        ]
         entry.append(["data", data])
     if c.chance(10):
         set_parameter(entry, c.of(["a", "", "é", *RESERVED]), json_value(c, 2))
@@ -327,11 +340,16 @@ def tensor(c: Choices, name: str) -> tuple[Members, bytes]:
 
 
 def wire(c: Choices, datatype: str, count: int) -> bytes:
-    """Return valid binary data."""
+    """Return binary data, which are rarely damaged."""
+    is_damaged = c.chance(8)
     if datatype == "BYTES":
-        return reference.elements([c.of([*TEXTS, *NOT_UTF8]) for _ in range(count)])
+        made = reference.elements([c.of([*TEXTS, *NOT_UTF8]) for _ in range(count)])
+        return changed_elements(made, c) if is_damaged else made
     data = c.data(count * reference.SIZES[datatype])
-    return bytes(byte & 1 for byte in data) if datatype == "BOOL" else data
+    if datatype == "BOOL":
+        data = bytes(byte & 1 for byte in data)
+        return data[:-1] + c.of([b"\2", b"\xff"]) if is_damaged and data else data
+    return data
 
 
 def message_tree(c: Choices, kind: str) -> tuple[Members, bytes]:
@@ -362,7 +380,7 @@ def change_shape(tree: Members, c: Choices) -> None:
     i, way = c.below(len(shape) + 1), c.below(7)
     n = int(shape[min(i, len(shape) - 1)].text) if shape else 1
     dims = [0, 1, n - 1, n + 1, -n, -1, 2**31, 2**32, 2**32 + n, 2**61, 2**62 + n, 2**63, 2**64 - 1]
-    odd = [*map(Literal, NUMBERS), True, None, "2", []]
+    odd: list[Any] = [*map(Literal, NUMBERS), True, None, "2", []]
     value = c.of([*(Literal(str(dim)) for dim in dims), *dims, *odd])
     value = Literal(str(value)) if type(value) is int else value
     if way < 3 and shape:
@@ -398,7 +416,7 @@ def change_data(tree: Members, c: Choices) -> None:
     elif way == 6:
         data[i] = c.of(data)
     else:
-        for _ in range(c.of([2, 98, 99, 100, 101, 125, 150])):
+        for _ in range(c.of([2, *LEVELS])):
             data[:] = [data[:]]
 
 
@@ -409,7 +427,16 @@ def change_parameters(tree: Members, c: Choices) -> None:
         return
     if owner.get("parameters") is None:
         owner.set("parameters", Members())
-    values = [True, False, None, "true", "in", [], Members(), *map(Literal, NUMBERS[:12])]
+    values: list[Any] = [
+        True,
+        False,
+        None,
+        "true",
+        "in",
+        [],
+        Members(),
+        *map(Literal, NUMBERS[:12]),
+    ]
     owner.get("parameters").append([c.of([*FRAMING, *RESERVED, "x\0y"]), c.of(values)])
     if c.chance(30):
         c.shuffle(owner.get("parameters"))
@@ -436,6 +463,13 @@ def change_members(tree: Members, c: Choices) -> None:
 
 def change_type(tree: Members, c: Choices) -> None:
     c.of(c.of(objects(tree)))[1] = json_value(c, 2)
+
+
+def change_depth(tree: Members, c: Choices) -> None:
+    value, owner = json_value(c, 1), c.of(objects(tree))
+    for _ in range(c.of(LEVELS)):
+        value = [value]
+    owner.append([c.of(["unknown", *KEYS[3:5]]), value])
 
 
 def change_list(tree: Members, c: Choices) -> None:
@@ -480,7 +514,8 @@ def objects(tree: Any) -> list[Members]:
 NOT_APPLICABLE = (AttributeError, IndexError, TypeError, ValueError, ZeroDivisionError)
 TREE_CHANGES: Sequence[Callable[[Members, Choices], None]] = (
     *(change_size, change_shape, change_shape, change_datatype, change_data, change_data),
-    *(change_parameters, change_members, change_type, change_list, chosen_outputs, change_name),
+    *(change_parameters, change_members, change_type, change_depth, change_list, chosen_outputs),
+    change_name,
 )
 
 
@@ -555,6 +590,21 @@ def message(c: Choices, kind: str) -> Body:
 
 
 requests, responses = chosen(message, "request"), chosen(message, "response")
+
+
+def json_tensor(c: Choices) -> bytes:
+    """Return a request of one JSON tensor with many elements, of which one may be invalid."""
+    datatype, n = c.of(sorted(reference.DATATYPES - reference.BINARY_ONLY)), 1 + c.below(20)
+    data = [c.of(ELEMENTS[datatype]) for _ in range(n)]
+    if datatype not in ("BOOL", "BYTES"):
+        data = [number(c, datatype) for _ in range(n)]
+    if c.chance(30):
+        data[c.below(n)] = c.of(SCALARS)
+    shape = [Literal(str(n))]
+    return write(obj(inputs=[obj(name="x", shape=shape, datatype=datatype, data=data)]))
+
+
+json_tensors = chosen(json_tensor)
 
 DIMS: tuple[tuple[int, ...], ...] = (
     *((-1,), (), (1,), (4,), (-1, 3), (2, -1, 2), (1, 1)),
