@@ -1,4 +1,4 @@
-"""The fuzz targets that read plain bytes, with their seeds and saved inputs."""
+"""The fuzz targets without a fuzzer: seeds, saved inputs, and random bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ package("pyarrow")
 package("tritonclient.grpc")
 
 from fuzz.seeds import seeds  # noqa: E402 - it imports these packages
-from fuzz.targets import RAW  # noqa: E402
+from fuzz.targets import PROPERTIES, RAW  # noqa: E402
 
 
 @pytest.mark.parametrize("target", RAW)
@@ -26,3 +26,11 @@ def test_seeds(target: str) -> None:
         data = chooser.choice(inputs)
         at = chooser.randrange(len(data) + 1)
         RAW[target](data[:at] + chooser.randbytes(1) + data[at + chooser.randrange(2) :])
+
+
+@pytest.mark.parametrize("target", PROPERTIES)
+def test_random_choices(target: str) -> None:
+    """They differ more than the examples that hypothesis chooses for the same property."""
+    chooser = random.Random(target)
+    for _ in range(scaled(400)):
+        PROPERTIES[target](chooser.randbytes(4000))

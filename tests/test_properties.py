@@ -42,19 +42,19 @@ def examples(n: int) -> Callable[[Any], Any]:
     )
 
 
-@examples(500)
+@examples(300)
 @given(strategies.requests, OPTIONS)
 def test_request(body: strategies.Body, options: int) -> None:
     check_message("request", body.whole, body.length, options)
 
 
-@examples(300)
+@examples(200)
 @given(strategies.responses, OPTIONS)
 def test_response(body: strategies.Body, options: int) -> None:
     check_message("response", body.whole, body.length, options)
 
 
-@examples(300)
+@examples(200)
 @given(strategies.json_tensors)
 def test_json_tensor(text: bytes) -> None:
     check_message("request", text, None)
@@ -72,19 +72,19 @@ def test_elements(wire_and_count: tuple[bytes, int | None]) -> None:
     check_elements(*wire_and_count)
 
 
-@examples(400)
+@examples(200)
 @given(strategies.headers, st.integers(0, 3))
 def test_header_length(fields: list[tuple[str, str]], form: int) -> None:
     check_header_length(fields, form)
 
 
-@examples(500)
+@examples(300)
 @given(grpc_strategies.messages, OPTIONS)
 def test_grpc_message(message: tuple[str, bytes], options: int) -> None:
     grpc_judge.compare(*message, options)
 
 
-@examples(500)
+@examples(300)
 @given(
     strategies.indexed_elements,
     st.sampled_from(exports.MAKERS),

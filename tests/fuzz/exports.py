@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 import tensorwire as tw
 from fuzz.comparison import check_error, exact
@@ -101,36 +102,25 @@ MAKERS: list[Callable[[list[bytes], tuple[int, ...]], tuple[Any, tw.BytesArray]]
 # --- conversions ---
 
 
-def objects(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
+def elements(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
+    """Check objects, views, wire bytes and comparisons."""
+    n = len(items)
     array = tensor.as_numpy()
-    assert array.shape == tensor.shape
-    assert array.reshape(-1).tolist() == items
+    assert (array.shape, array.reshape(-1).tolist()) == (tensor.shape, items)
     assert tensor.tolist() == shaped(items, tensor.shape).tolist()
     assert np.asarray(tensor).reshape(-1).tolist() == items
-
-
-def views(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
-    assert [bytes(tensor.element(i)) for i in range(len(items))] == items
-    for index in np.ndindex(tensor.shape):
-        flat = int(np.ravel_multi_index(index, tensor.shape)) if index else 0
-        assert tensor[index] == items[flat]
-        assert tensor.element(flat - len(items)) == items[flat]
-    for outside in (len(items), -len(items) - 1):
-        try:
+    assert [bytes(tensor.element(i)) for i in range(n)] == items
+    assert [tensor.element(i) for i in range(-n, 0)] == items
+    assert [tensor[index] for index in np.ndindex(tensor.shape)] == items
+    for outside in (n, -n - 1):
+        with pytest.raises(IndexError):
             tensor.element(outside)
-        except IndexError:
-            continue
-        raise AssertionError(outside)
-
-
-def wire_bytes(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
     assert bytes(tensor.wire) == reference.elements(items) == tw.encode_bytes(tensor)
     copy = tensor.copy()
     assert copy == tensor
     assert copy.tolist() == tensor.tolist()
     other = tw.decode_bytes(reference.elements([*items[:-1], rest[:8]]) if items else b"")
-    same = len(items) == 0 or items[-1] == rest[:8]
-    assert (tensor.reshape((len(items),)) == other) is same
+    assert (tensor.reshape((n,)) == other) is (n == 0 or items[-1] == rest[:8])
 
 
 def selection(tensor: tw.BytesArray, items: list[bytes], index: Any) -> None:
@@ -174,36 +164,20 @@ def texts(items: list[bytes]) -> list[str] | int:
     return found
 
 
-def text_or_error(convert: Callable[[], Any], items: list[bytes]) -> Any:
-    """Return the result of `convert` if all elements are UTF-8, and check its error otherwise."""
-    expected = texts(items)
-    try:
-        made = convert()
-    except tw.ElementError as error:
-        check_error(error, sum(map(len, items)) + 4 * len(items) + 10)  # of `within`
-        assert error.element == expected
-        return None
-    assert isinstance(expected, list), f"element {expected} is not text"
-    return made
-
-
 def strings(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
-    array = text_or_error(tensor.as_strings, items)
-    check_strings(array, tensor, items)
-    if array is not None:
+    """Convert to str and to StringDType, and back."""
+    expected = texts(items)
+    convert: Callable[[], Any]
+    for convert in (tensor.as_strings, lambda: tensor.as_numpy(STRINGS)):
+        try:
+            array = convert()
+        except tw.ElementError as error:
+            check_error(error, sum(map(len, items)) + 4 * len(items) + 10)  # of `within`
+            assert error.element == expected
+            continue
+        assert (array.shape, array.reshape(-1).tolist()) == (tensor.shape, expected)
         nested = array.tolist() if array.ndim else [array.item()]
-        assert tw.encode_bytes(nested) == reference.elements(items)
-
-
-def npy_strings(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
-    check_strings(text_or_error(lambda: tensor.as_numpy(STRINGS), items), tensor, items)
-
-
-def check_strings(array: Any, tensor: tw.BytesArray, items: list[bytes]) -> None:
-    if array is not None:
-        assert array.shape == tensor.shape
-        assert array.reshape(-1).tolist() == texts(items)
-        assert tw.encode_bytes(array) == reference.elements(items)
+        assert tw.encode_bytes(array) == tw.encode_bytes(nested) == reference.elements(items)
 
 
 def unicode(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
@@ -227,26 +201,21 @@ def unicode(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
 
 
 def arrow(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
-    array = pa.array(tensor)
-    array.validate(full=True)
-    assert array.type == pa.binary_view()
-    assert array.to_pylist() == items
-    assert tw.encode_bytes(array[1:]) == reference.elements(items[1:])
-
-
-def arrow_text(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
+    """Export as each type that a consumer may request; text only if all elements are UTF-8."""
     as_text = texts(items)
-    for requested in (pa.string_view(), pa.string(), pa.large_string(), pa.large_binary()):
-        capsules = tensor.__arrow_c_array__(requested.__arrow_c_schema__())
-        array = pa.Array._import_from_c_capsule(*capsules)
+    for requested in (None, pa.string_view(), pa.string(), pa.large_string(), pa.large_binary()):
+        schema = () if requested is None else (requested.__arrow_c_schema__(),)
+        array = pa.Array._import_from_c_capsule(*tensor.__arrow_c_array__(*schema))
         array.validate(full=True)
+        found = (array.type, array.to_pylist())
         if requested == pa.large_binary():
-            assert (array.type, array.to_pylist()) == (requested, items)
-        elif isinstance(as_text, list):
-            assert (array.type, array.to_pylist()) == (requested, as_text)
-        else:  # an element is not UTF-8
-            assert (array.type, array.to_pylist()) == (pa.binary_view(), items)
+            assert found == (requested, items)
+        elif requested is not None and isinstance(as_text, list):
+            assert found == (requested, as_text)
+        else:
+            assert found == (pa.binary_view(), items)
         assert tw.encode_bytes(array) == reference.elements(items)
+        assert tw.encode_bytes(array[1:]) == reference.elements(items[1:])
 
 
 def into(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
@@ -290,6 +259,5 @@ def through_a_message(tensor: tw.BytesArray, items: list[bytes], rest: bytes) ->
 
 
 EXPORTS: list[Callable[[tw.BytesArray, list[bytes], Any], None]] = [
-    *(objects, views, wire_bytes, selection, fixed_width, strings, npy_strings, unicode),
-    *(arrow, arrow_text, into, through_a_message),
+    *(elements, selection, fixed_width, strings, unicode, arrow, into, through_a_message)
 ]

@@ -7,11 +7,13 @@ because the interface does not carry them for binary and string arrays.
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from support.arrow_numbers import NumbersProducer
 from support.arrow_structs import ArrowArray, ArrowSchema, ReleaseCallback, capsule
-from support.strategies import Choices
+
+if TYPE_CHECKING:
+    from support.strategies import Choices
 
 
 def _release_schema(pointer: int) -> None:

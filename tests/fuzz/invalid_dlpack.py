@@ -7,12 +7,14 @@ the size of the memory.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from support.dlpack_structs import IS_COPIED, READ_ONLY, USED, Producer
-from support.strategies import Choices
+
+if TYPE_CHECKING:
+    from support.strategies import Choices
 
 LARGE = (2**61, 2**62, 2**63 - 1, -(2**63), -(2**62), -(2**61))  # too large for any memory
 

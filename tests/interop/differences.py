@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import re
-import struct
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -251,11 +250,9 @@ def in_data(datatypes: Collection[str], change: Callable[[Node, str], Node]) -> 
 
 def infinity(value: Node, _: str) -> Node:
     """J7: doubles beyond the range of FP32 become infinities."""
-    if isinstance(value, Literal) and math.isfinite(number := float(value.text)):
-        try:
-            struct.pack("<f", number)
-        except OverflowError:
-            return Literal("-Infinity" if number < 0 else "Infinity")
+    if isinstance(value, Literal) and math.isfinite(float(value.text)):
+        nearest = reference._nearest_single(value.text)
+        return Literal(f"{nearest:+}"[:1].strip("+") + "Infinity") if math.isinf(nearest) else value
     return value
 
 
@@ -366,8 +363,10 @@ def with_declared_names_and_ranks(root: Node) -> None:
 
 
 def without_huge_numbers(node: Node) -> Node:
-    if isinstance(node, Literal) and node.text[-1].isdigit() and math.isinf(float(node.text)):
-        return Literal("0")
+    """Replace numbers that Triton cannot store, also those that are zero."""
+    if isinstance(node, Literal) and node.text[-1].isdigit():
+        is_huge = math.isinf(float(node.text)) or re.fullmatch(r"-?0[.0]*[eE]\d{3,}", node.text)
+        return Literal("0") if is_huge else node
     replace_children(node, without_huge_numbers)
     return node
 

@@ -8,6 +8,7 @@ field are written as they are.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -181,14 +182,7 @@ def add_fields(c: Choices, fields: Fields, at: int, kind: str | None) -> None:
 
 
 def repeat(c: Choices, fields: Fields, at: int, kind: str | None) -> None:
-    fields.insert(c.below(len(fields) + 1), copied(fields[at]))
-
-
-def copied(field: Any) -> Any:
-    if type(field) is bytes:
-        return field
-    value = [copied(item) for item in field[2]] if type(field[2]) is list else field[2]
-    return [*field[:2], value, *field[3:]]
+    fields.insert(c.below(len(fields) + 1), copy.deepcopy(fields[at]))
 
 
 def drop(c: Choices, fields: Fields, at: int, kind: str | None) -> None:

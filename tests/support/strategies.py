@@ -28,7 +28,7 @@ from support.json_tree import Literal, Members, items, obj, parameter, set_param
 T = TypeVar("T")
 Strategy = st.SearchStrategy[Any]
 DATATYPES = sorted(reference.DATATYPES)
-WORDS = st.integers(0, 2**64 - 1)
+WORDS = st.binary(min_size=8, max_size=8)  # of a large range of integers, small ones are likely
 
 
 @lru_cache(None)
@@ -53,12 +53,12 @@ class Choices:
         return self.below(100) >= 100 - percent
 
     def word(self) -> int:
-        value: int = self.draw(WORDS)
-        return value
+        return int.from_bytes(self.draw(WORDS))
 
     def data(self, nbytes: int) -> bytes:
         """Return bytes that repeat after eight, because each drawn byte takes time."""
-        return (self.word().to_bytes(8, "little") * (nbytes // 8 + 1))[:nbytes] if nbytes else b""
+        repeated: bytes = self.draw(WORDS) * (nbytes // 8 + 1) if nbytes else b""
+        return repeated[:nbytes]
 
     def some(self, make: Callable[[], T], percent: int, most: int = 4) -> list[T]:
         """Return a list that goes on with this chance after each item."""
@@ -224,7 +224,7 @@ KEYS = ("name", "shape", "datatype", "parameters", "data", "inputs", "outputs", 
 FRAMING = ("binary_data_size", "binary_data", "binary_data_output", "shared_memory_region")
 RESERVED = ("classification", "priority", "timeout", "sequence_id", "sequence_end", "triton_x", "p")
 SCALARS: list[Any] = [None, True, False, *STRINGS, *map(Literal, NUMBERS)]
-LEVELS = (98, 99, 100, 101, *range(122, 131))  # around the limits for data and for all values
+LEVELS = (99, 100, 101, *range(124, 129))  # around the limits for data and for all values
 TOKENS = (
     *(b",", b'"', b"{", b"}", b"[", b"]", b":", b"\\", b"0", b"9", b"-", b"e", b".", b"/", b" "),
     *(b"\0", b"\xff", b"\xc3\xa9", b"\xef\xbb\xbf", b"\t", b"\n", b"\x01", b"\x7f", b"null", b"01"),
@@ -241,7 +241,7 @@ def number(c: Choices, datatype: str) -> Literal:
         digits = str(c.word() >> 64 - bits + c.below(bits))
         forms = [f"{digits}.{zeros}", f"{digits}{zeros}e-{len(zeros)}"] if zeros else [digits]
         return Literal(sign + c.of(forms))
-    digits, power = str(c.word() >> c.below(64)), c.below(100) - 50
+    digits, power = str(c.word() >> (c.below(64) if c.chance(50) else 0)), c.below(100) - 50
     at = c.below(len(digits)) + 1
     text = (digits[:at].lstrip("0") or "0") + ("." if digits[at:] else "") + digits[at:]
     exponent = c.of(["", "", f"e{power // 3}", f"E{power // 3:+}"])
@@ -469,7 +469,7 @@ def change_depth(tree: Members, c: Choices) -> None:
     value, owner = json_value(c, 1), c.of(objects(tree))
     for _ in range(c.of(LEVELS)):
         value = [value]
-    owner.append([c.of(["unknown", *KEYS[3:5]]), value])
+    owner.append(["unknown", value])
 
 
 def change_list(tree: Members, c: Choices) -> None:
@@ -515,7 +515,7 @@ NOT_APPLICABLE = (AttributeError, IndexError, TypeError, ValueError, ZeroDivisio
 TREE_CHANGES: Sequence[Callable[[Members, Choices], None]] = (
     *(change_size, change_shape, change_shape, change_datatype, change_data, change_data),
     *(change_parameters, change_members, change_type, change_depth, change_list, chosen_outputs),
-    change_name,
+    *(change_name, change_depth),
 )
 
 
@@ -594,7 +594,7 @@ requests, responses = chosen(message, "request"), chosen(message, "response")
 
 def json_tensor(c: Choices) -> bytes:
     """Return a request of one JSON tensor with many elements, of which one may be invalid."""
-    datatype, n = c.of(sorted(reference.DATATYPES - reference.BINARY_ONLY)), 1 + c.below(20)
+    datatype, n = c.of(sorted(reference.DATATYPES - reference.BINARY_ONLY)), 1 + c.below(30)
     data = [c.of(ELEMENTS[datatype]) for _ in range(n)]
     if datatype not in ("BOOL", "BYTES"):
         data = [number(c, datatype) for _ in range(n)]
