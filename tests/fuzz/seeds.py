@@ -1,4 +1,4 @@
-"""The seeds of each target: the case tables, saved inputs, and bytes for hypothesis to draw from.
+"""The seeds of each target: the case tables, saved inputs, examples of strategies, or random bytes.
 
 `python -m fuzz.seeds FOLDER` writes them, with a dictionary for libFuzzer.
 """
@@ -13,8 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from hypothesis import given
+
 from fuzz.targets import LENGTHS, PROPERTIES, RAW_FORM, SPLIT
-from support import cases, grpc_cases, reference
+from support import cases, grpc_cases, grpc_strategies, reference, strategies
 from support.grpc_strategies import KINDS
 from support.strategies import (
     HEADER_NAMES,
@@ -49,6 +51,18 @@ def saved(target: str) -> list[bytes]:
     return [b64decode(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def drawn(strategy: strategies.Strategy, n: int = 150) -> list[Any]:
+    """Return `n` examples of a strategy."""
+    made: list[Any] = []
+
+    @given(strategy)
+    def keep(value: Any) -> None:
+        made.append(value)
+
+    strategies.run_examples(keep, n, seed=0)
+    return made
+
+
 def messages(kind: str) -> Iterator[bytes]:
     """Yield the messages of one kind, and requests as responses."""
     for case in CASES:
@@ -59,6 +73,8 @@ def messages(kind: str) -> Iterator[bytes]:
             text = text.replace(b'"inputs"', b'"outputs"', 1)
         if kind in (case.kind, "response"):
             yield b"\0\0" + text + blob
+    for body in drawn(strategies.requests if kind == "request" else strategies.responses):
+        yield b"\0\0" + body.text + (SPLIT + body.blob if body.blob else b"")
     yield from (bytes([form, 0]) + CASES[0].body + SPLIT for form in range(len(LENGTHS)))
     specs = {(spec.datatype, spec.dims, spec.batching): i for i, spec in enumerate(SPECS)}
     for raw in RAW_CASES if kind == "request" else ():
@@ -90,6 +106,8 @@ def grpc() -> Iterator[bytes]:
     yield from (b"\x08" + message for message in grpc_cases.SAME.values())
     for case in grpc_cases.REJECTED:
         yield bytes([KINDS.index(case.kind)]) + case.message
+    for kind, message in drawn(grpc_strategies.messages):
+        yield bytes([KINDS.index(kind) | 8]) + message
 
 
 def kernels() -> Iterator[bytes]:
