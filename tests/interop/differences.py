@@ -192,9 +192,10 @@ def without_odd_parameters(item: Members) -> None:
         item.drop("parameters")
 
 
-def truncate_name(item: Members) -> None:
-    if isinstance(item.get("name"), str):
-        item.set("name", item.get("name").partition("\0")[0])
+def truncate_strings(item: Members) -> None:
+    for key in ("name", "datatype"):
+        if isinstance(item.get(key), str):
+            item.set(key, item.get(key).partition("\0")[0])
 
 
 def without_repeated_outputs(root: Node) -> None:
@@ -251,8 +252,9 @@ def in_data(datatypes: Collection[str], change: Callable[[Node, str], Node]) -> 
 def infinity(value: Node, _: str) -> Node:
     """J7: doubles beyond the range of FP32 become infinities."""
     if isinstance(value, Literal) and math.isfinite(float(value.text)):
-        nearest = reference._nearest_single(value.text)
-        return Literal(f"{nearest:+}"[:1].strip("+") + "Infinity") if math.isinf(nearest) else value
+        single = nearest("FP32", value.text)
+        if math.isinf(single):
+            return Literal("Infinity" if single > 0 else "-Infinity")
     return value
 
 
@@ -398,8 +400,12 @@ def sent_binary(message: Message, is_meant: Callable[[Node], bool]) -> Message:
 def packed(datatype: str, values: list[Node]) -> bytes:
     if datatype == "BYTES":
         return reference.elements([raw_bytes(value) for value in values])
-    nearest = reference._nearest_single if datatype == "FP32" else float
-    return reference.pack(datatype, [nearest(value.text) for value in values])
+    return reference.pack(datatype, [nearest(datatype, value.text) for value in values])
+
+
+def nearest(datatype: str, text: str) -> float:
+    is_single = datatype == "FP32" and math.isfinite(float(text))
+    return reference._nearest_single(text) if is_single else float(text)
 
 
 def without_invalid_utf8(message: Message) -> Message:
@@ -474,8 +480,8 @@ DIFFERENCES = (
                None, tree(without_odd_model)),
     Difference("X3 parameters of an input or output", "an object is required (3)",
                "must be an object", None, each_entry(without_odd_parameters)),
-    Difference("X6 NUL in a name", "two names could become equal (3)", "contains a NUL", None,
-               each_entry(truncate_name)),
+    Difference("X6 NUL in a name or datatype", "two names could become equal (3)",
+               "contains a NUL|unknown datatype", None, each_entry(truncate_strings)),
     Difference("C25 duplicate output", "as newer versions of Triton (3)", "appears twice", None,
                tree(without_repeated_outputs)),
     Difference("J18, J19 data of an empty tensor", "data and shape contradict each other (3, 4)",

@@ -245,7 +245,8 @@ class Campaign:
                 return [row.id]
         rows, changed = [], message
         for row in DIFFERENCES:
-            if (after := row.apply(changed)) != changed:
+            after = row.apply(changed)
+            if after != changed or row.apply(message) != message:
                 rows.append(row)
                 changed = after
         if not self.is_explained(message, mine, theirs, rows):
