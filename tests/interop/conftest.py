@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from interop import triton_setup
-from interop.triton_server import TritonServer, running_triton
-from support.requirements import skip_or_fail
+pytest.register_assert_rewrite("interop.rest_servers", "interop.recorded_sources")
+
+from interop import triton_setup  # noqa: E402
+from interop.triton_server import TritonServer, running_triton  # noqa: E402
+from support.requirements import skip_or_fail  # noqa: E402
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marker

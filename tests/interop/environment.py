@@ -37,14 +37,9 @@ PROGRAMS = {
     ),
     "kserve_tests": Program(  # also has what the tests of KServe import
         (
-            "kserve[ray]==0.21.0",
-            "avro==1.12.2",
-            "grpcio-testing==1.81.1",
-            "httpx-retries==0.6.0",
-            "pytest==9.2.0",
-            "pytest-asyncio==1.5.0",
-            "pytest-httpx==0.36.2",
-            "tomlkit==0.15.2",
+            *("kserve[ray]==0.21.0", "avro==1.12.2", "grpcio-testing==1.81.1"),
+            *("httpx-retries==0.6.0", "pytest==9.2.0", "pytest-asyncio==1.5.0"),
+            *("pytest-httpx==0.36.2", "tomlkit==0.15.2"),
         ),
         "kserve",
     ),
@@ -63,12 +58,16 @@ PROGRAMS = {
         ("tritonclient[all]==2.73.0", "pytest==9.2.0"), "tritonclient.http"
     ),
     "triton_clients": Program(  # they require NumPy 1
-        ("nvidia-pytriton==0.7.0", "tritony==0.0.23"),
+        ("nvidia-pytriton==0.7.0", "tritony==0.0.23", "pytest>=8"),
         "pytriton.client, tritony",
         has_tensorwire=False,
     ),
-    "bentoml": Program(("bentoml==1.4.39", "fastapi==0.165.0"), "bentoml, fastapi"),
-    "omle": Program(("omle==0.2.0", "omle-server==0.2.1"), "omle", has_tensorwire=False),
+    "bentoml": Program(
+        ("bentoml==1.4.39", "fastapi==0.165.0", "httptools>=0.6", "pytest>=8"), "bentoml, fastapi"
+    ),
+    "omle": Program(
+        ("omle==0.2.0", "omle-server==0.2.1", "httptools>=0.6", "grpcio>=1.71", "pytest>=8"), "omle"
+    ),
     "docling": Program(
         (
             "docling-slim[convert-core,format-pdf-pypdfium2,models-remote]==2.143.0",
@@ -76,7 +75,7 @@ PROGRAMS = {
         ),
         "docling",
     ),
-    "ray": Program(("ray[serve]==2.60.0",), "ray.serve"),
+    "ray": Program(("ray[serve]==2.60.0", "httptools>=0.6", "pytest>=8"), "ray.serve"),
     "torch": Program(("torch==2.13.0", "pandas>=3", "ml_dtypes>=0.5", "pytest>=8"), "torch"),
 }
 

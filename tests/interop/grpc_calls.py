@@ -1,4 +1,4 @@
-"""Calls of a gRPC servicer with serialized messages, without a network."""
+"""Calls of a servicer with generated classes, through a server of grpcio."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-
-class Context:
-    """The context of a call without metadata."""
-
-    def invocation_metadata(self) -> tuple[()]:
-        return ()
-
-    def trailing_metadata(self) -> tuple[()]:
-        return ()
-
-    def set_trailing_metadata(self, metadata: Any) -> None:
-        pass
+import grpc
 
 
-class Server:
-    """Takes the handlers of a servicer, of which those that are added last count."""
+def ask(
+    add_to_server: Callable[[Any, Any], None],
+    servicer: Any,
+    stub: Callable[[Any], Any],
+    *requests: Any,
+    **options: Any,
+) -> list[Any]:
+    """Return the responses to ModelInfer requests, with name and details of the status of errors.
 
-    def __init__(self) -> None:
-        self.handlers: dict[str, Any] = {}
+    Functions among the requests are called. The options are those of the server.
+    """
 
-    def add_generic_rpc_handlers(self, handlers: Any) -> None:
-        pass
+    async def run() -> list[Any]:
+        server = grpc.aio.server(**options)
+        add_to_server(servicer, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        found: list[Any] = []
+        try:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+                for request in requests:
+                    if callable(request):
+                        request()
+                        continue
+                    try:
+                        found.append(await stub(channel).ModelInfer(request))
+                    except grpc.aio.AioRpcError as error:
+                        found.append((error.code().name, error.details()))
+        finally:
+            await server.stop(0)
+        return found
 
-    def add_registered_method_handlers(self, service: str, handlers: dict[str, Any]) -> None:
-        self.handlers.update(handlers)
-
-
-def infer(add_to_server: Callable[[Any, Any], None], servicer: Any, message: bytes) -> bytes:
-    """Add the servicer to a server, and return the response to a ModelInfer call."""
-    server = Server()
-    add_to_server(servicer, server)
-    handler = server.handlers["ModelInfer"]
-    request = handler.request_deserializer(message)
-    response = asyncio.run(handler.unary_unary(request, Context()))
-    sent: bytes = handler.response_serializer(response)
-    return sent
+    return asyncio.run(run())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -41,9 +40,6 @@ from docling.models.stages.ocr.kserve_v2_ocr_model import KserveV2OcrModel
 from PIL import Image, ImageDraw
 
 import tensorwire as tw
-
-sys.path.append(str(Path(__file__).parents[1]))  # tests
-
 from interop import docling_client
 
 ADDRESSES = dict(zip(("http", "grpc"), os.environ["TENSORWIRE_SERVED"].split(), strict=True))

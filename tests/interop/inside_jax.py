@@ -1,4 +1,4 @@
-"""Tensors of JAX, in and out, with the real package: `test_jax.py` runs this file.
+"""Tensors of JAX, in and out, with the real package: `test_programs.py` runs this file.
 
 It runs in a separate process, because JAX warns about each later fork of a process that has
 imported it.
@@ -10,7 +10,6 @@ import gc
 import subprocess
 import sys
 import weakref
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -18,9 +17,6 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-
-sys.path.append(str(Path(__file__).parents[1]))  # tests
-
 from support.array_samples import (
     DTYPES,
     address,

@@ -1,6 +1,6 @@
 """Tensors of torch, in and out, and columns of pandas, with the real packages.
 
-`test_torch.py` runs this file in an environment with these packages.
+`test_programs.py` runs this file in an environment with these packages.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +19,6 @@ import pytest
 import torch
 
 import tensorwire as tw
-
-sys.path.append(str(Path(__file__).parents[1]))  # tests
-
 from support.array_samples import (
     DTYPES,
     address,

@@ -33,23 +33,19 @@ def interpreter(name: str) -> Path:
     return environment.interpreter(folder)
 
 
-def run(command: list[str], folder: Path, seconds: float) -> str:
+def run(
+    command: list[str], folder: Path, seconds: float, variables: dict[str, str] | None = None
+) -> str:
     """Run a command in `folder` to its end, and return its output.
 
     The command and its children are stopped afterwards. A nonzero exit code fails the test.
     """
     log = folder / "log"
-    with started(command, log, cwd=folder, env=environment.clean_environ()) as program:
+    environ = environment.clean_environ() | (variables or {})
+    with started(command, log, cwd=folder, env=environ) as program:
         program.wait(seconds)
     assert program.returncode == 0
     return log.read_text()
-
-
-def run_tests(python: Path, file: str, folder: Path, seconds: float) -> None:
-    """Run a file of tests in this folder with another interpreter, without our conftest.py."""
-    command = [str(python), "-m", "pytest", "-q", "--import-mode=importlib", "--noconftest"]
-    tests = str(Path(__file__).with_name(file))
-    run([*command, "-p", "no:cacheprovider", tests], folder, seconds)
 
 
 @contextmanager

@@ -6,7 +6,9 @@ These are their digests in `sources.json`, a simulated next release, and wrapper
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import version
 from inspect import getattr_static
@@ -17,13 +19,22 @@ from unittest.mock import Mock
 import pytest
 
 import tensorwire as tw
-from interop.json_requests import installed
 from support.wrappers import wrapped
 from tensorwire.digests import Sources, source_of_imported
 from tensorwire.integrations import patching
 from tensorwire.integrations.patching import defined_name, join_name
 
 NEXT_VERSION = "99.0"
+
+
+@contextmanager
+def installed(integration: Any, **options: Any) -> Iterator[None]:
+    """Install an integration for the duration of a ``with`` block."""
+    integration.install(**options)
+    try:
+        yield
+    finally:
+        integration.uninstall()
 
 
 def compared_functions(integration: Any) -> list[str]:
@@ -75,7 +86,7 @@ def replaced(integration: Any) -> set[str]:
 
 def check_next_release(
     integration: Any,
-    state: Callable[[], Any],
+    owners: Iterable[Any],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     changed: tuple[str, str, str],
@@ -83,8 +94,13 @@ def check_next_release(
 ) -> None:
     """Check what `install` does with a newer release, in which the source of a module has changed.
 
-    `changed` has the module, and the old and the new text. `state` returns what may be replaced.
+    `changed` has the module, and the old and the new text. `owners` have what may be replaced.
     """
+
+    def state() -> list[Any]:
+        return [dict(vars(owner)) for owner in owners]
+
+    logging.disable(logging.NOTSET)  # after the fixture no_logging
     with installed(integration):
         everything = replaced(integration)
     before = state()

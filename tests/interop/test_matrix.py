@@ -1,19 +1,17 @@
 """Every client with every server over HTTP, with the same requests in each combination.
 
-KServe's client runs as a subprocess (kserve_calls.py) in a separate environment
-(environment.py).
+KServe's client runs in its environment, in which `test_programs.py` also runs this file.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from http.client import HTTPConnection
-from pathlib import Path
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -22,14 +20,11 @@ import pytest
 
 import tensorwire as tw
 from benchmarks.servers import LOOPBACK, Servers
-from interop import environment, programs
-from interop.samples import DTYPES, TEXTS, Array, binary_sample, bits, bytes_array, json_sample
+from interop.samples import TEXTS, Array, binary_sample, bits, bytes_array, json_sample
 from support.requirements import package, skip_or_fail
-from support.tritonclient_comparison import module as triton_module
 
 Arrays = dict[str, Array]
 TIMEOUT_SECONDS = 30.0
-KSERVE_CALLS = Path(__file__).with_name("kserve_calls.py")
 
 
 @dataclass(frozen=True)
@@ -124,30 +119,36 @@ def triton_arguments(http: ModuleType, call: Call) -> tuple[list[Any], list[Any]
     return inputs, [http.InferRequestedOutput(name, is_binary) for name, is_binary in call.outputs]
 
 
+def as_bytes(array: Array) -> Array:
+    """Return an array whose texts, which other clients read as `str`, are encoded."""
+    if array.dtype != object:
+        return array
+    values = [v.encode() if isinstance(v, str) else v for v in array.ravel().tolist()]
+    return bytes_array(values).reshape(array.shape)
+
+
 def triton_arrays(result: Any) -> Arrays:
-    """Return the arrays. Text that was read from JSON as `str` is encoded."""
-    arrays = {}
-    for output in result.get_response()["outputs"]:
-        array = result.as_numpy(output["name"])
-        if output["datatype"] == "BYTES":
-            values = [v.encode() if isinstance(v, str) else v for v in array.ravel().tolist()]
-            array = bytes_array(values).reshape(array.shape)
-        arrays[output["name"]] = array
-    return arrays
+    names = [output["name"] for output in result.get_response()["outputs"]]
+    return {name: as_bytes(result.as_numpy(name)) for name in names}
+
+
+def triton_module(name: str) -> ModuleType:
+    module: ModuleType = package("support.tritonclient_comparison").module(name, "http")
+    return module
 
 
 def by_tritonclient(port: int, call: Call) -> Arrays:
-    http = triton_module("http", "http")
+    http = triton_module("http")
     inputs, outputs = triton_arguments(http, call)
     with closing(http.InferenceServerClient(f"{LOOPBACK}:{port}")) as client:
         try:
             return triton_arrays(client.infer(call.model, inputs, outputs=outputs))
-        except triton_module("utils", "http").InferenceServerException as error:
+        except triton_module("utils").InferenceServerException as error:
             raise Rejected(f"{error.status()}: {error.message()}") from None
 
 
 def by_tritonclient_aio(port: int, call: Call) -> Arrays:
-    aio = triton_module("http.aio", "http")
+    aio = triton_module("http.aio")
     inputs, outputs = triton_arguments(aio, call)
 
     async def infer() -> Any:
@@ -156,61 +157,40 @@ def by_tritonclient_aio(port: int, call: Call) -> Arrays:
 
     try:
         return triton_arrays(asyncio.run(infer()))
-    except triton_module("utils", "http").InferenceServerException as error:
+    except triton_module("utils").InferenceServerException as error:
         raise Rejected(f"{error.status()}: {error.message()}") from None
 
 
-class KserveClient:
-    """KServe's client in one subprocess for all calls, because its import takes seconds."""
+def by_kserve(port: int, call: Call) -> Arrays:
+    """KServe's REST client, which converts data to lists."""
+    kserve = package("kserve")
+    inputs = []
+    for name, array in call.inputs.items():
+        tensor = kserve.InferInput(name, list(array.shape), datatype_of(array))
+        tensor.set_data_from_numpy(array, binary_data=name not in call.json_inputs)
+        inputs.append(tensor)
+    more: dict[str, Any] = {"parameters": {"binary_data_output": True}}
+    if call.outputs is not None:
+        made = package("kserve.protocol.infer_type").RequestedOutput
+        more = {
+            "request_outputs": [made(name, {"binary_data": form}) for name, form in call.outputs]
+        }
+    request = kserve.InferRequest(call.model, inputs, **more)
 
-    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
-        self.process, self.log = process, log
-
-    def __call__(self, port: int, call: Call) -> Arrays:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        inputs = {name: (datatype_of(array), to_hex(array)) for name, array in call.inputs.items()}
-        members = {**vars(call), "inputs": inputs, "json_inputs": sorted(call.json_inputs)}
+    async def infer() -> Any:
+        config = package("kserve.inference_client").RESTConfig(protocol="v2")
+        client = kserve.InferenceRESTClient(config)
         url = f"http://{LOOPBACK}:{port}"
-        print(json.dumps({**members, "url": url}), file=self.process.stdin, flush=True)
-        line = self.process.stdout.readline()
-        assert line, self.log.read_text()
-        found = json.loads(line)
-        if "rejected" in found:
-            raise Rejected(found["rejected"])
-        return {name: from_hex(*array) for name, array in found.items()}
+        try:
+            return await client.infer(url, request, model_name=call.model)
+        finally:
+            await client.close()
 
-
-def to_hex(array: Array) -> list[str]:
-    values = array if array.dtype == object else [value.tobytes() for value in array]
-    return [value.hex() for value in values]
-
-
-def from_hex(datatype: str, elements: list[str]) -> Array:
-    values = [bytes.fromhex(element) for element in elements]
-    return (
-        bytes_array(values)
-        if datatype == "BYTES"
-        else np.frombuffer(b"".join(values), DTYPES[datatype])
-    )
-
-
-@pytest.fixture(scope="module")
-def kserve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KserveClient]:
-    log = tmp_path_factory.mktemp("kserve") / "log"
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(
-            [str(programs.interpreter("kserve")), str(KSERVE_CALLS)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=environment.clean_environ(),
-        ) as process,
-    ):
-        yield KserveClient(process, log)
-        process.kill()
+    try:
+        response = asyncio.run(infer())
+    except package("httpx").HTTPStatusError as error:
+        raise Rejected(f"{error.response.status_code}: {error}") from None
+    return {output.name: as_bytes(output.as_numpy()) for output in response.outputs}
 
 
 CLIENTS: dict[str, Client] = {
@@ -220,6 +200,8 @@ CLIENTS: dict[str, Client] = {
     "tritonclient aio": by_tritonclient_aio,
     "http.client": by_http_client,
 }
+if find_spec("kserve"):
+    CLIENTS = {"kserve": by_kserve}
 
 
 # --- servers ---------------------------------------------------------------------------------
@@ -247,17 +229,14 @@ def port(request: pytest.FixtureRequest, servers: Servers, server: str) -> int:
         skip_or_fail(server, reason)
 
 
-@pytest.fixture(params=[*CLIENTS, "kserve"])
+@pytest.fixture(params=CLIENTS)
 def client(request: pytest.FixtureRequest) -> Client:
-    if request.param == "kserve":
-        found: Client = request.getfixturevalue("kserve")
-        return found
     return CLIENTS[request.param]
 
 
 def sample(client: Client, datatype: str) -> Array:
-    """Return a sample that also survives KServe's client, which converts data to lists."""
-    make = json_sample if isinstance(client, KserveClient) else binary_sample
+    """Return a sample that survives the lists of KServe's client, if this is the client."""
+    make = json_sample if client is by_kserve else binary_sample
     return make(datatype)
 
 
@@ -300,7 +279,7 @@ def test_json_and_binary_inputs(port: int, client: Client, json_inputs: list[str
 def test_empty_tensors(server: str, port: int, client: Client, datatype: str) -> None:
     sent = {"INPUT0": sample(client, datatype)[:0]}
     call = Call(f"identity_{datatype.lower()}", sent)
-    if server == "Triton" and isinstance(client, KserveClient):
+    if server == "Triton" and client is by_kserve:
         # It writes `"data": null` next to the size. Triton counts both as sources of data.
         with pytest.raises(Rejected, match=r"^400: Input must set only one of"):
             client(port, call)

@@ -1,6 +1,11 @@
-"""JSON requests for the REST endpoints of KServe and MLServer, and helpers to compare answers.
+"""What the REST servers of KServe and MLServer have to do alike: requests as tables, and tests.
 
-The requests go directly to the ASGI application, without a network.
+The requests go directly to the ASGI application, without a network. `inside_kserve.py` and
+`inside_mlserver.py` have the class RestTests. Their fixture `server` has these attributes:
+`integration`; `owners`, what the integration changes; `infer(body, content_type, **headers)`;
+`app`, the application that `infer` calls; `model.seen`, what the model saw of the last request;
+`another()`, a new server; `encodings`, those of requests; and `normalised(answer)`, an answer
+without what differs each time.
 """
 
 from __future__ import annotations
@@ -8,15 +13,20 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tensorwire as tw
+from interop.recorded_sources import check_recorded, installed
+from support.case_types import Malformed
+from support.malformed import MALFORMED
 
+PATH = "/v2/models/recorder/infer"
+JSON_TYPE = "application/json"
+BINARY_TYPE = "application/octet-stream"
 Answer = tuple[int, dict[str, str], bytes]
 
 
@@ -24,14 +34,15 @@ def post(
     app: Any,
     path: str,
     body: bytes,
-    content_type: str | None,
+    content_type: str | None = JSON_TYPE,
     *,
     method: str = "POST",
+    is_complete: bool = True,
     **more: str,
-) -> Answer:
-    """Send a request, with POST by default, to an ASGI application; return what it sends.
+) -> Any:
+    """Send a request to an ASGI application, and return the Answer, or None if there is none.
 
-    These are the status, the headers and the body.
+    Without the end of its body, the client disconnects.
     """
     headers = [(name.replace("_", "-").encode(), value.encode()) for name, value in more.items()]
     if content_type is not None:
@@ -44,7 +55,7 @@ def post(
     half = len(body) // 2
     incoming = [
         {"type": "http.request", "body": body[:half], "more_body": True},
-        {"type": "http.request", "body": body[half:], "more_body": False},
+        {"type": "http.request", "body": body[half:], "more_body": not is_complete},
     ]
     sent: list[Any] = []
 
@@ -56,19 +67,11 @@ def post(
 
     with suppress(Exception):  # the server has logged it and answered with status 500
         asyncio.run(app(scope, receive, send))
+    if not sent:
+        return None
     names = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
     assert len(names) == len(sent[0]["headers"])
     return sent[0]["status"], names, b"".join(message.get("body", b"") for message in sent)
-
-
-@contextmanager
-def installed(integration: Any, **options: Any) -> Iterator[None]:
-    """Install an integration for the duration of a ``with`` block."""
-    integration.install(**options)
-    try:
-        yield
-    finally:
-        integration.uninstall()
 
 
 def assert_same_answer(plain: Answer, ours: Answer) -> None:
@@ -82,13 +85,6 @@ def assert_same_answer(plain: Answer, ours: Answer) -> None:
         assert repr(json.loads(ours[2])) == repr(json.loads(plain[2]))
     else:
         assert ours[2] == plain[2]
-
-
-def assert_rejected(answer: Answer, body: bytes, header_length: Any = None) -> None:
-    """Check that an answer has status 400, and the text of the error of ``decode_request``."""
-    with pytest.raises(tw.DecodeError) as caught:
-        tw.decode_request(body, header_length)
-    assert (answer[0], json.loads(answer[2])) == (400, {"error": str(caught.value)})
 
 
 def outcome(function: Any) -> Any:
@@ -243,9 +239,6 @@ LEFT_TO_SERVER: dict[str, bytes] = {
     "gzip": gzip.compress(message(entry([1]))),
 }  # fmt: skip
 # Bodies with binary data and without a header length.
-EMPTY_BINARY = message(
-    {"name": "x", "shape": [0], "datatype": "FP32", "parameters": {"binary_data_size": 0}}
-)
 INVALID_BINARY: dict[str, bytes] = {
     "data and a size": message(entry([1], parameters={"binary_data_size": 4})),
     "data, and a size in the second tensor": message(entry([1], name="y"), entry([1], parameters={"binary_data_size": 4})),
@@ -253,14 +246,148 @@ INVALID_BINARY: dict[str, bytes] = {
     "the name is escaped": message(entry([1], parameters={"binary_data_size": 4})).replace(b"data_size", b"data\\u005fsize"),
 }  # fmt: skip
 CONTENT_TYPES = [
-    "application/json",
-    "application/json; charset=utf-8",
-    "application/json; charset=latin-1",
-    "APPLICATION/JSON",
-    "application/vnd.kserve+json",
-    "text/json",
-    "text/plain",
-    "application/octet-stream",
-    "",
-    None,
+    *(JSON_TYPE, f"{JSON_TYPE}; charset=utf-8", f"{JSON_TYPE}; charset=latin-1", JSON_TYPE.upper()),
+    *("application/vnd.kserve+json", "text/json", "text/plain", BINARY_TYPE, "", None),
 ]
+
+
+# --- tests of both servers ------------------------------------------------------------------------
+
+FLAT = READ_AS_ARRAYS["flat"]
+LONG = message(entry([1.5] * 100))
+
+
+def both(server: Any, body: bytes, *of_type: str | None, **more: Any) -> Answer:
+    """Check that the model sees the same without and with the integration, and gives the same.
+
+    Returns the answer with the integration.
+    """
+    plain = server.infer(body, *of_type, **more)
+    seen = server.model.seen
+    with installed(server.integration):
+        ours: Answer = server.infer(body, *of_type, **more)
+    assert server.model.seen == seen
+    assert_same_answer(server.normalised(plain), server.normalised(ours))
+    return ours
+
+
+def check_rejected(server: Any, body: bytes, header_length: Any = None) -> None:
+    """Check that a request has status 400 in each encoding, and that the model does not get it."""
+    more = {} if header_length is None else {"inference_header_content_length": header_length}
+    content_type = BINARY_TYPE if more else JSON_TYPE
+    given = header_length and header_length.encode()
+    with pytest.raises(tw.DecodeError) as caught, installed(server.integration):
+        tw.decode_request(body, given)
+    for encoding in server.encodings:
+        sent = {"gzip": gzip.compress}.get(encoding, bytes)(body)
+        with installed(server.integration):
+            answer = server.infer(sent, content_type, content_encoding=encoding, **more)
+        assert (answer[0], json.loads(answer[2])) == (400, {"error": str(caught.value)})
+        assert server.model.seen is None
+
+
+class RestTests:
+    """The tests that both servers have."""
+
+    @pytest.mark.parametrize(
+        "row",
+        [row for row in MALFORMED if row.kind == "request" and row.header_length is not None],
+        ids=lambda row: row.id,
+    )
+    def test_malformed_binary_request(self, server: Any, row: Malformed) -> None:
+        length = row.header_length
+        check_rejected(
+            server, row.body, length.decode("latin-1") if isinstance(length, bytes) else str(length)
+        )
+
+    @pytest.mark.parametrize("case", INVALID_BINARY)
+    def test_binary_tensors_without_a_header_length(self, server: Any, case: str) -> None:
+        """The servers alone read JSON data of a tensor that also has a size."""
+        check_rejected(server, INVALID_BINARY[case])
+
+    def test_empty_binary_tensors_need_no_header_length(self, server: Any) -> None:
+        """The whole body is JSON (WIRE.md 1). KServe itself requires `data`."""
+        body = message(
+            {"name": "x", "shape": [0], "datatype": "FP32", "parameters": {"binary_data_size": 0}}
+        )
+        with installed(server.integration):
+            assert server.infer(body)[0] == 200
+
+    @pytest.mark.parametrize(
+        "headers",
+        [
+            {},
+            {"content_type": "text/plain"},
+            {"inference_header_content_length": str(len(LONG))},
+            {"ce_id": "1"},
+            {"content_encoding": "br"},
+        ],
+        ids=["JSON", "invalid JSON", "binary", "CloudEvent", "an encoding"],
+    )
+    def test_body_that_is_too_long(self, server: Any, headers: dict[str, str]) -> None:
+        """A body with Content-Length is rejected before it is read. The next request is answered."""
+        n = len(LONG)
+        error = {"error": f"the body is {n} bytes long; the limit is {n - 1}"}
+        with installed(server.integration, max_body=n - 1):
+            for body, more in ((LONG, {}), (b"", {"content_length": str(n)})):
+                status, _, answer = server.infer(body, **headers, **more)
+                assert (status, json.loads(answer)) == (413, error)
+                assert server.model.seen is None
+            assert server.infer(FLAT)[0] == 200
+            server.integration.install(max_body=n)
+            assert server.infer(LONG)[0] == 200
+        with installed(server.integration):
+            assert server.infer(LONG)[0] == 200
+
+    @pytest.mark.parametrize(
+        ("value", "error"), [(0, ValueError), (-1, ValueError), ("5", TypeError), (True, TypeError)]
+    )
+    def test_invalid_max_body_changes_nothing(
+        self, server: Any, value: Any, error: type[Exception]
+    ) -> None:
+        with pytest.raises(error, match="max_body must be"):
+            server.integration.install(max_body=value)
+        assert not server.integration.is_installed()
+
+    def test_client_that_disconnects(self, server: Any) -> None:
+        """It has sent a part of the body. The model is not called."""
+        with installed(server.integration):
+            for more in ({}, {"inference_header_content_length": str(len(FLAT))}):
+                assert server.infer(FLAT[:9], is_complete=False, **more) is None
+                assert server.model.seen is None
+
+    @pytest.mark.parametrize("method", ["body", "json"])
+    def test_middleware_that_reads_the_body(self, server: Any, method: str) -> None:
+        from starlette.middleware.base import BaseHTTPMiddleware  # noqa: PLC0415
+
+        seen: list[Any] = []
+
+        async def dispatch(request: Any, call_next: Any) -> Any:
+            seen.append(await getattr(request, method)())
+            return await call_next(request)
+
+        other = server.another()
+        plain = server.infer(FLAT)
+        with installed(server.integration):
+            other.app.add_middleware(BaseHTTPMiddleware, dispatch=dispatch)
+            ours = other.infer(FLAT)
+        assert_same_answer(server.normalised(plain), server.normalised(ours))
+        assert other.model.seen == server.model.seen
+        assert seen == [FLAT if method == "body" else json.loads(FLAT)]
+
+    def test_install_twice_and_uninstall(self, server: Any) -> None:
+        def state() -> list[Any]:
+            return [dict(vars(owner)) for owner in server.owners]
+
+        before = state()
+        server.integration.install()
+        once = state()
+        assert once != before
+        server.integration.install()
+        assert state() == once
+        for _ in range(2):
+            server.integration.uninstall()
+            assert state() == before
+
+    def test_digests_are_recorded(self, server: Any) -> None:
+        check_recorded(server.integration)
