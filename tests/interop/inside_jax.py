@@ -84,13 +84,8 @@ def test_from_jax(datatype: str, shape: tuple[int, ...]) -> None:
     assert not tensor.as_numpy().flags.writeable  # arrays of JAX are immutable
     if source.size:
         assert address(tensor) == source.unsafe_buffer_pointer()
-
-
-@every_datatype
-def test_from_strided_jax(datatype: str) -> None:
-    source, array = jnp.asarray(sample(datatype)), sample(datatype)
-    assert np.array_equal(tw.Tensor("x", source.T).as_numpy(), array.T)
-    assert np.array_equal(tw.Tensor("x", source[::-1, ::2]).as_numpy(), array[::-1, ::2])
+    if source.ndim > 1:
+        assert np.array_equal(tw.Tensor("x", source.T).as_numpy(), sample(datatype, shape).T)
 
 
 def test_rejected_jax_arrays() -> None:

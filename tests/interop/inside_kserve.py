@@ -92,7 +92,6 @@ from support.malformed import MALFORMED
 from support.wrappers import Proxy, functools_wrapper, two_wrappers, wrapped
 from tensorwire.client import Client
 from tensorwire.integrations import kserve as integration
-from tensorwire.integrations.kserve import patches
 from tensorwire.integrations.kserve.convert import (
     ReceivedOutput,
     ReceivedTensor,
@@ -340,11 +339,7 @@ BINARY_BODIES: dict[str, tuple[bytes, int]] = {
         tail=b"\1\0\2\0",
     ),
     "null data": wire(INT8 | {"data": None}, tail=b"\7"),
-    "outputs": wire(
-        INT8,
-        tail=b"\7",
-        outputs=[{"name": "x", "parameters": {"binary_data": True}}],
-    ),
+    "outputs": wire(INT8, tail=b"\7", outputs=[{"name": "x", "parameters": {"binary_data": True}}]),
     **{  # KServe validates the parameters only of JSON
         f"parameter {value}": wire(
             entry("x", [1], "INT8", 1, p=value),
@@ -416,20 +411,6 @@ def test_unusual_headers(server: Server, case: str) -> None:
     assert server.model.seen is None
 
 
-def test_first_of_several_headers_applies(server: Server) -> None:
-    async def doubled(scope: Any, receive: Any, send: Any) -> None:
-        scope["headers"].append((b"x-b3-traceid", b"second"))
-        await server.app(scope, receive, send)
-
-    seen = []
-    for context in (nullcontext(), installed(integration)):
-        with context:
-            assert post(doubled, PATH, FLAT, x_b3_traceid="first")[0] == 200
-        seen.append(server.model.seen)
-    assert seen[0] == seen[1]
-    assert seen[0][1]["x-b3-traceid"] == "first"
-
-
 def test_shared_memory_is_rejected(server: Server) -> None:
     tensor = {"name": "x", "shape": [1], "datatype": "FP32"}
     body, length = wire({**tensor, "parameters": {"shared_memory_region": "r"}})
@@ -486,9 +467,9 @@ def test_documented_differences(server: Server, case: str) -> None:
         return answer_of(payload)
 
     server.model.predict = predict  # type: ignore[method-assign]
-    server.infer(body)
-    with installed(integration):
-        server.infer(body)
+    for context in (nullcontext(), installed(integration)):
+        with context:
+            server.infer(body)
     for value, expected in zip(found, (plain, ours), strict=True):
         assert (repr(value) if isinstance(expected, str) else value) == expected
 
@@ -896,11 +877,7 @@ def test_transformer_that_changes_the_request(server: Server) -> None:
 # --- what KServe alone does not support, and responses that its client reads ----------------------
 
 
-def test_wrong_data_of_outputs_is_rejected() -> None:
-    for wrong in (np.zeros(2), np.zeros(3, np.float32), np.zeros(2, ">f4")):
-        for request in (BINARY, AS_JSON):
-            with pytest.raises(InferenceError, match="got unexpected"):
-                write_response(InferResponse("1", "m", [output([2], "FP32", wrong)]), request)
+def test_encoded_data_of_another_shape_is_rejected() -> None:
     for shape in ([2], [4], [2, 2]):
         words = InferOutput("t", shape, "BYTES")
         words._raw_data = WORDS
@@ -959,12 +936,9 @@ def test_bf16_over_grpc() -> None:
         assert answer.to_grpc().raw_output_contents == [BF16.tobytes()]
 
 
-def test_serialize_and_deserialize_bytes() -> None:
-    array = np.array([["a", b"\xff"], ["\u20ac", b""]], object)
+def test_deserialize_bytes() -> None:
     raw = b"\1\0\0\0a" + b"\3\0\0\0\xe2\x82\xac" + b"\1\0\0\0\xff" + bytes(4)
     with installed(integration):
-        whole = infer_type.serialize_byte_tensor(array.T)
-        assert (whole.shape, whole.dtype, whole.item()) == ((), object, raw)
         elements = infer_type.deserialize_bytes_tensor(raw).tolist()
         assert elements == [b"a", b"\xe2\x82\xac", b"\xff", b""]
         with pytest.raises(InvalidInput, match="element 1"):
@@ -992,14 +966,10 @@ def test_few_bytes_elements_are_serialized_identically(first: int, n_elements: i
     array = np.empty(n_elements, object)
     array[:] = [ELEMENTS[(first + i) % len(ELEMENTS)] for i in range(n_elements)]
     masked = np.ma.masked_array(array, True)
-    for view in (array, array[::-1], array.reshape(1, n_elements), masked):
+    surrogate = np.array(["\ud800"], object)
+    for view in (array, array[::-1], array.reshape(1, n_elements), masked, surrogate):
         plain, ours = with_and_without(partial(serialized, view))
         assert plain == ours
-
-
-def test_unpaired_surrogate_is_not_serialized() -> None:
-    array = np.array(["\ud800"], object)
-    assert with_and_without(lambda: serialized(array)) == (UnicodeEncodeError, UnicodeEncodeError)
 
 
 DATATYPE_NAMES = [*RAW, "UINT16", "UINT32", "INT8", "INT32", "BYTES", "FP8", "fp32", "", None]
@@ -1302,13 +1272,6 @@ def test_next_release_with_another_source(
     changed: tuple[str, str, str],
 ) -> None:
     check_next_release(integration, server.owners, monkeypatch, caplog, changed, {left_out})
-
-
-def test_missing_module_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, patches.__name__)
-    monkeypatch.setitem(sys.modules, "kserve.protocol.rest.multiprocess.server", None)
-    with pytest.raises(tw.IntegrationError, match="not laid out as expected"):
-        integration.install()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -73,12 +72,6 @@ def test_to_torch_with_copy(readonly: bool) -> None:
     assert np.array_equal(tensor.as_numpy(), sample("FP32"))
 
 
-def test_arithmetic_of_misaligned_torch_tensor() -> None:
-    tensor = decoded(sample("FP32", (1000,)), offset=1)
-    made = torch.from_dlpack(tensor)
-    assert float((made * 2).sum()) == 2 * float(sample("FP32", (1000,)).sum())
-
-
 def test_torch_functions_that_accept_arrays() -> None:
     tensor = decoded(sample("INT64"))
     for function in (torch.as_tensor, torch.asarray):
@@ -100,16 +93,9 @@ def test_from_torch(datatype: str, shape: tuple[int, ...]) -> None:
     assert tensor.as_numpy().flags.writeable
     if source.numel():
         assert address(tensor) == source.data_ptr()
-
-
-@every_datatype
-def test_torch_to_torch_through_a_body(datatype: str) -> None:
-    source = torch.tensor(sample(datatype).tolist(), dtype=TORCH_DTYPES[datatype])
-    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", source)]))
+    frame = tw.encode_request(tw.InferRequest([tensor]))
     back = tw.decode_request(bytearray(bytes(frame)), frame.header_length)["x"]
-    made = torch.from_dlpack(back)
-    assert made.dtype == source.dtype
-    assert torch.equal(made.to(torch.float64), source.to(torch.float64))
+    assert torch.equal(torch.from_dlpack(back), source.reshape(shape))
 
 
 STRIDED: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
@@ -159,27 +145,20 @@ def test_bf16_of_torch_without_ml_dtypes() -> None:
 REJECTED: dict[str, tuple[Callable[[], torch.Tensor], type[Exception], str]] = {
     "parameter": (
         *(lambda: torch.nn.Parameter(torch.zeros(2)), tw.EncodeError),
-        "tensor 'x' requires gradients, which cannot be sent: pass tensor.detach()",
+        "requires gradients, which cannot be sent: pass tensor.detach()",
     ),
-    "meta": (
-        *(lambda: torch.zeros(2, device="meta"), tw.EncodeError),
-        "tensor 'x' cannot be exported by Tensor: ",
-    ),
-    "sparse": (
-        *(lambda: torch.zeros(2).to_sparse(), tw.EncodeError),
-        "tensor 'x' cannot be exported by Tensor: ",
-    ),
-    "complex": (
-        *(lambda: torch.zeros(2, dtype=torch.complex64), TypeError),
-        "tensor 'x' has elements of the DLPack type complex64, which has no datatype",
-    ),
-    "float8": (
-        *(lambda: torch.zeros(2).to(torch.float8_e5m2), TypeError),
-        "tensor 'x' has elements of the DLPack type float8_e5m2, which has no datatype",
-    ),
+    "meta": (lambda: torch.zeros(2, device="meta"), tw.EncodeError, "cannot be exported by Tensor"),
+    "sparse": (lambda: torch.zeros(2).to_sparse(), tw.EncodeError, "cannot be exported by Tensor"),
+    **{
+        name: (
+            *(lambda dtype=dtype: torch.zeros(2).to(dtype), TypeError),
+            f"has elements of the DLPack type {name}, which has no datatype",
+        )
+        for name, dtype in (("complex64", torch.complex64), ("float8_e5m2", torch.float8_e5m2))
+    },
     "negated": (
         *(lambda: torch.ones(2, dtype=torch.complex64).conj().imag, tw.EncodeError),
-        "tensor 'x' is a view that negates its memory: pass tensor.resolve_neg()",
+        "is a view that negates its memory: pass tensor.resolve_neg()",
     ),
 }
 
@@ -189,7 +168,7 @@ def test_rejected_torch_tensor(name: str) -> None:
     make, kind, message = REJECTED[name]
     with pytest.raises(kind) as caught:
         tw.Tensor("x", make())
-    assert str(caught.value).startswith(message)
+    assert str(caught.value).startswith(f"tensor 'x' {message}")
 
 
 # --- lifetimes ---
@@ -218,24 +197,6 @@ def test_body_outlives_the_torch_tensor_that_was_encoded() -> None:
     del frame
     gc.collect()
     assert released() is None
-
-
-def test_torch_releases_in_other_threads() -> None:
-    tensor = decoded(sample("FP32", (100,)))
-    array = tensor.as_numpy()
-    before = sys.getrefcount(array)
-
-    def work() -> None:
-        for _ in range(300):
-            made = torch.from_dlpack(tensor)
-            assert tw.Tensor("y", made).as_numpy()[99] == 99 % 7
-
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sys.getrefcount(array) == before
 
 
 def test_autograd_thread_releases_the_memory() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -328,8 +328,11 @@ class RestTests:
         """A body with Content-Length is rejected before it is read. The next request is answered."""
         n = len(LONG)
         error = {"error": f"the body is {n} bytes long; the limit is {n - 1}"}
+        sent = [(LONG, {}), (b"", {"content_length": str(n)})]
+        if "gzip" in server.encodings and "content_encoding" not in headers:
+            sent.append((gzip.compress(LONG), {"content_encoding": "gzip"}))
         with installed(server.integration, max_body=n - 1):
-            for body, more in ((LONG, {}), (b"", {"content_length": str(n)})):
+            for body, more in sent:
                 status, _, answer = server.infer(body, **headers, **more)
                 assert (status, json.loads(answer)) == (413, error)
                 assert server.model.seen is None
@@ -355,6 +358,19 @@ class RestTests:
             for more in ({}, {"inference_header_content_length": str(len(FLAT))}):
                 assert server.infer(FLAT[:9], is_complete=False, **more) is None
                 assert server.model.seen is None
+
+    def test_first_of_several_headers_applies(self, server: Any) -> None:
+        async def doubled(scope: Any, receive: Any, send: Any) -> None:
+            more = [(b"x-b3-traceid", b"first"), (b"x-b3-traceid", b"second"), (b"x-b", b"\xe9")]
+            await server.app({**scope, "headers": [*scope["headers"], *more]}, receive, send)
+
+        seen = []
+        for context in (nullcontext(), installed(server.integration)):
+            with context:
+                assert post(doubled, PATH, FLAT)[0] == 200
+            seen.append(server.model.seen)
+        assert seen[0] == seen[1]
+        assert "'x-b3-traceid': 'first'" in repr(seen[0])
 
     @pytest.mark.parametrize("method", ["body", "json"])
     def test_middleware_that_reads_the_body(self, server: Any, method: str) -> None:

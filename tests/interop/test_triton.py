@@ -84,41 +84,27 @@ FP32 = entry("FP32", [2], F2.nbytes)
 # --- datatypes -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("datatype", DATATYPES)
-def test_binary_tensors(triton: TritonServer, datatype: str) -> None:
-    sent = binary_sample(datatype)
-    request = request_of(sent)
-    assert request.inputs[0].datatype == datatype
-    received = output(send(triton, identity(datatype), tw.encode_request(request)))
-    assert (received.datatype, received.binary) == (datatype, True)
-    assert bits(received.as_numpy()) == bits(sent)
+@pytest.mark.parametrize(
+    ("datatype", "is_binary"),
+    [*((datatype, True) for datatype in DATATYPES), *((each, False) for each in JSON_DATATYPES)],
+)
+def test_datatype(triton: TritonServer, datatype: str, is_binary: bool) -> None:
+    """B3 and Y9: an empty binary tensor needs no header length in either direction.
 
-
-@pytest.mark.parametrize("datatype", JSON_DATATYPES)
-def test_json_tensors(triton: TritonServer, datatype: str) -> None:
-    """For FP64, Triton reads many decimals with an error of up to 2 units in the last place.
-
+    As JSON, Triton reads many decimals of FP64 with an error of up to 2 units in the last place.
     The sample has no such decimals. Its NaN and infinities are bare tokens (J5).
     """
-    sent = json_sample(datatype)
-    frame = tw.encode_request(request_of(sent, False, False), nonfinite="literal")
-    assert HEADER_LENGTH not in frame.headers
-    received = output(send(triton, identity(datatype), frame))
-    assert (received.datatype, received.binary) == (datatype, False)
-    assert bits(received.as_numpy()) == bits(sent)
-
-
-@pytest.mark.parametrize("datatype", DATATYPES)
-def test_empty_tensor(triton: TritonServer, datatype: str) -> None:
-    """B3 and Y9: no header length in either direction, because no binary data follows."""
-    sent = np.empty(0, DTYPES[datatype])
-    frame = tw.encode_request(request_of(sent))
-    assert HEADER_LENGTH not in frame.headers
-    reply = send(triton, identity(datatype), frame)
-    assert HEADER_LENGTH.lower() not in reply.headers
-    received = output(reply)
-    assert received.binary
-    assert bits(received.as_numpy()) == bits(sent)
+    whole = binary_sample(datatype) if is_binary else json_sample(datatype)
+    for sent in (whole, whole[:0]):
+        request = request_of(sent, is_binary, is_binary)
+        assert request.inputs[0].datatype == datatype
+        frame = tw.encode_request(request, nonfinite="literal")
+        reply = send(triton, identity(datatype), frame)
+        assert (HEADER_LENGTH in frame.headers) == (is_binary and sent.size > 0)
+        assert (HEADER_LENGTH.lower() in reply.headers) == (is_binary and sent.size > 0)
+        received = output(reply)
+        assert (received.datatype, received.binary) == (datatype, is_binary)
+        assert bits(received.as_numpy()) == bits(sent)
 
 
 def test_tensor_of_64_mib(triton: TritonServer) -> None:
@@ -200,42 +186,27 @@ def forms_of(response: tw.InferResponse) -> list[tuple[str, bool]]:
 # --- raw binary requests ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("model", "spec", "sent", "shape"),
-    [
-        *(
-            pytest.param(
-                identity(datatype),
-                tw.TensorSpec("INPUT0", datatype, [-1]),  # type: ignore[arg-type]
-                binary_sample(datatype),
-                binary_sample(datatype).shape,
-                id=f"R1 {datatype}",
-            )
-            for datatype in NUMERIC
-        ),
-        pytest.param(
-            "batching",
-            tw.TensorSpec("INPUT0", "FP32", [-1], batching=True),
-            F2,
-            (1, 2),
-            id="R2 batching",
-        ),
-        pytest.param(
-            "matrix",
-            tw.TensorSpec("INPUT0", "FP32", [-1, 3]),
-            F2.repeat(3),
-            (2, 3),
-            id="R3 two dimensions",
-        ),
-        pytest.param(
-            "matrix", tw.TensorSpec("INPUT0", "FP32", [-1, 3]), F2[:0], (0, 3), id="R6 empty"
-        ),
-    ],
-)
-def test_raw_requests(
-    triton: TritonServer, model: str, spec: tw.TensorSpec, sent: Array, shape: tuple[int, ...]
-) -> None:
+MATRIX = tw.TensorSpec("INPUT0", "FP32", [-1, 3])
+RAW: dict[str, tuple[str, tw.TensorSpec, Array, tuple[int, ...]]] = {
+    **{
+        f"R1 {datatype}": (
+            *(identity(datatype), tw.TensorSpec("INPUT0", datatype, [-1])),  # type: ignore[arg-type]
+            *(binary_sample(datatype), binary_sample(datatype).shape),
+        )
+        for datatype in NUMERIC
+    },
+    "R2 batching": (
+        *("batching", tw.TensorSpec("INPUT0", "FP32", [-1], batching=True), F2, (1, 2)),
+    ),
+    "R3 two dimensions": ("matrix", MATRIX, F2.repeat(3), (2, 3)),
+    "R6 empty": ("matrix", MATRIX, F2[:0], (0, 3)),
+}
+
+
+@pytest.mark.parametrize("case", RAW)
+def test_raw_requests(triton: TritonServer, case: str) -> None:
     """Triton deduces the same shape as we do from the same declaration."""
+    model, spec, sent, shape = RAW[case]
     frame = tw.encode_raw_request(sent)
     assert frame.headers[HEADER_LENGTH] == "0"
     received = output(send(triton, model, frame))
@@ -284,24 +255,16 @@ def test_fp16_and_bf16_requested_as_json(triton: TritonServer, datatype: str) ->
 @pytest.mark.parametrize(
     ("model", "tensor", "headers", "status"),
     [
-        pytest.param("absent", FP32, {}, 404, id="C35 unknown model, text/plain"),
-        pytest.param(
-            "identity_fp16", entry("FP16", [4], 8), {}, 400, id="J3 FP16 as JSON, text/plain"
-        ),
-        pytest.param("matrix", FP32, {}, 400, id="C18 wrong rank"),
-        pytest.param("batching", entry("FP32", [9, 2], 8), {}, 400, id="X16 batch too large"),
-        pytest.param("identity_fp32", entry("FP32", [-2], 8), {}, 500, id="C12 negative dimension"),
-        pytest.param(
-            "identity_fp32", FP32, {"Content-Encoding": "br"}, 501, id="Z5 unknown content encoding"
-        ),
+        ("absent", FP32, {}, 404),  # C35; text/plain
+        ("identity_fp16", entry("FP16", [4], 8), {}, 400),  # J3 FP16 as JSON; text/plain
+        ("matrix", FP32, {}, 400),  # C18 wrong rank
+        ("batching", entry("FP32", [9, 2], 8), {}, 400),  # X16 batch too large
+        ("identity_fp32", entry("FP32", [-2], 8), {}, 500),  # C12 negative dimension
+        ("identity_fp32", FP32, {"Content-Encoding": "br"}, 501),  # Z5 unknown content encoding
     ],
 )
 def test_error_responses(
-    triton: TritonServer,
-    model: str,
-    tensor: dict[str, Any],
-    headers: dict[str, str],
-    status: int,
+    triton: TritonServer, model: str, tensor: Any, headers: dict[str, str], status: int
 ) -> None:
     """The error contains the server's message, for any status and content type."""
     text = header([tensor])

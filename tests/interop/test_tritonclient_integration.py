@@ -85,18 +85,14 @@ def by_grpc(triton: TritonServer, call: Call) -> list[Array]:
         return outputs_of(client.infer(call[0], inputs_of(grpc, call)), call)
 
 
-def by_grpc_async_infer(triton: TritonServer, call: Call) -> list[Array]:
+def by_grpc_callback(triton: TritonServer, call: Call, is_stream: bool) -> list[Array]:
     grpc, done = module("grpc", "grpc"), Queue[Any]()
     with closing(grpc.InferenceServerClient(f"{triton.host}:{triton.grpc_port}")) as client:
-        client.async_infer(call[0], inputs_of(grpc, call), partial(put, done))
-        return outputs_of(taken(done), call)
-
-
-def by_grpc_stream(triton: TritonServer, call: Call) -> list[Array]:
-    grpc, done = module("grpc", "grpc"), Queue[Any]()
-    with closing(grpc.InferenceServerClient(f"{triton.host}:{triton.grpc_port}")) as client:
-        client.start_stream(partial(put, done))
-        client.async_stream_infer(call[0], inputs_of(grpc, call))
+        if is_stream:
+            client.start_stream(partial(put, done))
+            client.async_stream_infer(call[0], inputs_of(grpc, call))
+        else:
+            client.async_infer(call[0], inputs_of(grpc, call), partial(put, done))
         return outputs_of(taken(done), call)
 
 
@@ -129,11 +125,8 @@ def by_grpc_aio_stream(triton: TritonServer, call: Call) -> list[Array]:
 
 def by_shared_memory(triton: TritonServer, call: Call) -> list[Array]:
     """Use one region, with the input at its start and the output after it."""
-    http, utils, shm = (
-        module("http", "http"),
-        module("utils", "http"),
-        module("utils.shared_memory", "http"),
-    )
+    names = ("http", "utils", "utils.shared_memory")
+    http, utils, shm = (module(name, "http") for name in names)
     model, ((name, array),) = call[0], call[1].items()
     is_bytes = array.dtype == object
     packed = utils.serialize_byte_tensor(array) if is_bytes else array
@@ -165,8 +158,8 @@ TRANSPORTS: dict[str, Transport] = {
     "http.aio": partial(by_aio, api="http"),
     "another HTTP client": by_another_http_client,
     "grpc": by_grpc,
-    "grpc async_infer": by_grpc_async_infer,
-    "grpc stream": by_grpc_stream,
+    "grpc async_infer": partial(by_grpc_callback, is_stream=False),
+    "grpc stream": partial(by_grpc_callback, is_stream=True),
     "grpc.aio": partial(by_aio, api="grpc"),
     "grpc.aio stream": by_grpc_aio_stream,
     "shared memory": by_shared_memory,
@@ -198,13 +191,12 @@ ROWS = [
 ]
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def without_leftovers() -> Iterator[None]:
     yield
     tritonclient.uninstall()
 
 
-@pytest.mark.usefixtures("without_leftovers")
 @pytest.mark.parametrize(("transport", "call"), ROWS)
 def test_results_are_equal_with_and_without(
     triton: TritonServer, transport: str, call: str
@@ -218,7 +210,6 @@ def test_results_are_equal_with_and_without(
     assert [array.flags.writeable for array in found] == [a.flags.writeable for a in without]
 
 
-@pytest.mark.usefixtures("without_leftovers")
 @pytest.mark.parametrize("transport", [name for name in TRANSPORTS if name != "shared memory"])
 def test_text_types_that_only_the_integration_accepts(triton: TritonServer, transport: str) -> None:
     texts: list[Any] = [np.array(["a", "\xe9"]), np.array(["a", "\xe9"], np.dtypes.StringDType())]
@@ -228,7 +219,6 @@ def test_text_types_that_only_the_integration_accepts(triton: TritonServer, tran
         assert found.tolist() == [b"a", "\xe9".encode()]
 
 
-@pytest.mark.usefixtures("without_leftovers")
 @pytest.mark.parametrize(
     "transport", ["http", "http.aio", *(name for name in TRANSPORTS if "grpc" in name)]
 )
@@ -244,7 +234,6 @@ def test_server_errors(triton: TritonServer, transport: str) -> None:
     assert str(found.value) == str(without.value)
 
 
-@pytest.mark.usefixtures("without_leftovers")
 @pytest.mark.parametrize("api", ["http", "grpc"])
 def test_classification(triton: TritonServer, api: str) -> None:
     """The server returns texts of the form "score:index" as BYTES."""
@@ -264,7 +253,6 @@ def test_classification(triton: TritonServer, api: str) -> None:
     assert [text.split(b":")[1] for text in without.ravel()] == [b"1", b"0"]
 
 
-@pytest.mark.usefixtures("without_leftovers")
 def test_one_input_in_concurrent_requests(triton: TritonServer) -> None:
     """The integration is installed and uninstalled while the requests run."""
     http = module("http", "http")
