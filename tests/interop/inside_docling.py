@@ -29,7 +29,7 @@ from docling.datamodel.stage_model_specs import (
     ImageClassificationModelSpec,
     ObjectDetectionModelSpec,
 )
-from docling.models.inference_engines.common import kserve_v2_grpc, kserve_v2_http, kserve_v2_utils
+from docling.models.inference_engines.common import kserve_v2_grpc, kserve_v2_http
 from docling.models.inference_engines.image_classification import create_image_classification_engine
 from docling.models.inference_engines.image_classification.base import (
     ImageClassificationEngineInput,
@@ -39,7 +39,6 @@ from docling.models.inference_engines.object_detection.base import ObjectDetecti
 from docling.models.stages.ocr.kserve_v2_ocr_model import KserveV2OcrModel
 from PIL import Image, ImageDraw
 
-import tensorwire as tw
 from interop import docling_client
 
 ADDRESSES = dict(zip(("http", "grpc"), os.environ["TENSORWIRE_SERVED"].split(), strict=True))
@@ -157,11 +156,6 @@ def test_errors_of_the_server(options: dict[str, Any], model: str, text: str) ->
     assert page.cells == []
 
 
-def test_no_server(options: dict[str, Any]) -> None:
-    _, result = recognize(**{**options, "url": "127.0.0.1:1", "timeout": 2.0})
-    assert len(result.errors) == 1
-
-
 # --- objects and classes -------------------------------------------------------------------------
 
 
@@ -251,12 +245,3 @@ def test_large_message(clients: list[Any], transport: str) -> None:
         with pytest.raises(Exception, match="1048576" if transport == "grpc" else "400"):
             each.infer(inputs=inputs, output_names=["txts"])
         each.close()
-
-
-def test_bytes_format() -> None:
-    """What docling's tests check of its functions for BYTES is true of those of tensorwire."""
-    texts = np.array([["en", "ch_doc"], ["", "日本語"]], object)
-    expected = kserve_v2_utils.encode_bytes_tensor(texts)
-    assert tw.encode_bytes(texts) == expected
-    decoded = tw.decode_bytes(expected).tolist()
-    assert decoded == kserve_v2_utils.decode_bytes_tensor(expected, (4,)).tolist()

@@ -13,7 +13,6 @@ import pickle
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
@@ -560,18 +559,6 @@ def test_pickle_loads_without_the_integration() -> None:
     assert found == f"{X.tolist()} {X.ravel().tolist()}\n".encode()
 
 
-def test_threads_read_the_same_data() -> None:
-    tensor = received(*wire(entry("x", [1 << 16], "UINT8", 1 << 16), tail=bytes(1 << 16))).inputs[0]
-    found: list[Any] = []
-    threads = [threading.Thread(target=lambda: found.append(tensor.data)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert all(data == [0] * (1 << 16) for data in found)
-    assert len(found) == 8
-
-
 # --- responses ------------------------------------------------------------------------------------
 
 
@@ -614,7 +601,7 @@ RESPONSES: dict[str, Callable[[], Any]] = {
         for how in HOW
     },
     **{f"BYTES {how}": (lambda h=how: response(made(MIXED, h))) for how in HOW},
-    "limits": lambda: response(made(np.array([2**64 - 1, 0], "u8")), made(np.array([-(2**63)]))),
+    "limits": lambda: response(made(np.array([2**64 - 1], "u8")), made(np.array([-(2**63)]))),
     "odd FP64": lambda: response(made(ODD_FLOATS)),
     "odd FP32": lambda: response(made(np.array([0.1, 3e38, 1e-45, 16777216], "f4"))),
     "a scalar": lambda: response(made(np.array(5.5), "array")),
@@ -816,14 +803,6 @@ def test_response_has_the_format_of_the_request(
     server.model.answer = lambda payload: InferResponse("1", "m", outputs("y", "z"), **arguments)
     with installed(integration):
         assert list(formats(server.infer(request_body)).items()) == list(expected.items())
-
-
-def test_output_that_the_model_does_not_return(server: Server) -> None:
-    server.model.answer = lambda payload: InferResponse("1", "m", outputs("y"))
-    with installed(integration):
-        status, _, content = server.infer(asking(wanted=listed(other=True)))
-    assert status == 400
-    assert json.loads(content)["error"] == "Unexpected inference output 'other' for model 'm'"
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
@@ -1597,8 +1576,6 @@ def test_our_client(running: Running, is_binary: bool) -> None:
         for name in ("INT64", "BYTES"):  # KServe's helpers give this name to the only output
             [output] = client.infer("helped", {"x": SENT[name]}).outputs
             assert (output.name, output.as_numpy().tolist()) == ("output-0", SENT[name].tolist())
-        x = np.arange(3, dtype=np.float32)
-        assert client.infer("increment", {"x": x})["x"].tolist() == [1, 2, 3]
         extensions = client.server_metadata()["extensions"]
     assert ("binary_tensor_data" in extensions) == (running.mode == "installed")
     assert "model_repository_extension" in extensions
@@ -1610,7 +1587,8 @@ def test_model_gets_writable_views_in_every_worker(running: Running) -> None:
     deadline = time.monotonic() + START_SECONDS
     while len(pids) < MODES[running.mode] and time.monotonic() < deadline:
         with Client(running.http) as client:
-            found = client.infer("probe", {"x": np.arange(1000, dtype=np.float32)})
+            found = client.infer("probe", {"x": F2})
+        assert found["x"].tolist() == (F2 + 1).tolist()
         pid, *facts = found["seen"].as_strings().tolist()
         assert facts == [str(running.mode == "installed"), "True", "list"]
         pids.add(pid)

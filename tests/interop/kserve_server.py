@@ -33,28 +33,22 @@ class Helped(Model):  # type: ignore[misc]
     """Return the first input through the helper functions of KServe's runtimes."""
 
     def predict(self, payload: Any, headers: Any = None) -> InferResponse:
-        found = get_predict_input(payload)
-        return get_predict_response(payload, found, self.name)
-
-
-class Increment(Model):  # type: ignore[misc]
-    """Modify the input in place."""
-
-    def predict(self, payload: Any, headers: Any = None) -> InferResponse:
-        array = payload.inputs[0].as_numpy()
-        array += 1
-        return answer(self, payload, {"x": ("FP32", array)})
+        return get_predict_response(payload, get_predict_input(payload), self.name)
 
 
 class Probe(Model):  # type: ignore[misc]
-    """Return the process id, whether the array is a view, and the type of the data."""
+    """Return the process id, whether the array is a view, and the type of the data.
+
+    The input is modified in place.
+    """
 
     def predict(self, payload: Any, headers: Any = None) -> InferResponse:
         tensor = payload.inputs[0]
         array = tensor.as_numpy()
+        array += 1
         seen = [os.getpid(), is_view(array), array.flags.writeable, type(tensor.data).__name__]
         text = np.array([str(value).encode() for value in seen], object)
-        return answer(self, payload, {"seen": ("BYTES", text)})
+        return answer(self, payload, {"seen": ("BYTES", text), "x": ("FP32", array)})
 
 
 def is_view(array: Any) -> bool:
@@ -79,7 +73,7 @@ def answer(model: Any, payload: InferRequest, arrays: dict[str, tuple[str, Any]]
     )
 
 
-MODELS: dict[str, Any] = {"echo": Echo, "helped": Helped, "increment": Increment, "probe": Probe}
+MODELS: dict[str, Any] = {"echo": Echo, "helped": Helped, "probe": Probe}
 
 
 def bind_to_loopback() -> None:

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib import import_module
+from itertools import groupby, pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
@@ -83,7 +85,11 @@ def main() -> None:
     for peer in names or OTHER_PACKAGES:
         integration: Any = import_module(f"tensorwire.integrations.{peer}")
         file: Path = integration._PATCH.digests
-        functions = functions_of(peer) if "--record" in sys.argv else list(recorded(file))
+        functions = (
+            functions_of(peer)
+            if "--record" in sys.argv
+            else list(json.loads(file.read_text("ascii")))
+        )
         packages = [Package(peer, integration._PATCH.versions)]
         packages += [Package(name, tested) for name, tested in OTHER_PACKAGES[peer].items()]
         for package in packages:
@@ -184,20 +190,16 @@ def report(package: Package) -> Iterator[str]:
         f"{package.name}: {len(package.releases)} releases, {first} to {last}; "
         f"tested: {package.tested[0]} to {package.tested[1]}"
     )
-    unchanged = 0
+    n_unchanged = 0
     for function, digests in sorted(package.digests.items()):
-        before = package.releases[0]
-        changes = []
-        for version in package.releases:
+        changes = [f"  {function}: missing in {first}"] if digests[first] is None else []
+        for before, version in pairwise(package.releases):
             if digests[version] != digests[before]:
                 state = "changed" if digests[version] else "missing"
                 changes.append(f"  {function}: {state} in {version}")
-            before = version
-        if digests[first] is None:
-            changes.insert(0, f"  {function}: missing in {first}")
-        unchanged += not changes
+        n_unchanged += not changes
         yield from changes
-    yield f"  the other functions ({unchanged} of {len(package.digests)}) are the same in all"
+    yield f"  the other functions ({n_unchanged} of {len(package.digests)}) are the same in all"
     newer = [version for version in package.releases if not package.is_tested(version)]
     for version in newer:
         others = [
@@ -234,21 +236,10 @@ def record(file: Path, functions: list[str], packages: list[Package]) -> None:
     print(f"wrote {file}")
 
 
-def recorded(file: Path) -> dict[str, dict[str, str]]:
-    table: dict[str, dict[str, str]] = json.loads(file.read_text("ascii"))
-    return table
-
-
 def spans(versions: Releases, selected: list[bool]) -> str:
     """Return the selected versions: `1.0 to 1.3, 1.5` if 1.4 is not selected."""
-    runs: list[Releases] = []
-    is_open = False
-    for version, is_selected in zip(versions, selected, strict=True):
-        if is_selected and not is_open:
-            runs.append([])
-        if is_selected:
-            runs[-1].append(version)
-        is_open = is_selected
+    groups = groupby(zip(versions, selected, strict=True), key=itemgetter(1))
+    runs = [[version for version, _ in group] for is_selected, group in groups if is_selected]
     return ", ".join(run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)
 
 

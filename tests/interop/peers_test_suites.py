@@ -9,21 +9,22 @@ code is 1 otherwise.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tarfile
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from xml.etree import ElementTree
 
 import environment  # type: ignore[import-not-found]  # next to this script
 
 MINUTES = 20  # after which a run is stopped
 
-Outcomes = dict[str, str]  # pytest id: passed, skipped, failure or error
+Outcomes = dict[str, str]  # pytest id: passed, skipped or failed
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,24 @@ def server():
 def pytest_unconfigure():
     for process in multiprocessing.active_children():
         process.kill()
+"""
+
+# A plugin that writes the outcomes. A test with an error at its end has two reports.
+OUTCOMES = """\
+import json
+
+found = {}
+
+
+def pytest_runtest_logreport(report):
+    if report.when == "call" or not report.passed:
+        if found.get(report.nodeid, "passed") == "passed":
+            found[report.nodeid] = report.outcome
+
+
+def pytest_sessionfinish():
+    with open("outcomes.json", "w") as file:
+        json.dump(found, file)
 """
 
 PEERS = {
@@ -206,6 +225,7 @@ def copy_tests(peer: Peer, release: str, branch: str, work: Path, python: Path) 
         settings.rename(work / "pyproject.toml")
     for file, text in peer.files.items():
         (tests / file).write_text(text)
+    (work / "outcomes.py").write_text(OUTCOMES)
     (work / "without.py").write_text(peer.setup)
     install = f"from tensorwire.integrations import {peer.name} as integration\n"
     install += "integration.install()\nassert integration.is_installed()\n"
@@ -232,11 +252,9 @@ def run_release(peer: Peer, release: str, python: Path, work: Path) -> Result:
 
 def run(python: Path, work: Path, plugin: str, paths: list[str]) -> Outcomes:
     """Run tests with a plugin, and return the outcome of each."""
-    report = work / "report.xml"
-    report.unlink(missing_ok=True)
-    options = ["-q", "--tb=short", "-p", plugin, "-p", "no:cacheprovider", "-W", "ignore"]
+    options = ["-q", "--tb=short", "-p", plugin, "-p", "outcomes", "-p", "no:cacheprovider"]
     with subprocess.Popen(
-        [str(python), "-m", "pytest", *options, f"--junitxml={report}", *paths],
+        [str(python), "-m", "pytest", *options, "-W", "ignore", f"--rootdir={work}", *paths],
         cwd=work,
         env={**environment.clean_environ(), "PYTHONPATH": str(work)},
         start_new_session=True,
@@ -244,50 +262,21 @@ def run(python: Path, work: Path, plugin: str, paths: list[str]) -> Outcomes:
         try:
             process.wait(60 * MINUTES)
         finally:
-            stop_session(process)
-    outcomes: Outcomes = {}
-    for case in ElementTree.parse(report).iter("testcase"):
-        test = test_id(case, work)
-        if outcomes.get(test, "passed") == "passed":  # a test with an error at its end has two
-            outcomes[test] = outcome(case)
+            if process.poll() is None:  # stop pytest and the servers that it has started
+                os.killpg(process.pid, 9)
+    file = work / "outcomes.json"
+    outcomes: Outcomes = json.loads(file.read_text())
+    file.unlink()
     return outcomes
-
-
-def stop_session(process: subprocess.Popen[bytes]) -> None:
-    """Stop pytest and the servers that it has started."""
-    if process.poll() is None:
-        os.killpg(process.pid, 9)
-
-
-def test_id(case: ElementTree.Element, work: Path) -> str:
-    """Return the pytest id: ``tests/test_a.py::TestB::test_c``."""
-    parts = str(case.get("classname")).split(".")
-    n_path = next(
-        (
-            n
-            for n in range(len(parts), 0, -1)
-            if (work / "/".join(parts[:n])).with_suffix(".py").exists()
-        ),
-        len(parts),
-    )
-    path = "/".join(parts[:n_path]) + ".py"
-    return "::".join([path, *parts[n_path:], str(case.get("name"))])
-
-
-def outcome(case: ElementTree.Element) -> str:
-    kinds = [child.tag for child in case if child.tag in ("failure", "error", "skipped")]
-    return kinds[0] if kinds else "passed"
 
 
 # --- report --------------------------------------------------------------------------------------
 
 
 def counts(outcomes: Outcomes) -> str:
-    """Return ``120 passed, 2 skipped, 1 failed``."""
-    kinds = list(outcomes.values())
-    n_failed = kinds.count("failure") + kinds.count("error")
-    numbers = {"passed": kinds.count("passed"), "skipped": kinds.count("skipped")}
-    return ", ".join(f"{n} {kind}" for kind, n in {**numbers, "failed": n_failed}.items() if n)
+    """Return ``120 passed, 2 skipped, 0 failed``."""
+    found = Counter(outcomes.values())
+    return ", ".join(f"{found[kind]} {kind}" for kind in ("passed", "skipped", "failed"))
 
 
 def print_result(result: Result) -> None:

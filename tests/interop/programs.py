@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from interop import environment
+from interop.triton_server import stop
 from support.requirements import package, skip_or_fail
 
-STOP_SECONDS = 20.0
 REPLY_SECONDS = 5.0
 
 
@@ -96,14 +94,3 @@ def wait_until_ready(
             program,
             seconds,
         )
-
-
-def stop(program: subprocess.Popen[bytes]) -> None:
-    """Terminate the process, then kill the rest of its process group."""
-    if program.poll() is None:
-        program.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            program.wait(STOP_SECONDS)
-    with suppress(ProcessLookupError):
-        os.killpg(program.pid, signal.SIGKILL)
-    program.wait(STOP_SECONDS)

@@ -128,11 +128,9 @@ def data_text(data: str, datatype: str = "FP32", shape: str = "[2]") -> bytes:
 READ_AS_ARRAYS: dict[str, bytes] = {
     "flat": message(entry([1.5, -2.25, 3e38])),
     "nested": message(entry([[1.0, 2.0], [3.0, 4.0]], shape=[2, 2])),
-    "nested, another shape": message(entry([[1.0, 2.0], [3.0, 4.0]], shape=[4])),
     "flat, of two dimensions": message(entry([1, 2, 3, 4, 5, 6], shape=[2, 3])),
     "scalar": message(entry([5.5], shape=[])),
     "integers for FP32": message(entry([1, 2, 16777217])),
-    "integers for FP64": message(entry([1, 2**53 + 1, 10**30], "FP64")),
     "rounded once": message(entry([0.1, 1e-45, 1.17549435e-38, 16777216.5])),
     "BOOL": message(entry([True, False], "BOOL")),
     **{
@@ -146,7 +144,6 @@ READ_AS_ARRAYS: dict[str, bytes] = {
     "BYTES, escaped": data_text(r'["é😀", "\/\b"]', "BYTES"),
     "NaN and infinities": data_text("[NaN, -Infinity, Infinity, null]", shape="[4]"),
     "empty": message(entry([])),
-    "empty, of two dimensions": message(entry([], shape=[0, 3])),
     "empty BYTES": message(entry([], "BYTES")),
     "data first": b'{"inputs":[{"data":[1,2],"datatype":"FP32","shape":[2],"name":"x"}],"id":"7"}',
     "unknown members": message(entry([1], more={"a": [None]}), nobody=[1, {"a": None}], model_version="3"),
@@ -160,8 +157,6 @@ READ_AS_ARRAYS: dict[str, bytes] = {
     "outputs": message(
         entry([1]), outputs=[{"name": "x", "parameters": {"binary_data": False, "a": 1}}]
     ),
-    "empty outputs": message(entry([1]), outputs=[]),
-    "outputs without parameters": message(entry([1]), outputs=[{"name": "x", "parameters": {}}]),
     "binary output": message(entry([1.5]), outputs=[{"name": "x", "parameters": {"binary_data": True}}]),
     "binary outputs": message(entry([1.5]), parameters={"binary_data_output": True}),
     "unknown requested output": message(entry([1.5]), outputs=[{"name": "y"}]),
@@ -171,80 +166,23 @@ READ_AS_ARRAYS: dict[str, bytes] = {
     "name of 5000 bytes": message(entry([1], name="a" * 5000)),
     "many dimensions": message(entry([[[[[1, 2]]]]], "INT8", [1, 1, 1, 1, 2])),
 }  # fmt: skip
-# Bodies that are left to the server's own JSON reader.
+# Bodies that are left to the server's own JSON reader, besides those that the codec rejects.
 LEFT_TO_SERVER: dict[str, bytes] = {
     "no inputs": message(),
-    "lower case": message(entry([1, 2], "fp32")),
-    "duplicate name": message(entry([1]), entry([2])),
-    "floats for INT32": message(entry([1.0, 2.7], "INT32")),
-    "strings for FP32": message(entry(["1.5", "a"])),
-    "strings that are numbers": message(entry(["1.5", "2"])),
-    "booleans for FP32": message(entry([True, False])),
-    "numbers for BOOL": message(entry([0, 5], "BOOL")),
-    "numbers for BYTES": message(entry([0, 5.5, None], "BYTES")),
     "lists of different depths": message(entry(["a", ["b"]], "BYTES", [3])),
     "lists of different lengths": message(entry([[1], [2, 3]], shape=[2])),
-    "objects": message(entry([{"a": 1}], "BYTES")),
-    "null for INT32": message(entry([None], "INT32")),
-    "NaN for INT32": data_text("[NaN, 1]", "INT32"),
-    "too big for INT8": message(entry([300], "INT8")),
-    "negative for UINT8": message(entry([-1], "UINT8")),
-    "too big for INT64": message(entry([2**63], "INT64")),
-    "too big for FP32": data_text("[1e39, -1e39]"),
-    "too big for FP64": data_text("[1e400, 1]", "FP64"),
-    "thousands of digits": data_text(f"[{'1' * 5000}, 1]", "FP64"),
-    "too few": message(entry([1, 2], shape=[3])),
-    "too many": message(entry([1, 2, 3], shape=[2])),
-    "shape of strings": message(entry([1], shape=["1"])),  # type: ignore[list-item]
-    "shape of floats": message(entry([1], shape=[1.0])),  # type: ignore[list-item]
-    "negative shape": message(entry([1, 2], shape=[-1])),
-    "shape too large": message(entry([1], shape=[2**40, 2**40])),
-    "FP16": message(entry([1.5], "FP16")),
-    "empty FP16": message(entry([], "FP16")),
-    "unknown datatype": message(entry([1.5], "FP8")),
-    "no datatype": b'{"inputs":[{"name":"x","shape":[1],"data":[1]}]}',
-    "no data": b'{"inputs":[{"name":"x","shape":[1],"datatype":"FP32"}]}',
-    "null data": message(entry(None, shape=[1])),
-    "data is a number": message(entry(5, shape=[1])),
-    "data is an object": message(entry({"a": 1}, shape=[1])),
-    "empty object": b"{}",
-    "inputs null": b'{"inputs":null}',
-    "inputs is an object": b'{"inputs":{"a":1}}',
-    "body is a list": b"[1]",
-    "id is a number": message(entry([1]), id=5),
-    "name is a number": message(entry([1], name=5)),
-    "NUL in the name": message(entry([1], name="a\0b")),
-    "model version is a number": message(entry([1]), model_version=5),
     "nested parameters": message(entry([1], parameters={"a": [1]})),
     "null parameter": message(entry([1]), parameters={"a": None}),
-    "parameters is a list": message(entry([1], parameters=[1])),
-    "binary_data is a string": message(entry([1]), outputs=[{"name": "x", "parameters": {"binary_data": "yes"}}]),
-    "output requested twice": message(entry([1]), outputs=[{"name": "x"}, {"name": "x"}]),
-    "duplicate members": b'{"id":"1","id":"2","inputs":[{"name":"x","name":"y","shape":[1],"datatype":"FP32","data":[1]}]}',
-    "duplicate parameters": b'{"parameters":{"a":1,"a":2},"inputs":[]}',
-    "parameter NaN": b'{"parameters":{"a":NaN},"inputs":[]}',
-    "nested 200 levels": message(entry([1], more=json.loads("[" * 200 + "]" * 200))),
-    "lone surrogate": data_text(r'["\ud800", "a"]', "BYTES"),
-    "byte order mark": b"\xef\xbb\xbf" + message(entry([1])),
-    "UTF-16": message(entry([1])).decode().encode("utf-16"),
-    "not UTF-8": data_text('["a", "b"]', "BYTES").replace(b"b", b"\xff"),
     "truncated": message(entry([1, 2, 3]))[:-3],
-    "two values": message(entry([1])) + b"{}",
-    "trailing comma": data_text("[1, 2,]"),
-    "leading zero": data_text("[01, 2]"),
-    "plus sign": data_text("[+1, 2]"),
-    "single quotes": data_text("['a', 'b']", "BYTES"),
-    "not JSON": b"\x00\x01\x02",
-    "empty": b"",
     "gzip": gzip.compress(message(entry([1]))),
 }  # fmt: skip
 # Bodies with binary data and without a header length.
-INVALID_BINARY: dict[str, bytes] = {
-    "data and a size": message(entry([1], parameters={"binary_data_size": 4})),
-    "data, and a size in the second tensor": message(entry([1], name="y"), entry([1], parameters={"binary_data_size": 4})),
-    "no data": message({"name": "x", "shape": [1], "datatype": "FP32", "parameters": {"binary_data_size": 4}}),
-    "the name is escaped": message(entry([1], parameters={"binary_data_size": 4})).replace(b"data_size", b"data\\u005fsize"),
-}  # fmt: skip
+INVALID_BINARY = [
+    message(entry([1], name="y"), entry([1], parameters={"binary_data_size": 4})),
+    message(entry([1], parameters={"binary_data_size": 4})).replace(
+        b"data_size", b"data\\u005fsize"
+    ),
+]
 CONTENT_TYPES = [
     *(JSON_TYPE, f"{JSON_TYPE}; charset=utf-8", f"{JSON_TYPE}; charset=latin-1", JSON_TYPE.upper()),
     *("application/vnd.kserve+json", "text/json", "text/plain", BINARY_TYPE, "", None),
@@ -300,10 +238,28 @@ class RestTests:
             server, row.body, length.decode("latin-1") if isinstance(length, bytes) else str(length)
         )
 
-    @pytest.mark.parametrize("case", INVALID_BINARY)
-    def test_binary_tensors_without_a_header_length(self, server: Any, case: str) -> None:
+    @pytest.mark.parametrize("body", INVALID_BINARY)
+    def test_binary_tensors_without_a_header_length(self, server: Any, body: bytes) -> None:
         """The servers alone read JSON data of a tensor that also has a size."""
-        check_rejected(server, INVALID_BINARY[case])
+        check_rejected(server, body)
+
+    @pytest.mark.parametrize(
+        "row",
+        [
+            row
+            for row in MALFORMED
+            if row.kind == "request"
+            and row.header_length is None
+            and b"BF16" not in row.body  # which KServe then reads with the integration
+        ],
+        ids=lambda row: row.id,
+    )
+    def test_malformed_json(self, server: Any, row: Malformed) -> None:
+        """It is left to the server, unless an input has a binary size."""
+        if "binary_data_size" in str(outcome(lambda: json.loads(row.body))):
+            check_rejected(server, row.body)
+        else:
+            both(server, row.body)
 
     def test_empty_binary_tensors_need_no_header_length(self, server: Any) -> None:
         """The whole body is JSON (WIRE.md 1). KServe itself requires `data`."""

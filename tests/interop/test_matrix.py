@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from http.client import HTTPConnection
 from importlib.util import find_spec
 from types import ModuleType
@@ -85,25 +86,19 @@ def by_http_client(port: int, call: Call) -> Arrays:
     return arrays_of(tw.decode_response(body, tw.header_length(reply.headers)), call)
 
 
-def by_our_client(port: int, call: Call) -> Arrays:
+def by_our_client(port: int, call: Call, is_async: bool = False) -> Arrays:
     ours = package("tensorwire.client")
-    try:
-        with ours.Client(f"http://{LOOPBACK}:{port}") as client:
-            response = client.infer(call.model, our_inputs(call), our_outputs(call))
-    except ours.InferenceServerError as error:
-        raise Rejected(f"{error.status}: {error}") from None
-    return arrays_of(response, call)
-
-
-def by_our_async_client(port: int, call: Call) -> Arrays:
-    ours = package("tensorwire.client")
+    url, arguments = f"http://{LOOPBACK}:{port}", (call.model, our_inputs(call), our_outputs(call))
 
     async def infer() -> Any:
-        async with ours.AsyncClient(f"http://{LOOPBACK}:{port}") as client:
-            return await client.infer(call.model, our_inputs(call), our_outputs(call))
+        async with ours.AsyncClient(url) as client:
+            return await client.infer(*arguments)
 
     try:
-        return arrays_of(asyncio.run(infer()), call)
+        if is_async:
+            return arrays_of(asyncio.run(infer()), call)
+        with ours.Client(url) as client:
+            return arrays_of(client.infer(*arguments), call)
     except ours.InferenceServerError as error:
         raise Rejected(f"{error.status}: {error}") from None
 
@@ -137,26 +132,19 @@ def triton_module(name: str) -> ModuleType:
     return module
 
 
-def by_tritonclient(port: int, call: Call) -> Arrays:
-    http = triton_module("http")
-    inputs, outputs = triton_arguments(http, call)
-    with closing(http.InferenceServerClient(f"{LOOPBACK}:{port}")) as client:
-        try:
-            return triton_arrays(client.infer(call.model, inputs, outputs=outputs))
-        except triton_module("utils").InferenceServerException as error:
-            raise Rejected(f"{error.status()}: {error.message()}") from None
-
-
-def by_tritonclient_aio(port: int, call: Call) -> Arrays:
-    aio = triton_module("http.aio")
-    inputs, outputs = triton_arguments(aio, call)
+def by_tritonclient(port: int, call: Call, is_async: bool = False) -> Arrays:
+    http, aio = triton_module("http"), triton_module("http.aio")
+    url, (inputs, outputs) = f"{LOOPBACK}:{port}", triton_arguments(http, call)
 
     async def infer() -> Any:
-        async with aio.InferenceServerClient(f"{LOOPBACK}:{port}") as client:
+        async with aio.InferenceServerClient(url) as client:
             return await client.infer(call.model, inputs, outputs=outputs)
 
     try:
-        return triton_arrays(asyncio.run(infer()))
+        if is_async:
+            return triton_arrays(asyncio.run(infer()))
+        with closing(http.InferenceServerClient(url)) as client:
+            return triton_arrays(client.infer(call.model, inputs, outputs=outputs))
     except triton_module("utils").InferenceServerException as error:
         raise Rejected(f"{error.status()}: {error.message()}") from None
 
@@ -195,9 +183,9 @@ def by_kserve(port: int, call: Call) -> Arrays:
 
 CLIENTS: dict[str, Client] = {
     "tensorwire": by_our_client,
-    "tensorwire async": by_our_async_client,
+    "tensorwire async": partial(by_our_client, is_async=True),
     "tritonclient": by_tritonclient,
-    "tritonclient aio": by_tritonclient_aio,
+    "tritonclient aio": partial(by_tritonclient, is_async=True),
     "http.client": by_http_client,
 }
 if find_spec("kserve"):

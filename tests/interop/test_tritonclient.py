@@ -144,14 +144,6 @@ def test_request_parameters(client: ModuleType) -> None:
 # --- our responses ---------------------------------------------------------------------------
 
 
-def test_json_response_with_null(client: ModuleType) -> None:
-    """Our default for NaN and infinities; the client reads all of them as NaN."""
-    sent = np.array([1, np.nan, np.inf], np.float32)
-    frame = tw.encode_response(tw.InferResponse([tw.Tensor("OUTPUT0", sent, binary=False)]))
-    received = read_by(client, frame).as_numpy("OUTPUT0")
-    assert np.array_equal(received, np.array([1, np.nan, np.nan], np.float32), equal_nan=True)
-
-
 def test_response_with_all_kinds_of_outputs(client: ModuleType) -> None:
     """Each tensor is found at its offset, after an empty one, one in JSON, and a padded header."""
     arrays = [np.array([True]), F2.reshape(2, 1), F2[:0], bytes_array([b"x", NOT_TEXT]), F2 + 1]

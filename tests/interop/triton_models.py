@@ -88,33 +88,33 @@ def write_models(repository: Path, models: Iterable[Model] = MODELS) -> None:
 
 def config(model: Model) -> str:
     """Return the model's configuration, in protobuf's text format."""
-    lines = head(model.max_batch_size)
-    for i, (datatype, dims) in enumerate(model.tensors):
-        declared = declaration(datatype, dims)
-        lines.append(f'input {{ name: "INPUT{i}" {declared} }}')
-        lines.append(f'output {{ name: "OUTPUT{i}" {declared} }}')
-    return "\n".join(lines) + "\n"
+    tensors = [
+        (f"INPUT{i}", f"OUTPUT{i}", declaration(*tensor)) for i, tensor in enumerate(model.tensors)
+    ]
+    return text_of(model.max_batch_size, tensors)
 
 
 def any_config() -> str:
     """Return the configuration of `any`: every input is optional."""
-    lines = head(0)
-    for datatype in DATATYPES:
-        for rank in RANKS:
-            declared = declaration(datatype, [-1] * rank)
-            for i in range(N_SLOTS):
-                name = slot(datatype, rank, i)
-                lines.append(f'input {{ name: "{name}" {declared} optional: true }}')
-                lines.append(f'output {{ name: "{name}" {declared} }}')
-    return "\n".join(lines) + "\n"
+    tensors = [
+        (slot(datatype, rank, i), slot(datatype, rank, i), declaration(datatype, [-1] * rank))
+        for datatype in DATATYPES
+        for rank in RANKS
+        for i in range(N_SLOTS)
+    ]
+    return text_of(0, tensors, " optional: true")
 
 
-def head(max_batch_size: int) -> list[str]:
-    return [
+def text_of(max_batch_size: int, tensors: Iterable[tuple[str, str, str]], option: str = "") -> str:
+    lines = [
         'backend: "python"',
         f"max_batch_size: {max_batch_size}",
         "instance_group { kind: KIND_CPU }",
     ]
+    for name, output, declared in tensors:
+        lines.append(f'input {{ name: "{name}" {declared}{option} }}')
+        lines.append(f'output {{ name: "{output}" {declared} }}')
+    return "\n".join(lines) + "\n"
 
 
 def declaration(datatype: str, dims: list[int]) -> str:

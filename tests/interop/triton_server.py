@@ -102,11 +102,11 @@ def running_triton(
     ):
         repository, log = Path(scratch, "models"), Path(scratch, "server.log")
         write_models(repository, models)
-        port, grpc_port = free_ports(2)
+        ports = free_ports(2)
         program = str(server_program(folder))
-        command = [program, *options(folder, port, grpc_port, repository, shared_memory)]
+        command = [program, *options(folder, ports, repository, shared_memory)]
         process = start(command, folder, recipe, log)
-        server = TritonServer(LOOPBACK, port, grpc_port, process.pid)
+        server = TritonServer(LOOPBACK, *ports, process.pid)
         try:
             wait_until_ready(server, process, log)
             yield server
@@ -138,10 +138,9 @@ def free_ports(n_ports: int) -> list[int]:
         return [listener.getsockname()[1] for listener in listeners]
 
 
-def options(
-    folder: Path, port: int, grpc_port: int, repository: Path, shared_memory: str
-) -> list[str]:
+def options(folder: Path, ports: list[int], repository: Path, shared_memory: str) -> list[str]:
     """Return the command line: HTTP and gRPC on loopback, little shared memory per model."""
+    port, grpc_port = ports
     return [
         f"--model-repository={repository}",
         f"--backend-directory={folder / 'backends'}",
@@ -192,11 +191,12 @@ def tail(log: Path, n_lines: int = 40) -> str:
 
 
 def stop(process: subprocess.Popen[bytes], seconds: float = STOP_SECONDS) -> None:
-    """Terminate the server, then kill its remaining processes, including its stubs."""
-    process.terminate()
+    """Terminate a process, then kill the rest of its process group, such as Triton's stubs."""
     try:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
+        if process.poll() is None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
     finally:  # also if a second Ctrl-C interrupts the wait
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
