@@ -11,9 +11,7 @@ from typing import Any
 
 import grpc
 import numpy as np
-from docling.models.inference_engines.common.kserve_v2_types import (
-    KserveV2ModelMetadataResponse,
-)
+from docling.models.inference_engines.common.kserve_v2_types import KserveV2ModelMetadataResponse
 
 from tensorwire.client import Client, Timeout
 

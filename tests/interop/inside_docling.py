@@ -145,8 +145,7 @@ def test_text(options: dict[str, Any], language: str, version: str | None) -> No
 
 
 @pytest.mark.parametrize(
-    ("model", "text"),
-    [("none", "model 'none' is not known"), ("double", "unexpected input")],
+    ("model", "text"), [("none", "model 'none' is not known"), ("double", "unexpected input")]
 )
 def test_errors_of_the_server(options: dict[str, Any], model: str, text: str) -> None:
     """docling keeps the page, and records the error."""

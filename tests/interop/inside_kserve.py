@@ -253,7 +253,7 @@ class Server:
         return answer
 
 
-def binary(length: int) -> dict[str, str]:
+def binary(length: int) -> dict[str, Any]:
     """Return the options of `infer` for a body with binary data."""
     return {"content_type": BINARY_TYPE, "inference_header_content_length": str(length)}
 
@@ -578,6 +578,11 @@ def made(array: Any, how: str = "binary", **options: Any) -> InferOutput:
     return InferOutput("y", list(array.shape), datatype, data, **options.get("members", {}))
 
 
+def answering(array: Any, how: str = "binary", **options: Any) -> Callable[[], Any]:
+    """Return a function that creates a model with one such output."""
+    return lambda: response(made(array, how, **options))
+
+
 def output(shape: Any, datatype: str, data: Any, name: Any = "y") -> InferOutput:
     return InferOutput(name, shape, datatype, data)
 
@@ -596,15 +601,15 @@ RANDOM = np.random.default_rng(2).standard_normal(50)
 MIXED = np.array([[b"a", "\u20ac"], [5, None]], object)
 RESPONSES: dict[str, Callable[[], Any]] = {
     **{
-        f"{dtype} {how}": (lambda d=dtype, h=how: response(made(RANDOM.astype(d), h)))
+        f"{dtype} {how}": answering(RANDOM.astype(dtype), how)
         for dtype in ("?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8")
         for how in HOW
     },
-    **{f"BYTES {how}": (lambda h=how: response(made(MIXED, h))) for how in HOW},
+    **{f"BYTES {how}": answering(MIXED, how) for how in HOW},
     "limits": lambda: response(made(np.array([2**64 - 1], "u8")), made(np.array([-(2**63)]))),
-    "odd FP64": lambda: response(made(ODD_FLOATS)),
-    "odd FP32": lambda: response(made(np.array([0.1, 3e38, 1e-45, 16777216], "f4"))),
-    "a scalar": lambda: response(made(np.array(5.5), "array")),
+    "odd FP64": answering(ODD_FLOATS),
+    "odd FP32": answering(np.array([0.1, 3e38, 1e-45, 16777216], "f4")),
+    "a scalar": answering(np.array(5.5), "array"),
     "strided": lambda: response(made(np.arange(12.0).reshape(3, 4).T[::2], "array")),
     "masked": lambda: response(made(np.ma.array([1.0, 2.0], mask=[False, True]), "array")),
     "masked BYTES": lambda: response(
@@ -612,15 +617,15 @@ RESPONSES: dict[str, Callable[[], Any]] = {
     ),
     "empty": lambda: response(made(np.zeros((0, 3)), "array")),
     "a list": lambda: response(output([2], "FP64", [1, 2.5])),
-    "text": lambda: response(made(np.array(["a", "\u20ac\n", b"b"], object))),
-    "text in JSON": lambda: response(made(np.array(["a", "\u20ac\n"], object), "JSON")),
-    "a subclass of str": lambda: response(made(np.array([Text("held"), b"a"], object), "array")),
-    "mutable bytes": lambda: response(made(np.array([bytearray(b"a"), [b"b"]], object), "array")),
-    "bytes that are not UTF-8": lambda: response(made(np.array([b"\xff"], object))),
-    "S": lambda: response(made(np.array([b"a", b"bcd"]), datatype="BYTES")),
-    "dates": lambda: response(made(np.array(["2020-01-01"], "M8[D]"), datatype="BYTES")),
-    "NaN": lambda: response(made(np.array([1, np.nan]))),
-    "infinity": lambda: response(made(np.array([np.inf], "f4"), "array")),
+    "text": answering(np.array(["a", "\u20ac\n", b"b"], object)),
+    "text in JSON": answering(np.array(["a", "\u20ac\n"], object), "JSON"),
+    "a subclass of str": answering(np.array([Text("held"), b"a"], object), "array"),
+    "mutable bytes": answering(np.array([bytearray(b"a"), [b"b"]], object), "array"),
+    "bytes that are not UTF-8": answering(np.array([b"\xff"], object)),
+    "S": answering(np.array([b"a", b"bcd"]), datatype="BYTES"),
+    "dates": answering(np.array(["2020-01-01"], "M8[D]"), datatype="BYTES"),
+    "NaN": answering(np.array([1, np.nan])),
+    "infinity": answering(np.array([np.inf], "f4"), "array"),
     "parameters": lambda: response(
         made(RANDOM, members={"parameters": {"a": 1, "b": True, "c": "\u20ac", "d": 0.1}}),
         parameters={"p": 1},
@@ -695,9 +700,9 @@ def test_response_headers_of_a_model(server: Server, is_binary: bool) -> None:
         response_headers.update({"X-Of-Predictor": "a", **lengths})
         return answer_of(payload)
 
-    server.model.predict = predict  # type: ignore[method-assign]
     body = message(json_entry([1.5]), parameters={"binary_data_output": is_binary}, id="1")
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server.model, "predict", predict)
         patch.setattr(server.model, "required_response_headers", True)
         _, headers, _ = both(server, body)
     assert headers["x-of-predictor"] == "a"
@@ -949,39 +954,6 @@ def test_few_bytes_elements_are_serialized_identically(first: int, n_elements: i
     for view in (array, array[::-1], array.reshape(1, n_elements), masked, surrogate):
         plain, ours = with_and_without(partial(serialized, view))
         assert plain == ours
-
-
-DATATYPE_NAMES = [*RAW, "UINT16", "UINT32", "INT8", "INT32", "BYTES", "FP8", "fp32", "", None]
-DTYPES = [
-    *(np.dtype(code) for code in "?bhilqBHILQefdgFDOSV"),
-    *(np.dtype(text) for text in (">f4", ">i8", "S5", "M8[D]", "M8[ns]", "m8[s]", "f4,i4")),
-    *(np.float32, np.bool_),
-    np.dtypes.StringDType(),
-]
-CONTENTS = infer_type.InferTensorContents(
-    bool_contents=[True], int_contents=[1], int64_contents=[2], uint_contents=[3],
-    uint64_contents=[4], fp32_contents=[5.5], fp64_contents=[6.5], bytes_contents=[b"7"],
-)  # fmt: skip
-
-
-def test_datatypes_of_kserve_are_the_same() -> None:
-    """The functions that are replaced for BF16."""
-
-    def datatypes() -> list[Any]:
-        responses = [
-            InferResponse("1", "m", [InferOutput("x", [1], "INT8"), InferOutput("y", [1], name)])
-            for name in ("FP16", "FP32", "BYTES")
-        ]
-        return [
-            *(outcome(partial(numpy_codec.to_np_dtype, name)) for name in DATATYPE_NAMES),
-            *(outcome(partial(numpy_codec.from_np_dtype, dtype)) for dtype in DTYPES),
-            *(outcome(partial(infer_type.get_content, name, CONTENTS)) for name in DATATYPE_NAMES),
-            *(infer_type._contains_fp16_datatype(response) for response in responses),
-        ]
-
-    plain, ours = with_and_without(datatypes)
-    assert plain == ours
-    assert plain[-3:] == [True, False, False]
 
 
 def test_response_has_the_same_values() -> None:
@@ -1627,7 +1599,7 @@ def test_kserve_grpc_client_and_the_server_of_tensorwire() -> None:
                 assert found.outputs[0].as_numpy().tolist() == F2.tolist()
         with pytest.raises(grpc.RpcError, match="model 'none' is not known") as caught:
             await client.infer(InferRequest("none", [tensor]))
-        assert caught.value.code() is grpc.StatusCode.NOT_FOUND  # type: ignore[attr-defined]
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
         await client.close()
 
     declared = [tw.TensorSpec("x", "FP32", [-1])]

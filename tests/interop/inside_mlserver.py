@@ -384,9 +384,9 @@ def test_messages_after_a_body_that_is_received_again() -> None:
     async def receive() -> Any:
         return {"type": "http.disconnect"}
 
-    again = receive_again(b"{}", receive)
-    types = [asyncio.run(again())["type"] for _ in range(3)]
-    assert types == ["http.request", "http.disconnect", "http.disconnect"]
+    again: Any = receive_again(b"{}", receive)
+    found = [asyncio.run(again())["type"] for _ in range(3)]
+    assert found == ["http.request", "http.disconnect", "http.disconnect"]
 
 
 def test_no_content_type_for_a_binary_request(server: Server) -> None:
@@ -554,30 +554,24 @@ def test_extension_is_announced_once(
 SHAPES: list[tuple[int, ...]] = [(4,), (2, 2), (1, 2, 2), (0,), (2, 0), ()]
 ENCODED: dict[str, Callable[[], Any]] = {
     **{
-        f"{dtype} {shape}": (
-            lambda d=dtype, s=shape: NumpyCodec.encode_output(
-                "y", np.arange(np.prod(s), dtype="i1").astype(d).reshape(s)
-            )
+        f"{dtype} {shape}": encoded(
+            np.arange(np.prod(shape), dtype="i1").astype(dtype).reshape(shape)
         )
         for dtype in NUMBERS
         for shape in SHAPES
     },
     **{
-        f"NaN {dtype} {n}": (
-            lambda d=dtype, n=n: NumpyCodec.encode_output(
-                "y", np.array([1, np.nan, np.inf, -np.inf] * n, d)
-            )
-        )
+        f"NaN {dtype} {n}": encoded(np.array([1, np.nan, np.inf, -np.inf] * n, dtype))
         for dtype in ("f2", "f4", "f8")
         for n in (1, 1000)
     },
-    "many numbers": lambda: NumpyCodec.encode_output("y", np.arange(3000.0)),
+    "many numbers": encoded(np.arange(3000.0)),
     "an unusual name": lambda: NumpyCodec.encode_output(type("Name", (str,), {})("y"), np.ones(1)),
-    "U": lambda: NumpyCodec.encode_output("y", np.array(["a", "\xe9"])),
-    "S": lambda: NumpyCodec.encode_output("y", np.array([b"a", b"bc"])),
-    "empty S": lambda: NumpyCodec.encode_output("y", np.array([b"", b""])),
-    "S0": lambda: NumpyCodec.encode_output("y", np.ndarray(2, "S0")),
-    "object": lambda: NumpyCodec.encode_output("y", np.array([[b"ab", "c"]], object)),
+    "U": encoded(np.array(["a", "\xe9"])),
+    "S": encoded(np.array([b"a", b"bc"])),
+    "empty S": encoded(np.array([b"", b""])),
+    "S0": encoded(np.ndarray(2, "S0")),
+    "object": encoded(np.array([[b"ab", "c"]], object)),
     "texts": lambda: StringCodec.encode_output("y", ["a", "\xe9"]),
     "many texts": lambda: StringCodec.encode_output("y", ["a", "\xe9"] * 1000),
     "input": lambda: NumpyCodec.encode_input("y", np.arange(3)),
@@ -1076,7 +1070,7 @@ MODELS: dict[str, dict[str, Any]] = {
         "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1]}],
     },
     "batched": {
-        **{"implementation": "mlserver_runtime.Echo", "max_batch_size": 2, "max_batch_time": 0.2},
+        **{"implementation": "mlserver_runtime.Echo", "max_batch_size": 2, "max_batch_time": 0.2}
     },
 }
 # How the integration is installed: by our command, here with a parallel worker, to which messages

@@ -39,7 +39,7 @@ from tensorwire.client import Client, InferenceServerError
 from tensorwire.server import Model, create_app
 
 GUIDE = Path(__file__).resolve().parents[2] / "docs" / "guide"
-REPLY_SECONDS = 20.0
+REPLY_SECONDS = 60.0
 BOTH_SECONDS = 30.0
 BIG = 1 << 20  # elements: Ray does not store small objects
 WORDS = ["a cat", "ein Hündchen", ""]

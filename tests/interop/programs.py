@@ -54,11 +54,7 @@ def started(command: list[str], log: Path, **options: Any) -> Iterator[subproces
     """
     with log.open("w") as output:
         program = subprocess.Popen(
-            command,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            **options,
+            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, **options
         )
     try:
         yield program

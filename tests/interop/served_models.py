@@ -77,10 +77,7 @@ models = {
     "ocr": Model(
         read_text,
         [spec("image", "UINT8", 1, -1, -1, 3), spec("lang_type", "BYTES", 1, 1)],
-        [
-            *(spec("boxes", "FP32", -1, 4, 2), spec("txts", "BYTES", -1)),
-            spec("scores", "FP32", -1),
-        ],
+        [*(spec("boxes", "FP32", -1, 4, 2), spec("txts", "BYTES", -1)), spec("scores", "FP32", -1)],
     ),
     "detector": Model(
         detect,

@@ -16,12 +16,7 @@ from interop.triton_server import TritonServer
 from support.grpc_cases import tensor
 from support.protobuf_wire import delimited
 from support.requirements import package
-from tensorwire.grpc import (
-    decode_request,
-    decode_response,
-    decode_stream_response,
-    encode_request,
-)
+from tensorwire.grpc import decode_request, decode_response, decode_stream_response, encode_request
 
 grpc = package("grpc")
 

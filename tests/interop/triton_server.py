@@ -106,7 +106,7 @@ def running_triton(
         program = str(server_program(folder))
         command = [program, *options(folder, ports, repository, shared_memory)]
         process = start(command, folder, recipe, log)
-        server = TritonServer(LOOPBACK, *ports, process.pid)
+        server = TritonServer(LOOPBACK, ports[0], ports[1], process.pid)
         try:
             wait_until_ready(server, process, log)
             yield server
