@@ -80,7 +80,8 @@ def test_program(program: Program, tmp_path: Path, request: pytest.FixtureReques
         skip_or_fail("jax", "JAX is not installed")
     else:
         python = Path(sys.executable)
-    variables = {"PYTHONPATH": f"{HERE.parent}:{HERE.parents[1]}"}
+    # What is skipped inside cannot be named in this process.
+    variables = {"PYTHONPATH": f"{HERE.parent}:{HERE.parents[1]}", "TENSORWIRE_SKIPPED": ""}
     if program.is_client:
         variables["TENSORWIRE_SERVED"] = request.getfixturevalue("served")
     # The settings of the checkout do not apply: other programs cause warnings.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from queue import Queue
@@ -210,15 +209,6 @@ def test_results_are_equal_with_and_without(
     assert [array.flags.writeable for array in found] == [a.flags.writeable for a in without]
 
 
-@pytest.mark.parametrize("transport", [name for name in TRANSPORTS if name != "shared memory"])
-def test_text_types_that_only_the_integration_accepts(triton: TritonServer, transport: str) -> None:
-    texts: list[Any] = [np.array(["a", "\xe9"]), np.array(["a", "\xe9"], np.dtypes.StringDType())]
-    tritonclient.install()
-    for text in texts:
-        (found,) = TRANSPORTS[transport](triton, ("identity_bytes", {"INPUT0": text}))
-        assert found.tolist() == [b"a", "\xe9".encode()]
-
-
 @pytest.mark.parametrize(
     "transport", ["http", "http.aio", *(name for name in TRANSPORTS if "grpc" in name)]
 )
@@ -251,20 +241,3 @@ def test_classification(triton: TritonServer, api: str) -> None:
     tritonclient.install()
     assert bits(classes()) == bits(without)
     assert [text.split(b":")[1] for text in without.ravel()] == [b"1", b"0"]
-
-
-def test_one_input_in_concurrent_requests(triton: TritonServer) -> None:
-    """The integration is installed and uninstalled while the requests run."""
-    http = module("http", "http")
-    sent = np.arange(1 << 18, dtype=np.float32)
-    tritonclient.install()
-    given = [http.InferInput("INPUT0", [sent.size], "FP32").set_data_from_numpy(sent)]
-
-    def exchange(i: int) -> bool:
-        (tritonclient.install if i % 2 else tritonclient.uninstall)()
-        with closing(http.InferenceServerClient(f"{triton.host}:{triton.port}")) as client:
-            result = client.infer("identity_fp32", given)
-        return bits(result.as_numpy("OUTPUT0")) == bits(sent)
-
-    with ThreadPoolExecutor(4) as threads:
-        assert all(threads.map(exchange, range(32)))
