@@ -801,7 +801,9 @@ FORMATS: list[tuple[bytes, dict[str, Any], Options]] = [
 ]
 
 
-@pytest.mark.parametrize(("request_body", "arguments", "expected"), FORMATS)
+@pytest.mark.parametrize(
+    ("request_body", "arguments", "expected"), FORMATS, ids=range(len(FORMATS))
+)
 def test_response_has_the_format_of_the_request(
     server: Server, request_body: bytes, arguments: dict[str, Any], expected: Options
 ) -> None:

@@ -238,7 +238,7 @@ class RestTests:
             server, row.body, length.decode("latin-1") if isinstance(length, bytes) else str(length)
         )
 
-    @pytest.mark.parametrize("body", INVALID_BINARY)
+    @pytest.mark.parametrize("body", INVALID_BINARY, ids=["second", "escaped"])
     def test_binary_tensors_without_a_header_length(self, server: Any, body: bytes) -> None:
         """The servers alone read JSON data of a tensor that also has a size."""
         check_rejected(server, body)
