@@ -1,6 +1,6 @@
 """DLPack and __array__: tensors to capsules and arrays, and tensors from other packages' capsules.
 
-`interop/test_torch.py` and `interop/test_jax.py` have the same with torch and JAX.
+`interop/inside_torch.py` and `interop/inside_jax.py` have the same with torch and JAX.
 """
 
 from __future__ import annotations

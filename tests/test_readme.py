@@ -19,7 +19,7 @@ from support.requirements import package
 
 pytestmark = pytest.mark.no_sanitizers(reason="it reads the repository")
 
-# The other examples run in tests/interop: test_torch.py and test_jax.py.
+# The other examples run in tests/interop: inside_torch.py and inside_jax.py.
 EXAMPLES = [example for example in examples() if not example.packages & {"torch", "jax"}]
 README = ROOT / "README.md"
 LINK = re.compile(r"\]\((\S+)\)|^\[[^]]+\]: (\S+)", re.MULTILINE)

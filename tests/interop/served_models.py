@@ -1,4 +1,4 @@
-"""Models for clients of other projects, which test_other_programs.py serves with the command.
+"""Models for clients of other projects, which test_programs.py serves with the command.
 
 The last three take and return what docling sends to models for pages: they look at the pixels.
 """

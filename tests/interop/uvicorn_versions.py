@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from tensorwire.server.uvicorn import TESTED_UVICORN
 
 ROOT = Path(__file__).resolve().parents[2]
-TESTS = ["test_infer_protocol.py", "test_http_conformance.py", "test_serve_command.py"]
+TESTS = ["test_server_uvicorn.py", "test_http_conformance.py", "test_serve_command.py"]
 
 
 def main() -> None:
