@@ -336,6 +336,8 @@ def tensor(c: Choices, name: str) -> tuple[Members, bytes]:
         entry.append(["data", data])
     if c.chance(10):
         set_parameter(entry, c.of(["a", "", "é", *RESERVED]), json_value(c, 2))
+    if c.chance(20):
+        c.shuffle(entry)
     return entry, blob
 
 
