@@ -322,11 +322,15 @@ def nightly_tests(session: nox.Session) -> None:
 
 @nox.session(name="nightly-fuzz")
 def nightly_fuzz(session: nox.Session) -> None:
-    """Each fuzz target; messages to a live Triton and to protobuf's classes; the API's misuse."""
+    """Each fuzz target; messages to a live Triton and to the classes of protobuf."""
     environment(session)
     triton(session)
     clang(session)
-    run(session, "python3", "tests/fuzz/run.py", "--jobs", "2", "--seconds", times_scale(180))
+    run(session, "python3", "tests/fuzz/run.py", "--jobs", "2", "--seconds", times_scale(120))
+    program = ["tests/interop/differential.py", "--seed", TODAY, "--n", times_scale(50_000)]
+    run(session, PYTHON, *program)
+    program = ["grpc_message", "--seed", TODAY, "--examples", times_scale(200_000)]
+    run(session, PYTHON, "-m", "fuzz.campaign", *program, PYTHONPATH="tests")
 
 
 @nox.session(name="nightly-mutants")
