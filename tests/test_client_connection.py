@@ -48,7 +48,7 @@ from tensorwire.client.connection import Connection
 from tensorwire.client.limits import Deadline
 from tensorwire.client.requests import Request, Target
 from tensorwire.client.responses import ResponseReader
-from tensorwire.client.sync import BlockingBackend, blocking
+from tensorwire.client.sync import BlockingBackend, PollWatcher, blocking
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -740,13 +740,21 @@ def test_tls_that_always_has_bytes_is_read_in_parts() -> None:
         assert 1 << 20 <= connection.socket.n_received < 2 << 20  # type: ignore[attr-defined]
 
 
-def test_tls_that_must_receive_before_it_can_send() -> None:
+def test_tls_that_must_receive_before_it_can_send(monkeypatch: pytest.MonkeyPatch) -> None:
     """The client does not poll for what it cannot do, again and again."""
-    with connection_over(FakeTls) as (connection, _):
-        used = time.process_time()
-        with pytest.raises(TimeoutError, match="read timeout"):
-            exchange(connection, REQUEST, Deadline(Timeout(read=0.3)), None)
-        assert time.process_time() - used < 0.15
+    events: list[int] = []
+    wait = PollWatcher.wait
+
+    async def note(self: PollWatcher, event: int, seconds: float | None) -> int:
+        events.append(event)
+        return await wait(self, event, seconds)
+
+    monkeypatch.setattr(PollWatcher, "wait", note)
+    fails = pytest.raises(TimeoutError, match="read timeout")
+    with connection_over(FakeTls) as (connection, _), fails:
+        exchange(connection, REQUEST, Deadline(Timeout(read=0.1)), None)
+    assert events == [select.POLLIN] * len(events)
+    assert len(events) < 5
 
 
 # --- calls that are cancelled ---
