@@ -649,6 +649,17 @@ exchange = blocking(Connection.exchange)(None)
 REQUEST = Request("POST", "/", b"POST / HTTP/1.1\r\n\r\n", (), 19)
 
 
+@pytest.mark.parametrize("error", [BlockingIOError, ssl.SSLWantWriteError])
+def test_sending_that_has_to_wait(error: type[Exception]) -> None:
+    class Busy(socket.socket):
+        def send(self, *_: Any) -> int:
+            raise error
+
+    with connection_over(Busy) as (connection, _):
+        window = [b"request"]
+        assert (connection._send_window(window), window) == (0, [b"request"])
+
+
 def test_tls_that_fails_while_a_request_is_sent() -> None:
     """The connection has ended, of which receiving tells more."""
 
