@@ -39,7 +39,7 @@ test -x /opt/3.13t/bin/python3.13t || {
     make -s -j "$(nproc)" install >/dev/null
 }
 """
-# Arguments: the folder with `checkout`, the interpreter, and arguments of pytest. PYTHON_GIL=0 keeps
+# Arguments: the folder with `checkout`, the interpreter, arguments of pytest. PYTHON_GIL=0 keeps
 # the GIL disabled even if a package asks for it; other Pythons do not accept the variable.
 TEST = """
 cd "$1"; interpreter=$2; shift 2
