@@ -71,6 +71,8 @@ from interop.rest_servers import (
     RestTests,
     array_properties,
     both,
+    entry,
+    message,
     outcome,
     post,
 )
@@ -527,6 +529,16 @@ def test_requested_form_of_outputs(
     assert found["t"].as_numpy().ravel().tolist() == [b"a", b"b"]
 
 
+def test_listed_output_without_a_form(server: Server) -> None:
+    """It has the default of the request."""
+    parameters = {"binary_data_output": True}
+    with installed(integration):
+        _, headers, _ = server.infer(
+            message(entry([1.5]), parameters=parameters, outputs=[{"name": "x"}])
+        )
+    assert tw.header_length(headers) is not None
+
+
 def test_outputs_that_cannot_be_sent_as_json(server: Server, monkeypatch: Any) -> None:
     """The error says what to ask for."""
     monkeypatch.setattr(server.model, "answer", RESPONSES["invalid UTF-8"])
@@ -805,11 +817,11 @@ def test_raw_contents_beside_a_tensor_with_contents(is_installed: bool) -> None:
         tensor.contents.int_contents.extend(values)
     sent.outputs.add(name="z").parameters["b"].bool_param = True
     request = converters.ModelInferRequestConverter.to_types(sent)
-    entry = {"shape": [1], "datatype": "INT8", "parameters": {"content_type": "np"}}
+    members = {"shape": [1], "datatype": "INT8", "parameters": {"content_type": "np"}}
     assert request.model_dump() == {
         "id": "7",
         "parameters": {"a": 1},
-        "inputs": [{"name": "x", **entry, "data": [5]}, {"name": "y", **entry, "data": [7]}],
+        "inputs": [{"name": "x", **members, "data": [5]}, {"name": "y", **members, "data": [7]}],
         "outputs": [{"name": "z", "parameters": {"b": True}}],
     }
 
