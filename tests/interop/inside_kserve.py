@@ -610,6 +610,8 @@ RESPONSES: dict[str, Callable[[], Any]] = {
     "odd FP64": answering(ODD_FLOATS),
     "odd FP32": answering(np.array([0.1, 3e38, 1e-45, 16777216], "f4")),
     "a scalar": answering(np.array(5.5), "array"),
+    "in columns": answering(np.arange(6.0).reshape(2, 3).T, "array"),
+    "integers in columns": answering(np.arange(6).reshape(2, 3).T, "array"),
     "strided": lambda: response(made(np.arange(12.0).reshape(3, 4).T[::2], "array")),
     "masked": lambda: response(made(np.ma.array([1.0, 2.0], mask=[False, True]), "array")),
     "masked BYTES": lambda: response(
