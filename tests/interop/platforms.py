@@ -149,7 +149,7 @@ def test_lowest(folder: Path, arguments: list[str]) -> None:
 def make_venv(folder: Path, *packages: str) -> Path:
     call(folder, sys.executable, "-m", "venv", "--clear", "venv")
     python = folder / "venv/bin/python"
-    call(folder, python, "-m", "pip", "install", "-q", *packages)
+    call(folder, python, "-m", "pip", "install", "-q", "--upgrade", *packages)
     return python
 
 
