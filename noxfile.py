@@ -41,7 +41,7 @@ PYTHON = str(SHARED / "environment" / "bin" / "python")
 # Programs whose requirements conflict with ours: tests/interop/environment.py.
 LARGE = ("kserve", "mlserver", "ray", "torch", "bentoml", "docling", "omle", "triton_clients")
 # Tests of the codec, which need only these packages.
-CODEC_PACKAGES = ["pytest>=8.2", "ml_dtypes", "msgspec"]
+CODEC_PACKAGES = ["pytest>=8.2", "hypothesis>=6.100", "ml_dtypes", "msgspec"]
 CODEC = "decode encode encode_errors limits header_length ownership bytes_encode"
 CODEC_TESTS = [
     f"tests/test_{name}.py" for name in f"{CODEC} bytes_array json_reader json_writer".split()
