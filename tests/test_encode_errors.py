@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from fuzz import hostile
+from support import hostile
 
 untyped: Any = tw  # for calls that a type checker rejects
 HALF = np.zeros((2, 3), np.float16)

@@ -21,11 +21,11 @@ package("pyarrow")
 package("tritonclient.grpc")
 
 # ruff: noqa: E402 - they import these packages
-from fuzz import bodybuffer, exports, grpc_judge, invalid_arrow, invalid_dlpack, json_writer
+from fuzz import bodybuffer, exports, grpc_judge, json_writer
 from fuzz.comparison import by_reference
 from fuzz.headers import check_header_length
 from fuzz.messages import check_elements, check_message, check_raw_request
-from support import grpc_strategies, reference, strategies
+from support import grpc_strategies, invalid_arrow, invalid_dlpack, reference, strategies
 
 OPTIONS = st.integers(0, 7)
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
