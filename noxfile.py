@@ -367,6 +367,8 @@ def nightly_stress(session: nox.Session) -> None:
     for name, count in STRESS.items():
         counts = [times_scale(count)] if count else []
         run(session, PYTHON, "-m", f"stress.{name}", *counts, PYTHONPATH="tests")
+    options = ["-s", f"--hypothesis-seed={TODAY}", "tests/test_api_state_machine.py"]
+    pytest(session, *options, TENSORWIRE_TEST_SCALE=times_scale(50))
     # Not in the environment, because pytest loads all plugins that are installed.
     pip(session, "--no-deps", "--upgrade", "--target", plugin, "pytest-run-parallel")
     options = ["--parallel-threads=4", "-m", "not thread_unsafe and not nightly"]
