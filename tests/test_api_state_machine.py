@@ -50,7 +50,7 @@ from typing import Any, NamedTuple
 import hypothesis
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -159,7 +159,13 @@ DATATYPE = mostly(
     *(partial(hostile.EqualStr, "INT32"), partial(hostile.UnequalStr, "BYTES")),
 )
 LIMITS = mostly(
-    *((ABSENT,) * 6, tw.Limits(bf16_as_uint16=True), tw.Limits(max_rank=1, max_elements=4)),
+    *(
+        ABSENT,
+        ABSENT,
+        ABSENT,
+        tw.Limits(bf16_as_uint16=True),
+        tw.Limits(max_rank=1, max_elements=4),
+    ),
     *(tw.Limits(max_tensors=1, check_bool=False), lambda api: api.pick(tw.Limits, 1)),
 )
 
@@ -190,6 +196,8 @@ def read_only(array: Any) -> Any:
 
 
 def mapped(array: Any) -> Any:
+    if array.dtype.kind in "OT":  # its memory has pointers
+        return array
     with tempfile.NamedTemporaryFile() as file:
         file.write(array.tobytes())
         file.flush()
@@ -257,14 +265,19 @@ def from_arrow(make: Callable[[], Any], is_cached: bool) -> Any:
     return Cached(producer, "__arrow_c_array__" if is_array else "__arrow_c_stream__")
 
 
+OWNERS: list[Any] = []  # of the memory of structs, which outlives them
+
+
 def invalid_struct(kind: int, change: int) -> Any:
     """Return a producer of Arrow or DLPack with a wrong field; see the imported modules."""
     formats = invalid_arrow.FORMATS
+    producer: Any = invalid_dlpack.producer(change, is_cached=True)
     if kind < len(formats):
-        return invalid_arrow.InvalidProducer(formats[kind], change, change // 7)
-    if kind < len(formats) + 6:
-        return invalid_arrow.invalid_numbers(kind, change // 5, change, change // 3)
-    return invalid_dlpack.producer(change, is_cached=True)
+        producer = invalid_arrow.InvalidProducer(formats[kind], change, change // 7)
+    elif kind < len(formats) + 6:
+        producer = invalid_arrow.invalid_numbers(kind, change // 5, change, change // 3)
+    OWNERS.append(producer)
+    return producer
 
 
 DATA: st.SearchStrategy[Any] = st.one_of(
@@ -485,7 +498,10 @@ USES: dict[Any, tuple[Use, ...]] = {
     ),
     tw.Frame: (
         *(lambda o, _: is_equal(bytes(o), b"".join(o)), lambda o, _: o.headers),
-        *(lambda o, x: list(islice(o.chunks(x), 9))[-1], lambda o, _: o.buffers[-1]),
+        *(
+            lambda o, x: list(islice(o.chunks(x), 9))[-1],
+            lambda o, _: memoryview(o.buffers[-1]).toreadonly(),
+        ),
         lambda o, _: list(map(memoryview.release, o.buffers[1:])),
     ),
     tw.TensorSpec: (lambda o, x: o.accepts(x), lambda o, _: o.shape),
@@ -723,7 +739,8 @@ class Api(RuleBasedStateMachine):
         def look(phase: str, _: Any) -> None:
             if phase == "stop" and self.n_collections:
                 self.n_collections -= 1
-                for found in gc.get_objects():
+                is_traced = sys.gettrace() is not None  # builds that measure coverage crash here
+                for found in [] if is_traced else gc.get_objects():
                     if type(found) in PUBLIC:
                         repr(found)
 
@@ -877,7 +894,6 @@ class Api(RuleBasedStateMachine):
             self.keep_views(body, message, len(content) if length is None else length)
             if length != 0 and not options:
                 expected = reference.decode(content, length, body.kind)
-                assert message.parameters == expected["parameters"]
                 assert [(each.name, each.datatype, each.shape) for each in message.values()] == [
                     (each["name"], each["datatype"], each["shape"]) for each in expected["tensors"]
                 ]
@@ -1137,6 +1153,7 @@ SETTINGS = settings(
     database=None,
     deadline=None,
     suppress_health_check=list(HealthCheck),
+    phases=(Phase.generate, Phase.shrink),
 )
 
 
@@ -1156,6 +1173,7 @@ def test_programs(pytestconfig: pytest.Config) -> None:
             machine = hypothesis.seed(seed)(type("Programs", (Api,), {}))
             run_state_machine_as_test(machine, settings=SETTINGS)
             gc.collect()
+            OWNERS.clear()
     finally:
         faulthandler.cancel_dump_traceback_later()
         os.close(stderr)
