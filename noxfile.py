@@ -369,7 +369,8 @@ def nightly_stress(session: nox.Session) -> None:
     for name, count in STRESS.items():
         counts = [times_scale(count)] if count else []
         run(session, PYTHON, "-m", f"stress.{name}", *counts, PYTHONPATH="tests")
-    options = ["-s", f"--hypothesis-seed={TODAY}", "tests/test_api_state_machine.py"]
+    # Each run has the next seed, so that those of consecutive days must be far apart.
+    options = ["-s", f"--hypothesis-seed={TODAY}000", "tests/test_api_state_machine.py"]
     pytest(session, *options, TENSORWIRE_TEST_SCALE=times_scale(50))
     # Not in the environment, because pytest loads all plugins that are installed.
     pip(session, "--no-deps", "--upgrade", "--target", plugin, "pytest-run-parallel")

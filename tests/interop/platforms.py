@@ -159,7 +159,7 @@ def make_venv(folder: Path, *packages: str) -> Path:
 def install_debian() -> None:
     """Install the Debian system with this machine's network settings, unless it is there."""
     if os.geteuid() != 0 or not shutil.which("debootstrap"):
-        sys.exit("pythons.py: 3.15 and 3.13t need root and debootstrap")
+        sys.exit("platforms.py: 3.15 and 3.13t need root and debootstrap")
     if not (SYSTEM / "ready").exists():
         shutil.rmtree(SYSTEM, ignore_errors=True)
         SYSTEM.mkdir(parents=True)
