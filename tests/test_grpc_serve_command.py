@@ -25,7 +25,7 @@ from support.scripts import run_script
 from support.serve_process import HOST, Serve, free_port
 from support.threads import wait_for
 from tensorwire.cli import main, serve
-from tensorwire.cli.infer import UsageError
+from tensorwire.cli.output import UsageError
 from tensorwire.client import Client
 
 grpc = package("grpc")

@@ -10,7 +10,14 @@ import sys
 import tensorwire as tw
 
 from . import infer, serve
-from .output import OutputError, Parser, discard_output, flush_output, print_error
+from .output import (
+    OutputError,
+    Parser,
+    UsageError,
+    discard_output,
+    flush_output,
+    print_error,
+)
 
 
 def main(arguments: list[str] | None = None, program: str = "tensorwire") -> int:
@@ -39,7 +46,7 @@ def main(arguments: list[str] | None = None, program: str = "tensorwire") -> int
             chosen = parser.parse_args(arguments)
             parser = commands.choices[chosen.command]
             return run(chosen)
-        except infer.UsageError as error:
+        except UsageError as error:
             parser.error(str(error))
         finally:
             flush_output()

@@ -5,15 +5,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
-import re
 import ssl
 import sys
-import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -31,7 +27,7 @@ from ..client.addresses import Server, parse_url
 from ..client.requests import Target, model_path
 from ..errors import format_shape, format_value
 from ..grpc import encode_request
-from .output import draw_progress, is_terminal, print_error, print_line
+from .output import UsageError, draw_progress, is_terminal, print_error, print_line
 
 if TYPE_CHECKING:
     from ..client import Client, Progress
@@ -52,7 +48,7 @@ LIMITS = tw.Limits(  # those of the client, but BF16 needs no ml_dtypes
 )
 
 DESCRIPTION = """\
-Call a model with arrays from files, JSON or random data, and print its outputs.
+Call a model with arrays from files or JSON, and print its outputs.
 
 An input is NAME=VALUE or NAME:DATATYPE=VALUE. VALUE is one of these:
 
@@ -72,16 +68,13 @@ examples:
   %(prog)s localhost:8000 add --input 'x=[[1, 2], [3, 4]]' --input y=0.5
   %(prog)s localhost:8000 bert --input 'text=["a cat", "a dog"]' --output scores
   %(prog)s localhost:8000 jpeg --input image=@cat.jpg
-  %(prog)s localhost:8000 resnet --random --shape image=8,3,224,224
-  %(prog)s localhost:8000 echo --random --shape x:FP32=1000 \\
-      --repeat 1000 --concurrency 8
 
 exit status:
   0    success
   1    the server responded with an error or not at all, or its response is invalid, or the output
-       cannot be written; with --repeat, at least one request failed
+       cannot be written
   2    the arguments are invalid
-  130  interrupted with Ctrl-C; --repeat prints what was measured until then
+  130  interrupted with Ctrl-C
   141  the program that reads the output has closed it
 """
 
@@ -92,18 +85,9 @@ array of uint8 with the length-prefixed elements, which tensorwire.decode_bytes 
 uint16 with the same bits
 """
 
-RANDOM_HELP = """\
-fill the inputs that are not given with random data, which is the same in each run: floats from 0 to
-1, integers from 0 to 9, strings of 16 letters. Dimensions of -1 become 1
-"""
-
-
-class UsageError(Exception):
-    """The arguments of the command are invalid, or do not match the model or the machine."""
-
 
 class Assignment(NamedTuple):
-    """The argument of ``--input`` or ``--shape``, before the value is parsed."""
+    """The argument of ``--input``, before the value is parsed."""
 
     name: str
     datatype: Any  # a str, which `Tensor` checks, or None
@@ -118,7 +102,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         "infer",
         usage="%(prog)s URL MODEL [--input NAME=VALUE ...] [options]",
-        help="call a model on a server, and measure it",
+        help="call a model on a server",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -129,20 +113,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     add("model", metavar="MODEL", type=valid_utf8, help="name of the model")
     add("--input", metavar="NAME=VALUE", type=assignment, action="append", default=[],
         dest="inputs", help="an input, see above; can be repeated")  # fmt: skip
-    add("--random", action="store_true", help=RANDOM_HELP)
-    add("--shape", metavar="NAME=DIMS", type=assignment, action="append", default=[],
-        dest="shapes", help="shape of a random input, for example x=1,3,224,224; with "
-        "NAME:DATATYPE=DIMS, the model need not declare the input; can be repeated")  # fmt: skip
     add("--output", metavar="NAME", action="append", dest="outputs",
         help="an output to return (default: all); can be repeated")  # fmt: skip
     add("--save", metavar="FOLDER", type=Path, help=SAVE_HELP)
     add("--json", action="store_true", help="send and receive the tensors as JSON; not over gRPC")
-    add("--repeat", metavar="N", type=positive, help="send the request N times, and print "
-        "latencies and throughput instead of the outputs")  # fmt: skip
-    add("--concurrency", metavar="C", type=positive, default=1,
-        help="number of threads that send the requests of --repeat (default: 1)")  # fmt: skip
-    add("--warmup", metavar="N", type=positive, default=0,
-        help="number of requests to send before those that are measured (default: 0)")  # fmt: skip
     add("--timeout", metavar="SECONDS", type=float, default=DEFAULT_TIMEOUT,
         help="timeout for connecting and for each send or receive operation (default: "
         "%(default)g)")  # fmt: skip
@@ -173,18 +147,6 @@ def assignment(text: str) -> Assignment:
     return found
 
 
-def positive(text: str) -> int:
-    number = parse_number(text)
-    if not number:
-        raise argparse.ArgumentTypeError(f"{format_value(text)} is not a positive integer")
-    return number
-
-
-def parse_number(text: str) -> int | None:
-    """Return an integer with at most 19 digits; None for another text."""
-    return int(text) if re.fullmatch("[0-9]{1,19}", text) else None
-
-
 def header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon:
@@ -206,18 +168,6 @@ def unique(option: str, pairs: Iterable[tuple[Key, Value]]) -> dict[Key, Value]:
     return found
 
 
-def check_combinations(options: argparse.Namespace) -> None:
-    """Raise UsageError for options that contradict each other."""
-    if options.repeat is None and (options.concurrency > 1 or options.warmup):
-        raise UsageError("--concurrency and --warmup require --repeat")
-    if options.repeat is not None and options.save is not None:
-        raise UsageError("--save and --repeat cannot be combined")
-    if options.shapes and not options.random:
-        raise UsageError("--shape requires --random")
-    if options.insecure and options.ca_file is not None:
-        raise UsageError("--insecure and --ca-file cannot be combined")
-
-
 def make_client(options: argparse.Namespace) -> Client:
     """Return a client with the options. Raises UsageError."""
     try:
@@ -232,7 +182,6 @@ def make_client(options: argparse.Namespace) -> Client:
             options.url,
             timeout=options.timeout,
             headers=unique("--header", options.headers),
-            connections=options.concurrency,
             ssl_context=make_ssl_context(options, server),
             limits=LIMITS,
         )
@@ -287,29 +236,20 @@ def make_inputs(options: argparse.Namespace, specs: dict[str, tw.TensorSpec]) ->
         An argument is invalid, an input is missing, or the model does not declare an input.
     """
     given = unique("--input", ((one.name, one) for one in options.inputs))
-    shapes = unique("--shape", ((one.name, one) for one in options.shapes))
-    for name in {**given, **shapes}:
+    for name in given:
         if specs and name not in specs:
             raise UsageError(
                 f"the model has no input {name!r}; it has {format_specs(specs.values())}"
             )
-        if name in given and name in shapes:
-            raise UsageError(f"input {name!r} has an --input: --shape is for random inputs")
     absent = [spec for name, spec in specs.items() if name not in given]
-    if absent and not options.random:
-        raise UsageError(f"missing {format_specs(absent)}: use --input, or --random")
-    if not {**specs, **given, **shapes}:
-        raise UsageError("the model declares no inputs; use --input, or --random with --shape")
+    if absent:
+        raise UsageError(f"missing {format_specs(absent)}: use --input")
+    if not given:
+        raise UsageError("the model declares no inputs: use --input")
     tensors = []
-    rng = np.random.default_rng(0)
-    for name in {**specs, **given, **shapes}:
-        spec = specs.get(name)
+    for name in {**specs, **given}:
         try:
-            if name in given:
-                tensor = given_input(given[name], spec, not options.json)
-            else:
-                array, datatype = random_data(rng, name, shapes.get(name), spec)
-                tensor = tw.Tensor(name, array, datatype=datatype, binary=not options.json)
+            tensor = given_input(given[name], specs.get(name), not options.json)
         except (tw.EncodeError, TypeError) as error:
             raise UsageError(str(error)) from None
         if tensor is not None:
@@ -403,50 +343,6 @@ def in_datatype(array: NDArray[Any], datatype: str, given: Assignment) -> NDArra
     if not is_exact:  # floats are rounded, but integers must not change
         raise UsageError(f"{given.value} has values that {datatype} cannot represent")
     return converted
-
-
-def random_data(
-    rng: np.random.Generator, name: str, given: Assignment | None, spec: tw.TensorSpec | None
-) -> tuple[NDArray[Any], Any]:
-    """Return random data and its datatype. Raises UsageError."""
-    datatype = given.datatype if given is not None else None
-    if datatype is None:
-        if spec is None:
-            raise UsageError(
-                f"the model does not declare input {name!r}: use --shape {name}:DATATYPE=DIMS"
-            )
-        datatype = spec.datatype
-    if given is not None:
-        shape = parse_shape(given)
-    else:
-        assert spec is not None
-        shape = tuple(1 if dim == -1 else dim for dim in spec.shape)
-    try:
-        return random_array(rng, datatype, shape), datatype
-    except (ValueError, OverflowError, MemoryError) as error:
-        raise UsageError(f"input {name!r} of shape {format_shape(shape)}: {error}") from None
-
-
-def parse_shape(given: Assignment) -> tuple[int, ...]:
-    texts = given.value.split(",") if given.value else []
-    dims = tuple(dim for text in texts if (dim := parse_number(text.strip())) is not None)
-    if len(dims) != len(texts):
-        shown = format_value(given.value)
-        raise UsageError(f"--shape {given.name}: {shown} is not a list such as 1,3,224,224")
-    return dims
-
-
-def random_array(rng: np.random.Generator, datatype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    if datatype == "BYTES":
-        letters = rng.integers(ord("a"), ord("z") + 1, (math.prod(shape), 16), np.uint8)
-        return letters.view("S16").reshape(shape)
-    if datatype == "BF16":
-        return (rng.random(shape, np.float32).view(np.uint32) >> 16).astype(RAW_BF16)
-    dtype = DATATYPES[datatype].dtype
-    assert dtype is not None
-    if dtype.kind == "f":
-        return rng.random(shape, np.float64 if dtype.itemsize == 8 else np.float32).astype(dtype)
-    return rng.integers(0, 2 if dtype.kind == "b" else 10, shape, dtype)
 
 
 # --- outputs -------------------------------------------------------------------------------------
@@ -549,130 +445,10 @@ class ProgressBar:
             self.drawn_at = None
 
 
-# --- measurement ---------------------------------------------------------------------------------
-
-
-class Measurement:
-    """Calls that are made in threads: the latencies in seconds, and the errors by kind."""
-
-    def __init__(self, n_calls: int) -> None:
-        self.n_calls = n_calls
-        self.n_started = 0
-        self.latencies: list[float] = []
-        self.received_nbytes = 0
-        self.errors: Counter[str] = Counter()
-        self.messages: dict[str, str] = {}  # the first message of each kind of error
-        self.seconds = 0.0
-        self.is_stopped = False
-        self.failure: BaseException | None = None  # an exception that is not an error of a call
-        self._lock = threading.Lock()
-
-    @property
-    def n_done(self) -> int:
-        return len(self.latencies) + self.errors.total()
-
-    def run(
-        self, call: Callable[[], tw.InferResponse], concurrency: int, bar: ProgressBar, label: str
-    ) -> None:
-        """Make the calls. Raises KeyboardInterrupt after it has stopped the measurement.
-
-        Raises UsageError if so many threads cannot be started.
-        """
-        threads = [
-            threading.Thread(target=self._work, args=(call,), daemon=True)
-            for _ in range(min(concurrency, self.n_calls))
-        ]
-        start = time.perf_counter()
-        try:
-            for n_running, thread in enumerate(threads):
-                try:
-                    thread.start()
-                except RuntimeError as error:
-                    problem = f"only {n_running} of {len(threads)} threads can be started: {error}"
-                    raise UsageError(f"--concurrency: {problem}") from None
-            for thread in threads:
-                while thread.is_alive():
-                    thread.join(DRAW_SECONDS)
-                    bar.draw(label, self.n_done, self.n_calls, "requests")
-        finally:
-            with self._lock:  # calls that have not returned are not counted
-                self.is_stopped = True
-                self.seconds = time.perf_counter() - start
-            bar.clear()
-        if self.failure is not None:
-            raise self.failure
-
-    def _work(self, call: Callable[[], tw.InferResponse]) -> None:
-        while self._take():
-            try:
-                start = time.perf_counter()
-                response = call()
-                seconds = time.perf_counter() - start
-                self._add(seconds, data_nbytes(response.outputs))
-            except CALL_ERRORS as error:
-                self._add_error(error)
-            except BaseException as error:
-                self.failure = error
-                self.is_stopped = True
-
-    def _take(self) -> bool:
-        """Return whether to make another call."""
-        with self._lock:
-            if self.is_stopped or self.n_started == self.n_calls:
-                return False
-            self.n_started += 1
-            return True
-
-    def _add(self, seconds: float, nbytes: int) -> None:
-        with self._lock:
-            if not self.is_stopped:
-                self.latencies.append(seconds)
-                self.received_nbytes += nbytes
-
-    def _add_error(self, error: Exception) -> None:
-        with self._lock:
-            if not self.is_stopped:
-                self.errors[error_kind(error)] += 1
-                self.messages.setdefault(error_kind(error), format_error(error))
-
-
-def data_nbytes(tensors: Iterable[tw.Tensor]) -> int:
-    return sum(tensor.data.nbytes for tensor in tensors if tensor.data is not None)
-
-
-def print_measurement(measurement: Measurement, concurrency: int, sent_nbytes: int) -> None:
-    """Print the results. ``sent_nbytes`` is the size of the tensor data of one request."""
-    n_done, seconds = measurement.n_done, measurement.seconds
-    if n_done < measurement.n_calls:
-        print_line(f"interrupted after {n_done:,} of {measurement.n_calls:,} requests")
-    print_line(f"requests     {n_done:,} in {seconds:.3f} s, {concurrency} at a time")
-    n_succeeded = len(measurement.latencies)
-    if n_succeeded:
-        # inverted_cdf: each percentile is a measured latency, and is not interpolated
-        points = np.percentile(measurement.latencies, [50, 90, 99, 100], method="inverted_cdf")
-        names = ("p50", "p90", "p99", "max")
-        texts = [f"{name} {point * 1e3:.3f} ms" for name, point in zip(names, points, strict=True)]
-        print_line(f"latency      {', '.join(texts)}")
-        sent = n_succeeded * sent_nbytes / seconds / 1e6
-        received = measurement.received_nbytes / seconds / 1e6
-        print_line(f"throughput   {n_succeeded / seconds:,.1f} requests/s")
-        print_line(f"tensor data  {sent:,.2f} MB/s sent, {received:,.2f} MB/s received")
-    print_line(f"errors       {measurement.errors.total():,}")
-    for kind, number in measurement.errors.most_common():
-        print_line(f"  {number:,} x {kind}; the first: {measurement.messages[kind]}")
-
-
 # --- errors --------------------------------------------------------------------------------------
 
 
 CALL_ERRORS = (InferenceServerError, tw.DecodeError, ConnectionError, TimeoutError)
-
-
-def error_kind(error: Exception) -> str:
-    """Return the kind by which an error is counted, for example ``status 503``."""
-    if isinstance(error, InferenceServerError):
-        return f"status {error.status}"
-    return type(error).__name__
 
 
 def format_error(error: Exception) -> str:
@@ -688,7 +464,6 @@ def format_error(error: Exception) -> str:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command, and return the exit status. Raises UsageError."""
-    check_combinations(options)
     try:
         with make_client(options) as client:
             return call_model(client, options)
@@ -698,12 +473,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def call_model(client: Client, options: argparse.Namespace) -> int:
-    """Build the request, and send it once or repeatedly. Return the exit status."""
+    """Build the request, and send it. Return the exit status."""
     specs = declared_inputs(client.model_metadata(options.model))
     inputs = make_inputs(options, specs)
     message = encode(client, inputs, options)
-    if options.repeat is not None:
-        return measure(client, options, message, data_nbytes(inputs))
     if options.save is not None:
         try:
             options.save.mkdir(parents=True, exist_ok=True)
@@ -739,22 +512,3 @@ def encode(
         return tw.encode_request(request, nonfinite="literal", limits=UNLIMITED)
     except tw.EncodeError as error:
         raise UsageError(str(error)) from None
-
-
-def measure(
-    client: Client, options: argparse.Namespace, message: tw.Frame | bytes, sent_nbytes: int
-) -> int:
-    """Send the request repeatedly, and print the measurement. Return the exit status."""
-    bar = ProgressBar()
-
-    def call() -> tw.InferResponse:
-        return client.infer(options.model, message)
-
-    if options.warmup:
-        Measurement(options.warmup).run(call, options.concurrency, bar, "warming up")
-    measurement = Measurement(options.repeat)
-    try:
-        measurement.run(call, options.concurrency, bar, "measuring")
-    finally:  # also after Ctrl-C
-        print_measurement(measurement, options.concurrency, sent_nbytes)
-    return 1 if measurement.errors else 0

@@ -11,8 +11,7 @@ import numpy as np
 import tensorwire as tw
 
 from .._codec.datatypes import bf16_dtype
-from .infer import UsageError
-from .output import escape, print_error, print_line
+from .output import UsageError, escape, print_error, print_line
 
 N_VALUES = 6  # number of values to print of each tensor
 

@@ -15,6 +15,10 @@ from contextlib import suppress
 from typing import NoReturn, TextIO
 
 
+class UsageError(Exception):
+    """The arguments of the command are invalid, or do not match the model or the machine."""
+
+
 class OutputError(Exception):
     """The standard output cannot be written. The cause is an OSError."""
 

@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 import os
+import re
 import socket
 import ssl
 import sys
@@ -22,8 +23,7 @@ from typing import Any, NamedTuple
 import tensorwire as tw
 
 from ..errors import format_value
-from .infer import UsageError, parse_number, positive
-from .output import escape_record, flush_output, print_line
+from .output import UsageError, escape_record, flush_output, print_line
 
 FAST_PROTOCOL = "tensorwire.server:InferProtocol"
 # Arguments of the command that are passed to `create_app` and to uvicorn, under the same names.
@@ -71,7 +71,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead of --port")
     parser.add_argument(
-        "--workers", type=positive, metavar="N", help="number of processes (default: 1)"
+        "--workers", type=_positive, metavar="N", help="number of processes (default: 1)"
     )
     parser.add_argument(
         "--ssl-certfile", metavar="FILE", help="serve with TLS and this certificate chain (PEM)"
@@ -107,7 +107,7 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument(
         "--limit-concurrency",
-        type=positive,
+        type=_positive,
         metavar="N",
         help="reply with status 503 while there are N connections or requests, or more; reply with "
         "RESOURCE_EXHAUSTED to more than N gRPC calls; close more than N gRPC connections",
@@ -142,10 +142,22 @@ def _host(text: str) -> str:
 
 
 def _port(text: str) -> int:
-    number = parse_number(text)
+    number = _parse_number(text)
     if number is None or number > 65535:
         raise argparse.ArgumentTypeError(f"must be 0 to 65535, not {format_value(text)}")
     return number
+
+
+def _positive(text: str) -> int:
+    number = _parse_number(text)
+    if not number:
+        raise argparse.ArgumentTypeError(f"{format_value(text)} is not a positive integer")
+    return number
+
+
+def _parse_number(text: str) -> int | None:
+    """Return an integer with at most 19 digits; None for another text."""
+    return int(text) if re.fullmatch("[0-9]{1,19}", text) else None
 
 
 class Options(NamedTuple):
