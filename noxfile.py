@@ -47,7 +47,7 @@ CODEC_TESTS = [
     f"tests/test_{name}.py" for name in f"{CODEC} bytes_array json_reader json_writer".split()
 ]
 # Tests of Python code and of large messages, which run under the sanitizers only in the night.
-NOT_SANITIZED = "client commands compress framework grpc_reflection grpc_serve infer integration"
+NOT_SANITIZED = "client commands compress framework grpc_messages grpc_serve infer integration"
 # Programs in tests/stress, and how many calls, seconds or runs.
 STRESS = {"leaks": 20_000, "threads": 20, "embedding": 20, "soak": 100_000, "grpc_soak": 100_000}
 STRESS |= {"client_faults": 5_000, "memcheck": 0}

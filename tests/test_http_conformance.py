@@ -64,7 +64,7 @@ MB = 1_000_000
 def parameter(transport: Transport) -> object:
     """Return the parameter for a server. On each change, one of each interface is tested."""
     marks = []
-    if transport.name not in ("asgi-httptools", "fast", "granian-rsgi"):
+    if transport.name not in ("asgi-httptools", "fast"):
         marks.append(pytest.mark.nightly(reason="another server with the same interface is tested"))
     return pytest.param(transport, id=transport.name, marks=marks)
 
@@ -534,8 +534,6 @@ def test_incomplete_requests(server: Server, cut: str) -> None:
         for connection in connections[::3]:
             while connection.receive():
                 continue
-            if server.name == "granian-rsgi" and cut == "before the last chunk":
-                continue  # granian ends the body as after the last chunk; the message is complete
             assert not connection.received or connection.read().status >= 400
 
 
@@ -620,9 +618,7 @@ def test_clients_that_do_not_read_a_large_response(server: Server) -> None:
             peak = max(peak, server.resident_nbytes() - before)
             time.sleep(0.02)
         check_new_connection(server)
-        # granian copies a response of RSGI: while it does, there are the array and two copies.
-        n_transient = 2 if server.name == "granian-rsgi" else 0
-        assert peak < (n + n_transient) * BIG_NBYTES + 80 * MB
+        assert peak < n * BIG_NBYTES + 80 * MB
         response = reader.read()
         assert response.body[-BIG_NBYTES:].count(7) == BIG_NBYTES
     wait_for(lambda: resident_nbytes(server) - before < 60 * MB, 30)

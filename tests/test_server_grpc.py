@@ -52,18 +52,17 @@ from tensorwire._codec.datatypes import DATATYPES  # noqa: E402
 from tensorwire._codec.protobuf_reader import read_message  # noqa: E402
 from tensorwire._codec.protobuf_writer import write_message  # noqa: E402
 from tensorwire.grpc_messages import (  # noqa: E402
+    LIVE_RESPONSE,
     MODEL_METADATA_RESPONSE,
     MODEL_REQUEST,
     READY_RESPONSE,
     SERVER_METADATA_RESPONSE,
     SERVICE,
     STREAM_ERROR,
-    fields_of,
 )
 from tensorwire.server import Model, RequestError, add_to_grpc_server, create_app  # noqa: E402
 from tensorwire.server import grpc as served  # noqa: E402
 from tensorwire.server.model import MAX_BODY_NBYTES, MAX_JSON_NBYTES  # noqa: E402
-from tensorwire.server.reflection import SERVICES as REFLECTION_SERVICES  # noqa: E402
 from tensorwire.server.workers import N_THREADS  # noqa: E402
 
 json_format = optional("google.protobuf.json_format")
@@ -150,7 +149,7 @@ def is_malformed(error: tuple[Any, str]) -> bool:
 
 
 def test_methods_without_inference(server: ServedApp) -> None:
-    assert server.small("ServerLive", fields_of("ServerLiveResponse")) == {"live": True}
+    assert server.small("ServerLive", LIVE_RESPONSE) == {"live": True}
     assert server.small("ServerReady", READY_RESPONSE) == {"ready": True}
     assert server.small("ServerMetadata", SERVER_METADATA_RESPONSE) == {
         "name": "tensorwire",
@@ -189,10 +188,9 @@ def test_unknown_model(server: ServedApp, name: str, version: str) -> None:
 def test_malformed_small_messages(server: ServedApp, method: str) -> None:
     for sent in (b"\x0a\x05abc", b"\xff" * 20, b"\x07"):
         assert is_malformed(error_of(partial(server.small, method, {}, sent)))
-    assert server.small("ServerLive", fields_of("ServerLiveResponse")) == {"live": True}
+    assert server.small("ServerLive", LIVE_RESPONSE) == {"live": True}
 
 
-REFLECTION = f"{REFLECTION_SERVICES[0]}/ServerReflectionInfo"
 SMALL_PATHS = [f"{SERVICE}/{method}" for method in served.SMALL_METHODS]
 SMALL_PATHS += [f"{served.HEALTH_SERVICE}/{method}" for method in ("Check", "Watch")]
 
@@ -202,7 +200,7 @@ def begin(server: ServedApp, path: str, messages: Iterator[bytes]) -> Any:
     return server.channel.stream_stream(f"/{path}")(messages, timeout=20)
 
 
-@pytest.mark.parametrize("path", [*SMALL_PATHS, REFLECTION])
+@pytest.mark.parametrize("path", SMALL_PATHS)
 def test_small_messages_have_a_limit(server: ServedApp, path: str) -> None:
     """A message that is too long is not read: it would be malformed."""
     limit = served.MAX_SMALL_NBYTES + len("fail in event loop")
@@ -221,7 +219,7 @@ def test_name_of_a_model_of_any_length() -> None:
         assert server.small("ModelReady", READY_RESPONSE, sent) == {"ready": True}
 
 
-@pytest.mark.parametrize("path", [*SMALL_PATHS, REFLECTION])
+@pytest.mark.parametrize("path", SMALL_PATHS)
 def test_limits_of_small_messages(path: str) -> None:
     limits = tw.Limits(max_header_nbytes=10)
     with served_app(create_app(MODELS, limits=limits)) as server:
@@ -879,7 +877,6 @@ CLIENTS: dict[str, Callable[[int], Any]] = {
     "reads nothing of a stream": lambda port: (
         Http2Client(port, False).begin(STREAM).data(WHOLE * 20)
     ),
-    "begins a call of the reflection": lambda port: Http2Client(port).begin(f"/{REFLECTION}"),
 }
 
 

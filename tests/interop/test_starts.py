@@ -38,7 +38,7 @@ REPOSITORY_ROOT = PAGES.parents[1]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SAVED = re.compile(r"Save this as `([\w.-]+)`")
 PORT = re.compile(r"\b80[08]0\b")  # of tensorwire serve; of KServe and MLServer
-TAKES_PORT = ("tensorwire serve ", "uvicorn ", "granian ")
+TAKES_PORT = ("tensorwire serve ", "uvicorn ")
 START_SECONDS = 60.0
 COMMAND_SECONDS = 60.0
 INSTALL_SECONDS = 600.0
@@ -57,7 +57,7 @@ class Start(NamedTuple):
 
 STARTS = [
     Start("tritonclient.md", None, None, "echo", "tritonclient"),
-    Start("asgi.md", None, None, "mean", "granian"),
+    Start("asgi.md", None, None, "mean", "uvicorn"),
     Start("kserve-mlserver.md", "KServe", "kserve", "mean"),
     Start("kserve-mlserver.md", "MLServer", "mlserver", "mean"),
 ]

@@ -2,7 +2,7 @@
 
 `PYTHONPATH=tests python -m stress.grpc_soak [CALLS [PROCESSES]]` makes 1,000,000 calls from 4
 processes: valid ones with `Client`, `AsyncClient`, tritonclient with and without the integration,
-and streams; reflection, malformed messages, unknown models, expired deadlines and cancelled calls.
+and streams; malformed messages, unknown models, expired deadlines and cancelled calls.
 Each inference has its own payload, which its response must contain. After each fifth of the calls,
 the memory of the idle server is measured, and must not grow (stress/rounds.py). The exit code is 1
 if a check failed.
@@ -26,17 +26,14 @@ from tritonclient.utils import InferenceServerException
 
 import tensorwire as tw
 from support import grpc_cases
-from support.protobuf_wire import delimited
 from support.serve_process import HOST, free_port
 from tensorwire.client import AsyncClient, Client, InferenceServerError
 from tensorwire.grpc import encode_request
 from tensorwire.grpc_messages import SERVICE
 from tensorwire.integrations import tritonclient as integration
-from tensorwire.server.reflection import SERVICES as REFLECTION_SERVICES
 
 from .rounds import TIMEOUT, Calls, Memory, run
 
-REFLECT = f"/{REFLECTION_SERVICES[0]}/ServerReflectionInfo"
 MALFORMED = [b"\x2a\xff", b"\x0a\x05echo", b"\x00\x01", grpc_cases.REQUEST[:-1]]
 
 
@@ -46,7 +43,7 @@ Check = Callable[[tw.InferResponse], None]
 class GrpcCalls(Calls):
     WEIGHTS = {  # noqa: RUF012
         **{"valid": 30, "concurrent": 10, "streamed": 15, "by_tritonclient": 15, "malformed": 15},
-        **{"reflected": 5, "unknown": 5, "late": 5, "cancelled": 5},
+        **{"unknown": 5, "late": 5, "cancelled": 5},
     }
     ERRORS = (
         *(AssertionError, OSError, tw.TensorwireError, grpc.RpcError),
@@ -61,7 +58,6 @@ class GrpcCalls(Calls):
         self.runner = asyncio.Runner()
         self.channel = grpc.insecure_channel(address)
         self.method = self.channel.unary_unary(f"/{SERVICE}/ModelInfer")
-        self.reflection = self.channel.stream_stream(REFLECT)
         self.triton = tritonclient.InferenceServerClient(address)
         if self.rng.random() < 0.5:
             integration.install()
@@ -128,15 +124,6 @@ class GrpcCalls(Calls):
         else:
             raise AssertionError("a malformed message was accepted")
         return 1
-
-    def reflected(self) -> int:
-        """Ask for the descriptors of a service and for an unknown one in a stream."""
-        asked = [delimited(4, SERVICE), delimited(4, self.name)] * self.rng.randrange(1, 4)
-        answers = self.reflection(iter(asked), timeout=TIMEOUT)
-        for sent, answer in zip(asked, answers, strict=True):
-            assert answer.startswith(delimited(2, sent)), answer
-            assert (b"ModelInferRequest" in answer) == (SERVICE.encode() in sent), answer
-        return len(asked)
 
     def unknown(self) -> int:
         try:

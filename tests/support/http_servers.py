@@ -42,7 +42,7 @@ class Transport:
 
 # Without WebSockets, as the manual recommends.
 _UVICORN = "-m uvicorn support.http_models:app --no-access-log --ws none --port {port}"
-_GRANIAN = "-m granian support.http_models:app --port {port}"
+_GRANIAN = "-m granian --interface asgi support.http_models:app --port {port}"
 _SERVE = (
     "-m tensorwire serve support.http_models:models --port {port} "
     f"--max-body {MAX_BODY} --receive-timeout {{receive_timeout}} --compress-responses"
@@ -52,8 +52,7 @@ TRANSPORTS = (
     Transport("asgi-h11", "uvicorn", f"{_UVICORN} --http h11"),
     Transport("asgi-httptools", "uvicorn", f"{_UVICORN} --http httptools"),
     Transport("fast", "uvicorn", _SERVE),
-    Transport("granian-asgi", "granian", f"{_GRANIAN} --interface asgi"),
-    Transport("granian-rsgi", "granian", f"{_GRANIAN} --interface rsgi"),
+    Transport("granian", "granian", _GRANIAN),
     Transport(
         "hypercorn",
         "hypercorn",

@@ -1,7 +1,7 @@
 """Serve the Open Inference Protocol over HTTP and gRPC.
 
-``create_app`` returns an application that serves models by name, with any ASGI server and with
-granian (RSGI). uvicorn serves it without ASGI if its option ``http`` is ``InferProtocol``.
+``create_app`` returns an application that serves models by name, with any ASGI server. uvicorn
+serves it without ASGI if its option ``http`` is ``InferProtocol``.
 ``add_to_grpc_server`` serves the same models with gRPC. To serve inference requests in a route of
 another framework, use ``read_request`` and ``send_frame``.
 """

@@ -207,7 +207,7 @@ async def _send_reply(send: Send, reply: Reply, zero_copy: bool = False) -> None
 
 
 class App(Service):
-    """An application that serves models by name, with ASGI and RSGI.
+    """An ASGI application that serves models by name.
 
     ``create_app`` is another name of this class.
 
@@ -283,8 +283,8 @@ class App(Service):
     ...     return {"y": request["x"].as_numpy() * 2}
     >>> app = create_app({"double": Model(double, [TensorSpec("x", "FP32", [-1])])})
 
-    Serve it with ``tensorwire serve module:app``, with any ASGI server, for example
-    ``uvicorn --http h11 --ws none module:app``, or with ``granian --interface rsgi module:app``.
+    Serve it with ``tensorwire serve module:app``, or with any ASGI server, for example
+    ``uvicorn --http h11 --ws none module:app``.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -295,13 +295,6 @@ class App(Service):
             await _lifespan(self, receive, send)
         elif scope["type"] == "websocket":  # the server responds with status 403
             await send({"type": "websocket.close", "code": 1000})
-
-    @property
-    def __rsgi__(self) -> Callable[[Any, Any], Awaitable[None]]:
-        """The function that responds to an RSGI request."""
-        from . import rsgi  # noqa: PLC0415 - it needs granian, which has been imported by now
-
-        return partial(rsgi.respond, self)
 
 
 async def _respond_to_request(service: Service, scope: Scope, receive: Receive, send: Send) -> None:

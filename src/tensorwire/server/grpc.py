@@ -21,20 +21,23 @@ from ..arguments import check_type
 from ..errors import TensorwireError, format_seconds
 from ..grpc import decode_request, encode_response, encode_stream_response
 from ..grpc_messages import (
-    INFERENCE_FILE,
+    DATA_TYPES,
+    LIVE_RESPONSE,
+    MODEL_CONFIG_RESPONSE,
+    MODEL_METADATA_RESPONSE,
+    MODEL_REQUEST,
+    NO_FIELDS,
     READY_RESPONSE,
+    REPOSITORY_INDEX_RESPONSE,
+    SERVER_METADATA_RESPONSE,
     SERVICE,
     STREAM_ERROR,
     Fields,
-    fields_of,
-    parse_proto,
 )
 from ..threads import in_thread
 from .asgi import App
 from .body import GRACE_SECONDS
 from .model import MAX_BODY_NBYTES, Function, Model, ServedModel
-from .reflection import SERVICES as REFLECTION_SERVICES
-from .reflection import Reflection
 from .service import VERSION, Service, describe_failure
 from .workers import ThreadCall
 
@@ -49,7 +52,7 @@ except ModuleNotFoundError:
 MAX_DETAILS_NBYTES = 2000
 MAX_MESSAGE_NBYTES = 2**31 - 1  # the limit of grpcio
 # The limit of messages without tensors; the length of the longest name of a model is added. They
-# are read in the event loop. A response of the reflection service contains its request.
+# are read in the event loop.
 MAX_SMALL_NBYTES = 4096
 # A connection is closed if HTTP/2 has not begun after this time, which is that of InferProtocol
 # and, for TLS, of asyncio.
@@ -80,33 +83,23 @@ HEALTH_REQUEST: Fields = {1: ("service", str)}
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
 
 
-# The methods without inference, and the endpoints of the application that they are.
-SMALL_METHODS = {
-    "ServerLive": "live",
-    "ServerReady": "ready",
-    "ServerMetadata": "server",
-    "ModelReady": "ready",
-    "ModelMetadata": "model",
-    "ModelConfig": "config",
-    "RepositoryIndex": "index",
-}
-DATA_TYPES = {each["name"]: each["number"] for each in INFERENCE_FILE["enum"][0]["value"]}
-HEALTH_FILE = parse_proto(
-    "grpc/health/v1/health.proto",
-    """
-package grpc.health.v1;
+class SmallMethod(NamedTuple):
+    """A method without inference."""
 
-service Health {
-  rpc Check(HealthCheckRequest) returns (HealthCheckResponse);
-  rpc Watch(HealthCheckRequest) returns (stream HealthCheckResponse);
+    endpoint: str  # of the application
+    request: Fields
+    response: Fields
+
+
+SMALL_METHODS = {
+    "ServerLive": SmallMethod("live", NO_FIELDS, LIVE_RESPONSE),
+    "ServerReady": SmallMethod("ready", NO_FIELDS, READY_RESPONSE),
+    "ServerMetadata": SmallMethod("server", NO_FIELDS, SERVER_METADATA_RESPONSE),
+    "ModelReady": SmallMethod("ready", MODEL_REQUEST, READY_RESPONSE),
+    "ModelMetadata": SmallMethod("model", MODEL_REQUEST, MODEL_METADATA_RESPONSE),
+    "ModelConfig": SmallMethod("config", MODEL_REQUEST, MODEL_CONFIG_RESPONSE),
+    "RepositoryIndex": SmallMethod("index", NO_FIELDS, REPOSITORY_INDEX_RESPONSE),
 }
-message HealthCheckRequest { string service = 1; }
-message HealthCheckResponse {
-  enum ServingStatus { UNKNOWN = 0; SERVING = 1; NOT_SERVING = 2; SERVICE_UNKNOWN = 3; }
-  HealthCheckResponse.ServingStatus status = 1;
-}
-""",
-)
 
 GrpcModel = ServedModel[bytes, bytes]
 GrpcModels = dict[tuple[str, str], GrpcModel]
@@ -291,8 +284,8 @@ class InferenceService:
     def handler(self) -> Any:
         """Return the handler that a server of grpcio calls."""
         methods = {
-            name: self.calls.unary(self._small_method(name, endpoint))
-            for name, endpoint in SMALL_METHODS.items()
+            name: self.calls.unary(self._respond_with(method))
+            for name, method in SMALL_METHODS.items()
         }
         methods["ModelInfer"] = self.calls.unary(self._model_infer, self._service.max_body)
         methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
@@ -302,13 +295,13 @@ class InferenceService:
 
     # --- metadata and health ---
 
-    def _small_method(
-        self, method: str, endpoint: str
+    def _respond_with(
+        self, method: SmallMethod
     ) -> Callable[[bytes, Any], Awaitable[bytes | Failure]]:
-        request, response = fields_of(f"{method}Request"), fields_of(f"{method}Response")
+        endpoint = method.endpoint
 
         def reply(message: bytes) -> bytes:
-            wanted = read_message(message, request, self._service.limits)
+            wanted = read_message(message, method.request, self._service.limits)
             name = None
             if wanted:
                 try:
@@ -322,7 +315,7 @@ class InferenceService:
                 found = {"models": found}
             elif endpoint == "config":
                 found = {"config": [number_data_types(found)]}
-            return write_message(found, response)
+            return write_message(found, method.response)
 
         async def respond(message: bytes, _: Any) -> bytes | Failure:
             try:
@@ -417,7 +410,7 @@ def number_data_types(config: dict[str, Any]) -> dict[str, Any]:
     """Return a configuration whose data types are values of the enum."""
 
     def convert(tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{**each, "data_type": DATA_TYPES[each["data_type"]]} for each in tensors]
+        return [{**each, "data_type": DATA_TYPES.index(each["data_type"])} for each in tensors]
 
     return {**config, "input": convert(config["input"]), "output": convert(config["output"])}
 
@@ -465,36 +458,6 @@ class HealthService:
         if service not in ("", SERVICE):
             return SERVICE_UNKNOWN
         return NOT_SERVING if self.is_ending.is_set() else SERVING
-
-
-class ReflectionService:
-    """The reflection service, which grpcurl and other generic clients call."""
-
-    def __init__(self, calls: Calls, limits: tw.Limits) -> None:
-        self._calls = calls
-        self._reflection = Reflection([INFERENCE_FILE, HEALTH_FILE], limits)
-
-    def handlers(self) -> list[Any]:
-        """Return the handlers that a server of grpcio calls: one for each version."""
-        method = grpc.stream_stream_rpc_method_handler(self._respond)
-        return [
-            grpc.method_handlers_generic_handler(service, {"ServerReflectionInfo": method})
-            for service in REFLECTION_SERVICES
-        ]
-
-    async def _respond(self, _: Any, context: Any) -> None:
-        """Respond to the requests of a stream one after another."""
-        while (message := await self._calls.read(context)) is not grpc.aio.EOF:
-            failure = check_length(message, self._calls.max_small_nbytes)
-            if failure is not None:
-                fail(context, failure)
-                return
-            try:
-                response = self._reflection.answer(message)
-            except TensorwireError as error:
-                fail(context, Failure(str(error), error.status))
-                return
-            await context.write(response)
 
 
 # --- servers -------------------------------------------------------------------------------------
@@ -570,8 +533,7 @@ async def serving(
     )
     inference = InferenceService(service)
     health = HealthService(inference.calls, service.limits)
-    reflection = ReflectionService(inference.calls, service.limits)
-    server.add_generic_rpc_handlers((inference.handler(), health.handler(), *reflection.handlers()))
+    server.add_generic_rpc_handlers((inference.handler(), health.handler()))
     try:
         if certfile is None:
             server.add_insecure_port(address)
