@@ -128,7 +128,7 @@ extensions = [
     Extension(
         ".".join(path.relative_to("src").with_suffix("").parts),
         [str(path)],
-        include_dirs=[numpy.get_include()],
+        include_dirs=[numpy.get_include(), "src/tensorwire/_codec"],  # the latter has .h files
         define_macros=macros,
         extra_compile_args=flags,
         extra_link_args=link,

@@ -22,7 +22,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import tensorwire as tw
 import tensorwire.grpc
-from tensorwire._codec.protobuf_writer import append_fields
+from tensorwire._codec.grpc.writer import append_fields
 from tensorwire.server import Model
 
 from .servers import LOOPBACK, Server, accepts, program, running

@@ -21,7 +21,7 @@ import tensorwire
 from support import hostile, reference
 from support.requirements import package
 from support.scripts import run_script
-from tensorwire._codec.views import view_tensor
+from tensorwire._codec.messages.views import view_tensor
 
 tw: Any = tensorwire  # untyped, because most calls here violate the types
 

@@ -16,7 +16,7 @@ from support import reference
 from support.bytes_elements import WIRE, WORDS, utf8_sequences
 from support.memory import peak_nbytes
 from support.threads import repeating
-from tensorwire._codec.bytes_reader import elements_nbytes
+from tensorwire._codec.bytes.reader import elements_nbytes
 from tensorwire._codec.memory import Body
 
 STRING = np.dtypes.StringDType()

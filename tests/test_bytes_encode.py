@@ -15,7 +15,7 @@ import pytest
 import tensorwire as tw
 from support import reference
 from support.bytes_elements import WIRE, WORDS
-from tensorwire._codec.bytes_writer import all_plain
+from tensorwire._codec.bytes.writer import all_plain
 
 
 def misaligned(array: Any) -> Any:

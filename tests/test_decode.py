@@ -19,7 +19,7 @@ import pytest
 import tensorwire as tw
 from support import cases, reference
 from support.requirements import package
-from tensorwire._codec.views import view_tensor
+from tensorwire._codec.messages.views import view_tensor
 
 
 def decode(kind: str, body: Any, header_length: Any = None, **options: Any) -> Any:

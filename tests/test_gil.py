@@ -17,8 +17,8 @@ from support import grpc_cases as cases
 from support import reference
 from support.protobuf_wire import delimited, integer
 from support.threads import repeating
-from tensorwire._codec.protobuf_reader import read_names
-from tensorwire._codec.protobuf_writer import append_fields
+from tensorwire._codec.grpc.reader import read_names
+from tensorwire._codec.grpc.writer import append_fields
 
 pytestmark = [
     pytest.mark.slow(reason="each operation takes about half a second"),

@@ -26,7 +26,7 @@ from support import reference
 from support.case_types import INTEGERS
 from support.memory import peak_nbytes
 from support.scale import scaled
-from tensorwire._codec.json_reader import read_json
+from tensorwire._codec.json.reader import read_json
 
 SHORT_NBYTES = 128 << 10  # of the JSON reader: longer texts are read again without the GIL
 MAX_DATA_DEPTH = 100

@@ -16,7 +16,7 @@ import pytest
 import tensorwire as tw
 from support.memory import address
 from support.requirements import package
-from tensorwire._codec import messages
+from tensorwire._codec.messages import tensor as compiled
 
 BIG = 1 << 18
 SMALL = 1000  # bytes that a pickle may have in addition to its tensors
@@ -218,7 +218,7 @@ def test_modified_buffer_is_rejected() -> None:
 
 @pytest.mark.parametrize(("data", "dtype"), [("text", np.dtype("u2")), (np.zeros(1), "u2")])
 def test_invalid_pickles_of_tensors_are_rejected(data: Any, dtype: Any) -> None:
-    module: Any = messages
+    module: Any = compiled
     with pytest.raises(TypeError, match="a pickled tensor must have an array and a dtype"):
         module._unpickled_tensor("x", "BF16", (1,), data, {}, True, dtype)
 

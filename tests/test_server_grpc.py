@@ -49,8 +49,8 @@ from support.http2_client import (  # noqa: E402
     grpc_message,
 )
 from tensorwire._codec.datatypes import DATATYPES  # noqa: E402
-from tensorwire._codec.protobuf_reader import read_message  # noqa: E402
-from tensorwire._codec.protobuf_writer import write_message  # noqa: E402
+from tensorwire._codec.grpc.reader import read_message  # noqa: E402
+from tensorwire._codec.grpc.writer import write_message  # noqa: E402
 from tensorwire.grpc_messages import (  # noqa: E402
     LIVE_RESPONSE,
     MODEL_METADATA_RESPONSE,

@@ -12,20 +12,15 @@ if sys.byteorder != "little" or sys.maxsize < 2**32:
         "tensorwire requires a 64-bit little-endian machine: its arrays are views of the wire bytes"
     )
 
-from ._codec.bytes_array import BytesArray, decode_bytes
-from ._codec.conversion import encode_bytes, encode_bytes_into
+from ._codec.bytes.array import BytesArray, decode_bytes
 from ._codec.datatypes import Limits
-from ._codec.decoder import decode_request, decode_response
-from ._codec.encoder import encode_raw_request, encode_request, encode_response
+from ._codec.http.decoder import decode_request, decode_response
+from ._codec.http.encoder import encode_raw_request, encode_request, encode_response
 from ._codec.memory import BodyBuffer
-from ._codec.messages import (
-    Frame,
-    InferRequest,
-    InferResponse,
-    RequestedOutput,
-    Tensor,
-    TensorSpec,
-)
+from ._codec.messages.convert import encode_bytes, encode_bytes_into
+from ._codec.messages.frame import Frame
+from ._codec.messages.message import InferRequest, InferResponse, RequestedOutput
+from ._codec.messages.tensor import Tensor, TensorSpec
 from .arguments import Datatype
 from .dataframes import dataframe_from_tensors, tensors_from_dataframe
 from .errors import (

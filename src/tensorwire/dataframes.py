@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ._codec.bytes_array import BytesArray
-from ._codec.bytes_reader import arrow_schema
-from ._codec.messages import Tensor
+from ._codec.bytes.array import BytesArray
+from ._codec.bytes.reader import arrow_schema
+from ._codec.messages.tensor import Tensor
 from .errors import (
     ElementError,
     EncodeError,

@@ -4,8 +4,8 @@ It reads and writes serialized protobuf messages, and requires neither protobuf 
 that use grpcio pass the functions as serializers, or pass the ``bytes`` without a serializer.
 """
 
-from ._codec.protobuf_reader import decode_request, decode_response, decode_stream_response
-from ._codec.protobuf_writer import encode_request, encode_response, encode_stream_response
+from ._codec.grpc.reader import decode_request, decode_response, decode_stream_response
+from ._codec.grpc.writer import encode_request, encode_response, encode_stream_response
 
 __all__ = [
     "decode_request",

@@ -125,7 +125,7 @@ def build_kernels() -> None:
     do(PYTHON, "-m", "cython", "-3", "-I", "src", source, "-o", made)
     flags.append(f"-I{PACKAGE / '_codec'}")
     do("clang", *flags, "-o", FOLDER / "kernels", made, *link)
-    source, made = PACKAGE / "_codec" / "json_reader.pyx", FOLDER / "json_reader.cpp"
+    source, made = PACKAGE / "_codec" / "json" / "reader.pyx", FOLDER / "json_reader.cpp"
     do(PYTHON, "-m", "cython", "-3", "--cplus", "-I", "src", source, "-o", made)
     numpy = do(PYTHON, "-c", "import numpy; print(numpy.get_include())").strip()
     names = {"GENERATED": made, "INTERPRETER": PYTHON, "PACKAGE": LIBRARY / PACKAGE.name}

@@ -12,8 +12,8 @@ import numpy as np
 
 import tensorwire as tw
 from support.requirements import optional
-from tensorwire._codec.protobuf_reader import read_message
-from tensorwire._codec.protobuf_writer import write_message
+from tensorwire._codec.grpc.reader import read_message
+from tensorwire._codec.grpc.writer import write_message
 from tensorwire.grpc import decode_request, encode_response, encode_stream_response
 
 grpc = optional("grpc")

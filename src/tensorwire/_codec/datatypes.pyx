@@ -10,7 +10,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_FromSsize_t
 from cpython.tuple cimport PyTuple_New
 from libc.stdint cimport uint64_t
 
-from .tuples cimport set_item
+from .new_objects cimport set_item
 from .wire cimport MAX_RANK, WIDEST_ITEMSIZE
 
 from functools import cache

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import tensorwire as tw
 
-from .._codec.json_reader import read_json
+from .._codec.json.reader import read_json
 from ..errors import format_count
 from .requests import Request
 

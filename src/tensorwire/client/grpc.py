@@ -20,8 +20,8 @@ except ImportError:
 import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
-from .._codec.protobuf_reader import read_message, read_names
-from .._codec.protobuf_writer import encode_request, write_message
+from .._codec.grpc.reader import read_message, read_names
+from .._codec.grpc.writer import encode_request, write_message
 from ..arguments import Nonfinite, check_type
 from ..errors import format_seconds, format_value
 from ..grpc_messages import (

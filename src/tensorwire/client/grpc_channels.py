@@ -14,7 +14,7 @@ import grpc
 
 import tensorwire as tw
 
-from .._codec.protobuf_reader import decode_response, read_message
+from .._codec.grpc.reader import decode_response, read_message
 from ..grpc_messages import NO_FIELDS, SERVICE, Fields
 from .calls import Result
 from .errors import CLOSED

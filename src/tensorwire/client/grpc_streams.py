@@ -13,7 +13,7 @@ import grpc
 
 import tensorwire as tw
 
-from .._codec.protobuf_reader import read_message, read_stream_response
+from .._codec.grpc.reader import read_message, read_stream_response
 from ..grpc_messages import STREAM_ERROR
 from .calls import complete
 from .errors import connection_error, server_error

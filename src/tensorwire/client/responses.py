@@ -28,7 +28,7 @@ except ImportError:
 
 import tensorwire as tw
 
-from .._codec.json_reader import read_json
+from .._codec.json.reader import read_json
 from ..compression import CompressionError, Decompressor, is_supported
 from ..errors import format_count
 from .errors import too_long_error

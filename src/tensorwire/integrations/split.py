@@ -13,8 +13,8 @@ from typing import Any
 
 import grpc
 
-from .._codec.protobuf_reader import split_field
-from .._codec.protobuf_writer import append_fields
+from .._codec.grpc.reader import split_field
+from .._codec.grpc.writer import append_fields
 from ..grpc_messages import RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS, SERVICE
 from .patching import Function
 

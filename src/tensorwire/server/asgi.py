@@ -12,7 +12,9 @@ from functools import partial
 from typing import Any
 
 from .._codec.datatypes import Limits
-from .._codec.messages import Frame, InferRequest, TensorSpec
+from .._codec.messages.frame import Frame
+from .._codec.messages.message import InferRequest
+from .._codec.messages.tensor import TensorSpec
 from ..threads import in_thread
 from .body import DEFAULT_MAX_BODY, ClientDisconnectedError, RequestBody
 from .exchange import Exchange

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .._codec.datatypes import Limits
-from .._codec.decoder import decode_request
+from .._codec.http.decoder import decode_request
 from .._codec.memory import BodyBuffer
-from .._codec.messages import InferRequest, TensorSpec
+from .._codec.messages.message import InferRequest
+from .._codec.messages.tensor import TensorSpec
 from ..compression import STEP_NBYTES, CompressionError, Decompressor, is_supported
 from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError, format_count
 from .framing import Framing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from .._codec.messages import Frame
+from .._codec.messages.frame import Frame
 from ..compression import STEP_NBYTES, compress, is_supported
 from .framing import frame_headers
 from .service import Reply

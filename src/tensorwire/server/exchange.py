@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 
-from .._codec.messages import Frame
+from .._codec.messages.frame import Frame
 from ..errors import TensorwireError, format_seconds
 from ..threads import in_thread
 from .body import ClientDisconnectedError, ReceiveTimeoutError, RequestBody

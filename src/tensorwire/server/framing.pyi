@@ -2,7 +2,7 @@ from collections.abc import Iterable
 
 from typing_extensions import disjoint_base
 
-from .._codec.messages import Frame
+from .._codec.messages.frame import Frame
 from ..errors import HeaderError
 
 FRAMING_HEADERS: tuple[str, ...]

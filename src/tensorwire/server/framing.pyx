@@ -1,6 +1,6 @@
 """Parse the HTTP headers of requests, and build the HTTP headers of frames."""
 
-from .._codec.messages cimport Frame
+from .._codec.messages.frame cimport Frame
 
 from ..errors import HeaderError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import tensorwire as tw
 
-from .._codec.protobuf_reader import read_message, read_names
-from .._codec.protobuf_writer import write_message
+from .._codec.grpc.reader import read_message, read_names
+from .._codec.grpc.writer import write_message
 from ..arguments import check_type
 from ..errors import TensorwireError, format_seconds
 from ..grpc import decode_request, encode_response, encode_stream_response

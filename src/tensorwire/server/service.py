@@ -15,7 +15,7 @@ import numpy as np
 
 import tensorwire as tw
 
-from .._codec.messages import Frame
+from .._codec.messages.frame import Frame
 from ..arguments import Nonfinite, Selection, check_integer, check_seconds, check_type
 from ..errors import TensorwireError, format_subject, format_text, format_value
 from ..http import EXTENSION, JSON_TYPE

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 import tensorwire as tw
 
 from ..._codec.datatypes import BY_DTYPE, UNLIMITED
-from ..._codec.json_reader import read_json
-from ..._codec.views import view_tensor
+from ..._codec.json.reader import read_json
+from ..._codec.messages.views import view_tensor
 from ...errors import DecodeError, ElementError, LayoutError, format_subject, name_tensor
 from ...http import HEADER_LENGTH, JSON_TYPE
 from ..rest import flat_numbers, has_binary_data, plain

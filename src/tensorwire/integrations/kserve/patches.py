@@ -18,10 +18,10 @@ from kserve.protocol.rest.server import RESTServer
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from kserve.utils import numpy_codec
 
-from ..._codec.bytes_array import decode_bytes
-from ..._codec.bytes_writer import all_plain
-from ..._codec.conversion import encode_bytes
+from ..._codec.bytes.array import decode_bytes
+from ..._codec.bytes.writer import all_plain
 from ..._codec.datatypes import bf16_dtype
+from ..._codec.messages.convert import encode_bytes
 from ...errors import DecodeError, EncodeError
 from ...http import EXTENSION
 from ..patching import Function, Replacement

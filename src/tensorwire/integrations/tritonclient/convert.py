@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._codec.bytes_array import BytesArray, decode_bytes
-from ..._codec.bytes_reader import elements_nbytes
-from ..._codec.bytes_writer import all_plain
-from ..._codec.conversion import encode_bytes
+from ..._codec.bytes.array import BytesArray, decode_bytes
+from ..._codec.bytes.reader import elements_nbytes
+from ..._codec.bytes.writer import all_plain
 from ..._codec.datatypes import BY_DTYPE
 from ..._codec.memory import Body
+from ..._codec.messages.convert import encode_bytes
 from ...errors import EncodeError
 
 # Joining smaller data takes less time than sending them on their own: the socket may then wait for

@@ -33,8 +33,8 @@ from tritonclient.grpc import (
     service_pb2_grpc,
 )
 
-from ..._codec.protobuf_reader import split_field
-from ..._codec.protobuf_writer import append_fields
+from ..._codec.grpc.reader import split_field
+from ..._codec.grpc.writer import append_fields
 from ...errors import EncodeError
 from ...grpc_messages import INFER_RESPONSE, RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 from ..patching import Function, Replacement

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 from tritonclient import utils
 
-from ..._codec.bytes_array import decode_bytes
+from ..._codec.bytes.array import decode_bytes
 from ...errors import TensorwireError
 from ..patching import Function, Replacement, package_of, place
 from .convert import (

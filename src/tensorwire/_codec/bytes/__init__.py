@@ -1,0 +1,1 @@
+"""BYTES: length-prefixed elements, and the forms that users have them in."""

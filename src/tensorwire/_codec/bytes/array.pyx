@@ -1,0 +1,622 @@
+"""BytesArray: the elements of a BYTES tensor in the memory in which they were received."""
+
+cimport cython
+cimport numpy as cnp
+from libc.stdint cimport int64_t
+
+from ..bytes.reader cimport (
+    Element,
+    Elements,
+    element_at,
+    element_bytes,
+    elements_as_fixed_width,
+    elements_as_objects,
+    elements_as_str,
+    elements_as_stringdtype,
+    export_elements,
+    gather_elements,
+    new_elements,
+    scan_elements,
+)
+from ..memory cimport Body, copied_bytes
+from ..wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE
+
+from collections.abc import Sequence
+from math import prod
+from operator import index as as_index
+from pickle import PickleBuffer
+from typing import Any, SupportsIndex
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from .reader import arrow_schema, count_elements
+from .writer import Objects, pack
+from ..memory import ReadableBuffer, same_bytes
+from ...errors import (
+    MAX_FOREIGN_TEXT,
+    SUBJECT,
+    DecodeError,
+    ElementError,
+    LayoutError,
+    format_count,
+    format_number,
+    format_shape,
+    format_text,
+    name_tensor,
+)
+
+cnp.import_array()
+
+cdef Body NO_BODY = Body(b"")
+
+
+@cython.final
+@cython.freelist(8)
+@cython.no_gc_clear  # a BytesArray may be used after a cycle was cleared
+cdef class BytesArray:
+    """BytesArray()\n--\n
+    The elements of a BYTES tensor: a sequence of ``bytes`` with any number of dimensions.
+
+    The elements are in row-major order. They remain in the buffer in which they were received, and
+    the array keeps a reference to that buffer, which may be a whole request body. ``copy()``
+    returns an array with its own memory. The array itself uses 8 bytes per element. Each access to
+    an element creates a new Python object.
+
+    Indexing works as in numpy. An element is returned as ``bytes``. A range of whole rows is
+    returned as a view of the same memory. Any other selection copies the selected elements.
+
+    A BytesArray is the ``data`` of a ``Tensor`` of BYTES, and is returned by ``decode_bytes``. It
+    has no public constructor. The format is described
+    in WIRE.md 2.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Dimensions.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> words = tw.Tensor("words", [["a", "bc"], ["", "def"]]).data
+    >>> words
+    <BytesArray shape=[2, 2] nbytes=22>
+    >>> words[0, 1]
+    b'bc'
+    >>> words[1].tolist()
+    [b'', b'def']
+    """
+
+    def __cinit__(self):
+        # Python code can call __new__ without __init__. The result is a valid, empty array.
+        self.body = NO_BODY
+        self.shape = (0,)
+
+    def __init__(self, *args, **kwargs):
+        raise TypeError(
+            "a BytesArray is created by decode_bytes, by decoding a message, or by Tensor")
+
+    cdef Body packed(self):
+        """Return the body. Values that are not encoded yet are encoded on the first call.
+
+        Several threads may encode them at once. One of the results, which are equal, is kept.
+        """
+        cdef tuple values = self.values_or_none()
+        if values is not None:
+            body = Body(pack(Objects(values, self.shape)))
+            with cython.critical_section(self):
+                if self.values is not None:
+                    self.body = body
+                    self.values = None
+        return self.body
+
+    cdef tuple values_or_none(self):
+        """Return the values that are not encoded yet. If there are none, return None."""
+        with cython.critical_section(self):  # another thread may encode them
+            return self.values
+
+    cdef Elements scanned(self):
+        """Return the elements. If they were just encoded, they are scanned on the first call.
+
+        Several threads may scan them at once, with the same result.
+        """
+        cdef Elements elements = self.scanned_or_none()
+        if elements is None:
+            elements = scan_elements(self.packed(), self.size, self.begin, self.nbytes)
+            with cython.critical_section(self):
+                self.elements = elements
+        return elements
+
+    cdef Elements scanned_or_none(self):
+        """Return the elements. If they were just encoded, and not scanned, return None."""
+        with cython.critical_section(self):  # another thread may set it
+            return self.elements
+
+    # --- attributes ---
+
+    @property
+    def ndim(self):
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self):
+        """Number of elements."""
+        size = 1
+        for dim in self.shape:
+            size *= dim
+        return size
+
+    @property
+    def nbytes(self):
+        """Size of the wire bytes, length prefixes included."""
+        return self.end - self.begin
+
+    @property
+    def wire(self):
+        """The wire bytes, length prefixes included, as a memoryview of the buffer.
+
+        Only the element of a raw binary request, which has no prefix, is copied.
+        """
+        if self.begin >= 0:
+            return self.packed().view(self.begin, self.nbytes)
+        if self.size == 0:  # an empty slice
+            return memoryview(b"")
+        element = self[(0,) * len(self.shape)]
+        return memoryview(len(element).to_bytes(PREFIX_NBYTES, "little") + element)
+
+    def __len__(self):
+        if not self.shape:
+            raise TypeError("a BytesArray without dimensions has no len()")
+        return self.shape[0]
+
+    def __repr__(self):
+        return f"<BytesArray shape={list(self.shape)} nbytes={self.nbytes}>"
+
+    def __eq__(self, other):
+        """Return whether the other BytesArray has the same shape and elements."""
+        if not isinstance(other, BytesArray):
+            return NotImplemented
+        return self.shape == other.shape and same_bytes(self.wire, other.wire)
+
+    # --- elements ---
+
+    def __getitem__(self, index):
+        if (type(index) is int or isinstance(index, np.integer)) and self.shape:
+            return self.row_at(int(index))
+        if isinstance(index, slice) and self.shape:
+            start, stop, step = index.indices(self.shape[0])
+            if step == 1:
+                return self.rows_between(start, max(start, stop))
+        # numpy selects offsets, and the offsets determine the elements, because they ascend. Each
+        # step takes time for the selected elements, and not for all elements of the array.
+        cdef Elements elements = self.scanned()
+        starts = elements.starts
+        try:
+            chosen = starts.reshape(self.shape)[index]
+        except OverflowError as error:  # numpy raises this for integers that exceed 64 bits
+            raise IndexError(str(error)) from None
+        flat = flat_indices(starts, chosen)
+        if not isinstance(chosen, np.ndarray):
+            return element_bytes(elements, int(flat))
+        return self.select(flat)
+
+    def __iter__(self):
+        return (self[i] for i in range(len(self)))
+
+    def element(self, index: SupportsIndex) -> memoryview:
+        """Return one element as a memoryview of the buffer. The element is not copied.
+
+        Parameters
+        ----------
+        index : int
+            A flat, row-major index. A negative one counts from the end.
+
+        Returns
+        -------
+        memoryview
+            It keeps a reference to the buffer, and is writable if the buffer is.
+
+        Raises
+        ------
+        IndexError
+            There is no such element.
+        TypeError
+            The index is not an integer.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> bytes(tw.decode_bytes(tw.encode_bytes(["a", "bc"])).element(1))
+        b'bc'
+        """
+        flat, size = as_index(index), self.size
+        if not -size <= flat < size:
+            raise IndexError(
+                f"element {format_number(flat)} is out of range for "
+                f"{format_count('element', size)}")
+        flat = flat + size if flat < 0 else flat
+        cdef Elements elements = self.scanned()
+        cdef Element found = element_at(&elements.span, flat)
+        return self.body.view(found.data - elements.span.data, found.nbytes)
+
+    cdef row_at(self, index):
+        n_rows = self.shape[0]
+        if not -n_rows <= index < n_rows:
+            raise IndexError(
+                f"index {format_number(index)} is out of range for a dimension of {n_rows}")
+        row = index + n_rows if index < 0 else index
+        if len(self.shape) == 1:
+            return element_bytes(self.scanned(), row)
+        row_size = self.size // n_rows
+        return self.elements_between(row * row_size, (row + 1) * row_size, self.shape[1:])
+
+    cdef BytesArray rows_between(self, start, stop):
+        row_size = self.size // self.shape[0] if self.shape[0] else 0
+        shape = (stop - start, *self.shape[1:])
+        return self.elements_between(start * row_size, stop * row_size, shape)
+
+    cdef BytesArray elements_between(self, first, last, tuple shape):
+        """Return the elements from `first` up to `last` as a view of the same memory."""
+        cdef cnp.ndarray starts = self.scanned().starts
+        begin = int(starts[first]) if first < len(starts) else self.end
+        end = int(starts[last]) if last < len(starts) else self.end
+        cdef Elements elements = new_elements(self.body, starts[first:last], end)
+        return new_bytes_array(self.body, elements, begin, end, shape)
+
+    cdef BytesArray select(self, chosen):
+        """Return the elements with the flat indices `chosen`, in the shape of that array."""
+        flat = np.ascontiguousarray(chosen.ravel(), np.int64)
+        if flat.size and np.array_equal(flat, np.arange(flat[0], flat[0] + flat.size)):
+            return self.elements_between(int(flat[0]), int(flat[0]) + flat.size, chosen.shape)
+        wire = gather_elements(self.scanned(), flat)
+        return bytes_of_wire(wire, chosen.shape)
+
+    # --- conversion ---
+
+    def reshape(self, shape: Sequence[SupportsIndex]) -> BytesArray:
+        """Return the same elements and memory in another shape.
+
+        Parameters
+        ----------
+        shape : sequence of int
+            Dimensions whose product is ``size``; -1 is not supported.
+
+        Returns
+        -------
+        BytesArray
+            A view of the same memory.
+
+        Raises
+        ------
+        ValueError
+            The shape has another number of elements or a negative dimension, or numpy does not
+            support it.
+        TypeError
+            A dimension is not an integer.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> tw.decode_bytes(tw.encode_bytes(["a", "b"])).reshape((2, 1)).tolist()
+        [[b'a'], [b'b']]
+        """
+        dims = tuple([as_index(dim) for dim in shape])
+        if any([dim < 0 for dim in dims]):
+            raise ValueError(f"a dimension is negative: {format_shape(dims)}")
+        if len(dims) > MAX_RANK:
+            raise ValueError(f"the shape has {len(dims)} dimensions; the limit is {MAX_RANK}")
+        if prod(dims) != self.size:
+            raise ValueError(f"{self.size} elements do not fill shape {format_shape(dims)}")
+        if prod([dim for dim in dims if dim], start=WIDEST_ITEMSIZE) >= 1 << 63:
+            raise ValueError(f"BYTES {format_shape(dims)} exceeds 2^63 - 1 bytes in numpy")
+        cdef BytesArray array
+        with cython.critical_section(self):
+            array = new_bytes_array(self.body, self.elements, self.begin, self.end, dims)
+            array.values = self.values
+        return array
+
+    def as_numpy(self, dtype: DTypeLike = object) -> NDArray[Any]:
+        """Return copies of the elements as a new array.
+
+        Parameters
+        ----------
+        dtype : dtype-like, default object
+            ``object`` for ``bytes`` objects. ``"S"`` for elements with the width of the longest one
+            (numpy drops their trailing NULs). ``numpy.dtypes.StringDType()`` for text.
+
+        Returns
+        -------
+        ndarray
+            A new array with the same shape.
+
+        Raises
+        ------
+        ElementError
+            For ``StringDType()``, an element is not valid UTF-8. For ``"S"``, one long element
+            would make the array larger than both 64 MiB and 64 times the wire bytes.
+        TypeError
+            ``dtype`` is not one of these.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> tw.decode_bytes(tw.encode_bytes(["a", "bc"])).as_numpy("S")
+        array([b'a', b'bc'], dtype='|S2')
+        """
+        try:
+            return self.converted(dtype)
+        except ElementError as error:
+            name_tensor(error, "array", None)
+            raise
+
+    # The errors of the next three functions have SUBJECT in place of the array, because a Tensor
+    # that calls them has a name.
+
+    cdef converted(self, dtype):
+        """Return the result of `as_numpy`."""
+        if dtype is object or dtype == np.dtype(object):
+            array = elements_as_objects(self.scanned())
+        elif isinstance(dtype, np.dtypes.StringDType):
+            array = elements_as_stringdtype(self.scanned())
+        else:
+            try:
+                found = np.dtype(dtype)
+            except RecursionError:  # numpy formats invalid arguments, which may be deeply nested
+                raise TypeError(f"a {type(dtype).__name__} is not a dtype") from None
+            except TypeError as error:
+                raise TypeError(format_text(error, MAX_FOREIGN_TEXT)) from None
+            if found != np.dtype("S"):
+                raise TypeError(
+                    f"BYTES can be converted to object, 'S' or StringDType() arrays, not "
+                    f"{format_text(found)}")
+            array = elements_as_fixed_width(self.scanned())
+        return array.reshape(self.shape)
+
+    cdef strings(self):
+        """Return the result of `as_strings`."""
+        return elements_as_str(self.scanned()).reshape(self.shape)
+
+    cdef array(self, dtype, copy):
+        """Return the result of `__array__`."""
+        if copy is False:
+            raise ValueError("BYTES cannot be converted to a numpy array without copying")
+        return self.converted(object if dtype is None else dtype)
+
+    def as_strings(self) -> NDArray[np.object_]:
+        """Decode the elements as UTF-8.
+
+        Returns
+        -------
+        ndarray of object
+            A new array of ``str`` with the same shape.
+
+        Raises
+        ------
+        ElementError
+            An element is not valid UTF-8.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> tw.decode_bytes(tw.encode_bytes(["a", "bc"])).as_strings()
+        array(['a', 'bc'], dtype=object)
+        """
+        try:
+            return self.strings()
+        except ElementError as error:
+            name_tensor(error, "array", None)
+            raise
+
+    def tolist(self) -> Any:
+        """Return copies of the elements as nested lists.
+
+        Returns
+        -------
+        list or bytes
+            Nested lists of ``bytes``, one level per dimension. Without dimensions, the element.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> tw.decode_bytes(tw.encode_bytes(["a", "bc"])).tolist()
+        [b'a', b'bc']
+        """
+        return self.as_numpy().tolist()
+
+    def copy(self) -> BytesArray:
+        """Return the same elements in new memory.
+
+        Returns
+        -------
+        BytesArray
+            It does not refer to the buffer.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> words = tw.decode_bytes(bytearray(tw.encode_bytes(["a", "bc"])))
+        >>> words.copy() == words
+        True
+        """
+        cdef Body wire = Body(self.wire)
+        return scanned_bytes(copied_bytes(wire.data, wire.nbytes), self.shape)
+
+    def __reduce_ex__(self, protocol):
+        # Only the bytes of these elements are pickled, not the whole body. From protocol 5 on, they
+        # are a buffer that can be stored out of band. They are scanned again when they are loaded.
+        load, wire = scanned_bytes, self.wire
+        if self.begin < 0 and self.size:  # an element without a prefix
+            load, wire = pickled_element, self.element(0)
+        return load, (
+            PickleBuffer(wire) if as_index(protocol) >= 5 else bytes(wire), self.shape)
+
+    def __arrow_c_schema__(self):
+        """Return the Arrow schema (PyCapsule protocol): binary view."""
+        return arrow_schema(b"vz")
+
+    def __arrow_c_array__(self, requested_schema=None):
+        """Return the elements in row-major order as an Arrow array (PyCapsule protocol).
+
+        The type is binary view by default. The data buffers of the array are then the body, which
+        is not copied. 16 bytes per element are allocated for the views. The array keeps a reference
+        to the body until it is released. If the body is writable and changes, the array changes,
+        too. An Arrow array has one dimension, so the shape is lost.
+
+        Parameters
+        ----------
+        requested_schema : capsule, optional
+            A schema of the type that the consumer prefers: binary, string, their large or view
+            types. String view is not a copy; the others are. The type is binary view if this is any
+            other type, if text is requested and an element is not valid UTF-8, or if binary or
+            string is requested and the elements have more than 2^31 - 1 bytes in total.
+
+        Raises
+        ------
+        EncodeError
+            An element of a view has 2 GiB or more, or the requested schema was released.
+        TypeError
+            ``requested_schema`` is not a capsule of a schema.
+        """
+        return export_elements(self.scanned(), requested_schema)
+
+    def __array__(self, dtype=None, copy=None):
+        """Return ``as_numpy(dtype)``. This method is called by ``numpy.asarray``."""
+        try:
+            return self.array(dtype, copy)
+        except ElementError as error:
+            name_tensor(error, "array", None)
+            raise
+
+
+cdef flat_indices(cnp.ndarray starts, chosen):
+    """Return the indices in `starts` of the offsets that numpy has selected from it.
+
+    `chosen` is a view of `starts` for integers and slices, and a copy or a number otherwise.
+    """
+    if not (isinstance(chosen, np.ndarray) and np.may_share_memory(starts, chosen)):
+        return np.searchsorted(starts, chosen)
+    flat = (
+        (cnp.PyArray_BYTES(chosen) - cnp.PyArray_BYTES(starts)) // <Py_ssize_t>sizeof(int64_t))
+    for dim, stride in zip(chosen.shape, chosen.strides):
+        flat = np.add.outer(flat, np.arange(dim) * (stride // <Py_ssize_t>sizeof(int64_t)))
+    return np.asarray(flat)
+
+
+cdef BytesArray new_bytes_array(
+    Body body, Elements elements, Py_ssize_t begin, Py_ssize_t end, tuple shape
+):
+    """Return a BytesArray. `elements` is None if they were just encoded, and not scanned."""
+    cdef BytesArray array = BytesArray.__new__(BytesArray)
+    array.body = body
+    array.elements = elements
+    array.begin = begin
+    array.end = end
+    array.shape = shape
+    return array
+
+
+cdef BytesArray bytes_of_wire(bytes wire, tuple shape):
+    """Return wire bytes that were just encoded. They have the elements of `shape`."""
+    return new_bytes_array(Body(wire), None, 0, len(wire), shape)
+
+
+cdef BytesArray bytes_of_values(tuple values, Py_ssize_t nbytes, tuple shape):
+    """Return an array of values, each exactly bytes or str, which are encoded when that is needed.
+
+    They can be encoded, and their wire bytes take `nbytes`.
+    """
+    cdef BytesArray array = new_bytes_array(NO_BODY, None, 0, nbytes, shape)
+    array.values = values
+    return array
+
+
+cdef BytesArray bytes_of_element(Body body, tuple shape):
+    """Return an array whose one element is the whole body, without a length prefix (WIRE.md 5).
+
+    Elements are found by the offsets of their prefixes. The offset for this one is -4, where its
+    prefix would be.
+    """
+    elements = new_elements(body, np.array([-PREFIX_NBYTES]), body.nbytes)
+    return new_bytes_array(body, elements, -PREFIX_NBYTES, body.nbytes, shape)
+
+
+def pickled_element(element, shape):
+    """Return the BytesArray of a pickled element of a raw binary request."""
+    return bytes_of_element(Body(element), (1,)).reshape(shape)
+
+
+def scanned_bytes(wire, shape):
+    """Return the BytesArray of pickled or copied wire bytes. Raises DecodeError."""
+    return scan_body(Body(wire), tuple([as_index(dim) for dim in shape]))
+
+
+cdef BytesArray scan_body(Body body, tuple shape):
+    """Return a BytesArray of the elements that fill a body. Raises DecodeError or ValueError."""
+    # The number of elements is checked before it is converted to a C integer.
+    size = prod(shape)
+    try:
+        if not 0 <= size < 1 << 62:
+            raise LayoutError(
+                f"{SUBJECT} does not match its shape: at least "
+                f"{format_number(PREFIX_NBYTES * size)} bytes are required for "
+                f"{format_number(size)} BYTES elements, but there are {body.nbytes}",
+                expected=PREFIX_NBYTES * size, actual=body.nbytes)
+        elements = scan_elements(body, size, 0, body.nbytes)
+    except DecodeError as error:
+        name_tensor(error, "body", None)
+        raise
+    array = new_bytes_array(body, elements, 0, body.nbytes, (size,))
+    return array if len(shape) == 1 else array.reshape(shape)
+
+
+def decode_bytes(buffer: ReadableBuffer, count: int | None = None) -> BytesArray:
+    """Validate the length-prefixed elements in a buffer, and return them (WIRE.md 2).
+
+    Parameters
+    ----------
+    buffer : buffer
+        A C-contiguous buffer of bytes. It is not copied.
+    count : int, optional
+        The number of elements. If it is None, any number is accepted.
+
+    Returns
+    -------
+    BytesArray
+        An array of shape [count], which keeps a reference to the buffer.
+
+    Raises
+    ------
+    ElementError
+        An element is truncated.
+    LayoutError
+        The buffer does not have ``count`` elements.
+    TypeError
+        ``buffer`` is not a buffer, or ``count`` is not an integer.
+    ValueError
+        ``count`` is negative.
+    BufferError
+        The buffer is not contiguous, or its items are not bytes.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> tw.decode_bytes(b"\\x01\\x00\\x00\\x00a\\x02\\x00\\x00\\x00bc").tolist()
+    [b'a', b'bc']
+    >>> tw.decode_bytes(b"\\x09\\x00\\x00\\x00abc")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    tensorwire.errors.ElementError: element 0 of the body is truncated: its prefix declares 9...
+    """
+    cdef Body body = Body(buffer)
+    if count is None:
+        try:
+            count = count_elements(body)
+        except DecodeError as error:
+            name_tensor(error, "body", None)
+            raise
+    if isinstance(count, bool):
+        raise TypeError("count must be an int, not bool")
+    count = as_index(count)
+    if count < 0:
+        raise ValueError(f"count must be 0 or more, not {format_number(count)}")
+    return scan_body(body, (count,))

@@ -1,0 +1,1 @@
+"""The memory of other packages: Arrow and DLPack."""

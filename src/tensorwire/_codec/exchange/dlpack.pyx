@@ -1,0 +1,402 @@
+"""DLPack capsules: arrays to capsules, and the capsules of other packages to arrays.
+
+The memory is shared. An exported capsule owns a reference to the array. An imported array owns the
+producer's struct, and calls its deleter when it is released. A consumer renames a capsule when it
+takes the struct over, so that the struct is deleted once.
+
+Errors have SUBJECT in place of the name of the tensor.
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.pycapsule cimport (
+    PyCapsule_GetPointer,
+    PyCapsule_IsValid,
+    PyCapsule_New,
+    PyCapsule_SetName,
+)
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t, uintptr_t
+
+from ..datatypes cimport (
+    ENCODING,
+    Datatype,
+    Layout,
+    check_rank,
+    dims_as_tuple,
+    set_counts,
+    too_large_error,
+)
+from ..exchange.dlpack_abi cimport (
+    CODE_BFLOAT,
+    CODE_BOOL,
+    CODE_FLOAT,
+    CODE_INT,
+    CODE_UINT,
+    CPU,
+    CUDA_HOST,
+    IS_COPIED,
+    MAJOR_VERSION,
+    READ_ONLY,
+    ROCM_HOST,
+    DLDataType,
+    DLManagedTensor,
+    DLManagedTensorVersioned,
+    DLTensor,
+)
+from ..memory cimport drop_reference
+from ..wire cimport MAX_RANK, multiply
+
+from ..datatypes import BY_DTYPE, DATATYPES, RAW_BF16, bf16_dtype
+
+from ...errors import MAX_FOREIGN_TEXT, SUBJECT, EncodeError, format_text
+
+cnp.import_array()
+
+cdef extern from "numpy/arrayobject.h":
+    object PyArray_NewFromDescr(
+        PyTypeObject* subtype, cnp.dtype descr, int nd, const cnp.npy_intp* dims,
+        const cnp.npy_intp* strides, void* data, int flags, PyObject* obj)
+
+cdef const char* UNVERSIONED = "dltensor"
+cdef const char* VERSIONED = "dltensor_versioned"
+cdef const char* USED_UNVERSIONED = "used_dltensor"
+cdef const char* USED_VERSIONED = "used_dltensor_versioned"
+
+cdef dict CODE_OF_KIND = {"b": CODE_BOOL, "i": CODE_INT, "u": CODE_UINT, "f": CODE_FLOAT}
+cdef dict CODE_OF_DATATYPE = {row.name: CODE_OF_KIND[dtype.kind] for dtype, row in BY_DTYPE.items()}
+CODE_OF_DATATYPE["BF16"] = CODE_BFLOAT
+cdef dict BY_DLTYPE = {
+    (code, 8 * DATATYPES[name].itemsize): DATATYPES[name]
+    for name, code in CODE_OF_DATATYPE.items()
+}
+TYPE_NAMES = ("int", "uint", "float", "opaque", "bfloat", "complex", "bool")
+# The number of bits is a part of these names, which follow those above.
+SMALL_FLOAT_NAMES = (
+    *("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz", "float8_e4m3fn", "float8_e4m3fnuz"),
+    *("float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float6_e2m3fn", "float6_e3m2fn"),
+    "float4_e2m1fn",
+)
+HOST_DEVICES = (CPU, CUDA_HOST, ROCM_HOST)
+DEVICE_NAMES = {
+    **{2: "CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 9: "VPI", 10: "ROCm", 12: "extension"},
+    **{13: "CUDA managed", 14: "oneAPI", 15: "WebGPU", 16: "Hexagon", 17: "MAIA", 18: "Trainium"},
+}
+
+
+# --- export ---
+
+ctypedef fused Managed:
+    DLManagedTensor
+    DLManagedTensorVersioned
+
+
+cdef dlpack_capsule(cnp.ndarray array, Datatype row, max_version, dl_device, bint copied):
+    """Return a capsule that owns a reference to an array, which is C-contiguous and little-endian.
+
+    `row` is the datatype of the tensor. `max_version` and `dl_device` are the arguments of
+    `__dlpack__`. `copied` is whether the array is a copy for the consumer.
+    Raises BufferError.
+    """
+    cdef DLManagedTensorVersioned* versioned
+    cdef DLManagedTensor* unversioned
+    cdef DLDataType dtype
+    cdef bint readonly = not cnp.PyArray_ISWRITEABLE(array)
+    dtype.code = CODE_OF_DATATYPE[row.name]
+    dtype.bits = <uint8_t>(8 * row.itemsize)
+    dtype.lanes = 1
+    if dl_device is not None and tuple(dl_device) != (CPU, 0):
+        raise BufferError(f"{SUBJECT} can only be exported to DLPack device (1, 0), the CPU")
+    if max_version is not None and max_version[0] >= MAJOR_VERSION:
+        versioned = <DLManagedTensorVersioned*>allocate(sizeof(DLManagedTensorVersioned), array)
+        versioned.version.major = MAJOR_VERSION
+        versioned.version.minor = 0
+        versioned.flags = (READ_ONLY if readonly else 0) | (IS_COPIED if copied else 0)
+        return capsule_of(versioned, VERSIONED, array, dtype)
+    if readonly:
+        raise BufferError(
+            f"{SUBJECT} is read-only, but the consumer requested a capsule of DLPack 0.x, which "
+            "cannot say so: decode from a bytearray or a BodyBuffer, which make the tensors "
+            "writable, or export a copy (copy=True)")
+    unversioned = <DLManagedTensor*>allocate(sizeof(DLManagedTensor), array)
+    return capsule_of(unversioned, UNVERSIONED, array, dtype)
+
+
+cdef void* allocate(size_t nbytes, cnp.ndarray array) except NULL:
+    """Return memory for a struct of `nbytes`, followed by the shape and the strides of an array."""
+    cdef void* memory = PyMem_RawMalloc(
+        nbytes + 2 * <size_t>cnp.PyArray_NDIM(array) * sizeof(int64_t))
+    if memory == NULL:
+        raise MemoryError
+    return memory
+
+
+cdef capsule_of(Managed* managed, const char* name, cnp.ndarray array, DLDataType dtype):
+    """Fill a struct from `allocate` for an array, and return a capsule that owns it."""
+    fill_tensor(&managed.dl_tensor, <int64_t*>(managed + 1), array, dtype)
+    managed.manager_ctx = <void*>array
+    managed.deleter = delete_managed[Managed]
+    Py_INCREF(array)  # released by the deleter
+    try:
+        return PyCapsule_New(managed, name, delete_unused)
+    except MemoryError:
+        managed.deleter(managed)
+        raise
+
+
+cdef void fill_tensor(DLTensor* tensor, int64_t* shape, cnp.ndarray array, DLDataType dtype):
+    """Fill `tensor`. There is memory for the shape and the strides at `shape`."""
+    cdef int axis, rank = cnp.PyArray_NDIM(array)
+    tensor.data = cnp.PyArray_DATA(array) if cnp.PyArray_SIZE(array) > 0 else NULL
+    tensor.device.device_type = CPU
+    tensor.device.device_id = 0
+    tensor.ndim = rank
+    tensor.dtype = dtype
+    tensor.shape = shape
+    tensor.strides = shape + rank
+    tensor.byte_offset = 0
+    for axis in range(rank):
+        tensor.shape[axis] = cnp.PyArray_DIM(array, axis)
+        tensor.strides[axis] = cnp.PyArray_STRIDE(array, axis) // cnp.PyArray_ITEMSIZE(array)
+
+
+cdef void delete_managed(Managed* managed) noexcept nogil:
+    drop_reference(managed.manager_ctx)
+    PyMem_RawFree(managed)
+
+
+cdef void delete_unused(object capsule) noexcept:
+    """Delete the struct of a capsule, unless a consumer has taken it over."""
+    cdef DLManagedTensorVersioned* versioned
+    cdef DLManagedTensor* unversioned
+    if PyCapsule_IsValid(capsule, VERSIONED):
+        versioned = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, VERSIONED)
+        versioned.deleter(versioned)
+    elif PyCapsule_IsValid(capsule, UNVERSIONED):
+        unversioned = <DLManagedTensor*>PyCapsule_GetPointer(capsule, UNVERSIONED)
+        unversioned.deleter(unversioned)
+
+
+# --- import ---
+
+cdef unsigned char no_data = 0  # empty arrays point here, because their producers may give NULL
+
+
+# There is no tp_clear, because an array may be used after a cycle was cleared. The trashcan limits
+# the use of the C stack if imported and exported arrays own each other. It needs an attribute that
+# the garbage collector tracks.
+@cython.final
+@cython.no_gc_clear
+@cython.trashcan(True)
+cdef class ImportedTensor:
+    """Owns the struct of a capsule. It is the base of the array over the struct's memory."""
+
+    cdef object capsule
+    cdef DLManagedTensorVersioned* versioned  # or NULL
+    cdef DLManagedTensor* unversioned  # or NULL
+
+    def __dealloc__(self):
+        # A deleter may wait for other threads, which may need the GIL.
+        if self.versioned != NULL and self.versioned.deleter != NULL:
+            with nogil:
+                self.versioned.deleter(self.versioned)
+        if self.unversioned != NULL and self.unversioned.deleter != NULL:
+            with nogil:
+                self.unversioned.deleter(self.unversioned)
+
+
+cdef bint exports_dlpack(values) except -1:
+    return hasattr(values, "__dlpack__") and hasattr(values, "__dlpack_device__")
+
+
+cdef tuple import_dlpack(producer):
+    """Return the Datatype of a DLPack tensor in host memory, and an array over its memory.
+
+    The array may be strided, and is read-only if the producer does not say that it is writable. The
+    sizes of the memory cannot be checked, because the struct does not contain them. Everything else
+    is checked.
+
+    Raises EncodeError if the tensor is on another device, cannot be exported or is invalid, and
+    TypeError if its type has no datatype or no capsule is exported.
+    """
+    # The struct has the device, too. Some producers need microseconds for __dlpack_device__.
+    try:
+        capsule = request_capsule(producer)
+    except (BufferError, RuntimeError, ValueError) as error:
+        if getattr(producer, "requires_grad", None) is True:
+            raise EncodeError(
+                f"{SUBJECT} requires gradients, which cannot be sent: pass tensor.detach()"
+            ) from error
+        raise EncodeError(
+            f"{SUBJECT} cannot be exported by {type(producer).__name__}: "
+            f"{format_text(error, MAX_FOREIGN_TEXT)}") from error
+    if hasattr(producer, "is_neg") and producer.is_neg() is True:
+        # torch exports the memory, which has the numbers with the opposite sign.
+        raise EncodeError(
+            f"{SUBJECT} is a view that negates its memory: pass tensor.resolve_neg()")
+    return import_capsule(capsule)
+
+
+cdef request_capsule(producer):
+    """Return a versioned capsule, or an unversioned one of a producer without the argument."""
+    try:
+        return producer.__dlpack__(max_version=(MAJOR_VERSION, 0))
+    except TypeError:
+        return producer.__dlpack__()
+
+
+cdef tuple import_capsule(capsule):
+    cdef DLManagedTensorVersioned* versioned = NULL
+    cdef DLManagedTensor* unversioned = NULL
+    cdef DLTensor* tensor
+    cdef Datatype row
+    cdef Layout layout
+    cdef cnp.npy_intp[MAX_RANK] strides
+    cdef bint is_strided
+    cdef cnp.dtype dtype
+    cdef cnp.ndarray array
+    cdef ImportedTensor owner = ImportedTensor.__new__(ImportedTensor)
+    cdef void* data
+    cdef int flags = 0
+    if PyCapsule_IsValid(capsule, VERSIONED):
+        versioned = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, VERSIONED)
+        if versioned.version.major != MAJOR_VERSION:
+            raise EncodeError(
+                f"{SUBJECT} is exported as DLPack {versioned.version.major}."
+                f"{versioned.version.minor}, but only version {MAJOR_VERSION} is supported")
+        tensor = &versioned.dl_tensor
+        if not versioned.flags & READ_ONLY:
+            flags = cnp.NPY_ARRAY_WRITEABLE
+    elif PyCapsule_IsValid(capsule, UNVERSIONED):
+        # It cannot say whether the memory is read-only. That of JAX is.
+        unversioned = <DLManagedTensor*>PyCapsule_GetPointer(capsule, UNVERSIONED)
+        tensor = &unversioned.dl_tensor
+    else:
+        raise not_a_capsule_error(capsule)
+    if tensor.device.device_type not in HOST_DEVICES:
+        name = DEVICE_NAMES.get(
+            tensor.device.device_type, f"of type {tensor.device.device_type}")
+        raise EncodeError(
+            f"{SUBJECT} is on DLPack device {name}:{tensor.device.device_id}: copy it to the "
+            f"memory of the CPU first, for example with tensor.cpu()")
+    row = datatype_of_dltype(tensor.dtype)
+    dtype = row.dtype
+    if dtype is None:
+        dtype = bf16_dtype() or RAW_BF16
+    # A garbage collection may have run another consumer. From here on, no Python code runs.
+    if not PyCapsule_IsValid(capsule, VERSIONED if unversioned == NULL else UNVERSIONED):
+        raise not_a_capsule_error(capsule)
+    read_shape(tensor, row, &layout)
+    is_strided = not is_contiguous(tensor, &layout)
+    if is_strided:
+        read_strides(tensor, row, &layout, strides)
+    data = &no_data if layout.n_elements == 0 else address_of(tensor)
+    # From here on, the owner deletes the struct.
+    PyCapsule_SetName(capsule, USED_VERSIONED if unversioned == NULL else USED_UNVERSIONED)
+    owner.versioned, owner.unversioned = versioned, unversioned
+    owner.capsule = capsule
+    Py_INCREF(dtype)  # PyArray_NewFromDescr steals one reference
+    array = PyArray_NewFromDescr(
+        <PyTypeObject*>cnp.ndarray, dtype, layout.rank, layout.dims,
+        strides if is_strided else NULL, data, flags, NULL)
+    cnp.set_array_base(array, owner)
+    return row, array
+
+
+cdef not_a_capsule_error(capsule):
+    for name in (USED_VERSIONED, USED_UNVERSIONED):
+        if PyCapsule_IsValid(capsule, name):
+            return EncodeError(
+                f"{SUBJECT} is a DLPack tensor that has already been consumed: its capsule is "
+                f"marked as used")
+    return TypeError(
+        f"__dlpack__ of {SUBJECT} must return a 'dltensor' or 'dltensor_versioned' capsule, not "
+        f"{type(capsule).__name__}")
+
+
+cdef Datatype datatype_of_dltype(DLDataType dtype):
+    row = BY_DLTYPE.get((dtype.code, dtype.bits)) if dtype.lanes == 1 else None
+    if row is None:
+        raise TypeError(
+            f"{SUBJECT} has elements of the DLPack type {format_type(dtype)}, which has no "
+            f"datatype")
+    return row
+
+
+cdef format_type(DLDataType dtype):
+    """Return a name such as complex64, float8_e5m2 or float32x4."""
+    cdef Py_ssize_t i = dtype.code - len(TYPE_NAMES)
+    if i < 0:
+        name = f"{TYPE_NAMES[dtype.code]}{dtype.bits}"
+    elif i < len(SMALL_FLOAT_NAMES):
+        name = SMALL_FLOAT_NAMES[i]
+    else:
+        name = f"with code {dtype.code} and {dtype.bits} bits"
+    return name if dtype.lanes == 1 else f"{name}x{dtype.lanes}"
+
+
+cdef int read_shape(DLTensor* tensor, Datatype row, Layout* layout) except -1:
+    """Fill `layout` from the shape of a producer. Raises EncodeError."""
+    cdef int axis
+    if tensor.ndim < 0:
+        raise invalid_tensor_error(f"it has {tensor.ndim} dimensions")
+    check_rank(tensor.ndim, MAX_RANK, ENCODING)
+    if tensor.ndim > 0 and tensor.shape == NULL:
+        raise invalid_tensor_error("it has no shape")
+    layout.rank = tensor.ndim
+    for axis in range(tensor.ndim):
+        layout.dims[axis] = tensor.shape[axis]
+        if layout.dims[axis] < 0:
+            raise invalid_tensor_error(f"its dimension {axis} is {layout.dims[axis]}")
+    if not set_counts(layout, row.itemsize):
+        raise too_large_error(ENCODING, dims_as_tuple(layout.dims, layout.rank), row)
+    return 0
+
+
+cdef bint is_contiguous(DLTensor* tensor, Layout* layout):
+    """Return whether a tensor is C-contiguous."""
+    cdef int64_t stride = 1
+    cdef int axis
+    if tensor.strides == NULL or layout.n_elements == 0:
+        return True
+    for axis in range(layout.rank - 1, -1, -1):
+        if layout.dims[axis] != 1 and tensor.strides[axis] != stride:
+            return False
+        stride *= layout.dims[axis]
+    return True
+
+
+cdef int read_strides(
+    DLTensor* tensor, Datatype row, Layout* layout, cnp.npy_intp* strides
+) except -1:
+    """Fill `strides`, in bytes, from those of a producer, in elements. Raises EncodeError."""
+    cdef int64_t stride
+    cdef uint64_t span, total = row.itemsize  # bytes between the first and the last element
+    cdef int axis
+    for axis in range(layout.rank):
+        stride = tensor.strides[axis]
+        if layout.dims[axis] == 1:
+            stride = 0  # it has no meaning, and may be any number
+        span = <uint64_t>row.itemsize
+        if not multiply(&span, <uint64_t>stride if stride >= 0 else 0 - <uint64_t>stride) or (
+                not multiply(&span, <uint64_t>layout.dims[axis] - 1)
+                or span > <uint64_t>INT64_MAX - total):
+            raise invalid_tensor_error(f"its stride {axis} is {stride}")
+        total += span
+        strides[axis] = stride * row.itemsize
+    return 0
+
+
+cdef void* address_of(DLTensor* tensor) except NULL:
+    """Return the address of the first element."""
+    if tensor.data == NULL:
+        raise invalid_tensor_error("it has elements, but its data pointer is NULL")
+    if tensor.byte_offset > <uint64_t>INT64_MAX - <uintptr_t>tensor.data:
+        raise invalid_tensor_error(f"its byte_offset is {tensor.byte_offset}")
+    return <char*>tensor.data + tensor.byte_offset
+
+
+cdef invalid_tensor_error(what):
+    return EncodeError(f"{SUBJECT} is not a valid DLPack tensor: {what}")

@@ -1,0 +1,1 @@
+"""The same messages in protobuf."""

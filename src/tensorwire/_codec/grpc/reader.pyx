@@ -1,0 +1,1074 @@
+"""Decode gRPC messages. The tensors of a decoded message are views of it (WIRE.md 12).
+
+`MessageReader` reads the fields of a message in the order in which they were sent, which may be any
+order. Raw contents are assigned to the tensors at the end. The functions that read the entry of a
+tensor raise errors with SUBJECT in place of its name; `read_tensor` and `finish` replace it.
+
+If a message is not a `bytes` object, another thread could write to it at any time. Every bound is
+therefore checked when it is used, and an element is counted again when it is stored.
+"""
+
+cimport cython
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint32_t, uint64_t
+from libc.string cimport memcpy, memset
+
+from ..bytes.array cimport bytes_of_wire
+from ..datatypes cimport (
+    DECODING,
+    Datatype,
+    Layout,
+    Limits,
+    check_n_elements,
+    check_n_entries,
+    check_rank,
+    dims_as_tuple,
+    fill_layout,
+    set_counts,
+    total_elements,
+)
+from ..json.reader cimport text_to_str
+from ..json.scanner cimport Text
+from ..memory cimport Body, collect_work, copied_bytes, count_work, keeps_gil
+from ..messages.message cimport (
+    InferRequest,
+    InferResponse,
+    Message,
+    RequestedOutput,
+    items_by_name,
+    new_message,
+    new_output,
+)
+from ..messages.parameters cimport has_nul
+from ..messages.tensor cimport Tensor, is_shared, new_tensor, use_converted
+from ..grpc.wire cimport (
+    CHANGED,
+    FIELDS_TOO_DEEP,
+    FIELD_TRUNCATED,
+    FIXED32,
+    FIXED64,
+    GROUP_MISMATCH,
+    LENGTH_DELIMITED,
+    LENGTH_TOO_LARGE,
+    MAX_DEPTH,
+    MAX_MESSAGE_NBYTES,
+    NO_FIELD_FAULT,
+    OUT_OF_RANGE,
+    TAG_INVALID,
+    VARINT,
+    VARINT_TOO_LONG,
+    WIRE_TYPE_INVALID,
+    Field,
+    FieldFault,
+    Fields,
+    WireType,
+    fields_of,
+    next_field,
+    read_varint,
+)
+from ..utf8 cimport is_ascii, is_valid_utf8, whole_characters
+from ..messages.views cimport (
+    check_name,
+    check_request,
+    datatype_named,
+    has_shared_memory,
+    unknown_datatype_error,
+    view_body,
+)
+from ..wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE, store_le32
+
+from ..memory import ReadableBuffer
+
+from ...errors import (
+    MAX_FOREIGN_TEXT,
+    SUBJECT,
+    DecodeError,
+    ElementError,
+    HeaderError,
+    LayoutError,
+    format_count,
+    format_shape,
+    format_text,
+    format_value,
+    name_tensor,
+)
+
+cnp.import_array()
+
+cdef Limits DEFAULT_LIMITS = Limits()
+
+# For annotations: what is declared in C has no name in this module at run time.
+globals().update(InferRequest=InferRequest, InferResponse=InferResponse, Limits=Limits)
+
+cdef enum:
+    # Costs: see memory.pxd.
+    FIELD_COST = 10  # of a byte that is not data of a tensor
+    CONTENTS_COST = 7  # of a byte of the entry of a tensor with typed contents
+    ENTRY_COST = 1000
+    PACKED_COST = 40  # of a packed integer that becomes an int
+    VIEW_COST = 2000  # of a memoryview
+    STEP_NBYTES = 16 << 10  # after which work is counted
+    LONG_NBYTES = 64 << 10  # longer text is validated in pieces of this size
+    N_CONTENTS = 9  # the numbers of the fields of InferTensorContents are 1 to 8
+
+# The fields of InferTensorContents, and the wire type of one element of each.
+cdef tuple CONTENTS_NAMES = (
+    None, "bool_contents", "int_contents", "int64_contents", "uint_contents", "uint64_contents",
+    "fp32_contents", "fp64_contents", "bytes_contents")
+cdef WireType[N_CONTENTS] ELEMENT_TYPES
+ELEMENT_TYPES[:] = [
+    VARINT, VARINT, VARINT, VARINT, VARINT, VARINT, FIXED32, FIXED64, LENGTH_DELIMITED]
+
+# The fields 1 to 3 of ModelInferRequest and ModelInferResponse.
+cdef tuple NAMES = ("model_name", "model_version", "id")
+
+# The field that has the elements of a datatype. FP16 and BF16 have none.
+cdef dict CONTENTS_OF = {
+    "BOOL": 1, "INT8": 2, "INT16": 2, "INT32": 2, "INT64": 3, "UINT8": 4, "UINT16": 4, "UINT32": 4,
+    "UINT64": 5, "FP32": 6, "FP64": 7, "BYTES": 8,
+}
+
+
+def decode_request(
+    message: ReadableBuffer, *, Limits limits not None: Limits = DEFAULT_LIMITS,
+) -> InferRequest:
+    """Decode a ``ModelInferRequest``, and return its tensors as views of ``message`` (WIRE.md 12).
+
+    Parameters
+    ----------
+    message : buffer
+        The serialized message: a C-contiguous buffer of bytes.
+    limits : Limits, default Limits()
+        Limits and options. ``max_header_nbytes`` applies to everything but the data of tensors and
+        fields that are skipped; ``max_nesting`` does not apply.
+
+    Returns
+    -------
+    InferRequest
+        Tensors in ``raw_input_contents`` are views of ``message``: they are not copied, keep the
+        whole message alive, and are writable if it is. Their ``binary`` is True. Typed ``contents``
+        are converted to memory of their own.
+
+    Raises
+    ------
+    DecodeError
+        The message is not a valid request: ``HeaderError``, ``LayoutError`` or ``ElementError``.
+    TypeError
+        An argument has the wrong type.
+    BufferError
+        The message is not contiguous, or its items are not bytes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tensorwire as tw
+    >>> import tensorwire.grpc
+    >>> request = tw.InferRequest({"x": np.array([1, 2], np.uint8)}, model_name="m")
+    >>> tw.grpc.decode_request(tw.grpc.encode_request(request))["x"].as_numpy()
+    array([1, 2], dtype=uint8)
+    """
+    cdef MessageReader reader = new_reader(Body(message), limits, True)
+    reader.read_message(outermost(reader.body))
+    reader.finish()
+    return reader.message
+
+
+def decode_response(
+    message: ReadableBuffer, *, Limits limits not None: Limits = DEFAULT_LIMITS,
+) -> InferResponse:
+    """Decode a ``ModelInferResponse``, and return its tensors as views of it (WIRE.md 12).
+
+    Parameters
+    ----------
+    message, limits
+        See ``decode_request``.
+
+    Returns
+    -------
+    InferResponse
+        The outputs in the order in which the server sent them. Tensors in ``raw_output_contents``
+        are views of ``message``: they are not copied, keep the whole message alive, and are
+        writable if it is.
+
+    Raises
+    ------
+    DecodeError
+        The message is not a valid response: ``HeaderError``, ``LayoutError`` or ``ElementError``.
+    TypeError
+        An argument has the wrong type.
+    BufferError
+        The message is not contiguous, or its items are not bytes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tensorwire as tw
+    >>> import tensorwire.grpc
+    >>> message = tw.grpc.encode_response(tw.InferResponse({"y": np.array([0.5, 1])}))
+    >>> tw.grpc.decode_response(message)["y"].as_numpy()
+    array([0.5, 1. ])
+    """
+    cdef MessageReader reader = new_reader(Body(message), limits, False)
+    reader.read_message(outermost(reader.body))
+    reader.finish()
+    return reader.message
+
+
+def decode_stream_response(
+    message: ReadableBuffer, *, Limits limits not None: Limits = DEFAULT_LIMITS,
+) -> InferResponse:
+    """Decode a ``ModelStreamInferResponse``, and return the response that it contains (WIRE.md 12).
+
+    Parameters
+    ----------
+    message, limits
+        See ``decode_request``.
+
+    Returns
+    -------
+    InferResponse
+        See ``decode_response``.
+
+    Raises
+    ------
+    HeaderError
+        The message is the error of a server. The text of the exception contains the server's text.
+    DecodeError, TypeError, BufferError
+        See ``decode_response``.
+
+    Examples
+    --------
+    >>> import tensorwire.grpc
+    >>> tensorwire.grpc.decode_stream_response(b"\\n\\x0cout of order")
+    Traceback (most recent call last):
+    tensorwire.errors.HeaderError: the server returned an error: out of order
+    """
+    error, response = read_stream_response(message, limits)
+    if error is not None:
+        raise HeaderError(
+            f"the server returned an error: {format_text(error, MAX_FOREIGN_TEXT)}")
+    return response
+
+
+def read_stream_response(message, Limits limits not None = DEFAULT_LIMITS):
+    """Return the error of a ``ModelStreamInferResponse`` or None, and its response or None.
+
+    If there is an error, there is no response, and the other way around.
+    """
+    cdef MessageReader reader = new_reader(Body(message), limits, False)
+    cdef Fields fields = outermost(reader.body)
+    cdef Field field
+    cdef str error = ""
+    while fields.position < fields.end:
+        reader.next(&fields, &field)
+        if field.wire_type != LENGTH_DELIMITED:
+            continue
+        if field.number == 1:
+            error = reader.text(&field, "error_message")
+        elif field.number == 2:
+            reader.read_message(fields_of(&field))
+    if error:
+        return error, None
+    reader.finish()
+    return None, reader.message
+
+
+cdef str decode_utf8(const unsigned char* data, Py_ssize_t nbytes, Py_ssize_t* n_valid):
+    """Decode text that does not change. Long text is validated in pieces, then without the GIL.
+
+    For a UnicodeDecodeError, `n_valid` is the size of the valid pieces before the one of the error.
+    """
+    cdef Py_ssize_t n
+    cdef Text text
+    if nbytes <= LONG_NBYTES:
+        return PyUnicode_DecodeUTF8(<const char*>data, nbytes, "strict")
+    text.begin, text.nbytes = data, nbytes
+    text.is_ascii, text.has_escapes = True, False
+    while n_valid[0] < nbytes:
+        n = min(nbytes - n_valid[0], <Py_ssize_t>LONG_NBYTES)
+        if n_valid[0] + n < nbytes:
+            n = whole_characters(data + n_valid[0], n)
+        if not is_ascii(data + n_valid[0], n):
+            text.is_ascii = False
+            if not is_valid_utf8(data + n_valid[0], n):
+                return PyUnicode_DecodeUTF8(<const char*>data + n_valid[0], n, "strict")  # raises
+        count_work(n)
+        n_valid[0] += n
+    return text_to_str(&text)
+
+
+cdef Fields outermost(Body body) noexcept:
+    cdef Fields fields
+    fields.position, fields.end, fields.depth = body.data, body.data + body.nbytes, 1
+    return fields
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+cdef struct RawContent:
+    Py_ssize_t offset  # in the message
+    Py_ssize_t nbytes
+
+
+cdef struct Entry:
+    # What has been read of the entry of a tensor.
+    Py_ssize_t name_nbytes
+    Py_ssize_t rank  # the number of dimensions, which may be more than `layout` can store
+    bint has_contents
+    Layout layout
+
+
+cdef struct Contents:
+    # The elements of each field, and the size of BYTES with their length prefixes. They are counted
+    # while `target` is NULL.
+    uint64_t[N_CONTENTS] n_elements
+    uint64_t nbytes
+    # Where the elements of one field are stored, and how.
+    uint32_t number
+    unsigned char* target
+    unsigned char* end
+    uint64_t n_read  # of integers and BYTES
+    uint64_t itemsize
+    int64_t minimum
+    int64_t maximum
+    # The field or packed integer that is being read, and the integer that is out of range.
+    const unsigned char* begin
+    int64_t value
+
+
+@cython.final
+@cython.freelist(8)
+@cython.no_gc  # no object refers to a MessageReader, so that it is in no cycle
+cdef class MessageReader:
+    """Reads a ModelInferRequest or ModelInferResponse. Its fields contain the state."""
+
+    cdef Body body
+    cdef Limits limits
+    cdef Message message
+    cdef bint is_request
+    cdef str kind  # the kind of the tensors: "input" or "output"
+    cdef list tensors
+    cdef list requested
+    cdef RawContent* raw
+    cdef Py_ssize_t n_raw
+    cdef Py_ssize_t raw_capacity
+    cdef Py_ssize_t n_parameters
+    cdef Py_ssize_t header_nbytes  # bytes so far that are not data of a tensor
+    cdef Py_ssize_t counted_nbytes  # of these, those whose work has been counted
+    cdef Py_ssize_t next_check  # the value of `header_nbytes` from which on it is checked
+    cdef uint64_t n_elements  # of all tensors so far
+    # The part of the message that is being read, for errors: "inputs", 0, "contents", for example.
+    cdef str part
+    cdef Py_ssize_t index  # -1 outside of entries
+    cdef str member  # None outside of members that are messages
+    # The current entry.
+    cdef Entry entry
+    cdef str name
+    cdef Datatype datatype
+    cdef str datatype_text
+    cdef dict parameters
+
+    def __dealloc__(self):
+        PyMem_Free(self.raw)
+
+    # --- fields ---
+
+    cdef int next(self, Fields* fields, Field* field) except -1:
+        """Read the next field. Raises HeaderError if it is malformed."""
+        cdef FieldFault fault = next_field(fields, field)
+        cdef bint has_length = field.wire_type == LENGTH_DELIMITED
+        if fault != NO_FIELD_FAULT:
+            self.raise_fault(fault, field.tag)
+        return self.count_header(
+            (field.begin if has_length else fields.position) - field.tag, field)
+
+    cdef inline int count_header(self, Py_ssize_t nbytes, const Field* field) except -1:
+        """Count bytes of a field that are not data of a tensor. Raises HeaderError.
+
+        Each field is counted, and each byte of text, so that this limits the time of reading them.
+        """
+        self.header_nbytes += nbytes
+        if self.header_nbytes > self.next_check:
+            self.check_header(field)
+        return 0
+
+    cdef int check_header(self, const Field* field) except -1:
+        """Raise HeaderError if the limit is exceeded, else count the work since the last call."""
+        limit = self.limits.max_header_nbytes
+        if self.header_nbytes > limit:
+            offset = field.tag - self.body.data
+            raise HeaderError(
+                f"the gRPC message has more than {format_count('byte', limit)} besides its "
+                f"tensors, which is the limit (byte {offset})",
+                offset=offset, expected=limit, actual=self.header_nbytes)
+        count_work(FIELD_COST * (self.header_nbytes - self.counted_nbytes))
+        self.counted_nbytes = self.header_nbytes
+        self.next_check = min(<Py_ssize_t>limit, self.header_nbytes + STEP_NBYTES)
+        return 0
+
+    cdef str text(self, const Field* field, str member):
+        """Return a field with text. Raises HeaderError if it is not valid UTF-8."""
+        cdef const char* data = <const char*>field.begin
+        cdef Py_ssize_t nbytes = field.end - field.begin
+        cdef Py_ssize_t n_valid = 0
+        cdef bytes copied
+        self.count_header(nbytes, field)
+        if not self.body.is_bytes():  # CPython reads the text twice, and relies on the first time
+            copied = copied_bytes(data, nbytes)
+            data = PyBytes_AS_STRING(copied)
+        try:
+            return decode_utf8(<const unsigned char*>data, nbytes, &n_valid)
+        except UnicodeDecodeError as error:
+            offset = field.begin - self.body.data + n_valid + error.start
+            self.member = member if self.member is None else f"{self.member}.{member}"
+            raise HeaderError(
+                f"{self.path()} is not valid UTF-8 (byte {offset})", offset=offset) from None
+
+    cdef str path(self):
+        """Return the path of the part that is being read, such as ``inputs[0].contents``."""
+        item = [] if self.index < 0 else [f"{self.part}[{self.index}]"]
+        return ".".join([*item, *([] if self.member is None else [self.member])])
+
+    cdef int raise_fault(self, FieldFault fault, const unsigned char* position) except -1:
+        offset = position - self.body.data
+        problem = {
+            FIELD_TRUNCATED: "ends inside a field",
+            VARINT_TOO_LONG: "has an integer of more than 10 bytes",
+            TAG_INVALID: "has a field with an invalid number",
+            WIRE_TYPE_INVALID: "has a field with an unknown wire type",
+            LENGTH_TOO_LARGE: f"has a field that is longer than {MAX_MESSAGE_NBYTES} bytes",
+            GROUP_MISMATCH: "has the end of a group that was not begun",
+            FIELDS_TOO_DEEP: f"is nested too deeply; the limit is {MAX_DEPTH} levels",
+        }[fault]
+        raise HeaderError(
+            f"the gRPC message is malformed: {self.path() or 'it'} {problem} (byte {offset})",
+            offset=offset)
+
+    # --- the message ---
+
+    cdef int read_message(self, Fields fields) except -1:
+        """Read the fields of the message, or of a part of it: another part may follow."""
+        cdef Field field
+        cdef Message message = self.message
+        cdef uint32_t raw_number = 7 if self.is_request else 6
+        while fields.position < fields.end:
+            self.next(&fields, &field)
+            if field.wire_type != LENGTH_DELIMITED:
+                continue  # no field that is known has another type
+            if field.number == 5:
+                self.read_tensor(&field)
+            elif field.number == raw_number:
+                self.add_raw(&field)
+            elif field.number == 1:
+                message.model_name = self.text(&field, "model_name") or None
+            elif field.number == 2:
+                message.model_version = self.text(&field, "model_version") or None
+            elif field.number == 3:
+                message.id = self.text(&field, "id") or None
+            elif field.number == 4:
+                message._parameters = self.with_parameter(message._parameters, &field)
+            elif field.number == 6:
+                self.read_requested(&field)
+        return 0
+
+    cdef int begin_item(self, str part, list items, str kind, const Field* field) except -1:
+        """Begin to read the entry of a tensor or requested output."""
+        self.part, self.index = part, len(items)
+        self.name = ""
+        self.parameters = None
+        self.entry.name_nbytes = 0
+        count_work(ENTRY_COST)
+        return check_n_entries(self.index, kind, self.limits, field.tag - self.body.data)
+
+    cdef int add_raw(self, const Field* field) except -1:
+        cdef RawContent* larger
+        check_n_entries(self.n_raw, "raw content", self.limits, field.tag - self.body.data)
+        if self.n_raw == self.raw_capacity:
+            larger = <RawContent*>PyMem_Realloc(
+                self.raw, (self.raw_capacity * 2 + 4) * sizeof(RawContent))
+            if larger == NULL:
+                raise MemoryError
+            self.raw = larger
+            self.raw_capacity = self.raw_capacity * 2 + 4
+        self.raw[self.n_raw].offset = field.begin - self.body.data
+        self.raw[self.n_raw].nbytes = field.end - field.begin
+        self.n_raw += 1
+        return 0
+
+    cdef int finish(self) except -1:
+        """Assign the raw contents, and add the tensors and requested outputs to the message."""
+        cdef Tensor tensor
+        cdef Py_ssize_t n_with_data = 0
+        cdef Py_ssize_t i = 0
+        for tensor in self.tensors:
+            n_with_data += not in_region(tensor)
+        if self.n_raw > 0 and self.n_raw != n_with_data:
+            raise LayoutError(
+                f"the message has {format_count('raw content', self.n_raw)}, but "
+                f"{format_count(self.kind, n_with_data)} outside of shared memory",
+                expected=n_with_data, actual=self.n_raw)
+        for tensor in self.tensors:
+            if in_region(tensor):
+                continue
+            try:
+                if self.n_raw > 0:
+                    self.use_raw(tensor, self.raw[i])
+                    i += 1
+                elif is_shared(tensor):
+                    self.use_nothing(tensor)
+            except DecodeError as error:
+                name_tensor(error, self.kind, tensor.name)
+                raise
+        self.message.tensors = tuple(self.tensors)
+        self.message.by_name = items_by_name(self.message.tensors, self.kind, HeaderError)
+        if self.requested is not None:
+            self.message.requested = tuple(self.requested)
+            items_by_name(self.message.requested, "output", HeaderError)
+        if self.is_request:
+            check_request(<InferRequest>self.message)
+        return 0
+
+    cdef int use_raw(self, Tensor tensor, RawContent content) except -1:
+        """Use raw content as the data of a tensor."""
+        cdef Layout layout
+        if not is_shared(tensor):
+            raise HeaderError(
+                f"{SUBJECT} has both contents and raw_{self.kind}_contents")
+        fill_layout(&layout, tensor.shape, tensor.row, MAX_RANK, DECODING)
+        view_body(tensor, &layout, self.body, content.offset, content.nbytes, self.limits)
+        tensor.binary = True
+        return 0
+
+    cdef int use_nothing(self, Tensor tensor) except -1:
+        """Check that a tensor without contents has no elements."""
+        cdef Layout layout
+        fill_layout(&layout, tensor.shape, tensor.row, MAX_RANK, DECODING)
+        if layout.n_elements > 0:
+            raise HeaderError(
+                f"{SUBJECT} must have exactly one of contents, raw_{self.kind}_contents and "
+                f"shared_memory_region, but has none")
+        view_body(tensor, &layout, self.body, 0, 0, self.limits)
+        return 0
+
+    # --- parameters ---
+
+    cdef dict with_parameter(self, dict parameters, const Field* entry):
+        """Add an entry of a map of parameters, and return the dict; None is an empty one.
+
+        If a key or a value occurs twice, the last one counts. Like Google's upb, this ignores an
+        entry with a field that it does not know.
+        """
+        cdef Fields fields = fields_of(entry)
+        cdef Field field
+        cdef str key = ""
+        cdef bint is_known = True
+        value = None
+        if self.n_parameters >= self.limits.max_parameters:
+            offset, limit = entry.tag - self.body.data, self.limits.max_parameters
+            raise HeaderError(
+                f"the parameters have more than {format_count('value', limit)}, which is the "
+                f"limit (byte {offset})", offset=offset, expected=limit, actual=limit + 1)
+        self.n_parameters += 1
+        self.member = "parameters"
+        while fields.position < fields.end:
+            self.next(&fields, &field)
+            if field.wire_type != LENGTH_DELIMITED or field.number > 2:
+                is_known = False
+            elif field.number == 1:
+                key = self.text(&field, "key")
+            else:
+                value = self.parameter_value(fields_of(&field), value)
+        self.member = None
+        if is_known:
+            if parameters is None:
+                parameters = {}
+            parameters[key] = value
+        return parameters
+
+    cdef parameter_value(self, Fields fields, value):
+        """Return the value of an InferParameter, or `value` if it has none."""
+        cdef Field field
+        cdef double number
+        while fields.position < fields.end:
+            self.next(&fields, &field)
+            if field.wire_type == VARINT:
+                if field.number == 1:
+                    value = field.value != 0
+                elif field.number == 2:
+                    value = <int64_t>field.value
+                elif field.number == 5:
+                    value = field.value
+            elif field.wire_type == LENGTH_DELIMITED:
+                if field.number == 3:
+                    value = self.text(&field, "string_param")
+            elif field.wire_type == FIXED64 and field.number == 4:
+                memcpy(&number, field.begin, 8)  # little-endian, as the machine
+                value = number
+        return value
+
+    # --- tensors ---
+
+    cdef int read_tensor(self, const Field* field) except -1:
+        self.begin_item("inputs" if self.is_request else "outputs", self.tensors, self.kind, field)
+        try:
+            self.read_entry(fields_of(field))
+            self.tensors.append(self.tensor(fields_of(field)))
+        except DecodeError as error:
+            name_tensor(error, self.kind, self.name)
+            raise
+        self.index = -1
+        return 0
+
+    cdef int read_entry(self, Fields fields) except -1:
+        """Read the fields of a tensor's entry, except for its contents."""
+        cdef Entry* entry = &self.entry
+        cdef Field field
+        self.datatype = None
+        self.datatype_text = ""
+        entry.rank = entry.layout.rank = 0
+        entry.has_contents = False
+        while fields.position < fields.end:
+            self.next(&fields, &field)
+            if field.number == 3:
+                self.read_shape(&field)
+            elif field.wire_type != LENGTH_DELIMITED:
+                continue
+            elif field.number == 1:
+                self.name = self.text(&field, "name")
+                entry.name_nbytes = field.end - field.begin
+            elif field.number == 2:
+                self.datatype = datatype_named(field.begin, field.end - field.begin)
+                if self.datatype is None:
+                    self.datatype_text = self.text(&field, "datatype")
+                else:
+                    self.count_header(field.end - field.begin, &field)
+            elif field.number == 4:
+                self.parameters = self.with_parameter(self.parameters, &field)
+            elif field.number == 5:
+                entry.has_contents = True
+        return check_name(entry.name_nbytes, has_nul(self.name), self.limits)
+
+    cdef int read_shape(self, const Field* field) except -1:
+        """Add one dimension, or several that are packed. Too many of them are only counted."""
+        cdef Entry* entry = &self.entry
+        cdef Fields fields
+        cdef FieldFault fault
+        cdef uint64_t dim = 0
+        if field.wire_type == VARINT or field.wire_type == LENGTH_DELIMITED:
+            fields = fields_of(field)
+            self.count_header(fields.end - fields.position, field)
+            while fields.position < fields.end:
+                fault = read_varint(&fields, &dim)
+                if fault != NO_FIELD_FAULT:
+                    self.member = "shape"
+                    self.raise_fault(fault, field.tag)
+                if entry.rank < MAX_RANK:
+                    entry.layout.dims[entry.rank] = <int64_t>dim
+                    entry.layout.rank = <int>entry.rank + 1
+                entry.rank += 1
+        return 0
+
+    cdef tuple measured_shape(self):
+        """Return the shape, and compute the number of elements and bytes, or raise LayoutError."""
+        cdef Layout* layout = &self.entry.layout
+        cdef tuple shape = dims_as_tuple(layout.dims, layout.rank)
+        check_rank(self.entry.rank, self.limits.max_rank, DECODING)
+        # `layout` has all dimensions. A negative one is too large, as an unsigned integer.
+        if not set_counts(layout, self.datatype.itemsize or WIDEST_ITEMSIZE):
+            fill_layout(layout, shape, self.datatype, MAX_RANK, DECODING)  # raises the error
+        self.n_elements = total_elements(self.n_elements, layout.n_elements)
+        check_n_elements(self.n_elements, self.limits, DECODING)
+        return shape
+
+    cdef Tensor tensor(self, Fields entry):
+        """Return the tensor whose fields have been read. It has no data yet if that is raw."""
+        cdef Tensor tensor
+        cdef tuple shape
+        cdef bint has_region = False
+        if self.datatype is None:
+            raise unknown_datatype_error(self.datatype_text)
+        if self.parameters is not None:
+            # KServe's client sends this parameter of HTTP over gRPC, too.
+            self.parameters.pop("binary_data_size", None)
+            has_region = has_shared_memory(self.parameters)
+        shape = self.measured_shape()
+        tensor = new_tensor(self.name, self.datatype, shape, self.parameters or None, False)
+        if self.entry.has_contents:
+            self.member = "contents"
+            data = self.contents(entry, shape)
+            self.member = None
+            if data is not None and has_region:
+                raise HeaderError(
+                    f"{SUBJECT} must have exactly one of contents, raw_{self.kind}_contents and "
+                    f"shared_memory_region, but has contents and shared_memory_region")
+            use_converted(tensor, data)
+        return tensor
+
+    cdef contents(self, Fields entry, tuple shape):
+        """Return the elements in the typed contents of an entry; None if there are none.
+
+        Returns an array or a BytesArray. The elements are counted first, so that no memory is
+        allocated for elements that the message does not have.
+        """
+        cdef Layout* layout = &self.entry.layout
+        cdef Datatype datatype = self.datatype
+        cdef Contents contents
+        cdef cnp.ndarray array
+        cdef bytes wire
+        cdef uint64_t n_elements
+        cdef int number
+        contents.target = NULL
+        self.read_contents(entry, &contents)
+        number = CONTENTS_OF.get(datatype.name, 0)
+        for other in range(1, N_CONTENTS):
+            if contents.n_elements[other] > 0 and other != number:
+                expected = "raw contents" if number == 0 else CONTENTS_NAMES[number]
+                raise HeaderError(
+                    f"{SUBJECT} is {datatype.name}, which can only be sent as {expected}, but has "
+                    f"{CONTENTS_NAMES[other]}")
+        n_elements = contents.n_elements[number]
+        if number == 0 or n_elements == 0:
+            return None
+        if n_elements != layout.n_elements:
+            raise LayoutError(
+                f"{SUBJECT} does not match its shape: {datatype.name} {format_shape(shape)} "
+                f"requires {format_count('element', layout.n_elements)}, but its "
+                f"{CONTENTS_NAMES[number]} have {n_elements}",
+                expected=layout.n_elements, actual=n_elements)
+        if datatype.dtype is None:
+            wire = PyBytes_FromStringAndSize(NULL, contents.nbytes)
+            contents.target = <unsigned char*>PyBytes_AS_STRING(wire)
+            data = bytes_of_wire(wire, shape)
+        else:
+            array = cnp.PyArray_EMPTY(layout.rank, layout.dims, datatype.dtype.type_num, 0)
+            contents.target = <unsigned char*>cnp.PyArray_DATA(array)
+            contents.nbytes = layout.nbytes
+            data = array
+        contents.end = contents.target + contents.nbytes
+        contents.number = number
+        contents.itemsize = datatype.itemsize
+        contents.minimum, contents.maximum = INT64_MIN, INT64_MAX
+        if number == 2 and datatype.itemsize < 4:
+            contents.maximum = (1 << (8 * datatype.itemsize - 1)) - 1
+            contents.minimum = -contents.maximum - 1
+        elif number == 4 and datatype.itemsize < 4:
+            contents.minimum = 0
+            contents.maximum = (1 << 8 * datatype.itemsize) - 1
+        contents.n_read = 0
+        self.read_contents(entry, &contents)
+        if contents.target != contents.end or (
+            datatype.dtype is None and contents.n_read != n_elements
+        ):
+            raise self.changed_error()
+        return data
+
+    cdef int read_contents(self, Fields entry, Contents* contents) except -1:
+        """Count or store the elements of an entry. Raises DecodeError if there is a fault."""
+        cdef FieldFault fault
+        if keeps_gil(CONTENTS_COST * (entry.end - entry.position)):
+            fault = walk_contents(entry, contents)
+        else:
+            with nogil:
+                fault = walk_contents(entry, contents)
+        if fault == NO_FIELD_FAULT:
+            return 0
+        if fault == OUT_OF_RANGE:
+            offset = contents.begin - self.body.data
+            raise ElementError(
+                f"element {contents.n_read} of {SUBJECT} is {contents.value}, which is out of "
+                f"range for {self.datatype.name} ({contents.minimum} to {contents.maximum}) "
+                f"(byte {offset})", element=contents.n_read, offset=offset)
+        if fault == CHANGED:
+            raise self.changed_error()
+        return self.raise_fault(fault, contents.begin)
+
+    cdef changed_error(self):
+        return HeaderError(f"{self.path()} changed while the message was decoded")
+
+    # --- requested outputs ---
+
+    cdef int read_requested(self, const Field* field) except -1:
+        cdef Fields fields = fields_of(field)
+        cdef Field member
+        if self.requested is None:
+            self.requested = []
+        self.begin_item("outputs", self.requested, "requested output", field)
+        try:
+            while fields.position < fields.end:
+                self.next(&fields, &member)
+                if member.wire_type != LENGTH_DELIMITED:
+                    continue
+                if member.number == 1:
+                    self.name = self.text(&member, "name")
+                    self.entry.name_nbytes = member.end - member.begin
+                elif member.number == 2:
+                    self.parameters = self.with_parameter(self.parameters, &member)
+            check_name(self.entry.name_nbytes, has_nul(self.name), self.limits)
+            self.requested.append(self.output())
+        except DecodeError as error:
+            name_tensor(error, "output", self.name)
+            raise
+        self.index = -1
+        return 0
+
+    cdef RequestedOutput output(self):
+        binary = None
+        if self.parameters is not None:
+            binary = self.parameters.pop("binary_data", None)
+        if binary is not None and type(binary) is not bool:
+            raise HeaderError(
+                f"binary_data of {SUBJECT} must be true or false, not {format_value(binary)}")
+        return new_output(self.name, binary, self.parameters or None)
+
+
+cdef MessageReader new_reader(Body body, Limits limits, bint is_request):
+    cdef MessageReader reader = MessageReader.__new__(MessageReader)
+    reader.body = body
+    reader.limits = limits
+    reader.is_request = is_request
+    reader.kind = "input" if is_request else "output"
+    reader.message = new_message(is_request)
+    reader.tensors = []
+    reader.index = -1
+    reader.next_check = min(<Py_ssize_t>limits.max_header_nbytes, <Py_ssize_t>STEP_NBYTES)
+    return reader
+
+
+cdef bint in_region(Tensor tensor) except -1:
+    """Return whether a tensor is in shared memory, whether or not it has data."""
+    return tensor._parameters is not None and "shared_memory_region" in tensor._parameters
+
+
+# --- typed contents ------------------------------------------------------------------------------
+
+cdef FieldFault walk_contents(Fields entry, Contents* contents) noexcept nogil:
+    """Count the elements of all contents of an entry, or store those of one field.
+
+    An entry has several contents if they are merged.
+    """
+    cdef Fields fields
+    cdef Field field
+    cdef FieldFault fault
+    if contents.target == NULL:
+        contents.nbytes = 0
+        memset(contents.n_elements, 0, sizeof(contents.n_elements))
+    while entry.position < entry.end:
+        fault = next_field(&entry, &field)
+        contents.begin = field.tag
+        if fault != NO_FIELD_FAULT:
+            return fault
+        if field.number != 5 or field.wire_type != LENGTH_DELIMITED:
+            continue
+        fields = fields_of(&field)
+        while fields.position < fields.end:
+            fault = next_field(&fields, &field)
+            contents.begin = field.tag
+            if fault == NO_FIELD_FAULT and field.number < N_CONTENTS and (
+                field.wire_type == ELEMENT_TYPES[field.number]
+                or field.wire_type == LENGTH_DELIMITED  # packed
+            ):
+                if contents.target == NULL:
+                    fault = count_elements(&field, contents)
+                elif field.number == contents.number:
+                    fault = store_elements(&field, contents)
+            if fault != NO_FIELD_FAULT:
+                return fault
+    return NO_FIELD_FAULT
+
+
+cdef FieldFault count_elements(const Field* field, Contents* contents) noexcept nogil:
+    """Add the number of elements of a field, which is one element, or packed."""
+    cdef uint64_t nbytes = field.end - field.begin
+    cdef uint64_t* n_elements = &contents.n_elements[field.number]
+    cdef uint64_t i, itemsize
+    cdef uint64_t n_ends = 0
+    if ELEMENT_TYPES[field.number] == LENGTH_DELIMITED:
+        n_elements[0] += 1
+        contents.nbytes += PREFIX_NBYTES + nbytes
+        return NO_FIELD_FAULT
+    if ELEMENT_TYPES[field.number] != VARINT:
+        itemsize = 4 if ELEMENT_TYPES[field.number] == FIXED32 else 8
+        n_elements[0] += nbytes // itemsize
+        return FIELD_TRUNCATED if nbytes % itemsize != 0 else NO_FIELD_FAULT
+    for i in range(nbytes):  # the last byte of an integer is below 0x80
+        n_ends += field.begin[i] < 0x80
+    n_elements[0] += n_ends
+    return FIELD_TRUNCATED if nbytes > 0 and field.end[-1] >= 0x80 else NO_FIELD_FAULT
+
+
+cdef FieldFault store_elements(const Field* field, Contents* contents) noexcept nogil:
+    """Store the elements of a field, which is one element, or packed."""
+    cdef uint64_t nbytes = field.end - field.begin
+    cdef uint64_t value = 0
+    cdef Fields fields
+    cdef FieldFault fault = NO_FIELD_FAULT
+    if ELEMENT_TYPES[field.number] == VARINT:
+        fields = fields_of(field)
+        while fields.position < fields.end and fault == NO_FIELD_FAULT:
+            contents.begin = fields.position
+            fault = read_varint(&fields, &value)
+            if fault == NO_FIELD_FAULT:
+                fault = store_integer(value, contents)
+        return fault
+    if ELEMENT_TYPES[field.number] == LENGTH_DELIMITED:
+        if <uint64_t>(contents.end - contents.target) < PREFIX_NBYTES:
+            return CHANGED
+        store_le32(contents.target, <uint32_t>nbytes)
+        contents.target += PREFIX_NBYTES
+        contents.n_read += 1
+    if nbytes > <uint64_t>(contents.end - contents.target):
+        return CHANGED
+    memcpy(contents.target, field.begin, nbytes)
+    contents.target += nbytes
+    return NO_FIELD_FAULT
+
+
+cdef inline FieldFault store_integer(uint64_t value, Contents* contents) noexcept nogil:
+    """Store an integer or bool. Like protobuf, this ignores the upper half of a 32-bit integer."""
+    cdef uint64_t itemsize = contents.itemsize
+    if contents.number == 1:
+        value = value != 0
+    elif contents.number == 2:
+        value = <uint64_t><int64_t><int32_t>value
+    elif contents.number == 4:
+        value = <uint32_t>value
+    if not contents.minimum <= <int64_t>value <= contents.maximum:
+        contents.value = <int64_t>value
+        return OUT_OF_RANGE
+    if itemsize > <uint64_t>(contents.end - contents.target):
+        return CHANGED
+    if itemsize == 8:  # sizes that the compiler knows; little-endian, as the machine
+        memcpy(contents.target, &value, 8)
+    elif itemsize == 4:
+        memcpy(contents.target, &value, 4)
+    elif itemsize == 2:
+        memcpy(contents.target, &value, 2)
+    else:
+        contents.target[0] = <unsigned char>value
+    contents.target += itemsize
+    contents.n_read += 1
+    return NO_FIELD_FAULT
+
+
+# --- the other messages of the service -----------------------------------------------------------
+
+
+def read_names(message, Limits limits not None):
+    """Return the model_name, model_version and id of an inference request.
+
+    Raises HeaderError if the message is malformed, or has more than ``max_header_nbytes`` besides
+    its tensors. The tensors are not read.
+    """
+    cdef MessageReader reader = new_reader(Body(message), limits, True)
+    cdef Fields fields = outermost(reader.body)
+    cdef Field field
+    cdef list names = ["", "", ""]
+    while fields.position < fields.end:
+        reader.next(&fields, &field)
+        if field.number <= 3 and field.wire_type == LENGTH_DELIMITED:
+            names[field.number - 1] = reader.text(&field, NAMES[field.number - 1])
+    return tuple(names)
+
+
+def read_message(message, dict kinds not None, Limits limits not None = DEFAULT_LIMITS):
+    """Return the fields of a message by their names. A missing field has its default value.
+
+    Parameters
+    ----------
+    message : buffer
+        The serialized message.
+    kinds : dict
+        The name and the kind of each field number. The kinds are ``str``, ``[str]``, ``bool`` and
+        ``[int]``; a list that contains a dict is a list of messages with these fields.
+    limits : Limits
+        Of these, ``max_header_nbytes`` applies.
+
+    Raises
+    ------
+    HeaderError
+        The message is malformed or too long.
+    """
+    cdef MessageReader reader = new_reader(Body(message), limits, True)
+    return read_kinds(reader, outermost(reader.body), kinds)
+
+
+cdef dict read_kinds(MessageReader reader, Fields fields, dict kinds):
+    cdef Field field
+    cdef Fields packed
+    cdef uint64_t value = 0
+    cdef Py_ssize_t work = 0
+    cdef dict values = {
+        name: kind() if isinstance(kind, type) else [] for name, kind in kinds.values()}
+    while fields.position < fields.end:
+        reader.next(&fields, &field)
+        name, kind = kinds.get(field.number, (None, None))
+        if name is None:
+            continue
+        if kind == [int] and (field.wire_type == VARINT or field.wire_type == LENGTH_DELIMITED):
+            packed = fields_of(&field)
+            reader.count_header(packed.end - packed.position, &field)
+            while packed.position < packed.end:
+                fault = read_varint(&packed, &value)
+                if fault != NO_FIELD_FAULT:
+                    reader.raise_fault(fault, field.tag)
+                collect_work(&work, PACKED_COST)
+                values[name].append(<int64_t>value)
+        elif kind is bool and field.wire_type == VARINT:
+            values[name] = field.value != 0
+        elif field.wire_type != LENGTH_DELIMITED:
+            continue
+        elif kind is str:
+            values[name] = reader.text(&field, name)
+        elif kind == [str]:
+            values[name].append(reader.text(&field, name))
+        elif isinstance(kind, list) and isinstance(kind[0], dict):
+            values[name].append(read_kinds(reader, fields_of(&field), kind[0]))
+    return values
+
+
+# --- the raw contents of messages that other code reads -------------------------------------------
+
+
+def split_field(message, uint32_t number):
+    """Separate all fields of bytes with a number from the other fields of a message.
+
+    Parameters
+    ----------
+    message : buffer
+        A serialized message, for example a ModelInferResponse.
+    number : int
+        The number of the field, for example that of the raw contents.
+
+    Returns
+    -------
+    head : bytes or buffer
+        The message without these fields, or ``message`` itself if it has none or is malformed.
+    contents : list of memoryview
+        The values of the fields, as views of ``message``.
+    """
+    cdef Body body = Body(message)
+    cdef Fields fields = outermost(body)
+    cdef Field field
+    cdef const unsigned char* copied = body.data  # up to here
+    cdef list head = []
+    cdef list contents = []
+    cdef Py_ssize_t work = 0
+    while fields.position < fields.end:
+        if next_field(&fields, &field) != NO_FIELD_FAULT:
+            return message, []
+        collect_work(&work, FIELD_COST)
+        if field.number == number and field.wire_type == LENGTH_DELIMITED:
+            collect_work(&work, VIEW_COST)
+            contents.append(body.view(field.begin - body.data, field.end - field.begin))
+            if field.tag > copied:
+                head.append(copied_bytes(copied, field.tag - copied))
+            copied = fields.position
+    if not contents:
+        return message, contents
+    if copied < fields.end:
+        head.append(copied_bytes(copied, fields.end - copied))
+    return head[0] if len(head) == 1 else b"".join(head), contents

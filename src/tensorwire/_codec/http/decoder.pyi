@@ -1,0 +1,22 @@
+from collections.abc import Iterable
+
+from ..datatypes import Limits
+from ..memory import ReadableBuffer
+from ..messages.message import InferRequest, InferResponse
+from ..messages.tensor import TensorSpec
+
+def decode_request(
+    body: ReadableBuffer,
+    header_length: int | str | bytes | None = None,
+    *,
+    data: ReadableBuffer | Iterable[ReadableBuffer] | None = None,
+    raw_input: TensorSpec | None = None,
+    limits: Limits = ...,
+) -> InferRequest: ...
+def decode_response(
+    body: ReadableBuffer,
+    header_length: int | str | bytes | None = None,
+    *,
+    data: ReadableBuffer | Iterable[ReadableBuffer] | None = None,
+    limits: Limits = ...,
+) -> InferResponse: ...

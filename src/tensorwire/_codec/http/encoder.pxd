@@ -1,0 +1,4 @@
+from ..messages.message cimport InferResponse
+
+
+cdef int check_listed(dict listed, InferResponse response) except -1

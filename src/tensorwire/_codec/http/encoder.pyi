@@ -1,0 +1,24 @@
+from typing import Any
+
+from ...arguments import Nonfinite, Selection
+from ..datatypes import Limits
+from ..messages.frame import Frame
+from ..messages.message import InferRequest, InferResponse
+
+def encode_request(
+    request: InferRequest,
+    *,
+    align: int = 64,
+    nonfinite: Nonfinite | None = None,
+    limits: Limits = ...,
+) -> Frame: ...
+def encode_response(
+    response: InferResponse,
+    request: InferRequest | None = None,
+    *,
+    selection: Selection = "spec",
+    align: int = 64,
+    nonfinite: Nonfinite = "null",
+    limits: Limits = ...,
+) -> Frame: ...
+def encode_raw_request(array: Any) -> Frame: ...

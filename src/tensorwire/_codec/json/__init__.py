@@ -1,0 +1,1 @@
+"""JSON text: its syntax, numbers and strings, read and written."""

@@ -1,0 +1,96 @@
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from libc.stdint cimport int64_t, uint64_t
+from libc.string cimport memcpy, strlen
+from numpy cimport ndarray
+
+from ..bytes.array cimport BytesArray
+
+cdef enum:
+    INLINE_CAPACITY = 448  # bytes of memory inside the writer: enough for most headers
+
+
+cdef enum Nonfinite:
+    # How NaN, Infinity and -Infinity are written.
+    AS_NULL
+    AS_LITERAL
+    AS_ERROR
+    NAN_AS_NULL  # infinities as errors
+
+
+cdef struct WriteCursor:
+    char* position  # where the next byte is written
+    char* end  # of the memory
+
+
+cdef struct JsonWriter:
+    # JSON text under construction, and the parts of its frame. The struct must not move, because
+    # the cursor may point into it. It owns `grown` and `parts`, and borrows the other objects.
+    WriteCursor cursor
+    char* start  # of the text
+    PyObject* grown  # a bytes object with the text; NULL while it is in `inline_memory`
+    char[INLINE_CAPACITY] inline_memory
+    PyObject* limits  # a Limits object
+    Py_ssize_t n_values  # that `write_value` has written
+    Nonfinite nonfinite
+    PyObject* parameter  # the name of the parameter that is being written, for error messages
+    # The message of the header; see encoder.pyx.
+    PyObject* kind  # the kind of the tensors: "input" or "output"
+    Py_ssize_t n_tensors
+    uint64_t n_elements  # of all tensors so far
+    PyObject* tensors  # the tuple of its tensors
+    # The binary tensors that are not empty: a list, or NULL while they are the first `n_parts` of
+    # `tensors`, as in most messages.
+    PyObject* parts
+    Py_ssize_t n_parts
+    Py_ssize_t nbytes  # of these tensors
+
+
+cdef inline PyObject* new_reference(object value) noexcept:
+    """Return a new reference, which the caller owns."""
+    Py_INCREF(value)
+    return <PyObject*>value
+
+
+cdef void begin_writer(JsonWriter* writer) noexcept
+cdef void release_writer(JsonWriter* writer) noexcept
+cdef int grow(JsonWriter* writer, Py_ssize_t nbytes) except -1
+cdef bytes finish(JsonWriter* writer, Py_ssize_t align)
+
+# The functions below append a value and a comma.
+cdef int write_string(JsonWriter* writer, str value) except -1
+cdef int write_int64(JsonWriter* writer, int64_t value) except -1
+cdef uint64_t write_shape(JsonWriter* writer, tuple shape) except? 0
+cdef int write_parameters(JsonWriter* writer, dict parameters, int depth) except -1
+cdef Py_ssize_t write_array(JsonWriter* writer, ndarray array) except -2
+cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2
+
+
+cdef inline int reserve(JsonWriter* writer, Py_ssize_t nbytes) except -1:
+    """Make room for `nbytes` more bytes."""
+    if nbytes > writer.cursor.end - writer.cursor.position:
+        grow(writer, nbytes)
+    return 0
+
+
+cdef inline int write_literal(JsonWriter* writer, const char* text) except -1:
+    """Write text without escaping it."""
+    return write_plain(writer, text, <Py_ssize_t>strlen(text))
+
+
+cdef inline int write_plain(JsonWriter* writer, const char* text, Py_ssize_t nbytes) except -1:
+    reserve(writer, nbytes)
+    memcpy(writer.cursor.position, text, nbytes)
+    writer.cursor.position += nbytes
+    return 0
+
+
+cdef inline int close(JsonWriter* writer, char bracket) except -1:
+    """End a list or an object."""
+    reserve(writer, 2)
+    if writer.cursor.position[-1] == c",":
+        writer.cursor.position -= 1
+    writer.cursor.position[0] = bracket
+    writer.cursor.position[1] = c","
+    writer.cursor.position += 2
+    return 0

@@ -1,0 +1,734 @@
+"""Write the JSON text of a header from front to back to one growing block of memory.
+
+Every string and other value is written with a comma after it. A colon replaces the comma after a
+key, the closing bracket of a list or object replaces the last comma in it, and `finish` drops the
+last comma of the text.
+
+The numbers of an array and the text of BYTES elements are written by kernels that use no Python
+objects. A kernel writes while there is room for the longest possible element, because another
+thread may change the elements at the same time. When there is no more room, the kernel returns, and
+is called again after the memory has grown.
+"""
+
+cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.float cimport PyFloat_AS_DOUBLE
+from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_CLEAR, Py_XDECREF
+from cpython.sequence cimport PySequence_Fast_ITEMS
+from cpython.unicode cimport PyUnicode_AsUTF8String
+from libc.stdint cimport (
+    int8_t,
+    int16_t,
+    int32_t,
+    int64_t,
+    uint8_t,
+    uint16_t,
+    uint32_t,
+    uint64_t,
+)
+from libc.string cimport memcpy, memset, strlen
+
+from ..bytes.array cimport BytesArray
+from ..bytes.reader cimport Element, Elements, Span, element_at
+from ..datatypes cimport Limits
+from ..memory cimport count_work, keeps_gil
+from ..new_objects cimport _PyBytes_Resize, shrink
+from ..json.shortest cimport (
+    FIRST_POWER,
+    MAX_NUMBER_NBYTES,
+    N_POWERS,
+    Float,
+    Integer,
+    Tables,
+    write_float,
+    write_integer,
+)
+from ..utf8 cimport whole_characters, write_utf8
+from ..wire cimport Scan, scan_prefixes
+
+from ...errors import EncodeError, format_value, format_count
+
+cnp.import_array()
+
+cdef extern from "Python.h":
+    bint PyUnicode_IS_ASCII(object text)
+    const unsigned char* PyUnicode_1BYTE_DATA(object text)
+    Py_ssize_t PyUnicode_GET_LENGTH(object text)
+    # Without the GIL, for objects that cannot change.
+    bint is_exact_str "PyUnicode_CheckExact"(PyObject* value) nogil
+    char* bytes_data "PyBytes_AS_STRING"(PyObject* value) nogil
+    Py_ssize_t bytes_nbytes "PyBytes_GET_SIZE"(PyObject* value) nogil
+    bint is_ascii_str "PyUnicode_IS_ASCII"(PyObject* value) nogil
+    void* str_data "PyUnicode_DATA"(PyObject* value) nogil
+    Py_ssize_t str_length "PyUnicode_GET_LENGTH"(PyObject* value) nogil
+    int str_kind "PyUnicode_KIND"(PyObject* value) nogil
+
+cdef extern from "text_kernels.h":
+    Py_ssize_t WINDOW_NBYTES
+    bint copy_usual(
+        unsigned char* target, const unsigned char* text, Py_ssize_t nbytes, Py_ssize_t n_before
+    ) noexcept nogil
+    unsigned char* escape_text(
+        unsigned char* target, const unsigned char* text, Py_ssize_t nbytes, Py_ssize_t n_before,
+        bint is_valid
+    ) noexcept nogil
+
+cdef enum:
+    # The maximum size of an element of an array with its comma. Numbers are the longest elements.
+    MAX_ELEMENT_NBYTES = MAX_NUMBER_NBYTES + 1
+    # When a kernel is called, there is room for this many elements, or for all that are left.
+    MIN_BATCH = 1024
+    # Text is escaped in pieces of at most this size. Before each, there is this much room: a byte
+    # becomes at most 6, and `escape_text` writes blocks; there may be two quotes and a comma.
+    PIECE_NBYTES = 1024
+    PIECE_ROOM = 6 * PIECE_NBYTES + 16 + 3
+    PIECE_CHARACTERS = 256  # which take at most PIECE_NBYTES of UTF-8
+    N_STARTS = 256  # the number of offsets that are computed at once
+    # Costs: see memory.pxd.
+    NUMBER_COST = 20
+    TEXT_COST = 1  # of a byte of BYTES, or of a string
+    SQUARED_DIGITS_PER_WORK = 200  # converting an int to text takes quadratic time
+    BEFORE_TEXT = -1
+
+cdef enum Status:
+    DONE
+    FULL  # there may be no room for the next element or piece
+    INVALID  # the next element cannot be written
+
+cdef Tables tables
+
+
+cdef int fill_tables() except -1:
+    """Compute the powers of ten, and the digits of the numbers below 1000."""
+    cdef int i
+    for i in range(N_POWERS):
+        exponent = <object>i + FIRST_POWER  # a Python int, so that nothing overflows
+        # The 128 leading bits, rounded up: 10^e * 2^-s with s = floor(log2(10^e)) - 127.
+        if exponent >= 0:
+            shift = (10 ** exponent).bit_length() - 128
+            value = 10 ** exponent << -shift if shift < 0 else -(-10 ** exponent >> shift)
+        else:
+            ten = 10 ** -exponent
+            value = -(-(1 << ten.bit_length() + 127) // ten)
+        tables.powers[i].high = value >> 64
+        tables.powers[i].low = value & 0xFFFF_FFFF_FFFF_FFFF
+    for i in range(1000):
+        digits = f"{i:03}".encode()
+        tables.groups[i] = int.from_bytes(digits, "little") | (3 - len(str(i))) << 24
+
+
+fill_tables()
+
+
+# --- memory ---
+
+
+cdef void begin_writer(JsonWriter* writer) noexcept:
+    """Prepare for writing. The caller sets the fields of the message.
+
+    Whatever happens afterwards, `release_writer` must be called.
+    """
+    writer.start = writer.cursor.position = writer.inline_memory
+    writer.cursor.end = writer.inline_memory + INLINE_CAPACITY
+    writer.grown = writer.parts = NULL
+    writer.n_values = 0
+
+
+cdef void release_writer(JsonWriter* writer) noexcept:
+    Py_CLEAR(writer.grown)
+    Py_CLEAR(writer.parts)
+
+
+cdef int grow(JsonWriter* writer, Py_ssize_t nbytes) except -1:
+    """Make room for `nbytes` more bytes, and for at least half of the bytes written so far."""
+    cdef Py_ssize_t n_written = writer.cursor.position - writer.start
+    # No overflow: `nbytes` is a small multiple of the size of something in memory.
+    cdef Py_ssize_t capacity = n_written + max(nbytes, n_written // 2)
+    if writer.grown == NULL:
+        text = PyBytes_FromStringAndSize(NULL, capacity)
+        memcpy(PyBytes_AS_STRING(text), writer.start, n_written)
+        writer.grown = new_reference(text)
+    else:
+        # Resizing may move the bytes object, and deallocates it if there is no memory.
+        writer.start = writer.cursor.position = writer.cursor.end = writer.inline_memory
+        _PyBytes_Resize(&writer.grown, capacity)
+    writer.start = PyBytes_AS_STRING(<object>writer.grown)
+    writer.cursor.position = writer.start + n_written
+    writer.cursor.end = writer.start + capacity
+    return 0
+
+
+cdef bytes finish(JsonWriter* writer, Py_ssize_t align):
+    """Return the text without its last comma, padded with spaces.
+
+    Its size is a multiple of `align` bytes. The writer cannot be used afterwards.
+    """
+    cdef Py_ssize_t nbytes = writer.cursor.position - writer.start - 1
+    cdef Py_ssize_t n_spaces = -nbytes % align
+    cdef PyObject* text
+    writer.cursor.position -= 1
+    reserve(writer, n_spaces)
+    memset(writer.cursor.position, c" ", n_spaces)
+    if writer.grown == NULL:
+        whole = PyBytes_FromStringAndSize(writer.start, nbytes + n_spaces)
+    else:
+        shrink(&writer.grown, nbytes + n_spaces)
+        text = writer.grown
+        writer.grown = NULL
+        whole = <object>text
+        Py_XDECREF(text)
+    return whole
+
+
+# --- values, each with a comma after it ---
+
+cdef int write_string(JsonWriter* writer, str value) except -1:
+    """Write a string, which has no lone surrogate."""
+    if PyUnicode_IS_ASCII(value):
+        return write_quoted(writer, PyUnicode_1BYTE_DATA(value), PyUnicode_GET_LENGTH(value))
+    utf8 = PyUnicode_AsUTF8String(value)
+    return write_quoted(
+        writer, <const unsigned char*>PyBytes_AS_STRING(utf8), PyBytes_GET_SIZE(utf8))
+
+
+cdef int write_int64(JsonWriter* writer, int64_t value) except -1:
+    """Write an integer."""
+    reserve(writer, MAX_ELEMENT_NBYTES)
+    end_element(&writer.cursor, write_integer(writer.cursor.position, &tables, value))
+    return 0
+
+
+cdef uint64_t write_shape(JsonWriter* writer, tuple shape) except? 0:
+    """Write the dimensions of a shape and the bracket after them, and return their product.
+
+    No overflow: they were checked when the tensor was made.
+    """
+    cdef uint64_t n_elements = 1
+    cdef int64_t dim
+    reserve(writer, len(shape) * MAX_ELEMENT_NBYTES)
+    for item in shape:
+        dim = item
+        n_elements *= <uint64_t>dim
+        end_element(&writer.cursor, write_integer(writer.cursor.position, &tables, dim))
+    close(writer, c"]")
+    return n_elements
+
+
+cdef int write_value(JsonWriter* writer, value, int depth) except -1:
+    """Write a value that `own_value` has returned. `depth` lists and objects are open.
+
+    Floating-point numbers that are not finite are written as null, unless `nonfinite` makes
+    them errors. Raises EncodeError for such a number, or if a limit is exceeded.
+    """
+    cdef char* end
+    cdef Py_ssize_t limit = (<Limits>writer.limits).max_parameters
+    if writer.n_values >= limit:
+        raise EncodeError(
+            f"the parameters have more than {format_count('value', limit)}, which is the limit",
+            expected=limit, actual=writer.n_values + 1)
+    writer.n_values += 1
+    if value is None:
+        return write_literal(writer, b"null,")
+    if value is True:
+        return write_literal(writer, b"true,")
+    if value is False:
+        return write_literal(writer, b"false,")
+    if type(value) is str:
+        return write_string(writer, value)
+    if type(value) is int:
+        return write_any_int(writer, value)
+    if type(value) is float:
+        reserve(writer, MAX_ELEMENT_NBYTES)
+        end = write_float(writer.cursor.position, &tables, PyFloat_AS_DOUBLE(value))
+        if end == NULL and is_error(PyFloat_AS_DOUBLE(value), writer.nonfinite):
+            hint = ": nonfinite='null' sends null" if writer.nonfinite == NAN_AS_NULL else ""
+            raise EncodeError(
+                f"parameter {format_value(<str>writer.parameter)} contains {value}, which JSON "
+                f"cannot represent{hint}")
+        if end == NULL:
+            return write_literal(writer, b"null,")
+        end_element(&writer.cursor, end)
+        return 0
+    check_depth(writer, depth)
+    if type(value) is dict:
+        write_literal(writer, b"{")
+        for key, item in (<dict>value).items():
+            write_string(writer, key)
+            writer.cursor.position[-1] = c":"
+            write_value(writer, item, depth + 1)
+        return close(writer, c"}")
+    write_literal(writer, b"[")
+    for item in <list>value:
+        write_value(writer, item, depth + 1)
+    return close(writer, c"]")
+
+
+cdef int write_parameters(JsonWriter* writer, dict parameters, int depth) except -1:
+    """Write the parameters of a message or tensor without braces. Errors name the parameter.
+
+    `parameters` was returned by `own_parameters`. `depth` is the number of open lists and
+    objects, including the object of the parameters.
+    """
+    for key, value in parameters.items():
+        writer.parameter = <PyObject*>key
+        write_string(writer, key)
+        writer.cursor.position[-1] = c":"
+        write_value(writer, value, depth)
+    return 0
+
+
+# --- tensors ---
+
+cdef Py_ssize_t write_array(JsonWriter* writer, cnp.ndarray array) except -2:
+    """Write the elements of a C-contiguous little-endian array as one flat list.
+
+    The array may be misaligned. `nonfinite` determines how floating-point numbers that are not
+    finite are written. The index of the first one that is an error is returned. Returns -1 if
+    all elements were written.
+    """
+    cdef ArrayElements elements
+    cdef Status status = FULL
+    cdef Py_ssize_t n_before
+    cdef bint is_short
+    elements.data = <const char*>cnp.PyArray_DATA(array)
+    elements.n = cnp.PyArray_SIZE(array)
+    elements.kind = <char>array.descr.kind
+    elements.itemsize = <int>cnp.PyArray_ITEMSIZE(array)
+    elements.nonfinite = writer.nonfinite
+    elements.i = 0
+    write_literal(writer, b"[")
+    n_before = writer.cursor.position - writer.start
+    is_short = keeps_gil(NUMBER_COST * elements.n)
+    while status == FULL:
+        reserve(writer, room_for_elements(
+            &elements, writer.cursor.position - writer.start - n_before))
+        if is_short:
+            status = write_elements(&writer.cursor, &elements)
+        else:
+            with nogil:
+                status = write_elements(&writer.cursor, &elements)
+    if status == INVALID:
+        return elements.i
+    close(writer, c"]")
+    return -1
+
+
+cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2:
+    """Write BYTES elements as one flat list of strings.
+
+    Returns the index of the first element that is not valid UTF-8, or -1 if all are.
+    """
+    cdef Texts texts
+    # The array may get other values and elements from another thread. These references keep
+    # these alive.
+    cdef tuple values = array.values_or_none()
+    cdef Elements elements = array.scanned_or_none()
+    cdef Py_ssize_t nbytes = array.end - array.begin
+    cdef Status status = FULL
+    cdef bint is_short = keeps_gil(TEXT_COST * nbytes)
+    begin_texts(&texts, array, values, elements)
+    write_literal(writer, b"[")
+    # Enough for the quotes and commas, and some escapes.
+    reserve(writer, nbytes + nbytes // 8 + PIECE_ROOM)
+    while status == FULL:
+        if is_short:
+            status = write_texts(&writer.cursor, &texts)
+        else:
+            with nogil:
+                status = write_texts(&writer.cursor, &texts)
+        if status == FULL:
+            reserve(writer, PIECE_ROOM)
+    if status == INVALID:
+        return texts.n_before + texts.i
+    if texts.n_left > 0 or texts.scan.position < texts.nbytes:
+        array.scanned()  # raises the error
+    close(writer, c"]")
+    return -1
+
+
+# --- helpers of the writer ---
+
+
+cdef inline void end_element(WriteCursor* cursor, char* end) noexcept nogil:
+    """Write the comma after a value that ends at `end`. Room for both was reserved."""
+    end[0] = c","
+    cursor.position = end + 1
+
+
+cdef int write_quoted(JsonWriter* writer, const unsigned char* text, Py_ssize_t nbytes) except -1:
+    """Write valid UTF-8 as a string."""
+    cdef unsigned char* target
+    cdef Py_ssize_t i = 0, n
+    write_literal(writer, b'"')
+    while True:
+        n = nbytes - i
+        if n > PIECE_NBYTES:
+            n = whole_characters(text + i, PIECE_NBYTES)
+        reserve(writer, 6 * n + PIECE_ROOM - 6 * PIECE_NBYTES)
+        target = escape_text(<unsigned char*>writer.cursor.position, text + i, n, i, True)
+        i += n
+        if i == nbytes:
+            break
+        count_work(TEXT_COST * n)
+        writer.cursor.position = <char*>target
+    memcpy(target, b'",', 2)
+    writer.cursor.position = <char*>target + 2
+    return 0
+
+
+cdef int write_any_int(JsonWriter* writer, value) except -1:
+    """Write an integer of any size that `own_value` accepts."""
+    cdef int overflow = 0
+    cdef long long number = PyLong_AsLongLongAndOverflow(value, &overflow)
+    if overflow == 0:
+        return write_int64(writer, number)
+    try:
+        digits = int.__repr__(value).encode()
+    except ValueError:  # sys.set_int_max_str_digits() has been called
+        raise EncodeError(
+            f"parameter {format_value(<str>writer.parameter)} contains an integer of "
+            f"{int.bit_length(value)} bits, which Python is set not to convert to text") from None
+    count_work(len(digits) ** 2 // SQUARED_DIGITS_PER_WORK)
+    return write_literal(writer, digits + b",")
+
+
+cdef int check_depth(JsonWriter* writer, int depth) except -1:
+    """Raise EncodeError if no list or object is allowed within `depth` others."""
+    cdef int limit = (<Limits>writer.limits).max_nesting
+    if depth >= limit:
+        raise EncodeError(
+            f"the header is nested too deeply: parameter {format_value(<str>writer.parameter)} "
+            f"contains lists or objects on level {depth + 1}; the limit is {limit}",
+            expected=limit, actual=depth + 1)
+    return 0
+
+
+# --- numbers: kernels ------------------------------------------------------------------------
+
+
+cdef struct ArrayElements:
+    const char* data
+    Py_ssize_t n
+    Py_ssize_t i  # index of the next element
+    char kind  # b, i, u or f: the `kind` of the numpy dtype
+    int itemsize
+    Nonfinite nonfinite
+
+
+cdef Py_ssize_t room_for_elements(
+    const ArrayElements* elements, Py_ssize_t n_written
+) noexcept nogil:
+    """Return the number of bytes to reserve: enough for a batch, and probably for all elements.
+
+    The room for all elements is estimated from the mean length of the elements so far. No overflow:
+    there are fewer than 2^48 elements, because each takes at least 1 byte of memory.
+    """
+    cdef Py_ssize_t n_left = elements.n - elements.i
+    cdef Py_ssize_t room = min(n_left, MIN_BATCH) * MAX_ELEMENT_NBYTES
+    if elements.i > 0:
+        room = max(room, n_left * (n_written // elements.i + 1))
+    return room
+
+
+cdef Status write_elements(WriteCursor* cursor, ArrayElements* elements) noexcept nogil:
+    """Write elements from the next one on, while there is room.
+
+    Bounds: no value takes more than MAX_ELEMENT_NBYTES with its comma, and the size of a batch is
+    the room divided by that. Each element is loaded once.
+    """
+    cdef Py_ssize_t n_left, batch
+    cdef Status status = DONE
+    while status == DONE and elements.i < elements.n:
+        n_left = elements.n - elements.i
+        batch = min(n_left, (cursor.end - cursor.position) // MAX_ELEMENT_NBYTES)
+        if batch < min(n_left, MIN_BATCH):
+            return FULL
+        status = write_batch(cursor, elements, elements.i + batch)
+    return status
+
+
+cdef Status write_batch(
+    WriteCursor* cursor, ArrayElements* elements, Py_ssize_t stop
+) noexcept nogil:
+    """Write the elements from the next one on, up to index `stop`. There is room for them."""
+    if elements.kind == c"f":
+        if elements.itemsize == 4:
+            return write_floats[float](cursor, elements, stop, 0)
+        return write_floats[double](cursor, elements, stop, 0)
+    if elements.kind == c"b":
+        write_flags(cursor, elements, stop)
+    elif elements.kind == c"i":
+        if elements.itemsize == 1:
+            write_integers[int8_t](cursor, elements, stop, 0)
+        elif elements.itemsize == 2:
+            write_integers[int16_t](cursor, elements, stop, 0)
+        elif elements.itemsize == 4:
+            write_integers[int32_t](cursor, elements, stop, 0)
+        else:
+            write_integers[int64_t](cursor, elements, stop, 0)
+    elif elements.itemsize == 1:
+        write_integers[uint8_t](cursor, elements, stop, 0)
+    elif elements.itemsize == 2:
+        write_integers[uint16_t](cursor, elements, stop, 0)
+    elif elements.itemsize == 4:
+        write_integers[uint32_t](cursor, elements, stop, 0)
+    else:
+        write_integers[uint64_t](cursor, elements, stop, 0)
+    return DONE
+
+
+cdef void write_flags(WriteCursor* cursor, ArrayElements* elements, Py_ssize_t stop) noexcept nogil:
+    """Write booleans. For each, 8 bytes are stored: its text, a comma, and bytes to overwrite.
+
+    There is no branch, because the values cannot be predicted.
+    """
+    cdef char* target = cursor.position
+    cdef uint64_t as_true, as_false, word
+    cdef Py_ssize_t i
+    cdef bint flag
+    memcpy(&as_true, b"true,...", 8)
+    memcpy(&as_false, b"false,..", 8)
+    for i in range(elements.i, stop):
+        flag = elements.data[i] != 0
+        word = as_false ^ (as_true ^ as_false) & 0 - <uint64_t>flag
+        memcpy(target, &word, 8)
+        target += 6 - flag
+    cursor.position = target
+    elements.i = stop
+
+
+cdef void write_integers(
+    WriteCursor* cursor, ArrayElements* elements, Py_ssize_t stop, Integer number
+) noexcept nogil:
+    """Write integers. The argument `number` only determines their type; its value is not used."""
+    cdef char* target = cursor.position
+    cdef const char* data = elements.data
+    cdef Py_ssize_t i
+    for i in range(elements.i, stop):
+        memcpy(&number, data + i * <Py_ssize_t>sizeof(Integer), sizeof(Integer))
+        target = write_integer(target, &tables, number)
+        target[0] = c","
+        target += 1
+    cursor.position = target
+    elements.i = stop
+
+
+cdef Status write_floats(
+    WriteCursor* cursor, ArrayElements* elements, Py_ssize_t stop, Float number
+) noexcept nogil:
+    """Write floating-point numbers. The argument `number` only determines their type.
+
+    Returns INVALID if the next element is not finite, and an error according to `nonfinite`.
+    """
+    cdef char* target = cursor.position
+    cdef char* end
+    cdef const char* data = elements.data
+    cdef Py_ssize_t i
+    cdef Status status = DONE
+    for i in range(elements.i, stop):
+        memcpy(&number, data + i * <Py_ssize_t>sizeof(Float), sizeof(Float))
+        end = write_float(target, &tables, number)
+        if end == NULL:
+            if is_error(number, elements.nonfinite):
+                status, stop = INVALID, i
+                break
+            end = write_nonfinite(target, number, elements.nonfinite)
+        end[0] = c","
+        target = end + 1
+    cursor.position = target
+    elements.i = stop
+    return status
+
+
+cdef inline bint is_error(double number, Nonfinite nonfinite) noexcept nogil:
+    """Return whether a number that is not finite must not be written."""
+    return nonfinite == AS_ERROR or (nonfinite == NAN_AS_NULL and number == number)
+
+
+cdef char* write_nonfinite(char* target, double number, Nonfinite nonfinite) noexcept nogil:
+    """Write a number that is not finite. Return the end of its text."""
+    cdef const char* text = b"null"
+    if nonfinite == AS_LITERAL:
+        text = b"NaN" if number != number else b"Infinity" if number > 0 else b"-Infinity"
+    memcpy(target, text, strlen(text))
+    return target + strlen(text)
+
+
+# --- text: kernels ---------------------------------------------------------------------------
+
+
+cdef struct Text:
+    # An element: bytes, or the characters of a str that is not ASCII.
+    const unsigned char* data
+    Py_ssize_t size  # in bytes or characters
+    int width  # of a character in bytes; 0 for bytes
+    const unsigned char* memory  # the start of the memory that `data` belongs to
+
+
+cdef struct Texts:
+    PyObject** values  # the elements of the span, if they are objects; else NULL
+    Span span  # elements whose offsets are known
+    Py_ssize_t i  # index of the next element of the span
+    Py_ssize_t position  # of the next byte or character of that element, or BEFORE_TEXT
+    Py_ssize_t n_before  # number of elements before the span
+    # The elements after the span. `starts` is the memory for their offsets.
+    uint64_t n_left
+    const unsigned char* wire
+    uint64_t nbytes
+    Scan scan
+    int64_t[N_STARTS] starts
+
+
+cdef void begin_texts(Texts* texts, BytesArray array, tuple values, Elements elements) noexcept:
+    """Begin with all elements. `values` and `elements` are None if the array does not have them.
+
+    If both are, the elements were just encoded, and their offsets are not stored, because each is
+    used once. `texts` must not move.
+    """
+    texts.i = texts.n_before = 0
+    texts.position = BEFORE_TEXT
+    texts.n_left = texts.nbytes = texts.scan.position = 0
+    texts.values = NULL
+    if values is not None:
+        texts.values = PySequence_Fast_ITEMS(values)
+        texts.span.n = len(values)
+        return
+    if elements is not None:
+        texts.span = elements.span
+        return
+    texts.n_left = array.size
+    texts.wire, texts.nbytes = array.body.data + array.begin, array.nbytes
+    texts.span.data, texts.span.starts = texts.wire, texts.starts
+    texts.span.n = texts.span.end = 0
+
+
+cdef bint next_span(Texts* texts) noexcept nogil:
+    """Replace the span by the elements after it. Return False at the end."""
+    texts.n_before += texts.span.n
+    texts.span.n = 0
+    texts.scan.n_elements = 0
+    if texts.n_left == 0:
+        return False
+    scan_prefixes(
+        &texts.scan, texts.wire, texts.nbytes, texts.starts,
+        min(texts.n_left, <uint64_t>N_STARTS), 0)
+    texts.span.n = texts.scan.n_elements
+    texts.span.end = texts.scan.position
+    texts.n_left -= texts.span.n
+    return texts.span.n > 0
+
+
+cdef inline Text text_at(const Texts* texts, Py_ssize_t i) noexcept nogil:
+    """Return element `i` of the span."""
+    cdef Text text
+    cdef Element element
+    cdef PyObject* value
+    text.width = 0
+    if texts.values == NULL:
+        element = element_at(&texts.span, i)
+        text.data, text.size, text.memory = element.data, element.nbytes, texts.span.data
+        return text
+    value = texts.values[i]
+    text.memory = <const unsigned char*>value
+    if not is_exact_str(value):
+        text.data, text.size = <const unsigned char*>bytes_data(value), bytes_nbytes(value)
+        return text
+    text.data, text.size = <const unsigned char*>str_data(value), str_length(value)
+    if not is_ascii_str(value):
+        text.width = str_kind(value)
+    return text
+
+
+cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
+    """Write elements as strings while there is room, from the next piece of the next element on.
+
+    Lengths are differences of offsets, which were validated before.
+    """
+    cdef unsigned char* target = <unsigned char*>cursor.position
+    cdef const unsigned char* end = <const unsigned char*>cursor.end
+    cdef unsigned char* written
+    cdef Status status = DONE
+    cdef Text text
+    cdef Py_ssize_t position = texts.position, i = texts.i, n
+    while True:
+        if position == BEFORE_TEXT:
+            i = write_usual_texts(&target, end, texts, i)
+        if i == texts.span.n:
+            i = 0
+            if not next_span(texts):
+                break
+            continue
+        if end - target < PIECE_ROOM:
+            status = FULL
+            break
+        text = text_at(texts, i)
+        if position == BEFORE_TEXT:
+            target[0] = c'"'
+            target += 1
+            position = 0
+        n = text.size - position
+        if text.width == 0:
+            if n > PIECE_NBYTES:
+                n = whole_characters(text.data + position, PIECE_NBYTES)
+            written = escape_text(
+                target, text.data + position, n, text.data + position - text.memory, False)
+        else:
+            n = min(n, <Py_ssize_t>PIECE_CHARACTERS)
+            written = escape_characters(target, &text, position, n)
+        if written == NULL:
+            status = INVALID
+            break
+        target = written
+        position += n
+        if position == text.size:
+            memcpy(target, b'",', 2)
+            target += 2
+            position = BEFORE_TEXT
+            i += 1
+    cursor.position = <char*>target
+    texts.position, texts.i = position, i
+    return status
+
+
+cdef Py_ssize_t write_usual_texts(
+    unsigned char** cursor, const unsigned char* end, const Texts* texts, Py_ssize_t i
+) noexcept nogil:
+    """Write elements that need no escapes while there is room, from element `i` of the span on.
+
+    Returns the index of the next element, which may be long, not ASCII or with escapes. The loop
+    is a function of its own so that the compiler can keep its variables in registers.
+    """
+    cdef unsigned char* target = cursor[0]
+    cdef Text text
+    while i < texts.span.n and end - target >= PIECE_ROOM:
+        text = text_at(texts, i)
+        if text.width != 0 or text.size >= WINDOW_NBYTES:
+            break
+        target[0] = c'"'
+        if not copy_usual(target + 1, text.data, text.size, text.data - text.memory):
+            break
+        target += 1 + text.size
+        memcpy(target, b'",', 2)
+        target += 2
+        i += 1
+    cursor[0] = target
+    return i
+
+
+cdef unsigned char* escape_characters(
+    unsigned char* target, const Text* text, Py_ssize_t position, Py_ssize_t n
+) noexcept nogil:
+    """Write `n` characters of a str, at most PIECE_CHARACTERS. Return the end of the text."""
+    cdef unsigned char[8 + PIECE_NBYTES] copy
+    cdef unsigned char* utf8 = copy + 8
+    cdef unsigned char* end = copy + sizeof(copy)
+    memset(copy, 0, 8)  # `escape_text` can read what is before a text
+    if text.width == 1:
+        end = write_utf8(utf8, end, <const uint8_t*>text.data + position, n)
+    elif text.width == 2:
+        end = write_utf8(utf8, end, <const uint16_t*>text.data + position, n)
+    else:
+        end = write_utf8(utf8, end, <const uint32_t*>text.data + position, n)
+    return escape_text(target, utf8, end - utf8, utf8 - copy, True)

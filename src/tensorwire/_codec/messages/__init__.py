@@ -1,0 +1,1 @@
+"""The values that users hold: tensors, messages and frames."""

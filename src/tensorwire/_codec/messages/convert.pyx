@@ -1,0 +1,481 @@
+"""Convert the data that users pass to `Tensor` and `encode_bytes`: arrays, lists, Arrow arrays.
+
+`convert_data` returns data that the encoder can send: a little-endian, C-contiguous array or a
+BytesArray. If the data is one of these, it is not copied. The functions of this module do not know
+the name of the tensor: their errors contain SUBJECT, which the caller replaces.
+"""
+
+cimport numpy as cnp
+from cpython.buffer cimport PyObject_CheckBuffer
+
+from ..exchange.arrow cimport Received, numbers_of, receive
+from ..bytes.array cimport BytesArray, bytes_of_values, bytes_of_wire
+from ..bytes.writer cimport Source, immutable_values, source_of_received
+from ..datatypes cimport Datatype, shape_to_send
+from ..exchange.dlpack cimport exports_dlpack, import_dlpack
+from ..memory cimport FREE_THREADED, collect_work, count_work, end_of_batch
+from ..wire cimport MAX_RANK
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..bytes.writer import (
+    FixedWidth,
+    Objects,
+    Strings,
+    Unicode,
+    WireBytes,
+    arrow_source,
+    pack,
+    pack_into,
+)
+from ..datatypes import DATATYPES, bf16_dtype, datatype_of
+from ..memory import ReadableBuffer
+
+from ...errors import SUBJECT, EncodeError, format_text, format_value, name_tensor, format_shape
+
+cnp.import_array()
+
+cdef dict SOURCES = {"O": Objects, "S": FixedWidth, "U": Unicode, "T": Strings}  # by dtype.kind
+
+cdef enum:
+    # Costs: see memory.pxd.
+    LIST_COST = 200
+    NUMBER_COST = 100
+    CHECK_COST = 10
+
+BF16_MAX = (2 - 2 ** -7) * 2.0 ** 127
+
+# The types of the items of lists of numbers, by dtype.kind.
+cdef dict SCALARS = {"b": (bool, bool), "i": (int, int), "u": (int, int), "f": (int, float)}
+cdef object MAX_INTEGER_OF_FP64 = 2 ** 1024 - 2 ** 970 - 1  # larger ones are rounded to infinity
+
+
+cdef tuple convert_data(data, datatype, shape, bint binary):
+    """Return the datatype, shape and data of a tensor in the form that the encoder needs.
+
+    The parameters are arguments of `Tensor`. A C-contiguous, little-endian array and a BytesArray
+    are not copied. Raises EncodeError if data, datatype and shape do not agree, and TypeError for
+    data of an unsupported type.
+    """
+    if datatype is not None and not isinstance(datatype, str):
+        raise TypeError(f"the datatype of {SUBJECT} must be a str, not {type(datatype).__name__}")
+    if datatype is not None and datatype not in DATATYPES:
+        raise EncodeError(
+            f"{SUBJECT} has an unknown datatype: {format_value(datatype)}; it must be one of "
+            f"{', '.join(DATATYPES)}")
+    check_not_masked(data)
+    if data is None:
+        if datatype is None or shape is None:
+            raise EncodeError(
+                f"{SUBJECT} has no data: a tensor in shared memory requires datatype= and shape=")
+        row = DATATYPES[datatype]
+        return row.name, shape_to_send(as_tuple(shape), row), None
+    if is_column(data):
+        row, converted = convert_arrow(data, datatype)
+    else:
+        if not isinstance(data, (BytesArray, list, tuple, np.ndarray)) and not exports_dlpack(data):
+            data = array_of(data, f"the data of {SUBJECT} must be an array, a list or a BytesArray")
+        converted = convert_bytes(data, datatype, binary)
+        row = DATATYPES["BYTES"]
+        if converted is None:
+            row, converted = convert_numbers(data, datatype)
+    if shape is None:
+        return row.name, converted.shape, converted
+    dims = shape_to_send(as_tuple(shape), row)
+    if dims == converted.shape:
+        return row.name, dims, converted
+    try:
+        return row.name, dims, converted.reshape(dims)
+    except ValueError:
+        raise EncodeError(
+            f"{SUBJECT} does not match its shape: the shape is {format_shape(dims)}, but that of "
+            f"the data is {format_shape(converted.shape)}") from None
+
+
+def encode_bytes(values: Any) -> bytes:
+    """Encode values as length-prefixed elements (WIRE.md 2), in row-major order.
+
+    Parameters
+    ----------
+    values : sequence, array or BytesArray
+        Nested lists or an object array of ``bytes``, ``str`` (encoded as UTF-8), ``bytearray`` or
+        ``memoryview``; a numpy ``S``, ``U`` or StringDType array (numpy drops the trailing NULs of
+        ``S`` and ``U`` elements); an object that numpy converts to one of these arrays; a column
+        with an Arrow array or stream of bytes or text without nulls, which is consumed; a
+        BytesArray. The lengths of the buffers of an Arrow array cannot be checked, so pass only
+        Arrow arrays from a trusted producer.
+
+    Returns
+    -------
+    bytes
+        The wire bytes in new memory. Each element is copied once.
+
+    Raises
+    ------
+    EncodeError
+        An element cannot be encoded, or another thread modified the values meanwhile.
+    TypeError
+        ``values`` has an unsupported type.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> tw.encode_bytes(["a", b"bc"])
+    b'\\x01\\x00\\x00\\x00a\\x02\\x00\\x00\\x00bc'
+    """
+    try:
+        return pack(source_of(values))
+    except (EncodeError, TypeError) as error:
+        name_tensor(error, "argument", None)
+        raise
+
+
+def encode_bytes_into(values: Any, buffer: ReadableBuffer) -> int:
+    """Encode values like ``encode_bytes``, and write them to the start of a buffer.
+
+    Parameters
+    ----------
+    values : sequence, array or BytesArray
+        See ``encode_bytes``. Their memory may overlap with the buffer. The elements of an Arrow
+        array are copied twice, because of this.
+    buffer : buffer
+        A writable, C-contiguous buffer of bytes.
+
+    Returns
+    -------
+    int
+        The number of bytes written.
+
+    Raises
+    ------
+    EncodeError
+        An element cannot be encoded, or the buffer is too small. Nothing is written in these
+        cases. It is also raised if another thread modified the values meanwhile. The content of the
+        buffer is undefined then.
+    TypeError
+        ``values`` has an unsupported type, or ``buffer`` is not a buffer.
+    BufferError
+        The buffer is read-only or not contiguous, or its items are not bytes.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> buffer = bytearray(8)
+    >>> tw.encode_bytes_into(["abc"], buffer)
+    7
+    >>> buffer
+    bytearray(b'\\x03\\x00\\x00\\x00abc\\x00')
+    """
+    try:
+        return pack_into(source_of(values), buffer)
+    except (EncodeError, TypeError) as error:
+        name_tensor(error, "argument", None)
+        raise
+
+
+# --- arrays of other packages --------------------------------------------------------------------
+
+
+cdef bint is_column(values) except -1:
+    """Return whether to use the Arrow array or stream of `values`.
+
+    An image may export its pixels to Arrow, too, but without their shape. It also describes its
+    memory to numpy. Columns do not: they only have `__array__`, which converts them (a null to NaN,
+    text to objects). Columns of pandas with a dtype of numpy are arrays.
+    """
+    return (
+        not isinstance(values, (BytesArray, list, tuple, np.ndarray))
+        and (hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"))
+        and not describes_memory(values)
+    )
+
+
+cdef bint describes_memory(values) except -1:
+    """Return whether numpy can read the memory of `values`, without `__array__`."""
+    if isinstance(getattr(values, "dtype", None), np.dtype):
+        return True
+    if PyObject_CheckBuffer(values):
+        return not isinstance(values, (bytes, bytearray))  # these are elements of BYTES
+    # The class is asked first, because the property of an image copies its pixels.
+    return any([
+        hasattr(type(values), name) or hasattr(values, name)
+        for name in ("__array_interface__", "__array_struct__")])
+
+
+cdef array_of(values, str expected):
+    """Return the array that numpy makes of an object without DLPack. Raises TypeError."""
+    if exports_dlpack(values) or not (describes_memory(values) or hasattr(values, "__array__")):
+        raise TypeError(f"{expected}, not {type(values).__name__}")
+    array = np.asarray(values)
+    if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
+        # A true element may have any byte in the memory of other packages: 255 in Pillow's.
+        return array.view(np.uint8) != 0
+    return array
+
+
+cdef tuple convert_arrow(values, datatype):
+    """Return the Datatype and the data of an Arrow array or stream, which is consumed."""
+    cdef Received received = receive(values, False)
+    row = received.row
+    if datatype == "BF16" and row.name == "UINT16":
+        row = DATATYPES["BF16"]
+    check_datatype(row.name, datatype)
+    if row.name == "BYTES":
+        return row, array_of_source(source_of_received(received), True)
+    return row, numbers_of(received)
+
+
+# --- BYTES ---------------------------------------------------------------------------------------
+
+
+cdef convert_bytes(data, datatype, bint binary):
+    """Return the data as a BytesArray, or None if it is not BYTES."""
+    if isinstance(data, BytesArray):
+        check_datatype("BYTES", datatype)
+        return data
+    if isinstance(data, (list, tuple)):
+        is_text = isinstance(first_leaf(data), (bytes, str, bytearray, memoryview))
+        if datatype == "BYTES" or (datatype is None and is_text):
+            return array_of_source(source_of(data), binary)
+        return None
+    if not isinstance(data, np.ndarray) or data.dtype.kind not in SOURCES:
+        return None
+    check_datatype("BYTES", datatype)
+    return array_of_source(source_of(data), binary)
+
+
+cdef BytesArray array_of_source(Source source, bint binary):
+    """Return a BytesArray. Values that will be sent as JSON are kept, if they cannot change."""
+    cdef Py_ssize_t nbytes
+    cdef tuple values = None if binary else immutable_values(source, &nbytes)
+    if values is not None:
+        return bytes_of_values(values, nbytes, source.shape)
+    return bytes_of_wire(pack(source), source.shape)
+
+
+cdef Source source_of(values):
+    """Return a Source for `values`: any object that `encode_bytes` accepts."""
+    if isinstance(values, BytesArray):
+        return WireBytes(values.wire, values.shape)
+    if isinstance(values, (list, tuple)):
+        shape, flat = flatten(values, 1)
+        return Objects(flat, shape)
+    if is_column(values):
+        return arrow_source(values)
+    if not isinstance(values, np.ndarray):
+        values = array_of(values, "BYTES must be a list or an array of bytes or str")
+    if type(values) is not np.ndarray:
+        check_not_masked(values)
+        values = np.asarray(values)  # the attributes of a subclass are not used
+    kind = SOURCES.get(values.dtype.kind)
+    if kind is None:
+        raise EncodeError(
+            f"{SUBJECT} is an array of {format_text(values.dtype)}, not BYTES: those are object, "
+            f"S, U and StringDType arrays")
+    shape = values.shape
+    if values.dtype.kind != "T":  # a StringDType has no byte order
+        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    # The kernels need aligned memory, because they load whole code points.
+    return kind(np.require(values, requirements=["C", "A"]), shape)
+
+
+cdef tuple as_tuple(shape):
+    if type(shape) is tuple:
+        return shape
+    iterator = iterator_of(shape, f"the shape of {SUBJECT}", "a sequence of ints")
+    # tuple() would allocate memory for the length that an object with __len__ declares.
+    return tuple([dim for dim in iterator])
+
+
+cdef iterator_of(items, str what, str expected):
+    """Return an iterator over an argument. Raises TypeError if it has none."""
+    try:
+        return iter(items)
+    except TypeError:
+        # An array without dimensions has the method, too.
+        if hasattr(type(items), "__iter__") and not isinstance(items, np.ndarray):
+            raise
+        raise TypeError(f"{what} must be {expected}, not {type(items).__name__}") from None
+
+
+cdef int check_not_masked(values) except -1:
+    if isinstance(values, np.ma.MaskedArray):
+        raise EncodeError(f"{SUBJECT} is a masked array, whose missing values cannot be sent")
+    return 0
+
+
+cdef int check_datatype(actual, datatype) except -1:
+    if datatype is not None and datatype != actual:
+        raise EncodeError(
+            f"{SUBJECT} has datatype {format_text(datatype)}, but its data is {actual}")
+    return 0
+
+
+# --- lists ---------------------------------------------------------------------------------------
+
+
+cdef first_leaf(data):
+    """Return the first item of nested lists that is not a list, or an empty list."""
+    cdef int _depth
+    for _depth in range(MAX_RANK + 1):  # limited, because a list may contain itself
+        if not isinstance(data, (list, tuple)) or not data:
+            break
+        data = data[0]
+    return data
+
+
+cdef tuple flatten(values, int depth):
+    """Return the shape of nested lists, and a list of their items in row-major order.
+
+    Other threads may run before the items of a list are read. They may change a list that was not
+    nested: callers check the number of items.
+    """
+    count_work(LIST_COST)
+    if type(values) is not list:  # __iter__ is the only method of a subclass that is used
+        values = [value for value in values]
+    elif FREE_THREADED:  # else no other thread can change the list while items are added to another
+        values = values[:]
+    if depth > MAX_RANK:
+        raise EncodeError(
+            f"{SUBJECT} is a list that is nested too deeply; the limit is {MAX_RANK} levels")
+    if not values or not isinstance(values[0], (list, tuple)):
+        return (len(values),), values
+    flat = []
+    inner = None
+    for i, value in enumerate(values):
+        if not isinstance(value, (list, tuple)):
+            raise EncodeError(f"{SUBJECT} is a ragged list: item {i} is not a list")
+        shape, items = flatten(value, depth + 1)
+        if inner is not None and shape != inner:
+            raise EncodeError(
+                f"{SUBJECT} is a ragged list: item {i} has shape {format_shape(shape)}, but the "
+                f"items before it have shape {format_shape(inner)}")
+        inner = shape
+        flat += items
+    return (len(values), *inner), flat
+
+
+# --- numbers -------------------------------------------------------------------------------------
+
+
+cdef tuple convert_numbers(data, datatype):
+    """Return the Datatype of the data and a little-endian, C-contiguous array."""
+    cdef Datatype row
+    cdef cnp.ndarray array
+    if isinstance(data, (list, tuple)):
+        return array_of_list(data, datatype)
+    if isinstance(data, np.ndarray):
+        # A new view: the checks that follow may run Python code, which could change the attributes
+        # of the array that was passed.
+        array = np.asarray(data).view()
+        row = datatype_of(array.dtype)
+    else:
+        row, array = import_dlpack(data)
+    if row is None:
+        raise EncodeError(
+            f"{SUBJECT} is an array of {format_text(array.dtype)}, which has no datatype")
+    if datatype == "BF16" and row.name == "UINT16":
+        row = DATATYPES["BF16"]
+    check_datatype(row.name, datatype)
+    if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):
+        array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+    return row, array
+
+
+cdef tuple array_of_list(data, datatype):
+    """Convert nested lists of Python numbers. Raises EncodeError for one that does not fit."""
+    cdef Datatype row
+    cdef list scalars
+    cdef Py_ssize_t i, stop = 0, work = 0
+    if datatype is None and len(data) == 0:
+        raise EncodeError(f"{SUBJECT} is an empty list: pass an array, or a Tensor with datatype=")
+    if datatype is None:
+        leaf = first_leaf(data)
+        if not isinstance(leaf, (list, tuple, int, float, np.generic)):
+            raise EncodeError(
+                f"{SUBJECT} is a list of {type(leaf).__name__}, not of numbers, bytes or str: pass "
+                f"an array, for example numpy.stack(items)")
+        raise EncodeError(
+            f"{SUBJECT} is a list of numbers: pass an array, or a Tensor with datatype=")
+    row = DATATYPES[datatype]
+    shape, flat = flatten(data, 1)
+    scalars = []
+    for value in flat:
+        collect_work(&work, NUMBER_COST)
+        scalars.append(value.item() if is_number(value) else value)
+    if len(scalars) != prod(shape):  # methods of subclasses of list have changed the others
+        raise EncodeError("the values were modified while they were encoded")
+    kind = kind_of(row)
+    first, second = SCALARS[kind]
+    for i in range(len(scalars)):
+        collect_work(&work, CHECK_COST)
+        if type(scalars[i]) is not first and type(scalars[i]) is not second:
+            raise wrong_type_error(scalars[i], i, row)
+    array = np.empty(len(scalars), np.float64 if kind == "f" else row.dtype)
+    try:
+        while stop < len(scalars):
+            i, stop = stop, end_of_batch(stop, len(scalars), NUMBER_COST)
+            array[i:stop] = np.fromiter(scalars[i:stop], array.dtype, stop - i)
+    except OverflowError:
+        if kind == "f":
+            low, high = -MAX_INTEGER_OF_FP64, MAX_INTEGER_OF_FP64
+        else:
+            low, high = np.iinfo(row.dtype).min, np.iinfo(row.dtype).max
+        i = next(i for i, value in enumerate(scalars) if type(value) is int and not (
+            low <= value <= high))
+        raise out_of_range_error(scalars[i], i, row) from None
+    if kind == "f" and row.name != "FP64":
+        array = rounded_to(row, array, scalars)
+    return row, array.reshape(shape)
+
+
+cdef rounded_to(Datatype row, doubles, list scalars):
+    """Convert FP64 numbers to another datatype. Raises EncodeError if a finite one overflows."""
+    dtype = row.dtype or bf16_dtype()
+    if dtype is None:
+        raise EncodeError(
+            f"{SUBJECT} is a list of BF16, which requires the ml_dtypes package; an array of "
+            f"uint16 can be sent without it")
+    with np.errstate(all="ignore"):
+        rounded = doubles.astype(dtype)
+    overflowed = np.flatnonzero(np.isinf(rounded.astype(np.float64)) & ~np.isinf(doubles))
+    if overflowed.size:
+        raise out_of_range_error(scalars[overflowed[0]], int(overflowed[0]), row)
+    return rounded
+
+
+cdef str kind_of(Datatype row):
+    return "f" if row.dtype is None else (<object>row.dtype).kind  # BF16 has no dtype
+
+
+cdef bint is_number(value) except -1:
+    """Return whether a value is a number or a bool of numpy."""
+    # A timedelta64 is an np.integer.
+    return isinstance(value, (np.bool_, np.number)) and not isinstance(value, np.timedelta64)
+
+
+cdef wrong_type_error(value, element, Datatype row):
+    is_subclass = isinstance(value, (int, float)) and type(value) not in (bool, int, float)
+    shown = type(value).__name__ if is_subclass else format_value(value)
+    wanted = {"b": "a bool", "f": "a number"}.get(kind_of(row), "an integer")
+    return EncodeError(
+        f"element {element} of {SUBJECT} must be {wanted} ({row.name}), not {shown}",
+        element=element)
+
+
+cdef out_of_range_error(value, element, Datatype row):
+    if row.dtype is None:
+        accepted = f"magnitudes up to {BF16_MAX}"
+    elif kind_of(row) == "f":
+        accepted = f"magnitudes up to {np.finfo(row.dtype).max}"
+    else:
+        accepted = f"{np.iinfo(row.dtype).min} to {np.iinfo(row.dtype).max}"
+    shown = format_value(value)
+    if type(value) is int and value.bit_length() > 64:
+        shown = f"an integer of {value.bit_length()} bits"
+    return EncodeError(
+        f"element {element} of {SUBJECT} is {shown}, which is out of range for "
+        f"{row.name} ({accepted})", element=element)

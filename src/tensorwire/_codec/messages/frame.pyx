@@ -1,0 +1,238 @@
+"""Encoded messages."""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.tuple cimport PyTuple_New
+
+from ..memory cimport Body, exported_bytes, separate_view, write_memory
+from ..new_objects cimport set_item
+from ..messages.tensor cimport Tensor, new_object, write_data
+
+from collections.abc import Iterator
+from operator import index
+from pickle import PickleBuffer
+
+from ..signatures import constructor_signature
+
+from ...errors import MAX_FOREIGN_TEXT, format_number, format_text
+from ...http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
+
+Buffer = bytes | memoryview  # for the signature
+
+
+@cython.freelist(8)
+cdef class FrameFields:
+    def __cinit__(self):
+        self.tensors = ()  # valid: see TensorFields
+
+
+@cython.final
+cdef class Frame(FrameFields):
+    """An encoded message: the buffers of its body, and its HTTP headers.
+
+    ``len(frame)`` is the size of the body in bytes, and ``bytes(frame)`` is a copy of the body.
+    Iterating over the frame returns the buffers, for ``writelines``, WSGI and httpx.
+    Pass the frame itself to requests and ``http.client``. Frames compare by identity;
+    ``bytes(one) == bytes(other)`` compares the bodies.
+
+    The encoders return frames. Use the constructor for a body from other code.
+
+    Parameters
+    ----------
+    buffers : tuple of buffers
+        The parts of the body, which must be contiguous. They are not copied.
+    header_length : int or None
+        Size of the JSON header in bytes. 0 and None have the meanings described below.
+
+    Attributes
+    ----------
+    buffers : tuple of bytes or memoryview
+        The JSON header, and the memory of each binary tensor that is not empty as a flat
+        memoryview. The memory of the tensors is not copied, and must not change until it is sent.
+    header_length : int or None
+        Size of the JSON header in bytes; 0 for a raw binary request; None if the whole message is
+        JSON.
+
+    Raises
+    ------
+    ValueError
+        ``header_length`` is negative or larger than the body.
+    BufferError
+        A buffer is not contiguous.
+    TypeError
+        An argument has the wrong type.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import tensorwire as tw
+    >>> frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", np.zeros(4))]))
+    >>> len(frame) - frame.header_length, len(frame.buffers)
+    (32, 2)
+    """
+
+    __signature__ = constructor_signature(
+        "buffers: tuple[Buffer, ...], header_length: int | None"
+    )
+
+    def __cinit__(self, tuple buffers not None, header_length):
+        cdef list flat = [flat_bytes(buffer) for buffer in buffers]
+        cdef Py_ssize_t nbytes = 0
+        for buffer in flat:
+            nbytes += len(buffer)
+        if header_length is not None and type(header_length) is not int:
+            header_length = index(header_length)
+        if header_length is not None and not 0 <= header_length <= nbytes:
+            raise ValueError(
+                f"header_length must be 0 to {nbytes}, the size of the frame, not "
+                f"{format_number(header_length)}")
+        self.exported = tuple(flat)
+        self.header_length = header_length
+        self.nbytes = nbytes
+
+    @property
+    def buffers(self):
+        # New memoryviews: the caller may release them. Each takes as long as encoding a tensor.
+        if self.exported is None:
+            return buffers_of(self)
+        return tuple([separate_view(buffer) for buffer in self.exported])
+
+    @property
+    def headers(self):
+        """The HTTP headers as a new dict (WIRE.md 1).
+
+        They are Content-Type, Content-Length and, unless ``header_length`` is None,
+        Inference-Header-Content-Length.
+        """
+        if self.header_length is None:
+            return {"Content-Type": JSON_TYPE, "Content-Length": str(self.nbytes)}
+        return {
+            "Content-Type": BINARY_TYPE,
+            HEADER_LENGTH: str(self.header_length),
+            "Content-Length": str(self.nbytes),
+        }
+
+    def __len__(self):
+        return self.nbytes
+
+    def __bool__(self):
+        return True  # also if the body is empty, as in a raw request without elements
+
+    def __iter__(self):
+        return iter(self.buffers)
+
+    def chunks(self, max_nbytes: int) -> Iterator[memoryview]:
+        """Iterate over the body as memoryviews of limited size. The body is not copied.
+
+        Parameters
+        ----------
+        max_nbytes : int
+            Maximum size of a memoryview in bytes.
+
+        Returns
+        -------
+        iterator of memoryview
+            Views of the buffers, in order. None of them is empty.
+
+        Raises
+        ------
+        ValueError
+            ``max_nbytes`` is less than 1.
+        TypeError
+            ``max_nbytes`` is not an integer.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> [bytes(chunk) for chunk in tw.encode_raw_request(b"abcde").chunks(2)]
+        [b'ab', b'cd', b'e']
+        """
+        size = index(max_nbytes)
+        if size < 1:
+            raise ValueError(f"max_nbytes must be 1 or more, not {format_number(size)}")
+        views = [memoryview(buffer) for buffer in self.buffers]
+        return (view[start:start + size] for view in views for start in range(0, len(view), size))
+
+    def __bytes__(self):
+        return joined(self)
+
+    def __copy__(self):
+        return self
+
+    def __reduce_ex__(self, protocol):
+        buffers = [
+            PickleBuffer(buffer) if protocol >= 5 else bytes(buffer)
+            for buffer in self.buffers
+        ]
+        return Frame, (tuple(buffers), self.header_length)
+
+    def __repr__(self):
+        return (
+            f"<Frame of {self.nbytes} bytes in {len(self.buffers)} buffers, "
+            f"header_length={self.header_length}>"
+        )
+
+
+cdef Frame new_frame(bytes header, tuple tensors, header_length, Py_ssize_t nbytes):
+    """Return a frame of a header, or None, and the memory of tensors: together `nbytes` bytes."""
+    cdef Frame frame = <Frame>new_object(Frame, FrameFields)
+    frame.header = header
+    frame.tensors = tensors
+    frame.header_length = header_length
+    frame.nbytes = nbytes
+    return frame
+
+
+cdef tuple buffers_of(Frame frame):
+    """Return new buffers for the header and the tensors of a frame."""
+    cdef Tensor tensor
+    cdef Py_ssize_t n_set = 0 if frame.header is None else 1
+    cdef tuple buffers = PyTuple_New(n_set + len(frame.tensors))
+    if n_set == 1:
+        set_item(buffers, 0, frame.header)
+    for tensor in frame.tensors:
+        if tensor.texts is None:
+            buffer = PyMemoryView_FromObject(
+                exported_bytes(tensor.owner, tensor.memory, tensor.nbytes))
+        else:
+            buffer = tensor.texts.wire
+        set_item(buffers, n_set, buffer)
+        n_set += 1
+    return buffers
+
+
+cdef bytes joined(Frame frame):
+    """Return a copy of the body."""
+    cdef Tensor tensor
+    cdef Body part
+    cdef bytes body = PyBytes_FromStringAndSize(NULL, frame.nbytes)
+    cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(body)
+    if frame.exported is not None:
+        for part in [Body(buffer) for buffer in frame.buffers]:
+            target = write_memory(target, part.data, part.nbytes)
+        return body
+    if frame.header is not None:
+        target = write_memory(target, PyBytes_AS_STRING(frame.header), len(frame.header))
+    for tensor in frame.tensors:
+        target = write_data(target, tensor)
+    return body
+
+
+cdef flat_bytes(buffer):
+    """Return bytes, or a memoryview of the same memory that only the frame has.
+
+    Raises BufferError if the memory is not contiguous.
+    """
+    if type(buffer) is bytes:
+        return buffer
+    view = memoryview(buffer)
+    if view.ndim == 1 and view.itemsize == 1 and view.contiguous:
+        return view
+    if view.nbytes == 0:
+        return b""
+    try:
+        return view.cast("B")
+    except (TypeError, ValueError) as error:
+        shown = format_text(error, MAX_FOREIGN_TEXT)
+        raise BufferError(f"a buffer of a frame cannot be sent as bytes: {shown}") from None

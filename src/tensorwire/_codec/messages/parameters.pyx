@@ -1,0 +1,168 @@
+"""The parameters of messages and tensors, and other text in the JSON header.
+
+What a caller passes is checked and copied once, when a message is made. The copy consists of exact
+`dict`, `list`, `str`, `int`, `float` and `bool` objects that nothing else refers to. Subclasses are
+converted, because they may override comparison and hashing. It is exposed as a read-only copy.
+"""
+
+from cpython.float cimport PyFloat_AS_DOUBLE
+
+from ..json.reader cimport MAX_INTEGER_DIGITS
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from ...errors import SUBJECT, EncodeError, format_value
+
+cdef enum:
+    MAX_DEPTH = 1000  # of lists and objects, as in `Limits`
+
+# Larger integers have more digits than decoders read.
+cdef object MAX_INTEGER = pow(10, <object>MAX_INTEGER_DIGITS) - 1
+cdef object MIN_INTEGER = -MAX_INTEGER
+PARAMETERS = f"the parameters of {SUBJECT}"
+
+cdef int check_surrogates(str text, str what, parameter) except -1:
+    """Raise EncodeError for a lone surrogate. See `exact_text`."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        if parameter is not None:
+            what = f"parameter {format_value(parameter)} of {SUBJECT}"
+        raise EncodeError(
+            f"{what} has a lone surrogate at character {error.start}, which UTF-8 cannot "
+            f"represent: {format_value(text)}") from None
+    return 0
+
+
+cdef dict own_parameters(parameters):
+    """Return a checked copy of the parameters of a message or tensor; None if there are none.
+
+    Raises TypeError for a value that JSON cannot represent, and EncodeError for two equal keys, a
+    lone surrogate, and integers or nesting beyond a limit. The errors have SUBJECT in place of the
+    name of the message or tensor.
+    """
+    if parameters is None:
+        return None
+    if type(parameters) is not dict and not isinstance(parameters, Mapping):
+        raise TypeError(
+            f"the parameters of {SUBJECT} must be a mapping, not {type(parameters).__name__}")
+    return own_members(parameters, None, 0) or None
+
+
+cdef dict own_members(members, parameter, int depth):
+    """Return a checked copy of a mapping: of parameters, or of an object in a parameter."""
+    # No other thread can change a copy while its items are read.
+    cdef dict own = (<dict>members).copy() if type(members) is dict else dict(members)
+    for key in own:
+        if type(key) is not str:
+            own = with_exact_keys(own, parameter)
+            break
+    for key, value in own.items():
+        exact_text(key, PARAMETERS, parameter)
+        checked = own_value(value, key if parameter is None else parameter, depth + 1)
+        if checked is not value:
+            own[key] = checked  # the key exists, so that the iteration can continue
+    return own
+
+
+cdef dict with_exact_keys(dict members, parameter):
+    """Return a copy whose keys are exact `str`."""
+    cdef dict own = {}
+    for key, value in members.items():
+        if not isinstance(key, str):
+            if parameter is None:
+                raise TypeError(
+                    f"the names of the parameters of {SUBJECT} must be str, not "
+                    f"{type(key).__name__}")
+            raise TypeError(
+                f"the keys in parameter {format_value(parameter)} of {SUBJECT} must be str, not "
+                f"{type(key).__name__}")
+        name = exact_str(key)
+        if name in own:
+            raise EncodeError(
+                f"the key {format_value(name)} appears twice in {PARAMETERS}")
+        own[name] = value
+    return own
+
+
+cdef own_value(value, parameter, int depth):
+    """Return a checked copy of a value, which is part of a parameter and has `depth` parents."""
+    kind = type(value)
+    if value is None or kind is bool or kind is float:
+        return value
+    if isinstance(value, str):
+        return exact_text(value, PARAMETERS, parameter)
+    if isinstance(value, int):
+        if kind is not int:
+            value = int.__pos__(value)
+        if not MIN_INTEGER <= value <= MAX_INTEGER:
+            raise EncodeError(
+                f"parameter {format_value(parameter)} of {SUBJECT} contains an integer of "
+                f"{value.bit_length()} bits; the limit is {MAX_INTEGER_DIGITS} digits")
+        return value
+    if isinstance(value, float):
+        return PyFloat_AS_DOUBLE(value)
+    # A timedelta64 is an np.integer, but no number.
+    if (isinstance(value, np.bool_ | np.integer | np.float16 | np.float32)
+            and not isinstance(value, np.timedelta64)):
+        return np.generic.item(value)
+    if not isinstance(value, (Mapping, list, tuple)):
+        raise TypeError(
+            f"parameter {format_value(parameter)} of {SUBJECT} contains an object of type "
+            f"{kind.__name__}, which JSON cannot represent")
+    if depth > MAX_DEPTH:
+        raise EncodeError(
+            f"parameter {format_value(parameter)} of {SUBJECT} is nested too deeply; the limit is "
+            f"{MAX_DEPTH} levels", expected=MAX_DEPTH, actual=depth)
+    if isinstance(value, Mapping):
+        return own_members(value, parameter, depth)
+    return [own_value(item, parameter, depth + 1) for item in list(value)]
+
+
+cdef frozen(dict parameters):
+    """Return a read-only copy of parameters. None is an empty mapping.
+
+    It is a copy because `==` of a MappingProxyType passes its dict to the other object.
+    """
+    return frozen_value({} if parameters is None else parameters)
+
+
+cdef frozen_value(value):
+    if type(value) is dict:
+        return MappingProxyType({key: frozen_value(item) for key, item in value.items()})
+    if type(value) is list:
+        return tuple([frozen_value(item) for item in value])
+    return value
+
+
+# --- other arguments ---
+
+
+cdef str checked_name(name, str what):
+    cdef str checked
+    if not isinstance(name, str):
+        raise TypeError(f"{what} must be a str, not {type(name).__name__}")
+    checked = exact_text(name, what, None)
+    if has_nul(checked):
+        raise EncodeError(f"{what} contains a NUL: {format_value(name)}")
+    return checked
+
+
+cdef bint checked_flag(value, name) except -1:
+    if value is True:
+        return True
+    if value is not False:
+        raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
+    return False
+
+
+cdef str checked_text(value, str what):
+    """Return a member of a message as an exact `str`, and None for None."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise TypeError(f"{what} must be a str or None, not {type(value).__name__}")
+    return exact_text(value, what, None)

@@ -1,0 +1,11 @@
+from ..datatypes import Limits
+from ..memory import ReadableBuffer
+from .tensor import Tensor
+
+def view_tensor(
+    buffer: ReadableBuffer,
+    name: str,
+    datatype: str,
+    shape: tuple[int, ...],
+    limits: Limits,
+) -> Tensor: ...

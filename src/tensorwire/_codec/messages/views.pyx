@@ -1,0 +1,169 @@
+"""Tensors that are views of a body: their names, sizes and memory are checked here.
+
+The functions raise errors with SUBJECT in place of the tensor's name.
+"""
+
+cimport numpy as cnp
+from cpython.object cimport PyObject
+from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
+
+from ..bytes.array cimport new_bytes_array
+from ..bytes.reader cimport scan_elements
+from ..datatypes cimport (
+    DECODING,
+    Datatype,
+    Layout,
+    Limits,
+    check_n_elements,
+    check_name_nbytes,
+    fill_layout,
+)
+from ..memory cimport Body
+from ..messages.message cimport InferRequest, binary_data_output
+from ..messages.tensor cimport Tensor, new_tensor, use_memory, use_texts
+
+from operator import index
+
+from ..datatypes import DATATYPES, RAW_BF16, bf16_dtype
+
+from ...errors import (
+    SUBJECT,
+    HeaderError,
+    LayoutError,
+    format_shape,
+    format_value,
+)
+
+cnp.import_array()
+
+# The table of datatypes in C: each name as an integer of 8 bytes, and a borrowed reference.
+cdef struct NamedDatatype:
+    uint64_t name
+    PyObject* datatype
+
+cdef enum:
+    N_DATATYPES = 14
+cdef NamedDatatype[N_DATATYPES] NAMED_DATATYPES
+assert len(DATATYPES) == N_DATATYPES
+for number, row in enumerate(DATATYPES.values()):
+    NAMED_DATATYPES[number].name = int.from_bytes(row.name.encode(), "little")
+    NAMED_DATATYPES[number].datatype = <PyObject*>row
+del number, row
+
+
+cdef Datatype datatype_named(const unsigned char* name, Py_ssize_t nbytes):
+    """Return the datatype with a name, or None."""
+    cdef uint64_t word = 0
+    cdef int i
+    if 0 < nbytes <= 8 and name[nbytes - 1] != 0:  # a NUL would be like the bytes after the name
+        memcpy(&word, name, nbytes)
+        for i in range(N_DATATYPES):
+            if word == NAMED_DATATYPES[i].name:
+                return <Datatype>NAMED_DATATYPES[i].datatype
+    return None
+
+
+def view_tensor(
+    buffer, str name not None, str datatype, tuple shape not None, Limits limits not None,
+):
+    """Return a tensor that is a view of a whole buffer, as in a gRPC message.
+
+    Raises DecodeError with SUBJECT in place of the tensor's name.
+    """
+    # Exact ints: other objects may return different numbers when they are converted again.
+    shape = tuple([index(dim) for dim in shape])
+    return tensor_of_body(Body(buffer), name, datatype, shape, limits)
+
+
+cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Limits limits):
+    """Return a tensor that is a view of the whole body."""
+    cdef Layout layout
+    cdef Tensor tensor
+    cdef Datatype row = DATATYPES.get(datatype)
+    if row is None:
+        raise unknown_datatype_error(datatype)
+    fill_layout(&layout, shape, row, limits.max_rank, DECODING)
+    check_n_elements(layout.n_elements, limits, DECODING)
+    tensor = new_tensor(name, row, shape, None, True)
+    view_body(tensor, &layout, source, 0, source.nbytes, limits)
+    return tensor
+
+
+cdef int view_body(
+    Tensor tensor, Layout* layout, Body body, Py_ssize_t offset, Py_ssize_t nbytes, Limits limits
+) except -1:
+    """Use `nbytes` bytes (0 or more) of the body from `offset` as the data of a tensor.
+
+    `layout` has the counts of the tensor's shape and datatype.
+    """
+    cdef Datatype row = tensor.row
+    cdef cnp.dtype dtype = row.dtype
+    if row.itemsize == 0:
+        body.check_range(offset, nbytes)
+        elements = scan_elements(body, layout.n_elements, offset, nbytes)
+        use_texts(tensor, new_bytes_array(body, elements, offset, offset + nbytes, tensor.shape))
+        return 0
+    if dtype is None:
+        dtype = dtype_of_bf16(limits)
+    if <uint64_t>nbytes != layout.nbytes:
+        raise LayoutError(
+            f"{SUBJECT} does not match its datatype: {row.name} {format_shape(tensor.shape)} "
+            f"requires {layout.nbytes} bytes, but its binary data has {nbytes}",
+            expected=layout.nbytes, actual=nbytes)
+    body.check_range(offset, nbytes)
+    if dtype.type_num == cnp.NPY_BOOL and limits.check_bool:
+        body.check_bool(offset, nbytes)
+    use_memory(tensor, body, dtype, <char*>body.data + offset, nbytes, body.readonly)
+    return 0
+
+
+cdef dtype_of_bf16(Limits limits):
+    dtype = RAW_BF16 if limits.bf16_as_uint16 else bf16_dtype()
+    if dtype is None:
+        raise HeaderError(
+            f"{SUBJECT} is BF16, for which numpy requires the ml_dtypes package; "
+            f"Limits(bf16_as_uint16=True) returns it as uint16 without that package")
+    return dtype
+
+
+cdef bint has_shared_memory(dict parameters) except -1:
+    """Return whether a tensor is in shared memory. A region that is null is removed.
+
+    Null means the same as a missing region, but `Tensor` does not accept it with data.
+    """
+    region = parameters.get("shared_memory_region")
+    if region is not None and type(region) is not str:
+        raise HeaderError(
+            f"shared_memory_region of {SUBJECT} must be a string, not {format_value(region)}")
+    if region is None:
+        parameters.pop("shared_memory_region", None)
+    return region is not None
+
+
+# --- messages ---
+
+
+cdef int check_request(InferRequest request) except -1:
+    """Raise HeaderError if a request has no inputs, or a wrong binary_data_output."""
+    if not request.tensors:
+        raise HeaderError("the request has no inputs")
+    value = binary_data_output(request)
+    if value is not None and type(value) is not bool:
+        raise HeaderError(
+            f"binary_data_output of the request must be true or false, not {format_value(value)}")
+    return 0
+
+
+# --- checks ---
+
+
+cdef int check_name(Py_ssize_t nbytes, bint has_nul, Limits limits) except -1:
+    """Raise HeaderError for a name with a NUL, or one that is too long in UTF-8."""
+    if has_nul:
+        raise HeaderError(f"the name of {SUBJECT} contains a NUL")
+    return check_name_nbytes(nbytes, limits, DECODING)
+
+
+cdef unknown_datatype_error(str name):
+    return HeaderError(f"{SUBJECT} has an unknown datatype: {format_value(name)}")
