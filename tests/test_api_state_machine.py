@@ -43,7 +43,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import Parameter
-from itertools import islice
+from itertools import chain, islice
 from types import FunctionType, MappingProxyType
 from typing import Any, NamedTuple
 
@@ -1177,3 +1177,19 @@ def test_programs(pytestconfig: pytest.Config) -> None:
     finally:
         faulthandler.cancel_dump_traceback_later()
         os.close(stderr)
+
+
+@pytest.mark.thread_unsafe(reason="it uses the garbage collector of the process")
+@pytest.mark.parametrize("kind", PUBLIC)
+def test_object_made_by_new_alone(kind: Any) -> None:
+    """It may have any value, and a call may raise any documented error."""
+    api = Api()
+    try:
+        made = api.call(kind.__new__, kind)
+        if made is not None:  # the arguments of TensorSpec are those of `__new__`
+            for function in FUNCTIONS:
+                api.call(function, made)
+            for use in (*chain(*USES.values()), *OF_ALL, *CHANGES):
+                api.call(attempt, use, made, made)
+    finally:
+        api.teardown()
