@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -15,8 +15,7 @@ import tensorwire.grpc
 from fuzz.comparison import check_error, exact, plain, tensors_of
 from support import reference
 from support.grpc_strategies import CONTENTS, RAW
-from tensorwire._codec.grpc import reader, writer
-from tensorwire.errors import format_count, format_shape, format_subject, format_value
+from tensorwire._codec import protobuf_reader, protobuf_writer
 from tensorwire.grpc_messages import RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 
 CLASSES = {
@@ -68,11 +67,11 @@ def compare(kind: str, message: bytes, options: int = 0) -> str:
     if kind == "metadata":
         return compare_metadata(source, theirs)
     limits = LIMITS[options & 4 == 4]
-    problems = [] if theirs is None else problems_of(kind, theirs, limits)
+    broken = set() if theirs is None else broken_rules(kind, theirs, limits)
     ours: Any = None
     try:
         if kind == "stream":
-            server_error, ours = reader.read_stream_response(source, limits)
+            server_error, ours = protobuf_reader.read_stream_response(source, limits)
             assert theirs is not None, "protobuf rejects the message"
             assert (server_error or "") == theirs.error_message
             if server_error is not None:
@@ -84,14 +83,13 @@ def compare(kind: str, message: bytes, options: int = 0) -> str:
             ours = decode(source, limits=limits)
     except tw.DecodeError as error:
         check_error(error, len(message))
-        shown = f"{type(error).__name__}: {error}"
-        is_malformed = any(text in shown for text in MALFORMED)
-        is_known = is_malformed or theirs is None or any(map(shown.startswith, problems))
-        assert is_known, (shown, problems)
-        assert not is_malformed or theirs is None, shown
-        return "malformed" if theirs is None else "against a rule"
+        if theirs is None:
+            return "malformed"
+        assert not any(text in str(error) for text in MALFORMED), error
+        assert type(error).__name__ in broken, (error, broken)
+        return "against a rule"
     assert theirs is not None, "protobuf rejects the message"
-    assert not problems, problems
+    assert not broken, broken
     is_request = kind == "request"
     check_same(reading_of_ours(ours), expected := reading_of_theirs(theirs, is_request))
     if options & 2:
@@ -105,7 +103,7 @@ def compare(kind: str, message: bytes, options: int = 0) -> str:
 def compare_metadata(source: Any, theirs: Any) -> str:
     """Compare a message that is read as a dict of its fields."""
     try:
-        ours = reader.read_message(source, METADATA)
+        ours = protobuf_reader.read_message(source, METADATA)
     except tw.HeaderError as error:
         check_error(error, len(source))
         assert theirs is None, error
@@ -118,7 +116,7 @@ def compare_metadata(source: Any, theirs: Any) -> str:
             for item in getattr(theirs, member)
         ]
     assert ours == expected
-    again = type(theirs).FromString(writer.write_message(ours, METADATA))
+    again = type(theirs).FromString(protobuf_writer.write_message(ours, METADATA))
     theirs.DiscardUnknownFields()
     assert again == theirs
     return "accepted"
@@ -128,7 +126,7 @@ def compare_split(kind: str, message: bytes, theirs: Any) -> None:
     """Compare the message without its raw contents, and these."""
     is_request = kind == "request"
     number = RAW_INPUT_CONTENTS if is_request else RAW_OUTPUT_CONTENTS
-    head, contents = reader.split_field(message, number)
+    head, contents = protobuf_reader.split_field(message, number)
     if theirs is None:
         try:
             CLASSES[kind].FromString(head)
@@ -142,7 +140,7 @@ def compare_split(kind: str, message: bytes, theirs: Any) -> None:
         assert not getattr(rest, member)
         getattr(rest, member).extend(map(bytes, contents))
         assert same(rest, theirs)
-        whole = writer.append_fields(head, number, contents)
+        whole = protobuf_writer.append_fields(head, number, contents)
         assert same(CLASSES[kind].FromString(whole), theirs)
 
 
@@ -157,149 +155,76 @@ def same(one: Any, other: Any) -> bool:
 # --- the rules of the protocol -------------------------------------------------------------------
 
 
-def problems_of(kind: str, theirs: Any, limits: tw.Limits) -> list[str]:
-    """Return the rules that a message breaks: the beginnings of the errors that may be raised."""
+def broken_rules(kind: str, theirs: Any, limits: tw.Limits) -> set[str]:
+    """Return the classes of the errors that may be raised, or nothing if no rule is broken.
+
+    The error that is raised for each rule is tested with support/grpc_cases.py.
+    """
     message = theirs.infer_response if kind == "stream" else theirs
     is_request = kind == "request"
-    side = "input" if is_request else "output"
     tensors = message.inputs if is_request else message.outputs
-    raw = message.raw_input_contents if is_request else message.raw_output_contents
+    rest = list(message.raw_input_contents if is_request else message.raw_output_contents)
     requested = message.outputs if is_request else ()
-    outside = [not is_shared(tensor) for tensor in tensors]
-    found, total, rest = [], 0, list(raw)
-    for items, noun in ((tensors, side), (raw, "raw content"), (requested, "requested output")):
-        if len(items) > limits.max_tensors:
-            limit = format_count(noun, limits.max_tensors)
-            found.append(f"HeaderError: the message has more than {limit}, which is the limit")
-    if raw and len(raw) != sum(outside):
-        numbers = format_count("raw content", len(raw)), format_count(side, sum(outside))
-        found.append("LayoutError: the message has {}, but {} outside of shared ".format(*numbers))
-    for tensor, is_outside in zip(tensors, outside, strict=True):
-        subject = format_subject(side, tensor.name)
-        total = min(total + max(prod(tensor.shape), 0), 2**63 - 1)
-        if total > limits.max_elements:
-            count = format_count("element", total)
-            found.append(f"LayoutError: the message has {count} up to {subject}; the limit is ")
-        content = rest.pop(0) if is_outside and rest else None
-        found += name_problems(subject, tensor.name, limits)
-        found.append(
-            entry_problem(tensor, subject, limits)
-            or contents_problem(tensor, subject)
-            or source_problem(tensor, subject, side, content)
-            or raw_problem(tensor, content or b"", subject, limits)
-        )
-    for output in requested:
-        subject = format_subject("output", output.name)
-        found += name_problems(subject, output.name, limits)
-        found.append(option_problem(output.parameters, "binary_data", subject))
-    for items, noun in ((tensors, side), (requested, "output")):
-        names = Counter(item.name for item in items)
-        twice = [format_subject(noun, name) for name in names if names[name] > 1]
-        found += [f"HeaderError: {subject} appears twice" for subject in twice]
+    found = set[str]()
+
+    def is_wrong_name(name: str) -> bool:
+        return "\0" in name or len(name.encode()) > limits.max_name_nbytes
+
+    if rest and len(rest) != sum(not is_shared(tensor) for tensor in tensors):
+        found.add("LayoutError")
+    n_elements = sum(max(prod(tensor.shape), 0) for tensor in tensors)
+    if min(n_elements, 2**63 - 1) > limits.max_elements:
+        found.add("LayoutError")
+    names = [[item.name for item in items] for items in (tensors, requested)]
+    options = [value_of(output.parameters, "binary_data") for output in requested]
     if is_request:
-        found.append("" if tensors else "HeaderError: the request has no inputs")
-        found.append(option_problem(message.parameters, "binary_data_output", "the request"))
-    return [problem for problem in found if problem]
+        options.append(value_of(message.parameters, "binary_data_output"))
+    if (
+        max(len(tensors), len(rest), len(requested)) > limits.max_tensors
+        or any(len(set(each)) < len(each) for each in names)
+        or any(map(is_wrong_name, chain(*names)))
+        or not all(option is None or type(option) is bool for option in options)
+        or (is_request and not tensors)
+    ):
+        found.add("HeaderError")
+    for tensor in tensors:
+        content = rest.pop(0) if rest and not is_shared(tensor) else None
+        try:
+            check_tensor(tensor, content, limits)
+        except reference.HeaderError:
+            found.add("HeaderError")
+        except reference.WireError:  # elements may be read before they are counted
+            found |= {"LayoutError", "ElementError"}
+    return found
 
 
 def is_shared(tensor: Any) -> bool:
     return type(value_of(tensor.parameters, "shared_memory_region")) is str
 
 
-def option_problem(parameters: Any, key: str, subject: str) -> str:
-    value = value_of(parameters, key)
-    if value is None or type(value) is bool:
-        return ""
-    return f"HeaderError: {key} of {subject} must be true or false, not {format_value(value)}"
-
-
-def name_problems(subject: str, name: str, limits: tw.Limits) -> list[str]:
-    nbytes = len(name.encode())
-    found = [f"HeaderError: the name of {subject} contains a NUL"] if "\0" in name else []
-    if nbytes > limits.max_name_nbytes:
-        found.append(f"HeaderError: the name of {subject} is {format_count('byte', nbytes)} long; ")
-    return found
-
-
-def entry_problem(tensor: Any, subject: str, limits: tw.Limits) -> str:
-    """Return the rule that the datatype, the region or the shape of a tensor breaks, or ""."""
-    datatype, shape = tensor.datatype, list(tensor.shape)
+def check_tensor(tensor: Any, content: bytes | None, limits: tw.Limits) -> None:
+    """Raise the error of a tensor that has this raw content."""
+    datatype, values = tensor.datatype, typed_values(tensor)
     region = value_of(tensor.parameters, "shared_memory_region")
-    itemsize = reference.SIZES.get(datatype, reference.REFERENCE_SIZE)
-    if datatype not in reference.DATATYPES:
-        return f"HeaderError: {subject} has an unknown datatype: {format_value(datatype)}"
-    if region is not None and type(region) is not str:
-        shown = format_value(region)
-        return f"HeaderError: shared_memory_region of {subject} must be a string, not {shown}"
-    if len(shape) > limits.max_rank:
-        return f"LayoutError: {subject} has {format_count('dimension', len(shape))}; the limit is "
-    if min(shape, default=0) < 0:
-        return f"LayoutError: {subject} has a negative dimension: shape {format_shape(shape)}"
-    if prod((dim for dim in shape if dim), start=itemsize) >= 2**63:
-        return f"LayoutError: {subject} is too large to address: "
-    return ""
-
-
-def contents_problem(tensor: Any, subject: str) -> str:
-    """Return the rule that the typed contents of a tensor break, or ""."""
-    number = CONTENTS.get(tensor.datatype, 0)
-    for other in range(1, 9):
-        if other != number and getattr(tensor.contents, MEMBERS[other]):
-            return f"HeaderError: {subject} is {tensor.datatype}, which can only be sent as "
-    values = typed_values(tensor)
-    if values and len(values) != prod(tensor.shape):
-        return f"LayoutError: {subject} does not match its shape: "
-    low, high = ACCEPTED.get(tensor.datatype, (None, None))
-    for i, value in enumerate(values if low is not None else ()):
-        if not low <= value <= high:
-            return f"ElementError: element {i} of {subject} is {value}, which is out of range "
-    return ""
-
-
-def source_problem(tensor: Any, subject: str, side: str, content: bytes | None) -> str:
-    """Return how a tensor has more or less than one source of its data, or ""."""
-    has_values = bool(typed_values(tensor))
-    one_of = f"HeaderError: {subject} must have exactly one of contents, raw_{side}_contents and "
-    if is_shared(tensor):
-        has_both = f"{one_of}shared_memory_region, but has contents and shared_memory_region"
-        return has_both if has_values else ""
-    if content is None:
-        is_missing = prod(tensor.shape) > 0 and not has_values
-        return f"{one_of}shared_memory_region, but has none" if is_missing else ""
-    both = f"HeaderError: {subject} has both contents and raw_{side}_contents"
-    return both if has_values else ""
-
-
-def raw_problem(tensor: Any, content: bytes, subject: str, limits: tw.Limits) -> str:
-    """Return the rule that raw contents break, or "". Without contents, other rules apply."""
-    if is_shared(tensor) or typed_values(tensor):
-        return ""
-    n_elements = prod(tensor.shape)
-    if tensor.datatype == "BYTES":
-        return bytes_problem(content, n_elements, subject)
-    expected = n_elements * reference.SIZES[tensor.datatype]
-    if len(content) != expected:
-        return f"LayoutError: {subject} does not match its datatype: "
-    if tensor.datatype == "BOOL" and limits.check_bool and max(content, default=0) > 1:
-        i = next(i for i, byte in enumerate(content) if byte > 1)
-        return f"ElementError: element {i} of {subject} must be 0 or 1 (BOOL), not {content[i]} ("
-    return ""
-
-
-def bytes_problem(content: bytes, n_elements: int, subject: str) -> str:
-    position = 0
-    if 4 * n_elements <= len(content):
-        for i in range(n_elements):
-            if position == len(content):
-                break
-            length = int.from_bytes(content[position : position + 4], "little")
-            if position + 4 > len(content) or position + 4 + length > len(content):
-                return f"ElementError: element {i} of {subject} is truncated: "
-            position += 4 + length
-        else:
-            if position == len(content):
-                return ""
-    return f"LayoutError: {subject} does not match its shape: "
+    if datatype not in reference.DATATYPES or not (region is None or is_shared(tensor)):
+        raise reference.HeaderError(datatype, region)
+    n_elements = reference.element_count(datatype, list(tensor.shape))
+    if len(tensor.shape) > limits.max_rank:
+        raise reference.LayoutError(tensor.shape)
+    others = [MEMBERS[number] for number in range(1, 9) if number != CONTENTS.get(datatype, 0)]
+    if any(getattr(tensor.contents, member) for member in others):
+        raise reference.HeaderError(tensor.contents)
+    if values and len(values) != n_elements:
+        raise reference.LayoutError(values)
+    low, high = ACCEPTED.get(datatype, (None, None))
+    if low is not None and not all(low <= value <= high for value in values):
+        raise reference.ElementError(values)
+    n_sources = bool(values) + (content is not None) + is_shared(tensor)
+    if n_sources > 1 or (n_sources == 0 and n_elements):
+        raise reference.HeaderError(n_sources)
+    if content is not None:
+        is_any_byte = datatype == "BOOL" and not limits.check_bool
+        reference.unpack("UINT8" if is_any_byte else datatype, content, n_elements)
 
 
 # --- readings ------------------------------------------------------------------------------------
