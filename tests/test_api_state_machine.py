@@ -159,13 +159,7 @@ DATATYPE = mostly(
     *(partial(hostile.EqualStr, "INT32"), partial(hostile.UnequalStr, "BYTES")),
 )
 LIMITS = mostly(
-    *(
-        ABSENT,
-        ABSENT,
-        ABSENT,
-        tw.Limits(bf16_as_uint16=True),
-        tw.Limits(max_rank=1, max_elements=4),
-    ),
+    *(*(ABSENT,) * 3, tw.Limits(bf16_as_uint16=True), tw.Limits(max_rank=1, max_elements=4)),
     *(tw.Limits(max_tensors=1, check_bool=False), lambda api: api.pick(tw.Limits, 1)),
 )
 
@@ -498,10 +492,8 @@ USES: dict[Any, tuple[Use, ...]] = {
     ),
     tw.Frame: (
         *(lambda o, _: is_equal(bytes(o), b"".join(o)), lambda o, _: o.headers),
-        *(
-            lambda o, x: list(islice(o.chunks(x), 9))[-1],
-            lambda o, _: memoryview(o.buffers[-1]).toreadonly(),
-        ),
+        lambda o, x: list(islice(o.chunks(x), 9))[-1],
+        lambda o, _: memoryview(o.buffers[-1]).toreadonly(),
         lambda o, _: list(map(memoryview.release, o.buffers[1:])),
     ),
     tw.TensorSpec: (lambda o, x: o.accepts(x), lambda o, _: o.shape),
@@ -547,7 +539,7 @@ OF_ALL: tuple[Use, ...] = (
     *(lambda o, x, n=n: altered_pickle(o, n, x) for n in range(7)),
     *(lambda o, x, name=name: o.replace(**{name: x}) for name in ("data", "shape", "inputs", "id")),
 )
-# None of these changes an object that cannot change.
+# An object that cannot change has the same attributes after each of these calls.
 CHANGES: tuple[Use, ...] = (
     *(lambda o, x: o.__init__(x), lambda o, x: o.__init__("y", x), lambda o, x: o.__init__([x])),
     *(lambda o, x: o.__init__((b"ab", x), 0), lambda o, _: o.__init__("z", np.zeros(9))),
@@ -625,15 +617,10 @@ Act = Callable[[Any], Any]
 ACTS: tuple[Act, ...] = (  # of hostile objects
     *(lambda api: None, lambda api: None, lambda api: api.fail(), lambda api: gc.collect()),
     *(lambda api: api.pool.clear(), lambda api: api.change_arrays(0, "<f4", (4,))),
-    *(
-        lambda api: api.change_arrays(0, "c16", (1, -1)),
-        lambda api: api.change_arrays(1, "O", (2,)),
-    ),
-    *(lambda api: api.change_lists(), lambda api: api.change_memory(0, "resize", 3)),
-    *(
-        lambda api: api.change_memory(1, "release", 3),
-        lambda api: api.decode(0, ABSENT, ABSENT, None),
-    ),
+    *(lambda api: api.change_arrays(0, "c16", (1, -1)), lambda api: api.change_lists()),
+    *(lambda api: api.change_arrays(1, "O", (2,)), lambda api: api.change_memory(0, "resize", 3)),
+    lambda api: api.change_memory(1, "release", 3),
+    lambda api: api.decode(0, ABSENT, ABSENT, None),
     *(lambda api: api.encode(0, 64, ABSENT, False), lambda api: api.encode(1, 64, ABSENT, True)),
     *(lambda api: api.use(tw.Tensor, 0, 0, 1), lambda api: api.use(tw.BytesArray, 0, 0, 1)),
     *(lambda api: api.use_any(0, 0, None), lambda api: api.call_with_anything(None)),

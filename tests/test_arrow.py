@@ -19,7 +19,7 @@ from support.memory import peak_nbytes
 from support.requirements import optional, package
 
 pa = package("pyarrow")
-pl, duckdb = optional("polars"), optional("duckdb")
+pl = optional("polars")
 
 # Lengths around the 12 bytes that a view stores inline; empty; with NULs. The last is not UTF-8.
 TEXT = [b"", b"a", b"x" * 11, b"y" * 12, b"z" * 13, "é🜚".encode() * 9, b"a\0b\0", b"w" * 70_000]
@@ -88,15 +88,6 @@ def test_elements_of_a_requested_type_with_offsets_are_copied(requested: Any) ->
     del elements
     memory.clear()  # a BufferError if the array had the memory
     assert array[1].as_py() in ("x" * 100, b"x" * 100)
-
-
-def test_duckdb_reads_elements_and_text() -> None:
-    text = [value.decode() for value in TEXT]
-    table = pa.table({"x": tensor_of(ANY[1:]), "t": exported(tensor_of(TEXT), pa.string())})
-    with duckdb.connect() as connection:
-        connection.register("elements", table)
-        found = connection.sql("select octet_length(x), t from elements").fetchall()
-    assert found == list(zip(map(len, ANY[1:]), text, strict=True))
 
 
 def test_data_buffers_are_the_body() -> None:
@@ -287,15 +278,6 @@ def test_array_is_moved_and_released_once(layout: bytes) -> None:
     with pytest.raises(tw.EncodeError, match=CONSUMED.format("array")):
         tw.Tensor("x", producer)
     assert producer.n_releases == 1
-
-
-def test_text_with_a_dictionary_is_rejected() -> None:
-    producer = TextProducer()
-    producer.schema.dictionary = ctypes.addressof(producer.schema)
-    with pytest.raises(tw.EncodeError, match="is an Arrow array with a dictionary"):
-        tw.encode_bytes(producer)
-    with pytest.raises(TypeError, match="'x' is an Arrow array with a dictionary: replace"):
-        tw.Tensor("x", producer)
 
 
 @pytest.mark.parametrize("layout", [b"u", b"z", b"U", b"Z"])

@@ -277,14 +277,6 @@ def test_columns_without_a_datatype_are_rejected(case: str) -> None:
         tw.tensors_from_dataframe(frame_of(make()))
 
 
-def test_advice_for_columns_of_pandas_works() -> None:
-    dates = pd.Series(pd.to_datetime(["2020-01-02"]))
-    categories = pd.Series(["b", "a", "b"], dtype="category")
-    of_dates, of_categories = [dates.astype("int64")], [categories.cat.codes]
-    for column in (*of_dates, dates.astype(str), *of_categories, categories.astype(str)):
-        assert tw.tensors_from_dataframe(pd.DataFrame({"x": column}))[0].shape == column.shape
-
-
 ONE_OF = "a data frame must be one of pandas, polars or pyarrow"
 NO_FRAMES: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: pd.DataFrame([[1]]), TypeError, "the name of column 0 must be a str, not 0"),

@@ -182,18 +182,13 @@ def check_value(text: bytes) -> None:
 
 
 @examples(300)
-@given(text=JSON.map(str.encode))
-def test_values_agree_with_json(text: bytes) -> None:
-    check_value(text)
-
-
-@examples(300)
 @given(
     text=JSON.map(str.encode),
     byte=st.sampled_from([b"", *(bytes([c]) for c in b'"\\{}[],:0-.eEtfn \x00\x80\xe2u1')]),
 )
-def test_changed_texts_agree_with_json(text: bytes, byte: bytes) -> None:
-    """One byte of a valid text is replaced, removed or added."""
+def test_values_agree_with_json(text: bytes, byte: bytes) -> None:
+    """A text is valid, or one byte of it is replaced, removed or added."""
+    check_value(text)
     for at in range(len(text)):
         check_value(text[:at] + byte + text[at:])
         check_value(text[:at] + byte + text[at + 1 :])
@@ -261,19 +256,16 @@ def decimals(chooser: random.Random) -> Iterator[str]:
 
 
 def quotients_by_all_powers_of_five(chooser: random.Random) -> Iterator[str]:
-    """Yield numbers of 16 to 19 digits divided by 10^1 to 10^27."""
+    """Yield numbers of 16 to 19 digits divided by 10^1 to 10^27.
+
+    Some divided by 100 are halfway between two doubles.
+    """
     values = [10**15, 10**15 + 1, 10**19 - 1, (1 << 53) + 1, (1 << 63) - 1, 1 << 63]
     values += [chooser.randrange(10**15, 10**19) for _ in range(200)]
+    values += [25 * (2 * chooser.randrange(1 << 52, 1 << 53) + 1) for _ in range(500)]
     for exponent, value in itertools.product(range(1, 28), values):
         text = str(value).rjust(exponent + 1, "0")
         yield f"{text[:-exponent]}.{text[-exponent:]}"
-
-
-def short_midpoints(chooser: random.Random) -> Iterator[str]:
-    """Yield texts of 17 to 19 digits with a fraction, halfway between two doubles."""
-    for _ in range(3000):
-        odd = 2 * chooser.randrange(1 << 52, 1 << 53) + 1
-        yield f"{odd // 4}.{25 * (odd % 4):02d}"
 
 
 def with_small_exponents(chooser: random.Random) -> Iterator[str]:
@@ -316,7 +308,7 @@ def special_numbers(chooser: random.Random) -> Iterator[str]:
     "make",
     [
         *(near_midpoints, with_all_exponents, decimals, quotients_by_all_powers_of_five),
-        *(short_midpoints, with_small_exponents, special_numbers),
+        *(with_small_exponents, special_numbers),
     ],
     ids=lambda make: make.__name__,
 )
@@ -587,16 +579,6 @@ def test_invalid_strings_are_rejected_in_every_place(text: bytes) -> None:
     for before in (b"", b"a" * 23, b"a" * 24, b"\xc3\xa9"):
         for make, _ in STRINGS:
             assert is_syntax_error(make(b'"' + before + text + b'"'))
-
-
-def test_all_unicode_escapes() -> None:
-    """With hexadecimal digits in both cases, and pairs of surrogates."""
-    units = [c for c in range(0x10000) if not 0xD800 <= c <= 0xDFFF]
-    points = [*range(0x10000, 0x110000, 61), 0x10FFFF, 0x103FF + 0x10000, 0x1FC00]
-    literals = [template % c for template in (r'"\u%04x"', r'"\u%04X"') for c in units]
-    literals += [json.dumps(chr(c)) for c in points]
-    message = decode(body(entry("BYTES", f"[{','.join(literals)}]", len(literals))))
-    assert message["x"].tolist() == [chr(c).encode() for c in (*units, *units, *points)]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7])

@@ -465,12 +465,6 @@ def test_long_elements_and_many_elements(elements: list[bytes]) -> None:
     strings(elements)
 
 
-def test_bytes_of_several_dimensions() -> None:
-    array = np.array([[b"a", b"b"], [b"c", b"d"]], object)
-    assert json.loads(f"[{data_text(array)}]") == ["a", "b", "c", "d"]
-    assert data_text(np.zeros((0, 3), object)) == ""
-
-
 # Characters that take 1, 2 or 4 bytes in a str, and up to 4 bytes of UTF-8.
 WIDTHS = ["a", "é", "天", "\U0001f600"]
 
@@ -541,15 +535,6 @@ def test_kept_values_are_encoded_in_several_threads() -> None:
 
         with repeating(encode):
             assert json_data(tensor) == elements
-
-
-def test_raw_element_and_slices_of_a_body() -> None:
-    raw = tw.decode_request("é".encode(), 0, raw_input=tw.TensorSpec("x", "BYTES", [1]))
-    assert data_text(raw["x"].data) == '"é"'
-    whole = tw.decode_bytes(tw.encode_bytes(["a", "b", "c", "d"]))
-    assert data_text(whole[1:3]) == '"b","c"'
-    assert data_text(whole[3:]) == '"d"'
-    assert data_text(whole[4:]) == ""
 
 
 # --- parameters ---
@@ -697,21 +682,6 @@ def test_containers_modified_while_they_are_copied(kind: str) -> None:
         header_of(tw.encode_request(request))
     except RuntimeError as error:
         assert "changed size during iteration" in str(error)
-
-
-def test_parameters_are_copied() -> None:
-    makers: list[Callable[..., Any]] = [
-        lambda **given: tw.Tensor("x", X, **given),
-        lambda **given: tw.RequestedOutput("y", **given),
-        lambda **given: tw.InferRequest([tw.Tensor("x", X)], **given),
-        lambda **given: tw.InferResponse([], **given),
-    ]
-    for make in makers:
-        assert make().parameters == make(parameters={}).parameters == {}
-        given: dict[str, Any] = {"k": 2, "l": [{"a": 1}]}
-        made = make(parameters=given)
-        given["l"][0]["a"] = given["k"] = 3
-        assert made.parameters == {"k": 2, "l": ({"a": 1},)}
 
 
 def test_empty_parameters_are_not_sent() -> None:

@@ -262,8 +262,7 @@ ENTRY_POINTS: dict[str, Iterable[Case]] = {
     "DLPack": dlpack(),
     "BodyBuffer": buffers(),
     "header_length, Limits": lengths(),
-    "combinations": combinations(),
-    "conversions": conversions(),
+    "combinations": itertools.chain(combinations(), conversions()),
     "wrong calls": wrong_calls(),
 }
 
