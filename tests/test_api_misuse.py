@@ -524,7 +524,7 @@ def test_long_chains_of_owners_are_freed_without_stack_overflow(
 def test_owners_and_views_collected_in_one_cycle() -> None:
     """The collector may clear objects in any order, for example an owner before its views.
 
-    Then the views would modify the memory after None.
+    Then the views would modify the memory after that of the object None.
     """
     run("""
         gc.freeze()  # collections are faster

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support import client_fixtures
 from support.asgi_requests import infer
 from support.memory import address
 from support.requirements import optional
@@ -21,8 +20,6 @@ from tensorwire.server import Model, create_app
 
 Image = optional("PIL.Image")
 pa = optional("pyarrow")
-connect = client_fixtures.connect
-server, client = client_fixtures.server, client_fixtures.client
 
 # --- images ---
 
@@ -64,14 +61,6 @@ def test_large_image(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tobytes.call_count == 1
     assert (tensor.datatype, tensor.shape) == ("UINT8", (3000, 3000, 3))
     assert np.array_equal(tensor.as_numpy(), expected)
-
-
-def test_image_is_an_input_of_a_client(client: Any) -> None:
-    image = image_of("RGB")
-    response = client.infer("echo", {"x": image})
-    assert np.array_equal(response["x"].as_numpy(), np.asarray(image))
-    with pytest.raises(TypeError, match=r"not Image: pass a single input as \{name: array\}"):
-        client.infer("echo", image)
 
 
 def test_image_is_an_output_of_a_model() -> None:

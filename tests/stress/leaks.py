@@ -55,8 +55,7 @@ def wrong_calls() -> Iterator[Case]:
         is_slow = "dtype" in id or "shape of" in id or id.startswith(("column", "decoded s"))
         if not is_slow:
             yield id, partial(work, "x" * 100)
-    for _, message, work in WRONG:
-        yield message, work
+    yield from ((message, wrong_call) for _, message, wrong_call in WRONG)
 
 
 def conversions() -> Iterator[Case]:
@@ -71,8 +70,9 @@ def conversions() -> Iterator[Case]:
     index = (slice(None), [1, 0])
     for items in ([b"", b"abc", "\u20ac".encode(), b"x" * 40], [b"a", b"\xff" * 20]):
         for maker, export in itertools.product(exports.MAKERS, exports.EXPORTS):
-            call = partial(exports.check_export, items, (len(items) // 2, 2), index)
-            yield f"{maker.__name__}, {export.__name__}", partial(call, maker, export, b"rest")
+            shape = len(items) // 2, 2
+            work = partial(exports.check_export, items, shape, index, maker, export, b"rest")
+            yield f"{maker.__name__}, {export.__name__}", work
 
 
 def decoding(kind: str) -> Iterator[Case]:
