@@ -510,19 +510,8 @@ USES: dict[Any, tuple[Use, ...]] = {
 ARGUMENTS = {  # those of which a kind needs many
     tw.Tensor: mostly(True, False, None, (1, 0), (0, 8), (2, 5), *DTYPES, hostile.Index),
     tw.BytesArray: mostly(
-        *(
-            0,
-            1,
-            -1,
-            -3,
-            slice(1),
-            slice(1, None),
-            slice(None, None, -1),
-            ...,
-            None,
-            (0, 0),
-            [0, -1],
-        ),
+        *(0, 1, -1, -3, slice(1), slice(1, None), slice(None, None, -1)),
+        *(..., None, (0, 0), [0, -1]),
         *(lambda _: np.array([True, False]), *(hostile.Index,) * 6, *SHAPES, (4, 1), (1, 4)),
         *(lambda _: slice(hostile.Index(), hostile.Index()), lambda _: (..., hostile.Index())),
         *("O", "S", "U", "i4", STRINGS, np.dtypes.StringDType(na_object=None)),
