@@ -18,7 +18,7 @@ from support.memory import address
 from support.protobuf_wire import delimited, fixed64, integer, packed
 from support.requirements import optional
 from support.threads import repeating
-from tensorwire._codec import protobuf_reader
+from tensorwire._codec.grpc import reader
 from tensorwire.grpc_messages import RAW_INPUT_CONTENTS
 
 pb: Any = optional("tritonclient.grpc.service_pb2")
@@ -181,7 +181,7 @@ def test_fields_that_are_empty_or_occur_twice() -> None:
     for decode in (tw.grpc.decode_response, tw.grpc.decode_stream_response):
         response = decode(b"")
         assert (response.outputs, response.model_name, response.parameters) == ((), None, {})
-    error, read = protobuf_reader.read_stream_response(delimited(1) + delimited(2))
+    error, read = reader.read_stream_response(delimited(1) + delimited(2))
     assert error is None and read is not None
     texts = delimited(1, "m") + delimited(2, "1") + delimited(3, "7") + delimited(1, "n")
     response = tw.grpc.decode_response(texts + delimited(3))
@@ -326,7 +326,7 @@ def test_limit_of_what_is_not_data() -> None:
 def test_many_small_fields_are_limited(read: str) -> None:
     """64 MiB of fields without tensors, whatever reads them."""
     message = b"\xb8\x06\x01" * 23_000_000
-    function = getattr(protobuf_reader, read)
+    function = getattr(reader, read)
     arguments: dict[str, list[Any]] = {"read_message": [{}], "read_names": [tw.Limits()]}
     with pytest.raises(tw.HeaderError, match="more than 67108864 bytes besides its tensors"):
         function(message, *arguments.get(read, []))
@@ -336,26 +336,26 @@ def test_many_small_fields_are_limited(read: str) -> None:
 def test_long_text(character: str) -> None:
     """It is validated in pieces of at most 64 KiB, which end between characters."""
     text = f"-{character * 100_000}"
-    assert protobuf_reader.read_names(delimited(3, text), tw.Limits())[2] == text
+    assert reader.read_names(delimited(3, text), tw.Limits())[2] == text
     for end in range(65_530, 65_542):
         invalid = text.encode()[:end] + b"\xff" * 100
         with pytest.raises(UnicodeDecodeError) as expected:
             invalid.decode()
         message = delimited(3, invalid)
         with pytest.raises(tw.HeaderError, match="id is not valid UTF-8") as found:
-            protobuf_reader.read_names(message, tw.Limits())
+            reader.read_names(message, tw.Limits())
         assert found.value.offset == len(message) - len(invalid) + expected.value.start
 
 
 def test_names_are_read_without_tensors() -> None:
     message = cases.tensor() + delimited(3, "7") + delimited(1, "wrong") + delimited(1, "m")
     limits = tw.Limits(max_header_nbytes=15)
-    assert protobuf_reader.read_names(message, limits) == ("m", "", "7")
-    assert protobuf_reader.read_names(b"", limits) == ("", "", "")
+    assert reader.read_names(message, limits) == ("m", "", "7")
+    assert reader.read_names(b"", limits) == ("", "", "")
     with pytest.raises(tw.HeaderError, match=r"model_version is not valid UTF-8 \(byte 2\)"):
-        protobuf_reader.read_names(b"\x12\x01\xff", limits)
+        reader.read_names(b"\x12\x01\xff", limits)
     with pytest.raises(tw.HeaderError, match="more than 14 bytes besides its tensors"):
-        protobuf_reader.read_names(message, tw.Limits(max_header_nbytes=14))
+        reader.read_names(message, tw.Limits(max_header_nbytes=14))
 
 
 @pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
@@ -473,7 +473,7 @@ END = "the gRPC message is malformed: it ends inside a field"
 )
 def test_errors_of_small_messages(message: bytes, text: str) -> None:
     with pytest.raises(tw.HeaderError) as caught:
-        protobuf_reader.read_message(message, cases.KINDS)
+        reader.read_message(message, cases.KINDS)
     assert str(caught.value) == text
 
 
@@ -482,14 +482,14 @@ def test_errors_of_small_messages(message: bytes, text: str) -> None:
 
 @pytest.mark.parametrize("message", cases.SAME.values(), ids=cases.SAME)
 def test_split(message: bytes) -> None:
-    head, contents = protobuf_reader.split_field(message, RAW_INPUT_CONTENTS)
+    head, contents = reader.split_field(message, RAW_INPUT_CONTENTS)
     assert [bytes(content) for content in contents] == [cases.X, cases.Y]
     assert address(contents[0]) in range(address(message), address(message) + len(message))
     assert isinstance(head, bytes) and len(head) == len(message) - len(cases.RAW)
-    assert protobuf_reader.split_field(head, RAW_INPUT_CONTENTS) == (head, [])
+    assert reader.split_field(head, RAW_INPUT_CONTENTS) == (head, [])
 
 
 @pytest.mark.parametrize("message", [cases.INPUTS, cases.RAW + b"\x80", b""])
 def test_split_returns_other_messages_as_they_are(message: bytes) -> None:
-    head, contents = protobuf_reader.split_field(message, RAW_INPUT_CONTENTS)
+    head, contents = reader.split_field(message, RAW_INPUT_CONTENTS)
     assert head is message and contents == []

@@ -15,7 +15,7 @@ from support import grpc_cases as cases
 from support import reference
 from support.memory import peak_nbytes
 from support.protobuf_wire import delimited, fixed64, integer, packed
-from tensorwire._codec import protobuf_reader, protobuf_writer
+from tensorwire._codec.grpc import reader, writer
 from tensorwire.grpc_messages import RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 
 X = tw.Tensor("x", np.array([1, 2], np.uint8))
@@ -231,7 +231,7 @@ def test_message_of_2_gib() -> None:
         assert str(error) == f"the gRPC message is {actual} bytes long; the limit is 2147483647"
         assert (error.expected, error.actual) == (2**31 - 1, actual)
     with pytest.raises(tw.EncodeError, match="is 2147483664 bytes long"):
-        protobuf_writer.append_fields(b"head", RAW_INPUT_CONTENTS, [LARGE, LARGE])
+        writer.append_fields(b"head", RAW_INPUT_CONTENTS, [LARGE, LARGE])
 
 
 @pytest.mark.slow(reason="it makes 262,144 tensors")
@@ -247,7 +247,7 @@ def test_sum_of_sizes_does_not_overflow() -> None:
     with pytest.raises(tw.EncodeError, match="bytes long; the limit is 2147483647"):
         request(*(tensor.replace(name=str(i)) for i in range(n)))
     with pytest.raises(tw.EncodeError, match="bytes long; the limit is 2147483647"):
-        protobuf_writer.append_fields(b"", RAW_INPUT_CONTENTS, [reserved] * n)
+        writer.append_fields(b"", RAW_INPUT_CONTENTS, [reserved] * n)
 
 
 @pytest.mark.parametrize(
@@ -287,17 +287,17 @@ def test_small_messages() -> None:
         "ready": True,
         "items": [{"name": "i", "dims": [-1, 0, 2**40]}, {"name": "", "dims": []}],
     }
-    written = protobuf_writer.write_message(values, cases.KINDS)
+    written = writer.write_message(values, cases.KINDS)
     item = delimited(4, delimited(1, "i"), packed(2, (-1, 0, 2**40)))
     names = delimited(1, "é" * 100) + delimited(2, "a") + delimited(2)
     assert written == names + integer(3, 1) + item + delimited(4)
-    assert protobuf_reader.read_message(written, cases.KINDS) == values
+    assert reader.read_message(written, cases.KINDS) == values
     empty: dict[str, Any] = {"name": "", "names": [], "ready": False, "items": []}
-    assert protobuf_writer.write_message(empty, cases.KINDS) == b""
-    assert protobuf_reader.read_message(b"", cases.KINDS) == empty
+    assert writer.write_message(empty, cases.KINDS) == b""
+    assert reader.read_message(b"", cases.KINDS) == empty
     # A 0 is written, because a field may be optional. None is not.
     integers = {1: ("a", int), 2: ("b", int), 3: ("c", int)}
-    written = protobuf_writer.write_message({"a": 0, "b": None, "c": -300}, integers)
+    written = writer.write_message({"a": 0, "b": None, "c": -300}, integers)
     assert written == integer(1, 0) + integer(3, -300)
 
 
@@ -305,13 +305,13 @@ def test_small_messages() -> None:
 def test_append(number: int) -> None:
     contents: list[Any] = [b"\1", np.arange(300, dtype=np.uint8), bytearray(b"")]
     head = bytearray(cases.tensor())
-    whole = protobuf_writer.append_fields(head, number, iter(contents))
+    whole = writer.append_fields(head, number, iter(contents))
     assert whole == bytes(head) + b"".join(delimited(number, bytes(c)) for c in contents)
-    rest, split = protobuf_reader.split_field(whole, number)
+    rest, split = reader.split_field(whole, number)
     assert (rest, list(map(bytes, split))) == (head, list(map(bytes, contents)))
 
 
 @pytest.mark.parametrize("wrong", [None, ["text"], [None], [np.zeros(4, np.int32)]])
 def test_append_of_what_is_no_bytes(wrong: Any) -> None:
     with pytest.raises((TypeError, BufferError)):
-        protobuf_writer.append_fields(b"", RAW_INPUT_CONTENTS, wrong)
+        writer.append_fields(b"", RAW_INPUT_CONTENTS, wrong)

@@ -15,7 +15,7 @@ import tensorwire.grpc
 from fuzz.comparison import check_error, exact, plain, tensors_of
 from support import reference
 from support.grpc_strategies import CONTENTS, RAW
-from tensorwire._codec import protobuf_reader, protobuf_writer
+from tensorwire._codec.grpc import reader, writer
 from tensorwire.grpc_messages import RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 
 CLASSES = {
@@ -71,7 +71,7 @@ def compare(kind: str, message: bytes, options: int = 0) -> str:
     ours: Any = None
     try:
         if kind == "stream":
-            server_error, ours = protobuf_reader.read_stream_response(source, limits)
+            server_error, ours = reader.read_stream_response(source, limits)
             assert theirs is not None, "protobuf rejects the message"
             assert (server_error or "") == theirs.error_message
             if server_error is not None:
@@ -103,7 +103,7 @@ def compare(kind: str, message: bytes, options: int = 0) -> str:
 def compare_metadata(source: Any, theirs: Any) -> str:
     """Compare a message that is read as a dict of its fields."""
     try:
-        ours = protobuf_reader.read_message(source, METADATA)
+        ours = reader.read_message(source, METADATA)
     except tw.HeaderError as error:
         check_error(error, len(source))
         assert theirs is None, error
@@ -116,7 +116,7 @@ def compare_metadata(source: Any, theirs: Any) -> str:
             for item in getattr(theirs, member)
         ]
     assert ours == expected
-    again = type(theirs).FromString(protobuf_writer.write_message(ours, METADATA))
+    again = type(theirs).FromString(writer.write_message(ours, METADATA))
     theirs.DiscardUnknownFields()
     assert again == theirs
     return "accepted"
@@ -126,7 +126,7 @@ def compare_split(kind: str, message: bytes, theirs: Any) -> None:
     """Compare the message without its raw contents, and these."""
     is_request = kind == "request"
     number = RAW_INPUT_CONTENTS if is_request else RAW_OUTPUT_CONTENTS
-    head, contents = protobuf_reader.split_field(message, number)
+    head, contents = reader.split_field(message, number)
     if theirs is None:
         try:
             CLASSES[kind].FromString(head)
@@ -140,7 +140,7 @@ def compare_split(kind: str, message: bytes, theirs: Any) -> None:
         assert not getattr(rest, member)
         getattr(rest, member).extend(map(bytes, contents))
         assert same(rest, theirs)
-        whole = protobuf_writer.append_fields(head, number, contents)
+        whole = writer.append_fields(head, number, contents)
         assert same(CLASSES[kind].FromString(whole), theirs)
 
 

@@ -18,14 +18,14 @@
 #include <algorithm>
 #include <string>
 
-/* Functions of json_reader.pyx, and of json_scanner.pxd. */
-#define READER(name) __pyx_f_10tensorwire_6_codec_11json_reader_##name
-#define SCANNER(name) __pyx_f_10tensorwire_6_codec_12json_scanner_##name
-#define E(name) __pyx_e_10tensorwire_6_codec_12json_scanner_##name
-typedef struct __pyx_t_10tensorwire_6_codec_12json_scanner_ReadCursor ReadCursor;
-typedef struct __pyx_t_10tensorwire_6_codec_12json_scanner_Keys Keys;
-typedef struct __pyx_t_10tensorwire_6_codec_11json_reader_ParsedElements ParsedElements;
-typedef enum __pyx_t_10tensorwire_6_codec_12json_scanner_Fault Fault;
+/* Functions of reader.pyx and scanner.pxd in _codec/json. */
+#define READER(name) __pyx_f_10tensorwire_6_codec_4json_6reader_##name
+#define SCANNER(name) __pyx_f_10tensorwire_6_codec_4json_7scanner_##name
+#define E(name) __pyx_e_10tensorwire_6_codec_4json_7scanner_##name
+typedef struct __pyx_t_10tensorwire_6_codec_4json_7scanner_ReadCursor ReadCursor;
+typedef struct __pyx_t_10tensorwire_6_codec_4json_7scanner_Keys Keys;
+typedef struct __pyx_t_10tensorwire_6_codec_4json_6reader_ParsedElements ParsedElements;
+typedef enum __pyx_t_10tensorwire_6_codec_4json_7scanner_Fault Fault;
 typedef unsigned char byte;
 
 static void check_line(bool condition, int line) {
@@ -169,12 +169,12 @@ extern "C" int LLVMFuzzerInitialize(int *, char ***) {
     PyConfig_Clear(&config);
     CHECK(PyRun_SimpleString(
         "import sys, types, importlib.machinery\n"
-        "for name, path in (('tensorwire', ''), ('tensorwire._codec', '/_codec')):\n"
-        "    sys.modules[name] = types.ModuleType(name)\n"
-        "    sys.modules[name].__path__ = ['" PACKAGE "' + path]\n"
-        "spec = importlib.machinery.ModuleSpec('tensorwire._codec.json_reader', None)\n") == 0);
+        "for name, path in (('', ''), ('._codec', '/_codec'), ('._codec.json', '/_codec/json')):\n"
+        "    module = sys.modules['tensorwire' + name] = types.ModuleType('tensorwire' + name)\n"
+        "    module.__path__ = ['" PACKAGE "' + path]\n"
+        "spec = importlib.machinery.ModuleSpec('tensorwire._codec.json.reader', None)\n") == 0);
     PyObject *spec = PyObject_GetAttrString(PyImport_AddModule("__main__"), "spec");
-    PyModuleDef *definition = (PyModuleDef *)PyInit_json_reader();
+    PyModuleDef *definition = (PyModuleDef *)PyInit_reader();
     PyObject *module = PyModule_FromDefAndSpec(definition, spec);
     if (module == NULL || PyModule_ExecDef(module, definition) != 0) {
         PyErr_Print();

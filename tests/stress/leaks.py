@@ -23,7 +23,8 @@ import tensorwire.grpc
 from support import cases, grpc_cases, reference
 from support.arrow_numbers import NumbersProducer
 from support.memory import N_WARM, call, leak_of, resident_nbytes
-from tensorwire._codec import datatypes, protobuf_reader, protobuf_writer
+from tensorwire._codec import datatypes
+from tensorwire._codec.grpc import reader, writer
 from test_api_misuse import WRONG
 from test_combinations import COPIES, FORMS, ORIGINS, Expected, check_arrow, expected
 from test_dlpack import REJECTED, rejected
@@ -143,12 +144,12 @@ def grpc() -> Iterator[Case]:
     yield "unknown requested output", partial(tw.grpc.encode_response, response, request)
     yield "a parameter that cannot be sent", partial(tw.grpc.encode_response, response)
     yield "too long", partial(tw.grpc.encode_request, large)
-    yield "append", partial(protobuf_writer.append_fields, b"head", 7, [b"a", bytearray(9)])
-    yield "split", partial(protobuf_reader.split_field, grpc_cases.REQUEST, 7)
+    yield "append", partial(writer.append_fields, b"head", 7, [b"a", bytearray(9)])
+    yield "split", partial(reader.split_field, grpc_cases.REQUEST, 7)
     kinds = {1: ("name", str), 5: ("inputs", [{1: ("name", str), 3: ("shape", [int])}])}
     values = {"name": "n", "inputs": [{"name": "x", "shape": [1, 2]}]}
-    yield "read a dict", partial(protobuf_reader.read_message, grpc_cases.REQUEST, kinds)
-    yield "write a dict", partial(protobuf_writer.write_message, values, kinds)
+    yield "read a dict", partial(reader.read_message, grpc_cases.REQUEST, kinds)
+    yield "write a dict", partial(writer.write_message, values, kinds)
 
 
 def elements() -> Iterator[Case]:
