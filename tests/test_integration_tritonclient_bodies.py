@@ -1,13 +1,16 @@
-"""Bodies that tritonclient.http creates and reads, with and without the integration."""
+"""What tritonclient creates and reads: bodies, BYTES and shared memory, with and without the
+integration.
+"""
 
 from __future__ import annotations
 
 import copy
 import gzip
-import pickle
 import zlib
 from collections.abc import Callable
 from functools import partial
+from pickle import dumps, loads
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import tensorwire as tw
-from interop.samples import DTYPES, Array, binary_sample, bits, bytes_array
+from interop.samples import DTYPES, NOT_TEXT, TEXTS, Array, binary_sample, bits, bytes_array
 from support import tritonclient_comparison as comparison
 from support.memory import peak_nbytes
 from support.tritonclient_calls import given, grpc, http
@@ -27,6 +30,7 @@ from support.tritonclient_comparison import (
     FEW,
     FLOATS,
     LARGE,
+    Octets,
     Sub,
     body_of,
     both,
@@ -37,10 +41,12 @@ from support.tritonclient_comparison import (
     parsed,
     response,
 )
+from tensorwire.integrations.tritonclient.convert import elements_at
 
 pytestmark = comparison.MARKS
 either, installed, any_data = comparison.either, comparison.installed, comparison.any_data
 
+utils, shm = module("utils", "http"), module("utils.shared_memory", "http")
 generate = http.InferenceServerClient.generate_request_body
 with_datatype = pytest.mark.parametrize("datatype", DTYPES)
 with_size = pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
@@ -156,24 +162,20 @@ def test_data_set_repeatedly(either: bool) -> None:
     assert tensor._data is None  # the list of the JSON form is released
 
 
-@pytest.mark.parametrize(
-    "copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))]
-)
-def test_inputs_and_results_can_be_copied(any_data: None, copied: Callable[[Any], Any]) -> None:
-    tensor = given(http)
-    assert generate([copied(tensor)]) == generate([tensor])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: loads(dumps(x))])
+@pytest.mark.parametrize(("api", "data"), [(http, "_get_binary_data"), (grpc, "_get_content")])
+def test_inputs_and_results_can_be_copied(
+    any_data: None, api: Any, data: str, copied: Callable[[Any], Any]
+) -> None:
+    """An input can also be pickled for a process without the integration."""
+    tensor = given(api)
+    assert b"tensorwire" not in dumps(tensor)
+    found = copied(tensor)
+    assert type(found) is api.InferInput
+    assert str(found._get_tensor()) == str(tensor._get_tensor())
+    assert getattr(found, data)() == FLOATS.tobytes()
     result = parsed(*response(FLOATS))
     assert bits(copied(result).as_numpy("OUTPUT0")) == bits(FLOATS)
-
-
-def test_data_of_a_large_input(any_data: None) -> None:
-    """They are read-only, and `bytes` for programs that create the body themselves."""
-    tensor = given(http)
-    assert not tensor._raw_data.flags.writeable
-    assert tensor._raw_data.tobytes() == FLOATS.tobytes()
-    assert type(tensor._get_binary_data()) is bytes
-    assert tensor._get_binary_data() == FLOATS.tobytes()
-    assert type(body_of(FLOATS, "FP32")[0]) is bytes
 
 
 # --- additional types ----------------------------------------------------------------------------
@@ -193,7 +195,7 @@ TEXT_ARRAYS: dict[str, Any] = {
 @pytest.mark.parametrize("name", TEXT_ARRAYS)
 def test_additional_bytes_types(installed: None, name: str) -> None:
     """The result is the same as for an object array of the elements."""
-    utils, values = module("utils", "http"), TEXT_ARRAYS[name]
+    values = TEXT_ARRAYS[name]
     plain = values.as_numpy() if isinstance(values, tw.BytesArray) else values.astype(object)
     for is_binary in (True, False):
         found = body_of(values, "BYTES", binary_data=is_binary)
@@ -208,7 +210,7 @@ def test_additional_bytes_types(installed: None, name: str) -> None:
 
 def test_additional_bytes_type_with_invalid_element(installed: None) -> None:
     with pytest.raises(tw.EncodeError, match="element 1 "):
-        module("utils", "http").serialize_byte_tensor(np.array(["a", "\ud800"]))
+        utils.serialize_byte_tensor(np.array(["a", "\ud800"]))
 
 
 # --- responses -----------------------------------------------------------------------------------
@@ -286,22 +288,160 @@ def test_arrays_of_a_writable_body_are_copies(either: bool) -> None:
     assert bits(result.as_numpy("OUTPUT0")) == bits(FLOATS)
 
 
-@given_by_hypothesis(
-    array=npst.arrays(
-        st.sampled_from([dtype for dtype in DTYPES.values() if dtype.kind in "?uif"]),
-        npst.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=40),
-    ),
-    is_transposed=st.booleans(),
-)
-@FEW
-def test_round_trip_of_random_arrays(array: Array, is_transposed: bool) -> None:
-    array = np.tile(array, 40).T if is_transposed else np.tile(array, 40)
-    both(body_of, array, tw.Tensor("x", array).datatype)
-    both(output, *response(array))
-
-
 def test_response_is_not_copied(either: bool) -> None:
     array = np.ones(1 << 22, np.float32)
     read = partial(output, *response(array, array), "OUTPUT1")
     read()  # fill caches
     assert peak_nbytes(read) / array.nbytes == pytest.approx(0 if either else 3, abs=0.01)
+
+
+# --- serialize -------------------------------------------------------------------------------
+
+
+class Text(str):
+    def __str__(self) -> str:
+        return "a text"
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise LookupError("has no text")
+
+
+ODD: list[Any] = [
+    *(1, 2.5, None, True, 10**30, float("nan"), (1, "a"), {"a": 1}, bytearray(b"ab"), print),
+    *(Text("b"), Octets(b"c"), np.str_("n"), np.bytes_(b"m"), np.float32(0.1), np.int8(-1)),
+    *("\ud800", "a\udfffb", Unprintable(), np.zeros(0), np.array([1, 2])),
+]
+
+
+OTHER_OBJECTS = {str(x): x for x in (b"ab", [b"a"], None, np.bytes_(b"a"), np.float32(1), 5)}
+
+
+@pytest.mark.parametrize("name", [*BYTES_ARRAYS, *OTHER_OBJECTS])
+def test_serialize(name: str) -> None:
+    both(lambda: utils.serialize_byte_tensor((BYTES_ARRAYS | OTHER_OBJECTS)[name]))
+
+
+@pytest.mark.parametrize("value", ODD, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize("before", [[], [b"a", "b"]], ids=["alone", "after others"])
+def test_serialize_other_elements(before: list[Any], value: Any) -> None:
+    array = object_array([*before, value, "c"])
+    both(lambda: utils.serialize_byte_tensor(array))
+
+
+element = st.one_of(
+    st.binary(max_size=9),
+    st.text(st.characters(codec=None, exclude_categories=()), max_size=5),
+    st.sampled_from(ODD[:12]),
+)
+
+
+@given_by_hypothesis(values=st.lists(element, max_size=8), step=st.sampled_from([1, -1, 2]))
+@FEW
+def test_serialize_random_elements(values: list[Any], step: int) -> None:
+    array = object_array(values)[::step]
+    both(lambda: utils.serialize_byte_tensor(array))
+
+
+@given_by_hypothesis(
+    array=npst.arrays(
+        st.one_of(npst.scalar_dtypes(), npst.byte_string_dtypes(max_len=5)),
+        npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+    )
+)
+@FEW
+def test_serialize_random_arrays(array: Array) -> None:
+    if array.dtype.kind != "U":
+        both(lambda: utils.serialize_byte_tensor(array))
+        both(lambda: utils.serialize_byte_tensor(array.T))
+
+
+# --- deserialize -----------------------------------------------------------------------------
+
+WIRE = tw.encode_bytes([*TEXTS, NOT_TEXT, b"x" * 300])
+BUFFERS: dict[str, Any] = {
+    "bytes": WIRE,
+    "bytearray": bytearray(WIRE),
+    "memoryview": memoryview(WIRE),
+    "slice": memoryview(b"?" + WIRE + b"?")[1:-1],
+    "array": np.frombuffer(WIRE, np.uint8),
+    "empty": b"",
+    "empty memoryview": memoryview(b""),
+    "empty array": np.empty(0, np.uint8),
+    "int8": np.frombuffer(WIRE, np.int8),
+    "chars": memoryview(WIRE).cast("c"),
+    "words": np.frombuffer(WIRE[:16], np.uint32),
+    "0-d": np.array(5, np.uint8),
+    "2-d": np.frombuffer(WIRE[:16], np.uint8).reshape(4, 4),
+    "2-d, whole elements": np.frombuffer(tw.encode_bytes([b"abcd"] * 2), np.uint8).reshape(4, 4),
+    "strided": memoryview(WIRE)[::2],
+    "strided array": np.repeat(np.frombuffer(WIRE, np.uint8), 2)[::2],
+    "str": "abcd",
+    "list": [1, 0, 0, 0, 65],
+    "None": None,
+    "object array": np.array([b"\1\0\0\0a"], object),
+    "S array": np.array([b"\1\0\0\0a"]),
+    "subclass": Octets(WIRE),
+}
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_deserialize(name: str) -> None:
+    both(lambda: utils.deserialize_bytes_tensor(BUFFERS[name]))
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_deserialize_truncated(kind: type) -> None:
+    cuts = [kind(WIRE[:n]) for n in range(len(WIRE))]
+    both(lambda: [outcome(partial(utils.deserialize_bytes_tensor, cut)) for cut in cuts])
+
+
+valid = st.lists(st.binary(max_size=9), min_size=1).map(tw.encode_bytes)
+
+
+@given_by_hypothesis(wire=st.one_of(st.binary(max_size=20), valid.map(bytes)))
+@FEW
+def test_deserialize_random_bytes(wire: bytes) -> None:
+    both(lambda: utils.deserialize_bytes_tensor(wire))
+
+
+# --- shared memory ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("datatype", "shape", "offset"),
+    [
+        *((datatype, [2, 2], 3) for datatype in (np.object_, np.dtype(object), np.bytes_)),
+        *((np.object_, shape, 3) for shape in ((4,), [1], [7], [2, np.int64(2)], np.array([4]))),
+        *((np.object_, shape, 3) for shape in ([8], [1 << 40], [1 << 62, 4], [])),
+        *((np.object_, shape, 3) for shape in ([0], [2, 0], [-1], [-2, -2], [4.0], 4, "4")),
+        *((np.object_, [1], offset) for offset in (0, 7, 40, 1 << 40, -1, -8, -100, 3.0, None)),
+        (np.uint8, [4], 3),
+        (np.float32, [2], 4),
+    ],
+)
+def test_read_shared_memory(datatype: Any, shape: Any, offset: Any) -> None:
+    """The region is larger than the elements, which begin at its byte 3."""
+    wire = tw.encode_bytes([b"a", b"", b"b\0", b"\xff", b"", b"", b""])
+    region = bytearray(b"???" + wire + b"\xff\xff\xff\xff")
+    handle = SimpleNamespace(_mpsm_handle=SimpleNamespace(buf=memoryview(region)))
+    both(lambda: shm.get_contents_as_numpy(handle, datatype, shape, offset))
+
+
+def test_other_bytes_after_the_elements_in_shared_memory() -> None:
+    """The function of tritonclient, which takes longer, is not needed."""
+    region = memoryview(bytearray(b"???" + tw.encode_bytes([b"a", b"", b"c"]) + b"\xff" * 4))
+    assert elements_at(region, [2, 1], 3).tolist() == [[b"a"], [b""]]
+
+
+def test_write_and_read_shared_memory(either: bool) -> None:
+    handle = shm.create_shared_memory_region("tensorwire", "tensorwire_test", 4096)
+    try:
+        sent = object_array([*TEXTS, NOT_TEXT], (2, 3))
+        shm.set_shared_memory_region(handle, [utils.serialize_byte_tensor(sent), FLOATS[:4]])
+        found = shm.get_contents_as_numpy(handle, np.object_, (2, 3))
+        assert bits(found) == bits(sent)
+        assert found.flags.writeable
+    finally:
+        shm.destroy_shared_memory_region(handle)
