@@ -28,6 +28,7 @@ from support.servers import http as http_response
 from support.tritonclient_calls import (
     ARRAYS,
     CLIENTS,
+    GRPC,
     HTTP,
     LENGTH,
     Calls,
@@ -35,6 +36,8 @@ from support.tritonclient_calls import (
     given,
     grpc,
     http,
+    http_aio,
+    service,
 )
 from support.tritonclient_comparison import (
     FLOATS,
@@ -47,10 +50,11 @@ from support.tritonclient_comparison import (
     replaced,
     response,
 )
-from support.wrappers import Proxy, functools_wrapper
+from support.wrappers import Proxy, closure, functools_wrapper, wrapped
 from tensorwire.integrations import tritonclient
 
 pytestmark = comparison.MARKS
+either, without_leftovers = comparison.either, comparison.without_leftovers
 
 IMAGE = np.arange(3 * 224 * 224, dtype=np.float32).reshape(1, 3, 224, 224)
 HWC = np.ascontiguousarray(IMAGE[0].transpose(1, 2, 0))
@@ -442,16 +446,25 @@ def test_each_replacement_works_without_the_others(client: str, is_only: bool) -
             assert "unexpected datatype" in str(error)  # of an array that only we accept
 
 
+@pytest.mark.parametrize("client", CLIENTS)
+def test_verbose_output(either: bool, client: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The client prints complete bodies and messages."""
+    data = (FLOATS + 0.1).tobytes()
+    exchange(client, lambda api: [{"inputs": [given(api, FLOATS + 0.1)]}], verbose=True)
+    printed = capsys.readouterr().out
+    if client in HTTP:
+        texts = ["POST ", repr(data)[2:-1], repr(BODY[:HEADER_LENGTH])]
+    else:
+        assert printed.count("raw_output_contents: ") == len(ARRAYS)
+        # A stream of aio does not print the request.
+        is_printed = client != "grpc aio stream"
+        texts = [str(service.ModelInferRequest(raw_input_contents=[data]))] if is_printed else []
+    assert all(text in printed for text in texts)
+
+
 # --- references to arrays ------------------------------------------------------------------------
 
 
-@pytest.fixture
-def without_leftovers() -> Iterator[None]:
-    yield
-    tritonclient.uninstall()
-
-
-@pytest.mark.usefixtures("without_leftovers")
 @pytest.mark.parametrize("client", CLIENTS)
 def test_inputs_refer_to_a_buffer_if_the_program_asks_for_it(client: str) -> None:
     """Otherwise, they have what it contained; see the pattern "one buffer for three inputs"."""
@@ -461,7 +474,6 @@ def test_inputs_refer_to_a_buffer_if_the_program_asks_for_it(client: str) -> Non
     assert data.count(np.full_like(IMAGE, 7).tobytes()) == 3
 
 
-@pytest.mark.usefixtures("without_leftovers")
 @pytest.mark.parametrize(("api", "attribute"), [(http, "_raw_data"), (grpc, "_raw_content")])
 def test_last_install_determines_whether_inputs_refer_to_arrays(api: Any, attribute: str) -> None:
     arrays = [IMAGE, IMAGE[:, ::-1], IMAGE[..., :9]]
@@ -518,3 +530,56 @@ def test_wrapper_is_called_as_often_as_without_the_integration(
     assert len(caplog.records) == (not is_called_anyway)
     if not is_called_anyway:
         assert name.replace(":", ".") in caplog.text
+
+
+def functions_on_the_way(client: str) -> list[tuple[Any, str]]:
+    """Return the functions through which a body or message goes, and their owners."""
+    if client in GRPC:
+        return [(import_module("tritonclient.grpc._utils"), "_get_inference_request")]
+    if client == "http aio":
+        api, stub, request = http_aio, import_module("aiohttp").ClientSession, "_request"
+    else:
+        api, stub = import_module("tritonclient.http._client"), import_module("geventhttpclient")
+        stub, request = stub.HTTPClient, "request"
+    own = [(api, "_get_inference_request"), (api.InferenceServerClient, "_post")]
+    return [*own, (stub, "post"), (stub, request)]
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["wrapped first", "wrapped later"])
+@pytest.mark.parametrize("wrap", [functools_wrapper, Proxy, closure])
+@pytest.mark.parametrize(
+    ("client", "position"),
+    [(client, i) for client in CLIENTS for i in range(len(functions_on_the_way(client)))],
+)
+def test_wrapper_gets_complete_requests(
+    client: str, position: int, wrap: Any, is_first: bool
+) -> None:
+    """It gets the same types: bodies that are `bytes`, or messages of the generated class."""
+    seen: list[type] = []
+
+    def checking(function: Any, count: Callable[[], None]) -> Any:
+        def checked(*arguments: Any, **options: Any) -> Any:
+            found = function(*arguments, **options)
+            results = found if type(found) is tuple else [found]
+            seen.extend(map(type, [*arguments, *options.values(), *results]))
+            return found
+
+        return wrap(checked, count)
+
+    def send() -> Any:
+        seen.clear()
+        return exchange(client).requests, list(seen)
+
+    place = functions_on_the_way(client)[position]
+    with wrapped(*place, checking, lambda: None):
+        expected = send()
+        if is_first:
+            tritonclient.install()
+            found = send()
+            tritonclient.uninstall()
+    if not is_first:
+        tritonclient.install()
+        with wrapped(*place, checking, lambda: None):
+            found = send()
+    assert (bytes if client in HTTP else service.ModelInferRequest) in expected[1]
+    assert found == expected

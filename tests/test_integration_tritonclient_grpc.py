@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import pickle
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
@@ -40,20 +38,14 @@ from support.tritonclient_calls import (
     service,
 )
 from support.tritonclient_comparison import FLOATS, LARGE, both, described, large, object_array
-from support.wrappers import Proxy, closure, functools_wrapper, wrapped
 from tensorwire.integrations import tritonclient
 
 pytestmark = comparison.MARKS
 either, installed, any_data = comparison.either, comparison.installed, comparison.any_data
+without_leftovers = comparison.without_leftovers
 certificate = client_fixtures.certificate
 
 with_client = pytest.mark.parametrize("client", GRPC)
-
-
-@pytest.fixture(autouse=True)
-def without_leftovers() -> Iterator[None]:
-    yield
-    tritonclient.uninstall()
 
 
 # --- inputs --------------------------------------------------------------------------------------
@@ -77,15 +69,6 @@ def test_data_of_other_types(datatype: str, value: Any) -> None:
     both(lambda: given(grpc, value, "x", datatype, [2])._get_content())
 
 
-def test_inputs_can_be_pickled(any_data: None) -> None:
-    """Also for a process without the integration."""
-    pickled = pickle.dumps(given(grpc))
-    assert b"tensorwire" not in pickled
-    copied = pickle.loads(pickled)
-    assert type(copied) is grpc.InferInput
-    assert copied._get_content() == FLOATS.tobytes()
-
-
 # --- requests ------------------------------------------------------------------------------------
 
 
@@ -95,17 +78,6 @@ def test_request_above_the_limit_of_the_channel(client: str, limit: int) -> None
     """The limits are those for sending and receiving."""
     options = [("grpc.max_send_message_length", limit), ("grpc.max_receive_message_length", 99)]
     both(lambda: exchange(client, channel_args=options))
-
-
-@with_client
-def test_verbose_output(either: bool, client: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The complete messages are printed."""
-    exchange(client, lambda api: [{"inputs": [given(api, FLOATS + 0.1)]}], verbose=True)
-    printed = capsys.readouterr().out
-    assert printed.count("raw_output_contents: ") == len(ARRAYS)
-    if client != "grpc aio stream":  # which does not print the request
-        message = service.ModelInferRequest(raw_input_contents=[(FLOATS + 0.1).tobytes()])
-        assert str(message) in printed
 
 
 @with_client
@@ -480,30 +452,3 @@ def test_interceptor_gets_messages(
     assert found.results == described([bits(FLOATS)])
     assert len(found.requests) == 1
     assert seen == ([] if client in STREAMS else [service.ModelInferRequest])
-
-
-@pytest.mark.parametrize("is_first", [True, False], ids=["wrapped first", "wrapped later"])
-@pytest.mark.parametrize("wrap", [functools_wrapper, Proxy, closure])
-@with_client
-def test_wrapper_gets_messages(client: str, wrap: Any, is_first: bool) -> None:
-    """A wrapper of the function that creates the requests is called as without the integration."""
-    seen: list[Any] = []
-
-    def checking(function: Any, count: Callable[[], None]) -> Any:
-        def checked(*arguments: Any, **options: Any) -> Any:
-            found = function(*arguments, **options)
-            seen.append((type(found), found.SerializeToString()))
-            return found
-
-        return wrap(checked, count)
-
-    module = import_module("tritonclient.grpc._utils")
-    if not is_first:
-        tritonclient.install()
-    with wrapped(module, "_get_inference_request", checking, lambda: None):
-        if is_first:
-            tritonclient.install()
-        [(request, _)] = exchange(client).requests
-        if is_first:
-            tritonclient.uninstall()
-    assert seen == [(service.ModelInferRequest, request)]

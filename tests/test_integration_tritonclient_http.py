@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import socket
 import zlib
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from importlib import import_module
@@ -24,39 +23,27 @@ from support.servers import Scripted
 from support.servers import http as http_response
 from support.tritonclient_calls import (
     ARRAYS,
-    HTTP,
     LENGTH,
     Recording,
     connect,
     exchange,
     given,
     http,
-    http_aio,
     http_answer,
     one,
     outcomes,
 )
 from support.tritonclient_comparison import FLOATS, LARGE, both, response
-from support.wrappers import Proxy, closure, functools_wrapper, wrapped
+from support.wrappers import closure, wrapped
 from tensorwire.integrations import tritonclient
 from tensorwire.integrations.tritonclient.transport import FileBody, Transport, payload_class
 
 pytestmark = comparison.MARKS
 either, installed, any_data = comparison.either, comparison.installed, comparison.any_data
+without_leftovers = comparison.without_leftovers
 certificate = client_fixtures.certificate
 
-with_client = pytest.mark.parametrize("client", HTTP)
 ANSWER = http_answer(*ARRAYS)
-
-
-@pytest.fixture(autouse=True)
-def without_leftovers() -> Iterator[None]:
-    yield
-    tritonclient.uninstall()
-
-
-def small(_: Any) -> list[dict[str, Any]]:
-    return [{"inputs": [given(http, FLOATS[:4])]}]
 
 
 def twice(_: Any) -> list[dict[str, Any]]:
@@ -81,15 +68,6 @@ def test_positional_arguments(either: bool, is_wrapped: bool) -> None:
     [(_, headers, body)] = server.requests
     assert ("Content-Encoding", "gzip") in headers
     assert body.endswith(FLOATS.tobytes())
-
-
-@with_client
-def test_verbose_output(either: bool, client: str, capsys: pytest.CaptureFixture[str]) -> None:
-    exchange(client, verbose=True)
-    printed = capsys.readouterr().out
-    assert repr(FLOATS.tobytes())[2:-1] in printed
-    assert "POST " in printed
-    assert repr(BODY[:HEADER_LENGTH]) in printed
 
 
 def test_async_infer_has_read_the_array_when_it_returns(any_data: None) -> None:
@@ -135,65 +113,13 @@ def test_large_request_is_not_copied(either: bool, client: str, n_copies: int) -
     assert found < 0.3 if either else found > n_copies - 0.1
 
 
-def functions_on_the_way(client: str) -> list[tuple[Any, str]]:
-    """Return the functions through which a body goes to the socket, and their owners."""
-    if client == "http aio":
-        api, stub = http_aio, import_module("aiohttp").ClientSession
-    else:
-        api, stub = import_module("tritonclient.http._client"), http_stub()
-    request = "_request" if client == "http aio" else "request"
-    own = [(api, "_get_inference_request"), (api.InferenceServerClient, "_post")]
-    return [*own, (stub, "post"), (stub, request)]
-
-
-def http_stub() -> Any:
-    return import_module("geventhttpclient").HTTPClient
-
-
-@pytest.mark.parametrize("is_first", [True, False], ids=["wrapped first", "wrapped later"])
-@pytest.mark.parametrize("wrap", [functools_wrapper, Proxy, closure])
-@pytest.mark.parametrize("position", range(4))
-@with_client
-def test_wrapper_gets_a_body_of_type_bytes(
-    client: str, position: int, wrap: Any, is_first: bool
-) -> None:
-    """The wrapper of any function on the way is called as without the integration."""
-    seen: list[Any] = []
-
-    def checking(function: Any, count: Callable[[], None]) -> Any:
-        def checked(*arguments: Any, **options: Any) -> Any:
-            found = function(*arguments, **options)
-            values = [*arguments, *options.values(), *(found if type(found) is tuple else ())]
-            seen.extend(type(value) for value in values if hasattr(value, "__len__"))
-            return found
-
-        return wrap(checked, count)
-
-    def send() -> list[Any]:
-        seen.clear()
-        exchange(client)
-        return list(seen)
-
-    with wrapped(*functions_on_the_way(client)[position], checking, lambda: None):
-        expected = send()
-        if is_first:
-            tritonclient.install()
-            found = send()
-            tritonclient.uninstall()
-    if not is_first:
-        tritonclient.install()
-        with wrapped(*functions_on_the_way(client)[position], checking, lambda: None):
-            found = send()
-    assert bytes in expected
-    assert found == expected
-
-
 def test_subclass_of_the_class_of_the_library_gets_bytes() -> None:
     """It may have methods that expect `bytes`."""
-    transport = Transport("_client_stub", http_stub(), ("post", "request"), FileBody)
+    stub = import_module("geventhttpclient").HTTPClient
+    transport = Transport("_client_stub", stub, ("post", "request"), FileBody)
     with connect(http, "localhost:1") as client:
         assert transport.is_plain(client)
-        client._client_stub.__class__ = type("Subclass", (http_stub(),), {})
+        client._client_stub.__class__ = type("Subclass", (stub,), {})
         assert not transport.is_plain(client)
 
 

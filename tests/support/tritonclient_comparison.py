@@ -63,6 +63,13 @@ def any_data(request: pytest.FixtureRequest) -> Iterator[bool]:
     tritonclient.uninstall()
 
 
+@pytest.fixture(autouse=True)
+def without_leftovers() -> Iterator[None]:
+    """In each module with this name, uninstall the integration after each test."""
+    yield
+    tritonclient.uninstall()
+
+
 # --- comparison ---
 
 
