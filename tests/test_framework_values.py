@@ -9,12 +9,10 @@ import io
 import json
 import os
 import pickle
-import queue
 import re
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
@@ -30,7 +28,7 @@ from support.asgi_requests import ask, echo
 from support.requirements import optional, package
 from support.serve_process import free_port
 from support.servers import uvicorn_server
-from support.threads import wait_for
+from support.threads import in_thread, wait_for
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.server import create_app, read_request, send_error, send_frame, wsgi
 from tensorwire.server.values import frame_of, values_of
@@ -48,16 +46,13 @@ pytestmark = pytest.mark.thread_unsafe(reason="the tests start servers")
 
 MAX_BODY = 1 << 30  # as in the manual
 X = np.arange(300_000, dtype=np.float32)
-VALUES = {
-    "x": X,
+ARRAYS = {"x": X, "words": np.array(["a", "bcd"], dtype=object)}
+PARAMETERS = {
     "factor": 2,
     "label": "Katze \N{CAT}",
     "options": {"top_k": [1, 2.5, None], "deep": {"a": True}},
-    "words": np.array(["a", "bcd"], dtype=object),
     "nothing": None,
 }
-ARRAYS = {"x": X, "words": VALUES["words"]}
-PARAMETERS = {name: value for name, value in VALUES.items() if name not in ARRAYS}
 REQUEST = tw.InferRequest(ARRAYS, parameters=PARAMETERS | {"binary_data_output": True})
 FRAME = tw.encode_request(REQUEST)
 LENGTH = {
@@ -176,37 +171,29 @@ class QuietHandler(WSGIRequestHandler):
 
 @contextmanager
 def wsgi_server(app: Any) -> Iterator[str]:
-    with make_server("127.0.0.1", 0, app, WSGIServer, QuietHandler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
+    with (
+        make_server("127.0.0.1", 0, app, WSGIServer, QuietHandler) as server,
+        in_thread(server.serve_forever, 0.01),
+    ):
         try:
             yield f"127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
-            thread.join()
 
 
 @contextmanager
 def aiohttp_server(app: Any) -> Iterator[str]:
-    started: queue.Queue[Any] = queue.Queue()
-
-    async def main() -> None:
-        stop = asyncio.Event()
-        runner = aiohttp_web.AppRunner(app)
-        await runner.setup()
-        await aiohttp_web.TCPSite(runner, "127.0.0.1", 0).start()
-        started.put((f"127.0.0.1:{runner.addresses[0][1]}", asyncio.get_running_loop(), stop))
-        await stop.wait()
-        await runner.cleanup()
-
-    thread = threading.Thread(target=lambda: asyncio.run(main()))
-    thread.start()
-    address, loop, stop = started.get(timeout=10)
-    try:
-        yield address
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join()
+    runner = aiohttp_web.AppRunner(app)
+    with asyncio.Runner() as events:
+        events.run(runner.setup())
+        events.run(aiohttp_web.TCPSite(runner, "127.0.0.1", 0).start())
+        loop = events.get_loop()
+        with in_thread(loop.run_forever):
+            try:
+                yield f"127.0.0.1:{runner.addresses[0][1]}"
+            finally:
+                loop.call_soon_threadsafe(loop.stop)
+        events.run(runner.cleanup())
 
 
 APPLICATIONS: dict[str, tuple[Callable[[], Any], Callable[..., AbstractContextManager[str]]]] = {
@@ -281,15 +268,6 @@ def test_invalid_request(
 
 
 # --- values ---
-
-
-def test_arrays_strings_and_json_values() -> None:
-    request = tw.decode_request(bytes(FRAME), FRAME.header_length)
-    frame = frame_of(values_of(request))
-    response = tw.decode_response(bytes(frame), frame.header_length)
-    assert np.array_equal(response["x"].as_numpy(), X)
-    assert response["words"].as_strings().tolist() == ["a", "bcd"]
-    assert json.loads(json.dumps(dict(response.parameters), default=dict)) == PARAMETERS
 
 
 REGION = {"shared_memory_region": "r", "shared_memory_byte_size": 4}
@@ -380,6 +358,10 @@ def test_body_that_was_read_before() -> None:
 
     ask(app, "/", "POST", [bytes(FRAME)], FRAME.headers)
     assert np.array_equal(found[0]["x"], X)
+    assert found[0]["words"].as_strings().tolist() == ["a", "bcd"]
+    assert json.loads(json.dumps(found[0], default=lambda _: None)) == PARAMETERS | dict.fromkeys(
+        ARRAYS
+    )
 
 
 def test_client_that_disconnects() -> None:
@@ -445,8 +427,8 @@ def test_mounted_application(mount: Callable[[Any], Any]) -> None:
     app = mount(create_app({"echo": echo}))
     with uvicorn_server(app) as address, Client(f"http://{address}/models") as client:
         assert np.array_equal(client.infer("echo", {"x": X})["x"].as_numpy(), X)
-        with pytest.raises(InferenceServerError, match="model 'nobody' is not known") as caught:
-            client.infer("nobody", {"x": X})
+        with pytest.raises(InferenceServerError, match="model 'unknown' is not known") as caught:
+            client.infer("unknown", {"x": X})
         assert caught.value.status == 404
 
 
