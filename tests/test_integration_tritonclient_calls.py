@@ -97,25 +97,24 @@ class Pattern(NamedTuple):
     options: dict[str, Any] = NONE  # of the client, or "prepare"
 
 
+def several(inputs: Callable[[Any], Any], reasons: Reasons = NONE, only: str = "") -> Pattern:
+    """Return the pattern of a call with these inputs."""
+    return Pattern(lambda api: [{"inputs": inputs(api)}], reasons, only)
+
+
 def one(
     array: Array, datatype: str = "FP32", reasons: Reasons = NONE, only: str = "", shape: Any = None
 ) -> Pattern:
-    """Return the pattern of a call with this input."""
-    return Pattern(
-        lambda api: [{"inputs": [given(api, array, "x", datatype, shape)]}], reasons, only
-    )
+    return several(lambda api: [given(api, array, "x", datatype, shape)], reasons, only)
+
+
+def as_json(api: Any, array: Array, datatype: str) -> Any:
+    tensor = api.InferInput("x", array.shape, datatype)
+    return tensor.set_data_from_numpy(array, binary_data=False)
 
 
 def in_json(array: Array, datatype: str) -> Pattern:
-    def calls(api: Any) -> list[Any]:
-        tensor = api.InferInput("x", array.shape, datatype)
-        return [{"inputs": [tensor.set_data_from_numpy(array, binary_data=False)]}]
-
-    return Pattern(calls, TO_JSON, "http")
-
-
-def several(inputs: Callable[[Any], Any], reasons: Reasons = NONE, only: str = "") -> Pattern:
-    return Pattern(lambda api: [{"inputs": inputs(api)}], reasons, only)
+    return several(lambda api: [as_json(api, array, datatype)], TO_JSON, "http")
 
 
 def image(reasons: Reasons = NONE, only: str = "", answer: Any = None, **call: Any) -> Pattern:
@@ -140,7 +139,7 @@ def requesting(
 
 def with_client(reasons: Reasons = NONE, only: str = "", **options: Any) -> Pattern:
     """Return the pattern of a client with these options."""
-    return Pattern(lambda api: [{"inputs": [given(api, IMAGE)]}], reasons, only, None, options)
+    return one(IMAGE, "FP32", reasons, only)._replace(options=options)
 
 
 class Size(tuple[int, ...]):
@@ -226,7 +225,7 @@ def with_content(api: Any, content: Any) -> Any:
 
 def with_region(api: Any) -> Any:
     """Return an input whose parameters were changed by the program."""
-    tensor = api.InferInput("x", [4], "FP32").set_data_from_numpy(FLOATS[:4], binary_data=False)
+    tensor = as_json(api, FLOATS[:4], "FP32")
     tensor._parameters["shared_memory_region"] = "r"
     return tensor
 
@@ -234,11 +233,8 @@ def with_region(api: Any) -> Any:
 def requested_outputs(api: Any) -> list[dict[str, Any]]:
     shared = api.InferRequestedOutput("OUTPUT2")
     shared.set_shared_memory("region", 8)
-    first, classes = (
-        api.InferRequestedOutput("OUTPUT1"),
-        api.InferRequestedOutput("OUTPUT0", class_count=2),
-    )
-    outputs = [first, classes, shared]
+    classes = api.InferRequestedOutput("OUTPUT0", class_count=2)
+    outputs = [api.InferRequestedOutput("OUTPUT1"), classes, shared]
     return [{"inputs": [given(api, IMAGE)], "outputs": outputs, "timeout": 10**6}]
 
 
@@ -255,6 +251,12 @@ def replace_post(client: Any) -> None:
         return original(request_uri, request_body + b"", headers, query_params)
 
     client._post = post
+
+
+def replace_class_of_the_library(client: Any) -> None:
+    """The subclass may have methods that expect `bytes`."""
+    stub = client._client_stub
+    stub.__class__ = type("Subclass", (type(stub),), {})
 
 
 UNLIMITED = [("grpc.max_send_message_length", -1)]
@@ -331,6 +333,9 @@ PATTERNS: dict[str, Pattern] = {
     "channel_args": with_client(only="grpc", channel_args=UNLIMITED),
     "basic auth": with_client(only="http", prepare=register_basic_auth),
     "replaced _post": with_client(CHANGED, "http", prepare=replace_post),
+    "subclass of the library": with_client(
+        CHANGED, "http infer", prepare=replace_class_of_the_library
+    ),
 }
 # The exceptions of the client are the same, and no request is sent.
 REJECTED: dict[str, Pattern] = {
