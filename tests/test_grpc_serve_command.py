@@ -8,8 +8,8 @@ import json
 import signal
 import socket
 import sys
-import threading
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,21 +82,14 @@ def infer(server: Serve, model: str, x: Any = ONE) -> tw.InferResponse:
     return tw.grpc.decode_response(call(server, model, x).result(20))
 
 
-class HttpCall(threading.Thread):
-    """A call over HTTP in a thread, which has begun."""
+def call_over_http(server: Serve, model: str, id: str | None = None) -> Future[tw.InferResponse]:
+    """Begin a call in a thread."""
 
-    def __init__(self, server: Serve, model: str, id: str | None = None) -> None:
-        super().__init__()
-        self.address, self.model, self.id = server.address, model, id
-        self.found: Any = None
-        self.start()
+    def infer() -> tw.InferResponse:
+        with Client(server.address, retries=0) as client:
+            return client.infer(model, {"x": ONE}, id=id)
 
-    def run(self) -> None:
-        with Client(self.address, retries=0) as client:
-            try:
-                self.found = client.infer(self.model, {"x": ONE}, id=self.id)
-            except Exception as error:
-                self.found = error
+    return ThreadPoolExecutor(1).submit(infer)
 
 
 @pytest.mark.parametrize(
@@ -116,13 +109,12 @@ def test_both_transports_and_graceful_shutdown(tmp_path: Path, workers: int) -> 
         found |= {int(infer(server, "process")["process"].as_numpy()) for _ in range(30)}
         assert len(found) == workers
         calls = [call(server, "slow") for _ in range(4)]
-        over_http = HttpCall(server, "slow")
+        over_http = call_over_http(server, "slow")
         time.sleep(0.4)
         server.process.send_signal(signal.SIGTERM)
         for each in calls:
             assert tw.grpc.decode_response(each.result(20))["x"].as_numpy().tolist() == [1]
-        over_http.join(20)
-        assert over_http.found["x"].as_numpy().tolist() == [1]
+        assert over_http.result(20)["x"].as_numpy().tolist() == [1]
         assert server.process.wait(20) in (-signal.SIGTERM, 0)  # uvicorn decides
         log = server.log.read_text()
     processes = "1 process" if workers == 1 else "2 processes"
@@ -139,7 +131,7 @@ def test_both_transports_and_graceful_shutdown(tmp_path: Path, workers: int) -> 
 def test_both_transports_shut_down_at_once(tmp_path: Path, workers: int, number: int) -> None:
     """gRPC refuses calls, and finishes the ones in progress, before the HTTP requests end."""
     with serving(tmp_path, *GRPC, "served_here", "--workers", str(workers)) as server:
-        over_http = HttpCall(server, "gate", "http")
+        over_http = call_over_http(server, "gate", "http")
         calls = [call(server, "gate", id="grpc") for _ in range(8)]
         time.sleep(0.3)
         server.signal_all(number)
@@ -156,11 +148,10 @@ def test_both_transports_shut_down_at_once(tmp_path: Path, workers: int, number:
         for each in calls:
             assert tw.grpc.decode_response(each.result(20))["x"].as_numpy().tolist() == [1]
         time.sleep(0.3)
-        assert over_http.is_alive()
+        assert not over_http.done()
         assert server.process.poll() is None
         (tmp_path / "http").touch()
-        over_http.join(20)
-        assert over_http.found["x"].as_numpy().tolist() == [1]
+        assert over_http.result(20)["x"].as_numpy().tolist() == [1]
         server.process.wait(20)
         assert "Traceback" not in server.log.read_text()
 
@@ -172,7 +163,7 @@ def test_interrupt_after_a_signal_does_not_wait(
     tmp_path: Path, first: signal.Signals, workers: int
 ) -> None:
     with serving(tmp_path, *GRPC, "served_here", "--workers", str(workers)) as server:
-        over_http = HttpCall(server, "hang") if first is signal.SIGTERM else None
+        over_http = call_over_http(server, "hang") if first is signal.SIGTERM else None
         hanging = call(server, "hang")
         time.sleep(0.3)
         server.signal_all(first)
@@ -186,8 +177,7 @@ def test_interrupt_after_a_signal_does_not_wait(
         server.process.wait(10)
         assert hanging.exception(10).code() == grpc.StatusCode.UNAVAILABLE
         if over_http is not None:
-            over_http.join(10)
-            assert isinstance(over_http.found, Exception)
+            assert over_http.exception(10) is not None
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
@@ -252,24 +242,22 @@ def test_certificate(tmp_path: Path, certificate: Certificate, is_joined: bool) 
         assert f"grpcs://{HOST}:{server.grpc_port}" in server.log.read_text()
 
 
-def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """Return what the command prints if it does not start."""
-    with pytest.raises(SystemExit):
-        main(["serve", "--echo", "--grpc-port", *arguments])
-    return capsys.readouterr().err
-
-
 def test_one_line_names_the_cause(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def error_of(*arguments: str) -> str:
+        with pytest.raises(SystemExit):
+            main(["serve", "--echo", "--grpc-port", *arguments])
+        return capsys.readouterr().err
+
     with socket.create_server((HOST, 0)) as other:
         port = other.getsockname()[1]
         expected = f"--grpc-port: cannot listen at {HOST}:{port}: Address already in use\n"
-        assert error_of(capsys, str(port)).endswith(expected)
+        assert error_of(str(port)).endswith(expected)
     expected = "--grpc-port: cannot listen at no.such.host.invalid:1: "
-    assert expected in error_of(capsys, "1", "--host", "no.such.host.invalid")
+    assert expected in error_of("1", "--host", "no.such.host.invalid")
     monkeypatch.setitem(sys.modules, "grpc.aio", None)
-    assert "grpcio is not installed: pip install 'tensorwire[grpc]'" in error_of(capsys, "0")
+    assert "grpcio is not installed: pip install 'tensorwire[grpc]'" in error_of("0")
 
 
 def test_port_is_reserved_for_one_server() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interop.samples import DTYPES, Array, binary_sample, bits, bytes_array
+from interop.samples import DTYPES, binary_sample, bits, bytes_array
 from support import client_fixtures
 from support import tritonclient_comparison as comparison
 from support.client_fixtures import Certificate
@@ -49,18 +49,6 @@ with_client = pytest.mark.parametrize("client", GRPC)
 
 
 # --- inputs --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("datatype", DTYPES)
-def test_data_of_an_input_and_array_of_a_result(datatype: str) -> None:
-    def echo(array: Array) -> Any:
-        content = given(grpc, array, "x", datatype)._get_content()
-        reply = service.ModelInferResponse(raw_output_contents=[content])
-        reply.outputs.add(name="y", datatype=datatype, shape=array.shape)
-        return content, grpc.InferResult(reply).as_numpy("y")
-
-    for array in (binary_sample(datatype), large(datatype)[::-1], binary_sample(datatype)[:0]):
-        both(echo, array)
 
 
 @pytest.mark.parametrize("value", [None, b"a", FLOATS, np.array([b"a"]), object_array([1, None])])
@@ -164,10 +152,15 @@ def test_number_of_copies(any_data: bool) -> None:
 @pytest.mark.parametrize("is_large", [False, True])
 @pytest.mark.parametrize("datatype", DTYPES)
 @pytest.mark.parametrize("client", ["grpc infer", "grpc aio stream"])
-def test_response(client: str, datatype: str, is_large: bool) -> None:
+def test_request_and_response(client: str, datatype: str, is_large: bool) -> None:
     array = large(datatype) if is_large else binary_sample(datatype)
+
+    def calls(api: Any) -> Any:
+        inputs = [given(api, each, "x", datatype) for each in (array, array[::-1], array[:0])]
+        return [{"inputs": inputs}]
+
     reply = grpc_answer(array, array[::-1], client=client)
-    both(lambda: exchange(client, answer=reply))
+    both(lambda: exchange(client, calls, reply))
 
 
 def reordered(response: bytes) -> bytes:
