@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import signal
@@ -32,7 +31,6 @@ grpc = package("grpc")
 
 import tensorwire.grpc  # noqa: E402
 from support.grpc_served_app import UNLIMITED, message  # noqa: E402
-from support.http2_client import Http2Client  # noqa: E402
 from tensorwire.grpc_messages import SERVICE  # noqa: E402
 
 pytestmark = pytest.mark.no_sanitizers(reason="it runs other programs")
@@ -178,27 +176,6 @@ def test_interrupt_after_a_signal_does_not_wait(
         assert hanging.exception(10).code() == grpc.StatusCode.UNAVAILABLE
         if over_http is not None:
             assert over_http.exception(10) is not None
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
-@pytest.mark.parametrize("workers", [1, 2])
-def test_clients_do_not_delay_the_shutdown_for_long(tmp_path: Path, workers: int) -> None:
-    """Connections without calls, calls without messages, and halves of messages."""
-    with (
-        serving(tmp_path, *GRPC, "served_here", "--workers", str(workers)) as server,
-        contextlib.ExitStack() as stack,
-    ):
-        port = server.grpc_port
-        for _ in range(4):
-            stack.enter_context(socket.create_connection((HOST, port), 10))
-            for answers in (False, True):
-                for n_sent in (0, 20):
-                    client = stack.enter_context(contextlib.closing(Http2Client(port, answers)))
-                    client.begin(f"/{SERVICE}/ModelInfer").data(message("echo")[:n_sent])
-        assert infer(server, "echo")["x"].as_numpy().tolist() == [1]
-        server.process.send_signal(signal.SIGTERM)
-        server.process.wait(20)
-        assert "Traceback" not in server.log.read_text()
 
 
 def test_limits(tmp_path: Path) -> None:

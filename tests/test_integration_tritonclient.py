@@ -49,30 +49,28 @@ def test_part_that_cannot_be_imported(
     assert patches.import_if_usable("failing_part") is None
 
 
-ORDERS = {
-    "before": "from tensorwire.integrations import tritonclient as t; t.install(); {imports}",
-    "after": "{imports}; from tensorwire.integrations import tritonclient as t; t.install()",
-}
-
-
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize(
-    "imports",
-    [
-        "from tritonclient.utils import serialize_byte_tensor as f",
-        "import tritonclient.utils; f = tritonclient.utils.serialize_byte_tensor",
-        "from tritonclient.http._infer_input import serialize_byte_tensor as f",
-        "import tritonclient.http.aio, tritonclient.utils.shared_memory; "
-        "from tritonclient.utils import *; f = serialize_byte_tensor",
-    ],
-)
-def test_install_before_or_after_imports(order: str, imports: str) -> None:
+@pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
+def test_install_before_or_after_imports(is_first: bool) -> None:
     """In a new process in which no module of the client is loaded yet."""
-    script = ORDERS[order].format(imports=imports) + (
-        "; import numpy, tensorwire; a = numpy.array(['a']); r = f(a).item()"
-        "; assert r == bytes([1, 0, 0, 0, 97]), r"
-        "; t.uninstall(); import tritonclient.utils as u; assert f is u.serialize_byte_tensor"
-        "\ntry: f(a)\nexcept u.InferenceServerException as e: print(e)"
+    install = "from tensorwire.integrations import tritonclient as t; t.install()\n"
+    imports = """
+import numpy, tritonclient.http.aio, tritonclient.utils.shared_memory
+from tritonclient.utils import *
+from tritonclient.http._infer_input import serialize_byte_tensor as f
+"""
+    script = (
+        (install + imports if is_first else imports + install)
+        + """
+a = numpy.array(["a"])
+assert f is serialize_byte_tensor is tritonclient.utils.serialize_byte_tensor
+assert f(a).item() == bytes([1, 0, 0, 0, 97])
+t.uninstall()
+assert f is serialize_byte_tensor is tritonclient.utils.serialize_byte_tensor
+try:
+    f(a)
+except InferenceServerException as error:
+    print(error)
+"""
     )
     done = run_script(script)
     assert done.stdout == "cannot serialize bytes tensor: invalid datatype\n", done.stderr

@@ -515,7 +515,7 @@ def workload() -> None:
     region = memory.create_shared_memory_region("tensorwire", "tensorwire_wrappers", 4096)
     try:
         memory.set_shared_memory_region(region, [utils.serialize_byte_tensor(WORDS)])
-        memory.get_contents_as_numpy(region, np.object_, [2])
+        assert memory.get_contents_as_numpy(region, np.object_, [2]).tolist() == [b"x", b"\0"]
     finally:
         memory.destroy_shared_memory_region(region)
     parsed(BODY, HEADER_LENGTH).as_numpy("OUTPUT2")

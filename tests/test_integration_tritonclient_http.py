@@ -703,15 +703,3 @@ def test_other_bytes_after_the_elements_in_shared_memory() -> None:
     """The function of tritonclient, which takes longer, is not needed."""
     region = memoryview(bytearray(b"???" + tw.encode_bytes([b"a", b"", b"c"]) + b"\xff" * 4))
     assert elements_at(region, [2, 1], 3).tolist() == [[b"a"], [b""]]
-
-
-def test_write_and_read_shared_memory(either: bool) -> None:
-    handle = shm.create_shared_memory_region("tensorwire", "tensorwire_test", 4096)
-    try:
-        sent = object_array([*TEXTS, NOT_TEXT], (2, 3))
-        shm.set_shared_memory_region(handle, [utils.serialize_byte_tensor(sent), FLOATS[:4]])
-        found = shm.get_contents_as_numpy(handle, np.object_, (2, 3))
-        assert bits(found) == bits(sent)
-        assert found.flags.writeable
-    finally:
-        shm.destroy_shared_memory_region(handle)
