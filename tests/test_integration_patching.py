@@ -383,10 +383,10 @@ def test_function_that_is_wrapped_later(peer: Peer, wrap: Any, function: str) ->
     """The wrapper is called. It has to be removed before the integration is."""
     user, count = module("user", "from peer import double"), Mock()
     is_user = function == "user.double"
-    place = (user, "double") if is_user else peer.place(function)
+    owner, method = (user, "double") if is_user else peer.place(function)
     name = re.escape(function if is_user else f"peer.{function}")
     peer.patch.install()
-    with wrapped(*place, wrap, count):
+    with wrapped(owner, method, wrap, count):
         found = user.double(3) if is_user else FUNCTIONS[function](peer.module)
         assert found[0] == "new"
         installed = peer.state()

@@ -324,10 +324,6 @@ def test_response_is_not_copied(either: bool) -> None:
 ANSWER = http_answer(*ARRAYS)
 
 
-def twice(_: Any) -> list[dict[str, Any]]:
-    return [{"inputs": [given(http)]}, {"inputs": [given(http, FLOATS + 2)]}]
-
-
 # --- requests that are sent ----------------------------------------------------------------------
 
 
@@ -370,7 +366,7 @@ def test_redirected_request_has_the_same_body(either: bool) -> None:
 def test_tls(either: bool, certificate: Certificate) -> None:
     options = {"ssl": True, "ssl_options": {"ca_certs": certificate.file}}
     with client_fixtures.TlsScripted([ANSWER, ANSWER], certificate) as server:
-        found = outcomes("http infer", server.address, twice, **options)
+        found = outcomes("http infer", server.address, lambda api: one(api) * 2, **options)
     assert [bits(result[0]) for result in found] == [bits(FLOATS)] * 2
     assert server.n_connections == 1
 

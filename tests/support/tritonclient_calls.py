@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import closing
 from http.client import parse_headers
 from importlib import import_module
+from inspect import isawaitable
 from queue import Queue
 from typing import Any, NamedTuple
 
@@ -132,33 +133,29 @@ def outcomes(
     api, call_model = CLIENTS[client]
     arguments = calls(http if client in HTTP else grpc)
 
-    def tried(call: dict[str, Any]) -> Any:
-        try:
-            return read(call_model(opened, call))
-        except Exception as error:
-            return failure(error)
+    async def complete(value: Any) -> Any:
+        """Return a value, or the result of a coroutine of an asynchronous client."""
+        return await value if isawaitable(value) else value
 
-    async def tried_by_aio() -> list[Any]:
+    async def made() -> list[Any]:
         found = []
-        async with api.InferenceServerClient(address, **options) as opened:
+        opened = api.InferenceServerClient(address, **options)
+        try:
             if prepare:
                 prepare(opened)
             for call in arguments:
                 try:
-                    found.append(read(await call_model(opened, call)))
+                    found.append(read(await complete(call_model(opened, call))))
                 except (Exception, asyncio.CancelledError) as error:
                     found.append(failure(error))
+        finally:
+            await complete(opened.close())
         return found
 
     with warnings.catch_warnings():
         # aiohttp warns about the large bodies of the client without the integration.
         warnings.simplefilter("ignore")
-        if "aio" in client:
-            return asyncio.run(tried_by_aio())
-        with connect(api, address, **options) as opened:
-            if prepare:
-                prepare(opened)
-            return [tried(call) for call in arguments]
+        return asyncio.run(made())
 
 
 def failure(error: BaseException) -> Any:
