@@ -486,6 +486,7 @@ def test_last_install_determines_whether_inputs_refer_to_arrays(api: Any, attrib
     def refers() -> list[bool]:
         data = [getattr(given(api, array), attribute) for array in arrays]
         assert [bytes(each) for each in data] == [array.tobytes() for array in arrays]
+        assert all(memoryview(each).readonly for each in data)
         return [np.shares_memory(np.frombuffer(each, np.uint8), IMAGE) for each in data]
 
     for option in (False, True, True, False, True):
