@@ -29,7 +29,7 @@ from docling.datamodel.stage_model_specs import (
     ImageClassificationModelSpec,
     ObjectDetectionModelSpec,
 )
-from docling.models.inference_engines.common import kserve_v2_grpc, kserve_v2_http
+from docling.models.inference_engines.common import kserve_v2_grpc
 from docling.models.inference_engines.image_classification import create_image_classification_engine
 from docling.models.inference_engines.image_classification.base import (
     ImageClassificationEngineInput,
@@ -194,53 +194,3 @@ def test_classes(options: dict[str, Any], artifacts: Path) -> None:
         first = 1 / (1 + np.exp(-abs(logit)))
         assert each.scores == pytest.approx([first, 1 - first], rel=1e-4)
     engine.close()
-
-
-# --- the interface of the clients ----------------------------------------------------------------
-
-
-@pytest.fixture(params=["http", "grpc"])
-def transport(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def clients(transport: str) -> list[Any]:
-    """docling's client and the one of docling_client.py, of the same model."""
-    common = {
-        "base_url": {"http": "http://", "grpc": ""}[transport] + ADDRESSES[transport],
-        "model_name": "ocr",
-        "model_version": "1",
-        "timeout": 20.0,
-    }
-    if transport == "http":
-        kinds: Any = (kserve_v2_http.KserveV2HttpClient, docling_client.HttpClient)
-        return [kind(**common, headers={}) for kind in kinds]
-    kinds = (kserve_v2_grpc.KserveV2GrpcClient, docling_client.GrpcClient)
-    special = {"metadata": {}, "use_tls": False, "max_message_bytes": 1 << 20}
-    return [kind(**common, **special) for kind in kinds]
-
-
-def test_same_results(clients: list[Any]) -> None:
-    """Both clients return the same metadata, arrays, datatypes and shapes."""
-    own, other = clients
-    assert own.get_model_metadata() == other.get_model_metadata()
-    image = np.full((1, 3, 4, 3), 255, np.uint8)
-    image[0, 1, 2:] = 0
-    inputs = {"image": image, "lang_type": np.array([["en"]], object)}
-    for names in (["boxes", "txts", "scores"], ["txts"]):
-        expected, found = (each.infer(inputs=inputs, output_names=names) for each in clients)
-        assert expected.keys() == found.keys()
-        for name, array in expected.items():
-            assert (array.dtype, array.shape) == (found[name].dtype, found[name].shape)
-            assert array.tolist() == found[name].tolist()
-    own.close()
-    other.close()
-
-
-def test_large_message(clients: list[Any], transport: str) -> None:
-    inputs = {"image": np.zeros((1, 1000, 1000, 3), np.uint8)}
-    for each in clients:
-        with pytest.raises(Exception, match="1048576" if transport == "grpc" else "400"):
-            each.infer(inputs=inputs, output_names=["txts"])
-        each.close()

@@ -45,10 +45,6 @@ class Rejected(Exception):
 Client = Callable[[int, Call], Arrays]
 
 
-def datatype_of(array: Array) -> str:
-    return tw.Tensor("", array).datatype
-
-
 def our_inputs(call: Call) -> list[tw.Tensor]:
     return [
         tw.Tensor(name, array, binary=name not in call.json_inputs)
@@ -103,15 +99,14 @@ def by_our_client(port: int, call: Call, is_async: bool = False) -> Arrays:
         raise Rejected(f"{error.status}: {error}") from None
 
 
-def triton_arguments(http: ModuleType, call: Call) -> tuple[list[Any], list[Any] | None]:
+def their_inputs(module: ModuleType, call: Call) -> list[Any]:
+    """Return the inputs as objects of tritonclient or KServe."""
     inputs = []
     for name, array in call.inputs.items():
-        tensor = http.InferInput(name, list(array.shape), datatype_of(array))
+        tensor = module.InferInput(name, list(array.shape), tw.Tensor("", array).datatype)
         tensor.set_data_from_numpy(array, binary_data=name not in call.json_inputs)
         inputs.append(tensor)
-    if call.outputs is None:
-        return inputs, None
-    return inputs, [http.InferRequestedOutput(name, is_binary) for name, is_binary in call.outputs]
+    return inputs
 
 
 def as_bytes(array: Array) -> Array:
@@ -134,7 +129,9 @@ def triton_module(name: str) -> ModuleType:
 
 def by_tritonclient(port: int, call: Call, is_async: bool = False) -> Arrays:
     http, aio = triton_module("http"), triton_module("http.aio")
-    url, (inputs, outputs) = f"{LOOPBACK}:{port}", triton_arguments(http, call)
+    url, inputs, outputs = f"{LOOPBACK}:{port}", their_inputs(http, call), None
+    if call.outputs is not None:
+        outputs = [http.InferRequestedOutput(*output) for output in call.outputs]
 
     async def infer() -> Any:
         async with aio.InferenceServerClient(url) as client:
@@ -152,18 +149,13 @@ def by_tritonclient(port: int, call: Call, is_async: bool = False) -> Arrays:
 def by_kserve(port: int, call: Call) -> Arrays:
     """KServe's REST client, which converts data to lists."""
     kserve = package("kserve")
-    inputs = []
-    for name, array in call.inputs.items():
-        tensor = kserve.InferInput(name, list(array.shape), datatype_of(array))
-        tensor.set_data_from_numpy(array, binary_data=name not in call.json_inputs)
-        inputs.append(tensor)
     more: dict[str, Any] = {"parameters": {"binary_data_output": True}}
     if call.outputs is not None:
         made = package("kserve.protocol.infer_type").RequestedOutput
         more = {
             "request_outputs": [made(name, {"binary_data": form}) for name, form in call.outputs]
         }
-    request = kserve.InferRequest(call.model, inputs, **more)
+    request = kserve.InferRequest(call.model, their_inputs(kserve, call), **more)
 
     async def infer() -> Any:
         config = package("kserve.inference_client").RESTConfig(protocol="v2")

@@ -1,7 +1,8 @@
 """tensorwire against a live Triton: it accepts our requests, and we read its responses.
 
 Ids such as A3 or R10 are those of WIRE.md 10 and support/cases.py. test_differential.py sends the
-messages of these tables, valid and malformed; test_matrix.py has inputs and outputs in both forms.
+messages of these tables, valid and malformed, and compares the shapes of raw requests and the
+outputs that are selected; test_matrix.py has inputs and outputs in both forms.
 """
 
 from __future__ import annotations
@@ -150,90 +151,25 @@ def test_requested_form_of_outputs(triton: TritonServer, own: Any, default: bool
     assert received.binary == (own if isinstance(own, bool) else bool(default))
 
 
-@pytest.mark.parametrize("default", [None, False, True])
-@pytest.mark.parametrize(
-    "listed",
-    [
-        None,
-        [],
-        [{"name": "OUTPUT1"}],
-        [{"name": "OUTPUT1", "parameters": {"binary_data": True}}, {"name": "OUTPUT0"}],
-        [{"name": "OUTPUT0", "parameters": {"binary_data": False}}],
-    ],
-)
-def test_selection_triton(
-    triton: TritonServer, listed: list[dict[str, Any]] | None, default: bool | None
-) -> None:
-    """A1 to A3, X10, C40: our response has the same outputs in the same forms as Triton's."""
-    inputs = [FP32, entry("BYTES", [1], 6, name="INPUT1")]
-    members = {} if default is None else {"parameters": {"binary_data_output": default}}
-    text = header(inputs, **members, **({} if listed is None else {"outputs": listed}))
-    blob = F2.tobytes() + tw.encode_bytes([b"ab"])
-    headers = {HEADER_LENGTH: str(len(text))}
-    theirs = answer(triton.post("/v2/models/two/infer", [text, blob], headers))
-
-    request = tw.decode_request(text + blob, len(text))
-    outputs = [tw.Tensor(f"OUTPUT{i}", tensor.data) for i, tensor in enumerate(request.inputs)]
-    frame = tw.encode_response(tw.InferResponse(outputs), request, selection="triton")
-    ours = tw.decode_response(bytes(frame), frame.header_length)
-    assert forms_of(ours) == forms_of(theirs)
-
-
-def forms_of(response: tw.InferResponse) -> list[tuple[str, bool]]:
-    return [(tensor.name, tensor.binary) for tensor in response.outputs]
-
-
 # --- raw binary requests ---------------------------------------------------------------------
 
 
-MATRIX = tw.TensorSpec("INPUT0", "FP32", [-1, 3])
-RAW: dict[str, tuple[str, tw.TensorSpec, Array, tuple[int, ...]]] = {
-    **{
-        f"R1 {datatype}": (
-            *(identity(datatype), tw.TensorSpec("INPUT0", datatype, [-1])),  # type: ignore[arg-type]
-            *(binary_sample(datatype), binary_sample(datatype).shape),
-        )
-        for datatype in NUMERIC
-    },
-    "R2 batching": (
-        *("batching", tw.TensorSpec("INPUT0", "FP32", [-1], batching=True), F2, (1, 2)),
-    ),
-    "R3 two dimensions": ("matrix", MATRIX, F2.repeat(3), (2, 3)),
-    "R6 empty": ("matrix", MATRIX, F2[:0], (0, 3)),
-}
-
-
-@pytest.mark.parametrize("case", RAW)
-def test_raw_requests(triton: TritonServer, case: str) -> None:
-    """Triton deduces the same shape as we do from the same declaration."""
-    model, spec, sent, shape = RAW[case]
-    frame = tw.encode_raw_request(sent)
-    assert frame.headers[HEADER_LENGTH] == "0"
-    received = output(send(triton, model, frame))
-    assert received.binary
-    assert bits(received.as_numpy()) == bits(sent.reshape(shape))
-    [deduced] = tw.decode_request(bytes(frame), 0, raw_input=spec).inputs
-    assert bits(deduced.as_numpy()) == bits(received.as_numpy())
-
-
 @pytest.mark.parametrize(
-    "value",
+    ("model", "sent", "received"),
     [
-        pytest.param(b"427", id="R10 text"),
-        pytest.param(tw.encode_bytes([b"427"]), id="R12 length prefix is part of the element"),
-        pytest.param(b"", id="R13 empty element"),
-        pytest.param(NOT_TEXT, id="not UTF-8"),
+        *((identity(each), binary_sample(each), binary_sample(each)) for each in NUMERIC),
+        ("batching", F2, F2[None]),
+        ("matrix", F2.repeat(3), F2.repeat(3).reshape(2, 3)),
+        *(("raw_bytes", text, bytes_array([text])) for text in (b"427", b"", NOT_TEXT)),
     ],
 )
-def test_raw_bytes_requests(triton: TritonServer, value: bytes) -> None:
-    frame = tw.encode_raw_request(value)
-    assert bytes(frame) == value
-    received = output(send(triton, "raw_bytes", frame))
-    assert received.binary
-    assert bits(received.as_numpy()) == bits(bytes_array([value]))
-    spec = tw.TensorSpec("INPUT0", "BYTES", [1])
-    [ours] = tw.decode_request(value, "0", raw_input=spec).inputs
-    assert ours.data == received.data
+def test_raw_requests(triton: TritonServer, model: str, sent: Any, received: Array) -> None:
+    """The server knows datatype and shape (R1 to R3, R10, R13)."""
+    frame = tw.encode_raw_request(sent)
+    assert frame.headers[HEADER_LENGTH] == "0"
+    found = output(send(triton, model, frame))
+    assert found.binary
+    assert bits(found.as_numpy()) == bits(received)
 
 
 # --- errors ----------------------------------------------------------------------------------

@@ -75,12 +75,6 @@ def test_typed_contents(channel: Any, datatype: str) -> None:
     assert bits(output.as_numpy()) == bits(sent)
 
 
-def test_large_request(channel: Any) -> None:
-    sent = np.arange(1 << 23, dtype=np.float32)
-    [output] = infer(channel, encode_request(request_of(sent, "identity_fp32"))).outputs
-    assert bits(output.as_numpy()) == bits(sent)
-
-
 def test_two_inputs_and_one_requested_output(channel: Any) -> None:
     inputs = [tw.Tensor("INPUT1", bytes_array([b"x", b""])), tw.Tensor("INPUT0", F2)]
     found = infer(channel, encode_request(tw.InferRequest(inputs, model_name="two")))
@@ -139,88 +133,51 @@ OUTPUT = delimited(6, delimited(1, b"OUTPUT0"))
 
 INVALID = "INVALID_ARGUMENT"
 INTERNAL = "INTERNAL", "Unable to parse"
+NO_CONTENTS = INVALID, "contents field must not be specified"
 I8 = entry(datatype="INT8", contents=delimited(2, b"\1\xac\2"))
 PARAMETER = delimited(4, delimited(1, b"p") + delimited(2, b""))
 BOTH = entry("INPUT1", "BYTES", (1,), delimited(8, b"a"))
 
-# The message, the status of Triton with a part of its details, or the output; and our error.
-DIFFERENT: dict[str, tuple[bytes, tuple[str, str] | list[Any], type[Exception] | None]] = {
-    "no data": (message(entry()), (INVALID, "unable to find data"), tw.HeaderError),
-    "raw contents and contents": (
-        *(message(entry(contents=FLOATS), RAW), (INVALID, "contents field must not be specified")),
-        tw.HeaderError,
-    ),
-    "fewer raw contents": (
-        *(
-            message(TWO, RAW, model="two"),
-            (INVALID, "unable to find data for input tensor 'INPUT1'"),
-        ),
-        tw.LayoutError,
-    ),
+Header, Layout, Element = tw.HeaderError, tw.LayoutError, tw.ElementError
+# The message, the error of Triton with a part of its details, or the output; and our error.
+DIFFERENT: dict[str, tuple[bytes, tuple[str, str] | list[float], type[Exception] | None]] = {
+    "no data": (message(entry()), (INVALID, "unable to find data"), Header),
+    "raw contents and contents": (message(entry(contents=FLOATS), RAW), NO_CONTENTS, Header),
+    "fewer raw contents": (message(TWO, RAW, model="two"),
+        (INVALID, "unable to find data for input tensor 'INPUT1'"), Layout),
     "raw contents for one input, contents for another": (
-        message(entry() + BOTH, RAW, model="two"),
-        *((INVALID, "contents field must not be specified"), tw.LayoutError),
-    ),
-    **{
-        f"{n} bytes": (
-            message(entry(), delimited(7, bytes(n))),
-            *((INVALID, f"Expected 8, got {n}"), tw.LayoutError),
-        )
-        for n in (7, 9)
-    },
-    "too few typed contents": (
-        message(entry(contents=delimited(6, b"1234"))),
-        *((INVALID, "Expected 8, got 4"), tw.LayoutError),
-    ),
-    "contents of another field": (
-        message(entry(contents=delimited(2, b"\1\2"))),
-        *((INVALID, "of type 'INT32', expected datatype 'FP32'"), tw.HeaderError),
-    ),
-    "unknown datatype": (
-        message(entry(datatype="fp32"), RAW),
-        *((INVALID, "data-type is '<invalid>'"), tw.HeaderError),
-    ),
-    "negative dimension": (
-        message(entry(shape=(-2,)), RAW),
-        *((INVALID, "Expected -8, got 8"), tw.LayoutError),
-    ),
-    "input twice": (
-        message(entry(), entry(), RAW, RAW),
-        *((INVALID, "'INPUT0' already exists"), tw.HeaderError),
-    ),
-    "truncated BYTES": (
-        message(BYTES, delimited(7, b"\1\0\0\0a\0\0\0"), model="identity_bytes"),
-        *((INVALID, "incomplete string length indicator"), tw.ElementError),
-    ),
-    "too few elements of BYTES": (
-        message(BYTES, delimited(7, b"\4\0\0\0abcd"), model="identity_bytes"),
-        *((INVALID, "expected 2 string elements"), tw.LayoutError),
-    ),
-    "FP16 as typed contents": (
-        message(entry(datatype="FP16", contents=FLOATS), model="identity_fp16"),
-        *((INVALID, "of type 'FP32', expected datatype 'FP16'"), tw.HeaderError),
-    ),
-    "malformed": (message(entry(), RAW)[:-1], INTERNAL, tw.HeaderError),
-    "end of a group": (message(entry(), RAW, b"\x34"), INTERNAL, tw.HeaderError),
-    "not UTF-8": (message(delimited(3, b"\xff"), entry(), RAW), INTERNAL, tw.HeaderError),
+        message(entry() + BOTH, RAW, model="two"), NO_CONTENTS, Layout),
+    "7 bytes": (message(entry(), delimited(7, bytes(7))), (INVALID, "Expected 8, got 7"), Layout),
+    "9 bytes": (message(entry(), delimited(7, bytes(9))), (INVALID, "Expected 8, got 9"), Layout),
+    "too few typed contents": (message(entry(contents=delimited(6, b"1234"))),
+        (INVALID, "Expected 8, got 4"), Layout),
+    "contents of another field": (message(entry(contents=delimited(2, b"\1\2"))),
+        (INVALID, "of type 'INT32', expected datatype 'FP32'"), Header),
+    "unknown datatype": (message(entry(datatype="fp32"), RAW),
+        (INVALID, "data-type is '<invalid>'"), Header),
+    "negative dimension": (message(entry(shape=(-2,)), RAW),
+        (INVALID, "Expected -8, got 8"), Layout),
+    "input twice": (message(entry(), entry(), RAW, RAW),
+        (INVALID, "'INPUT0' already exists"), Header),
+    "truncated BYTES": (message(BYTES, delimited(7, b"\1\0\0\0a\0\0\0"), model="identity_bytes"),
+        (INVALID, "incomplete string length indicator"), Element),
+    "few elements of BYTES": (message(BYTES, delimited(7, b"\4\0\0\0abcd"), model="identity_bytes"),
+        (INVALID, "expected 2 string elements"), Layout),
+    "FP16 contents": (message(entry(datatype="FP16", contents=FLOATS), model="identity_fp16"),
+        (INVALID, "of type 'FP32', expected datatype 'FP16'"), Header),
+    "malformed": (message(entry(), RAW)[:-1], INTERNAL, Header),
+    "end of a group": (message(entry(), RAW, b"\x34"), INTERNAL, Header),
+    "not UTF-8": (message(delimited(3, b"\xff"), entry(), RAW), INTERNAL, Header),
     # Triton ignores what we call an error; of 300 as INT8, it ignores the upper bits.
-    "more raw contents": (message(entry(), RAW, RAW), F2.tolist(), tw.LayoutError),
-    "INT8 out of range": (message(I8, model="identity_int8"), [1, 44], tw.ElementError),
-    "requested output twice": (
-        *(message(entry(), OUTPUT, OUTPUT, RAW), F2.tolist(), tw.HeaderError),
-    ),
+    "more raw contents": (message(entry(), RAW, RAW), F2.tolist(), Layout),
+    "INT8 out of range": (message(I8, model="identity_int8"), [1, 44], Element),
+    "requested output twice": (message(entry(), OUTPUT, OUTPUT, RAW), F2.tolist(), Header),
     # Triton rejects these, also if the model has nothing to do with it.
-    "no raw contents for an empty tensor": (
-        *(message(entry(shape=(0,))), (INVALID, "unable to find data"), None),
-    ),
-    "parameter without a value": (
-        *(
-            message(PARAMETER, entry(), RAW),
-            (INVALID, "invalid value type for 'p' parameter"),
-            None,
-        ),
-    ),
-}
+    "no raw contents for an empty tensor": (message(entry(shape=(0,))),
+        (INVALID, "unable to find data"), None),
+    "parameter without a value": (message(PARAMETER, entry(), RAW),
+        (INVALID, "invalid value type for 'p' parameter"), None),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DIFFERENT)

@@ -76,72 +76,47 @@ def test_datatype(client: ModuleType, datatype: str, is_binary: bool) -> None:
         assert bits(received) == bits(sent)
 
 
-# --- its requests ----------------------------------------------------------------------------
-
-
-def test_json_request_with_fp16(client: ModuleType) -> None:
-    """The client writes it (it rejects only BF16 itself); tensorwire and Triton reject it."""
-    tensor = tensor_of(client, np.ones(1, np.float16), "FP16", is_binary=False)
-    with pytest.raises(tw.HeaderError, match="'INPUT0' has JSON data, but FP16"):
-        request_by(client, [tensor])
-
-
-def test_request_with_all_kinds_of_inputs(client: ModuleType) -> None:
-    """The inputs are binary, JSON, in shared memory, or have a name that is not ASCII."""
-    shared = client.InferInput("C", [4], "FP32").set_shared_memory("region", 16, offset=64)
+def test_request_of_all_kinds(client: ModuleType) -> None:
+    """Tensors are binary, JSON or in shared memory, and names need not be ASCII."""
     inputs = [
         tensor_of(client, F2, "FP32", "\xe9\U0001f600"),
         tensor_of(client, np.array([5], np.int8), "INT8", "B", is_binary=False),
-        shared,
+        client.InferInput("C", [4], "FP32").set_shared_memory("region", 16, offset=64),
         tensor_of(client, bytes_array([NOT_TEXT]), "BYTES", "D"),
     ]
-    request = request_by(client, inputs)
-    assert [tensor.name for tensor in request.inputs] == ["\xe9\U0001f600", "B", "C", "D"]
-    assert bits(request["\xe9\U0001f600"].as_numpy()) == bits(F2)
-    assert request["B"].as_numpy().tolist() == [5]
-    assert request["C"].data is None
-    assert request["C"].parameters == {
-        "shared_memory_region": "region",
-        "shared_memory_byte_size": 16,
-        "shared_memory_offset": 64,
-    }
-    assert request["D"].as_numpy().tolist() == [NOT_TEXT]
-
-
-def test_requested_outputs(client: ModuleType) -> None:
-    shared = client.InferRequestedOutput("D")
-    shared.set_shared_memory("region", 8)
     outputs = [
         client.InferRequestedOutput("A"),
         client.InferRequestedOutput("B", binary_data=False),
         client.InferRequestedOutput("C", class_count=3),
-        shared,
+        client.InferRequestedOutput("D"),
     ]
-    request = request_by(client, [tensor_of(client, F2, "FP32")], outputs)
-    assert request.outputs is not None
-    assert [(output.name, output.binary, output.parameters) for output in request.outputs] == [
+    outputs[3].set_shared_memory("region", 8)
+    request = request_by(client, inputs, outputs)
+    first, second, shared, words = request.inputs
+    assert [tensor.name for tensor in request.inputs] == ["\xe9\U0001f600", "B", "C", "D"]
+    assert bits(first.as_numpy()) == bits(F2)
+    assert second.as_numpy().tolist() == [5]
+    region = {"shared_memory_region": "region", "shared_memory_byte_size": 16}
+    assert (shared.data, shared.parameters) == (None, {**region, "shared_memory_offset": 64})
+    assert words.as_numpy().tolist() == [NOT_TEXT]
+    assert [(each.name, each.binary, each.parameters) for each in request.outputs or ()] == [
         ("A", True, {}),
         ("B", False, {}),
         ("C", True, {"classification": 3}),
-        ("D", False, {"shared_memory_region": "region", "shared_memory_byte_size": 8}),
+        ("D", False, {**region, "shared_memory_byte_size": 8}),
     ]
     assert request.parameters == {}
 
 
 def test_request_parameters(client: ModuleType) -> None:
     """Without listed outputs the client requests all outputs as binary."""
-    options: dict[str, Any] = {"request_id": "7\xe9", "sequence_id": "s", "sequence_start": True}
-    options.update(priority=2, timeout=1000, parameters={"mine": 1.5})
-    request = request_by(client, [tensor_of(client, F2, "FP32")], **options)
+    options: dict[str, Any] = {"sequence_id": "s", "sequence_start": True, "priority": 2}
+    options.update(timeout=1000, parameters={"mine": 1.5})
+    request = request_by(client, [tensor_of(client, F2, "FP32")], request_id="7\xe9", **options)
     assert request.id == "7\xe9"
-    assert request.parameters == {
-        "binary_data_output": True,
-        **{"sequence_id": "s", "sequence_start": True, "sequence_end": False},
-        **{"priority": 2, "timeout": 1000, "mine": 1.5},
-    }
-
-
-# --- our responses ---------------------------------------------------------------------------
+    expected = options | {"sequence_end": False, "mine": 1.5, "binary_data_output": True}
+    del expected["parameters"]
+    assert request.parameters == expected
 
 
 def test_response_with_all_kinds_of_outputs(client: ModuleType) -> None:
