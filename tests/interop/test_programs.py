@@ -6,17 +6,14 @@ docling call `tensorwire serve` with the models of served_models.py.
 
 from __future__ import annotations
 
-import shutil
 import sys
-import time
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-import tensorwire as tw
 from interop import programs
 from interop.triton_server import LOOPBACK, free_ports
 from support.requirements import package, skip_or_fail
@@ -88,48 +85,3 @@ def test_program(program: Program, tmp_path: Path, request: pytest.FixtureReques
     options = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", f"--rootdir={tmp_path}"]
     command = [str(python), "-m", "pytest", *options, str(HERE / program.file), *program.options]
     programs.run(command, tmp_path, SECONDS, variables)
-
-
-# --- a client in JavaScript -----------------------------------------------------------------------
-
-PACKAGES = ("@grpc/grpc-js@1", "@grpc/proto-loader@0.8")
-X = tw.TensorSpec("x", "FP32", [-1])
-
-
-def echo(request: tw.InferRequest) -> tw.InferResponse:
-    return tw.InferResponse(request.inputs)
-
-
-def slow(request: tw.InferRequest) -> tw.InferResponse:
-    time.sleep(0.5)
-    return echo(request)
-
-
-def descriptors() -> bytes:
-    """Return the FileDescriptorSet of the service, from the classes of tritonclient."""
-    service = package("tritonclient.grpc.service_pb2")
-    found = package("google.protobuf.descriptor_pb2").FileDescriptorSet()
-    for file in (*service.DESCRIPTOR.dependencies, service.DESCRIPTOR):
-        file.CopyToProto(found.file.add())
-    return bytes(found.SerializeToString())
-
-
-@pytest.mark.nightly(reason="npm installs packages")
-def test_node(tmp_path: Path) -> None:
-    """The classes that @grpc/proto-loader generates, with the gRPC server."""
-    served_app = package("support.grpc_served_app").served_app
-    server = package("tensorwire.server")
-    for program in ("node", "npm"):
-        if shutil.which(program) is None:
-            skip_or_fail("node", f"{program} is not installed")
-    programs.run(["npm", "install", "--no-audit", "--no-fund", *PACKAGES], tmp_path, 300)
-    (tmp_path / "service.pb").write_bytes(descriptors())
-    models: dict[str, Any] = {
-        "echo": server.Model(echo, in_event_loop=True),
-        "thread": echo,
-        "declared": server.Model(echo, [X], [X]),
-        "slow": slow,
-    }
-    with served_app(server.create_app(models)) as running:
-        command = ["node", str(HERE / "grpc_client.js"), running.address, "service.pb"]
-        assert "all calls are as expected" in programs.run(command, tmp_path, 60)
