@@ -13,7 +13,6 @@ import tempfile
 import time
 import types
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -173,36 +172,6 @@ def test_manual_example_with_routes(url: str, monkeypatch: pytest.MonkeyPatch) -
         with pytest.raises(InferenceServerError, match=message) as caught:
             client.infer("scale", {"x": x}, parameters={"x": 1})
     assert caught.value.status == 400
-
-
-# --- on the loopback only -------------------------------------------------------------------------
-
-HERE = ("0100007F", f"{0:024}01000000", f"{0:016}FFFF00000100007F")  # in the format of /proc/net
-
-
-def test_ray_listens_only_on_the_loopback() -> None:
-    """Ray's servers run code for their clients."""
-    rows = [
-        line.split()
-        for table in ("tcp", "tcp6")
-        for line in Path("/proc/net", table).read_text().splitlines()[1:]
-    ]
-    sockets = own_sockets()
-    assert not [
-        local
-        for _, local, _, state, _, _, _, _, _, inode, *_ in rows
-        if state == "0A" and f"socket:[{inode}]" in sockets and local.split(":")[0] not in HERE
-    ]
-
-
-def own_sockets() -> set[str]:
-    """Return the sockets of all processes of this session."""
-    found = set()
-    for descriptor in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):  # the process has ended, or has another owner
-            if os.getsid(int(descriptor.parts[2])) == os.getsid(0):
-                found.add(os.readlink(descriptor))
-    return found
 
 
 # --- the object store -----------------------------------------------------------------------------

@@ -42,26 +42,32 @@ def outputs_of(result: Any, call: Call) -> list[Array]:
 # --- the transports -------------------------------------------------------------------------------
 
 
-def by_http(triton: TritonServer, call: Call, **options: Any) -> list[Array]:
-    http = module("http", "http")
-    with closing(http.InferenceServerClient(f"{triton.host}:{triton.port}")) as client:
-        return outputs_of(client.infer(call[0], inputs_of(http, call), **options), call)
+def address(triton: TritonServer, api: str) -> str:
+    return f"{triton.host}:{triton.port if api == 'http' else triton.grpc_port}"
+
+
+def connected(triton: TritonServer, api: str) -> Any:
+    return closing(module(api, api).InferenceServerClient(address(triton, api)))
+
+
+def by_infer(triton: TritonServer, call: Call, api: str, **options: Any) -> list[Array]:
+    with connected(triton, api) as client:
+        inputs = inputs_of(module(api, api), call)
+        return outputs_of(client.infer(call[0], inputs, **options), call)
 
 
 def by_http_async_infer(triton: TritonServer, call: Call) -> list[Array]:
-    http = module("http", "http")
-    with closing(http.InferenceServerClient(f"{triton.host}:{triton.port}")) as client:
-        handle = client.async_infer(call[0], inputs_of(http, call))
+    with connected(triton, "http") as client:
+        handle = client.async_infer(call[0], inputs_of(module("http", "http"), call))
         return outputs_of(handle.get_result(), call)
 
 
 def by_aio(triton: TritonServer, call: Call, api: str) -> list[Array]:
     """The client for HTTP requests compressed responses by itself."""
     aio, inputs = module(f"{api}.aio", api), inputs_of(module(api, api), call)
-    port = triton.port if api == "http" else triton.grpc_port
 
     async def infer() -> Any:
-        async with aio.InferenceServerClient(f"{triton.host}:{port}") as client:
+        async with aio.InferenceServerClient(address(triton, api)) as client:
             return await client.infer(call[0], inputs)
 
     return outputs_of(asyncio.run(infer()), call)
@@ -78,32 +84,22 @@ def by_another_http_client(triton: TritonServer, call: Call) -> list[Array]:
     return outputs_of(result, call)
 
 
-def by_grpc(triton: TritonServer, call: Call) -> list[Array]:
-    grpc = module("grpc", "grpc")
-    with closing(grpc.InferenceServerClient(f"{triton.host}:{triton.grpc_port}")) as client:
-        return outputs_of(client.infer(call[0], inputs_of(grpc, call)), call)
-
-
 def by_grpc_callback(triton: TritonServer, call: Call, is_stream: bool) -> list[Array]:
-    grpc, done = module("grpc", "grpc"), Queue[Any]()
-    with closing(grpc.InferenceServerClient(f"{triton.host}:{triton.grpc_port}")) as client:
+    inputs, done = inputs_of(module("grpc", "grpc"), call), Queue[Any]()
+
+    def put(result: Any, error: Any) -> None:
+        done.put(error or result)
+
+    with connected(triton, "grpc") as client:
         if is_stream:
-            client.start_stream(partial(put, done))
-            client.async_stream_infer(call[0], inputs_of(grpc, call))
+            client.start_stream(put)
+            client.async_stream_infer(call[0], inputs)
         else:
-            client.async_infer(call[0], inputs_of(grpc, call), partial(put, done))
-        return outputs_of(taken(done), call)
-
-
-def put(done: Queue[Any], result: Any, error: Any) -> None:
-    done.put(error or result)
-
-
-def taken(done: Queue[Any]) -> Any:
-    found = done.get(timeout=60)
-    if isinstance(found, Exception):
-        raise found
-    return found
+            client.async_infer(call[0], inputs, put)
+        found = done.get(timeout=60)
+        if isinstance(found, Exception):
+            raise found
+        return outputs_of(found, call)
 
 
 def by_grpc_aio_stream(triton: TritonServer, call: Call) -> list[Array]:
@@ -113,7 +109,7 @@ def by_grpc_aio_stream(triton: TritonServer, call: Call) -> list[Array]:
         yield {"model_name": call[0], "inputs": inputs_of(grpc, call)}
 
     async def infer() -> Any:
-        async with aio.InferenceServerClient(f"{triton.host}:{triton.grpc_port}") as client:
+        async with aio.InferenceServerClient(address(triton, "grpc")) as client:
             async for result, error in client.stream_infer(requests()):
                 if error is not None:
                     raise error
@@ -132,7 +128,7 @@ def by_shared_memory(triton: TritonServer, call: Call) -> list[Array]:
     nbytes = len(packed.item()) if is_bytes else array.nbytes
     region = f"tensorwire-{uuid4().hex}"
     handle = shm.create_shared_memory_region(region, f"/{region}", 2 * nbytes)
-    with closing(http.InferenceServerClient(f"{triton.host}:{triton.port}")) as client:
+    with connected(triton, "http") as client:
         try:
             shm.set_shared_memory_region(handle, [packed])
             client.register_system_shared_memory(region, f"/{region}", 2 * nbytes)
@@ -151,12 +147,12 @@ def by_shared_memory(triton: TritonServer, call: Call) -> list[Array]:
 
 
 TRANSPORTS: dict[str, Transport] = {
-    "http": by_http,
+    "http": partial(by_infer, api="http"),
     "http async_infer": by_http_async_infer,
-    "http gzip": partial(by_http, response_compression_algorithm="gzip"),
+    "http gzip": partial(by_infer, api="http", response_compression_algorithm="gzip"),
     "http.aio": partial(by_aio, api="http"),
     "another HTTP client": by_another_http_client,
-    "grpc": by_grpc,
+    "grpc": partial(by_infer, api="grpc"),
     "grpc async_infer": partial(by_grpc_callback, is_stream=False),
     "grpc stream": partial(by_grpc_callback, is_stream=True),
     "grpc.aio": partial(by_aio, api="grpc"),
@@ -227,17 +223,10 @@ def test_server_errors(triton: TritonServer, transport: str) -> None:
 @pytest.mark.parametrize("api", ["http", "grpc"])
 def test_classification(triton: TritonServer, api: str) -> None:
     """The server returns texts of the form "score:index" as BYTES."""
-    module_of = module(api, api)
     call = "identity_fp32", {"INPUT0": np.array([0.25, 4, -1], np.float32)}
-    outputs = [module_of.InferRequestedOutput("OUTPUT0", class_count=2)]
-    port = triton.port if api == "http" else triton.grpc_port
-
-    def classes() -> Any:
-        with closing(module_of.InferenceServerClient(f"{triton.host}:{port}")) as client:
-            result = client.infer(call[0], inputs_of(module_of, call), outputs=outputs)
-            return result.as_numpy("OUTPUT0")
-
-    without = classes()
+    outputs = [module(api, api).InferRequestedOutput("OUTPUT0", class_count=2)]
+    [without] = by_infer(triton, call, api, outputs=outputs)
     tritonclient.install()
-    assert bits(classes()) == bits(without)
+    [found] = by_infer(triton, call, api, outputs=outputs)
+    assert bits(found) == bits(without)
     assert [text.split(b":")[1] for text in without.ravel()] == [b"1", b"0"]
