@@ -14,7 +14,6 @@ import uvicorn
 from grpc.aio import _server
 from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
 from kserve.protocol.rest.multiprocess.server import RESTServerProcess
-from kserve.utils.utils import get_predict_input, get_predict_response
 
 from tensorwire.integrations import kserve as backend
 
@@ -27,13 +26,6 @@ class Echo(Model):  # type: ignore[misc]
 
     def predict(self, payload: Any, headers: Any = None) -> InferResponse:
         return answer(self, payload, {i.name: (i.datatype, i.as_numpy()) for i in payload.inputs})
-
-
-class Helped(Model):  # type: ignore[misc]
-    """Return the first input through the helper functions of KServe's runtimes."""
-
-    def predict(self, payload: Any, headers: Any = None) -> InferResponse:
-        return get_predict_response(payload, get_predict_input(payload), self.name)
 
 
 class Probe(Model):  # type: ignore[misc]
@@ -73,7 +65,7 @@ def answer(model: Any, payload: InferRequest, arrays: dict[str, tuple[str, Any]]
     )
 
 
-MODELS: dict[str, Any] = {"echo": Echo, "helped": Helped, "probe": Probe}
+MODELS: dict[str, Any] = {"echo": Echo, "probe": Probe}
 
 
 def bind_to_loopback() -> None:

@@ -87,7 +87,6 @@ def replaced(integration: Any) -> set[str]:
 def check_next_release(
     integration: Any,
     owners: Iterable[Any],
-    monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     changed: tuple[str, str, str],
     left_out: set[str],
@@ -100,19 +99,21 @@ def check_next_release(
     def state() -> list[Any]:
         return [dict(vars(owner)) for owner in owners]
 
+    caplog.clear()
     logging.disable(logging.NOTSET)  # after the fixture no_logging
     with installed(integration):
         everything = replaced(integration)
     before = state()
-    simulate_next_release(monkeypatch, *changed)
-    differ = rf"{integration._PATCH.distribution} 99\.0 has functions that differ"
-    with pytest.raises(tw.IntegrationError, match=differ):
-        integration.install(untested="error")
-    assert state() == before
-    with installed(integration):
-        assert replaced(integration) == everything - left_out
-    [record] = caplog.records
-    assert all(f".{name} (" in record.getMessage() for name in left_out)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        simulate_next_release(monkeypatch, *changed)
+        differ = rf"{integration._PATCH.distribution} 99\.0 has functions that differ"
+        with pytest.raises(tw.IntegrationError, match=differ):
+            integration.install(untested="error")
+        assert state() == before
+        with installed(integration):
+            assert replaced(integration) == everything - left_out
+        [record] = caplog.records
+        assert all(f".{name} (" in record.getMessage() for name in left_out)
     assert state() == before
 
 

@@ -4,8 +4,10 @@ The requests go directly to the ASGI application, without a network. `inside_kse
 `inside_mlserver.py` have the class RestTests. Their fixture `server` has these attributes:
 `integration`; `owners`, what the integration changes; `infer(body, content_type, **headers)`;
 `app`, the application that `infer` calls; `model.seen`, what the model saw of the last request;
-`another()`, a new server; `encodings`, those of requests; and `normalised(answer)`, an answer
-without what differs each time.
+`another()`, a new server; `encodings`, those of requests; `normalised(answer)`, an answer without
+what differs each time; `modules`, which a program may import before it installs the integration,
+and the code `check_installed`; `changes` of sources and which replacements are left out because of
+them; and `ask()`, which sends a request to the gRPC class `servicer`.
 """
 
 from __future__ import annotations
@@ -13,16 +15,20 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import subprocess
+import sys
 from contextlib import nullcontext, suppress
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import tensorwire as tw
-from interop.recorded_sources import check_recorded, installed
+from interop.recorded_sources import check_next_release, check_recorded, installed
 from support.case_types import Malformed
 from support.malformed import MALFORMED
+from support.wrappers import Proxy, functools_wrapper, wrapped
 
 PATH = "/v2/models/recorder/infer"
 JSON_TYPE = "application/json"
@@ -104,10 +110,6 @@ def array_properties(make: Any) -> Any:
     return array.dtype, array.shape, flags.writeable, flags.aligned, repr(array.tolist())
 
 
-# Finite numbers whose shortest decimal text is hard to find.
-ODD_FLOATS = np.array([0.0, -0.0, 1e16, 1e-7, 5e-324, 1e22, 123456789.0])
-
-
 def entry(data: Any, datatype: str = "FP32", shape: list[int] | None = None, **more: Any) -> Any:
     shape = [len(data)] if shape is None else shape
     return {"name": "x", "shape": shape, "datatype": datatype, "data": data, **more}
@@ -183,9 +185,23 @@ INVALID_BINARY = [
         b"data_size", b"data\\u005fsize"
     ),
 ]
+RANDOM = np.random.default_rng(2).standard_normal((20, 25))
+NUMBERS = ["?", "u1", "u2", "u4", "u8", "i1", "i2", "i4", "i8", "f2", "f4", "f8"]
+ARRAYS = {  # of outputs
+    **{dtype: RANDOM.astype(dtype) for dtype in NUMBERS},
+    "limits of UINT64": np.array([2**64 - 1, 0], "u8"),
+    "limits of INT64": np.array([-(2**63), 2**63 - 1]),
+    # Finite numbers whose shortest decimal text is hard to find.
+    "odd FP64": np.array([0.0, -0.0, 1e16, 1e-7, 5e-324, 1e22, 123456789.0]),
+    "odd FP32": np.array([0.1, 3e38, 1e-45, 16777216], "f4"),
+    "infinity": np.array([1, np.inf, -np.inf]),
+    "empty": np.zeros((0, 3)),
+    "strided": RANDOM.T[::2],
+    "integers in columns": np.arange(6).reshape(2, 3).T,
+}
 CONTENT_TYPES = [
     *(JSON_TYPE, f"{JSON_TYPE}; charset=utf-8", f"{JSON_TYPE}; charset=latin-1", JSON_TYPE.upper()),
-    *("application/vnd.kserve+json", "text/json", "text/plain", BINARY_TYPE, "", None),
+    *("application/vnd.kserve+json", "text/json", "text/plain", "", None),
 ]
 
 
@@ -361,5 +377,28 @@ class RestTests:
             server.integration.uninstall()
             assert state() == before
 
+    @pytest.mark.parametrize("is_first", [False, True])
+    def test_install_before_or_after_imports(self, server: Any, is_first: bool) -> None:
+        """Names that modules have imported are replaced as well."""
+        install = f"import {server.integration.__name__} as ours; ours.install()"
+        for module in server.modules:
+            lines = [f"import {module}", install]
+            script = "\n".join([*(lines[::-1] if is_first else lines), server.check_installed])
+            subprocess.run([sys.executable, "-c", script], check=True)
+
     def test_digests_are_recorded(self, server: Any) -> None:
         check_recorded(server.integration)
+
+    def test_next_release_with_another_source(
+        self, server: Any, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        for left_out, changed in server.changes:
+            check_next_release(server.integration, server.owners, caplog, changed, left_out)
+
+    @pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
+    def test_wrapper_around_the_servicer_that_is_added_later(self, server: Any, wrap: Any) -> None:
+        """The server's own handler then handles gRPC requests."""
+        count = Mock()
+        with installed(server.integration), wrapped(server.servicer, "ModelInfer", wrap, count):
+            server.ask()
+        assert count.call_count == 1

@@ -8,7 +8,6 @@ outputs that are selected; test_matrix.py has inputs and outputs in both forms.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,17 +38,6 @@ def send(triton: TritonServer, model: str, frame: tw.Frame) -> Reply:
     return triton.post(f"/v2/models/{model}/infer", frame.buffers, frame.headers)
 
 
-def header(inputs: Sequence[dict[str, Any]], **members: Any) -> bytes:
-    """Return the JSON of a request."""
-    return json.dumps({"inputs": inputs, **members}).encode()
-
-
-def entry(datatype: str, shape: Sequence[int], nbytes: int, name: str = "INPUT0") -> dict[str, Any]:
-    """Return a binary input of a request."""
-    parameters = {"binary_data_size": nbytes}
-    return {"name": name, "datatype": datatype, "shape": shape, "parameters": parameters}
-
-
 def request_of(
     array: Array, is_binary: bool = True, is_output_binary: bool = True
 ) -> tw.InferRequest:
@@ -77,9 +65,6 @@ def server_message(reply: Reply) -> str:
     assert reply.status >= 400, reply.body
     message: str = json.loads(reply.body)["error"]
     return message
-
-
-FP32 = entry("FP32", [2], F2.nbytes)
 
 
 # --- datatypes -------------------------------------------------------------------------------
@@ -120,16 +105,13 @@ def test_tensor_of_64_mib(triton: TritonServer) -> None:
 
 
 def test_json_padding(triton: TritonServer) -> None:
-    """B15 and C38: spaces after the JSON align the first tensor; the id is returned."""
+    """B15 and C38: Triton accepts 0 to 63 spaces after the JSON; the id is returned."""
     widths = set()
     for i in range(64):
         request = request_of(F2).replace(id="\xe9" + "i" * i)
         frame = tw.encode_request(request)
-        body, length = bytes(frame), frame.header_length
-        assert length is not None
-        assert length % 64 == 0
-        assert body[length:] == F2.tobytes()
-        widths.add(length - len(body[:length].rstrip()))
+        text = bytes(frame)[: frame.header_length]
+        widths.add(len(text) - len(text.rstrip()))
         reply = send(triton, "identity_fp32", frame)
         assert answer(reply).id == request.id
         assert bits(output(reply).as_numpy()) == bits(F2)
@@ -189,21 +171,27 @@ def test_fp16_and_bf16_requested_as_json(triton: TritonServer, datatype: str) ->
 
 
 @pytest.mark.parametrize(
-    ("model", "tensor", "headers", "status"),
+    ("model", "datatype", "shape", "headers", "status"),
     [
-        ("absent", FP32, {}, 404),  # C35; text/plain
-        ("identity_fp16", entry("FP16", [4], 8), {}, 400),  # J3 FP16 as JSON; text/plain
-        ("matrix", FP32, {}, 400),  # C18 wrong rank
-        ("batching", entry("FP32", [9, 2], 8), {}, 400),  # X16 batch too large
-        ("identity_fp32", entry("FP32", [-2], 8), {}, 500),  # C12 negative dimension
-        ("identity_fp32", FP32, {"Content-Encoding": "br"}, 501),  # Z5 unknown content encoding
+        ("absent", "FP32", [2], {}, 404),  # C35; text/plain
+        ("identity_fp16", "FP16", [4], {}, 400),  # J3 FP16 as JSON; text/plain
+        ("matrix", "FP32", [2], {}, 400),  # C18 wrong rank
+        ("batching", "FP32", [9, 2], {}, 400),  # X16 batch too large
+        ("identity_fp32", "FP32", [-2], {}, 500),  # C12 negative dimension
+        ("identity_fp32", "FP32", [2], {"Content-Encoding": "br"}, 501),  # Z5 unknown encoding
     ],
 )
 def test_error_responses(
-    triton: TritonServer, model: str, tensor: Any, headers: dict[str, str], status: int
+    triton: TritonServer,
+    model: str,
+    datatype: str,
+    shape: list[int],
+    headers: dict[str, str],
+    status: int,
 ) -> None:
     """The error contains the server's message, for any status and content type."""
-    text = header([tensor])
+    tensor = {"name": "INPUT0", "datatype": datatype, "shape": shape}
+    text = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": 8}}]}).encode()
     headers = {HEADER_LENGTH: str(len(text)), **headers}
     reply = triton.post(f"/v2/models/{model}/infer", [text, F2.tobytes()], headers)
     assert reply.status == status
