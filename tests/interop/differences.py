@@ -13,9 +13,9 @@ import math
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
-from interop.triton_messages import Message, extent, fit_names, n_dims, number
+from interop.triton_messages import Message, Verdict, extent, fit_names, n_dims, number
 from interop.triton_models import RANKS
 from support import reference
 from support.json_tree import (
@@ -33,13 +33,6 @@ from support.json_tree import (
 Node = Any
 Rewrite = Callable[[Message], Message]
 ANYTHING = "*"
-
-
-class Verdict(Protocol):
-    @property
-    def what(self) -> str: ...
-    @property
-    def text(self) -> str: ...
 
 
 @dataclass(frozen=True)

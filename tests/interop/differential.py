@@ -16,7 +16,6 @@ from contextlib import ExitStack
 from functools import reduce
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -26,7 +25,7 @@ from hypothesis import given
 import tensorwire as tw
 from interop import triton_setup
 from interop.differences import DIFFERENCES, Difference
-from interop.triton_messages import BASES, Message, messages
+from interop.triton_messages import BASES, Echoed, Message, Verdict, messages
 from interop.triton_models import ANY, MODELS
 from interop.triton_server import TritonServer, running_triton
 from support import reference
@@ -39,29 +38,6 @@ UNHEALTHY = "is not healthy"
 UNREADABLE = "unreadable answer"  # for example an id that is not UTF-8
 REPLY_SECONDS = 5.0
 STOP_SECONDS = 0.5  # a server whose backend has stopped does not stop by itself
-
-
-class Echoed(NamedTuple):
-    """A returned tensor. Values are flat, and BOOLs of JSON are 0 or 1."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    is_binary: bool
-    values: list[Any]
-
-
-class Verdict(NamedTuple):
-    """The result of one side.
-
-    `backend`: Triton's front end accepted the message, and its Python backend rejected it or
-    stopped.
-    """
-
-    what: Literal["accepted", "rejected", "backend"]
-    text: str = ""
-    tensors: tuple[Echoed, ...] = ()
-    payloads: tuple[bytes | None, ...] = ()  # of the inputs, as read by tensorwire
 
 
 # --- ours ----------------------------------------------------------------------------------------

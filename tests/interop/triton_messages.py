@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorwire as tw
 from interop.triton_models import DATATYPES, MODELS, N_SLOTS, RANKS, slot
@@ -71,6 +71,29 @@ class Message:
         new = copy.deepcopy(tree)
         change(new)
         return self if new == tree else self.of(write(new), self.parts()[1])
+
+
+class Echoed(NamedTuple):
+    """A returned tensor. Values are flat, and BOOLs of JSON are 0 or 1."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    is_binary: bool
+    values: list[Any]
+
+
+class Verdict(NamedTuple):
+    """The result of one side.
+
+    `backend`: Triton's front end accepted the message, and its Python backend rejected it or
+    stopped.
+    """
+
+    what: str  # accepted, rejected or backend
+    text: str = ""
+    tensors: tuple[Echoed, ...] = ()
+    payloads: tuple[bytes | None, ...] = ()  # of the inputs, as read by tensorwire
 
 
 def extent(item: Members) -> int:
