@@ -195,22 +195,6 @@ def test_rejected_messages(channel: Any, name: str) -> None:
         decode_request(sent)
 
 
-@pytest.mark.parametrize(
-    "sent",
-    [
-        pytest.param(RAW + message(entry()), id="raw contents first"),
-        pytest.param(message(entry(), RAW, b"\x98\x06\x05"), id="unknown field"),
-        pytest.param(message(entry(), RAW, b"\x9b\x06\x9c\x06"), id="group"),
-        pytest.param(
-            delimited(3, b"a") + message(entry(), RAW) + delimited(3, b"b"), id="id twice"
-        ),
-    ],
-)
-def test_accepted_by_both(channel: Any, sent: bytes) -> None:
-    assert bits(decode_request(sent)["INPUT0"].as_numpy()) == bits(F2)
-    assert bits(infer(channel, sent)["OUTPUT0"].as_numpy()) == bits(F2)
-
-
 def test_unknown_model(channel: Any) -> None:
     with pytest.raises(grpc.RpcError, match="unknown model: 'none such'") as caught:
         infer(channel, encode_request(request_of(F2, "none such")))

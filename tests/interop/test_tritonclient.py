@@ -117,22 +117,3 @@ def test_request_parameters(client: ModuleType) -> None:
     expected = options | {"sequence_end": False, "mine": 1.5, "binary_data_output": True}
     del expected["parameters"]
     assert request.parameters == expected
-
-
-def test_response_with_all_kinds_of_outputs(client: ModuleType) -> None:
-    """Each tensor is found at its offset, after an empty one, one in JSON, and a padded header."""
-    arrays = [np.array([True]), F2.reshape(2, 1), F2[:0], bytes_array([b"x", NOT_TEXT]), F2 + 1]
-    outputs = [
-        tw.Tensor(f"OUTPUT{i}", array, binary=i != 1, parameters={"i": i})
-        for i, array in enumerate(arrays)
-    ]
-    response = tw.InferResponse(outputs, id="7", model_name="\xe9", parameters={"p": True})
-    frame = tw.encode_response(response)
-    assert bytes(frame)[: frame.header_length].endswith(b" ")
-    result = read_by(client, frame)
-    for i, array in enumerate(arrays):
-        assert bits(result.as_numpy(f"OUTPUT{i}")) == bits(array)
-        assert result.get_output(f"OUTPUT{i}")["parameters"]["i"] == i
-    members = ("id", "model_name", "parameters")
-    found = result.get_response()
-    assert [found[member] for member in members] == ["7", "\xe9", {"p": True}]
