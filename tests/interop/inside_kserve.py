@@ -243,10 +243,8 @@ for function in (utils.from_np_dtype, InferResponse.from_bytes):
 
 def binary(length: int) -> dict[str, Any]:
     """Return the options of `infer` for a body with binary data."""
-    return {
-        "content_type": rest.BINARY_TYPE,
-        "inference_header_content_length": str(length),
-    }
+    given = {"inference_header_content_length": str(length)}
+    return {"content_type": rest.BINARY_TYPE, **given}
 
 
 @pytest.fixture(scope="module")
@@ -1470,14 +1468,15 @@ def test_our_client(running: Running, is_binary: bool) -> None:
 
 def test_views_and_the_limit_of_every_worker(running: Running) -> None:
     """The model returns its process, whether the array is a view and writable, and a type."""
-    limit, pids = kserve_server.MAX_BODY, set()
+    limit = kserve_server.MAX_BODY
+    pids: set[str] = set()
     deadline = time.monotonic() + START_SECONDS
     while len(pids) < MODES[running.mode] and time.monotonic() < deadline:
         with Client(running.http) as client:
-            found = client.infer("probe", {"x": F2})
             if running.mode == "installed":
-                with pytest.raises(InferenceServerError, match=rf"the limit is {limit}"):
+                with pytest.raises(InferenceServerError, match=f"the limit is {limit}"):
                     client.infer("probe", {"x": np.zeros(limit, np.uint8)})
+            found = client.infer("probe", {"x": F2})
         assert found["x"].tolist() == (F2 + 1).tolist()
         pid, *facts = found["seen"].as_strings().tolist()
         assert facts == [str(running.mode == "installed"), "True", "list"]
