@@ -70,7 +70,7 @@ from interop.rest_servers import (
 from interop.samples import NOT_TEXT, TEXTS, binary_sample, bits, bytes_array, json_sample
 from interop.triton_server import free_ports
 from support.wrappers import Proxy, functools_wrapper
-from tensorwire._codec.protobuf_writer import append_fields
+from tensorwire._codec.grpc.writer import append_fields
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.integrations import mlserver as integration
 from tensorwire.integrations.mlserver import patches
