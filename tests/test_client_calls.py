@@ -207,7 +207,7 @@ ENDLESS: list[Any] = []
 ENDLESS.append(ENDLESS)
 SINGLE = "not {}: pass a single input as"
 UNDECLARED = "^input 'x' is a list of numbers, but the metadata of model '{}' does not declare its"
-NOT_KNOWN = r": model 'nobody' is not known \(.* numbers: pass an array, or a Tensor with a "
+NOT_KNOWN = r": model 'unknown' is not known \(.* numbers: pass an array, or a Tensor with a "
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ NOT_KNOWN = r": model 'nobody' is not known \(.* numbers: pass an array, or a Te
         ),
         ("echo", {"x": [1]}, ValueError, UNDECLARED.format("echo")),
         ("declared", {"y": X, "x": [0.5], "z": []}, ValueError, "^input 'z' is a list"),
-        ("nobody", {"x": [1]}, InferenceServerError, NOT_KNOWN),
+        ("unknown", {"x": [1]}, InferenceServerError, NOT_KNOWN),
     ],
 )
 def test_inputs_that_do_not_fit(
@@ -356,17 +356,17 @@ def test_large_response_is_decoded_if_no_thread_can_be_started(
 def test_error_of_the_server(client: Any, served: Served) -> None:
     client.infer("echo", {"x": X})  # the server reads binary data: there is no hint
     with pytest.raises(InferenceServerError) as caught:
-        client.infer("nobody", {"x": X})
-    error, message = caught.value, "model 'nobody' is not known"
+        client.infer("unknown", {"x": X})
+    error, message = caught.value, "model 'unknown' is not known"
     call, url = "ModelInfer", served.url
     if not served.is_grpc:
-        call, url = "POST", f"{url}/v2/models/nobody/infer"
+        call, url = "POST", f"{url}/v2/models/unknown/infer"
     assert (error.status, error.message, error.retry_after) == (404, message, None)
-    assert (error.url, error.model) == (url, "nobody")
+    assert (error.url, error.model) == (url, "unknown")
     assert str(error) == f"{call} {url}: status 404: {message}"
     assert isinstance(error, tw.TensorwireError)
     again = pickle.loads(pickle.dumps(error))
-    assert (again.status, again.message, again.url, again.model) == (404, message, url, "nobody")
+    assert (again.status, again.message, again.url, again.model) == (404, message, url, "unknown")
     assert str(again) == str(error)
     assert client.infer("echo", {"x": X})["x"].shape == X.shape
 
@@ -500,7 +500,7 @@ def test_readiness(client: Any) -> None:
     assert client.is_ready()
     assert client.is_ready("echo")
     assert client.is_ready("echo", "1")
-    assert not client.is_ready("nobody")
+    assert not client.is_ready("unknown")
     client.wait_until_ready(5, "echo")
     for seconds in (0, float("inf")):
         message = f"^timeout must be a positive number of seconds, not {seconds}$"

@@ -446,7 +446,7 @@ def test_channel_of_the_caller(connect: Connect, server: ScriptedServer) -> None
     with connect_with_channel(connect, "grpc://named:1", make) as client:
         assert client.infer("echo", {"x": X})["x"].shape == X.shape
         with pytest.raises(InferenceServerError, match=r"^ModelInfer grpc://named:1: status 404"):
-            client.infer("nobody", {"x": X})
+            client.infer("unknown", {"x": X})
         client.close()
         with pytest.raises(RuntimeError, match=r"^the client is closed$"):
             client.infer("echo", {"x": X})
@@ -513,8 +513,8 @@ def test_tls(connect: Connect, certificate: Certificate) -> None:
 def test_infer_command(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["infer", server.url, "declared", "--input", "x=[1, 2]"]) == 0
     assert "y  FP32  [2]\n[2. 4.]" in capsys.readouterr().out
-    assert main(["infer", server.url, "nobody", "--input", "x=[1, 2]"]) == 1
-    assert "model 'nobody' is not known" in capsys.readouterr().err
+    assert main(["infer", server.url, "unknown", "--input", "x=[1, 2]"]) == 1
+    assert "model 'unknown' is not known" in capsys.readouterr().err
 
 
 def test_restarted_server(connect: Connect) -> None:

@@ -56,7 +56,7 @@ def test_connection_is_reused(client: Any) -> None:
         client.infer("echo", {"x": X})
         client.server_metadata()
         with pytest.raises(InferenceServerError):
-            client.infer("nobody", {"x": X})
+            client.infer("unknown", {"x": X})
     assert len({call["peer"] for call in seen[before:]}) == 1
     # Small pieces are sent without delay.
     assert pool_of(client).idle[0].socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0

@@ -233,7 +233,7 @@ def test_no_continue_for_http_1_0(server: Server) -> None:
         (INFER, [TOO_LONG], 413),
         (INFER, ["Content-Length: 9", "Content-Encoding: br"], 415),
         (INFER, ["Content-Length: 9", "Inference-Header-Content-Length: x"], 400),
-        ("POST /v2/models/nobody/infer HTTP/1.1", ["Content-Length: 9"], 404),
+        ("POST /v2/models/unknown/infer HTTP/1.1", ["Content-Length: 9"], 404),
         ("PUT /v2/models/echo/infer HTTP/1.1", [CHUNKED], 405),
         ("POST /nothing HTTP/1.1", ["Content-Length: 9"], 404),
     ],
@@ -287,7 +287,7 @@ def test_websocket_upgrade_behind_a_request(server: Server) -> None:
     ("start", "lines", "status"),
     [
         (INFER, [], 413),
-        ("POST /v2/models/nobody/infer HTTP/1.1", [], 404),
+        ("POST /v2/models/unknown/infer HTTP/1.1", [], 404),
         ("PUT /v2/models/echo/infer HTTP/1.1", [], 405),
         (INFER, ["Content-Encoding: br"], 415),
         (INFER, ["Inference-Header-Content-Length: x"], 400),
@@ -395,7 +395,7 @@ def test_pipelining(server: Server) -> None:
 
     def send(i: int, request: Echo) -> bytes:
         if i % 10 == 3:
-            return get(f"/v2/models/nobody-{i}")
+            return get(f"/v2/models/unknown-{i}")
         if i % 10 == 5:
             return get("/v2/models/echo", "HEAD")
         if i % 10 == 7:
@@ -405,7 +405,7 @@ def test_pipelining(server: Server) -> None:
 
     def check(i: int, request: Echo, response: Response) -> None:
         if i % 10 == 3:
-            assert (response.status, f"nobody-{i}" in response.error) == (404, True)
+            assert (response.status, f"unknown-{i}" in response.error) == (404, True)
         elif i % 10 == 5:
             assert response.status == 200
         elif i % 10 == 7:

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import Certificate
 from support.servers import Scripted, http, recording, uvicorn_server
-from support.threads import wait_for
 from tensorwire import TensorSpec
 from tensorwire.cli import infer, main
 from tensorwire.client import RESPONSE_LIMITS
@@ -46,22 +44,10 @@ SHARED = {"shared_memory_region": "r"}
 requests: list[tw.InferRequest] = []
 headers: list[dict[str, Any]] = []  # of all requests
 responses: list[tw.Tensor] = []  # of the model "outputs"
-fails_next = cycle([True, False])  # of the model "flaky"
 
 
 def echo(request: tw.InferRequest) -> tw.InferResponse:
     requests.append(request)
-    return tw.InferResponse(request.inputs)
-
-
-def slow(request: tw.InferRequest) -> tw.InferResponse:
-    time.sleep(0.1)
-    return echo(request)
-
-
-def flaky(request: tw.InferRequest) -> tw.InferResponse:
-    if next(fails_next):
-        raise RuntimeError("no")
     return tw.InferResponse(request.inputs)
 
 
@@ -71,8 +57,6 @@ def outputs(_: tw.InferRequest) -> tw.InferResponse:
 
 MODELS: dict[str, Any] = {
     "echo": echo,
-    "slow": slow,
-    "flaky": flaky,
     "outputs": outputs,
     "two": Model(echo, [TensorSpec("x", "FP32", [-1, 2]), TensorSpec("y", "INT64", [1])]),
     "text": Model(echo, [TensorSpec("text", "BYTES", [-1, 1])]),
@@ -161,7 +145,7 @@ def test_examples_of_the_help_are_valid() -> None:
     parser = infer.add_parser(argparse.ArgumentParser().add_subparsers())
     examples = infer.EPILOG.replace("\\\n", "").split("exit status:")[0]
     commands = re.findall(r"%\(prog\)s (.*)", examples)
-    assert len(commands) == 6
+    assert len(commands) == 4
     for command in commands:
         assert parser.parse_args(shlex.split(command)).model
 
@@ -253,11 +237,11 @@ JSON_HINT = """--input x: 'a' is not JSON; write text as x='"..."', and"""
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["two"], "missing input 'x' (FP32 [-1, 2]), input 'y' (INT64 [1]): use --input, or"),
+        (["two"], "missing input 'x' (FP32 [-1, 2]), input 'y' (INT64 [1]): use --input"),
         (["two", "--input", "x=[]"], "missing input 'y' (INT64 [1]): use"),
         (["all"], "input 'FP16' (FP16 [-1, 3]) and 4 more: use --input"),
         (["text", "--input", "t=1"], "the model has no input 't'; it has input 'text' (BYTES [-1,"),
-        (["echo"], "the model declares no inputs; use --input, or --random with --shape"),
+        (["echo"], "the model declares no inputs: use --input"),
         (["echo", "--input", "x=1"], "does not declare input 'x': use --input x:DATATYPE="),
         (["echo", "--input", "x=[]"], "does not declare input 'x': use --input x:DATATYPE="),
         (["echo", "--input", "x=null"], "a request must have at least one input"),
@@ -276,11 +260,6 @@ JSON_HINT = """--input x: 'a' is not JSON; write text as x='"..."', and"""
         (["echo", "--input", "x=1", "--input", "x=2"], "--input x is given twice"),
         (["echo", "--input", "x=@/no/file"], "No such file or directory: '/no/file'"),
         (["echo", "--input", "x=/no/file.npy"], "No such file or directory: '/no/file.npy'"),
-        (["echo", "--random", "--shape", "x=1"], "input 'x': use --shape x:DATATYPE=DIMS"),
-        (["two", "--shape", "x=1"], "--shape requires --random"),
-        (["two", "--random", "--shape", "x=1,,2"], "--shape x: '1,,2' is not a list such as"),
-        (["text", "--random", "--shape", f"text={'9' * 19}"], "input 'text' of shape [999999999"),
-        (["two", "--random", "--shape", "x=1", "--input", "x=1"], "--shape is for random inputs"),
     ],
 )
 def test_invalid_inputs(call: Call, arguments: list[str], message: str) -> None:
@@ -324,30 +303,6 @@ def test_invalid_npy_file(call: Call, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "array.npy"
     path.write_bytes(content)
     assert call("echo", "--input", f"x={path}", status=2).startswith(f"{path}: ")
-
-
-# --- random data ---
-
-
-def test_random_inputs(call: Call) -> None:
-    """The data are the same in each run."""
-    for _ in range(2):
-        call("all", "--random", "--input", "INT8=[[7, 7, 7]]", "--shape", "FP32=20,3")
-    first, second = requests
-    for tensor in first.inputs:
-        assert tensor.name == tensor.datatype
-        assert tensor.shape == (20 if tensor.name == "FP32" else 1, 3)
-        assert np.array_equal(tensor.as_numpy(), second[tensor.name].as_numpy())
-        if tensor.name != "BYTES":
-            values = tensor.as_numpy().astype("f8")
-            assert values.min() >= 0
-            assert values.max() <= (1 if tensor.name[0] in "FB" else 9)
-    assert first["INT8"].as_numpy().tolist() == [[7, 7, 7]]
-    assert len(np.unique(first["FP32"].as_numpy())) > 50
-    words = first["BYTES"].as_numpy().ravel().tolist()
-    assert all(re.fullmatch(b"[a-z]{16}", word) for word in words)
-    call("echo", "--random", "--shape", "x:INT32=2,0", "--shape", "y:BYTES=")
-    assert [(t.name, t.shape) for t in requests[-1].inputs] == [("x", (2, 0)), ("y", ())]
 
 
 # --- outputs ---
@@ -471,9 +426,6 @@ def test_headers(call: Call) -> None:
         (["--timeout", "0"], "timeout must be a positive number of seconds"),
         (["--insecure"], "--insecure and --ca-file require an https:// or grpcs:// URL"),
         (["--insecure", "--ca-file", "x"], "--insecure and --ca-file cannot be combined"),
-        (["--repeat", "0"], "argument --repeat: '0' is not a positive integer"),
-        (["--repeat", "1", "--save", "x"], "--save and --repeat cannot be combined"),
-        (["--concurrency", "2"], "--concurrency and --warmup require --repeat"),
     ],
 )
 def test_invalid_options(call: Call, arguments: list[str], message: str) -> None:
@@ -509,8 +461,10 @@ def test_tls(call: Call, certificate: Certificate, tmp_path: Path) -> None:
 
 
 def test_server_errors(call: Call, server: str) -> None:
-    error = call("none", "--random", status=1)
-    assert error == f"GET http://{server}/v2/models/none: status 404: model 'none' is not known"
+    error = call("unknown", status=1)
+    assert (
+        error == f"GET http://{server}/v2/models/unknown: status 404: model 'unknown' is not known"
+    )
     error = call("echo", "--input", "x:FP32=1", "--output", "y", status=1)
     assert ": status 400: the request asks for output 'y'" in error
     assert "GET http://127.0.0.1:1/v2/models/echo: " in call("echo", url="127.0.0.1:1", status=1)
@@ -528,7 +482,7 @@ def test_server_errors(call: Call, server: str) -> None:
 )
 def test_invalid_answers(call: Call, answer: Any, message: str) -> None:
     with Scripted([answer]) as server:
-        error = call("m", "--random", "--timeout", "0.2", url=server.address, status=1)
+        error = call("m", "--timeout", "0.2", url=server.address, status=1)
     assert message in error
 
 
@@ -538,62 +492,7 @@ def test_limits_are_those_of_the_client() -> None:
         assert getattr(infer.LIMITS, name) == expected, name
 
 
-# --- measurement ---
-
-
-def lines(printed: str) -> dict[str, str]:
-    return {line[:12].strip(): line[12:].strip() for line in printed.splitlines()}
-
-
-def test_repeat(call: Call) -> None:
-    arguments = ["--repeat", "50", "--concurrency", "4", "--warmup", "7"]
-    printed = lines(call("echo", "--input", "x:FP32=[1, 2, 3]", *arguments))
-    assert len(requests) == 57
-    assert len([sent for sent in headers if "content-type" not in sent]) == 1  # the metadata
-    assert list(printed) == ["requests", "latency", "throughput", "tensor data", "errors"]
-    assert re.fullmatch(r"50 in [\d.]+ s, 4 at a time", printed["requests"])
-    assert printed["errors"] == "0"
-
-
-def test_printed_measurement(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each percentile is one of the latencies."""
-    measurement = infer.Measurement(4)
-    measurement.latencies = [0.004, 0.001, 0.003, 0.002]
-    measurement.received_nbytes = 8 * MB
-    measurement.seconds = 2.0
-    infer.print_measurement(measurement, 1, sent_nbytes=MB)
-    printed = lines(capsys.readouterr().out)
-    assert printed["latency"] == "p50 2.000 ms, p90 4.000 ms, p99 4.000 ms, max 4.000 ms"
-    assert printed["tensor data"] == "2.00 MB/s sent, 4.00 MB/s received"
-
-
-def test_errors_are_counted_by_kind(server: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["flaky", "--input", "x:FP32=1", "--repeat", "10"]
-    assert main(["infer", server, *arguments]) == 1
-    printed = capsys.readouterr().out
-    assert "requests     10 in " in printed
-    assert "p50" in printed
-    assert printed.endswith(
-        "errors       5\n  5 x status 500; the first: "
-        f"POST http://{server}/v2/models/flaky/infer: status 500: model 'flaky' failed\n"
-    )
-
-
 # --- in a separate process ---
-
-
-def test_interrupted_measurement(server: str) -> None:
-    arguments = ["slow", "--input", "x:FP32=1", "--repeat", "1000", "--concurrency", "3"]
-    process = subprocess.Popen([*COMMAND, server, *arguments], stdout=-1, stderr=-1, text=True)
-    wait_for(lambda: len(requests) >= 7, seconds=20)
-    process.send_signal(signal.SIGINT)
-    printed, error = process.communicate(timeout=20)
-    assert process.returncode == 130
-    assert error == ""
-    n_done = re.match(r"interrupted after (\d+) of 1,000 requests\nrequests +(\d+) in", printed)
-    assert n_done and n_done[1] == n_done[2]
-    assert 4 <= int(n_done[1]) <= len(requests)
-    assert "p99" in printed
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
@@ -636,9 +535,10 @@ def on_terminal(*arguments: str) -> str:
     return written.decode()
 
 
-def test_progress_of_a_large_call(server: str) -> None:
-    written = on_terminal(server, "echo", "--random", "--shape", f"x:FP32={5 * MB}")
+def test_progress_of_a_large_call(server: str, tmp_path: Path) -> None:
+    array = save_array(tmp_path, np.zeros(5 * MB, np.float32))
+    written = on_terminal(server, "echo", "--input", f"x={array}")
     assert re.search(r"\rsending \[#* *\] \d+ of 20 MB", written)
     assert re.search(r"\rreceiving \[#{30}\] 20 of 20 MB", written)
     assert written.endswith("\r\x1b[K")  # it is removed
-    assert on_terminal(server, "echo", "--random", "--shape", "x:FP32=1000") == ""
+    assert on_terminal(server, "echo", "--input", "x:FP32=1") == ""

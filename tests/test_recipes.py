@@ -128,5 +128,5 @@ def test_recipe(server: str, library: str, n: int) -> None:
 @pytest.mark.parametrize("library", RECIPES)
 def test_error_response(server: str, library: str) -> None:
     request = tw.InferRequest([tw.Tensor("x", np.zeros(3))])
-    with pytest.raises(Exception, match=r"404|nobody.* is not known"):
-        RECIPES[library](f"http://{server}/v2/models/nobody/infer", request)
+    with pytest.raises(Exception, match=r"404|unknown.* is not known"):
+        RECIPES[library](f"http://{server}/v2/models/unknown/infer", request)

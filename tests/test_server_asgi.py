@@ -159,7 +159,7 @@ def test_request_that_is_rejected_before_it_is_read(headers: dict[str, str]) -> 
 
 
 def test_early_error_reads_the_body_first() -> None:
-    for path in ("/v2/models/nobody/infer", "/nowhere"):
+    for path in ("/v2/models/unknown/infer", "/nowhere"):
         answer = ask(APP, path, "POST", [BODY[:1000], BODY[1000:]], FRAME.headers)
         assert (answer.status, answer.n_received) == (404, 2)
     endless = ask(APP, "/nowhere", "POST", [bytes(8 << 20)] * 9)

@@ -225,7 +225,7 @@ def test_metadata_of_a_model(name: str, batch: list[int], path: str) -> None:
         ("GET", "/v1/models/echo", 404, "not found: /v1/models/echo"),
         ("POST", "/v2/models//infer", 404, "not found: /v2/models//infer"),
         *(
-            ("GET", f"/v2/models/nobody/{endpoint}", 404, "model 'nobody' is not known")
+            ("GET", f"/v2/models/unknown/{endpoint}", 404, "model 'unknown' is not known")
             for endpoint in ("infer", "ready", "config", "stats")
         ),
         ("GET", "/v2/models/plain/versions/9", 404, "model 'plain' has no version '9', only '1'"),

@@ -163,7 +163,7 @@ def test_infer_request_does_not_pass_through_asgi(
         response = connection.read().message
         assert np.array_equal(response["x"].as_numpy(), x)
         assert (response.model_name, response.id) == (model, "7")
-    for target, status in (("GET /v2/health/live", 200), ("POST /v2/models/nobody/infer", 404)):
+    for target, status in (("GET /v2/health/live", 200), ("POST /v2/models/unknown/infer", 404)):
         assert connection.ask(head(f"{target} HTTP/1.1", ["Content-Length: 0"])).status == status
     assert asgi_paths == []
 

@@ -284,7 +284,7 @@ def test_selected_outputs(port: int, client: Client, outputs: list[tuple[str, bo
 @pytest.mark.parametrize(
     ("call", "status", "message"),
     [
-        pytest.param(Call("nobody", BOTH), "40[04]", "nobody", id="unknown model"),
+        pytest.param(Call("unknown", BOTH), "40[04]", "unknown", id="unknown model"),
         pytest.param(Call("two", {"INPUT0": FLOATS}), "400", "INPUT1|input", id="missing input"),
         pytest.param(
             Call("identity_fp32", {"INPUT0": WORDS}), "400", "INPUT0.*BYTES", id="wrong datatype"

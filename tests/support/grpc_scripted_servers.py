@@ -116,7 +116,7 @@ class RecordingServer(_Server):
 class ScriptedServer(_Server):
     """Serves `declared`, which doubles its input, `slow`, `repeat` and `loading`.
 
-    Other models return their inputs, except `nobody`, which is not known. `answers` replaces
+    Other models return their inputs, except `unknown`, which is not known. `answers` replaces
     methods of the service; see `_Server`.
     """
 
@@ -145,8 +145,8 @@ class ScriptedServer(_Server):
 
     def known_model(self, message: bytes, context: Any) -> str:
         name = str(read_message(message, MODEL)["name"])
-        if name == "nobody":
-            context.abort(grpc.StatusCode.NOT_FOUND, "model 'nobody' is not known")
+        if name == "unknown":
+            context.abort(grpc.StatusCode.NOT_FOUND, "model 'unknown' is not known")
         return name
 
     def model_infer(self, message: bytes, context: Any) -> bytes:

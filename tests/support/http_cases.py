@@ -429,7 +429,7 @@ PATH_CASES = (
             "//v2/models/echo/infer",
         )
     ),
-    case("unknown model", infer("/v2/models/nobody/infer"), error(404, "'nobody'")),
+    case("unknown model", infer("/v2/models/unknown/infer"), error(404, "'unknown'")),
     *cases(
         error(404),
         {

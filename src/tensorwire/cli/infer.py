@@ -193,6 +193,8 @@ def make_ssl_context(options: argparse.Namespace, server: Server) -> ssl.SSLCont
     """Return the context for an https URL, and set the variable that grpcio reads for grpcs."""
     if not options.insecure and options.ca_file is None:
         return None
+    if options.insecure and options.ca_file is not None:
+        raise UsageError("--insecure and --ca-file cannot be combined")
     if not server.is_tls:
         raise UsageError("--insecure and --ca-file require an https:// or grpcs:// URL")
     if server.is_grpc and options.insecure:
