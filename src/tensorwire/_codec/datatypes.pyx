@@ -187,19 +187,20 @@ cdef class Limits:
     def __eq__(self, other):
         if not isinstance(other, Limits):
             return NotImplemented
-        return fields_of(self) == fields_of(<Limits>other)
+        return limits_as_tuple(self) == limits_as_tuple(<Limits>other)
 
     def __hash__(self):
-        return hash(fields_of(self))
+        return hash(limits_as_tuple(self))
 
     def __reduce__(self):
         # The constructor checks the values: with a max_rank above 64, a Layout would overflow.
-        return _unpickled, fields_of(self)
+        return _unpickled, limits_as_tuple(self)
 
     def __repr__(self):
+        values = limits_as_tuple(self)
         changed = [
             f"{name}={value}"
-            for name, value, default in zip(FIELDS, fields_of(self), fields_of(Limits()))
+            for name, value, default in zip(FIELDS, values, limits_as_tuple(Limits()))
             if value != default
         ]
         return f"Limits({', '.join(changed)})"
@@ -210,7 +211,7 @@ cdef tuple FIELDS = (
     "max_parameters", "max_elements", "check_bool", "bf16_as_uint16")
 
 
-cdef tuple fields_of(Limits limits):
+cdef tuple limits_as_tuple(Limits limits):
     """Return the values of FIELDS."""
     return tuple([getattr(limits, name) for name in FIELDS])
 

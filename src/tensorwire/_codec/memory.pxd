@@ -57,7 +57,7 @@ cdef class Body:
     cdef str name  # in error messages; None for "the body"
 
     cdef str subject(self)
-    cdef str place(self, Py_ssize_t offset)
+    cdef str format_position(self, Py_ssize_t offset)
     cdef bytes immutable_bytes(self, Py_ssize_t nbytes)
     cdef bint is_bytes(self) noexcept
     cdef bint contains(self, const unsigned char* data, Py_ssize_t nbytes) noexcept

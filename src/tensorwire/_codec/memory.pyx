@@ -251,7 +251,7 @@ cdef class Body:
         """Return the subject of an error message."""
         return "the body" if self.name is None else self.name
 
-    cdef str place(self, Py_ssize_t offset):
+    cdef str format_position(self, Py_ssize_t offset):
         """Return the text for a position at the end of an error message."""
         return f"({'body' if self.name is None else self.name} byte {offset})"
 
@@ -289,7 +289,7 @@ cdef class Body:
             i = invalid.index
             raise ElementError(
                 f"element {i} of {SUBJECT} must be 0 or 1 (BOOL), not {invalid.value} "
-                f"{self.place(offset + i)}",
+                f"{self.format_position(offset + i)}",
                 element=i, offset=offset + i, expected=1, actual=invalid.value)
         return 0
 
@@ -299,7 +299,8 @@ cdef class Body:
             remaining = self.nbytes - offset
             raise LayoutError(
                 f"{self.subject()} ends inside {SUBJECT}: it requires "
-                f"{format_count('byte', nbytes)}, but {remaining} remain {self.place(offset)}",
+                f"{format_count('byte', nbytes)}, but {remaining} remain "
+                f"{self.format_position(offset)}",
                 offset=offset, expected=nbytes, actual=remaining)
         return 0
 

@@ -9,7 +9,7 @@ cdef class BytesArray:
     cdef tuple values
     cdef Body body
     cdef Elements elements  # None if not scanned yet
-    cdef Py_ssize_t begin  # offset of the first prefix in the body
+    cdef Py_ssize_t begin  # offset of the first prefix in the body; see `is_raw`
     cdef Py_ssize_t end  # offset where the last element ends
 
     cdef Body packed(self)
@@ -23,6 +23,15 @@ cdef class BytesArray:
     cdef BytesArray rows_between(self, start, stop)
     cdef BytesArray elements_between(self, first, last, tuple shape)
     cdef BytesArray select(self, chosen)
+
+
+cdef inline bint is_raw(BytesArray array) noexcept:
+    """Return whether the array is a raw element, which is the whole body (WIRE.md 5).
+
+    Elements are found by the offsets of their prefixes. This one has none: it would begin before
+    the body.
+    """
+    return array.begin < 0
 
 
 cdef BytesArray new_bytes_array(

@@ -158,7 +158,7 @@ cdef class BytesArray:
 
         Only the element of a raw binary request, which has no prefix, is copied.
         """
-        if self.begin >= 0:
+        if not is_raw(self):
             return self.packed().view(self.begin, self.nbytes)
         if self.size == 0:  # an empty slice
             return memoryview(b"")
@@ -446,7 +446,7 @@ cdef class BytesArray:
         # Only the bytes of these elements are pickled, not the whole body. From protocol 5 on, they
         # are a buffer that can be stored out of band. They are scanned again when they are loaded.
         load, wire = scanned_bytes, self.wire
-        if self.begin < 0 and self.size:  # an element without a prefix
+        if is_raw(self) and self.size:
             load, wire = pickled_element, self.element(0)
         return load, (
             PickleBuffer(wire) if as_index(protocol) >= 5 else bytes(wire), self.shape)
@@ -532,11 +532,7 @@ cdef BytesArray bytes_of_values(tuple values, Py_ssize_t nbytes, tuple shape):
 
 
 cdef BytesArray bytes_of_element(Body body, tuple shape):
-    """Return an array whose one element is the whole body, without a length prefix (WIRE.md 5).
-
-    Elements are found by the offsets of their prefixes. The offset for this one is -4, where its
-    prefix would be.
-    """
+    """Return an array whose one element is the whole body: see `is_raw`."""
     elements = new_elements(body, np.array([-PREFIX_NBYTES]), body.nbytes)
     return new_bytes_array(body, elements, -PREFIX_NBYTES, body.nbytes, shape)
 

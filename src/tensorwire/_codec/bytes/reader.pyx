@@ -151,7 +151,7 @@ cdef Elements scan_elements(
         raise LayoutError(
             f"{SUBJECT} does not match its shape: it has {format_count('element', n_elements)} of "
             f"{format_count('byte', scan.position)} in total, but there are {nbytes} "
-            f"{body.place(offset + scan.position)}",
+            f"{body.format_position(offset + scan.position)}",
             element=n_elements, offset=offset + scan.position,
             expected=scan.position, actual=nbytes)
     cnp.PyArray_CLEARFLAGS(starts, cnp.NPY_ARRAY_WRITEABLE)
@@ -192,12 +192,13 @@ cdef truncated_element_error(Body body, Scan* scan, Py_ssize_t offset, Py_ssize_
     if remaining < PREFIX_NBYTES:
         return ElementError(
             f"element {element} of {SUBJECT} is truncated: a length prefix has 4 bytes, but "
-            f"{remaining} remain {body.place(position)}",
+            f"{remaining} remain {body.format_position(position)}",
             element=element, offset=position, expected=PREFIX_NBYTES, actual=remaining)
     remaining -= PREFIX_NBYTES
     return ElementError(
         f"element {element} of {SUBJECT} is truncated: its prefix declares "
-        f"{format_count('byte', scan.declared)}, but {remaining} remain {body.place(position)}",
+        f"{format_count('byte', scan.declared)}, but {remaining} remain "
+        f"{body.format_position(position)}",
         element=element, offset=position, expected=scan.declared, actual=remaining)
 
 
@@ -302,7 +303,7 @@ cdef not_utf8_error(Elements elements, Py_ssize_t element):
         reason, at = error.reason, error.start
     return ElementError(
         f"element {element} of {SUBJECT} is not valid UTF-8: {reason} at its byte {at} "
-        f"{elements.body.place(offset + at)}", element=element, offset=offset + at)
+        f"{elements.body.format_position(offset + at)}", element=element, offset=offset + at)
 
 
 cdef enum PackFault:

@@ -103,7 +103,7 @@ cdef enum:
     UNREADABLE = -3  # a memoryview that is released or not contiguous
 
 
-cdef struct Span:
+cdef struct ValueBytes:
     const char* data
     int64_t nbytes
 
@@ -262,7 +262,7 @@ cdef class Objects(Source):
         """
         cdef Py_ssize_t i, nbytes
         cdef uint64_t subtotal = 0
-        cdef Span span
+        cdef ValueBytes span
         for i in range(first, stop):
             if locate_plain(&span, items[i]):
                 subtotal += wire_nbytes(self, span.nbytes, i)
@@ -289,7 +289,7 @@ cdef class Objects(Source):
         cdef unsigned char* pause = target + min(
             writer.end - target, <Py_ssize_t>LONG_NBYTES)
         cdef Py_ssize_t i
-        cdef Span span
+        cdef ValueBytes span
         for i in range(first, stop):
             if locate_plain(&span, items[i]) and span.nbytes <= pause - target - PREFIX_NBYTES:
                 store_le32(target, <uint32_t>span.nbytes)
@@ -306,7 +306,7 @@ cdef class Objects(Source):
 
     cdef int write_value(self, value, Writer* writer) except -1:
         cdef Py_ssize_t nbytes
-        cdef Span span
+        cdef ValueBytes span
         if locate_plain(&span, <PyObject*>value):
             copy_element(next_element(writer, span.nbytes), span.data, span.nbytes)
         elif PyUnicode_Check(value):
@@ -380,7 +380,7 @@ cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
         elif is_ascii_str(item):
             size = str_length(item)
         else:
-            size = text_nbytes(<object>item)
+            size = str_nbytes(<object>item)
             if size < 0:
                 raise invalid_value_error(<object>item, size, i, source.shape)
             if size >= LONG_NBYTES:
@@ -412,7 +412,7 @@ cdef cnp.ndarray checked_array(values, int type_num):
     return array
 
 
-cdef inline bint locate_plain(Span* span, PyObject* value) noexcept:
+cdef inline bint locate_plain(ValueBytes* span, PyObject* value) noexcept:
     """Set `span` to the memory of bytes or of an ASCII str. Return False for other values.
 
     These are the usual values, and neither their size nor their memory changes.
@@ -435,7 +435,7 @@ cdef inline object value_at(PyObject** items, Py_ssize_t i):
 cdef inline Py_ssize_t value_nbytes(object value, Objects values) except -4:
     """Return the size of a value that is not plain, or a negative number for an invalid value."""
     if PyUnicode_Check(value):
-        return text_nbytes(value)
+        return str_nbytes(value)
     if PyByteArray_Check(value):
         return values.note_memory(PyByteArray_AS_STRING(value), PyByteArray_GET_SIZE(value))
     return buffer_nbytes(value, values)
@@ -455,7 +455,7 @@ cdef Py_ssize_t buffer_nbytes(object value, Objects values) except -4:
     return nbytes
 
 
-cdef Py_ssize_t text_nbytes(object text) noexcept:
+cdef Py_ssize_t str_nbytes(object text) noexcept:
     """Return the size of a str as UTF-8, or NOT_ENCODABLE."""
     cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text), nbytes
     cdef void* data = PyUnicode_DATA(text)
@@ -719,7 +719,7 @@ cdef class ArrowSource(Source):
     cdef uint64_t walk(self, Writer* writer) except? 0:
         cdef Received received = <Received?>self.values
         cdef Chunk chunk
-        cdef Span span
+        cdef ValueBytes span
         cdef unsigned char* target
         cdef uint64_t total = 0
         cdef int64_t i, element = 0
@@ -765,7 +765,7 @@ cdef inline int64_t offset_at(const void* offsets, ArrowLayout layout, int64_t i
     return wide
 
 
-cdef inline void locate(Span* span, Chunk chunk, ArrowLayout layout, int64_t i) noexcept:
+cdef inline void locate(ValueBytes* span, Chunk chunk, ArrowLayout layout, int64_t i) noexcept:
     """Set `span` to element `i`. Its size is negative if the element is not within its buffer."""
     cdef const void** buffers = chunk.elements.buffers
     cdef int64_t begin, end
@@ -782,7 +782,9 @@ cdef inline void locate(Span* span, Chunk chunk, ArrowLayout layout, int64_t i) 
     span.nbytes = end - begin
 
 
-cdef inline void locate_view(Span* span, const ArrowArray* array, const char* at) noexcept nogil:
+cdef inline void locate_view(
+    ValueBytes* span, const ArrowArray* array, const char* at
+) noexcept nogil:
     cdef int64_t n_data = array.n_buffers - N_VIEW_BUFFERS
     cdef int64_t data_nbytes, buffer, offset
     cdef View view

@@ -22,13 +22,10 @@ from ..datatypes cimport (
     Datatype,
     Layout,
     Limits,
-    check_n_elements,
     check_n_entries,
     check_rank,
     dims_as_tuple,
     fill_layout,
-    set_counts,
-    total_elements,
 )
 from ..json.reader cimport text_to_str
 from ..json.scanner cimport Text
@@ -38,7 +35,6 @@ from ..messages.message cimport (
     InferResponse,
     Message,
     RequestedOutput,
-    items_by_name,
     new_message,
     new_output,
 )
@@ -56,7 +52,7 @@ from ..grpc.wire cimport (
     MAX_DEPTH,
     MAX_MESSAGE_NBYTES,
     NO_FIELD_FAULT,
-    OUT_OF_RANGE,
+    INTEGER_OUT_OF_RANGE,
     TAG_INVALID,
     VARINT,
     VARINT_TOO_LONG,
@@ -73,12 +69,16 @@ from ..utf8 cimport is_ascii, is_valid_utf8, whole_characters
 from ..messages.views cimport (
     check_name,
     check_request,
+    count_elements,
     datatype_named,
     has_shared_memory,
+    one_source_error,
+    set_requested,
+    set_tensors,
     unknown_datatype_error,
     view_body,
 )
-from ..wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE, store_le32
+from ..wire cimport MAX_RANK, PREFIX_NBYTES, store_le32
 
 from ..memory import ReadableBuffer
 
@@ -276,7 +276,7 @@ def read_stream_response(message, Limits limits not None = DEFAULT_LIMITS):
     return None, reader.message
 
 
-cdef str decode_utf8(const unsigned char* data, Py_ssize_t nbytes, Py_ssize_t* n_valid):
+cdef str decode_long_utf8(const unsigned char* data, Py_ssize_t nbytes, Py_ssize_t* n_valid):
     """Decode text that does not change. Long text is validated in pieces, then without the GIL.
 
     For a UnicodeDecodeError, `n_valid` is the size of the valid pieces before the one of the error.
@@ -323,8 +323,8 @@ cdef struct Entry:
 
 
 cdef struct Contents:
-    # The elements of each field, and the size of BYTES with their length prefixes. They are counted
-    # while `target` is NULL.
+    bint is_counted  # whether the elements have been counted, and are stored now
+    # The elements of each field, and the size of BYTES with their length prefixes.
     uint64_t[N_CONTENTS] n_elements
     uint64_t nbytes
     # Where the elements of one field are stored, and how.
@@ -421,7 +421,7 @@ cdef class MessageReader:
             copied = copied_bytes(data, nbytes)
             data = PyBytes_AS_STRING(copied)
         try:
-            return decode_utf8(<const unsigned char*>data, nbytes, &n_valid)
+            return decode_long_utf8(<const unsigned char*>data, nbytes, &n_valid)
         except UnicodeDecodeError as error:
             offset = field.begin - self.body.data + n_valid + error.start
             self.member = member if self.member is None else f"{self.member}.{member}"
@@ -523,11 +523,9 @@ cdef class MessageReader:
             except DecodeError as error:
                 name_tensor(error, self.kind, tensor.name)
                 raise
-        self.message.tensors = tuple(self.tensors)
-        self.message.by_name = items_by_name(self.message.tensors, self.kind, HeaderError)
+        set_tensors(self.message, tuple(self.tensors), self.kind)
         if self.requested is not None:
-            self.message.requested = tuple(self.requested)
-            items_by_name(self.message.requested, "output", HeaderError)
+            set_requested(self.message, tuple(self.requested))
         if self.is_request:
             check_request(<InferRequest>self.message)
         return 0
@@ -548,11 +546,13 @@ cdef class MessageReader:
         cdef Layout layout
         fill_layout(&layout, tensor.shape, tensor.row, MAX_RANK, DECODING)
         if layout.n_elements > 0:
-            raise HeaderError(
-                f"{SUBJECT} must have exactly one of contents, raw_{self.kind}_contents and "
-                f"shared_memory_region, but has none")
+            raise self.one_source_error([])
         view_body(tensor, &layout, self.body, 0, 0, self.limits)
         return 0
+
+    cdef one_source_error(self, list present):
+        return one_source_error(
+            ["contents", f"raw_{self.kind}_contents", "shared_memory_region"], present)
 
     # --- parameters ---
 
@@ -677,11 +677,7 @@ cdef class MessageReader:
         cdef Layout* layout = &self.entry.layout
         cdef tuple shape = dims_as_tuple(layout.dims, layout.rank)
         check_rank(self.entry.rank, self.limits.max_rank, DECODING)
-        # `layout` has all dimensions. A negative one is too large, as an unsigned integer.
-        if not set_counts(layout, self.datatype.itemsize or WIDEST_ITEMSIZE):
-            fill_layout(layout, shape, self.datatype, MAX_RANK, DECODING)  # raises the error
-        self.n_elements = total_elements(self.n_elements, layout.n_elements)
-        check_n_elements(self.n_elements, self.limits, DECODING)
+        count_elements(layout, shape, self.datatype, &self.n_elements, self.limits)
         return shape
 
     cdef Tensor tensor(self, Fields entry):
@@ -702,9 +698,7 @@ cdef class MessageReader:
             data = self.contents(entry, shape)
             self.member = None
             if data is not None and has_region:
-                raise HeaderError(
-                    f"{SUBJECT} must have exactly one of contents, raw_{self.kind}_contents and "
-                    f"shared_memory_region, but has contents and shared_memory_region")
+                raise self.one_source_error(["contents", "shared_memory_region"])
             use_converted(tensor, data)
         return tensor
 
@@ -721,7 +715,7 @@ cdef class MessageReader:
         cdef bytes wire
         cdef uint64_t n_elements
         cdef int number
-        contents.target = NULL
+        contents.is_counted = False
         self.read_contents(entry, &contents)
         number = CONTENTS_OF.get(datatype.name, 0)
         for other in range(1, N_CONTENTS):
@@ -759,6 +753,7 @@ cdef class MessageReader:
             contents.minimum = 0
             contents.maximum = (1 << 8 * datatype.itemsize) - 1
         contents.n_read = 0
+        contents.is_counted = True
         self.read_contents(entry, &contents)
         if contents.target != contents.end or (
             datatype.dtype is None and contents.n_read != n_elements
@@ -776,7 +771,7 @@ cdef class MessageReader:
                 fault = walk_contents(entry, contents)
         if fault == NO_FIELD_FAULT:
             return 0
-        if fault == OUT_OF_RANGE:
+        if fault == INTEGER_OUT_OF_RANGE:
             offset = contents.begin - self.body.data
             raise ElementError(
                 f"element {contents.n_read} of {SUBJECT} is {contents.value}, which is out of "
@@ -853,7 +848,7 @@ cdef FieldFault walk_contents(Fields entry, Contents* contents) noexcept nogil:
     cdef Fields fields
     cdef Field field
     cdef FieldFault fault
-    if contents.target == NULL:
+    if not contents.is_counted:
         contents.nbytes = 0
         memset(contents.n_elements, 0, sizeof(contents.n_elements))
     while entry.position < entry.end:
@@ -871,8 +866,8 @@ cdef FieldFault walk_contents(Fields entry, Contents* contents) noexcept nogil:
                 field.wire_type == ELEMENT_TYPES[field.number]
                 or field.wire_type == LENGTH_DELIMITED  # packed
             ):
-                if contents.target == NULL:
-                    fault = count_elements(&field, contents)
+                if not contents.is_counted:
+                    fault = count_in_field(&field, contents)
                 elif field.number == contents.number:
                     fault = store_elements(&field, contents)
             if fault != NO_FIELD_FAULT:
@@ -880,7 +875,7 @@ cdef FieldFault walk_contents(Fields entry, Contents* contents) noexcept nogil:
     return NO_FIELD_FAULT
 
 
-cdef FieldFault count_elements(const Field* field, Contents* contents) noexcept nogil:
+cdef FieldFault count_in_field(const Field* field, Contents* contents) noexcept nogil:
     """Add the number of elements of a field, which is one element, or packed."""
     cdef uint64_t nbytes = field.end - field.begin
     cdef uint64_t* n_elements = &contents.n_elements[field.number]
@@ -912,7 +907,7 @@ cdef FieldFault store_elements(const Field* field, Contents* contents) noexcept 
             contents.begin = fields.position
             fault = read_varint(&fields, &value)
             if fault == NO_FIELD_FAULT:
-                fault = store_integer(value, contents)
+                fault = store_varint(value, contents)
         return fault
     if ELEMENT_TYPES[field.number] == LENGTH_DELIMITED:
         if <uint64_t>(contents.end - contents.target) < PREFIX_NBYTES:
@@ -927,7 +922,7 @@ cdef FieldFault store_elements(const Field* field, Contents* contents) noexcept 
     return NO_FIELD_FAULT
 
 
-cdef inline FieldFault store_integer(uint64_t value, Contents* contents) noexcept nogil:
+cdef inline FieldFault store_varint(uint64_t value, Contents* contents) noexcept nogil:
     """Store an integer or bool. Like protobuf, this ignores the upper half of a 32-bit integer."""
     cdef uint64_t itemsize = contents.itemsize
     if contents.number == 1:
@@ -938,7 +933,7 @@ cdef inline FieldFault store_integer(uint64_t value, Contents* contents) noexcep
         value = <uint32_t>value
     if not contents.minimum <= <int64_t>value <= contents.maximum:
         contents.value = <int64_t>value
-        return OUT_OF_RANGE
+        return INTEGER_OUT_OF_RANGE
     if itemsize > <uint64_t>(contents.end - contents.target):
         return CHANGED
     if itemsize == 8:  # sizes that the compiler knows; little-endian, as the machine

@@ -28,7 +28,7 @@ cdef enum FieldFault:
     GROUP_MISMATCH  # the end of a group that was not begun
     FIELDS_TOO_DEEP
     # Of the typed contents of a tensor
-    OUT_OF_RANGE
+    INTEGER_OUT_OF_RANGE
     CHANGED  # there are more elements than were counted
 
 
@@ -84,7 +84,7 @@ cdef inline FieldFault read_tag(Fields* fields, Field* field) noexcept nogil:
     return NO_FIELD_FAULT
 
 
-cdef inline FieldFault read_value(Fields* fields, Field* field) noexcept nogil:
+cdef inline FieldFault read_field_value(Fields* fields, Field* field) noexcept nogil:
     """Read what follows a tag, except for groups. The bounds are compared by subtraction."""
     cdef uint64_t nbytes = 0
     cdef FieldFault fault
@@ -133,7 +133,7 @@ cdef inline FieldFault skip_group(Fields* fields, uint32_t number) noexcept nogi
             if n_open == 0:
                 return NO_FIELD_FAULT
         else:
-            fault = read_value(fields, &field)
+            fault = read_field_value(fields, &field)
             if fault != NO_FIELD_FAULT:
                 return fault
         if fields.position == fields.end:
@@ -155,7 +155,7 @@ cdef inline FieldFault next_field(Fields* fields, Field* field) noexcept nogil:
         return skip_group(fields, field.number)
     if field.wire_type == END_GROUP:
         return GROUP_MISMATCH
-    return read_value(fields, field)
+    return read_field_value(fields, field)
 
 
 cdef inline Fields fields_of(const Field* field) noexcept nogil:

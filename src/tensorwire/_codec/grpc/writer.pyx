@@ -316,7 +316,7 @@ cdef uint64_t parameters_nbytes(dict parameters) except? 0:
     cdef PyObject* value
     while PyDict_Next(parameters, &position, &key, &value):
         nbytes += field_nbytes(
-            parameter_nbytes(<str>key, value_nbytes(<str>key, <object>value)))
+            parameter_nbytes(<str>key, parameter_value_nbytes(<str>key, <object>value)))
     return nbytes
 
 
@@ -328,7 +328,7 @@ cdef unsigned char* write_parameters(
     cdef PyObject* key
     cdef PyObject* value
     while PyDict_Next(parameters, &position, &key, &value):
-        nbytes = value_nbytes(<str>key, <object>value)
+        nbytes = parameter_value_nbytes(<str>key, <object>value)
         target = begin_field(target, number, parameter_nbytes(<str>key, nbytes))
         target = write_any_text(target, 1, <str>key)
         target = begin_field(target, 2, nbytes)
@@ -341,7 +341,7 @@ cdef uint64_t parameter_nbytes(str key, uint64_t nbytes) except? 0:
     return field_nbytes(text_nbytes(key)) + field_nbytes(nbytes)
 
 
-cdef uint64_t value_nbytes(str key, value) except? 0:
+cdef uint64_t parameter_value_nbytes(str key, value) except? 0:
     """Return the size of an InferParameter. None is one without a value."""
     kind = type(value)
     if value is None:
@@ -368,7 +368,7 @@ cdef uint64_t value_nbytes(str key, value) except? 0:
 
 
 cdef unsigned char* write_value(unsigned char* target, value) except NULL:
-    """Write an InferParameter. `value_nbytes` has checked the value."""
+    """Write an InferParameter. `parameter_value_nbytes` has checked the value."""
     cdef double number
     kind = type(value)
     if value is None:

@@ -1,6 +1,6 @@
 """Decode messages. The tensors of a decoded message are views of its body.
 
-`MessageReader` parses the JSON header once, from its first byte to its last one. Each tensor is
+`HeaderReader` parses the JSON header once, from its first byte to its last one. Each tensor is
 created at the end of its entry. A binary tensor is a view of the bytes after the previous tensor.
 The `data` of a JSON tensor is parsed from the text directly into an array. The members of an entry
 may have any order: if `data` precedes the datatype, shape or name, it is only validated at first,
@@ -32,8 +32,6 @@ from ..datatypes cimport (
     check_rank,
     dims_as_tuple,
     fill_layout,
-    set_counts,
-    total_elements,
 )
 from ..json.reader cimport (
     MAX_DATA_DEPTH,
@@ -81,7 +79,6 @@ from ..messages.message cimport (
     InferResponse,
     Message,
     RequestedOutput,
-    items_by_name,
     new_message,
     new_output,
 )
@@ -89,15 +86,20 @@ from ..messages.tensor cimport Tensor, TensorSpec, new_tensor, use_converted, us
 from ..messages.views cimport (
     check_name,
     check_request,
+    count_elements,
     datatype_named,
     has_shared_memory,
+    one_source_error,
+    set_requested,
+    set_tensors,
     tensor_of_body,
     unknown_datatype_error,
     view_body,
 )
-from ..wire cimport MAX_RANK, WIDEST_ITEMSIZE
+from ..wire cimport MAX_RANK
 
 from collections.abc import Iterable
+from itertools import compress
 
 import numpy as np
 
@@ -182,7 +184,7 @@ def decode_request(
     """
     cdef Body source = Body(body)
     cdef Py_ssize_t header_nbytes = checked_header_length(source, header_length, limits)
-    cdef MessageReader reader = MessageReader.__new__(MessageReader)
+    cdef HeaderReader reader = HeaderReader.__new__(HeaderReader)
     if data is not None:
         reader.begin_with_data(source, header_length, data, limits)
     elif header_nbytes == 0 and header_length is not None:
@@ -239,7 +241,7 @@ def decode_response(
     """
     cdef Body source = Body(body)
     cdef Py_ssize_t header_nbytes = checked_header_length(source, header_length, limits)
-    cdef MessageReader reader = MessageReader.__new__(MessageReader)
+    cdef HeaderReader reader = HeaderReader.__new__(HeaderReader)
     if data is not None:
         reader.begin_with_data(source, header_length, data, limits)
     else:
@@ -292,7 +294,15 @@ cdef enum Seen:
     OTHER = 1024
 
 
-cdef struct Entry:
+cdef enum Source:  # of the data of a tensor
+    JSON
+    BINARY
+    REGION
+
+cdef list SOURCES = ["data", "binary_data_size", "shared_memory_region"]
+
+
+cdef struct TensorMembers:
     # The members of a tensor's entry that have been read. Pointers refer to the text.
     const unsigned char* shape
     Py_ssize_t rank  # number of dimensions in the text, which may be more than Layout can store
@@ -309,8 +319,8 @@ cdef struct Entry:
 
 @cython.final
 @cython.freelist(8)
-@cython.no_gc  # no object refers to a MessageReader, so that it is in no cycle
-cdef class MessageReader:
+@cython.no_gc  # no object refers to a HeaderReader, so that it is in no cycle
+cdef class HeaderReader:
     """Reads one message. Its fields contain the state of the parser and the current entry."""
 
     cdef Body body  # the memory that `offset` refers to, which is one of `parts` if there are any
@@ -329,10 +339,11 @@ cdef class MessageReader:
     cdef Message message
     cdef bint has_tensors  # the list of tensors has been read
     # The current entry. Its Python objects cannot be in the struct, which does not own references.
-    cdef Entry entry
+    cdef TensorMembers entry
     cdef str name
     cdef Datatype datatype
     cdef str datatype_text  # as it was sent; None if that is the name of `datatype`
+    cdef tuple shape  # None until `measure` has been called
     cdef dict parameters
     cdef object data
     # The position of the entry for error messages, such as "input", 0; -1 outside of entries.
@@ -415,7 +426,7 @@ cdef class MessageReader:
             elif is_request and equals(key, b"outputs", 7):
                 self.mark_member(&seen, OUTPUTS)
                 if not self.skip_null():
-                    self.message.requested = self.read_outputs()
+                    self.read_outputs()
             else:
                 self.skip_member(&seen)
         return self.close_header()
@@ -469,7 +480,7 @@ cdef class MessageReader:
         n_following = format_count("byte", self.body.nbytes - self.offset)
         tensors = format_count("tensor", len(self.message.tensors))
         # The last tensor need not be in the last buffer.
-        reason = f" {self.body.place(self.offset)}" if self.parts is not None else (
+        reason = f" {self.body.format_position(self.offset)}" if self.parts is not None else (
             f": the header of {self.header_nbytes} bytes and {tensors} end at byte {self.offset} "
             f"of {self.body.nbytes}")
         return LayoutError(
@@ -655,10 +666,8 @@ cdef class MessageReader:
         self.index = -1
         if entries is not None:
             tensors = tuple(entries)
-        self.message.by_name = items_by_name(tensors, self.kind, HeaderError)
-        self.message.tensors = tensors
         self.has_tensors = True
-        return 0
+        return set_tensors(self.message, tensors, self.kind)
 
     cdef int check_rest(self) except -1:
         """Raise HeaderError if the rest of the header, after the current entry, is invalid.
@@ -676,7 +685,7 @@ cdef class MessageReader:
     cdef int read_entry(self) except -1:
         """Read the members of an entry, and set `entry` and the attributes that belong to it."""
         cdef ReadCursor* cursor = &self.cursor
-        cdef Entry* entry = &self.entry
+        cdef TensorMembers* entry = &self.entry
         cdef Py_ssize_t first_key = cursor.keys.n_keys
         cdef Text* key = &self.key
         cdef Text text
@@ -688,6 +697,7 @@ cdef class MessageReader:
         entry.shape = entry.size = entry.data = NULL
         entry.is_list = False
         self.name = self.datatype_text = self.datatype = self.parameters = self.data = None
+        self.shape = None
         while next_member(cursor, key, seen == 0):
             if equals(key, b"name", 4):
                 self.mark_member(&seen, NAME)
@@ -728,7 +738,7 @@ cdef class MessageReader:
     cdef int read_shape(self) except -1:
         """Read the dimensions to `layout`. Dimensions that it cannot store are only counted."""
         cdef ReadCursor* cursor = &self.cursor
-        cdef Entry* entry = &self.entry
+        cdef TensorMembers* entry = &self.entry
         cdef Py_ssize_t n_dims = 0
         cdef long long dim = 0
         cdef Fault fault
@@ -755,7 +765,7 @@ cdef class MessageReader:
             entry.is_measurable = False
         return 0
 
-    cdef tuple shape(self):
+    cdef tuple dims(self):
         """Return the dimensions as a tuple. Raises LayoutError if there are too many."""
         cdef ReadCursor cursor
         if not self.entry.is_measurable:
@@ -766,60 +776,56 @@ cdef class MessageReader:
             return tuple(read_value(&cursor))
         return dims_as_tuple(self.entry.layout.dims, self.entry.layout.rank)
 
-    cdef int measure_entry(self) except -1:
-        """Compute the number of elements and bytes of the entry, or raise LayoutError."""
-        cdef Entry* entry = &self.entry
-        cdef uint64_t itemsize = self.datatype.itemsize or WIDEST_ITEMSIZE
-        if not (entry.is_measurable and set_counts(&entry.layout, itemsize)):
-            # One of the next two calls raises the error.
-            fill_layout(
-                &entry.layout, self.shape(), self.datatype, self.limits.max_rank, DECODING)
-        self.n_elements = total_elements(self.n_elements, entry.layout.n_elements)
-        return check_n_elements(self.n_elements, self.limits, DECODING)
+    cdef int measure(self) except -1:
+        """Set `shape`, and the number of elements and bytes of the entry, or raise LayoutError."""
+        cdef Layout* layout = &self.entry.layout
+        self.shape = self.dims()
+        if not self.entry.is_measurable:  # the layout does not have the dimensions
+            fill_layout(layout, self.shape, self.datatype, self.limits.max_rank, DECODING)  # raises
+        return count_elements(layout, self.shape, self.datatype, &self.n_elements, self.limits)
 
     cdef Tensor tensor(self):
         """Return the tensor. Raises DecodeError unless its data has exactly one source."""
-        cdef Entry* entry = &self.entry
-        cdef bint is_json = entry.data != NULL
-        cdef bint is_binary = entry.size != NULL
+        cdef Tensor tensor
         cdef bint has_region = False
+        cdef Source source
         if self.datatype is None:
             raise unknown_datatype_error(self.datatype_text)
         if self.parameters:
             has_region = has_shared_memory(self.parameters)
             self.parameters = self.parameters or None
-        if is_json + is_binary + has_region != 1:
-            # OVMS sends an empty output without a source (WIRE.md 3).
-            is_binary = not (is_json or is_binary or has_region) and self.is_empty_output()
-            if not is_binary:
-                raise self.not_one_source_error(has_region)
-        if is_binary:
+        source = self.source(has_region)
+        if source == BINARY:
             return self.binary_tensor(self.declared_nbytes())
-        if has_region:
-            self.measure_entry()
-            return self.bare_tensor(False)
-        if self.data is None:
+        if source == REGION:
+            self.measure()
+        elif self.data is None:
             self.read_skipped_data()
-        return self.json_tensor()
-
-    cdef Tensor bare_tensor(self, bint binary):
-        """Return a tensor with the members of the entry, without data."""
-        return new_tensor(self.name, self.datatype, self.shape(), self.parameters, binary)
-
-    cdef Tensor json_tensor(self):
-        """Return a tensor with the elements that `parse_elements` has read."""
-        cdef Tensor tensor = self.bare_tensor(False)
+        tensor = new_tensor(self.name, self.datatype, self.shape, self.parameters, False)
         use_converted(tensor, self.data)
         return tensor
 
-    cdef bint is_empty_output(self):
-        return self.kind == "output" and 0 in self.shape()
+    cdef Source source(self, bint has_region) except *:
+        """Return where the data of the entry is. Raises HeaderError unless that is one place."""
+        cdef bint is_json = self.entry.data != NULL
+        cdef bint is_binary = self.entry.size != NULL
+        if is_json and not is_binary and not has_region:
+            return JSON
+        if is_binary and not is_json and not has_region:
+            return BINARY
+        if has_region and not is_json and not is_binary:
+            return REGION
+        # OVMS sends an empty output without a source (WIRE.md 3).
+        if not (is_json or is_binary or has_region) and self.kind == "output" and 0 in self.dims():
+            return BINARY
+        present = [is_json, is_binary, has_region]
+        raise one_source_error(SOURCES, list(compress(SOURCES, present)))
 
     # --- binary data ---
 
     cdef Py_ssize_t declared_nbytes(self) except -1:
         """Return the value of binary_data_size; 0 if there is none."""
-        cdef Entry* entry = &self.entry
+        cdef TensorMembers* entry = &self.entry
         cdef ReadCursor cursor
         if entry.size == NULL:
             return 0
@@ -841,8 +847,8 @@ cdef class MessageReader:
     cdef Tensor binary_tensor(self, Py_ssize_t nbytes):
         """Return a tensor that is a view of the next `nbytes` bytes of the body."""
         cdef Tensor tensor
-        self.measure_entry()
-        tensor = self.bare_tensor(True)
+        self.measure()
+        tensor = new_tensor(self.name, self.datatype, self.shape, self.parameters, True)
         if self.parts is not None and nbytes > 0:
             self.use_next_part()
         view_body(tensor, &self.entry.layout, self.body, self.offset, nbytes, self.limits)
@@ -856,7 +862,7 @@ cdef class MessageReader:
 
         `is_described` is True if the name and the shape have been read.
         """
-        cdef Entry* entry = &self.entry
+        cdef TensorMembers* entry = &self.entry
         cdef ReadCursor* cursor = &self.cursor
         entry.data = cursor.position
         entry.is_list = next_is(cursor, c"[")
@@ -902,7 +908,7 @@ cdef class MessageReader:
         if not datatype.in_json:
             raise HeaderError(
                 f"{SUBJECT} has JSON data, but {datatype.name} can only be sent as binary data")
-        self.measure_entry()
+        self.measure()
         n_expected = layout.n_elements
         if n_expected > <uint64_t>(self.cursor.end - self.cursor.position) // 2:
             n_expected = 0  # the text has fewer elements, which is an error
@@ -919,12 +925,12 @@ cdef class MessageReader:
             self.raise_data_fault(fault, n_read)
         if n_read != layout.n_elements:
             raise LayoutError(
-                f"{SUBJECT} does not match its shape: {datatype.name} {format_shape(self.shape())} "
+                f"{SUBJECT} does not match its shape: {datatype.name} {format_shape(self.shape)} "
                 f"requires {format_count('element', layout.n_elements)}, but its JSON data has "
                 f"{n_read}",
                 expected=layout.n_elements, actual=n_read)
         if wire is not None:
-            self.data = bytes_of_wire(wire, self.shape())
+            self.data = bytes_of_wire(wire, self.shape)
         return 0
 
     cdef int raise_data_fault(self, Fault fault, uint64_t element) except -1:
@@ -957,9 +963,8 @@ cdef class MessageReader:
 
     # --- requested outputs ---
 
-    cdef tuple read_outputs(self):
+    cdef int read_outputs(self) except -1:
         cdef list entries = []
-        cdef tuple outputs
         if not next_is(&self.cursor, c"["):
             raise self.unexpected_member_error("a list")
         open_level_or_raise(&self.cursor)
@@ -974,9 +979,7 @@ cdef class MessageReader:
                 name_tensor(error, "output", self.name)
                 raise
         self.index = -1
-        outputs = tuple(entries)
-        items_by_name(outputs, "output", HeaderError)
-        return outputs
+        return set_requested(self.message, tuple(entries))
 
     cdef RequestedOutput read_output(self):
         cdef ReadCursor* cursor = &self.cursor
@@ -1028,20 +1031,6 @@ cdef class MessageReader:
         return HeaderError(
             f'{self.path_of_entry()} has no "{member}"',
             offset=self.cursor.position - self.cursor.start)
-
-    cdef not_one_source_error(self, bint has_region):
-        present = [
-            name
-            for name, is_present in (
-                ("data", self.entry.data != NULL),
-                ("binary_data_size", self.entry.size != NULL),
-                ("shared_memory_region", has_region),
-            )
-            if is_present
-        ]
-        return HeaderError(
-            f"{SUBJECT} must have exactly one of data, binary_data_size and shared_memory_region, "
-            f"but has {' and '.join(present) or 'none'}")
 
 
 # --- cached names --------------------------------------------------------------------------------

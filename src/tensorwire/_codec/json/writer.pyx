@@ -320,7 +320,7 @@ cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2:
 
     Returns the index of the first element that is not valid UTF-8, or -1 if all are.
     """
-    cdef Texts texts
+    cdef ElementTexts texts
     # The array may get other values and elements from another thread. These references keep
     # these alive.
     cdef tuple values = array.values_or_none()
@@ -559,7 +559,7 @@ cdef char* write_nonfinite(char* target, double number, Nonfinite nonfinite) noe
 # --- text: kernels ---------------------------------------------------------------------------
 
 
-cdef struct Text:
+cdef struct ElementText:
     # An element: bytes, or the characters of a str that is not ASCII.
     const unsigned char* data
     Py_ssize_t size  # in bytes or characters
@@ -567,7 +567,7 @@ cdef struct Text:
     const unsigned char* memory  # the start of the memory that `data` belongs to
 
 
-cdef struct Texts:
+cdef struct ElementTexts:
     PyObject** values  # the elements of the span, if they are objects; else NULL
     Span span  # elements whose offsets are known
     Py_ssize_t i  # index of the next element of the span
@@ -581,7 +581,9 @@ cdef struct Texts:
     int64_t[N_STARTS] starts
 
 
-cdef void begin_texts(Texts* texts, BytesArray array, tuple values, Elements elements) noexcept:
+cdef void begin_texts(
+    ElementTexts* texts, BytesArray array, tuple values, Elements elements
+) noexcept:
     """Begin with all elements. `values` and `elements` are None if the array does not have them.
 
     If both are, the elements were just encoded, and their offsets are not stored, because each is
@@ -604,7 +606,7 @@ cdef void begin_texts(Texts* texts, BytesArray array, tuple values, Elements ele
     texts.span.n = texts.span.end = 0
 
 
-cdef bint next_span(Texts* texts) noexcept nogil:
+cdef bint next_span(ElementTexts* texts) noexcept nogil:
     """Replace the span by the elements after it. Return False at the end."""
     texts.n_before += texts.span.n
     texts.span.n = 0
@@ -620,9 +622,9 @@ cdef bint next_span(Texts* texts) noexcept nogil:
     return texts.span.n > 0
 
 
-cdef inline Text text_at(const Texts* texts, Py_ssize_t i) noexcept nogil:
+cdef inline ElementText text_at(const ElementTexts* texts, Py_ssize_t i) noexcept nogil:
     """Return element `i` of the span."""
-    cdef Text text
+    cdef ElementText text
     cdef Element element
     cdef PyObject* value
     text.width = 0
@@ -641,7 +643,7 @@ cdef inline Text text_at(const Texts* texts, Py_ssize_t i) noexcept nogil:
     return text
 
 
-cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
+cdef Status write_texts(WriteCursor* cursor, ElementTexts* texts) noexcept nogil:
     """Write elements as strings while there is room, from the next piece of the next element on.
 
     Lengths are differences of offsets, which were validated before.
@@ -650,7 +652,7 @@ cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
     cdef const unsigned char* end = <const unsigned char*>cursor.end
     cdef unsigned char* written
     cdef Status status = DONE
-    cdef Text text
+    cdef ElementText text
     cdef Py_ssize_t position = texts.position, i = texts.i, n
     while True:
         if position == BEFORE_TEXT:
@@ -693,7 +695,7 @@ cdef Status write_texts(WriteCursor* cursor, Texts* texts) noexcept nogil:
 
 
 cdef Py_ssize_t write_usual_texts(
-    unsigned char** cursor, const unsigned char* end, const Texts* texts, Py_ssize_t i
+    unsigned char** cursor, const unsigned char* end, const ElementTexts* texts, Py_ssize_t i
 ) noexcept nogil:
     """Write elements that need no escapes while there is room, from element `i` of the span on.
 
@@ -701,7 +703,7 @@ cdef Py_ssize_t write_usual_texts(
     is a function of its own so that the compiler can keep its variables in registers.
     """
     cdef unsigned char* target = cursor[0]
-    cdef Text text
+    cdef ElementText text
     while i < texts.span.n and end - target >= PIECE_ROOM:
         text = text_at(texts, i)
         if text.width != 0 or text.size >= WINDOW_NBYTES:
@@ -718,7 +720,7 @@ cdef Py_ssize_t write_usual_texts(
 
 
 cdef unsigned char* escape_characters(
-    unsigned char* target, const Text* text, Py_ssize_t position, Py_ssize_t n
+    unsigned char* target, const ElementText* text, Py_ssize_t position, Py_ssize_t n
 ) noexcept nogil:
     """Write `n` characters of a str, at most PIECE_CHARACTERS. Return the end of the text."""
     cdef unsigned char[8 + PIECE_NBYTES] copy

@@ -77,7 +77,8 @@ cdef tuple convert_data(data, datatype, shape, bint binary):
         row, converted = convert_arrow(data, datatype)
     else:
         if not isinstance(data, (BytesArray, list, tuple, np.ndarray)) and not exports_dlpack(data):
-            data = array_of(data, f"the data of {SUBJECT} must be an array, a list or a BytesArray")
+            data = read_array(
+                data, f"the data of {SUBJECT} must be an array, a list or a BytesArray")
         converted = convert_bytes(data, datatype, binary)
         row = DATATYPES["BYTES"]
         if converted is None:
@@ -205,7 +206,7 @@ cdef bint describes_memory(values) except -1:
         for name in ("__array_interface__", "__array_struct__")])
 
 
-cdef array_of(values, str expected):
+cdef read_array(values, str expected):
     """Return the array that numpy makes of an object without DLPack. Raises TypeError."""
     if exports_dlpack(values) or not (describes_memory(values) or hasattr(values, "__array__")):
         raise TypeError(f"{expected}, not {type(values).__name__}")
@@ -266,7 +267,7 @@ cdef Source source_of(values):
     if is_column(values):
         return arrow_source(values)
     if not isinstance(values, np.ndarray):
-        values = array_of(values, "BYTES must be a list or an array of bytes or str")
+        values = read_array(values, "BYTES must be a list or an array of bytes or str")
     if type(values) is not np.ndarray:
         check_not_masked(values)
         values = np.asarray(values)  # the attributes of a subclass are not used

@@ -2,14 +2,14 @@ cimport numpy as cnp
 from cpython.object cimport PyObject, PyTypeObject
 from libc.stdint cimport uint32_t
 
-from ..bytes.array cimport BytesArray
+from ..bytes.array cimport BytesArray, is_raw
 from ..datatypes cimport Datatype
 from ..memory cimport write_memory
 from ..wire cimport PREFIX_NBYTES, store_le32
 
 # Tensors, messages and frames cannot change: their constructors do everything in `__cinit__`, which
-# runs once. Their fields are in base classes, so that decoders and encoders can make objects without
-# calling a constructor.
+# runs once. Their fields are in base classes, so that decoders and encoders can make objects
+# without calling a constructor.
 
 
 cdef inline new_object(type kind, type base):
@@ -63,7 +63,7 @@ cdef inline unsigned char* write_data(unsigned char* target, Tensor tensor) exce
     if tensor.texts is None:
         return write_memory(target, tensor.memory, nbytes)
     begin = tensor.texts.begin
-    if begin < 0 and nbytes >= PREFIX_NBYTES:  # a raw binary request: its element has no prefix
+    if is_raw(tensor.texts) and nbytes >= PREFIX_NBYTES:
         nbytes -= PREFIX_NBYTES
         store_le32(target, <uint32_t>nbytes)
         target += PREFIX_NBYTES

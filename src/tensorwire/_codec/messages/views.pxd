@@ -1,7 +1,19 @@
-from ..datatypes cimport Datatype, Layout, Limits
+from libc.stdint cimport uint64_t
+
+from ..datatypes cimport (
+    DECODING,
+    Datatype,
+    Layout,
+    Limits,
+    check_n_elements,
+    fill_layout,
+    set_counts,
+    total_elements,
+)
 from ..memory cimport Body
-from ..messages.message cimport InferRequest
+from ..messages.message cimport InferRequest, Message
 from ..messages.tensor cimport Tensor
+from ..wire cimport WIDEST_ITEMSIZE
 
 
 cdef Datatype datatype_named(const unsigned char* name, Py_ssize_t nbytes)
@@ -10,6 +22,19 @@ cdef int view_body(
     Tensor tensor, Layout* layout, Body body, Py_ssize_t offset, Py_ssize_t nbytes, Limits limits
 ) except -1
 cdef bint has_shared_memory(dict parameters) except -1
+cdef one_source_error(list sources, list present)
+cdef int set_tensors(Message message, tuple tensors, str kind) except -1
+cdef int set_requested(Message message, tuple outputs) except -1
 cdef int check_request(InferRequest request) except -1
 cdef int check_name(Py_ssize_t nbytes, bint has_nul, Limits limits) except -1
 cdef unknown_datatype_error(str name)
+
+
+cdef inline int count_elements(
+    Layout* layout, tuple shape, Datatype datatype, uint64_t* n_elements, Limits limits
+) except -1:
+    """Set the counts of a layout, which has all dimensions, and add to those of the message."""
+    if not set_counts(layout, datatype.itemsize or WIDEST_ITEMSIZE):
+        fill_layout(layout, shape, datatype, limits.max_rank, DECODING)  # raises the error
+    n_elements[0] = total_elements(n_elements[0], layout.n_elements)
+    return check_n_elements(n_elements[0], limits, DECODING)

@@ -20,7 +20,7 @@ from ..datatypes cimport (
     fill_layout,
 )
 from ..memory cimport Body
-from ..messages.message cimport InferRequest, binary_data_output
+from ..messages.message cimport InferRequest, Message, binary_data_output, items_by_name
 from ..messages.tensor cimport Tensor, new_tensor, use_memory, use_texts
 
 from operator import index
@@ -141,7 +141,28 @@ cdef bint has_shared_memory(dict parameters) except -1:
     return region is not None
 
 
+cdef one_source_error(list sources, list present):
+    """Return the error of a tensor that must have one of the sources of data."""
+    return HeaderError(
+        f"{SUBJECT} must have exactly one of {', '.join(sources[:-1])} and {sources[-1]}, but has "
+        f"{' and '.join(present) or 'none'}")
+
+
 # --- messages ---
+
+
+cdef int set_tensors(Message message, tuple tensors, str kind) except -1:
+    """Add the tensors, whose kind is "input" or "output". Raises HeaderError for equal names."""
+    message.by_name = items_by_name(tensors, kind, HeaderError)
+    message.tensors = tensors
+    return 0
+
+
+cdef int set_requested(Message message, tuple outputs) except -1:
+    """Add the requested outputs. Raises HeaderError for equal names."""
+    items_by_name(outputs, "output", HeaderError)
+    message.requested = outputs
+    return 0
 
 
 cdef int check_request(InferRequest request) except -1:
