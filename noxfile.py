@@ -170,9 +170,9 @@ def triton(session: nox.Session) -> None:
 
 def large_environments(session: nox.Session, *names: str) -> None:
     """Make the environments of programs whose requirements conflict with ours."""
-    for name in names:
-        if name not in LEFT_OUT:
-            folder = session.env[f"TENSORWIRE_{name.upper()}"] = str(ROOT / f".{name}")
+    for name in set(names) - set(LEFT_OUT):
+        folder = session.env[f"TENSORWIRE_{name.upper()}"] = str(ROOT / f".{name}")
+        with locked(name):  # another session may need it at the same time
             run(session, "python3", "tests/interop/environment.py", name, folder)
 
 

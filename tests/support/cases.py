@@ -294,10 +294,11 @@ PEERS = (
           text='{\n    "model_name": "m",\n    "outputs": [{"name": "o", "shape": [1, 0],'
           '\n        "datatype": "FP32"}]\n}', model_name="m", encodable=False,
           why="section 3; an encoder writes binary_data_size 0"),
-    valid("OVMS empty output without data, with a binary output", tensor("e", "BYTES", [0], []),
-          tensor("f", "INT8", [1], [5]), kind="response", encodable=False,
-          text='{"outputs":[{"name":"e","shape":[0],"datatype":"BYTES"},{"name":"f","shape":[1],'
-          '"datatype":"INT8","parameters":{"binary_data_size":1}}]}'),
+    valid("OVMS empty outputs without data, around a binary output", tensor("e", "BYTES", [0], []),
+          tensor("f", "INT8", [1], [5]), tensor("g", "INT8", [0], []), kind="response",
+          encodable=False, text='{"outputs":[{"name":"e","shape":[0],"datatype":"BYTES"},'
+          '{"name":"f","shape":[1],"datatype":"INT\\u0038","parameters":{"binary_data_size":1}},'
+          '{"name":"g","shape":[0],"datatype":"INT8"}]}'),
 )  # fmt: skip
 
 # Shapes at the limits of arrays, and unusual JSON
