@@ -47,6 +47,26 @@ def test_parts_import_only_what_they_may(part: str) -> None:
             assert found <= ALLOWED[part], source
 
 
+# The rooms of the codec. Each may import those before it, and the modules that are in no room; the
+# last two do not know each other.
+ROOMS = ("exchange", "bytes", "json", "messages", "http", "grpc")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_rooms_of_the_codec_import_only_those_before(room: str) -> None:
+    forbidden = {*ROOMS[ROOMS.index(room) + 1 :], *({"http"} if room == "grpc" else ())}
+    sources = [
+        *(PACKAGE / "_codec" / room).glob("*.p[yx]*"),
+        *(PACKAGE / "_codec").glob("*.p[yx]*"),
+    ]
+    for source in sources:
+        imported = re.findall(
+            r"^\s*from \.\.?(\w+)[\w.]* c?import", source.read_text(), re.MULTILINE
+        )
+        is_ground = source.parent.name == "_codec"
+        assert not set(imported) & ({*ROOMS} if is_ground else forbidden), source
+
+
 OPTIONAL = ["ml_dtypes", "msgspec", "pyarrow", "tritonclient"]
 FOR_IO = ["http", "asyncio", "urllib"]
 

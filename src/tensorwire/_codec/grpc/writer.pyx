@@ -12,9 +12,14 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-from ..http.encoder cimport check_listed
 from ..memory cimport Body, write_memory
-from ..messages.message cimport InferRequest, InferResponse, Message, RequestedOutput
+from ..messages.message cimport (
+    InferRequest,
+    InferResponse,
+    Message,
+    RequestedOutput,
+    check_listed,
+)
 from ..messages.tensor cimport Tensor, is_shared, write_data
 from ..messages.parameters cimport text_nbytes
 from ..grpc.wire cimport (

@@ -43,7 +43,13 @@ from ..json.writer cimport (
     write_strings,
 )
 from ..messages.frame cimport Frame, new_frame
-from ..messages.message cimport InferRequest, InferResponse, RequestedOutput, binary_data_output
+from ..messages.message cimport (
+    InferRequest,
+    InferResponse,
+    RequestedOutput,
+    binary_data_output,
+    check_listed,
+)
 from ..messages.tensor cimport Tensor, array_of, is_shared
 from ..messages.parameters cimport text_nbytes
 
@@ -55,7 +61,6 @@ from ...errors import (
     SUBJECT,
     EncodeError,
     format_count,
-    format_names,
     format_number,
     format_subject,
     format_value,
@@ -505,15 +510,4 @@ cdef int add_outputs(
     for tensor in response.tensors:
         if tensor.name in listed:
             write_tensor(writer, tensor, listed[tensor.name])
-    return 0
-
-
-cdef int check_listed(dict listed, InferResponse response) except -1:
-    """Raise EncodeError unless the response has all outputs that the request lists."""
-    missing = [name for name in listed if name not in response]
-    if missing:
-        raise EncodeError(
-            f"the request asks for output {format_value(min(missing))}, but the response has "
-            f"{format_names(list(response))}",
-            tensor=min(missing), status=400)
     return 0

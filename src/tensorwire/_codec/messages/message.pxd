@@ -34,3 +34,4 @@ cdef RequestedOutput new_output(str name, binary, dict parameters)
 cdef Message new_message(bint is_request)
 cdef dict items_by_name(tuple items, str kind, type error_class)
 cdef binary_data_output(InferRequest request)
+cdef int check_listed(dict listed, InferResponse response) except -1

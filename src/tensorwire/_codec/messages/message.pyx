@@ -559,3 +559,14 @@ cdef dict message_parameters(parameters):
 cdef binary_data_output(InferRequest request):
     """Return the parameter ``binary_data_output`` of a request; None if there is none."""
     return None if request._parameters is None else request._parameters.get("binary_data_output")
+
+
+cdef int check_listed(dict listed, InferResponse response) except -1:
+    """Raise EncodeError unless the response has all outputs that the request lists."""
+    missing = [name for name in listed if name not in response]
+    if missing:
+        raise EncodeError(
+            f"the request asks for output {format_value(min(missing))}, but the response has "
+            f"{format_names(list(response))}",
+            tensor=min(missing), status=400)
+    return 0
