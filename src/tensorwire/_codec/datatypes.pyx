@@ -22,16 +22,8 @@ import numpy as np
 from .signatures import constructor_signature
 
 from ..errors import (
-    MAX_FOREIGN_TEXT,
-    SUBJECT,
-    EncodeError,
-    HeaderError,
-    LayoutError,
-    format_count,
-    format_number,
-    format_shape,
-    format_text,
-)
+    MAX_FOREIGN_TEXT, SUBJECT, EncodeError, HeaderError, LayoutError, format_count, format_number,
+    format_shape, format_text)
 
 
 @cython.final

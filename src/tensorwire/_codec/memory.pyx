@@ -7,17 +7,8 @@ the object that exports the memory. Nothing is copied.
 cimport cython
 cimport numpy as cnp
 from cpython.buffer cimport (
-    PyBUF_SIMPLE,
-    Py_buffer,
-    PyBuffer_Release,
-    PyObject_CheckBuffer,
-    PyObject_GetBuffer,
-)
-from cpython.bytes cimport (
-    PyBytes_AS_STRING,
-    PyBytes_CheckExact,
-    PyBytes_FromStringAndSize,
-)
+    PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject
@@ -35,15 +26,8 @@ from numpy.typing import NDArray
 from .signatures import constructor_signature
 
 from ..errors import (
-    MAX_FOREIGN_TEXT,
-    SUBJECT,
-    ElementError,
-    HeaderError,
-    LayoutError,
-    format_count,
-    format_number,
-    format_text,
-)
+    MAX_FOREIGN_TEXT, SUBJECT, ElementError, HeaderError, LayoutError, format_count, format_number,
+    format_text)
 
 try:
     from collections.abc import Buffer

@@ -5,19 +5,9 @@ cimport numpy as cnp
 from libc.stdint cimport int64_t
 
 from ..bytes.reader cimport (
-    Element,
-    Elements,
-    element_at,
-    element_bytes,
-    elements_as_fixed_width,
-    elements_as_objects,
-    elements_as_str,
-    elements_as_stringdtype,
-    export_elements,
-    gather_elements,
-    new_elements,
-    scan_elements,
-)
+    Element, Elements, element_at, element_bytes, elements_as_fixed_width, elements_as_objects,
+    elements_as_str, elements_as_stringdtype, export_elements, gather_elements, new_elements,
+    scan_elements)
 from ..memory cimport Body, copied_bytes
 from ..wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE
 
@@ -34,17 +24,8 @@ from .reader import arrow_schema, count_elements
 from .writer import Objects, pack
 from ..memory import ReadableBuffer, same_bytes
 from ...errors import (
-    MAX_FOREIGN_TEXT,
-    SUBJECT,
-    DecodeError,
-    ElementError,
-    LayoutError,
-    format_count,
-    format_number,
-    format_shape,
-    format_text,
-    name_tensor,
-)
+    MAX_FOREIGN_TEXT, SUBJECT, DecodeError, ElementError, LayoutError, format_count, format_number,
+    format_shape, format_text, name_tensor)
 
 cnp.import_array()
 

@@ -18,30 +18,12 @@ from libc.string cimport memcpy, strcmp
 
 from ..exchange.arrow cimport array_capsule, new_schema
 from ..exchange.arrow_abi cimport (
-    INLINE_NBYTES,
-    N_OFFSET_BUFFERS,
-    N_VIEW_BUFFERS,
-    ArrowArray,
-    ArrowSchema,
-    View,
-)
+    INLINE_NBYTES, N_OFFSET_BUFFERS, N_VIEW_BUFFERS, ArrowArray, ArrowSchema, View)
 from ..memory cimport (
-    Body,
-    copied_bytes,
-    count_work,
-    drop_reference,
-    end_of_batch,
-    keeps_gil,
-    write_memory,
-)
+    Body, copied_bytes, count_work, drop_reference, end_of_batch, keeps_gil, write_memory)
 from ..bytes.npystring cimport (
-    NpyString_acquire_allocator,
-    NpyString_pack,
-    NpyString_release_allocator,
-    PyArray_StringDTypeObject,
-    npy_packed_static_string,
-    npy_string_allocator,
-)
+    NpyString_acquire_allocator, NpyString_pack, NpyString_release_allocator,
+    PyArray_StringDTypeObject, npy_packed_static_string, npy_string_allocator)
 from ..utf8 cimport is_ascii, is_valid_utf8
 from ..wire cimport PREFIX_NBYTES, Scan, scan_prefixes, store_le32
 

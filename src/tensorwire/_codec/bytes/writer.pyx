@@ -9,69 +9,27 @@ raises an error for an element that has grown.
 cimport cython
 cimport numpy as cnp
 from cpython.buffer cimport (
-    PyBUF_SIMPLE,
-    PyBUF_WRITABLE,
-    Py_buffer,
-    PyBuffer_Release,
-    PyObject_GetBuffer,
-)
+    PyBUF_SIMPLE, PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer)
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Check, PyByteArray_GET_SIZE
 from cpython.bytes cimport (
-    PyBytes_AS_STRING,
-    PyBytes_CheckExact,
-    PyBytes_FromStringAndSize,
-    PyBytes_GET_SIZE,
-)
+    PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE)
 from cpython.list cimport PyList_CheckExact
 from cpython.memoryview cimport PyMemoryView_Check
 from cpython.object cimport PyObject
 from cpython.sequence cimport PySequence_Fast_GET_SIZE, PySequence_Fast_ITEMS
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_New
 from cpython.unicode cimport (
-    PyUnicode_Check,
-    PyUnicode_CheckExact,
-    PyUnicode_DATA,
-    PyUnicode_GET_LENGTH,
-    PyUnicode_KIND,
-)
-from libc.stdint cimport (
-    UINT32_MAX,
-    int32_t,
-    int64_t,
-    uint8_t,
-    uint16_t,
-    uint32_t,
-    uint64_t,
-)
+    PyUnicode_Check, PyUnicode_CheckExact, PyUnicode_DATA, PyUnicode_GET_LENGTH, PyUnicode_KIND)
+from libc.stdint cimport UINT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memmove
 
 from ..exchange.arrow cimport (
-    OFFSETS_32,
-    VIEWS,
-    ArrowLayout,
-    Chunk,
-    Received,
-    invalid_arrow_error,
-    receive,
-)
+    OFFSETS_32, VIEWS, ArrowLayout, Chunk, Received, invalid_arrow_error, receive)
 from ..exchange.arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, View
-from ..memory cimport (
-    FREE_THREADED,
-    collect_work,
-    count_work,
-    end_of_batch,
-    keeps_gil,
-    write_memory,
-)
+from ..memory cimport FREE_THREADED, collect_work, count_work, end_of_batch, keeps_gil, write_memory
 from ..bytes.npystring cimport (
-    NpyString_acquire_allocator,
-    NpyString_load,
-    NpyString_release_allocator,
-    PyArray_StringDTypeObject,
-    npy_packed_static_string,
-    npy_static_string,
-    npy_string_allocator,
-)
+    NpyString_acquire_allocator, NpyString_load, NpyString_release_allocator,
+    PyArray_StringDTypeObject, npy_packed_static_string, npy_static_string, npy_string_allocator)
 from ..new_objects cimport set_item
 from ..utf8 cimport NOT_ENCODABLE, utf8_nbytes, write_utf8
 from ..wire cimport PREFIX_NBYTES, store_le32

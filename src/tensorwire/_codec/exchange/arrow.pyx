@@ -1,7 +1,7 @@
 """The Arrow C data interface: arrays and streams of other packages in, arrays of numbers out.
 
 `receive` takes an array or a stream over from its producer, and checks everything that can be
-checked. `numbers_of` converts received numbers to a numpy array; bytes_writer converts received
+checked. `numbers_of` converts received numbers to a numpy array; bytes.writer converts received
 bytes and text. `export_schema` and `export_array` export an array of numbers; bytes_reader exports
 BYTES. Memory is shared in both directions, except for BOOL: an Arrow array has a bit for each
 boolean.
@@ -20,12 +20,7 @@ from libc.stdio cimport snprintf
 from libc.string cimport memset
 
 from ..exchange.arrow_abi cimport (
-    N_OFFSET_BUFFERS,
-    NULLABLE,
-    ArrowArray,
-    ArrowArrayStream,
-    ArrowSchema,
-)
+    N_OFFSET_BUFFERS, NULLABLE, ArrowArray, ArrowArrayStream, ArrowSchema)
 from ..datatypes cimport Datatype, shape_to_send
 from ..memory cimport drop_reference, exported_bytes
 from ..wire cimport MAX_RANK, multiply
@@ -35,13 +30,7 @@ import numpy as np
 from ..datatypes import DATATYPES
 
 from ...errors import (
-    MAX_FOREIGN_TEXT,
-    SUBJECT,
-    EncodeError,
-    format_count,
-    format_text,
-    format_value,
-)
+    MAX_FOREIGN_TEXT, SUBJECT, EncodeError, format_count, format_text, format_value)
 
 cnp.import_array()
 

@@ -12,40 +12,16 @@ cimport numpy as cnp
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.pycapsule cimport (
-    PyCapsule_GetPointer,
-    PyCapsule_IsValid,
-    PyCapsule_New,
-    PyCapsule_SetName,
-)
+    PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName)
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t, uintptr_t
 
 from ..datatypes cimport (
-    ENCODING,
-    Datatype,
-    Layout,
-    check_rank,
-    dims_as_tuple,
-    set_counts,
-    too_large_error,
-)
+    ENCODING, Datatype, Layout, check_rank, dims_as_tuple, set_counts, too_large_error)
 from ..exchange.dlpack_abi cimport (
-    CODE_BFLOAT,
-    CODE_BOOL,
-    CODE_FLOAT,
-    CODE_INT,
-    CODE_UINT,
-    CPU,
-    CUDA_HOST,
-    IS_COPIED,
-    MAJOR_VERSION,
-    READ_ONLY,
-    ROCM_HOST,
-    DLDataType,
-    DLManagedTensor,
-    DLManagedTensorVersioned,
-    DLTensor,
-)
+    CODE_BFLOAT, CODE_BOOL, CODE_FLOAT, CODE_INT, CODE_UINT, CPU, CUDA_HOST, IS_COPIED,
+    MAJOR_VERSION, READ_ONLY, ROCM_HOST, DLDataType, DLManagedTensor, DLManagedTensorVersioned,
+    DLTensor)
 from ..memory cimport drop_reference
 from ..wire cimport MAX_RANK, multiply
 

@@ -18,83 +18,30 @@ from libc.string cimport memcpy, memset
 
 from ..bytes.array cimport bytes_of_wire
 from ..datatypes cimport (
-    DECODING,
-    Datatype,
-    Layout,
-    Limits,
-    check_n_entries,
-    check_rank,
-    dims_as_tuple,
-    fill_layout,
-)
+    DECODING, Datatype, Layout, Limits, check_n_entries, check_rank, dims_as_tuple, fill_layout)
 from ..json.reader cimport text_to_str
 from ..json.scanner cimport Text
 from ..memory cimport Body, collect_work, copied_bytes, count_work, keeps_gil
 from ..messages.message cimport (
-    InferRequest,
-    InferResponse,
-    Message,
-    RequestedOutput,
-    new_message,
-    new_output,
-)
+    InferRequest, InferResponse, Message, RequestedOutput, new_message, new_output)
 from ..messages.parameters cimport has_nul
 from ..messages.tensor cimport Tensor, is_shared, new_tensor, use_converted
 from ..grpc.wire cimport (
-    CHANGED,
-    FIELDS_TOO_DEEP,
-    FIELD_TRUNCATED,
-    FIXED32,
-    FIXED64,
-    GROUP_MISMATCH,
-    LENGTH_DELIMITED,
-    LENGTH_TOO_LARGE,
-    MAX_DEPTH,
-    MAX_MESSAGE_NBYTES,
-    NO_FIELD_FAULT,
-    INTEGER_OUT_OF_RANGE,
-    TAG_INVALID,
-    VARINT,
-    VARINT_TOO_LONG,
-    WIRE_TYPE_INVALID,
-    Field,
-    FieldFault,
-    Fields,
-    WireType,
-    fields_of,
-    next_field,
-    read_varint,
-)
+    CHANGED, FIELDS_TOO_DEEP, FIELD_TRUNCATED, FIXED32, FIXED64, GROUP_MISMATCH, LENGTH_DELIMITED,
+    LENGTH_TOO_LARGE, MAX_DEPTH, MAX_MESSAGE_NBYTES, NO_FIELD_FAULT, INTEGER_OUT_OF_RANGE,
+    TAG_INVALID, VARINT, VARINT_TOO_LONG, WIRE_TYPE_INVALID, Field, FieldFault, Fields, WireType,
+    fields_of, next_field, read_varint)
 from ..utf8 cimport is_ascii, is_valid_utf8, whole_characters
 from ..messages.views cimport (
-    check_name,
-    check_request,
-    count_elements,
-    datatype_named,
-    has_shared_memory,
-    one_source_error,
-    set_requested,
-    set_tensors,
-    unknown_datatype_error,
-    view_body,
-)
+    check_name, check_request, count_elements, datatype_named, has_shared_memory, one_source_error,
+    set_requested, set_tensors, unknown_datatype_error, view_body)
 from ..wire cimport MAX_RANK, PREFIX_NBYTES, store_le32
 
 from ..memory import ReadableBuffer
 
 from ...errors import (
-    MAX_FOREIGN_TEXT,
-    SUBJECT,
-    DecodeError,
-    ElementError,
-    HeaderError,
-    LayoutError,
-    format_count,
-    format_shape,
-    format_text,
-    format_value,
-    name_tensor,
-)
+    MAX_FOREIGN_TEXT, SUBJECT, DecodeError, ElementError, HeaderError, LayoutError, format_count,
+    format_shape, format_text, format_value, name_tensor)
 
 cnp.import_array()
 

@@ -13,25 +13,12 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
 from ..memory cimport Body, write_memory
-from ..messages.message cimport (
-    InferRequest,
-    InferResponse,
-    Message,
-    RequestedOutput,
-    check_listed,
-)
+from ..messages.message cimport InferRequest, InferResponse, Message, RequestedOutput, check_listed
 from ..messages.tensor cimport Tensor, is_shared, write_data
 from ..messages.parameters cimport text_nbytes
 from ..grpc.wire cimport (
-    FIXED64,
-    MAX_MESSAGE_NBYTES,
-    VARINT,
-    begin_field,
-    field_nbytes,
-    varint_nbytes,
-    write_tag,
-    write_varint,
-)
+    FIXED64, MAX_MESSAGE_NBYTES, VARINT, begin_field, field_nbytes, varint_nbytes, write_tag,
+    write_varint)
 
 from ...errors import SUBJECT, EncodeError, format_value, name_subject, name_tensor
 

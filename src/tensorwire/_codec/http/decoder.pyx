@@ -23,79 +23,23 @@ from libc.string cimport memcmp, memcpy
 
 from ..bytes.array cimport bytes_of_element, bytes_of_wire
 from ..datatypes cimport (
-    DECODING,
-    Datatype,
-    Layout,
-    Limits,
-    check_n_elements,
-    check_n_entries,
-    check_rank,
-    dims_as_tuple,
-    fill_layout,
-)
+    DECODING, Datatype, Layout, Limits, check_n_elements, check_n_entries, check_rank,
+    dims_as_tuple, fill_layout)
 from ..json.reader cimport (
-    MAX_DATA_DEPTH,
-    VALUE_COST,
-    begin_reading,
-    count_value,
-    end_reading,
-    excerpt,
-    next_item,
-    next_member,
-    open_level_or_raise,
-    raise_fault,
-    read_int64,
-    read_numbers,
-    read_object,
-    read_strings,
-    read_value,
-    scan_string_or_raise,
-    set_member,
-    skip_data,
-    skip_value_or_raise,
-    text_to_str,
-)
+    MAX_DATA_DEPTH, VALUE_COST, begin_reading, count_value, end_reading, excerpt, next_item,
+    next_member, open_level_or_raise, raise_fault, read_int64, read_numbers, read_object,
+    read_strings, read_value, scan_string_or_raise, set_member, skip_data, skip_value_or_raise,
+    text_to_str)
 from ..json.scanner cimport (
-    DATA_TOO_DEEP,
-    DUPLICATE_KEY,
-    NO_FAULT,
-    OUT_OF_RANGE,
-    WRONG_TYPE,
-    Fault,
-    Keys,
-    ReadCursor,
-    Text,
-    equals,
-    next_is,
-    pop_keys,
-    push_key,
-    skip_blanks,
-    skip_literal,
-    utf8_nbytes_of,
-)
+    DATA_TOO_DEEP, DUPLICATE_KEY, NO_FAULT, OUT_OF_RANGE, WRONG_TYPE, Fault, Keys, ReadCursor, Text,
+    equals, next_is, pop_keys, push_key, skip_blanks, skip_literal, utf8_nbytes_of)
 from ..memory cimport FREE_THREADED, Body, count_work, keeps_gil
 from ..messages.message cimport (
-    InferRequest,
-    InferResponse,
-    Message,
-    RequestedOutput,
-    new_message,
-    new_output,
-)
+    InferRequest, InferResponse, Message, RequestedOutput, new_message, new_output)
 from ..messages.tensor cimport Tensor, TensorSpec, new_tensor, use_converted, use_texts
 from ..messages.views cimport (
-    check_name,
-    check_request,
-    count_elements,
-    datatype_named,
-    has_shared_memory,
-    one_source_error,
-    set_requested,
-    set_tensors,
-    tensor_of_body,
-    unknown_datatype_error,
-    view_body,
-)
+    check_name, check_request, count_elements, datatype_named, has_shared_memory, one_source_error,
+    set_requested, set_tensors, tensor_of_body, unknown_datatype_error, view_body)
 from ..wire cimport MAX_RANK
 
 from collections.abc import Iterable
@@ -107,18 +51,8 @@ from ..datatypes import DATATYPES
 from ..memory import ReadableBuffer
 
 from ...errors import (
-    MAX_FOREIGN_TEXT,
-    SUBJECT,
-    DecodeError,
-    ElementError,
-    HeaderError,
-    LayoutError,
-    format_count,
-    format_number,
-    format_shape,
-    format_text,
-    name_tensor,
-)
+    MAX_FOREIGN_TEXT, SUBJECT, DecodeError, ElementError, HeaderError, LayoutError, format_count,
+    format_number, format_shape, format_text, name_tensor)
 from ...http import HEADER_LENGTH, parse_header_length
 
 cnp.import_array()

@@ -13,43 +13,15 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
 
 from ..datatypes cimport (
-    ENCODING,
-    Limits,
-    check_n_elements,
-    check_n_entries,
-    check_name_nbytes,
-    check_rank,
-    total_elements,
-)
+    ENCODING, Limits, check_n_elements, check_n_entries, check_name_nbytes, check_rank,
+    total_elements)
 from ..json.writer cimport (
-    AS_ERROR,
-    AS_LITERAL,
-    AS_NULL,
-    NAN_AS_NULL,
-    JsonWriter,
-    Nonfinite,
-    begin_writer,
-    close,
-    finish,
-    new_reference,
-    release_writer,
-    write_array,
-    write_int64,
-    write_literal,
-    write_parameters,
-    write_plain,
-    write_shape,
-    write_string,
-    write_strings,
-)
+    AS_ERROR, AS_LITERAL, AS_NULL, NAN_AS_NULL, JsonWriter, Nonfinite, begin_writer, close, finish,
+    new_reference, release_writer, write_array, write_int64, write_literal, write_parameters,
+    write_plain, write_shape, write_string, write_strings)
 from ..messages.frame cimport Frame, new_frame
 from ..messages.message cimport (
-    InferRequest,
-    InferResponse,
-    RequestedOutput,
-    binary_data_output,
-    check_listed,
-)
+    InferRequest, InferResponse, RequestedOutput, binary_data_output, check_listed)
 from ..messages.tensor cimport Tensor, array_of, is_shared
 from ..messages.parameters cimport text_nbytes
 
@@ -58,14 +30,7 @@ from typing import Any
 
 from ... import arguments
 from ...errors import (
-    SUBJECT,
-    EncodeError,
-    format_count,
-    format_number,
-    format_subject,
-    format_value,
-    name_tensor,
-)
+    SUBJECT, EncodeError, format_count, format_number, format_subject, format_value, name_tensor)
 
 cnp.import_array()
 

@@ -11,16 +11,8 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
 from ..json.scanner cimport (
-    MAX_DIGITS,
-    NO_FAULT,
-    NO_MEMORY,
-    OUT_OF_RANGE,
-    WRONG_TYPE,
-    Fault,
-    Number,
-    ReadCursor,
-    append_digits,
-)
+    MAX_DIGITS, NO_FAULT, NO_MEMORY, OUT_OF_RANGE, WRONG_TYPE, Fault, Number, ReadCursor,
+    append_digits)
 
 
 cdef extern from "json/kernels.h":

@@ -1,20 +1,11 @@
-"""Read JSON values at a cursor; see json_reader.pyx."""
+"""Read JSON values at a cursor; see reader.pyx."""
 
 from libc.stdint cimport uint64_t
 from numpy cimport dtype
 
 from ..json.scanner cimport (
-    NO_FAULT,
-    Fault,
-    Keys,
-    ReadCursor,
-    Text,
-    open_level,
-    scan_short_int64,
-    scan_short_string,
-    take,
-    unexpected,
-)
+    NO_FAULT, Fault, Keys, ReadCursor, Text, open_level, scan_short_int64, scan_short_string, take,
+    unexpected)
 
 cdef enum:
     MAX_INTEGER_DIGITS = 4300  # Python's default; converting text to int takes quadratic time
@@ -43,7 +34,7 @@ cdef bytes read_strings(ReadCursor* cursor, uint64_t n_expected, uint64_t* n_rea
 
 
 # These functions are called many times for each tensor. Their usual case is inline. They call
-# functions of json_reader.pyx for the rest.
+# functions of reader.pyx for the rest.
 
 
 cdef inline int scan_string_or_raise(ReadCursor* cursor, Text* text) except -1:

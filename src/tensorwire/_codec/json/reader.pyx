@@ -28,47 +28,13 @@ from libc.stdint cimport INT64_MAX, UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ..json.numbers cimport (
-    Float,
-    exact_double,
-    exact_magnitude,
-    exact_single,
-    nearest_float,
-    scan_decimal,
-)
+    Float, exact_double, exact_magnitude, exact_single, nearest_float, scan_decimal)
 from ..json.scanner cimport (
-    BAD_ESCAPE,
-    CONTROL_CHARACTER,
-    DATA_TOO_DEEP,
-    DUPLICATE_KEY,
-    LONE_SURROGATE,
-    MAX_DIGITS,
-    NO_FAULT,
-    NO_MEMORY,
-    NOT_UTF8,
-    OUT_OF_RANGE,
-    TOO_DEEP,
-    TOO_MANY_DIGITS,
-    TOO_MANY_VALUES,
-    WINDOW_NBYTES,
-    WRONG_TYPE,
-    Fault,
-    Keys,
-    Number,
-    ReadCursor,
-    Text,
-    append_digits,
-    copy_string,
-    is_digit,
-    next_character,
-    open_level,
-    scan_number,
-    scan_string,
-    skip_blanks,
-    skip_literal,
-    skip_value,
-    take,
-    unexpected,
-)
+    BAD_ESCAPE, CONTROL_CHARACTER, DATA_TOO_DEEP, DUPLICATE_KEY, LONE_SURROGATE, MAX_DIGITS,
+    NO_FAULT, NO_MEMORY, NOT_UTF8, OUT_OF_RANGE, TOO_DEEP, TOO_MANY_DIGITS, TOO_MANY_VALUES,
+    WINDOW_NBYTES, WRONG_TYPE, Fault, Keys, Number, ReadCursor, Text, append_digits, copy_string,
+    is_digit, next_character, open_level, scan_number, scan_string, skip_blanks, skip_literal,
+    skip_value, take, unexpected)
 from ..memory cimport count_work, keeps_gil, write_memory
 from ..new_objects cimport address_of, shrink
 from ..wire cimport PREFIX_NBYTES, store_le32

@@ -18,16 +18,7 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_CLEAR, Py_XDECREF
 from cpython.sequence cimport PySequence_Fast_ITEMS
 from cpython.unicode cimport PyUnicode_AsUTF8String
-from libc.stdint cimport (
-    int8_t,
-    int16_t,
-    int32_t,
-    int64_t,
-    uint8_t,
-    uint16_t,
-    uint32_t,
-    uint64_t,
-)
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset, strlen
 
 from ..bytes.array cimport BytesArray
@@ -36,15 +27,7 @@ from ..datatypes cimport Limits
 from ..memory cimport count_work, keeps_gil
 from ..new_objects cimport _PyBytes_Resize, shrink
 from ..json.shortest cimport (
-    FIRST_POWER,
-    MAX_NUMBER_NBYTES,
-    N_POWERS,
-    Float,
-    Integer,
-    Tables,
-    write_float,
-    write_integer,
-)
+    FIRST_POWER, MAX_NUMBER_NBYTES, N_POWERS, Float, Integer, Tables, write_float, write_integer)
 from ..utf8 cimport whole_characters, write_utf8
 from ..wire cimport Scan, scan_prefixes
 

@@ -22,15 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..bytes.writer import (
-    FixedWidth,
-    Objects,
-    Strings,
-    Unicode,
-    WireBytes,
-    arrow_source,
-    pack,
-    pack_into,
-)
+    FixedWidth, Objects, Strings, Unicode, WireBytes, arrow_source, pack, pack_into)
 from ..datatypes import DATATYPES, bf16_dtype, datatype_of
 from ..memory import ReadableBuffer
 

@@ -4,13 +4,7 @@ cimport cython
 
 from ..messages.convert cimport iterator_of
 from ..messages.parameters cimport (
-    checked_flag,
-    checked_name,
-    checked_text,
-    exact_str,
-    frozen,
-    own_parameters,
-)
+    checked_flag, checked_name, checked_text, exact_str, frozen, own_parameters)
 from ..messages.tensor cimport Tensor, new_object
 
 from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
@@ -19,14 +13,8 @@ from typing import Any, Self, TypeVar
 from ..signatures import constructor_signature
 
 from ...errors import (
-    EncodeError,
-    TensorNotFoundError,
-    format_names,
-    format_subject,
-    format_value,
-    name_subject,
-    name_tensor,
-)
+    EncodeError, TensorNotFoundError, format_names, format_subject, format_value, name_subject,
+    name_tensor)
 
 # For annotations and signatures.
 Default = TypeVar("Default")

@@ -27,16 +27,8 @@ from ..signatures import constructor_signature
 
 from ...arguments import Datatype as DatatypeName
 from ...errors import (
-    SUBJECT,
-    DatatypeError,
-    ElementError,
-    EncodeError,
-    TensorwireError,
-    format_shape,
-    format_subject,
-    format_value,
-    name_tensor,
-)
+    SUBJECT, DatatypeError, ElementError, EncodeError, TensorwireError, format_shape,
+    format_subject, format_value, name_tensor)
 
 cnp.import_array()
 

@@ -1,15 +1,7 @@
 from libc.stdint cimport uint64_t
 
 from ..datatypes cimport (
-    DECODING,
-    Datatype,
-    Layout,
-    Limits,
-    check_n_elements,
-    fill_layout,
-    set_counts,
-    total_elements,
-)
+    DECODING, Datatype, Layout, Limits, check_n_elements, fill_layout, set_counts, total_elements)
 from ..memory cimport Body
 from ..messages.message cimport InferRequest, Message
 from ..messages.tensor cimport Tensor

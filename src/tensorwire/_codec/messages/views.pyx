@@ -11,14 +11,7 @@ from libc.string cimport memcpy
 from ..bytes.array cimport new_bytes_array
 from ..bytes.reader cimport scan_elements
 from ..datatypes cimport (
-    DECODING,
-    Datatype,
-    Layout,
-    Limits,
-    check_n_elements,
-    check_name_nbytes,
-    fill_layout,
-)
+    DECODING, Datatype, Layout, Limits, check_n_elements, check_name_nbytes, fill_layout)
 from ..memory cimport Body
 from ..messages.message cimport InferRequest, Message, binary_data_output, items_by_name
 from ..messages.tensor cimport Tensor, new_tensor, use_memory, use_texts
@@ -27,13 +20,7 @@ from operator import index
 
 from ..datatypes import DATATYPES, RAW_BF16, bf16_dtype
 
-from ...errors import (
-    SUBJECT,
-    HeaderError,
-    LayoutError,
-    format_shape,
-    format_value,
-)
+from ...errors import SUBJECT, HeaderError, LayoutError, format_shape, format_value
 
 cnp.import_array()
 
