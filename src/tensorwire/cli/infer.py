@@ -7,8 +7,6 @@ import contextlib
 import json
 import os
 import ssl
-import sys
-import time
 from collections.abc import Hashable, Iterable
 from functools import partial
 from pathlib import Path
@@ -27,25 +25,19 @@ from ..client.addresses import Server, parse_url
 from ..client.requests import Target, model_path
 from ..errors import format_shape, format_value
 from ..grpc import encode_request
-from .output import UsageError, draw_progress, is_terminal, print_error, print_line
+from .output import ProgressBar, UsageError, print_error, print_line
 
 if TYPE_CHECKING:
     from ..client import Client, Progress
 
 LARGE_NBYTES = 8_000_000  # bodies of this size or more get a progress bar
-BAR_WIDTH = 30
-DRAW_SECONDS = 0.1  # minimum time between two updates of the progress bar
 MAX_NAMED = 10  # maximum number of inputs that an error message names
 MAX_TEXT = 10_000  # maximum number of characters or bytes that are printed of a single element
 MAX_ELEMENT = 60  # the same of each of several elements
 MAX_PADDING = 4  # an S array may be this many times as large as its elements
-LIMITS = tw.Limits(  # those of the client, but BF16 needs no ml_dtypes
-    max_header_nbytes=RESPONSE_LIMITS.max_header_nbytes,
-    max_tensors=RESPONSE_LIMITS.max_tensors,
-    max_name_nbytes=RESPONSE_LIMITS.max_name_nbytes,
-    max_parameters=RESPONSE_LIMITS.max_parameters,
-    bf16_as_uint16=True,
-)
+_BOUNDS = ("max_header_nbytes", "max_tensors", "max_name_nbytes", "max_parameters")
+# Those of the client, but BF16 needs no ml_dtypes.
+LIMITS = tw.Limits(bf16_as_uint16=True, **{n: getattr(RESPONSE_LIMITS, n) for n in _BOUNDS})
 
 DESCRIPTION = """\
 Call a model with arrays from files or JSON, and print its outputs.
@@ -409,59 +401,9 @@ def array_to_save(tensor: tw.Tensor) -> tuple[NDArray[Any], str]:
     return np.frombuffer(tensor.data.wire, np.uint8), "  (for tensorwire.decode_bytes)"
 
 
-# --- progress ------------------------------------------------------------------------------------
-
-
-class ProgressBar:
-    """A line on stderr that is overwritten, if stderr is a terminal."""
-
-    def __init__(self) -> None:
-        self.is_terminal = is_terminal(sys.stderr)
-        self.drawn_at: float | None = None  # None: nothing is drawn
-
-    def draw(self, label: str, done: float, total: float | None, unit: str) -> None:
-        """Draw the bar, unless it was drawn shortly before. ``total`` is None if unknown."""
-        now = time.monotonic()
-        recently = self.drawn_at is not None and now - self.drawn_at < DRAW_SECONDS
-        if not self.is_terminal or (recently and done != total):
-            return
-        self.drawn_at = now
-        text = f"{label} {done:,.0f} {unit}"
-        if total is not None:
-            filled = "#" * int(BAR_WIDTH * done / total)
-            text = f"{label} [{filled:<{BAR_WIDTH}}] {done:,.0f} of {total:,.0f} {unit}"
-        draw_progress(text)
-
-    def draw_call(self, progress: Progress) -> None:
-        """Draw the progress of one call, if its bodies are large."""
-        label, done = "sending", progress.sent_nbytes
-        total: int | None = progress.request_nbytes
-        if progress.received_nbytes:
-            label, done, total = "receiving", progress.received_nbytes, progress.response_nbytes
-        if (done if total is None else total) >= LARGE_NBYTES:
-            self.draw(label, done / 1e6, None if total is None else total / 1e6, "MB")
-
-    def clear(self) -> None:
-        if self.drawn_at is not None:
-            draw_progress("")
-            self.drawn_at = None
-
-
-# --- errors --------------------------------------------------------------------------------------
-
+# --- the command ---------------------------------------------------------------------------------
 
 CALL_ERRORS = (InferenceServerError, tw.DecodeError, ConnectionError, TimeoutError)
-
-
-def format_error(error: Exception) -> str:
-    """Return the message of an error on one line."""
-    text = " ".join(str(error).split())
-    if isinstance(error, tw.DecodeError):
-        return f"the response is invalid: {text}"
-    return text
-
-
-# --- the command ---------------------------------------------------------------------------------
 
 
 def run(options: argparse.Namespace) -> int:
@@ -470,7 +412,8 @@ def run(options: argparse.Namespace) -> int:
         with make_client(options) as client:
             return call_model(client, options)
     except CALL_ERRORS as error:
-        print_error(f"{options.program}: {format_error(error)}")
+        prefix = "the response is invalid: " if isinstance(error, tw.DecodeError) else ""
+        print_error(f"{options.program}: {prefix}{' '.join(str(error).split())}")
         return 1
 
 
@@ -486,7 +429,7 @@ def call_model(client: Client, options: argparse.Namespace) -> int:
             raise UsageError(str(error)) from None
     bar = ProgressBar()
     try:
-        response = client.infer(options.model, message, on_progress=bar.draw_call)
+        response = client.infer(options.model, message, on_progress=partial(draw_call, bar))
     finally:
         bar.clear()
     if options.save is None:
@@ -498,6 +441,16 @@ def call_model(client: Client, options: argparse.Namespace) -> int:
         print_error(f"{options.program}: {error}")
         return 1
     return 0
+
+
+def draw_call(bar: ProgressBar, progress: Progress) -> None:
+    """Draw the progress of a call, if its bodies are large."""
+    label, done = "sending", progress.sent_nbytes
+    total: int | None = progress.request_nbytes
+    if progress.received_nbytes:
+        label, done, total = "receiving", progress.received_nbytes, progress.response_nbytes
+    if (done if total is None else total) >= LARGE_NBYTES:
+        bar.draw(label, done / 1e6, None if total is None else total / 1e6, "MB")
 
 
 def encode(

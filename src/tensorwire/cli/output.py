@@ -11,8 +11,12 @@ import logging
 import os
 import signal
 import sys
+import time
 from contextlib import suppress
 from typing import NoReturn, TextIO
+
+BAR_WIDTH = 30
+DRAW_SECONDS = 0.1  # minimum time between two updates of the progress bar
 
 
 class UsageError(Exception):
@@ -86,6 +90,29 @@ def draw_progress(text: str) -> None:
     """Overwrite the line on the standard error, if that is a terminal."""
     if is_terminal(sys.stderr):
         _write_error(f"\r{escape(text)}\x1b[K")
+
+
+class ProgressBar:
+    """A line on stderr that is overwritten, if stderr is a terminal."""
+
+    def __init__(self) -> None:
+        self._drawn_at = float("-inf")
+
+    def draw(self, label: str, done: float, total: float | None, unit: str) -> None:
+        """Draw the bar, unless it was drawn shortly before. ``total`` is None if unknown."""
+        now = time.monotonic()
+        if now - self._drawn_at < DRAW_SECONDS and done != total:
+            return
+        self._drawn_at = now
+        text = f"{label} {done:,.0f} {unit}"
+        if total is not None:
+            filled = "#" * int(BAR_WIDTH * done / total)
+            text = f"{label} [{filled:<{BAR_WIDTH}}] {done:,.0f} of {total:,.0f} {unit}"
+        draw_progress(text)
+
+    def clear(self) -> None:
+        if self._drawn_at > 0:
+            draw_progress("")
 
 
 def _write_error(text: str) -> None:

@@ -45,92 +45,42 @@ def add_parser(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "serve", help="serve models over HTTP with uvicorn, and over gRPC"
     )
-    parser.add_argument(
-        "models",
-        nargs="?",
-        help="module:name of a mapping of models, of a model or of an ASGI application (default "
-        "name: models)",
-    )
-    parser.add_argument(
-        "--echo", action="store_true", help="also serve a model 'echo', which returns its inputs"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("models", nargs="?", help="module:name of a mapping of models, of a model or of an ASGI "
+        "application (default name: models)")  # fmt: skip
+    add("--echo", action="store_true", help="also serve a model 'echo', which returns its inputs")
+    add(
         "--host",
         type=_host,
         default="127.0.0.1",
         help="address to listen on (default: %(default)s)",
     )
-    parser.add_argument(
-        "--port", type=_port, default=8000, help="port to listen on (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--grpc-port",
-        type=_port,
-        metavar="PORT",
-        help="serve the models over gRPC, too, at this port",
-    )
-    parser.add_argument("--uds", metavar="PATH", help="listen on a Unix socket instead of --port")
-    parser.add_argument(
-        "--workers", type=_positive, metavar="N", help="number of processes (default: 1)"
-    )
-    parser.add_argument(
-        "--ssl-certfile", metavar="FILE", help="serve with TLS and this certificate chain (PEM)"
-    )
-    parser.add_argument(
-        "--ssl-keyfile", metavar="FILE", help="private key (default: in the --ssl-certfile)"
-    )
-    parser.add_argument(
-        "--http",
-        choices=("fast", "asgi"),
-        default="fast",
-        help="fast (the default): inference requests do not pass through ASGI and its middleware; "
-        "asgi: all requests pass through ASGI",
-    )
-    parser.add_argument(
-        "--max-body",
-        type=int,
-        metavar="N",
-        help="maximum size of a request body in bytes (default: 2147483647)",
-    )
-    parser.add_argument(
-        "--receive-timeout",
-        type=float,
-        metavar="SECONDS",
-        help="time in which a request must arrive (default: 300)",
-    )
-    parser.add_argument(
-        "--max-concurrency",
-        type=int,
-        metavar="N",
-        help="maximum number of requests in progress in each process; further ones get status 503, "
-        "or UNAVAILABLE (default: 1000)",
-    )
-    parser.add_argument(
-        "--limit-concurrency",
-        type=_positive,
-        metavar="N",
-        help="reply with status 503 while there are N connections or requests, or more; reply with "
-        "RESOURCE_EXHAUSTED to more than N gRPC calls; close more than N gRPC connections",
-    )
-    parser.add_argument(
-        "--compress-responses",
-        action="store_true",
-        default=None,
-        help="compress responses for clients that ask for it with Accept-Encoding",
-    )
-    parser.add_argument(
-        "--metrics",
-        action="store_true",
-        default=None,
-        help="serve metrics for Prometheus at /metrics",
-    )
-    parser.add_argument("--access-log", action="store_true", help="log every HTTP request")
-    parser.add_argument(
-        "--log-level",
-        choices=("critical", "error", "warning", "info", "debug"),
-        default="info",
-        help="lowest level of the messages that are logged (default: %(default)s)",
-    )
+    add("--port", type=_port, default=8000, help="port to listen on (default: %(default)s)")
+    add("--grpc-port", type=_port, metavar="PORT", help="serve the models over gRPC, too, at this "
+        "port")  # fmt: skip
+    add("--uds", metavar="PATH", help="listen on a Unix socket instead of --port")
+    add("--workers", type=_positive, metavar="N", help="number of processes (default: 1)")
+    add("--ssl-certfile", metavar="FILE", help="serve with TLS and this certificate chain (PEM)")
+    add("--ssl-keyfile", metavar="FILE", help="private key (default: in the --ssl-certfile)")
+    add("--http", choices=("fast", "asgi"), default="fast", help="fast (the default): inference "
+        "requests do not pass through ASGI and its middleware; asgi: all requests pass through "
+        "ASGI")  # fmt: skip
+    add("--max-body", type=int, metavar="N", help="maximum size of a request body in bytes "
+        "(default: 2147483647)")  # fmt: skip
+    add("--receive-timeout", type=float, metavar="SECONDS", help="time in which a request must "
+        "arrive (default: 300)")  # fmt: skip
+    add("--max-concurrency", type=int, metavar="N", help="maximum number of requests in progress "
+        "in each process; further ones get status 503, or UNAVAILABLE (default: 1000)")  # fmt: skip
+    add("--limit-concurrency", type=_positive, metavar="N", help="reply with status 503 while "
+        "there are N connections or requests, or more; reply with RESOURCE_EXHAUSTED to more than "
+        "N gRPC calls; close more than N gRPC connections")  # fmt: skip
+    add("--compress-responses", action="store_true", default=None, help="compress responses for "
+        "clients that ask for it with Accept-Encoding")  # fmt: skip
+    add("--metrics", action="store_true", default=None, help="serve metrics for Prometheus at "
+        "/metrics")  # fmt: skip
+    add("--access-log", action="store_true", help="log every HTTP request")
+    add("--log-level", choices=("critical", "error", "warning", "info", "debug"), default="info",
+        help="lowest level of the messages that are logged (default: %(default)s)")  # fmt: skip
 
 
 def _host(text: str) -> str:
