@@ -374,18 +374,17 @@ def test_altered_pickles_of_limits(at: int, value: Any) -> None:
     "kind",
     [tw.Tensor, tw.TensorSpec, tw.RequestedOutput, tw.InferRequest, tw.InferResponse, tw.Frame],
 )
-def test_new_alone_makes_no_object(kind: type) -> None:
+def test_new_alone_makes_no_object(kind: Any) -> None:
     with pytest.raises(TypeError, match="positional argument"):
         kind.__new__(kind)
 
 
 def test_second_init_changes_nothing() -> None:
-    request = tw.InferRequest([X_TENSOR], ["u"])
+    output = tw.RequestedOutput("u")
+    request = tw.InferRequest([X_TENSOR], [output])
     before = bytes(tw.encode_request(request))
-    again: list[tuple[Any, tuple[Any, ...]]] = [
-        (X_TENSOR, ("y", X)), ((request.outputs or ())[0], ("v",)), (request, ([], ())),
-    ]  # fmt: skip
-    for each, arguments in again:
+    calls: list[tuple[Any, ...]] = [(X_TENSOR, "y", X), (output, "v"), (request, [], ())]
+    for each, *arguments in calls:
         with suppress(TypeError):
             each.__init__(*arguments)
     assert bytes(tw.encode_request(request)) == before

@@ -493,11 +493,11 @@ cdef class MessageReader:
         cdef Layout layout
         fill_layout(&layout, tensor.shape, tensor.row, MAX_RANK, DECODING)
         if layout.n_elements > 0:
-            raise self.one_source_error([])
+            raise self.source_error([])
         view_body(tensor, &layout, self.body, 0, 0, self.limits)
         return 0
 
-    cdef one_source_error(self, list present):
+    cdef source_error(self, list present):
         return one_source_error(
             ["contents", f"raw_{self.kind}_contents", "shared_memory_region"], present)
 
@@ -645,7 +645,7 @@ cdef class MessageReader:
             data = self.contents(entry, shape)
             self.member = None
             if data is not None and has_region:
-                raise self.one_source_error(["contents", "shared_memory_region"])
+                raise self.source_error(["contents", "shared_memory_region"])
             use_converted(tensor, data)
         return tensor
 

@@ -37,7 +37,8 @@ cdef extern from "Python.h":
 
 # For annotations and signatures. In C, `Datatype` is another class.
 CapsuleType = <object>&PyCapsule_Type
-globals().update(Datatype=DatatypeName, Sequence=Sequence)
+globals().update(
+    Datatype=DatatypeName, Iterable=Iterable, Mapping=Mapping, Sequence=Sequence)
 
 cdef extern from "numpy/arrayobject.h":
     object PyArray_NewFromDescr(
