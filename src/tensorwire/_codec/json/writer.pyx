@@ -176,8 +176,13 @@ cdef int write_string(JsonWriter* writer, str value) except -1:
         writer, <const unsigned char*>PyBytes_AS_STRING(utf8), PyBytes_GET_SIZE(utf8))
 
 
+cdef int write_key(JsonWriter* writer, str key) except -1:
+    write_string(writer, key)
+    writer.cursor.position[-1] = c":"
+    return 0
+
+
 cdef int write_int64(JsonWriter* writer, int64_t value) except -1:
-    """Write an integer."""
     reserve(writer, MAX_ELEMENT_NBYTES)
     end_element(&writer.cursor, write_integer(writer.cursor.position, &tables, value))
     return 0
@@ -238,8 +243,7 @@ cdef int write_value(JsonWriter* writer, value, int depth) except -1:
     if type(value) is dict:
         write_literal(writer, b"{")
         for key, item in (<dict>value).items():
-            write_string(writer, key)
-            writer.cursor.position[-1] = c":"
+            write_key(writer, key)
             write_value(writer, item, depth + 1)
         return close(writer, c"}")
     write_literal(writer, b"[")
@@ -256,8 +260,7 @@ cdef int write_parameters(JsonWriter* writer, dict parameters, int depth) except
     """
     for key, value in parameters.items():
         writer.parameter = <PyObject*>key
-        write_string(writer, key)
-        writer.cursor.position[-1] = c":"
+        write_key(writer, key)
         write_value(writer, value, depth)
     return 0
 
