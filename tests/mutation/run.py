@@ -5,7 +5,7 @@
 
 Each mutant (`generate.py`) is inserted in a copy of the checkout. What depends on it is compiled
 without optimisation, and the tests of the module run (`tests.toml`) until one fails; with --whole,
-those that survive also meet all other tests. Survivors that need no test are in `accepted.txt`. The
+those that survive also meet all other unit tests, and the slow ones. Survivors that need no test are in `accepted.txt`. The
 copies and the results are in the folder .mutation.
 
 The Python that runs this program needs what setup.py and the tests need. The mutants of the KServe
@@ -64,7 +64,8 @@ def main() -> None:
     parser.add_argument("--sample", type=int, metavar="N", help="one mutant of each of N lines")
     parser.add_argument("--seed", default=time.strftime("%Y%m%d"), help="of --sample; the date")
     parser.add_argument("--whole", action="store_true", help="run all tests on survivors")
-    parser.add_argument("--minimum", type=float, default=0, help="the share to be killed, in %%")
+    parser.add_argument("--minimum", type=float, default=0, help="the share to be killed, in %%, of "
+        "those that are not accepted")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, help="mutants at the same time")
     parser.add_argument("--list", action="store_true", help="only print the mutants")
     arguments = parser.parse_args()
@@ -185,12 +186,13 @@ class Run:
             return "build failed", output
         program = program_of(mutant.file)
         first = self.tests_of(mutant.file)
-        stages = [(first, MODULE_SECONDS)]
+        stages = [(first, MODULE_SECONDS, "not slow and not nightly")]
         if self.is_whole and program is None:
             others = sorted(p.name for p in (ROOT / "tests").glob("test_*.py"))
-            stages.append(([name for name in others if name not in first], WHOLE_SECONDS))
-        for tests, seconds in stages:
-            if failed := tree.test(tests, seconds, program):
+            stages.append(([n for n in others if n not in first], WHOLE_SECONDS, stages[0][2]))
+            stages.append((others, WHOLE_SECONDS, "slow and not nightly"))
+        for tests, seconds, marks in stages:
+            if failed := tree.test(tests, seconds, program, marks):
                 killer, how = failed
                 return ("killed" if self.is_killer(killer, program) else "flaky"), f"{killer} {how}"
         return "survived", ""
@@ -208,7 +210,7 @@ class Run:
         with self.lock:
             if killer not in self.verified:
                 name = killer.removeprefix("tests/")
-                failed = self.original.test([name], MODULE_SECONDS, program)
+                failed = self.original.test([name], MODULE_SECONDS, program, "")
                 self.verified[killer] = failed is None
             return self.verified[killer]
 
@@ -233,13 +235,15 @@ class Tree:
         code, output = call(command, self.path, self.env, BUILD_SECONDS)
         return output if code else ""
 
-    def test(self, tests: list[str], seconds: float, program: str | None) -> tuple[str, str] | None:
+    def test(
+        self, tests: list[str], seconds: float, program: str | None, marks: str
+    ) -> tuple[str, str] | None:
         """Run tests until one fails. Return its id and how it failed; None if all passed."""
         note = Path(self.env["TENSORWIRE_RUNNING_TEST"])
         note.unlink(missing_ok=True)
         python = environment_python(program) if program else sys.executable
         command = [str(python), "-m", "pytest", "-x", "-q", "--no-header", "--tb=line"]
-        command += ["-p", "mutation.watch", "-p", "no:cacheprovider"]
+        command += ["-p", "mutation.watch", "-p", "no:cacheprovider", "-m", marks]
         if program:  # the settings of the checkout do not apply
             command += ["-c", os.devnull, f"--rootdir={self.path}"]
         command += [f"tests/{test}" for test in tests]
@@ -335,7 +339,7 @@ def summarise(results: list[tuple[Mutant, str, str]], minimum: float) -> int:
     for mutant in survivors:
         if mutant not in known:
             print(f"survived: {mutant}\n    {accepted_row(mutant)}")
-    n_valid = counts["killed"] + counts["survived"]
+    n_valid = counts["killed"] + counts["survived"] - len(known)
     share = 100 * counts["killed"] / max(1, n_valid)
     print(f"{share:.1f} % of {n_valid} mutants were killed")
     if minimum:

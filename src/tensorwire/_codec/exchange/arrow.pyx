@@ -2,7 +2,7 @@
 
 `receive` takes an array or a stream over from its producer, and checks everything that can be
 checked. `numbers_of` converts received numbers to a numpy array; bytes.writer converts received
-bytes and text. `export_schema` and `export_array` export an array of numbers; bytes_reader exports
+bytes and text. `export_schema` and `export_array` export an array of numbers; bytes.reader exports
 BYTES. Memory is shared in both directions, except for BOOL: an Arrow array has a bit for each
 boolean.
 
