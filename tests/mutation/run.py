@@ -5,8 +5,8 @@
 
 Each mutant (`generate.py`) is inserted in a copy of the checkout. What depends on it is compiled
 without optimisation, and the tests of the module run (`tests.toml`) until one fails; with --whole,
-those that survive also meet all other unit tests, and the slow ones. Survivors that need no test are in `accepted.txt`. The
-copies and the results are in the folder .mutation.
+those that survive also meet all other unit tests, and the slow ones. Survivors that need no test
+are in `accepted.txt`. The copies and the results are in the folder .mutation.
 
 The Python that runs this program needs what setup.py and the tests need. The mutants of the KServe
 and MLServer integrations run in the environments of tests/interop/environment.py, and are left out
@@ -64,8 +64,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, metavar="N", help="one mutant of each of N lines")
     parser.add_argument("--seed", default=time.strftime("%Y%m%d"), help="of --sample; the date")
     parser.add_argument("--whole", action="store_true", help="run all tests on survivors")
-    parser.add_argument("--minimum", type=float, default=0, help="the share to be killed, in %%, of "
-        "those that are not accepted")  # fmt: skip
+    parser.add_argument("--minimum", type=float, default=0, help="share to be killed, in %%")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at the same time")
     parser.add_argument("--list", action="store_true", help="only print the mutants")
     arguments = parser.parse_args()
