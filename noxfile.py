@@ -341,7 +341,7 @@ def nightly_mutants(session: nox.Session) -> None:
     environment(session)
     large_environments(session, "kserve", "mlserver")
     # With a small scale, all of the few mutants may survive.
-    sample = ["--sample", times_scale(200), "--minimum", times_scale(85)]
+    sample = ["--sample", times_scale(200), "--minimum", str(min(85, int(times_scale(85))))]
     run(session, PYTHON, "tests/mutation/run.py", *sample, *session.posargs)
 
 
