@@ -351,8 +351,8 @@ cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
 cdef PyObject** items_of(values, Py_ssize_t* n_elements) except? NULL:
     # These are borrowed references. The values own the objects, and no Python code runs while the
     # items of a batch are read: not even a memoryview calls its exporter. In a free-threaded
-    # Python, a list is a copy that no other thread has (`flatten` in messages/convert.pyx). An array of
-    # objects can only be changed by code that does not follow the rules of numpy.
+    # Python, a list is a copy that no other thread has (`flatten` in messages/convert.pyx). An
+    # array of objects can only be changed by code that does not follow the rules of numpy.
     if PyList_CheckExact(values) or PyTuple_CheckExact(values):
         n_elements[0] = PySequence_Fast_GET_SIZE(values)
         return PySequence_Fast_ITEMS(values)

@@ -29,8 +29,8 @@ from ..messages.tensor cimport Tensor, is_shared, new_tensor, use_converted
 from ..grpc.wire cimport (
     CHANGED, FIELDS_TOO_DEEP, FIELD_TRUNCATED, FIXED32, FIXED64, GROUP_MISMATCH, LENGTH_DELIMITED,
     LENGTH_TOO_LARGE, MAX_DEPTH, MAX_MESSAGE_NBYTES, NO_FIELD_FAULT, INTEGER_OUT_OF_RANGE,
-    TAG_INVALID, VARINT, VARINT_TOO_LONG, WIRE_TYPE_INVALID, Field, FieldFault, Fields, WireType,
-    fields_of, next_field, read_varint)
+    TAG_INVALID, VARINT, VARINT_TOO_LONG, WIRE_TYPE_INVALID, Field, FieldFault, FieldCursor,
+    WireType, cursor_of, next_field, read_varint)
 from ..utf8 cimport is_ascii, is_valid_utf8, whole_characters
 from ..messages.views cimport (
     check_name, check_request, count_elements, datatype_named, has_shared_memory, one_source_error,
@@ -206,7 +206,7 @@ def read_stream_response(message, Limits limits not None = DEFAULT_LIMITS):
     If there is an error, there is no response, and the other way around.
     """
     cdef MessageReader reader = new_reader(Body(message), limits, False)
-    cdef Fields fields = outermost(reader.body)
+    cdef FieldCursor fields = outermost(reader.body)
     cdef Field field
     cdef str error = ""
     while fields.position < fields.end:
@@ -216,7 +216,7 @@ def read_stream_response(message, Limits limits not None = DEFAULT_LIMITS):
         if field.number == 1:
             error = reader.text(&field, "error_message")
         elif field.number == 2:
-            reader.read_message(fields_of(&field))
+            reader.read_message(cursor_of(&field))
     if error:
         return error, None
     reader.finish()
@@ -247,8 +247,8 @@ cdef str decode_long_utf8(const unsigned char* data, Py_ssize_t nbytes, Py_ssize
     return text_to_str(&text)
 
 
-cdef Fields outermost(Body body) noexcept:
-    cdef Fields fields
+cdef FieldCursor outermost(Body body) noexcept:
+    cdef FieldCursor fields
     fields.position, fields.end, fields.depth = body.data, body.data + body.nbytes, 1
     return fields
 
@@ -261,7 +261,7 @@ cdef struct RawContent:
     Py_ssize_t nbytes
 
 
-cdef struct Entry:
+cdef struct EntryFields:
     # What has been read of the entry of a tensor.
     Py_ssize_t name_nbytes
     Py_ssize_t rank  # the number of dimensions, which may be more than `layout` can store
@@ -313,7 +313,7 @@ cdef class MessageReader:
     cdef Py_ssize_t index  # -1 outside of entries
     cdef str member  # None outside of members that are messages
     # The current entry.
-    cdef Entry entry
+    cdef EntryFields entry
     cdef str name
     cdef Datatype datatype
     cdef str datatype_text
@@ -324,7 +324,7 @@ cdef class MessageReader:
 
     # --- fields ---
 
-    cdef int next(self, Fields* fields, Field* field) except -1:
+    cdef int next(self, FieldCursor* fields, Field* field) except -1:
         """Read the next field. Raises HeaderError if it is malformed."""
         cdef FieldFault fault = next_field(fields, field)
         cdef bint has_length = field.wire_type == LENGTH_DELIMITED
@@ -397,7 +397,7 @@ cdef class MessageReader:
 
     # --- the message ---
 
-    cdef int read_message(self, Fields fields) except -1:
+    cdef int read_message(self, FieldCursor fields) except -1:
         """Read the fields of the message, or of a part of it: another part may follow."""
         cdef Field field
         cdef Message message = self.message
@@ -509,7 +509,7 @@ cdef class MessageReader:
         If a key or a value occurs twice, the last one counts. Like Google's upb, this ignores an
         entry with a field that it does not know.
         """
-        cdef Fields fields = fields_of(entry)
+        cdef FieldCursor fields = cursor_of(entry)
         cdef Field field
         cdef str key = ""
         cdef bint is_known = True
@@ -528,7 +528,7 @@ cdef class MessageReader:
             elif field.number == 1:
                 key = self.text(&field, "key")
             else:
-                value = self.parameter_value(fields_of(&field), value)
+                value = self.parameter_value(cursor_of(&field), value)
         self.member = None
         if is_known:
             if parameters is None:
@@ -536,7 +536,7 @@ cdef class MessageReader:
             parameters[key] = value
         return parameters
 
-    cdef parameter_value(self, Fields fields, value):
+    cdef parameter_value(self, FieldCursor fields, value):
         """Return the value of an InferParameter, or `value` if it has none."""
         cdef Field field
         cdef double number
@@ -562,17 +562,17 @@ cdef class MessageReader:
     cdef int read_tensor(self, const Field* field) except -1:
         self.begin_item("inputs" if self.is_request else "outputs", self.tensors, self.kind, field)
         try:
-            self.read_entry(fields_of(field))
-            self.tensors.append(self.tensor(fields_of(field)))
+            self.read_entry(cursor_of(field))
+            self.tensors.append(self.tensor(cursor_of(field)))
         except DecodeError as error:
             name_tensor(error, self.kind, self.name)
             raise
         self.index = -1
         return 0
 
-    cdef int read_entry(self, Fields fields) except -1:
+    cdef int read_entry(self, FieldCursor fields) except -1:
         """Read the fields of a tensor's entry, except for its contents."""
-        cdef Entry* entry = &self.entry
+        cdef EntryFields* entry = &self.entry
         cdef Field field
         self.datatype = None
         self.datatype_text = ""
@@ -601,12 +601,12 @@ cdef class MessageReader:
 
     cdef int read_shape(self, const Field* field) except -1:
         """Add one dimension, or several that are packed. Too many of them are only counted."""
-        cdef Entry* entry = &self.entry
-        cdef Fields fields
+        cdef EntryFields* entry = &self.entry
+        cdef FieldCursor fields
         cdef FieldFault fault
         cdef uint64_t dim = 0
         if field.wire_type == VARINT or field.wire_type == LENGTH_DELIMITED:
-            fields = fields_of(field)
+            fields = cursor_of(field)
             self.count_header(fields.end - fields.position, field)
             while fields.position < fields.end:
                 fault = read_varint(&fields, &dim)
@@ -627,7 +627,7 @@ cdef class MessageReader:
         count_elements(layout, shape, self.datatype, &self.n_elements, self.limits)
         return shape
 
-    cdef Tensor tensor(self, Fields entry):
+    cdef Tensor tensor(self, FieldCursor entry):
         """Return the tensor whose fields have been read. It has no data yet if that is raw."""
         cdef Tensor tensor
         cdef tuple shape
@@ -649,7 +649,7 @@ cdef class MessageReader:
             use_converted(tensor, data)
         return tensor
 
-    cdef contents(self, Fields entry, tuple shape):
+    cdef contents(self, FieldCursor entry, tuple shape):
         """Return the elements in the typed contents of an entry; None if there are none.
 
         Returns an array or a BytesArray. The elements are counted first, so that no memory is
@@ -708,7 +708,7 @@ cdef class MessageReader:
             raise self.changed_error()
         return data
 
-    cdef int read_contents(self, Fields entry, Contents* contents) except -1:
+    cdef int read_contents(self, FieldCursor entry, Contents* contents) except -1:
         """Count or store the elements of an entry. Raises DecodeError if there is a fault."""
         cdef FieldFault fault
         if keeps_gil(CONTENTS_COST * (entry.end - entry.position)):
@@ -734,7 +734,7 @@ cdef class MessageReader:
     # --- requested outputs ---
 
     cdef int read_requested(self, const Field* field) except -1:
-        cdef Fields fields = fields_of(field)
+        cdef FieldCursor fields = cursor_of(field)
         cdef Field member
         if self.requested is None:
             self.requested = []
@@ -787,12 +787,12 @@ cdef bint in_region(Tensor tensor) except -1:
 
 # --- typed contents ------------------------------------------------------------------------------
 
-cdef FieldFault walk_contents(Fields entry, Contents* contents) noexcept nogil:
+cdef FieldFault walk_contents(FieldCursor entry, Contents* contents) noexcept nogil:
     """Count the elements of all contents of an entry, or store those of one field.
 
     An entry has several contents if they are merged.
     """
-    cdef Fields fields
+    cdef FieldCursor fields
     cdef Field field
     cdef FieldFault fault
     if not contents.is_counted:
@@ -805,7 +805,7 @@ cdef FieldFault walk_contents(Fields entry, Contents* contents) noexcept nogil:
             return fault
         if field.number != 5 or field.wire_type != LENGTH_DELIMITED:
             continue
-        fields = fields_of(&field)
+        fields = cursor_of(&field)
         while fields.position < fields.end:
             fault = next_field(&fields, &field)
             contents.begin = field.tag
@@ -846,10 +846,10 @@ cdef FieldFault store_elements(const Field* field, Contents* contents) noexcept 
     """Store the elements of a field, which is one element, or packed."""
     cdef uint64_t nbytes = field.end - field.begin
     cdef uint64_t value = 0
-    cdef Fields fields
+    cdef FieldCursor fields
     cdef FieldFault fault = NO_FIELD_FAULT
     if ELEMENT_TYPES[field.number] == VARINT:
-        fields = fields_of(field)
+        fields = cursor_of(field)
         while fields.position < fields.end and fault == NO_FIELD_FAULT:
             contents.begin = fields.position
             fault = read_varint(&fields, &value)
@@ -906,7 +906,7 @@ def read_names(message, Limits limits not None):
     its tensors. The tensors are not read.
     """
     cdef MessageReader reader = new_reader(Body(message), limits, True)
-    cdef Fields fields = outermost(reader.body)
+    cdef FieldCursor fields = outermost(reader.body)
     cdef Field field
     cdef list names = ["", "", ""]
     while fields.position < fields.end:
@@ -938,9 +938,9 @@ def read_message(message, dict kinds not None, Limits limits not None = DEFAULT_
     return read_kinds(reader, outermost(reader.body), kinds)
 
 
-cdef dict read_kinds(MessageReader reader, Fields fields, dict kinds):
+cdef dict read_kinds(MessageReader reader, FieldCursor fields, dict kinds):
     cdef Field field
-    cdef Fields packed
+    cdef FieldCursor packed
     cdef uint64_t value = 0
     cdef Py_ssize_t work = 0
     cdef dict values = {
@@ -951,7 +951,7 @@ cdef dict read_kinds(MessageReader reader, Fields fields, dict kinds):
         if name is None:
             continue
         if kind == [int] and (field.wire_type == VARINT or field.wire_type == LENGTH_DELIMITED):
-            packed = fields_of(&field)
+            packed = cursor_of(&field)
             reader.count_header(packed.end - packed.position, &field)
             while packed.position < packed.end:
                 fault = read_varint(&packed, &value)
@@ -968,7 +968,7 @@ cdef dict read_kinds(MessageReader reader, Fields fields, dict kinds):
         elif kind == [str]:
             values[name].append(reader.text(&field, name))
         elif isinstance(kind, list) and isinstance(kind[0], dict):
-            values[name].append(read_kinds(reader, fields_of(&field), kind[0]))
+            values[name].append(read_kinds(reader, cursor_of(&field), kind[0]))
     return values
 
 
@@ -993,7 +993,7 @@ def split_field(message, uint32_t number):
         The values of the fields, as views of ``message``.
     """
     cdef Body body = Body(message)
-    cdef Fields fields = outermost(body)
+    cdef FieldCursor fields = outermost(body)
     cdef Field field
     cdef const unsigned char* copied = body.data  # up to here
     cdef list head = []

@@ -33,7 +33,7 @@ cdef enum FieldFault:
 
 
 # The fields of one message. `begin` and `end` are its bounds, and `position` is between them.
-cdef struct Fields:
+cdef struct FieldCursor:
     const unsigned char* position
     const unsigned char* end
     int depth  # of the message: 1 for the outermost one
@@ -50,7 +50,7 @@ cdef struct Field:
     const unsigned char* end
 
 
-cdef inline FieldFault read_varint(Fields* fields, uint64_t* value) noexcept nogil:
+cdef inline FieldFault read_varint(FieldCursor* fields, uint64_t* value) noexcept nogil:
     """Read an integer of up to 64 bits. Bits above these are ignored."""
     cdef uint64_t result = 0
     cdef int shift = 0
@@ -68,7 +68,7 @@ cdef inline FieldFault read_varint(Fields* fields, uint64_t* value) noexcept nog
     return FIELD_TRUNCATED
 
 
-cdef inline FieldFault read_tag(Fields* fields, Field* field) noexcept nogil:
+cdef inline FieldFault read_tag(FieldCursor* fields, Field* field) noexcept nogil:
     """Read the number and the wire type of a field."""
     cdef uint64_t tag = 0
     cdef FieldFault fault
@@ -84,7 +84,7 @@ cdef inline FieldFault read_tag(Fields* fields, Field* field) noexcept nogil:
     return NO_FIELD_FAULT
 
 
-cdef inline FieldFault read_field_value(Fields* fields, Field* field) noexcept nogil:
+cdef inline FieldFault read_field_value(FieldCursor* fields, Field* field) noexcept nogil:
     """Read what follows a tag, except for groups. The bounds are compared by subtraction."""
     cdef uint64_t nbytes = 0
     cdef FieldFault fault
@@ -113,7 +113,7 @@ cdef inline FieldFault read_field_value(Fields* fields, Field* field) noexcept n
     return NO_FIELD_FAULT
 
 
-cdef inline FieldFault skip_group(Fields* fields, uint32_t number) noexcept nogil:
+cdef inline FieldFault skip_group(FieldCursor* fields, uint32_t number) noexcept nogil:
     """Skip the fields of a group, whose start has been read, and its end."""
     cdef uint32_t[MAX_DEPTH] numbers  # of the groups that are open
     cdef int n_open = 0
@@ -143,7 +143,7 @@ cdef inline FieldFault skip_group(Fields* fields, uint32_t number) noexcept nogi
             return fault
 
 
-cdef inline FieldFault next_field(Fields* fields, Field* field) noexcept nogil:
+cdef inline FieldFault next_field(FieldCursor* fields, Field* field) noexcept nogil:
     """Read the field at the position, which is before the end.
 
     A group is skipped. It has no value: messages of this protocol have no groups.
@@ -158,9 +158,9 @@ cdef inline FieldFault next_field(Fields* fields, Field* field) noexcept nogil:
     return read_field_value(fields, field)
 
 
-cdef inline Fields fields_of(const Field* field) noexcept nogil:
+cdef inline FieldCursor cursor_of(const Field* field) noexcept nogil:
     """Return the fields of the message that is the value of a field."""
-    cdef Fields fields
+    cdef FieldCursor fields
     fields.position, fields.end, fields.depth = field.begin, field.end, field.depth + 1
     return fields
 
