@@ -45,10 +45,11 @@ from support.threads import in_thread, wait_for
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Progress, Timeout
 from tensorwire.client.aio import LoopBackend
 from tensorwire.client.connection import Connection
+from tensorwire.client.errors import Operation
 from tensorwire.client.limits import Deadline
 from tensorwire.client.requests import Request, Target
 from tensorwire.client.responses import ResponseReader
-from tensorwire.client.sync import BlockingBackend, PollWatcher, blocking
+from tensorwire.client.sync import BlockingBackend, PollWatcher, complete
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -644,9 +645,7 @@ def connection_over(kind: Callable[..., socket.socket]) -> Iterator[tuple[Connec
         yield connection, theirs
 
 
-receive = blocking(Connection._receive)(None)
-exchange = blocking(Connection.exchange)(None)
-REQUEST = Request("POST", "/", b"POST / HTTP/1.1\r\n\r\n", (), 19)
+REQUEST = Request(Operation("POST", "/"), b"POST / HTTP/1.1\r\n\r\n", (), 19)
 
 
 @pytest.mark.parametrize("error", [BlockingIOError, ssl.SSLWantWriteError])
@@ -670,7 +669,7 @@ def test_tls_that_fails_while_a_request_is_sent() -> None:
     with connection_over(Tls) as (connection, peer):
         peer.close()
         with pytest.raises(ConnectionError, match="before it responded"):
-            exchange(connection, REQUEST, Deadline(Timeout()), None)
+            complete(connection.exchange(REQUEST, Deadline(Timeout()), None))
 
 
 @pytest.mark.parametrize(
@@ -727,7 +726,7 @@ def test_timeouts_while_tls_has_bytes_without_data(
         with pytest.raises(TimeoutError, match=f"{expired} timeout"):
             for _ in range(100):
                 time.sleep(0.002)
-                receive(connection, deadline, None)
+                complete(connection._receive(deadline, None))
 
 
 def test_tls_that_always_has_bytes_is_read_in_parts() -> None:
@@ -747,7 +746,7 @@ def test_tls_that_always_has_bytes_is_read_in_parts() -> None:
 
     head = http(b"", HEADERS, length=64 << 20)
     with connection_over(Fast) as (connection, _):
-        receive(connection, Deadline(Timeout(read=0.1)), None)
+        complete(connection._receive(Deadline(Timeout(read=0.1)), None))
         assert 1 << 20 <= connection.socket.n_received < 2 << 20  # type: ignore[attr-defined]
 
 
@@ -763,7 +762,7 @@ def test_tls_that_must_receive_before_it_can_send(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(PollWatcher, "wait", note)
     fails = pytest.raises(TimeoutError, match="read timeout")
     with connection_over(FakeTls) as (connection, _), fails:
-        exchange(connection, REQUEST, Deadline(Timeout(read=0.1)), None)
+        complete(connection.exchange(REQUEST, Deadline(Timeout(read=0.1)), None))
     assert events == [select.POLLIN] * len(events)
     assert len(events) < 5
 

@@ -26,13 +26,12 @@ from tensorwire.client.aio import LoopBackend, LoopWatcher
 from tensorwire.client.connection import Connection, Connector
 from tensorwire.client.limits import Deadline
 from tensorwire.client.pool import Pool
-from tensorwire.client.sync import BlockingBackend, PollWatcher, blocking
+from tensorwire.client.sync import BlockingBackend, PollWatcher, complete
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
 server, client = client_fixtures.server, client_fixtures.client
 
-acquire = blocking(Pool.acquire)(None)
 UNLIMITED = Deadline(Timeout())
 both_backends = pytest.mark.parametrize("backend", [BlockingBackend, LoopBackend])
 
@@ -138,7 +137,7 @@ def test_connection_that_expires_during_another_call() -> None:
     """It is closed when that call ends."""
     ours, theirs = socket.socketpair()
     pool = Pool(BlockingBackend(), 2, 0.05)
-    first, second = (acquire(pool, UNLIMITED) for _ in range(2))
+    first, second = (complete(pool.acquire(UNLIMITED)) for _ in range(2))
     pool.release(first, Connection(ours, pool.backend, None))
     time.sleep(0.1)
     pool.release(second, None)
@@ -266,9 +265,11 @@ def test_wait_that_is_aborted_releases_its_slot(backend: Any, has_got_it: bool) 
 def test_lease_that_a_call_could_not_keep() -> None:
     """A signal handler may raise an exception before the call can store it or use it."""
     pool = Pool(BlockingBackend(), 1, None)
-    lease = acquire(pool, UNLIMITED)
+    lease = complete(pool.acquire(UNLIMITED))
     with ThreadPoolExecutor(1) as threads:
-        waiting = threads.submit(lambda: acquire(pool, Deadline(Timeout(total=5))).connection)
+        waiting = threads.submit(
+            lambda: complete(pool.acquire(Deadline(Timeout(total=5)))).connection
+        )
         wait_for(lambda: len(pool.waiting) == 1)
         del lease
         assert waiting.result() is None
@@ -278,7 +279,7 @@ def test_lease_that_a_call_could_not_keep() -> None:
 def test_child_process_does_not_wait_for_a_lock_of_its_parent() -> None:
     """Another thread of the parent process had it when the child process was made."""
     pool = Pool(BlockingBackend(), 1, None)
-    lease = acquire(pool, UNLIMITED)
+    lease = complete(pool.acquire(UNLIMITED))
     pool.pid += 1  # that of another process
     thread = threading.Thread(target=pool.release, args=(lease, None), daemon=True)
     with pool.lock:
@@ -369,7 +370,7 @@ def test_closing_an_async_client_when_bytes_have_just_arrived(
         def close(self: LoopWatcher, events: int) -> None:
             happened(self, events)
             if events & select.POLLIN:
-                client._close_pool()
+                client._open_pool().close().send(None)
 
         monkeypatch.setattr(LoopWatcher, "_happened", close)
         with pytest.raises(ConnectionError, match="the client was closed"):

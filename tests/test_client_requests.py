@@ -17,6 +17,7 @@ from support.client_fixtures import BODY, GOOD, Connect, MiB, X, seen
 from support.servers import Scripted, http
 from tensorwire.client import Client, InferenceServerError, Progress
 from tensorwire.client import http as client_http
+from tensorwire.client.errors import Operation
 from tensorwire.client.requests import ProgressReporter, Request, Target, compress
 from tensorwire.http import HEADER_LENGTH
 
@@ -247,7 +248,7 @@ def test_pieces_of_a_request(max_nbytes: int) -> None:
     """One send operation gets at most `max_nbytes` bytes and at most 64 pieces."""
     small = [b"%d" % i for i in range(300)]
     buffers: tuple[Any, ...] = (b"", b"ab" * 500, *small, memoryview(bytes(range(256))))
-    request = Request("POST", "/", b"head", buffers, 1 << 17)
+    request = Request(Operation("POST", "/"), b"head", buffers, 1 << 17)
     windows = list(request.windows(max_nbytes))
     assert b"".join(b"".join(window) for window in windows) == b"".join((b"head", *buffers))
     for i, window in enumerate(windows):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from graphlib import TopologicalSorter
 from importlib import metadata
 from pathlib import Path
 
@@ -65,6 +67,28 @@ def test_rooms_of_the_codec_import_only_those_before(room: str) -> None:
         )
         is_ground = source.parent.name == "_codec"
         assert not set(imported) & ({*ROOMS} if is_ground else forbidden), source
+
+
+def imported_files(source: Path) -> set[Path]:
+    """Return the files of this package that a file imports, wherever the statement is."""
+    found = set()
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level > 0:
+            place = source.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+            for name in node.names:  # a module of a package, or a name in a module
+                of_module = (place / f"{name.name}.py", place / name.name / "__init__.py")
+                of_name = (place.with_suffix(".py"), place / "__init__.py")
+                found.update([file for file in (*of_module, *of_name) if file.exists()][:1])
+    return found
+
+
+@pytest.mark.thread_unsafe(reason="ast.parse is not thread-safe before Python 3.11.8")
+@pytest.mark.parametrize("part", ["client"])
+def test_files_do_not_import_each_other_in_a_circle(part: str) -> None:
+    """Also not under TYPE_CHECKING, nor in functions."""
+    files = set((PACKAGE / part).rglob("*.py"))
+    graph = {file: imported_files(file) & files for file in files}
+    assert len(list(TopologicalSorter(graph).static_order())) == len(files)
 
 
 OPTIONAL = ["ml_dtypes", "msgspec", "pyarrow", "tritonclient"]

@@ -1,38 +1,28 @@
-"""The asynchronous client: it waits in the event loop of asyncio or uvloop."""
+"""How the asynchronous client waits: in the event loop of asyncio or uvloop."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
 import weakref
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import Callable
 from select import POLLIN, POLLOUT
-from typing import TYPE_CHECKING, Any, Self, TypeVar
-
-import tensorwire as tw
+from typing import Any, TypeAlias
 
 from ..threads import in_thread
-from .calls import Calls, Inputs
 from .errors import CLOSED
-from .limits import Deadline, Timeout
-from .requests import Headers, Target
-from .sync import Client
-
-if TYPE_CHECKING:
-    from .connection import Connection
-    from .grpc_streams import Stream
-
-Result = TypeVar("Result")
+from .limits import Deadline
+from .sync import BlockingBackend, Result
 
 
 class LoopWatcher:
-    """Waits in the event loop, which refers to the connection while it watches its socket."""
+    """Waits in the event loop, which refers to this object while it watches the socket."""
 
-    def __init__(self, connection: Connection, backend: LoopBackend) -> None:
-        self.connection: Connection | None = connection
+    def __init__(self, sock: socket.socket, user: object, backend: LoopBackend) -> None:
+        self.user: object = user
         self.backend = backend
         self.loop = backend.loop
-        self.fd = connection.socket.fileno()
+        self.fd = sock.fileno()
         self.watched = 0
         self.future: asyncio.Future[int] | None = None
 
@@ -81,7 +71,7 @@ class LoopWatcher:
 
     def close(self) -> None:
         self._watch(0)
-        self.connection = None  # otherwise only the garbage collector would release it
+        self.user = None  # otherwise only the garbage collector would release it
 
 
 class LoopBackend:
@@ -100,13 +90,15 @@ class LoopBackend:
         if self.is_ended:
             raise RuntimeError("the client is closed")
 
-    def end_calls(self) -> None:
+    async def end_calls(self) -> None:
         self.is_ended = True
         for watcher in list(self.watchers):
             watcher.end_call()
+        await asyncio.sleep(0)  # the calls close their connections
+        await asyncio.sleep(0)  # asyncio.wait needs another turn to end the calls that have none
 
-    def watch(self, connection: Connection) -> LoopWatcher:
-        watcher = LoopWatcher(connection, self)
+    def watch(self, sock: socket.socket, user: object) -> LoopWatcher:
+        watcher = LoopWatcher(sock, user, self)
         self.watchers.add(watcher)
         return watcher
 
@@ -133,97 +125,4 @@ class LoopBackend:
             raise deadline.timeout_error(step) from None
 
 
-class AsyncClosing:
-    """Is closed at the end of an ``async with`` block."""
-
-    async def close(self) -> None:
-        raise NotImplementedError
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-
-class AsyncClient(Calls, AsyncClosing):
-    """An asynchronous client for a server of the Open Inference Protocol.
-
-    It has the same parameters and methods as ``Client``, and raises the same exceptions. It runs on
-    asyncio and uvloop. A client belongs to the event loop in which it is first used. It connects on
-    the first call. If a call is cancelled, its connection is closed. ``on_progress`` is a function
-    that does not block, and not a coroutine function. Large messages are read and written in a
-    thread.
-
-    Examples
-    --------
-    >>> from tensorwire.client import AsyncClient
-    >>> async def classify(url, image):
-    ...     async with AsyncClient(url) as client:
-    ...         response = await client.infer("resnet", {"image": image})
-    ...         return response["scores"].as_numpy()
-    """
-
-    _new_backend = LoopBackend
-
-    def stream(
-        self,
-        model: str,
-        requests: Iterable[Inputs] | AsyncIterable[Inputs],
-        *,
-        version: str | None = None,
-        headers: Headers | None = None,
-        timeout: float | Timeout | None = None,
-    ) -> AsyncResponseStream:
-        return AsyncResponseStream(
-            self._open_stream(Target(model, version, headers), requests, timeout)
-        )
-
-    stream.__doc__ = Client.stream.__doc__
-
-    async def close(self) -> None:
-        """Close all connections. Calls that have not returned end with an exception.
-
-        It is a ConnectionError or RuntimeError. A ``channel`` of the caller stays open, but the
-        calls of this client on it end, too.
-        """
-        closing = self._close_pool()
-        if closing is not None:
-            await closing
-        await asyncio.sleep(0)  # the calls close their connections
-        await asyncio.sleep(0)  # asyncio.wait needs another turn to end the calls that have none
-
-
-class AsyncResponseStream(AsyncClosing):
-    """The responses of ``AsyncClient.stream``: an asynchronous iterator of InferResponse.
-
-    As a ``ResponseStream``, but the call is also cancelled if the task that waits for a response
-    is.
-
-    Examples
-    --------
-    >>> from tensorwire.client import AsyncClient
-    >>> async def answers(url, prompts):
-    ...     async with AsyncClient(url) as client:
-    ...         async for response in client.stream("llm", prompts):
-    ...             print(response.id, response["text"].as_strings())
-    """
-
-    def __init__(self, call: Any) -> None:  # made by the client: its type is not public
-        self._call: Stream = call
-
-    def __aiter__(self) -> AsyncResponseStream:
-        return self
-
-    async def __anext__(self) -> tw.InferResponse:
-        response = await self._call.read()
-        if response is None:
-            raise StopAsyncIteration
-        return response
-
-    async def close(self) -> None:
-        """Cancel the call, unless it has ended. The iterator then ends."""
-        self._call.close()
-
-    def __del__(self) -> None:
-        self._call.close()
+Backend: TypeAlias = BlockingBackend | LoopBackend

@@ -14,18 +14,16 @@ import socket
 import ssl
 import time
 from select import POLLIN, POLLOUT
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .addresses import Proxy, Server
+from .errors import Operation
 from .limits import ConnectDeadline, Deadline, Retries
 from .requests import PIECE_NBYTES, ProgressReporter, Request
 from .responses import ResponseReader
 
 if TYPE_CHECKING:
-    from .aio import LoopBackend
-    from .sync import BlockingBackend
-
-    Backend: TypeAlias = BlockingBackend | LoopBackend
+    from .aio import Backend
 
 _TLS_PIECE_NBYTES = 256 << 10  # OpenSSL encrypts a whole piece before it returns
 _BUSY_SECONDS = 0.01  # the pause before connecting again to a Unix socket whose queue is full
@@ -49,7 +47,7 @@ class Connection:
         self.transferred_at = 0.0  # when bytes of a request or a response were last transferred
         self.wanted = 0  # the event that OpenSSL waits for; 0: that of the operation
         self.pid = os.getpid()
-        self.watcher = backend.watch(self)
+        self.watcher = backend.watch(sock, self)
 
     def close(self) -> None:
         if self.pid != os.getpid():  # the parent process continues to use the connection
@@ -104,7 +102,7 @@ class Connection:
             lines.append(f"Proxy-Authorization: {proxy.authorization}")
         head = "\r\n".join((*lines, "", "")).encode()
         self.reader.start(has_only_head=True)
-        await self._send(Request("CONNECT", target, head), deadline, None)
+        await self._send(Request(Operation("CONNECT", target), head), deadline, None)
         reader = self.reader
         while not reader.complete:
             await self._receive(deadline, None)
@@ -175,7 +173,7 @@ class Connection:
         """
         if isinstance(error, TimeoutError) or self.reader.n_received > 0:
             return False
-        return request.method == "GET" or self.n_sent == 0 or retries.take()
+        return request.operation.method == "GET" or self.n_sent == 0 or retries.take()
 
     async def _send(
         self, request: Request, deadline: Deadline, progress: ProgressReporter | None

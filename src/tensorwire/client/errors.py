@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import NamedTuple, TypeVar
 
 import tensorwire as tw
 
-from .._codec.json.reader import read_json
 from ..errors import format_count
-from .requests import Request
-
-if TYPE_CHECKING:
-    from .grpc_channels import GrpcRequest
-    from .responses import ResponseReader
 
 CLOSED = "the client was closed during the call"
 _MAX_MESSAGE_LENGTH = 2000
 _MAX_REASON_LENGTH = 500
-_MAX_NESTING = tw.Limits().max_nesting
 
 LengthError = TypeVar("LengthError", tw.HeaderError, tw.EncodeError)
 
@@ -65,38 +58,26 @@ class InferenceServerError(tw.TensorwireError):
     id: str | None = None
 
 
-def server_error(request: Request | GrpcRequest, status: int, message: str) -> InferenceServerError:
-    """Return the exception for an error of the server."""
-    message = message[:_MAX_MESSAGE_LENGTH]
-    text = f"{request.method} {request.url}: status {status}"
-    error = InferenceServerError(f"{text}: {message}" if message else text, status=status)
-    error.message, error.url, error.model = message, request.url, request.model
-    return error
+class Operation(NamedTuple):
+    """What a request asks of the server, for the texts of errors."""
 
+    method: str  # of HTTP, or of the gRPC service
+    url: str
+    model: str | None = None
 
-def response_error(request: Request, reader: ResponseReader) -> InferenceServerError:
-    """Return the exception for an error response over HTTP.
+    def server_error(self, status: int, message: str) -> InferenceServerError:
+        """Return the exception for an error of the server."""
+        message = message[:_MAX_MESSAGE_LENGTH]
+        text = f"{self.method} {self.url}: status {status}"
+        error = InferenceServerError(f"{text}: {message}" if message else text, status=status)
+        error.message, error.url, error.model = message, self.url, self.model
+        return error
 
-    The Content-Type is ignored, because Triton sends JSON errors as ``text/plain`` (WIRE.md 8).
-    """
-    try:
-        message = read_json(bytes(reader.error_body), _MAX_NESTING)["error"]
-        if not isinstance(message, str):
-            raise TypeError
-    except (ValueError, TypeError, LookupError):
-        message = reader.error_body.decode("utf-8", "replace").strip()
-    message = message or reader.reason.decode("latin-1")
-    error = server_error(request, reader.status, message)
-    if reader.retry_after and reader.retry_after.isdigit() and len(reader.retry_after) < 10:
-        error.retry_after = float(reader.retry_after)
-    return error
-
-
-def connection_error(request: Request | GrpcRequest, error: OSError) -> OSError:
-    """Return the ConnectionError or TimeoutError for a failed exchange."""
-    kind = TimeoutError if isinstance(error, TimeoutError) else ConnectionError
-    reason = str(error)[:_MAX_REASON_LENGTH] or type(error).__name__
-    return kind(f"{request.method} {request.url}: {reason}")
+    def connection_error(self, error: OSError) -> OSError:
+        """Return the ConnectionError or TimeoutError for a failed exchange."""
+        kind = TimeoutError if isinstance(error, TimeoutError) else ConnectionError
+        reason = str(error)[:_MAX_REASON_LENGTH] or type(error).__name__
+        return kind(f"{self.method} {self.url}: {reason}")
 
 
 def too_long_error(

@@ -23,7 +23,7 @@ from .._codec.datatypes import UNLIMITED
 from .._codec.grpc.reader import read_message, read_names
 from .._codec.grpc.writer import encode_request, write_message
 from ..arguments import Nonfinite, check_type
-from ..errors import format_seconds, format_value
+from ..errors import format_value
 from ..grpc_messages import (
     MODEL_METADATA_RESPONSE,
     MODEL_REQUEST,
@@ -33,29 +33,14 @@ from ..grpc_messages import (
     Fields,
 )
 from .addresses import Server
-from .errors import connection_error, server_error, too_long_error
-from .grpc_channels import (
-    MAX_SECONDS,
-    Channel,
-    GrpcBody,
-    GrpcRequest,
-    fork_state,
-)
-from .grpc_errors import call_error, has_expired
+from .errors import Operation, too_long_error
+from .grpc_channels import MAX_SECONDS, Channel, GrpcBody, GrpcRequest, fork_state
 from .grpc_streams import AsyncStream, Stream
-from .limits import MAX_BODY_NBYTES, MAX_INT32, Deadline, Retries
-from .requests import (
-    Algorithm,
-    Compressed,
-    Headers,
-    ProgressReporter,
-    Target,
-    check_headers,
-)
+from .limits import MAX_BODY_NBYTES, MAX_INT32, Deadline, Options, Retries
+from .requests import Algorithm, Compressed, Headers, ProgressReporter, Target, check_headers
 
 if TYPE_CHECKING:
-    from .calls import Options
-    from .connection import Backend
+    from .aio import Backend
 
 _MAX_BACKOFF_MS = 1000  # how long grpcio waits at most before it tries to connect again
 _RESERVED_HEADERS = {"connection", "host", "te", "user-agent"}
@@ -142,10 +127,8 @@ class GrpcTransport:
         metadata = self.metadata
         if target.headers is not None:
             metadata = {**metadata, **_check_metadata(target.headers)}
-        sent = tuple(metadata.items())
-        return GrpcRequest(
-            method, self.server.origin, message, sent, target.model, fields, compression
-        )
+        operation = Operation(method, self.server.origin, target.model)
+        return GrpcRequest(operation, message, tuple(metadata.items()), fields, compression)
 
     def metadata_request(self, target: Target) -> GrpcRequest:
         fields = SERVER_METADATA_RESPONSE if target.model is None else MODEL_METADATA_RESPONSE
@@ -219,20 +202,18 @@ class GrpcTransport:
         channel.check()
         if progress is not None:
             progress.restart()
-        started = time.monotonic()
         try:
             seconds, step = deadline.limit("read")
+            end = None if seconds is None else time.monotonic() + seconds
             message = await channel.call(request, seconds)
         except grpc.RpcError as error:
-            code, text = error.code().name, error.details() or ""
-            if has_expired(code, started, seconds):
-                raise connection_error(request, _timeout_error(deadline, step)) from error
-            raise call_error(channel, request, code, text) from error
+            status = error.code().name, error.details() or ""
+            raise channel.call_error(request, status, deadline, step, end) from error
         except (ConnectionError, TimeoutError) as error:
-            raise connection_error(request, error) from None
+            raise request.operation.connection_error(error) from None
         channel.check_length(message)
         if request.fields is READY_RESPONSE and not read_message(message, READY_RESPONSE)["ready"]:
-            raise server_error(request, 503, "not ready")
+            raise request.operation.server_error(503, "not ready")
         if progress is not None:
             progress.sent(request.nbytes)
             progress.received(len(message), len(message), True)
@@ -284,10 +265,3 @@ def _checked_model(target: Target) -> tuple[str, str]:
     if version == "":
         raise ValueError("the version of a model must not be ''")
     return model, version or ""
-
-
-def _timeout_error(deadline: Deadline, step: Any) -> TimeoutError:
-    if step == "total":
-        return deadline.timeout_error("total")
-    duration = format_seconds(deadline.timeout.read or 0)
-    return TimeoutError(f"no response after {duration} (read timeout)")

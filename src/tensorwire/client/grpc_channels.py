@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Awaitable
@@ -15,15 +16,15 @@ import grpc
 import tensorwire as tw
 
 from .._codec.grpc.reader import decode_response, read_message
+from ..errors import format_seconds
 from ..grpc_messages import NO_FIELDS, SERVICE, Fields
-from .calls import Result
-from .errors import CLOSED
-from .grpc_errors import response_length_error
-from .limits import MAX_BODY_NBYTES
+from .errors import CLOSED, Operation
+from .grpc_errors import response_length_error, status_error
+from .limits import MAX_BODY_NBYTES, Deadline, Options, Step
+from .sync import Result
 
 if TYPE_CHECKING:
-    from .calls import Options
-    from .connection import Backend
+    from .aio import Backend
 
 MAX_SECONDS = 1e9  # grpcio takes a much later deadline for one that has expired
 
@@ -31,11 +32,9 @@ MAX_SECONDS = 1e9  # grpcio takes a much later deadline for one that has expired
 class GrpcRequest(NamedTuple):
     """A serialized request, and the fields of its response unless that has tensors."""
 
-    method: str
-    url: str
+    operation: Operation
     message: bytes
     metadata: tuple[tuple[str, str], ...]
-    model: str | None
     fields: Fields = NO_FIELDS
     compression: grpc.Compression | None = None
 
@@ -45,7 +44,7 @@ class GrpcRequest(NamedTuple):
 
     @property
     def path(self) -> str:
-        return f"/{SERVICE}/{self.method}"
+        return f"/{SERVICE}/{self.operation.method}"
 
 
 class GrpcBody(NamedTuple):
@@ -108,9 +107,9 @@ class Channel:
 
     async def call(self, request: GrpcRequest, seconds: float | None) -> bytes:
         """Return the response to a request. Raises RpcError, and ConnectionError when closed."""
-        method = self.methods.get(request.method)
+        method = self.methods.get(request.path)
         if method is None:
-            method = self.methods[request.method] = self.channel.unary_unary(request.path)
+            method = self.methods[request.path] = self.channel.unary_unary(request.path)
         result = self.begin(method, request.message, request, seconds)
         if self.backend.is_async:
             self.add(result)
@@ -149,17 +148,40 @@ class Channel:
         if limit is not None and len(message) > limit:
             raise response_length_error(len(message), limit)
 
-    def close(self) -> Awaitable[None] | None:
+    def call_error(
+        self,
+        request: GrpcRequest,
+        status: tuple[str, str],
+        deadline: Deadline,
+        step: Step,
+        end: float | None,
+    ) -> Exception:
+        """Return the exception for a status other than OK of a call that had to end at ``end``."""
+        code, text = status
+        if code == "CANCELLED" and self.is_closed:
+            return request.operation.connection_error(ConnectionError(CLOSED))
+        # Otherwise it was a deadline of the server.
+        if code == "DEADLINE_EXCEEDED" and end is not None and time.monotonic() >= end - 0.01:
+            error = deadline.timeout_error(step)
+            if step == "read":
+                duration = format_seconds(deadline.timeout.read or 0)
+                error = TimeoutError(f"no response after {duration} (read timeout)")
+            return request.operation.connection_error(error)
+        is_compressed = request.compression is not None
+        return status_error(request.operation, code, text, is_compressed, self.options.max_body)
+
+    async def close(self) -> None:
         """Cancel the calls that were added, and close the channel unless it is the caller's."""
         self.is_closed = True
-        self.backend.end_calls()
         with self.lock:
             calls = list(self.calls)
         for call in calls:
             call.cancel()
-        is_owned = self.options.channel is None
-        closing: Awaitable[None] | None = self.channel.close() if is_owned else None
-        return closing
+        if self.options.channel is None:
+            closing = self.channel.close()
+            if self.backend.is_async:
+                await closing
+        await self.backend.end_calls()
 
     def forget(self) -> None:
         pass

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
-from typing import TYPE_CHECKING
 
 import tensorwire as tw
 
-from .errors import CLOSED, connection_error, server_error, too_long_error
-
-if TYPE_CHECKING:
-    from .grpc_channels import Channel, GrpcRequest
+from .errors import Operation, too_long_error
 
 _STATUSES = {  # those of the other codes are 500
     "CANCELLED": 499,
@@ -54,7 +49,8 @@ _HTTP1 = "http1.x server"
 # A message above a limit is RESOURCE_EXHAUSTED. A server may send this text, too, with longer
 # numbers than int() accepts.
 _TOO_LARGE = re.compile(
-    r"(CLIENT|SERVER): (Sent|Received) message larger than max \((\d{1,20}) vs\. (\d{1,20})\)"
+    r"(?P<side>CLIENT|SERVER): (?P<direction>Sent|Received) message larger than max "
+    r"\((?P<actual>\d{1,20}) vs\. (?P<limit>\d{1,20})\)"
 )
 # What grpcio 1.85 reports for a compressed message, on either side.
 _DECOMPRESSED_TOO_LARGE = "Decompressed message larger than max"
@@ -63,47 +59,29 @@ _DECOMPRESSED_TOO_LARGE = "Decompressed message larger than max"
 WRITE_FAILED = "Internal error from Core"
 
 
-def call_error(channel: Channel, request: GrpcRequest, code: str, text: str) -> Exception:
-    """Return the exception for a status other than OK and an expired deadline."""
+def status_error(
+    operation: Operation, code: str, text: str, is_compressed: bool, max_body: int | None
+) -> Exception:
+    """Return the exception for a status other than OK. ``is_compressed`` is about the request."""
     if code == "RESOURCE_EXHAUSTED":
-        error = _size_error(request, text, channel.options.max_body)
-        if error is not None:
-            return error
-    if code == "CANCELLED" and channel.is_closed:
-        return connection_error(request, ConnectionError(CLOSED))
+        if text == _DECOMPRESSED_TOO_LARGE and not is_compressed:
+            problem = "the response is longer than the limit after decompression"
+            return tw.HeaderError(problem, expected=max_body, status=413)
+        found = _TOO_LARGE.search(text)
+        if text == _DECOMPRESSED_TOO_LARGE or (found and found["side"] == "SERVER"):
+            return operation.server_error(413, text)
+        if found:
+            actual, limit = int(found["actual"]), int(found["limit"])
+            if found["direction"] == "Received":
+                return response_length_error(actual, limit)
+            whose = "limit of the channel"
+            return too_long_error(tw.EncodeError, "the gRPC message", actual, limit, whose)
     if code == "UNAVAILABLE" and text.startswith(_CONNECTION_FAILED):
         if _HTTP1 in text:
             text = "the server speaks HTTP/1, and not gRPC: use an http:// URL"
-        return connection_error(request, ConnectionError(text))
-    return server_error(request, _STATUSES.get(code, 500), text)
-
-
-def _size_error(request: GrpcRequest, text: str, max_body: int | None) -> Exception | None:
-    """Return the exception for a message above a limit of grpcio; None for another text."""
-    if text == _DECOMPRESSED_TOO_LARGE:
-        if request.compression is not None:  # the server has rejected it
-            return server_error(request, 413, text)
-        problem = "the response is longer than the limit after decompression"
-        return tw.HeaderError(problem, expected=max_body, status=413)
-    found = _TOO_LARGE.search(text)
-    if found is None:
-        return None
-    side, direction, actual, limit = found.groups()
-    if side == "SERVER":
-        return server_error(request, 413, text)
-    if direction == "Received":
-        return response_length_error(int(actual), int(limit))
-    whose = "limit of the channel"
-    return too_long_error(tw.EncodeError, "the gRPC message", int(actual), int(limit), whose)
+        return operation.connection_error(ConnectionError(text))
+    return operation.server_error(_STATUSES.get(code, 500), text)
 
 
 def response_length_error(nbytes: int, limit: int) -> tw.HeaderError:
-    """Return the exception for a response that is longer than the limit."""
     return too_long_error(tw.HeaderError, "the response", nbytes, limit, status=413)
-
-
-def has_expired(code: str, started: float, seconds: float | None) -> bool:
-    """Return whether the deadline of the call has expired, and not one of the server."""
-    if seconds is None or code != "DEADLINE_EXCEEDED":
-        return False
-    return time.monotonic() - started >= seconds - 0.01

@@ -15,11 +15,10 @@ import tensorwire as tw
 
 from .._codec.grpc.reader import read_message, read_stream_response
 from ..grpc_messages import STREAM_ERROR
-from .calls import complete
-from .errors import connection_error, server_error
 from .grpc_channels import Channel, GrpcRequest, unless_closed
-from .grpc_errors import WRITE_FAILED, call_error, has_expired
+from .grpc_errors import WRITE_FAILED
 from .limits import MAX_BODY_NBYTES, Deadline
+from .sync import complete
 
 _STATUS_SECONDS = 1.0  # how long to wait for the status of the server after WRITE_FAILED
 
@@ -42,10 +41,10 @@ class Stream:
         self.is_closed = self.has_ended = False
         self.error: BaseException | None = None  # of the caller's requests
         self.call: Any = None
-        self.started = time.monotonic()
-        self.seconds, _ = deadline.limit("total")
+        seconds, _ = deadline.limit("total")
+        self.end = None if seconds is None else time.monotonic() + seconds
         method = channel.channel.stream_stream(request.path)
-        self.call = channel.begin(method, self.messages(requests), request, self.seconds)
+        self.call = channel.begin(method, self.messages(requests), request, seconds)
         channel.add(self.call)
         if self.error is not None:  # it was found before there was a call to cancel
             self.call.cancel()
@@ -70,7 +69,13 @@ class Stream:
         return message
 
     async def decode(self, message: bytes) -> tw.InferResponse:
-        return self._decode(message)
+        if len(message) <= MAX_BODY_NBYTES:
+            return self._decode(message)
+        try:
+            return await self.channel.backend.run(self._decode, message)
+        except asyncio.CancelledError:
+            self.close()  # as if the task had been cancelled before the response arrived
+            raise
 
     async def status_of(self, error: Any) -> tuple[str, str]:
         """Return the code and the text with which the call has ended."""
@@ -90,11 +95,14 @@ class Stream:
         try:
             message = await self.next_message()
         except grpc.RpcError as error:
-            failure = self._failure(*await self.status_of(error))
-            if failure is not None:
+            status = await self.status_of(error)
+            if status[0] != "OK":
+                failure = self.channel.call_error(
+                    self.request, status, self.deadline, "total", self.end
+                )
                 failure.__cause__ = error
         except ConnectionError as error:
-            failure = connection_error(self.request, error)
+            failure = self.request.operation.connection_error(error)
         else:
             if message is not None:
                 return await self.decode(message)
@@ -115,17 +123,10 @@ class Stream:
         text, response = read_stream_response(message, self.channel.options.limits)
         if response is not None:
             return response
-        error = server_error(self.request, 500, text or "")
+        error = self.request.operation.server_error(500, text or "")
         for failed in read_message(message, STREAM_ERROR)["infer_response"]:
             error.id = failed["id"] or None
         raise error
-
-    def _failure(self, code: str, text: str) -> Exception | None:
-        if code == "OK":
-            return None
-        if has_expired(code, self.started, self.seconds):
-            return connection_error(self.request, self.deadline.timeout_error("total"))
-        return call_error(self.channel, self.request, code, text)
 
     def close(self) -> None:
         self.is_closed = True
@@ -160,15 +161,6 @@ class AsyncStream(Stream):
 
     async def next_message(self) -> bytes | None:
         return await unless_closed(anext(self.responses, None))
-
-    async def decode(self, message: bytes) -> tw.InferResponse:
-        if len(message) <= MAX_BODY_NBYTES:
-            return self._decode(message)
-        try:
-            return await self.channel.backend.run(self._decode, message)
-        except asyncio.CancelledError:
-            self.close()  # as if the task had been cancelled before the response arrived
-            raise
 
     async def status_of(self, error: Any) -> tuple[str, str]:
         if error.details() == WRITE_FAILED:

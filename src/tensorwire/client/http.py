@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
+from .._codec.json.reader import read_json
 from ..arguments import Nonfinite
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from .addresses import Server, find_proxy
 from .connection import Connection, Connector
-from .errors import InferenceServerError, connection_error, response_error
-from .limits import MAX_JSON_NBYTES, Deadline, Retries
+from .errors import InferenceServerError, Operation
+from .limits import MAX_JSON_NBYTES, Deadline, Options, Retries
 from .pool import Lease, Pool
 from .requests import (
     PIECE_NBYTES,
@@ -31,14 +32,14 @@ from .requests import (
 from .responses import ResponseBody, ResponseReader
 
 if TYPE_CHECKING:
-    from .calls import Options
-    from .connection import Backend
+    from .aio import Backend
 
 # The headers of a body, and the end of the head.
 _JSON_HEADERS = f"Content-Type: {JSON_TYPE}\r\nContent-Length: %d\r\n\r\n".encode()
 _BINARY_HEADERS = (
     f"Content-Type: {BINARY_TYPE}\r\n{HEADER_LENGTH}: %d\r\nContent-Length: %d\r\n\r\n"
 ).encode()
+_MAX_NESTING = tw.Limits().max_nesting
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
 _JSON_HINT = "if the server reads only JSON, call infer with binary_inputs=False"
 
@@ -66,7 +67,7 @@ class HttpTransport:
             names = {name.lower() for name in self.headers}
             if proxy.authorization is not None and "proxy-authorization" not in names:
                 self.headers["Proxy-Authorization"] = proxy.authorization
-        self.heads: dict[Any, tuple[str, bytes]] = {}
+        self.heads: dict[Any, tuple[Operation, str, bytes]] = {}
         self.reads_binary = False  # whether the server has accepted a binary request
 
     def new_pool(self, backend: Backend) -> Pool:
@@ -84,12 +85,12 @@ class HttpTransport:
         lines = [f"{method} {target} HTTP/1.1", *(f"{n}: {v}" for n, v in by_name.values()), ""]
         return "\r\n".join(lines).encode("latin-1")
 
-    def _url(self, path: str) -> str:
-        return f"{self.server.origin}{self.server.prefix}{path}"
+    def _operation(self, method: str, path: str, target: Target) -> Operation:
+        return Operation(method, f"{self.server.origin}{self.server.prefix}{path}", target.model)
 
     def _get(self, path: str, target: Target) -> Request:
         head = self._head("GET", path, target.headers, "identity") + b"\r\n"
-        return Request("GET", self._url(path), head, model=target.model)
+        return Request(self._operation("GET", path, target), head)
 
     def metadata_request(self, target: Target) -> Request:
         return self._get("/v2" if target.model is None else model_path(target), target)
@@ -131,10 +132,11 @@ class HttpTransport:
         cached = self.heads.get(key)
         if cached is None:
             path = f"{model_path(target)}/infer"
+            operation = self._operation("POST", path, target)
             # identity: compressing a response takes Triton more time than it saves (WIRE.md 8)
-            cached = path, self._head("POST", path, None, "identity")
+            cached = operation, path, self._head("POST", path, None, "identity")
             remember(self.heads, key, cached)
-        path, head = cached
+        operation, path, head = cached
         if target.headers is not None or accept:
             head = self._head("POST", path, target.headers, accept or "identity")
         if isinstance(message, Compressed):
@@ -151,7 +153,7 @@ class HttpTransport:
             head += _BINARY_HEADERS % (message.header_length, nbytes)
         else:
             head += _JSON_HEADERS % nbytes
-        return Request("POST", self._url(path), head, buffers, nbytes, target.model, is_binary)
+        return Request(operation, head, buffers, nbytes, is_binary)
 
     def open_stream(self, *_: Any) -> NoReturn:
         raise ValueError(f"stream requires a grpc:// or grpcs:// URL, not {self.server.origin}")
@@ -199,7 +201,7 @@ class HttpTransport:
         except OSError as error:
             if progress is not None and progress.error is error:
                 raise
-            raise connection_error(request, error) from error
+            raise request.operation.connection_error(error) from error
         finally:
             if connection is not None and kept is None:
                 connection.close()
@@ -207,7 +209,20 @@ class HttpTransport:
                 pool.release(lease, kept)
 
     def _response_error(self, request: Request, reader: ResponseReader) -> InferenceServerError:
-        error = response_error(request, reader)
+        """Return the exception for an error response.
+
+        The Content-Type is ignored, because Triton sends JSON errors as ``text/plain`` (WIRE.md 8).
+        """
+        try:
+            message = read_json(bytes(reader.error_body), _MAX_NESTING)["error"]
+            if not isinstance(message, str):
+                raise TypeError
+        except (ValueError, TypeError, LookupError):
+            message = reader.error_body.decode("utf-8", "replace").strip()
+        message = message or reader.reason.decode("latin-1")
+        error = request.operation.server_error(reader.status, message)
+        if reader.retry_after and reader.retry_after.isdigit() and len(reader.retry_after) < 10:
+            error.retry_after = float(reader.retry_after)
         if request.is_binary and error.status in _REJECTED and not self.reads_binary:
             error.args = (f"{error} ({_JSON_HINT})",)
         return error

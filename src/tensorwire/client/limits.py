@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import random
+import ssl
 import time
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import tensorwire as tw
 
 from ..arguments import check_seconds
 from ..errors import format_seconds
 from .errors import InferenceServerError
+
+if TYPE_CHECKING:
+    import grpc
+
+    GrpcChannel: TypeAlias = grpc.Channel | grpc.aio.Channel
+else:
+    GrpcChannel = Any  # annotations can be evaluated without grpcio
 
 DEFAULT_TIMEOUT = 60.0
 """Default timeout in seconds, as in tritonclient."""
@@ -85,6 +93,23 @@ class Timeout:
     def __post_init__(self) -> None:
         for name in ("connect", "read", "total"):
             object.__setattr__(self, name, check_seconds(name, getattr(self, name)))
+
+
+class Options(NamedTuple):
+    """The arguments of a client, after they were checked."""
+
+    url: str
+    timeout: Timeout
+    max_body: int | None
+    limits: tw.Limits
+    headers: dict[str, str]
+    connections: int
+    idle_timeout: float | None
+    retries: int
+    ssl_context: ssl.SSLContext | None
+    trust_env: bool
+    binary_inputs: bool
+    channel: GrpcChannel | None
 
 
 def as_timeout(timeout: float | Timeout | None) -> Timeout:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from .limits import Deadline
 
 if TYPE_CHECKING:
-    from .connection import Backend, Connection
+    from .aio import Backend
+    from .connection import Connection
 
 _LOST_SECONDS = 1.0  # how often a call that waits looks for leases that were lost
 
@@ -126,7 +127,7 @@ class Pool:
         if self.is_closed:
             raise RuntimeError("the client is closed")
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the idle connections. The other calls close theirs when they end."""
         with self.lock:
             self.is_closed = True
@@ -134,7 +135,7 @@ class Pool:
                 self.idle.pop().close()
             while self.waiting:
                 self.waiting.popleft().begun.set_result(None)
-        self.backend.end_calls()
+        await self.backend.end_calls()
 
     def forget(self) -> None:
         """Close the copies of the idle sockets that a child process has inherited.

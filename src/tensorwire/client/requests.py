@@ -12,6 +12,7 @@ import tensorwire as tw
 
 from .. import compression
 from ..arguments import check_type
+from .errors import Operation
 
 PIECE_NBYTES = 1 << 20  # the read timeout applies to sending each piece, not to a whole tensor
 _MAX_JOINED_NBYTES = 64 << 10  # one send is faster than several for frames up to this size
@@ -70,12 +71,10 @@ def remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
 class Request(NamedTuple):
     """An HTTP request: the bytes of its head and the buffers of its body."""
 
-    method: str
-    url: str  # for messages
+    operation: Operation
     head: bytes
     buffers: tuple[Any, ...] = ()
     nbytes: int = 0
-    model: str | None = None
     is_binary: bool = False  # whether it contains binary tensors
 
     def windows(self, max_nbytes: int) -> Iterator[list[Any]]:
