@@ -35,8 +35,8 @@ from support.servers import Scripted, http, uvicorn_server
 from support.threads import Places, in_thread
 from tensorwire import threads
 from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout
+from tensorwire.client import http as client_http
 from tensorwire.client import requests as client_requests
-from tensorwire.client import responses as client_responses
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect, server = client_fixtures.connect, client_fixtures.server
@@ -308,8 +308,7 @@ def test_large_messages_are_processed_in_a_thread(
     places = Places(monkeypatch)
     encoder, decoder, url = tw, tw, request.getfixturevalue("server")
     if is_grpc:
-        encoder = package("tensorwire.client.grpc")
-        decoder = package("tensorwire.client.grpc_channels")
+        encoder = decoder = package("tensorwire.client.grpc")
         url = request.getfixturevalue("grpc_server").url
     places.note(encoder, "encode_request")
     places.note(decoder, "decode_response")
@@ -326,7 +325,7 @@ def test_large_messages_are_processed_in_a_thread(
 
 def test_large_metadata_is_parsed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     places = Places(monkeypatch)
-    places.note(client_responses, "read_json")
+    places.note(client_http, "read_json")
     answer = http(b'{"name": "%b"}' % (b"a" * 100_000))
     with Scripted([answer]) as server, Awaited(server.address) as client:
         places.loop = client.runner.get_loop()

@@ -47,7 +47,7 @@ from tensorwire.client.aio import LoopBackend
 from tensorwire.client.connection import Connection
 from tensorwire.client.errors import Operation
 from tensorwire.client.limits import Deadline
-from tensorwire.client.requests import Request, Target
+from tensorwire.client.requests import NO_PROGRESS, Request, Target
 from tensorwire.client.responses import ResponseReader
 from tensorwire.client.sync import BlockingBackend, PollWatcher, complete
 
@@ -640,7 +640,7 @@ def connection_over(kind: Callable[..., socket.socket]) -> Iterator[tuple[Connec
     """Yield a connection of the client with a socket of this kind, and the socket of its peer."""
     ours, theirs = socket.socketpair()
     with theirs, kind(fileno=ours.detach()) as sock:
-        connection = Connection(sock, BlockingBackend(), None)
+        connection = Connection(sock, BlockingBackend(), None, Deadline(Timeout()))
         connection.is_tls = True
         yield connection, theirs
 
@@ -669,7 +669,7 @@ def test_tls_that_fails_while_a_request_is_sent() -> None:
     with connection_over(Tls) as (connection, peer):
         peer.close()
         with pytest.raises(ConnectionError, match="before it responded"):
-            complete(connection.exchange(REQUEST, Deadline(Timeout()), None))
+            complete(connection.exchange(REQUEST, Deadline(Timeout()), NO_PROGRESS))
 
 
 @pytest.mark.parametrize(
@@ -722,11 +722,11 @@ def test_timeouts_while_tls_has_bytes_without_data(
         connection.socket.n_pending = n_pending  # type: ignore[attr-defined]
         connection.transferred_at = time.monotonic()
         peer.send(b"TLS")
-        deadline = Deadline(timeout)
+        connection.deadline = Deadline(timeout)
         with pytest.raises(TimeoutError, match=f"{expired} timeout"):
             for _ in range(100):
                 time.sleep(0.002)
-                complete(connection._receive(deadline, None))
+                complete(connection._receive())
 
 
 def test_tls_that_always_has_bytes_is_read_in_parts() -> None:
@@ -746,7 +746,7 @@ def test_tls_that_always_has_bytes_is_read_in_parts() -> None:
 
     head = http(b"", HEADERS, length=64 << 20)
     with connection_over(Fast) as (connection, _):
-        complete(connection._receive(Deadline(Timeout(read=0.1)), None))
+        complete(connection._receive())
         assert 1 << 20 <= connection.socket.n_received < 2 << 20  # type: ignore[attr-defined]
 
 
@@ -762,7 +762,7 @@ def test_tls_that_must_receive_before_it_can_send(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(PollWatcher, "wait", note)
     fails = pytest.raises(TimeoutError, match="read timeout")
     with connection_over(FakeTls) as (connection, _), fails:
-        complete(connection.exchange(REQUEST, Deadline(Timeout(read=0.1)), None))
+        complete(connection.exchange(REQUEST, Deadline(Timeout(read=0.1)), NO_PROGRESS))
     assert events == [select.POLLIN] * len(events)
     assert len(events) < 5
 

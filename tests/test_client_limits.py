@@ -151,16 +151,24 @@ def test_longest_retry_after(seconds: float, delay: float | None) -> None:
 # --- wait_until_ready ---
 
 
-def test_attempts_of_wait_until_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("timeout", "first", "last"),
+    [
+        (Timeout(total=3), Timeout(total=3), Timeout(total=2)),
+        (Timeout(read=5), Timeout(read=5, total=100), Timeout(read=5, total=2)),
+    ],
+)
+def test_attempts_of_wait_until_ready(
+    timeout: Timeout, first: Timeout, last: Timeout, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock(monkeypatch)
-    wait = ReadinessWait(None, 100)
-    assert wait.timeout(Timeout(total=3)) == Timeout(total=3)
-    assert wait.timeout(Timeout(read=5)) == Timeout(read=5, total=100)
-    pauses = [wait.next_delay(ConnectionError("refused")) for _ in range(30)]
+    wait = ReadinessWait(timeout, 100)
+    assert wait.next_deadline().timeout == first
+    pauses = [wait.next_delay(ConnectionError("refused"), None) for _ in range(30)]
     assert pauses[0] <= 0.02
     assert 0.5 <= pauses[-1] <= 1
     clock.now += 98
-    assert wait.timeout(Timeout(total=3)) == Timeout(total=2)
+    assert wait.next_deadline().timeout == last
 
 
 LOADING = InferenceServerError("loading", status=503)
@@ -181,10 +189,10 @@ def test_what_wait_until_ready_has_last_seen(
 ) -> None:
     """The timeout of the last attempt, which was cut short, does not hide an error."""
     clock = Clock(monkeypatch)
-    wait = ReadinessWait(None, 5)
+    wait = ReadinessWait(Timeout(), 5)
     for error in errors[:-1]:
-        assert wait.next_delay(error) > 0
+        assert wait.next_delay(error, None) > 0
     clock.now += 5
     with pytest.raises(TimeoutError, match=f"last seen: {seen}$") as caught:
-        wait.next_delay(errors[-1])
+        wait.next_delay(errors[-1], None)
     assert str(caught.value.__cause__) == seen

@@ -138,7 +138,7 @@ def test_connection_that_expires_during_another_call() -> None:
     ours, theirs = socket.socketpair()
     pool = Pool(BlockingBackend(), 2, 0.05)
     first, second = (complete(pool.acquire(UNLIMITED)) for _ in range(2))
-    pool.release(first, Connection(ours, pool.backend, None))
+    pool.release(first, Connection(ours, pool.backend, None, UNLIMITED))
     time.sleep(0.1)
     pool.release(second, None)
     with theirs:

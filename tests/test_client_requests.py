@@ -18,7 +18,9 @@ from support.servers import Scripted, http
 from tensorwire.client import Client, InferenceServerError, Progress
 from tensorwire.client import http as client_http
 from tensorwire.client.errors import Operation
-from tensorwire.client.requests import ProgressReporter, Request, Target, compress
+from tensorwire.client.requests import Encoding, ProgressReporter, Request, Target
+from tensorwire.client.sync import complete
+from tensorwire.compression import compress
 from tensorwire.http import HEADER_LENGTH
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
@@ -240,7 +242,8 @@ def test_threads_that_send_a_frame_do_not_share_its_views() -> None:
 
     frame: Any = SharedFrame()  # it has no attribute `buffers`
     infer_request: Any = Client("localhost")._transport.infer_request
-    assert infer_request(Target("m", None, None), frame).buffers == (b"a", b"bc")
+    request = infer_request(Target("m", None, None), frame, Encoding(), None)
+    assert complete(request).buffers == (b"a", b"bc")
 
 
 @pytest.mark.parametrize("max_nbytes", [1, 7, 100, 1 << 20])

@@ -28,6 +28,10 @@ class Server(NamedTuple):
     socket_path: str | None = None  # of a Unix socket
     is_grpc: bool = False
 
+    @property
+    def authority(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
 
 class Proxy(NamedTuple):
     """The address of an HTTP proxy."""

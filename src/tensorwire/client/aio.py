@@ -112,8 +112,8 @@ class LoopBackend:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        result: Result = await in_thread(function, *arguments)
+    async def run(self, is_slow: bool, function: Callable[..., Result], *arguments: Any) -> Result:
+        result: Result = await in_thread(function, *arguments) if is_slow else function(*arguments)
         return result
 
     async def look_up(self, host: str, port: int, deadline: Deadline) -> list[Any]:

@@ -11,11 +11,11 @@ import os
 import ssl
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import tensorwire as tw
 
-from ..arguments import Nonfinite, check_integer, check_seconds, check_type, is_list_of_numbers
+from ..arguments import check_integer, check_seconds, check_type, is_list_of_numbers
 from ..errors import format_value
 from .addresses import Server, parse_url
 from .errors import InferenceServerError
@@ -33,41 +33,27 @@ from .limits import (
 )
 from .requests import (
     AUTO_ID,
-    Algorithm,
+    NO_PROGRESS,
+    Encoding,
     Headers,
-    Id,
+    Inputs,
     OnProgress,
     ProgressReporter,
     Target,
-    check_algorithm,
+    check_algorithms,
     check_headers,
     remember,
 )
-from .sync import Result
 
 if TYPE_CHECKING:
     from .grpc import GrpcTransport
-    from .grpc_channels import Channel, GrpcBody
+    from .grpc_channels import Channel
     from .grpc_streams import Stream
     from .http import HttpTransport
     from .pool import Pool
-    from .responses import ResponseBody
 
 _ENCODED = (tw.Frame, bytes)
 _LIST_HINT = "pass an array, or a Tensor with a datatype"
-Inputs = tw.Frame | bytes | tw.InferRequest | Mapping[str, Any] | Iterable[tw.Tensor]
-Outputs = Iterable[str | tw.RequestedOutput]
-
-
-class Encoding(NamedTuple):
-    """How the inputs of a request are encoded: arguments of ``infer``."""
-
-    outputs: Outputs | None = None
-    id: Id = AUTO_ID
-    parameters: Mapping[str, Any] | None = None
-    binary_inputs: bool | None = None
-    binary_outputs: bool | None = None
-    nonfinite: Nonfinite | None = None
 
 
 class BaseClient:
@@ -119,7 +105,6 @@ class BaseClient:
             from .http import HttpTransport  # noqa: PLC0415 - requires httptools
 
             self._transport = HttpTransport(self.server, self._options)
-        self._default_deadline = Deadline(self.timeout) if self.timeout.total is None else None
         self._ids = itertools.count(1)
         self._datatypes: dict[Any, dict[str, Any]] = {}
         self._pools: dict[int, Pool | Channel] = {}  # by the id of the process: see _open_pool
@@ -168,80 +153,64 @@ class BaseClient:
         target: Target,
         inputs: Inputs,
         encoding: Encoding,
-        algorithms: tuple[Algorithm | None, Algorithm | None],
-        timeout: float | Timeout | None,
+        deadline: Deadline,
         on_progress: OnProgress | None,
     ) -> tw.InferResponse:
-        """Run inference. The algorithms are those of the request and of the response."""
-        for algorithm in algorithms:
-            check_algorithm(algorithm)
-        deadline = self._deadline(timeout)
+        check_algorithms(encoding.compression, encoding.accepted)
         message = await self._encode(target, deadline, inputs, encoding)
-        if algorithms[0]:
-            backend = self._open_pool().backend
-            message = await self._transport.compress(message, algorithms[0], backend)
-        request = self._transport.infer_request(target, message, algorithms[1])
-        return await self._decode(await self._exchange(request, deadline, on_progress))
+        return await self._infer_encoded(target, message, encoding, deadline, on_progress)
 
-    async def _infer_raw(
+    async def _infer_encoded(
         self,
         target: Target,
-        array: Any,
-        timeout: float | Timeout | None,
+        message: Any,
+        encoding: Encoding,
+        deadline: Deadline,
         on_progress: OnProgress | None,
     ) -> tw.InferResponse:
-        deadline = self._deadline(timeout)
-        frame: Any = self._transport.encode_raw(array)
-        request = self._transport.infer_request(target, frame)
-        return await self._decode(await self._exchange(request, deadline, on_progress))
+        backend = self._open_pool().backend
+        request = await self._transport.infer_request(target, message, encoding, backend)
+        body = await self._exchange(request, deadline, on_progress)
+        return await self._transport.decode(body, backend)
 
-    def _open_stream(
-        self, target: Target, requests: Any, timeout: float | Timeout | None
-    ) -> Stream:
-        deadline = self._deadline(timeout)
+    def _open_stream(self, target: Target, deadline: Deadline, requests: Any) -> Stream:
         encode = partial(self._encode, target, deadline, encoding=Encoding())
         return self._transport.open_stream(self._open_pool(), target, deadline, requests, encode)
 
-    async def _metadata(self, target: Target, timeout: float | Timeout | None) -> dict[str, Any]:
-        return await self._read_metadata(target, self._deadline(timeout))
+    async def _metadata(self, target: Target, deadline: Deadline) -> dict[str, Any]:
+        request: Any = self._transport.metadata_request(target)
+        body = await self._exchange(request, deadline)
+        return await self._transport.read_metadata(request, body, self._open_pool().backend)
 
-    async def _read_metadata(self, target: Target, deadline: Deadline) -> dict[str, Any]:
-        body = await self._exchange(self._transport.metadata_request(target), deadline)
-        return await self._run(body.is_slow_to_decode, body.parse_metadata, self._options.limits)
-
-    async def _is_ready(self, target: Target, timeout: float | Timeout | None) -> bool:
-        request = self._transport.readiness_request(target)
+    async def _is_ready(self, target: Target, deadline: Deadline) -> bool:
         try:
-            await self._exchange(request, self._deadline(timeout))
+            await self._exchange(self._transport.readiness_request(target), deadline)
         except (InferenceServerError, ConnectionError, TimeoutError):
             return False
         return True
 
     async def _wait_until_ready(self, target: Target, timeout: float) -> None:
         request: Any = self._transport.readiness_request(target)
-        wait = ReadinessWait(target.model, timeout)
+        wait = ReadinessWait(self.timeout, timeout)
         while True:
+            pool = self._open_pool()
             try:
-                deadline = Deadline(wait.timeout(self.timeout))
-                await self._transport.attempt(
-                    self._open_pool(), request, deadline, None, Retries(0)
-                )
+                deadline = wait.next_deadline()
+                await self._transport.attempt(pool, request, deadline, NO_PROGRESS, Retries(0))
                 return
             except (InferenceServerError, ConnectionError, TimeoutError) as error:
-                delay = wait.next_delay(error)
-            await self._open_pool().backend.sleep(delay)
+                delay = wait.next_delay(error, target.model)
+            await pool.backend.sleep(delay)
 
     # --- the steps of a call ---
 
     def _deadline(self, timeout: float | Timeout | None) -> Deadline:
-        if timeout is not None:
-            return Deadline(as_timeout(timeout))
-        return self._default_deadline or Deadline(self.timeout)
+        return Deadline(self.timeout if timeout is None else as_timeout(timeout))
 
     async def _encode(
         self, target: Target, deadline: Deadline, inputs: Inputs, encoding: Encoding
     ) -> Any:
-        outputs, id, parameters, binary_inputs, binary_outputs, nonfinite = encoding
+        outputs, id, parameters, binary_inputs, binary_outputs, nonfinite, *_ = encoding
         if isinstance(inputs, _ENCODED):
             if outputs is not None or parameters is not None or isinstance(id, str):
                 raise TypeError(
@@ -273,8 +242,7 @@ class BaseClient:
         request = tw.InferRequest(tensors, outputs, id=id, parameters=parameters)
         if not binary_inputs:
             request = request.replace(inputs=[t.replace(binary=False) for t in request.inputs])
-        is_slow = self._transport.is_slow_to_encode(request)
-        return await self._run(is_slow, self._transport.encode, target, request, nonfinite)
+        return await self._transport.encode(target, request, nonfinite, self._open_pool().backend)
 
     async def _input_datatypes(self, target: Target, deadline: Deadline) -> dict[str, Any]:
         """Return the datatypes of the inputs that the metadata of a model declares."""
@@ -282,7 +250,7 @@ class BaseClient:
         found = self._datatypes.get(key)
         if found is None:
             try:
-                metadata = await self._read_metadata(target, deadline)
+                metadata = await self._metadata(target, deadline)
             except InferenceServerError as error:
                 error.args = (f"{error} (for the datatype of a list of numbers: {_LIST_HINT})",)
                 raise
@@ -295,31 +263,23 @@ class BaseClient:
 
     async def _exchange(
         self, request: Any, deadline: Deadline, on_progress: OnProgress | None = None
-    ) -> ResponseBody | GrpcBody:
+    ) -> Any:
         """Send a request, and repeat it up to ``retries`` times if that may help."""
-        progress = None if on_progress is None else ProgressReporter(on_progress, request.nbytes)
-        attempt = self._transport.attempt
+        progress = NO_PROGRESS
+        if on_progress is not None:
+            progress = ProgressReporter(on_progress, request.nbytes)
         retries = Retries(self._options.retries)
         while True:
+            pool = self._open_pool()
             try:
-                return await attempt(self._open_pool(), request, deadline, progress, retries)
+                return await self._transport.attempt(pool, request, deadline, progress, retries)
             except (ConnectionError, InferenceServerError) as error:
-                if progress and progress.error is error:
+                if progress.error is error:
                     raise
                 delay = retries.delay(error, deadline)
                 if delay is None:
                     raise
-            await self._open_pool().backend.sleep(delay)
-
-    async def _decode(self, body: ResponseBody | GrpcBody) -> tw.InferResponse:
-        return await self._run(body.is_slow_to_decode, body.decode, self._options.limits)
-
-    async def _run(self, is_slow: bool, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Call a function, in a thread if it would block the event loop of an AsyncClient."""
-        if is_slow:
-            result: Result = await self._open_pool().backend.run(function, *arguments)
-            return result
-        return function(*arguments)
+            await pool.backend.sleep(delay)
 
 
 def _tensors(inputs: Any) -> list[tw.Tensor]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 import tensorwire as tw
 
 from ..arguments import Nonfinite
-from .calls import BaseClient, Encoding, Inputs, Outputs
+from .calls import BaseClient
 from .limits import Timeout
-from .requests import AUTO_ID, Algorithm, Headers, Id, OnProgress, Target
+from .requests import AUTO_ID, Algorithm, Encoding, Headers, Id, Inputs, OnProgress, Outputs, Target
 from .sync import BlockingBackend, complete
 
 if TYPE_CHECKING:
@@ -273,9 +273,12 @@ class Client(BaseClient, Closing):
         ...     responses = [client.infer("add", frame) for _ in range(2)]
         """
         target = Target(model, version, headers)
-        encoding = Encoding(outputs, id, parameters, binary_inputs, binary_outputs, nonfinite)
-        algorithms = request_compression_algorithm, response_compression_algorithm
-        return complete(self._infer(target, inputs, encoding, algorithms, timeout, on_progress))
+        encoding = Encoding(
+            *(outputs, id, parameters, binary_inputs, binary_outputs, nonfinite),
+            *(request_compression_algorithm, response_compression_algorithm),
+        )
+        deadline = self._deadline(timeout)
+        return complete(self._infer(target, inputs, encoding, deadline, on_progress))
 
     def infer_raw(
         self,
@@ -312,8 +315,9 @@ class Client(BaseClient, Closing):
         >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
         ...     response = client.infer_raw("mean", np.ones(1000, np.float32))
         """
-        target = Target(model, version, headers)
-        return complete(self._infer_raw(target, array, timeout, on_progress))
+        target, deadline = Target(model, version, headers), self._deadline(timeout)
+        frame = self._transport.encode_raw(array)
+        return complete(self._infer_encoded(target, frame, Encoding(), deadline, on_progress))
 
     def server_metadata(
         self, *, headers: Headers | None = None, timeout: float | Timeout | None = None
@@ -337,7 +341,7 @@ class Client(BaseClient, Closing):
         ...     client.server_metadata()["extensions"]
         ['binary_tensor_data']
         """
-        return complete(self._metadata(Target(None, None, headers), timeout))
+        return complete(self._metadata(Target(None, None, headers), self._deadline(timeout)))
 
     def model_metadata(
         self,
@@ -367,7 +371,7 @@ class Client(BaseClient, Closing):
         ...     client.model_metadata("resnet")["inputs"]
         [{'name': 'image', 'datatype': 'FP32', 'shape': [-1, 3, 224, 224]}]
         """
-        return complete(self._metadata(Target(model, version, headers), timeout))
+        return complete(self._metadata(Target(model, version, headers), self._deadline(timeout)))
 
     def is_ready(
         self,
@@ -398,7 +402,7 @@ class Client(BaseClient, Closing):
         ...     client.is_ready("resnet")
         True
         """
-        return complete(self._is_ready(Target(model, version, headers), timeout))
+        return complete(self._is_ready(Target(model, version, headers), self._deadline(timeout)))
 
     def wait_until_ready(
         self,
@@ -488,8 +492,10 @@ class Client(BaseClient, Closing):
         ...     for response in client.stream("llm", prompts):
         ...         print(response.id, response["text"].as_strings())
         """
-        return ResponseStream(self._open_stream(Target(model, version, headers), requests, timeout))
-        return ResponseStream(self._open_stream(Target(model, version, headers), requests, timeout))
+        target, deadline = Target(model, version, headers), self._deadline(timeout)
+        return ResponseStream(self._open_stream(target, deadline, requests))
+        target, deadline = Target(model, version, headers), self._deadline(timeout)
+        return ResponseStream(self._open_stream(target, deadline, requests))
 
     def close(self) -> None:
         """Close the idle connections. The other connections are closed when their calls return.
@@ -577,9 +583,12 @@ class AsyncClient(BaseClient, AsyncClosing):
         on_progress: OnProgress | None = None,
     ) -> tw.InferResponse:
         target = Target(model, version, headers)
-        encoding = Encoding(outputs, id, parameters, binary_inputs, binary_outputs, nonfinite)
-        algorithms = request_compression_algorithm, response_compression_algorithm
-        return await self._infer(target, inputs, encoding, algorithms, timeout, on_progress)
+        encoding = Encoding(
+            *(outputs, id, parameters, binary_inputs, binary_outputs, nonfinite),
+            *(request_compression_algorithm, response_compression_algorithm),
+        )
+        deadline = self._deadline(timeout)
+        return await self._infer(target, inputs, encoding, deadline, on_progress)
 
     async def infer_raw(
         self,
@@ -591,13 +600,14 @@ class AsyncClient(BaseClient, AsyncClosing):
         timeout: float | Timeout | None = None,
         on_progress: OnProgress | None = None,
     ) -> tw.InferResponse:
-        target = Target(model, version, headers)
-        return await self._infer_raw(target, array, timeout, on_progress)
+        target, deadline = Target(model, version, headers), self._deadline(timeout)
+        frame = self._transport.encode_raw(array)
+        return await self._infer_encoded(target, frame, Encoding(), deadline, on_progress)
 
     async def server_metadata(
         self, *, headers: Headers | None = None, timeout: float | Timeout | None = None
     ) -> dict[str, Any]:
-        return await self._metadata(Target(None, None, headers), timeout)
+        return await self._metadata(Target(None, None, headers), self._deadline(timeout))
 
     async def model_metadata(
         self,
@@ -607,7 +617,7 @@ class AsyncClient(BaseClient, AsyncClosing):
         headers: Headers | None = None,
         timeout: float | Timeout | None = None,
     ) -> dict[str, Any]:
-        return await self._metadata(Target(model, version, headers), timeout)
+        return await self._metadata(Target(model, version, headers), self._deadline(timeout))
 
     async def is_ready(
         self,
@@ -617,7 +627,7 @@ class AsyncClient(BaseClient, AsyncClosing):
         headers: Headers | None = None,
         timeout: float | Timeout | None = None,
     ) -> bool:
-        return await self._is_ready(Target(model, version, headers), timeout)
+        return await self._is_ready(Target(model, version, headers), self._deadline(timeout))
 
     async def wait_until_ready(
         self,
@@ -638,9 +648,8 @@ class AsyncClient(BaseClient, AsyncClosing):
         headers: Headers | None = None,
         timeout: float | Timeout | None = None,
     ) -> AsyncResponseStream:
-        return AsyncResponseStream(
-            self._open_stream(Target(model, version, headers), requests, timeout)
-        )
+        target, deadline = Target(model, version, headers), self._deadline(timeout)
+        return AsyncResponseStream(self._open_stream(target, deadline, requests))
 
     async def close(self) -> None:
         """Close all connections. Calls that have not returned end with an exception.

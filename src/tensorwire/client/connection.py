@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .addresses import Proxy, Server
 from .errors import Operation
 from .limits import ConnectDeadline, Deadline, Retries
-from .requests import PIECE_NBYTES, ProgressReporter, Request
+from .requests import NO_PROGRESS, PIECE_NBYTES, ProgressReporter, Request
 from .responses import ResponseReader
 
 if TYPE_CHECKING:
@@ -36,11 +36,15 @@ class Connection:
     It must be closed if a method raises an exception, or if a response is not ``reusable``.
     """
 
-    def __init__(self, sock: socket.socket, backend: Backend, max_body: int | None) -> None:
+    def __init__(
+        self, sock: socket.socket, backend: Backend, max_body: int | None, deadline: Deadline
+    ) -> None:
         self.socket = sock
         sock.setblocking(False)
         self.is_tls = False
         self.reader = ResponseReader(max_body)
+        self.deadline = deadline  # of the call that uses the connection
+        self.progress = NO_PROGRESS
         self.n_sent = 0  # bytes of the request that the kernel has taken, including the head
         self.has_failed = False  # whether sending has failed
         self.idle_since = 0.0
@@ -50,14 +54,12 @@ class Connection:
         self.watcher = backend.watch(sock, self)
 
     def close(self) -> None:
-        if self.pid != os.getpid():  # the parent process continues to use the connection
-            self.socket.close()
-            return
-        self.watcher.close()
-        self.reader.close()
-        with contextlib.suppress(OSError):
-            # The connection also ends if a child process has inherited the socket.
-            self.socket.shutdown(socket.SHUT_RDWR)
+        if self.pid == os.getpid():  # otherwise the parent process continues to use it
+            self.watcher.close()
+            self.reader.close()
+            with contextlib.suppress(OSError):
+                # The connection also ends if a child process has inherited the socket.
+                self.socket.shutdown(socket.SHUT_RDWR)
         self.socket.close()
 
     def __del__(self) -> None:
@@ -67,10 +69,8 @@ class Connection:
     def is_open(self) -> bool:
         """Return whether an idle connection can be used: it is open and no bytes have arrived."""
         try:
-            if not self.is_tls:
-                self.socket.recv(1, socket.MSG_PEEK)
-            else:
-                self.socket.recv(1)  # it also processes TLS messages, such as session tickets
+            # With TLS, it also processes messages of TLS, such as session tickets.
+            self.socket.recv(1, 0 if self.is_tls else socket.MSG_PEEK)
         except _WOULD_BLOCK:
             return True
         except OSError:
@@ -79,39 +79,36 @@ class Connection:
 
     # --- establishing the connection ---
 
-    async def connect(self, address: Any, backend: Backend, deadline: Deadline) -> None:
+    async def connect(self, address: Any, backend: Backend) -> None:
         code = self.socket.connect_ex(address)
         while code == errno.EAGAIN:
             await backend.sleep(_BUSY_SECONDS)
-            deadline.limit("connect")
+            self.deadline.limit("connect")
             code = self.socket.connect_ex(address)
         if code == errno.EINPROGRESS:
-            await self._wait(POLLOUT, deadline)
+            await self._wait(POLLOUT)
             code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code != 0:
             raise OSError(code, os.strerror(code))
         if self.socket.family != socket.AF_UNIX:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    async def open_tunnel(self, server: Server, proxy: Proxy, deadline: Deadline) -> None:
+    async def open_tunnel(self, server: Server, proxy: Proxy) -> None:
         """Let a proxy connect to the server (RFC 9110 9.3.6)."""
-        host = f"[{server.host}]" if ":" in server.host else server.host
-        target = f"{host}:{server.port}"
+        target = server.authority
         lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
         if proxy.authorization is not None:
             lines.append(f"Proxy-Authorization: {proxy.authorization}")
         head = "\r\n".join((*lines, "", "")).encode()
-        self.reader.start(has_only_head=True)
-        await self._send(Request(Operation("CONNECT", target), head), deadline, None)
         reader = self.reader
+        reader.start(has_only_head=True)
+        await self._send(Request(Operation("CONNECT", target), head))
         while not reader.complete:
-            await self._receive(deadline, None)
+            await self._receive()
         if not 200 <= reader.status < 300:
             raise OSError(f"the proxy responded with status {reader.status} to CONNECT {target}")
-        self.reader = ResponseReader(reader.max_body)
-        reader.close()
 
-    async def start_tls(self, context: ssl.SSLContext, host: str, deadline: Deadline) -> None:
+    async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
         self.socket = sock = context.wrap_socket(
             self.socket,
             server_hostname=host,
@@ -127,39 +124,39 @@ class Connection:
                 events = POLLIN
             except ssl.SSLWantWriteError:
                 events = POLLOUT
-            await self._wait(events, deadline)
+            await self._wait(events)
 
     # --- a request and its response ---
 
     async def exchange(
-        self, request: Request, deadline: Deadline, progress: ProgressReporter | None
+        self, request: Request, deadline: Deadline, progress: ProgressReporter
     ) -> ResponseReader:
         """Send a request, and receive the response. Raises OSError and DecodeError."""
         reader = self.reader
         reader.start()
+        self.deadline, self.progress = deadline, progress
         self.has_failed = False
         self.transferred_at = time.monotonic()
-        if progress is not None:
-            progress.restart()
+        progress.restart()
         error: OSError | None = None
         is_sent = False
         try:
-            is_sent = await self._send(request, deadline, progress)
+            is_sent = await self._send(request)
         except (BrokenPipeError, ConnectionResetError, ssl.SSLError) as failure:
-            if progress is not None and progress.error is not None:
+            if progress.error is not None:
                 raise
             error = failure  # the server may have responded before it closed the connection
             self.has_failed = True
         try:
             while not reader.complete:
-                await self._receive(deadline, progress)
+                await self._receive()
         except OSError as failure:
-            is_callback = progress is not None and progress.error is failure
-            if error is None or is_callback or not isinstance(failure, TimeoutError):
+            if error is None or progress.error is not None or not isinstance(failure, TimeoutError):
                 raise
             raise error from None
         finally:
             error = None  # its traceback refers to this frame, which refers to the body
+            self.progress = NO_PROGRESS
         if not is_sent:
             reader.reusable = False
         return reader
@@ -175,25 +172,22 @@ class Connection:
             return False
         return request.operation.method == "GET" or self.n_sent == 0 or retries.take()
 
-    async def _send(
-        self, request: Request, deadline: Deadline, progress: ProgressReporter | None
-    ) -> bool:
+    async def _send(self, request: Request) -> bool:
         """Send a request. Returns False if the server has responded before its end."""
         reader = self.reader
         self.n_sent = 0
         is_first = True  # the kernel has room for the first piece, without waiting for it
         for window in request.windows(_TLS_PIECE_NBYTES if self.is_tls else PIECE_NBYTES):
             while window:
-                if not is_first and await self._wait(POLLIN | POLLOUT, deadline) & ~POLLOUT:
-                    self._receive_available(progress)
+                if not is_first and await self._wait(POLLIN | POLLOUT) & ~POLLOUT:
+                    self._receive_available()
                     # A server that rejects the request does not read the rest of it.
                     if reader.complete or reader.status >= 300:
                         return False
                 is_first = False
                 n_sent = self._send_window(window)
                 self.n_sent += n_sent
-                if progress is not None:
-                    progress.sent(max(self.n_sent - len(request.head), 0))
+                self.progress.sent(max(self.n_sent - len(request.head), 0))
                 if n_sent > 0:
                     self.transferred_at = time.monotonic()
         return True
@@ -217,29 +211,24 @@ class Connection:
             window[0] = memoryview(window[0])[n_left:]
         return n_sent
 
-    async def _receive(self, deadline: Deadline, progress: ProgressReporter | None) -> None:
+    async def _receive(self) -> None:
         """Wait for bytes of the response, and process at least those that have arrived.
 
         With TLS, it processes about 1 MiB before it waits again: each record has at most 16 KiB.
         OpenSSL may have decrypted bytes, of which the kernel does not know.
         """
-        sock = self.socket
-        if not isinstance(sock, ssl.SSLSocket):
-            await self._wait(POLLIN, deadline)
-            self._receive_available(progress)
-            return
-        if not sock.pending():
-            await self._wait(POLLIN, deadline)
+        if isinstance(self.socket, ssl.SSLSocket) and self.socket.pending():
+            self.deadline.limit("total")
         else:
-            deadline.limit("total")
+            await self._wait(POLLIN)
         reader = self.reader
         end = reader.n_received + PIECE_NBYTES
-        while self._receive_available(progress):
+        while self._receive_available() and self.is_tls:
             # What is parsed and decompressed may become much larger: other tasks run in between.
             if reader.complete or reader.n_received >= end or not reader.is_direct:
                 return
 
-    def _receive_available(self, progress: ProgressReporter | None) -> bool:
+    def _receive_available(self) -> bool:
         """Process bytes that have arrived. Returns False if there are none."""
         reader = self.reader
         try:
@@ -254,12 +243,12 @@ class Connection:
             return False
         except ssl.SSLEOFError:
             reader.eof(is_truncated=True)
-        if progress is not None and reader.status:
-            progress.received(reader.body_nbytes, reader.content_length, reader.complete)
+        if reader.status:
+            self.progress.received(reader.body_nbytes, reader.content_length, reader.complete)
         self.transferred_at = time.monotonic()
         return True
 
-    async def _wait(self, events: int, deadline: Deadline) -> int:
+    async def _wait(self, events: int) -> int:
         """Return the events that have happened. Raises TimeoutError.
 
         The read timeout begins with the last transfer, not with each event: TLS may exchange
@@ -267,7 +256,7 @@ class Connection:
         """
         happened = 0
         while not happened:
-            seconds, _ = deadline.limit("read", self.transferred_at)
+            seconds, _ = self.deadline.limit("read", self.transferred_at)
             happened = await self.watcher.wait(self.wanted or events, seconds)
         self.wanted = 0
         return happened
@@ -286,10 +275,14 @@ class Connector(NamedTuple):
         error: OSError | None = None
         for family, kind, protocol, _, address in await self._addresses(backend, deadline):
             backend.check()
-            step = ConnectDeadline(deadline)
-            connection = Connection(socket.socket(family, kind, protocol), backend, self.max_body)
+            sock = socket.socket(family, kind, protocol)
+            connection = Connection(sock, backend, self.max_body, ConnectDeadline(deadline))
             try:
-                await self._establish(connection, address, backend, step)
+                await connection.connect(address, backend)
+                if self.context is not None:
+                    if self.proxy is not None:
+                        await connection.open_tunnel(self.server, self.proxy)
+                    await connection.start_tls(self.context, self.server.host)
                 return connection
             except OSError as failure:
                 error = failure
@@ -312,12 +305,3 @@ class Connector(NamedTuple):
             )
         except socket.gaierror:  # a name, and not an address
             return await backend.look_up(peer.host, peer.port, deadline)
-
-    async def _establish(
-        self, connection: Connection, address: Any, backend: Backend, deadline: Deadline
-    ) -> None:
-        await connection.connect(address, backend, deadline)
-        if self.context is not None:
-            if self.proxy is not None:
-                await connection.open_tunnel(self.server, self.proxy, deadline)
-            await connection.start_tls(self.context, self.server.host, deadline)

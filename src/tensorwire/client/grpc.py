@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from urllib.parse import quote
 
@@ -19,25 +20,18 @@ except ImportError:
 
 import tensorwire as tw
 
+from .. import grpc_messages as messages
 from .._codec.datatypes import UNLIMITED
-from .._codec.grpc.reader import read_message, read_names
+from .._codec.grpc.reader import decode_response, read_message, read_names
 from .._codec.grpc.writer import encode_request, write_message
 from ..arguments import Nonfinite, check_type
 from ..errors import format_value
-from ..grpc_messages import (
-    MODEL_METADATA_RESPONSE,
-    MODEL_REQUEST,
-    NO_FIELDS,
-    READY_RESPONSE,
-    SERVER_METADATA_RESPONSE,
-    Fields,
-)
 from .addresses import Server
 from .errors import Operation, too_long_error
-from .grpc_channels import MAX_SECONDS, Channel, GrpcBody, GrpcRequest, fork_state
+from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, fork_state
 from .grpc_streams import AsyncStream, Stream
 from .limits import MAX_BODY_NBYTES, MAX_INT32, Deadline, Options, Retries
-from .requests import Algorithm, Compressed, Headers, ProgressReporter, Target, check_headers
+from .requests import Encoding, Headers, ProgressReporter, Target, check_headers
 
 if TYPE_CHECKING:
     from .aio import Backend
@@ -64,23 +58,17 @@ class GrpcTransport:
         self.server = server
         self.options = options
         self.pid = os.getpid()
+        headers = dict(options.headers)
         user_agent = f"tensorwire/{tw.__version__}"
-        headers = dict[str, str]()
-        for name, value in options.headers.items():
-            if name.lower() == "user-agent":
-                user_agent = value
-            else:
-                headers[name] = value
+        for name in [name for name in headers if name.lower() == "user-agent"]:
+            user_agent = headers.pop(name)
         self.metadata = _check_metadata(headers)
-        max_body = options.max_body
+        max_body = MAX_INT32 + 1 if options.max_body is None else options.max_body
         connect_ms = min((options.timeout.connect or MAX_SECONDS) * 1000, MAX_INT32)
         self.channel_options = [
             ("grpc.primary_user_agent", user_agent),
             ("grpc.max_send_message_length", -1),
-            (
-                "grpc.max_receive_message_length",
-                -1 if max_body is None or max_body > MAX_INT32 else max_body,
-            ),
+            ("grpc.max_receive_message_length", -1 if max_body > MAX_INT32 else max_body),
             ("grpc.min_reconnect_backoff_ms", int(connect_ms)),  # the timeout of one attempt
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", _MAX_BACKOFF_MS),
@@ -111,8 +99,7 @@ class GrpcTransport:
     def _address(self) -> str:
         if self.server.socket_path is not None:
             return f"unix:{quote(self.server.socket_path)}"
-        host = f"[{self.server.host}]" if ":" in self.server.host else self.server.host
-        return f"dns:///{quote(host, safe='[]:')}:{self.server.port}"
+        return f"dns:///{quote(self.server.authority, safe='[]:')}"
 
     # --- requests ---
 
@@ -121,7 +108,7 @@ class GrpcTransport:
         method: str,
         message: bytes,
         target: Target,
-        fields: Fields = NO_FIELDS,
+        fields: messages.Fields = messages.NO_FIELDS,
         compression: grpc.Compression | None = None,
     ) -> GrpcRequest:
         metadata = self.metadata
@@ -131,26 +118,28 @@ class GrpcTransport:
         return GrpcRequest(operation, message, tuple(metadata.items()), fields, compression)
 
     def metadata_request(self, target: Target) -> GrpcRequest:
-        fields = SERVER_METADATA_RESPONSE if target.model is None else MODEL_METADATA_RESPONSE
+        fields = messages.MODEL_METADATA_RESPONSE
+        if target.model is None:
+            fields = messages.SERVER_METADATA_RESPONSE
         return self._query("Metadata", target, fields)
 
     def readiness_request(self, target: Target) -> GrpcRequest:
-        return self._query("Ready", target, READY_RESPONSE)
+        return self._query("Ready", target, messages.READY_RESPONSE)
 
-    def _query(self, what: str, target: Target, fields: Fields) -> GrpcRequest:
+    def _query(self, what: str, target: Target, fields: messages.Fields) -> GrpcRequest:
         if target.model is None:
             return self._request(f"Server{what}", b"", target, fields)
         name, version = _checked_model(target)
-        message = write_message({"name": name, "version": version}, MODEL_REQUEST)
+        message = write_message({"name": name, "version": version}, messages.MODEL_REQUEST)
         return self._request(f"Model{what}", message, target, fields)
 
-    def is_slow_to_encode(self, request: tw.InferRequest) -> bool:
-        """All data is copied into the message."""
-        return sum(x.nbytes for x in request.inputs) > MAX_BODY_NBYTES
-
-    def encode(self, target: Target, request: tw.InferRequest, _: Nonfinite | None) -> bytes:
+    async def encode(
+        self, target: Target, request: tw.InferRequest, _: Nonfinite | None, backend: Backend
+    ) -> bytes:
         name, version = _checked_model(target)
-        return encode_request(request.replace(model_name=name, model_version=version or None))
+        request = request.replace(model_name=name, model_version=version or None)
+        is_slow = sum(x.nbytes for x in request.inputs) > MAX_BODY_NBYTES  # all data is copied
+        return await backend.run(is_slow, encode_request, request)
 
     def encode_raw(self, array: Any) -> NoReturn:
         raise ValueError("infer_raw requires HTTP: gRPC has no raw binary requests")
@@ -174,19 +163,26 @@ class GrpcTransport:
             )
         return message
 
-    async def compress(self, message: bytes, algorithm: Algorithm, backend: Backend) -> Compressed:
+    async def infer_request(
+        self, target: Target, message: bytes, encoding: Encoding, _: Backend
+    ) -> GrpcRequest:
+        algorithm = encoding.compression
         if algorithm == "zstd":
             raise ValueError("gRPC has no compression algorithm 'zstd'")
-        return Compressed(algorithm, message, None)  # grpcio does it
-
-    def infer_request(
-        self, target: Target, message: bytes | Compressed, accept: Algorithm | None = None
-    ) -> GrpcRequest:
-        compression = None
-        if isinstance(message, Compressed):
-            compression = getattr(grpc.Compression, message.algorithm.capitalize())
-            message = message.body
+        compression = getattr(grpc.Compression, algorithm.capitalize()) if algorithm else None
         return self._request("ModelInfer", message, target, compression=compression)
+
+    # --- responses ---
+
+    async def decode(self, message: bytes, backend: Backend) -> tw.InferResponse:
+        decode = partial(decode_response, limits=self.options.limits)
+        return await backend.run(len(message) > MAX_BODY_NBYTES, decode, message)
+
+    async def read_metadata(
+        self, request: GrpcRequest, message: bytes, backend: Backend
+    ) -> dict[str, Any]:
+        arguments = message, request.fields, self.options.limits
+        return await backend.run(len(message) > MAX_BODY_NBYTES, read_message, *arguments)
 
     # --- calls ---
 
@@ -195,13 +191,12 @@ class GrpcTransport:
         channel: Channel,
         request: GrpcRequest,
         deadline: Deadline,
-        progress: ProgressReporter | None,
+        progress: ProgressReporter,
         _: Retries,
-    ) -> GrpcBody:
+    ) -> bytes:
         """Send a request, and return the response."""
         channel.check()
-        if progress is not None:
-            progress.restart()
+        progress.restart()
         try:
             seconds, step = deadline.limit("read")
             end = None if seconds is None else time.monotonic() + seconds
@@ -212,12 +207,12 @@ class GrpcTransport:
         except (ConnectionError, TimeoutError) as error:
             raise request.operation.connection_error(error) from None
         channel.check_length(message)
-        if request.fields is READY_RESPONSE and not read_message(message, READY_RESPONSE)["ready"]:
+        fields = request.fields
+        if fields is messages.READY_RESPONSE and not read_message(message, fields)["ready"]:
             raise request.operation.server_error(503, "not ready")
-        if progress is not None:
-            progress.sent(request.nbytes)
-            progress.received(len(message), len(message), True)
-        return GrpcBody(message, request.fields)
+        progress.sent(request.nbytes)
+        progress.received(len(message), len(message), True)
+        return message
 
     def open_stream(
         self,

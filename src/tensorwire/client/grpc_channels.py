@@ -13,14 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
-import tensorwire as tw
-
-from .._codec.grpc.reader import decode_response, read_message
 from ..errors import format_seconds
 from ..grpc_messages import NO_FIELDS, SERVICE, Fields
 from .errors import CLOSED, Operation
 from .grpc_errors import response_length_error, status_error
-from .limits import MAX_BODY_NBYTES, Deadline, Options, Step
+from .limits import Deadline, Options, Step
 from .sync import Result
 
 if TYPE_CHECKING:
@@ -45,23 +42,6 @@ class GrpcRequest(NamedTuple):
     @property
     def path(self) -> str:
         return f"/{SERVICE}/{self.operation.method}"
-
-
-class GrpcBody(NamedTuple):
-    """A serialized response."""
-
-    message: bytes
-    fields: Fields
-
-    @property
-    def is_slow_to_decode(self) -> bool:
-        return len(self.message) > MAX_BODY_NBYTES
-
-    def decode(self, limits: tw.Limits) -> tw.InferResponse:
-        return decode_response(self.message, limits=limits)
-
-    def parse_metadata(self, limits: tw.Limits) -> dict[str, Any]:
-        return read_message(self.message, self.fields, limits)
 
 
 class ForkState:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
 from typing import Any
 
 import grpc
@@ -50,10 +50,7 @@ class Stream:
             self.call.cancel()
 
     def messages(self, requests: Any) -> Any:
-        """Return an iterator of the encoded requests, which passes exceptions to ``fail``."""
-        return self._messages(iter(requests))
-
-    def _messages(self, requests: Iterator[Any]) -> Iterator[bytes]:
+        """Iterate over the encoded requests, and pass exceptions to ``fail``."""
         try:
             for inputs in requests:
                 yield complete(self.encode(inputs))
@@ -69,10 +66,10 @@ class Stream:
         return message
 
     async def decode(self, message: bytes) -> tw.InferResponse:
-        if len(message) <= MAX_BODY_NBYTES:
-            return self._decode(message)
         try:
-            return await self.channel.backend.run(self._decode, message)
+            return await self.channel.backend.run(
+                len(message) > MAX_BODY_NBYTES, self._decode, message
+            )
         except asyncio.CancelledError:
             self.close()  # as if the task had been cancelled before the response arrived
             raise

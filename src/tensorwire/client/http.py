@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import tensorwire as tw
@@ -10,26 +11,25 @@ import tensorwire as tw
 from .._codec.datatypes import UNLIMITED
 from .._codec.json.reader import read_json
 from ..arguments import Nonfinite
+from ..compression import compress
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from .addresses import Server, find_proxy
 from .connection import Connection, Connector
-from .errors import InferenceServerError, Operation
-from .limits import MAX_JSON_NBYTES, Deadline, Options, Retries
+from .errors import InferenceServerError, Operation, too_long_error
+from .limits import MAX_BODY_NBYTES, MAX_JSON_NBYTES, Deadline, Options, Retries
 from .pool import Lease, Pool
 from .requests import (
     PIECE_NBYTES,
-    Algorithm,
-    Compressed,
+    Encoding,
     Headers,
     ProgressReporter,
     Request,
     Target,
     check_headers,
-    compress,
     model_path,
     remember,
 )
-from .responses import ResponseBody, ResponseReader
+from .responses import ResponseReader
 
 if TYPE_CHECKING:
     from .aio import Backend
@@ -42,6 +42,8 @@ _BINARY_HEADERS = (
 _MAX_NESTING = tw.Limits().max_nesting
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
 _JSON_HINT = "if the server reads only JSON, call infer with binary_inputs=False"
+
+Body = tuple[tw.BodyBuffer, int | None]  # of a successful response, and its header length
 
 
 class HttpTransport:
@@ -99,12 +101,13 @@ class HttpTransport:
         path = "/v2/health" if target.model is None else model_path(target)
         return self._get(f"{path}/ready", target)
 
-    def is_slow_to_encode(self, request: tw.InferRequest) -> bool:
-        """Writing JSON is slow. Binary data is sent from the memory of the arrays."""
-        return sum(x.nbytes for x in request.inputs if not x.binary) > MAX_JSON_NBYTES
-
-    def encode(self, _: Target, request: tw.InferRequest, nonfinite: Nonfinite | None) -> tw.Frame:
-        return tw.encode_request(request, nonfinite=nonfinite, limits=UNLIMITED)
+    async def encode(
+        self, _: Target, request: tw.InferRequest, nonfinite: Nonfinite | None, backend: Backend
+    ) -> tw.Frame:
+        # Writing JSON is slow. Binary data is sent from the memory of the arrays.
+        is_slow = sum(x.nbytes for x in request.inputs if not x.binary) > MAX_JSON_NBYTES
+        encode = partial(tw.encode_request, nonfinite=nonfinite, limits=UNLIMITED)
+        return await backend.run(is_slow, encode, request)
 
     def encode_raw(self, array: Any) -> tw.Frame:
         return tw.encode_raw_request(array)
@@ -118,15 +121,8 @@ class HttpTransport:
             )
         return message
 
-    async def compress(
-        self, message: tw.Frame, algorithm: Algorithm, backend: Backend
-    ) -> Compressed:
-        if len(message) <= PIECE_NBYTES:
-            return compress(message, algorithm)
-        return await backend.run(compress, message, algorithm)
-
-    def infer_request(
-        self, target: Target, message: tw.Frame | Compressed, accept: Algorithm | None = None
+    async def infer_request(
+        self, target: Target, frame: tw.Frame, encoding: Encoding, backend: Backend
     ) -> Request:
         key = target.key
         cached = self.heads.get(key)
@@ -137,23 +133,48 @@ class HttpTransport:
             cached = operation, path, self._head("POST", path, None, "identity")
             remember(self.heads, key, cached)
         operation, path, head = cached
-        if target.headers is not None or accept:
-            head = self._head("POST", path, target.headers, accept or "identity")
-        if isinstance(message, Compressed):
-            buffers: tuple[Any, ...] = (message.body,)
-            nbytes = len(message.body)
-            head += b"Content-Encoding: %b\r\n" % message.algorithm.encode()
-        else:
-            # Unlike those of message.buffers, these memoryviews are not shared with other threads.
-            # tuple(message) would first allocate len(message) items, one for each byte.
-            buffers = tuple(iter(message))
-            nbytes = len(message)
-        is_binary = message.header_length is not None
+        if target.headers is not None or encoding.accepted:
+            head = self._head("POST", path, target.headers, encoding.accepted or "identity")
+        # Unlike those of frame.buffers, these memoryviews are not shared with other threads.
+        # tuple(frame) would first allocate len(frame) items, one for each byte.
+        buffers: tuple[Any, ...] = tuple(iter(frame))
+        nbytes = len(frame)
+        if compression := encoding.compression:
+            body = await backend.run(
+                nbytes > PIECE_NBYTES, compress, frame.chunks(PIECE_NBYTES), compression
+            )
+            buffers, nbytes = (body,), len(body)
+            head += b"Content-Encoding: %b\r\n" % compression.encode()
+        is_binary = frame.header_length is not None
         if is_binary:
-            head += _BINARY_HEADERS % (message.header_length, nbytes)
+            head += _BINARY_HEADERS % (frame.header_length, nbytes)
         else:
             head += _JSON_HEADERS % nbytes
         return Request(operation, head, buffers, nbytes, is_binary)
+
+    # --- responses ---
+
+    async def decode(self, body: Body, backend: Backend) -> tw.InferResponse:
+        buffer, header_length = body
+        json_nbytes = len(buffer) if header_length is None else header_length
+        is_slow = json_nbytes > MAX_JSON_NBYTES or len(buffer) > MAX_BODY_NBYTES
+        decode = partial(tw.decode_response, limits=self.options.limits)
+        return await backend.run(is_slow, decode, buffer, header_length)
+
+    async def read_metadata(self, _: Request, body: Body, backend: Backend) -> dict[str, Any]:
+        """Return the JSON object of a response, within the limits of a JSON header."""
+        buffer, limits = body[0], self.options.limits
+        nbytes = len(buffer)
+        if nbytes > limits.max_header_nbytes:
+            raise too_long_error(tw.HeaderError, "the metadata", nbytes, limits.max_header_nbytes)
+        try:
+            is_slow = nbytes > MAX_JSON_NBYTES
+            metadata = await backend.run(is_slow, read_json, bytes(buffer), limits.max_nesting)
+        except tw.HeaderError as error:
+            raise tw.HeaderError(f"the metadata is invalid: {error}") from None
+        if not isinstance(metadata, dict):
+            raise tw.HeaderError("the metadata is invalid: it is not a JSON object")
+        return metadata
 
     def open_stream(self, *_: Any) -> NoReturn:
         raise ValueError(f"stream requires a grpc:// or grpcs:// URL, not {self.server.origin}")
@@ -165,9 +186,9 @@ class HttpTransport:
         pool: Pool,
         request: Request,
         deadline: Deadline,
-        progress: ProgressReporter | None,
+        progress: ProgressReporter,
         retries: Retries,
-    ) -> ResponseBody:
+    ) -> Body:
         """Send a request on a connection of the pool or a new one, and return the response.
 
         If a kept connection fails, the request may be sent again; see ``Connection.may_repeat``.
@@ -183,7 +204,7 @@ class HttpTransport:
                 try:
                     reader = await connection.exchange(request, deadline, progress)
                 except OSError as error:
-                    is_final = pool.is_closed or (progress is not None and progress.error)
+                    is_final = pool.is_closed or progress.error is not None
                     if is_final or not connection.may_repeat(request, error, retries):
                         raise
             if reader is None:
@@ -197,9 +218,10 @@ class HttpTransport:
             if reader.buffer is None:
                 raise self._response_error(request, reader)
             self.reads_binary |= request.is_binary
-            return ResponseBody(reader.take_buffer(), reader.header_length)
+            body, reader.buffer = reader.buffer, None
+            return body, reader.header_length
         except OSError as error:
-            if progress is not None and progress.error is error:
+            if progress.error is error:
                 raise
             raise request.operation.connection_error(error) from error
         finally:

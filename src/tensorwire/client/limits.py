@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import ssl
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import tensorwire as tw
@@ -139,21 +139,16 @@ class Deadline:
         timeouts are only compared here, and with one clock. The clock of an event loop may be
         coarser or ahead, so it cannot tell which timeout has expired.
         """
+        now = time.monotonic()
         seconds: float | None = None if step == "total" else getattr(self.timeout, step)
-        if since is None:
-            since = time.monotonic()
-        return self.earlier(None if seconds is None else since + seconds, step)
-
-    def earlier(self, end: float | None, step: Step) -> tuple[float | None, Step]:
-        """Return the result of ``limit`` for a step that must end at ``end``."""
+        end = None if seconds is None else seconds + (now if since is None else since)
         if self.at is not None and (end is None or self.at <= end):
             end, step = self.at, "total"
         if end is None:
             return None, step
-        seconds = end - time.monotonic()
-        if seconds <= 0:
+        if end <= now:
             raise self.timeout_error(step)
-        return seconds, step
+        return end - now, step
 
     def timeout_error(self, step: Step) -> TimeoutError:
         """Return the exception for a timeout that has expired."""
@@ -166,10 +161,7 @@ class Deadline:
 
 
 class ConnectDeadline(Deadline):
-    """The timeouts while one connection is established, which begins now.
-
-    Every step ends with the connect timeout.
-    """
+    """The deadline of establishing one connection: every step ends with its connect timeout."""
 
     __slots__ = ("since",)
 
@@ -179,8 +171,7 @@ class ConnectDeadline(Deadline):
         self.since = time.monotonic()
 
     def limit(self, step: Step, since: float | None = None) -> tuple[float | None, Step]:
-        seconds = self.timeout.connect
-        return self.earlier(None if seconds is None else self.since + seconds, "connect")
+        return super().limit("connect", self.since)
 
 
 class Retries:
@@ -218,30 +209,30 @@ class Retries:
 
 
 class ReadinessWait:
-    """The state of ``wait_until_ready``: the remaining time, and what was last seen."""
+    """The time that ``wait_until_ready`` has left, and the error that it has last seen."""
 
-    def __init__(self, model: str | None, timeout: float) -> None:
-        self.subject = "the server" if model is None else f"model {model[:80]!r}"
-        self.seconds: float = check_seconds("timeout", timeout, or_none=False)
+    def __init__(self, timeout: Timeout, seconds: float) -> None:
+        self.timeout = timeout
+        self.seconds: float = check_seconds("timeout", seconds, or_none=False)
         self.end: float = time.monotonic() + self.seconds
         self.delay = 0.02
         self.last_seen: Exception | None = None
 
-    def timeout(self, timeout: Timeout) -> Timeout:
-        """Return the timeouts of the next attempt."""
+    def next_deadline(self) -> Deadline:
         remaining = max(self.end - time.monotonic(), 0.001)
-        total = remaining if timeout.total is None else min(timeout.total, remaining)
-        return Timeout(connect=timeout.connect, read=timeout.read, total=total)
+        total = min(self.timeout.total or remaining, remaining)
+        return Deadline(replace(self.timeout, total=total))
 
-    def next_delay(self, error: Exception) -> float:
+    def next_delay(self, error: Exception, model: str | None) -> float:
         """Return the pause before the next attempt. Raises TimeoutError if no time remains."""
         if self.last_seen is None or not isinstance(error, TimeoutError):
             self.last_seen = error
         remaining = self.end - time.monotonic() - _LAST_ATTEMPT_SECONDS
         if remaining <= 0:
+            subject = "the server" if model is None else f"model {model[:80]!r}"
+            duration = format_seconds(self.seconds)
             raise TimeoutError(
-                f"{self.subject} is not ready after {format_seconds(self.seconds)}; last seen: "
-                f"{self.last_seen}"
+                f"{subject} is not ready after {duration}; last seen: {self.last_seen}"
             ) from self.last_seen
         delay = min(self.delay * random.uniform(0.5, 1.0), remaining)
         self.delay = min(self.delay * 2, 1.0)

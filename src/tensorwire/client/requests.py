@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
 import tensorwire as tw
 
-from .. import compression
-from ..arguments import check_type
+from ..arguments import Nonfinite, check_type
+from ..compression import find_zstd
 from .errors import Operation
 
 PIECE_NBYTES = 1 << 20  # the read timeout applies to sending each piece, not to a whole tensor
@@ -46,6 +46,21 @@ MAX_CACHED = 1000  # entries of each cache of a client
 Headers = Mapping[str, str]
 Id = str | Literal[AutoId.AUTO_ID] | None
 Algorithm = Literal["gzip", "deflate", "zstd"]
+Inputs = tw.Frame | bytes | tw.InferRequest | Mapping[str, Any] | Iterable[tw.Tensor]
+Outputs = Iterable[str | tw.RequestedOutput]
+
+
+class Encoding(NamedTuple):
+    """How the inputs of a request are encoded and sent: arguments of ``infer``."""
+
+    outputs: Outputs | None = None
+    id: Id = AUTO_ID
+    parameters: Mapping[str, Any] | None = None
+    binary_inputs: bool | None = None
+    binary_outputs: bool | None = None
+    nonfinite: Nonfinite | None = None
+    compression: Algorithm | None = None
+    accepted: Algorithm | None = None  # the compression of the response
 
 
 class Target(NamedTuple):
@@ -131,33 +146,39 @@ OnProgress = Callable[[Progress], object]
 class ProgressReporter:
     """Calls ``on_progress`` about once per MiB, and at the end of each direction."""
 
-    def __init__(self, callback: OnProgress, request_nbytes: int) -> None:
+    def __init__(self, callback: OnProgress | None, request_nbytes: int) -> None:
         self.callback = callback
         self.request_nbytes = request_nbytes
+        self.first = self.last = Progress(0, request_nbytes, 0, None)
         self.error: BaseException | None = None
-        self.restart()
 
     def restart(self) -> None:
         """Set all numbers to 0: the request is sent from its beginning."""
-        self.last = Progress(0, self.request_nbytes, 0, None)
+        self.last = self.first
 
     def sent(self, nbytes: int) -> None:
-        last = self.last
-        if nbytes - last.sent_nbytes >= PIECE_NBYTES or nbytes == self.request_nbytes:
-            self._report(last._replace(sent_nbytes=nbytes))
+        if self.callback is not None:
+            last = self.last
+            if nbytes - last.sent_nbytes >= PIECE_NBYTES or nbytes == self.request_nbytes:
+                self._report(self.callback, last._replace(sent_nbytes=nbytes))
 
     def received(self, nbytes: int, content_length: int | None, complete: bool) -> None:
-        last = self.last
-        if complete or nbytes - last.received_nbytes >= PIECE_NBYTES:
-            self._report(last._replace(received_nbytes=nbytes, response_nbytes=content_length))
+        if self.callback is not None:
+            last = self.last
+            if complete or nbytes - last.received_nbytes >= PIECE_NBYTES:
+                progress = last._replace(received_nbytes=nbytes, response_nbytes=content_length)
+                self._report(self.callback, progress)
 
-    def _report(self, progress: Progress) -> None:
+    def _report(self, callback: OnProgress, progress: Progress) -> None:
         self.last = progress
         try:
-            self.callback(progress)
+            callback(progress)
         except BaseException as error:
             self.error = error  # an OSError of the callback is not an error of the connection
             raise
+
+
+NO_PROGRESS = ProgressReporter(None, 0)
 
 
 # --- heads ---------------------------------------------------------------------------------------
@@ -205,26 +226,14 @@ def check_headers(headers: Headers | None) -> dict[str, str]:
     return found
 
 
-def check_algorithm(algorithm: str | None) -> None:
-    if algorithm not in (None, "gzip", "deflate", "zstd"):
-        raise ValueError(
-            "the compression algorithm must be 'gzip', 'deflate', 'zstd' or None, not "
-            f"{algorithm!r}"
-        )
-    if algorithm == "zstd" and compression.find_zstd() is None:
+def check_algorithms(*algorithms: Algorithm | None) -> None:
+    for algorithm in algorithms:
+        if algorithm not in (None, "gzip", "deflate", "zstd"):
+            raise ValueError(
+                "the compression algorithm must be 'gzip', 'deflate', 'zstd' or None, not "
+                f"{algorithm!r}"
+            )
+    if "zstd" in algorithms and find_zstd() is None:
         raise ImportError(
             "zstd requires Python 3.14 or backports.zstd: pip install 'tensorwire[zstd]'"
         )
-
-
-class Compressed(NamedTuple):
-    """A compressed request body."""
-
-    algorithm: Algorithm
-    body: bytes
-    header_length: int | None
-
-
-def compress(frame: tw.Frame, algorithm: Algorithm) -> Compressed:
-    body = compression.compress(frame.chunks(PIECE_NBYTES), algorithm)
-    return Compressed(algorithm, body, frame.header_length)

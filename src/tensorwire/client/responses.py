@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import Any, NamedTuple
+from typing import Any
 
 try:
     from httptools import (
@@ -28,11 +28,8 @@ except ImportError:
 
 import tensorwire as tw
 
-from .._codec.json.reader import read_json
 from ..compression import CompressionError, Decompressor, is_supported
 from ..errors import format_count
-from .errors import too_long_error
-from .limits import MAX_BODY_NBYTES, MAX_JSON_NBYTES
 
 ERROR_NBYTES = 64 << 10
 """Maximum number of bytes that are read from the body of an error response."""
@@ -89,12 +86,6 @@ class ResponseReader:
         self.is_direct = False  # whether get_buffer is the memory of the body
         self.complete = False
         self.reusable = False  # whether the connection can be used again
-
-    def take_buffer(self) -> tw.BodyBuffer:
-        """Return the body, and remove the reference to it."""
-        buffer: tw.BodyBuffer = self.buffer
-        self.buffer = None
-        return buffer
 
     def close(self) -> None:
         """Remove the references to the parser and the last error, which refer to this object."""
@@ -324,32 +315,3 @@ class ResponseReader:
 
 def _format_value(value: bytes) -> str:
     return repr(value[:40].decode("latin-1"))
-
-
-class ResponseBody(NamedTuple):
-    """The body of a successful response, and the length of its JSON header."""
-
-    buffer: tw.BodyBuffer
-    header_length: int | None
-
-    @property
-    def is_slow_to_decode(self) -> bool:
-        nbytes = len(self.buffer)
-        json_nbytes = nbytes if self.header_length is None else self.header_length
-        return json_nbytes > MAX_JSON_NBYTES or nbytes > MAX_BODY_NBYTES
-
-    def decode(self, limits: tw.Limits) -> tw.InferResponse:
-        return tw.decode_response(self.buffer, self.header_length, limits=limits)
-
-    def parse_metadata(self, limits: tw.Limits) -> dict[str, Any]:
-        """Parse a body that is a JSON object, within the limits of a JSON header."""
-        nbytes = len(self.buffer)
-        if nbytes > limits.max_header_nbytes:
-            raise too_long_error(tw.HeaderError, "the metadata", nbytes, limits.max_header_nbytes)
-        try:
-            metadata = read_json(bytes(self.buffer), limits.max_nesting)
-        except tw.HeaderError as error:
-            raise tw.HeaderError(f"the metadata is invalid: {error}") from None
-        if not isinstance(metadata, dict):
-            raise tw.HeaderError("the metadata is invalid: it is not a JSON object")
-        return metadata

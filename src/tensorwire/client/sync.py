@@ -85,8 +85,8 @@ class BlockingBackend:
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Call a function that computes for a long time."""
+    async def run(self, is_slow: bool, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Call a function, in a thread if it is slow and would block an event loop."""
         return function(*arguments)
 
     async def look_up(self, host: str, port: int, deadline: Deadline) -> list[Any]:
