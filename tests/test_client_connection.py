@@ -46,8 +46,8 @@ from tensorwire.client import AsyncClient, Client, InferenceServerError, Progres
 from tensorwire.client.aio import LoopBackend
 from tensorwire.client.connection import Connection
 from tensorwire.client.errors import Operation
-from tensorwire.client.limits import Deadline
-from tensorwire.client.requests import NO_PROGRESS, Request, Target
+from tensorwire.client.limits import Deadline, Retries
+from tensorwire.client.requests import Call, Request, Target
 from tensorwire.client.responses import ResponseReader
 from tensorwire.client.sync import BlockingBackend, PollWatcher, complete
 
@@ -669,7 +669,7 @@ def test_tls_that_fails_while_a_request_is_sent() -> None:
     with connection_over(Tls) as (connection, peer):
         peer.close()
         with pytest.raises(ConnectionError, match="before it responded"):
-            complete(connection.exchange(REQUEST, Deadline(Timeout()), NO_PROGRESS))
+            complete(connection.exchange(REQUEST, Call(Deadline(Timeout()), Retries(0))))
 
 
 @pytest.mark.parametrize(
@@ -762,7 +762,7 @@ def test_tls_that_must_receive_before_it_can_send(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(PollWatcher, "wait", note)
     fails = pytest.raises(TimeoutError, match="read timeout")
     with connection_over(FakeTls) as (connection, _), fails:
-        complete(connection.exchange(REQUEST, Deadline(Timeout(read=0.1)), NO_PROGRESS))
+        complete(connection.exchange(REQUEST, Call(Deadline(Timeout(read=0.1)), Retries(0))))
     assert events == [select.POLLIN] * len(events)
     assert len(events) < 5
 

@@ -309,7 +309,7 @@ def test_progress(client: Any) -> None:
 def test_progress_of_small_pieces() -> None:
     """It is reported about once per MiB, also if the pieces that arrive are small."""
     reports: list[Progress] = []
-    reporter = ProgressReporter(reports.append, 1000)
+    reporter = ProgressReporter(reports.append)
     for nbytes in range(0, 4 * MiB + 1, MiB // 16):
         reporter.received(nbytes, 4 * MiB, nbytes == 4 * MiB)
     assert [report.received_nbytes for report in reports] == [MiB, 2 * MiB, 3 * MiB, 4 * MiB]

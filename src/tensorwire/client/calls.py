@@ -34,6 +34,7 @@ from .limits import (
 from .requests import (
     AUTO_ID,
     NO_PROGRESS,
+    Call,
     Encoding,
     Headers,
     Inputs,
@@ -149,42 +150,32 @@ class BaseClient:
     # --- calls ---
 
     async def _infer(
-        self,
-        target: Target,
-        inputs: Inputs,
-        encoding: Encoding,
-        deadline: Deadline,
-        on_progress: OnProgress | None,
+        self, target: Target, inputs: Inputs, encoding: Encoding, call: Call
     ) -> tw.InferResponse:
         check_algorithms(encoding.compression, encoding.accepted)
-        message = await self._encode(target, deadline, inputs, encoding)
-        return await self._infer_encoded(target, message, encoding, deadline, on_progress)
+        message = await self._encode(target, call.deadline, inputs, encoding)
+        return await self._infer_encoded(target, message, encoding, call)
 
     async def _infer_encoded(
-        self,
-        target: Target,
-        message: Any,
-        encoding: Encoding,
-        deadline: Deadline,
-        on_progress: OnProgress | None,
+        self, target: Target, message: Any, encoding: Encoding, call: Call
     ) -> tw.InferResponse:
         backend = self._open_pool().backend
         request = await self._transport.infer_request(target, message, encoding, backend)
-        body = await self._exchange(request, deadline, on_progress)
+        body = await self._exchange(request, call)
         return await self._transport.decode(body, backend)
 
     def _open_stream(self, target: Target, deadline: Deadline, requests: Any) -> Stream:
         encode = partial(self._encode, target, deadline, encoding=Encoding())
         return self._transport.open_stream(self._open_pool(), target, deadline, requests, encode)
 
-    async def _metadata(self, target: Target, deadline: Deadline) -> dict[str, Any]:
+    async def _metadata(self, target: Target, call: Call) -> dict[str, Any]:
         request: Any = self._transport.metadata_request(target)
-        body = await self._exchange(request, deadline)
+        body = await self._exchange(request, call)
         return await self._transport.read_metadata(request, body, self._open_pool().backend)
 
-    async def _is_ready(self, target: Target, deadline: Deadline) -> bool:
+    async def _is_ready(self, target: Target, call: Call) -> bool:
         try:
-            await self._exchange(self._transport.readiness_request(target), deadline)
+            await self._exchange(self._transport.readiness_request(target), call)
         except (InferenceServerError, ConnectionError, TimeoutError):
             return False
         return True
@@ -195,14 +186,18 @@ class BaseClient:
         while True:
             pool = self._open_pool()
             try:
-                deadline = wait.next_deadline()
-                await self._transport.attempt(pool, request, deadline, NO_PROGRESS, Retries(0))
+                call = Call(wait.next_deadline(), Retries(0))
+                await self._transport.attempt(pool, request, call)
                 return
             except (InferenceServerError, ConnectionError, TimeoutError) as error:
                 delay = wait.next_delay(error, target.model)
             await pool.backend.sleep(delay)
 
     # --- the steps of a call ---
+
+    def _call(self, timeout: float | Timeout | None, on_progress: OnProgress | None = None) -> Call:
+        progress = NO_PROGRESS if on_progress is None else ProgressReporter(on_progress)
+        return Call(self._deadline(timeout), Retries(self._options.retries), progress)
 
     def _deadline(self, timeout: float | Timeout | None) -> Deadline:
         return Deadline(self.timeout if timeout is None else as_timeout(timeout))
@@ -250,7 +245,9 @@ class BaseClient:
         found = self._datatypes.get(key)
         if found is None:
             try:
-                metadata = await self._metadata(target, deadline)
+                metadata = await self._metadata(
+                    target, Call(deadline, Retries(self._options.retries))
+                )
             except InferenceServerError as error:
                 error.args = (f"{error} (for the datatype of a list of numbers: {_LIST_HINT})",)
                 raise
@@ -261,22 +258,16 @@ class BaseClient:
             remember(self._datatypes, key, found)
         return found
 
-    async def _exchange(
-        self, request: Any, deadline: Deadline, on_progress: OnProgress | None = None
-    ) -> Any:
+    async def _exchange(self, request: Any, call: Call) -> Any:
         """Send a request, and repeat it up to ``retries`` times if that may help."""
-        progress = NO_PROGRESS
-        if on_progress is not None:
-            progress = ProgressReporter(on_progress, request.nbytes)
-        retries = Retries(self._options.retries)
         while True:
             pool = self._open_pool()
             try:
-                return await self._transport.attempt(pool, request, deadline, progress, retries)
+                return await self._transport.attempt(pool, request, call)
             except (ConnectionError, InferenceServerError) as error:
-                if progress.error is error:
+                if call.progress.error is error:
                     raise
-                delay = retries.delay(error, deadline)
+                delay = call.retries.delay(error, call.deadline)
                 if delay is None:
                     raise
             await pool.backend.sleep(delay)

@@ -277,8 +277,8 @@ class Client(BaseClient, Closing):
             *(outputs, id, parameters, binary_inputs, binary_outputs, nonfinite),
             *(request_compression_algorithm, response_compression_algorithm),
         )
-        deadline = self._deadline(timeout)
-        return complete(self._infer(target, inputs, encoding, deadline, on_progress))
+        call = self._call(timeout, on_progress)
+        return complete(self._infer(target, inputs, encoding, call))
 
     def infer_raw(
         self,
@@ -315,9 +315,9 @@ class Client(BaseClient, Closing):
         >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
         ...     response = client.infer_raw("mean", np.ones(1000, np.float32))
         """
-        target, deadline = Target(model, version, headers), self._deadline(timeout)
+        target, call = Target(model, version, headers), self._call(timeout, on_progress)
         frame = self._transport.encode_raw(array)
-        return complete(self._infer_encoded(target, frame, Encoding(), deadline, on_progress))
+        return complete(self._infer_encoded(target, frame, Encoding(), call))
 
     def server_metadata(
         self, *, headers: Headers | None = None, timeout: float | Timeout | None = None
@@ -341,7 +341,7 @@ class Client(BaseClient, Closing):
         ...     client.server_metadata()["extensions"]
         ['binary_tensor_data']
         """
-        return complete(self._metadata(Target(None, None, headers), self._deadline(timeout)))
+        return complete(self._metadata(Target(None, None, headers), self._call(timeout)))
 
     def model_metadata(
         self,
@@ -371,7 +371,7 @@ class Client(BaseClient, Closing):
         ...     client.model_metadata("resnet")["inputs"]
         [{'name': 'image', 'datatype': 'FP32', 'shape': [-1, 3, 224, 224]}]
         """
-        return complete(self._metadata(Target(model, version, headers), self._deadline(timeout)))
+        return complete(self._metadata(Target(model, version, headers), self._call(timeout)))
 
     def is_ready(
         self,
@@ -402,7 +402,7 @@ class Client(BaseClient, Closing):
         ...     client.is_ready("resnet")
         True
         """
-        return complete(self._is_ready(Target(model, version, headers), self._deadline(timeout)))
+        return complete(self._is_ready(Target(model, version, headers), self._call(timeout)))
 
     def wait_until_ready(
         self,
@@ -587,8 +587,8 @@ class AsyncClient(BaseClient, AsyncClosing):
             *(outputs, id, parameters, binary_inputs, binary_outputs, nonfinite),
             *(request_compression_algorithm, response_compression_algorithm),
         )
-        deadline = self._deadline(timeout)
-        return await self._infer(target, inputs, encoding, deadline, on_progress)
+        call = self._call(timeout, on_progress)
+        return await self._infer(target, inputs, encoding, call)
 
     async def infer_raw(
         self,
@@ -600,14 +600,14 @@ class AsyncClient(BaseClient, AsyncClosing):
         timeout: float | Timeout | None = None,
         on_progress: OnProgress | None = None,
     ) -> tw.InferResponse:
-        target, deadline = Target(model, version, headers), self._deadline(timeout)
+        target, call = Target(model, version, headers), self._call(timeout, on_progress)
         frame = self._transport.encode_raw(array)
-        return await self._infer_encoded(target, frame, Encoding(), deadline, on_progress)
+        return await self._infer_encoded(target, frame, Encoding(), call)
 
     async def server_metadata(
         self, *, headers: Headers | None = None, timeout: float | Timeout | None = None
     ) -> dict[str, Any]:
-        return await self._metadata(Target(None, None, headers), self._deadline(timeout))
+        return await self._metadata(Target(None, None, headers), self._call(timeout))
 
     async def model_metadata(
         self,
@@ -617,7 +617,7 @@ class AsyncClient(BaseClient, AsyncClosing):
         headers: Headers | None = None,
         timeout: float | Timeout | None = None,
     ) -> dict[str, Any]:
-        return await self._metadata(Target(model, version, headers), self._deadline(timeout))
+        return await self._metadata(Target(model, version, headers), self._call(timeout))
 
     async def is_ready(
         self,
@@ -627,7 +627,7 @@ class AsyncClient(BaseClient, AsyncClosing):
         headers: Headers | None = None,
         timeout: float | Timeout | None = None,
     ) -> bool:
-        return await self._is_ready(Target(model, version, headers), self._deadline(timeout))
+        return await self._is_ready(Target(model, version, headers), self._call(timeout))
 
     async def wait_until_ready(
         self,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from .addresses import Proxy, Server
 from .errors import Operation
 from .limits import ConnectDeadline, Deadline, Retries
-from .requests import NO_PROGRESS, PIECE_NBYTES, ProgressReporter, Request
+from .requests import NO_PROGRESS, PIECE_NBYTES, Call, Request
 from .responses import ResponseReader
 
 if TYPE_CHECKING:
@@ -128,22 +128,20 @@ class Connection:
 
     # --- a request and its response ---
 
-    async def exchange(
-        self, request: Request, deadline: Deadline, progress: ProgressReporter
-    ) -> ResponseReader:
+    async def exchange(self, request: Request, call: Call) -> ResponseReader:
         """Send a request, and receive the response. Raises OSError and DecodeError."""
         reader = self.reader
         reader.start()
-        self.deadline, self.progress = deadline, progress
+        self.deadline, _, self.progress = call
         self.has_failed = False
         self.transferred_at = time.monotonic()
-        progress.restart()
+        self.progress.start(request.nbytes)
         error: OSError | None = None
         is_sent = False
         try:
             is_sent = await self._send(request)
         except (BrokenPipeError, ConnectionResetError, ssl.SSLError) as failure:
-            if progress.error is not None:
+            if call.progress.error is not None:
                 raise
             error = failure  # the server may have responded before it closed the connection
             self.has_failed = True
@@ -151,7 +149,11 @@ class Connection:
             while not reader.complete:
                 await self._receive()
         except OSError as failure:
-            if error is None or progress.error is not None or not isinstance(failure, TimeoutError):
+            if (
+                error is None
+                or call.progress.error is not None
+                or not isinstance(failure, TimeoutError)
+            ):
                 raise
             raise error from None
         finally:

@@ -30,8 +30,8 @@ from .addresses import Server
 from .errors import Operation, too_long_error
 from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, fork_state
 from .grpc_streams import AsyncStream, Stream
-from .limits import MAX_BODY_NBYTES, MAX_INT32, Deadline, Options, Retries
-from .requests import Encoding, Headers, ProgressReporter, Target, check_headers
+from .limits import MAX_BODY_NBYTES, MAX_INT32, Deadline, Options
+from .requests import Call, Encoding, Headers, Target, check_headers
 
 if TYPE_CHECKING:
     from .aio import Backend
@@ -186,32 +186,25 @@ class GrpcTransport:
 
     # --- calls ---
 
-    async def attempt(
-        self,
-        channel: Channel,
-        request: GrpcRequest,
-        deadline: Deadline,
-        progress: ProgressReporter,
-        _: Retries,
-    ) -> bytes:
+    async def attempt(self, channel: Channel, request: GrpcRequest, call: Call) -> bytes:
         """Send a request, and return the response."""
         channel.check()
-        progress.restart()
+        call.progress.start(request.nbytes)
         try:
-            seconds, step = deadline.limit("read")
+            seconds, step = call.deadline.limit("read")
             end = None if seconds is None else time.monotonic() + seconds
             message = await channel.call(request, seconds)
         except grpc.RpcError as error:
             status = error.code().name, error.details() or ""
-            raise channel.call_error(request, status, deadline, step, end) from error
+            raise channel.call_error(request, status, call.deadline, step, end) from error
         except (ConnectionError, TimeoutError) as error:
             raise request.operation.connection_error(error) from None
         channel.check_length(message)
         fields = request.fields
         if fields is messages.READY_RESPONSE and not read_message(message, fields)["ready"]:
             raise request.operation.server_error(503, "not ready")
-        progress.sent(request.nbytes)
-        progress.received(len(message), len(message), True)
+        call.progress.sent(request.nbytes)
+        call.progress.received(len(message), len(message), True)
         return message
 
     def open_stream(

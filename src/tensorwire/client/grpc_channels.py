@@ -1,9 +1,10 @@
-"""The channel of a client in one process: a ``grpc.Channel`` or a ``grpc.aio.Channel``."""
+"""The channel of a client in one process, and the exceptions for what grpcio reports."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 import time
 import traceback
@@ -13,10 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
+import tensorwire as tw
+
 from ..errors import format_seconds
 from ..grpc_messages import NO_FIELDS, SERVICE, Fields
-from .errors import CLOSED, Operation
-from .grpc_errors import response_length_error, status_error
+from .errors import CLOSED, Operation, too_long_error
 from .limits import Deadline, Options, Step
 from .sync import Result
 
@@ -24,6 +26,55 @@ if TYPE_CHECKING:
     from .aio import Backend
 
 MAX_SECONDS = 1e9  # grpcio takes a much later deadline for one that has expired
+_STATUSES = {  # those of the other codes are 500
+    "CANCELLED": 499,
+    "INVALID_ARGUMENT": 400,
+    "DEADLINE_EXCEEDED": 504,
+    "NOT_FOUND": 404,
+    "ALREADY_EXISTS": 409,
+    "PERMISSION_DENIED": 403,
+    "RESOURCE_EXHAUSTED": 429,
+    "FAILED_PRECONDITION": 400,
+    "ABORTED": 409,
+    "OUT_OF_RANGE": 400,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "UNAUTHENTICATED": 401,
+}
+
+# --- the texts of grpcio -------------------------------------------------------------------------
+
+# A failed connection is UNAVAILABLE, which a server may also send. The debug string of the error is
+# the same in both cases, and the state of the channel changes before or after the call ends. So the
+# beginning of the text chooses the exception. Both exceptions are retried.
+_CONNECTION_FAILED = (
+    "failed to connect to all addresses",
+    "connections to all backends failing",
+    "empty address list",
+    "DNS resolution failed",
+    "errors resolving",
+    "Stream removed",  # grpcio 1.85 puts it before the others below
+    "Socket closed",
+    "Transport closed",
+    "recvmsg:",
+    "sendmsg:",
+    "GOAWAY received",
+    "Received RST_STREAM",
+    "keepalive timeout",
+    "ping timeout",
+)
+_HTTP1 = "http1.x server"
+# A message above a limit is RESOURCE_EXHAUSTED. A server may send this text, too, with longer
+# numbers than int() accepts.
+_TOO_LARGE = re.compile(
+    r"(?P<side>CLIENT|SERVER): (?P<direction>Sent|Received) message larger than max "
+    r"\((?P<actual>\d{1,20}) vs\. (?P<limit>\d{1,20})\)"
+)
+# What grpcio 1.85 reports for a compressed message, on either side.
+_DECOMPRESSED_TOO_LARGE = "Decompressed message larger than max"
+# What grpc.aio reports if it cannot write a request of a stream, before or after the status of the
+# server, which it then replaces.
+WRITE_FAILED = "Internal error from Core"
 
 
 class GrpcRequest(NamedTuple):
@@ -126,7 +177,7 @@ class Channel:
         """Raise HeaderError if a response is too long. Only a channel of ours has the limit."""
         limit = self.options.max_body
         if limit is not None and len(message) > limit:
-            raise response_length_error(len(message), limit)
+            raise _response_length_error(len(message), limit)
 
     def call_error(
         self,
@@ -147,8 +198,27 @@ class Channel:
                 duration = format_seconds(deadline.timeout.read or 0)
                 error = TimeoutError(f"no response after {duration} (read timeout)")
             return request.operation.connection_error(error)
-        is_compressed = request.compression is not None
-        return status_error(request.operation, code, text, is_compressed, self.options.max_body)
+        return self._status_error(request, code, text)
+
+    def _status_error(self, request: GrpcRequest, code: str, text: str) -> Exception:
+        if code == "RESOURCE_EXHAUSTED":
+            if text == _DECOMPRESSED_TOO_LARGE and request.compression is None:
+                problem = "the response is longer than the limit after decompression"
+                return tw.HeaderError(problem, expected=self.options.max_body, status=413)
+            found = _TOO_LARGE.search(text)
+            if text == _DECOMPRESSED_TOO_LARGE or (found and found["side"] == "SERVER"):
+                return request.operation.server_error(413, text)
+            if found:
+                actual, limit = int(found["actual"]), int(found["limit"])
+                if found["direction"] == "Received":
+                    return _response_length_error(actual, limit)
+                whose = "limit of the channel"
+                return too_long_error(tw.EncodeError, "the gRPC message", actual, limit, whose)
+        if code == "UNAVAILABLE" and text.startswith(_CONNECTION_FAILED):
+            if _HTTP1 in text:
+                text = "the server speaks HTTP/1, and not gRPC: use an http:// URL"
+            return request.operation.connection_error(ConnectionError(text))
+        return request.operation.server_error(_STATUSES.get(code, 500), text)
 
     async def close(self) -> None:
         """Cancel the calls that were added, and close the channel unless it is the caller's."""
@@ -176,3 +246,7 @@ async def unless_closed(result: Awaitable[Result]) -> Result:
         if task is not None and task.cancelling() > 0:
             raise
         raise ConnectionError(CLOSED) from None  # `close` has cancelled the call, and not the task
+
+
+def _response_length_error(nbytes: int, limit: int) -> tw.HeaderError:
+    return too_long_error(tw.HeaderError, "the response", nbytes, limit, status=413)

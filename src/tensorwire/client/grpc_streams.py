@@ -15,8 +15,7 @@ import tensorwire as tw
 
 from .._codec.grpc.reader import read_message, read_stream_response
 from ..grpc_messages import STREAM_ERROR
-from .grpc_channels import Channel, GrpcRequest, unless_closed
-from .grpc_errors import WRITE_FAILED
+from .grpc_channels import WRITE_FAILED, Channel, GrpcRequest, unless_closed
 from .limits import MAX_BODY_NBYTES, Deadline
 from .sync import complete
 

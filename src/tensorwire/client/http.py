@@ -16,13 +16,13 @@ from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from .addresses import Server, find_proxy
 from .connection import Connection, Connector
 from .errors import InferenceServerError, Operation, too_long_error
-from .limits import MAX_BODY_NBYTES, MAX_JSON_NBYTES, Deadline, Options, Retries
+from .limits import MAX_BODY_NBYTES, MAX_JSON_NBYTES, Options
 from .pool import Lease, Pool
 from .requests import (
     PIECE_NBYTES,
+    Call,
     Encoding,
     Headers,
-    ProgressReporter,
     Request,
     Target,
     check_headers,
@@ -181,14 +181,7 @@ class HttpTransport:
 
     # --- the exchange ---
 
-    async def attempt(
-        self,
-        pool: Pool,
-        request: Request,
-        deadline: Deadline,
-        progress: ProgressReporter,
-        retries: Retries,
-    ) -> Body:
+    async def attempt(self, pool: Pool, request: Request, call: Call) -> Body:
         """Send a request on a connection of the pool or a new one, and return the response.
 
         If a kept connection fails, the request may be sent again; see ``Connection.may_repeat``.
@@ -198,21 +191,21 @@ class HttpTransport:
         kept: Connection | None = None
         reader: ResponseReader | None = None
         try:
-            lease = await pool.acquire(deadline)
+            lease = await pool.acquire(call.deadline)
             connection = lease.connection
             if connection is not None and connection.is_open():
                 try:
-                    reader = await connection.exchange(request, deadline, progress)
+                    reader = await connection.exchange(request, call)
                 except OSError as error:
-                    is_final = pool.is_closed or progress.error is not None
-                    if is_final or not connection.may_repeat(request, error, retries):
+                    is_final = pool.is_closed or call.progress.error is not None
+                    if is_final or not connection.may_repeat(request, error, call.retries):
                         raise
             if reader is None:
                 if connection is not None:
                     connection.close()
-                connection = await self.connector.connect(pool.backend, deadline)
+                connection = await self.connector.connect(pool.backend, call.deadline)
                 pool.backend.check()
-                reader = await connection.exchange(request, deadline, progress)
+                reader = await connection.exchange(request, call)
             if reader.reusable:
                 kept = connection
             if reader.buffer is None:
@@ -221,7 +214,7 @@ class HttpTransport:
             body, reader.buffer = reader.buffer, None
             return body, reader.header_length
         except OSError as error:
-            if progress.error is error:
+            if call.progress.error is error:
                 raise
             raise request.operation.connection_error(error) from error
         finally:

@@ -13,6 +13,7 @@ import tensorwire as tw
 from ..arguments import Nonfinite, check_type
 from ..compression import find_zstd
 from .errors import Operation
+from .limits import Deadline, Retries
 
 PIECE_NBYTES = 1 << 20  # the read timeout applies to sending each piece, not to a whole tensor
 _MAX_JOINED_NBYTES = 64 << 10  # one send is faster than several for frames up to this size
@@ -146,20 +147,20 @@ OnProgress = Callable[[Progress], object]
 class ProgressReporter:
     """Calls ``on_progress`` about once per MiB, and at the end of each direction."""
 
-    def __init__(self, callback: OnProgress | None, request_nbytes: int) -> None:
+    def __init__(self, callback: OnProgress | None) -> None:
         self.callback = callback
-        self.request_nbytes = request_nbytes
-        self.first = self.last = Progress(0, request_nbytes, 0, None)
+        self.last = Progress(0, 0, 0, None)
         self.error: BaseException | None = None
 
-    def restart(self) -> None:
-        """Set all numbers to 0: the request is sent from its beginning."""
-        self.last = self.first
+    def start(self, request_nbytes: int) -> None:
+        """Begin at 0: the request is sent from its beginning, perhaps once more."""
+        if self.callback is not None:
+            self.last = Progress(0, request_nbytes, 0, None)
 
     def sent(self, nbytes: int) -> None:
         if self.callback is not None:
             last = self.last
-            if nbytes - last.sent_nbytes >= PIECE_NBYTES or nbytes == self.request_nbytes:
+            if nbytes - last.sent_nbytes >= PIECE_NBYTES or nbytes == last.request_nbytes:
                 self._report(self.callback, last._replace(sent_nbytes=nbytes))
 
     def received(self, nbytes: int, content_length: int | None, complete: bool) -> None:
@@ -178,7 +179,15 @@ class ProgressReporter:
             raise
 
 
-NO_PROGRESS = ProgressReporter(None, 0)
+NO_PROGRESS = ProgressReporter(None)
+
+
+class Call(NamedTuple):
+    """What limits a call, and who is told how far it is."""
+
+    deadline: Deadline
+    retries: Retries
+    progress: ProgressReporter = NO_PROGRESS
 
 
 # --- heads ---------------------------------------------------------------------------------------
