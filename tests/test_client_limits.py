@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import time
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, cast
 
@@ -12,7 +14,9 @@ import pytest
 from support import client_fixtures
 from support.client_fixtures import Connect, X
 from tensorwire.client import Client, InferenceServerError, Timeout
-from tensorwire.client.limits import ConnectDeadline, Deadline, ReadinessWait, Retries
+from tensorwire.client.http import HttpTransport
+from tensorwire.client.limits import ConnectDeadline, Deadline, Retries
+from tensorwire.client.sync import BlockingBackend
 
 connect = client_fixtures.connect
 
@@ -150,28 +154,48 @@ def test_longest_retry_after(seconds: float, delay: float | None) -> None:
 
 # --- wait_until_ready ---
 
+LOADING = InferenceServerError("loading", status=503)
+
+
+class NotReady:
+    """Fails the attempts of ``wait_until_ready``, each of which takes some seconds."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, errors: Iterable[Exception], seconds: float
+    ) -> None:
+        self.clock = Clock(monkeypatch)
+        self.errors = iter(errors)
+        self.seconds = seconds
+        self.timeouts: list[Timeout] = []
+        self.pauses: list[float] = []
+        monkeypatch.setattr(HttpTransport, "attempt", self.attempt)
+        monkeypatch.setattr(BlockingBackend, "sleep", self.sleep)
+
+    async def attempt(self, pool: Any, request: Any, call: Any) -> None:
+        self.timeouts.append(call.deadline.timeout)
+        self.clock.now += self.seconds
+        raise next(self.errors)
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.clock.now += seconds
+
 
 @pytest.mark.parametrize(
-    ("timeout", "first", "last"),
-    [
-        (Timeout(total=3), Timeout(total=3), Timeout(total=2)),
-        (Timeout(read=5), Timeout(read=5, total=100), Timeout(read=5, total=2)),
-    ],
+    ("timeout", "first"),
+    [(Timeout(total=3), Timeout(total=3)), (Timeout(read=5), Timeout(read=5, total=100))],
 )
 def test_attempts_of_wait_until_ready(
-    timeout: Timeout, first: Timeout, last: Timeout, monkeypatch: pytest.MonkeyPatch
+    timeout: Timeout, first: Timeout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Clock(monkeypatch)
-    wait = ReadinessWait(timeout, 100)
-    assert wait.next_deadline().timeout == first
-    pauses = [wait.next_delay(ConnectionError("refused"), None) for _ in range(30)]
-    assert pauses[0] <= 0.02
-    assert 0.5 <= pauses[-1] <= 1
-    clock.now += 98
-    assert wait.next_deadline().timeout == last
-
-
-LOADING = InferenceServerError("loading", status=503)
+    server = NotReady(monkeypatch, itertools.repeat(LOADING), 0.0)
+    with Client("localhost", timeout=timeout) as client, pytest.raises(TimeoutError, match="100 s"):
+        client.wait_until_ready(100)
+    assert server.timeouts[0] == first
+    assert 0.01 <= (server.timeouts[-1].total or 0) <= 0.021
+    assert 0.01 <= server.pauses[0] <= 0.02
+    assert all(0.5 <= pause <= 1 for pause in server.pauses[6:-1])
+    assert server.clock.now == pytest.approx(1000 + 100 - 0.02)
 
 
 @pytest.mark.parametrize(
@@ -188,11 +212,8 @@ def test_what_wait_until_ready_has_last_seen(
     errors: list[Exception], seen: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The timeout of the last attempt, which was cut short, does not hide an error."""
-    clock = Clock(monkeypatch)
-    wait = ReadinessWait(Timeout(), 5)
-    for error in errors[:-1]:
-        assert wait.next_delay(error, None) > 0
-    clock.now += 5
-    with pytest.raises(TimeoutError, match=f"last seen: {seen}$") as caught:
-        wait.next_delay(errors[-1], None)
+    NotReady(monkeypatch, errors, 5 / len(errors))
+    fails = pytest.raises(TimeoutError, match=f"last seen: {seen}$")
+    with Client("localhost") as client, fails as caught:
+        client.wait_until_ready(5)
     assert str(caught.value.__cause__) == seen

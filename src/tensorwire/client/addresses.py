@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from base64 import b64encode
+from contextlib import suppress
+from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 from urllib.parse import SplitResult, quote, unquote, unquote_to_bytes, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -139,14 +140,8 @@ def find_proxy(server: Server) -> Proxy | None:
 
 
 def _is_in_a_network(host: str, no_proxy: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
     for item in no_proxy.split(","):
-        try:
-            if address in ipaddress.ip_network(item.strip(" []"), strict=False):
+        with suppress(ValueError):  # the host or the item is a name
+            if ip_address(host) in ip_network(item.strip(" []"), strict=False):
                 return True
-        except ValueError:
-            pass  # the name of a host
     return False

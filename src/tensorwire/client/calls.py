@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import itertools
 import os
+import random
 import ssl
+import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import tensorwire as tw
 
 from ..arguments import check_integer, check_seconds, check_type, is_list_of_numbers
-from ..errors import format_value
+from ..errors import format_seconds, format_value
 from .addresses import Server, parse_url
 from .errors import InferenceServerError
 from .limits import (
@@ -26,7 +29,6 @@ from .limits import (
     Deadline,
     GrpcChannel,
     Options,
-    ReadinessWait,
     Retries,
     Timeout,
     as_timeout,
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from .http import HttpTransport
     from .pool import Pool
 
+_LAST_ATTEMPT_SECONDS = 0.02  # minimum duration of an attempt of wait_until_ready
 _ENCODED = (tw.Frame, bytes)
 _LIST_HINT = "pass an array, or a Tensor with a datatype"
 
@@ -182,16 +185,31 @@ class BaseClient:
 
     async def _wait_until_ready(self, target: Target, timeout: float) -> None:
         request: Any = self._transport.readiness_request(target)
-        wait = ReadinessWait(self.timeout, timeout)
+        seconds: float = check_seconds("timeout", timeout, or_none=False)
+        end = time.monotonic() + seconds
+        pause = 0.02
+        last_seen: Exception | None = None
         while True:
             pool = self._open_pool()
+            remaining = max(end - time.monotonic(), 0.001)
+            total = min(self.timeout.total or remaining, remaining)
+            call = Call(Deadline(replace(self.timeout, total=total)), Retries(0))
             try:
-                call = Call(wait.next_deadline(), Retries(0))
                 await self._transport.attempt(pool, request, call)
                 return
             except (InferenceServerError, ConnectionError, TimeoutError) as error:
-                delay = wait.next_delay(error, target.model)
-            await pool.backend.sleep(delay)
+                # The timeout of the last attempt, which is cut short, does not hide an error.
+                if last_seen is None or not isinstance(error, TimeoutError):
+                    last_seen = error
+            remaining = end - time.monotonic() - _LAST_ATTEMPT_SECONDS
+            if remaining <= 0:
+                subject = "the server" if target.model is None else f"model {target.model[:80]!r}"
+                duration = format_seconds(seconds)
+                raise TimeoutError(
+                    f"{subject} is not ready after {duration}; last seen: {last_seen}"
+                ) from last_seen
+            await pool.backend.sleep(min(pause * random.uniform(0.5, 1.0), remaining))
+            pause = min(pause * 2, 1.0)
 
     # --- the steps of a call ---
 

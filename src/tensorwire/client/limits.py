@@ -1,11 +1,11 @@
-"""Limits of a call: timeouts, sizes, the pauses before retries, the wait for a server."""
+"""Limits of a call: timeouts, sizes and retries; and the options of a client."""
 
 from __future__ import annotations
 
 import random
 import ssl
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import tensorwire as tw
@@ -50,7 +50,6 @@ MAX_BODY_NBYTES = 2 << 20
 _FIRST_DELAY_SECONDS = 0.1
 _MAX_DELAY_SECONDS = 10.0
 _MAX_RETRY_AFTER_SECONDS = 60
-_LAST_ATTEMPT_SECONDS = 0.02  # minimum duration of an attempt of wait_until_ready
 _RETRIED_STATUSES = (429, 502, 503, 504)
 
 
@@ -206,34 +205,3 @@ class Retries:
             return None
         self.n_pauses += 1
         return delay if self.take() else None
-
-
-class ReadinessWait:
-    """The time that ``wait_until_ready`` has left, and the error that it has last seen."""
-
-    def __init__(self, timeout: Timeout, seconds: float) -> None:
-        self.timeout = timeout
-        self.seconds: float = check_seconds("timeout", seconds, or_none=False)
-        self.end: float = time.monotonic() + self.seconds
-        self.delay = 0.02
-        self.last_seen: Exception | None = None
-
-    def next_deadline(self) -> Deadline:
-        remaining = max(self.end - time.monotonic(), 0.001)
-        total = min(self.timeout.total or remaining, remaining)
-        return Deadline(replace(self.timeout, total=total))
-
-    def next_delay(self, error: Exception, model: str | None) -> float:
-        """Return the pause before the next attempt. Raises TimeoutError if no time remains."""
-        if self.last_seen is None or not isinstance(error, TimeoutError):
-            self.last_seen = error
-        remaining = self.end - time.monotonic() - _LAST_ATTEMPT_SECONDS
-        if remaining <= 0:
-            subject = "the server" if model is None else f"model {model[:80]!r}"
-            duration = format_seconds(self.seconds)
-            raise TimeoutError(
-                f"{subject} is not ready after {duration}; last seen: {self.last_seen}"
-            ) from self.last_seen
-        delay = min(self.delay * random.uniform(0.5, 1.0), remaining)
-        self.delay = min(self.delay * 2, 1.0)
-        return delay

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 try:
@@ -220,10 +221,7 @@ class ResponseReader:
             return
         self.body_nbytes += len(chunk)
         try:
-            if self._decompressor is None:
-                self._write(chunk)
-            else:
-                self._decompress(chunk, self._decompressor)
+            self._write(chunk)
         except BaseException as error:
             self._error = error
             raise
@@ -283,28 +281,27 @@ class ResponseReader:
             self.retry_after = headers[b"retry-after"][0]
 
     def _write(self, chunk: bytes) -> None:
-        if self.buffer is not None:
-            self.buffer.write(chunk)
-        elif self._is_readable:
-            self.error_body += chunk[: ERROR_NBYTES - len(self.error_body)]
-
-    def _decompress(self, chunk: bytes, decompressor: Decompressor) -> None:
-        # A chunk is at most as large as the scratch memory.
+        if not self._is_readable:
+            return
+        pieces: Iterable[bytes] = (chunk,)
+        if self._decompressor is not None:  # the chunk is at most as large as the scratch memory
+            pieces = self._decompressor.pieces(chunk)
         try:
-            for piece in decompressor.pieces(chunk):
-                self._write(piece)
-                if self.buffer is None and len(self.error_body) >= ERROR_NBYTES:
-                    return
+            for piece in pieces:
+                if self.buffer is not None:
+                    self.buffer.write(piece)
+                    continue
+                self.error_body += piece[: ERROR_NBYTES - len(self.error_body)]
+                if len(self.error_body) == ERROR_NBYTES:
+                    break
         except CompressionError as error:
             if self.buffer is not None:
                 raise tw.HeaderError(f"the compressed response is invalid: {error}") from None
-            self._decompressor = None  # the status of the error is more important
-            self._is_readable = False
+            self._is_readable = False  # the status of the error is more important
 
     def _finish(self) -> None:
-        decompressor = self._decompressor
-        is_truncated = decompressor is not None and not decompressor.is_complete
-        if is_truncated and self.buffer is not None and self.body_nbytes > 0:
+        is_complete = self._decompressor is None or self._decompressor.is_complete
+        if not is_complete and self.buffer is not None and self.body_nbytes > 0:
             raise tw.HeaderError(
                 f"the compressed response is truncated after "
                 f"{format_count('byte', self.body_nbytes)} "
