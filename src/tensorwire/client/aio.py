@@ -6,6 +6,7 @@ import asyncio
 import socket
 import weakref
 from collections.abc import Callable
+from functools import partial
 from select import POLLIN, POLLOUT
 from typing import Any, TypeAlias
 
@@ -112,8 +113,12 @@ class LoopBackend:
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
-    async def run(self, is_slow: bool, function: Callable[..., Result], *arguments: Any) -> Result:
-        result: Result = await in_thread(function, *arguments) if is_slow else function(*arguments)
+    async def run(
+        self, is_slow: bool, function: Callable[..., Result], *arguments: Any, **named: Any
+    ) -> Result:
+        if not is_slow:
+            return function(*arguments, **named)
+        result: Result = await in_thread(partial(function, *arguments, **named))
         return result
 
     async def look_up(self, host: str, port: int, deadline: Deadline) -> list[Any]:

@@ -109,6 +109,9 @@ class BaseClient:
             from .http import HttpTransport  # noqa: PLC0415 - requires httptools
 
             self._transport = HttpTransport(self.server, self._options)
+        # Without a total timeout and retries, nothing of a call changes.
+        is_constant = self.timeout.total is None and self._options.retries == 0
+        self._default_call = Call(Deadline(self.timeout), Retries(0)) if is_constant else None
         self._ids = itertools.count(1)
         self._datatypes: dict[Any, dict[str, Any]] = {}
         self._pools: dict[int, Pool | Channel] = {}  # by the id of the process: see _open_pool
@@ -162,23 +165,25 @@ class BaseClient:
     async def _infer_encoded(
         self, target: Target, message: Any, encoding: Encoding, call: Call
     ) -> tw.InferResponse:
-        backend = self._open_pool().backend
-        request = await self._transport.infer_request(target, message, encoding, backend)
-        body = await self._exchange(request, call)
-        return await self._transport.decode(body, backend)
+        pool = self._open_pool()
+        request = await self._transport.infer_request(target, message, encoding, pool.backend)
+        body = await self._exchange(pool, request, call)
+        return await self._transport.decode(body, pool.backend)
 
     def _open_stream(self, target: Target, deadline: Deadline, requests: Any) -> Stream:
         encode = partial(self._encode, target, deadline, encoding=Encoding())
         return self._transport.open_stream(self._open_pool(), target, deadline, requests, encode)
 
     async def _metadata(self, target: Target, call: Call) -> dict[str, Any]:
+        pool = self._open_pool()
         request: Any = self._transport.metadata_request(target)
-        body = await self._exchange(request, call)
-        return await self._transport.read_metadata(request, body, self._open_pool().backend)
+        body = await self._exchange(pool, request, call)
+        return await self._transport.read_metadata(request, body, pool.backend)
 
     async def _is_ready(self, target: Target, call: Call) -> bool:
+        request = self._transport.readiness_request(target)
         try:
-            await self._exchange(self._transport.readiness_request(target), call)
+            await self._exchange(self._open_pool(), request, call)
         except (InferenceServerError, ConnectionError, TimeoutError):
             return False
         return True
@@ -189,8 +194,8 @@ class BaseClient:
         end = time.monotonic() + seconds
         pause = 0.02
         last_seen: Exception | None = None
+        pool = self._open_pool()
         while True:
-            pool = self._open_pool()
             remaining = max(end - time.monotonic(), 0.001)
             total = min(self.timeout.total or remaining, remaining)
             call = Call(Deadline(replace(self.timeout, total=total)), Retries(0))
@@ -214,6 +219,8 @@ class BaseClient:
     # --- the steps of a call ---
 
     def _call(self, timeout: float | Timeout | None, on_progress: OnProgress | None = None) -> Call:
+        if on_progress is None and timeout is None and self._default_call is not None:
+            return self._default_call
         progress = NO_PROGRESS if on_progress is None else ProgressReporter(on_progress)
         return Call(self._deadline(timeout), Retries(self._options.retries), progress)
 
@@ -276,10 +283,9 @@ class BaseClient:
             remember(self._datatypes, key, found)
         return found
 
-    async def _exchange(self, request: Any, call: Call) -> Any:
+    async def _exchange(self, pool: Any, request: Any, call: Call) -> Any:
         """Send a request, and repeat it up to ``retries`` times if that may help."""
         while True:
-            pool = self._open_pool()
             try:
                 return await self._transport.attempt(pool, request, call)
             except (ConnectionError, InferenceServerError) as error:

@@ -9,7 +9,6 @@ import os
 import re
 import time
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 from urllib.parse import quote
 
@@ -175,8 +174,8 @@ class GrpcTransport:
     # --- responses ---
 
     async def decode(self, message: bytes, backend: Backend) -> tw.InferResponse:
-        decode = partial(decode_response, limits=self.options.limits)
-        return await backend.run(len(message) > MAX_BODY_NBYTES, decode, message)
+        is_slow = len(message) > MAX_BODY_NBYTES
+        return await backend.run(is_slow, decode_response, message, limits=self.options.limits)
 
     async def read_metadata(
         self, request: GrpcRequest, message: bytes, backend: Backend

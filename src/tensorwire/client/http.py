@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ssl
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import tensorwire as tw
@@ -106,8 +105,9 @@ class HttpTransport:
     ) -> tw.Frame:
         # Writing JSON is slow. Binary data is sent from the memory of the arrays.
         is_slow = sum(x.nbytes for x in request.inputs if not x.binary) > MAX_JSON_NBYTES
-        encode = partial(tw.encode_request, nonfinite=nonfinite, limits=UNLIMITED)
-        return await backend.run(is_slow, encode, request)
+        return await backend.run(
+            is_slow, tw.encode_request, request, nonfinite=nonfinite, limits=UNLIMITED
+        )
 
     def encode_raw(self, array: Any) -> tw.Frame:
         return tw.encode_raw_request(array)
@@ -158,8 +158,8 @@ class HttpTransport:
         buffer, header_length = body
         json_nbytes = len(buffer) if header_length is None else header_length
         is_slow = json_nbytes > MAX_JSON_NBYTES or len(buffer) > MAX_BODY_NBYTES
-        decode = partial(tw.decode_response, limits=self.options.limits)
-        return await backend.run(is_slow, decode, buffer, header_length)
+        limits = self.options.limits
+        return await backend.run(is_slow, tw.decode_response, buffer, header_length, limits=limits)
 
     async def read_metadata(self, _: Request, body: Body, backend: Backend) -> dict[str, Any]:
         """Return the JSON object of a response, within the limits of a JSON header."""

@@ -85,9 +85,11 @@ class BlockingBackend:
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    async def run(self, is_slow: bool, function: Callable[..., Result], *arguments: Any) -> Result:
+    async def run(
+        self, is_slow: bool, function: Callable[..., Result], *arguments: Any, **named: Any
+    ) -> Result:
         """Call a function, in a thread if it is slow and would block an event loop."""
-        return function(*arguments)
+        return function(*arguments, **named)
 
     async def look_up(self, host: str, port: int, deadline: Deadline) -> list[Any]:
         """Return the results of ``getaddrinfo``, which has no timeout. Raises OSError.
