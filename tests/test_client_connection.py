@@ -46,8 +46,8 @@ from tensorwire.client import AsyncClient, Client, InferenceServerError, Progres
 from tensorwire.client.aio import LoopBackend
 from tensorwire.client.connection import Connection
 from tensorwire.client.errors import Operation
-from tensorwire.client.limits import Deadline, Retries
-from tensorwire.client.requests import Call, Request, Target
+from tensorwire.client.limits import Call, Deadline
+from tensorwire.client.requests import Encoding, Request, Target
 from tensorwire.client.responses import ResponseReader
 from tensorwire.client.sync import BlockingBackend, PollWatcher, complete
 
@@ -428,7 +428,8 @@ def test_slow_reader_and_slow_sender(connect: Connect) -> None:
     server = Reading(serve)
     with connect(server.address, timeout=0.6) as client:
         transport = getattr(client, "client", client)._transport
-        head_nbytes = len(transport.infer_request(Target("m", None, None), frame).head)
+        request = transport.infer_request(Target("m", None, None), frame, Encoding(), None)
+        head_nbytes = len(complete(request).head)
         expected = head_nbytes + len(frame)
         with server, takes(1.8, 20):
             assert np.array_equal(client.infer("m", frame)["x"].data, X)
@@ -669,7 +670,7 @@ def test_tls_that_fails_while_a_request_is_sent() -> None:
     with connection_over(Tls) as (connection, peer):
         peer.close()
         with pytest.raises(ConnectionError, match="before it responded"):
-            complete(connection.exchange(REQUEST, Call(Deadline(Timeout()), Retries(0))))
+            complete(connection.exchange(REQUEST, Call(Deadline(Timeout()))))
 
 
 @pytest.mark.parametrize(
@@ -762,7 +763,7 @@ def test_tls_that_must_receive_before_it_can_send(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(PollWatcher, "wait", note)
     fails = pytest.raises(TimeoutError, match="read timeout")
     with connection_over(FakeTls) as (connection, _), fails:
-        complete(connection.exchange(REQUEST, Call(Deadline(Timeout(read=0.1)), Retries(0))))
+        complete(connection.exchange(REQUEST, Call(Deadline(Timeout(read=0.1)))))
     assert events == [select.POLLIN] * len(events)
     assert len(events) < 5
 

@@ -15,7 +15,7 @@ from support import client_fixtures
 from support.client_fixtures import Connect, X
 from tensorwire.client import Client, InferenceServerError, Timeout
 from tensorwire.client.http import HttpTransport
-from tensorwire.client.limits import ConnectDeadline, Deadline, Retries
+from tensorwire.client.limits import Call, ConnectDeadline, Deadline
 from tensorwire.client.sync import BlockingBackend
 
 connect = client_fixtures.connect
@@ -135,10 +135,10 @@ def test_delay_of_a_retry(attempt: int, longest: float) -> None:
     """It is random, and becomes longer with each retry up to a limit."""
     delays = []
     for _ in range(100):
-        retries = Retries(1)
-        retries.n_pauses = attempt
-        delays.append(retries.delay(ConnectionError("x"), Deadline(Timeout())) or 0)
-        assert retries.delay(ConnectionError("x"), Deadline(Timeout())) is None
+        call = Call(Deadline(Timeout()), 1)
+        call.n_pauses = attempt
+        delays.append(call.retry_delay(ConnectionError("x")) or 0)
+        assert call.retry_delay(ConnectionError("x")) is None
     assert longest / 2 <= min(delays) < 0.6 * longest
     assert 0.9 * longest < max(delays) <= longest
 
@@ -149,7 +149,7 @@ def test_delay_of_a_retry(attempt: int, longest: float) -> None:
 def test_longest_retry_after(seconds: float, delay: float | None) -> None:
     error = InferenceServerError("busy", status=503)
     error.retry_after = seconds
-    assert Retries(1).delay(error, Deadline(Timeout())) == delay
+    assert Call(Deadline(Timeout()), 1).retry_delay(error) == delay
 
 
 # --- wait_until_ready ---

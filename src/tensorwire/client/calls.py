@@ -26,17 +26,16 @@ from .limits import (
     DEFAULT_MAX_BODY,
     DEFAULT_TIMEOUT,
     RESPONSE_LIMITS,
+    Call,
     Deadline,
     GrpcChannel,
     Options,
-    Retries,
     Timeout,
     as_timeout,
 )
 from .requests import (
     AUTO_ID,
     NO_PROGRESS,
-    Call,
     Encoding,
     Headers,
     Inputs,
@@ -111,7 +110,7 @@ class BaseClient:
             self._transport = HttpTransport(self.server, self._options)
         # Without a total timeout and retries, nothing of a call changes.
         is_constant = self.timeout.total is None and self._options.retries == 0
-        self._default_call = Call(Deadline(self.timeout), Retries(0)) if is_constant else None
+        self._default_call = Call(Deadline(self.timeout)) if is_constant else None
         self._ids = itertools.count(1)
         self._datatypes: dict[Any, dict[str, Any]] = {}
         self._pools: dict[int, Pool | Channel] = {}  # by the id of the process: see _open_pool
@@ -158,7 +157,7 @@ class BaseClient:
     async def _infer(
         self, target: Target, inputs: Inputs, encoding: Encoding, call: Call
     ) -> tw.InferResponse:
-        check_algorithms(encoding.compression, encoding.accepted)
+        check_algorithms(encoding.algorithms)
         message = await self._encode(target, call.deadline, inputs, encoding)
         return await self._infer_encoded(target, message, encoding, call)
 
@@ -198,7 +197,7 @@ class BaseClient:
         while True:
             remaining = max(end - time.monotonic(), 0.001)
             total = min(self.timeout.total or remaining, remaining)
-            call = Call(Deadline(replace(self.timeout, total=total)), Retries(0))
+            call = Call(Deadline(replace(self.timeout, total=total)))
             try:
                 await self._transport.attempt(pool, request, call)
                 return
@@ -222,7 +221,7 @@ class BaseClient:
         if on_progress is None and timeout is None and self._default_call is not None:
             return self._default_call
         progress = NO_PROGRESS if on_progress is None else ProgressReporter(on_progress)
-        return Call(self._deadline(timeout), Retries(self._options.retries), progress)
+        return Call(self._deadline(timeout), self._options.retries, progress)
 
     def _deadline(self, timeout: float | Timeout | None) -> Deadline:
         return Deadline(self.timeout if timeout is None else as_timeout(timeout))
@@ -230,7 +229,7 @@ class BaseClient:
     async def _encode(
         self, target: Target, deadline: Deadline, inputs: Inputs, encoding: Encoding
     ) -> Any:
-        outputs, id, parameters, binary_inputs, binary_outputs, nonfinite, *_ = encoding
+        outputs, id, parameters, binary_inputs, binary_outputs, nonfinite, _ = encoding
         if isinstance(inputs, _ENCODED):
             if outputs is not None or parameters is not None or isinstance(id, str):
                 raise TypeError(
@@ -270,9 +269,7 @@ class BaseClient:
         found = self._datatypes.get(key)
         if found is None:
             try:
-                metadata = await self._metadata(
-                    target, Call(deadline, Retries(self._options.retries))
-                )
+                metadata = await self._metadata(target, Call(deadline, self._options.retries))
             except InferenceServerError as error:
                 error.args = (f"{error} (for the datatype of a list of numbers: {_LIST_HINT})",)
                 raise
@@ -289,9 +286,7 @@ class BaseClient:
             try:
                 return await self._transport.attempt(pool, request, call)
             except (ConnectionError, InferenceServerError) as error:
-                if call.progress.error is error:
-                    raise
-                delay = call.retries.delay(error, call.deadline)
+                delay = call.retry_delay(error)
                 if delay is None:
                     raise
             await pool.backend.sleep(delay)

@@ -273,9 +273,9 @@ class Client(BaseClient, Closing):
         ...     responses = [client.infer("add", frame) for _ in range(2)]
         """
         target = Target(model, version, headers)
+        algorithms = request_compression_algorithm, response_compression_algorithm
         encoding = Encoding(
-            *(outputs, id, parameters, binary_inputs, binary_outputs, nonfinite),
-            *(request_compression_algorithm, response_compression_algorithm),
+            outputs, id, parameters, binary_inputs, binary_outputs, nonfinite, algorithms
         )
         call = self._call(timeout, on_progress)
         return complete(self._infer(target, inputs, encoding, call))
@@ -583,9 +583,9 @@ class AsyncClient(BaseClient, AsyncClosing):
         on_progress: OnProgress | None = None,
     ) -> tw.InferResponse:
         target = Target(model, version, headers)
+        algorithms = request_compression_algorithm, response_compression_algorithm
         encoding = Encoding(
-            *(outputs, id, parameters, binary_inputs, binary_outputs, nonfinite),
-            *(request_compression_algorithm, response_compression_algorithm),
+            outputs, id, parameters, binary_inputs, binary_outputs, nonfinite, algorithms
         )
         call = self._call(timeout, on_progress)
         return await self._infer(target, inputs, encoding, call)

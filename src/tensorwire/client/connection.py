@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .addresses import Proxy, Server
 from .errors import Operation
-from .limits import ConnectDeadline, Deadline, Retries
-from .requests import NO_PROGRESS, PIECE_NBYTES, Call, Request
+from .limits import Call, ConnectDeadline, Deadline
+from .requests import NO_PROGRESS, PIECE_NBYTES, Request
 from .responses import ResponseReader
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Connection:
         """Send a request, and receive the response. Raises OSError and DecodeError."""
         reader = self.reader
         reader.start()
-        self.deadline, _, self.progress = call
+        self.deadline, self.progress = call.deadline, call.progress
         self.has_failed = False
         self.transferred_at = time.monotonic()
         self.progress.start(request.nbytes)
@@ -163,7 +163,7 @@ class Connection:
             reader.reusable = False
         return reader
 
-    def may_repeat(self, request: Request, error: OSError, retries: Retries) -> bool:
+    def may_repeat(self, request: Request, error: OSError, call: Call) -> bool:
         """Return whether a request that has failed on this kept connection is sent once more.
 
         The server may have closed the connection before the request arrived, but the client cannot
@@ -172,7 +172,7 @@ class Connection:
         """
         if isinstance(error, TimeoutError) or self.reader.n_received > 0:
             return False
-        return request.operation.method == "GET" or self.n_sent == 0 or retries.take()
+        return request.operation.method == "GET" or self.n_sent == 0 or call.take_retry()
 
     async def _send(self, request: Request) -> bool:
         """Send a request. Returns False if the server has responded before its end."""

@@ -29,8 +29,8 @@ from .addresses import Server
 from .errors import Operation, too_long_error
 from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, fork_state
 from .grpc_streams import AsyncStream, Stream
-from .limits import MAX_BODY_NBYTES, MAX_INT32, Deadline, Options
-from .requests import Call, Encoding, Headers, Target, check_headers
+from .limits import MAX_BODY_NBYTES, MAX_INT32, Call, Deadline, Options
+from .requests import Encoding, Headers, Target, check_headers
 
 if TYPE_CHECKING:
     from .aio import Backend
@@ -165,7 +165,7 @@ class GrpcTransport:
     async def infer_request(
         self, target: Target, message: bytes, encoding: Encoding, _: Backend
     ) -> GrpcRequest:
-        algorithm = encoding.compression
+        algorithm = encoding.algorithms[0]
         if algorithm == "zstd":
             raise ValueError("gRPC has no compression algorithm 'zstd'")
         compression = getattr(grpc.Compression, algorithm.capitalize()) if algorithm else None

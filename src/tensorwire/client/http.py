@@ -15,11 +15,10 @@ from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from .addresses import Server, find_proxy
 from .connection import Connection, Connector
 from .errors import InferenceServerError, Operation, too_long_error
-from .limits import MAX_BODY_NBYTES, MAX_JSON_NBYTES, Options
+from .limits import MAX_BODY_NBYTES, MAX_JSON_NBYTES, Call, Options
 from .pool import Lease, Pool
 from .requests import (
     PIECE_NBYTES,
-    Call,
     Encoding,
     Headers,
     Request,
@@ -133,13 +132,14 @@ class HttpTransport:
             cached = operation, path, self._head("POST", path, None, "identity")
             remember(self.heads, key, cached)
         operation, path, head = cached
-        if target.headers is not None or encoding.accepted:
-            head = self._head("POST", path, target.headers, encoding.accepted or "identity")
+        compression, accepted = encoding.algorithms
+        if target.headers is not None or accepted:
+            head = self._head("POST", path, target.headers, accepted or "identity")
         # Unlike those of frame.buffers, these memoryviews are not shared with other threads.
         # tuple(frame) would first allocate len(frame) items, one for each byte.
         buffers: tuple[Any, ...] = tuple(iter(frame))
         nbytes = len(frame)
-        if compression := encoding.compression:
+        if compression:
             body = await backend.run(
                 nbytes > PIECE_NBYTES, compress, frame.chunks(PIECE_NBYTES), compression
             )
@@ -198,7 +198,7 @@ class HttpTransport:
                     reader = await connection.exchange(request, call)
                 except OSError as error:
                     is_final = pool.is_closed or call.progress.error is not None
-                    if is_final or not connection.may_repeat(request, error, call.retries):
+                    if is_final or not connection.may_repeat(request, error, call):
                         raise
             if reader is None:
                 if connection is not None:

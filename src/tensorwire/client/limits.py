@@ -13,6 +13,7 @@ import tensorwire as tw
 from ..arguments import check_seconds
 from ..errors import format_seconds
 from .errors import InferenceServerError
+from .requests import NO_PROGRESS, ProgressReporter
 
 if TYPE_CHECKING:
     import grpc
@@ -173,24 +174,30 @@ class ConnectDeadline(Deadline):
         return super().limit("connect", self.since)
 
 
-class Retries:
-    """The retries of a call that are left, and the pauses before them."""
+class Call:
+    """What limits a call: its deadline, and the retries that are left. And its progress."""
 
-    __slots__ = ("n_left", "n_pauses")
+    __slots__ = ("deadline", "n_pauses", "n_retries", "progress")
 
-    def __init__(self, n_left: int) -> None:
-        self.n_left = n_left
+    def __init__(
+        self, deadline: Deadline, n_retries: int = 0, progress: ProgressReporter = NO_PROGRESS
+    ) -> None:
+        self.deadline = deadline
+        self.n_retries = n_retries
+        self.progress = progress
         self.n_pauses = 0
 
-    def take(self) -> bool:
+    def take_retry(self) -> bool:
         """Take a retry without a pause. Returns False if none is left."""
-        if self.n_left == 0:
+        if self.n_retries == 0:
             return False
-        self.n_left -= 1
+        self.n_retries -= 1
         return True
 
-    def delay(self, error: Exception, deadline: Deadline) -> float | None:
+    def retry_delay(self, error: Exception) -> float | None:
         """Take a retry, and return the seconds to wait before it. None if the error is final."""
+        if self.progress.error is error:
+            return None
         delay: float | None = None
         if isinstance(error, InferenceServerError):
             if error.status not in _RETRIED_STATUSES:
@@ -201,7 +208,9 @@ class Retries:
             delay *= random.uniform(0.5, 1.0)
         elif delay > _MAX_RETRY_AFTER_SECONDS:
             return None
-        if deadline.at is not None and time.monotonic() + delay >= deadline.at:
+        if self.deadline.at is not None and time.monotonic() + delay >= self.deadline.at:
+            return None
+        if not self.take_retry():
             return None
         self.n_pauses += 1
-        return delay if self.take() else None
+        return delay

@@ -13,7 +13,6 @@ import tensorwire as tw
 from ..arguments import Nonfinite, check_type
 from ..compression import find_zstd
 from .errors import Operation
-from .limits import Deadline, Retries
 
 PIECE_NBYTES = 1 << 20  # the read timeout applies to sending each piece, not to a whole tensor
 _MAX_JOINED_NBYTES = 64 << 10  # one send is faster than several for frames up to this size
@@ -47,6 +46,7 @@ MAX_CACHED = 1000  # entries of each cache of a client
 Headers = Mapping[str, str]
 Id = str | Literal[AutoId.AUTO_ID] | None
 Algorithm = Literal["gzip", "deflate", "zstd"]
+Algorithms = tuple[Algorithm | None, Algorithm | None]  # of the request and of the response
 Inputs = tw.Frame | bytes | tw.InferRequest | Mapping[str, Any] | Iterable[tw.Tensor]
 Outputs = Iterable[str | tw.RequestedOutput]
 
@@ -60,8 +60,7 @@ class Encoding(NamedTuple):
     binary_inputs: bool | None = None
     binary_outputs: bool | None = None
     nonfinite: Nonfinite | None = None
-    compression: Algorithm | None = None
-    accepted: Algorithm | None = None  # the compression of the response
+    algorithms: Algorithms = (None, None)
 
 
 class Target(NamedTuple):
@@ -182,14 +181,6 @@ class ProgressReporter:
 NO_PROGRESS = ProgressReporter(None)
 
 
-class Call(NamedTuple):
-    """What limits a call, and who is told how far it is."""
-
-    deadline: Deadline
-    retries: Retries
-    progress: ProgressReporter = NO_PROGRESS
-
-
 # --- heads ---------------------------------------------------------------------------------------
 
 
@@ -235,7 +226,7 @@ def check_headers(headers: Headers | None) -> dict[str, str]:
     return found
 
 
-def check_algorithms(*algorithms: Algorithm | None) -> None:
+def check_algorithms(algorithms: Algorithms) -> None:
     for algorithm in algorithms:
         if algorithm not in (None, "gzip", "deflate", "zstd"):
             raise ValueError(

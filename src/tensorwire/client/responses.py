@@ -30,7 +30,7 @@ except ImportError:
 import tensorwire as tw
 
 from ..compression import CompressionError, Decompressor, is_supported
-from ..errors import format_count
+from ..errors import format_count, format_value
 
 ERROR_NBYTES = 64 << 10
 """Maximum number of bytes that are read from the body of an error response."""
@@ -253,10 +253,7 @@ class ResponseReader:
         if b"transfer-encoding" in headers:
             coding = b",".join(headers[b"transfer-encoding"])
             if coding.lower() != b"chunked":
-                raise tw.HeaderError(
-                    f"the response has Transfer-Encoding {_format_value(coding)}, which is not "
-                    "supported"
-                )
+                raise _not_supported_error("Transfer-Encoding", coding)
         elif self.content_length is None:
             self._until_eof = True
         if b"content-encoding" in headers:
@@ -265,10 +262,7 @@ class ResponseReader:
                 self._decompressor = Decompressor(encoding)
             elif encoding not in (b"", b"identity"):
                 if 200 <= self.status < 300:
-                    raise tw.HeaderError(
-                        f"the response has Content-Encoding {_format_value(encoding)}, which is "
-                        "not supported"
-                    )
+                    raise _not_supported_error("Content-Encoding", encoding)
                 self._is_readable = False
         if 200 <= self.status < 300:
             names = (b"inference-header-content-length", b"content-type")
@@ -310,5 +304,6 @@ class ResponseReader:
         self.complete = True
 
 
-def _format_value(value: bytes) -> str:
-    return repr(value[:40].decode("latin-1"))
+def _not_supported_error(header: str, value: bytes) -> tw.HeaderError:
+    shown = format_value(value.decode("latin-1"))
+    return tw.HeaderError(f"the response has {header} {shown}, which is not supported")
