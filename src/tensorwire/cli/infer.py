@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Hashable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
 import numpy as np
@@ -20,15 +20,12 @@ import tensorwire as tw
 
 from .._codec.datatypes import DATATYPES, RAW_BF16, UNLIMITED, bf16_dtype, datatype_of
 from ..arguments import is_list_of_numbers
-from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, InferenceServerError
+from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, Client, InferenceServerError, Progress
 from ..client.addresses import Server, parse_url
 from ..client.requests import Target, model_path
 from ..errors import format_shape, format_value
 from ..grpc import encode_request
 from .output import ProgressBar, UsageError, print_error, print_line
-
-if TYPE_CHECKING:
-    from ..client import Client, Progress
 
 LARGE_NBYTES = 8_000_000  # bodies of this size or more get a progress bar
 MAX_NAMED = 10  # maximum number of inputs that an error message names
@@ -163,8 +160,6 @@ def unique(option: str, pairs: Iterable[tuple[Key, Value]]) -> dict[Key, Value]:
 def make_client(options: argparse.Namespace) -> Client:
     """Return a client with the options. Raises UsageError."""
     try:
-        from ..client import Client  # noqa: PLC0415 - the other commands work without its libraries
-
         server = parse_url(options.url)
         if options.json and server.is_grpc:
             raise UsageError("--json requires HTTP: gRPC has no JSON")
