@@ -228,7 +228,8 @@ def record(file: Path, functions: list[str], packages: list[Package]) -> None:
             for digest in dict.fromkeys(digests)
             if digest
         }
-    text = json.dumps(table, indent=1) + "\n"
+    rows = (f" {json.dumps(name)}: {json.dumps(digests)}" for name, digests in table.items())
+    text = "{\n" + ",\n".join(rows) + "\n}\n"
     if file.exists() and file.read_text("ascii") == text:
         print(f"{file} is up to date")
         return
