@@ -23,7 +23,7 @@ import pytest
 import tensorwire as tw
 from support.wrappers import WRAPPERS, wrapped
 from tensorwire.digests import Sources, source_of_imported
-from tensorwire.integrations import patching
+from tensorwire.integrations import functions, patching
 from tensorwire.integrations.patching import Patch, Replacement, Untested
 
 pytestmark = [
@@ -57,15 +57,16 @@ class Thing:
         return ("inherited", x)
 
 class Child(Thing):
-    limit = 5
+    def own(self, x):
+        return ("own", x)
 """
-# Thing.of and Thing.static are replaced together, and Child.limit only if they and Child.inherited,
+# Thing.of and Thing.static are replaced together, and Child.own only if they and Child.inherited,
 # which Thing defines, are replaced.
 RELIANCE = {
     "peer:Thing.plain": ["peer:helper"],
     "peer:Thing.of": ["peer:Thing.static"],
     "peer:Thing.static": ["peer:Thing.of"],
-    "peer:Child.limit": ["peer:Thing.of", "peer:Child.inherited"],
+    "peer:Child.own": ["peer:Thing.of", "peer:Child.inherited"],
 }
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "double": lambda peer: peer.double(3),
@@ -73,8 +74,9 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "Thing.of": lambda peer: peer.Thing.of(1),
     "Thing.static": lambda peer: peer.Thing.static(1),
     "Child.inherited": lambda peer: peer.Child().inherited(1),
+    "Child.own": lambda peer: peer.Child().own(1),
 }
-NAMES = {*FUNCTIONS, "Child.limit"}
+NAMES = {*FUNCTIONS}
 
 
 def marked(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -89,6 +91,7 @@ def marked(function: Callable[..., Any]) -> Callable[..., Any]:
         "static": lambda x: ("new", function(x)),
         "double": annotated,
         "inherited": lambda self, x: ("new", function(self, x)),
+        "own": lambda self, x: ("new", function(self, x)),
     }
     return replacements[function.__name__]
 
@@ -126,16 +129,15 @@ class Peer:
         replacements: Callable[[], Any] | None = None,
     ) -> Patch:
         self.digests.write_text(json.dumps(self.known))
-        replacements = replacements or self.replacements
-        module("integration.patches", RELIES_ON=relies_on, replacements=replacements)
+        self.relies_on = relies_on
+        module("integration.patches", replacements=replacements or self.replacements)
         return Patch("peer", versions, "integration")
 
     def replacements(self) -> list[Replacement]:
         found = []
         for name in sorted(NAMES):
             owner, method = self.place(name)
-            factory: Any = (lambda limit: limit + 1) if method == "limit" else marked
-            found.append(Replacement(owner, method, factory))
+            found.append(Replacement(owner, method, marked, self.relies_on.get(f"peer:{name}", ())))
         return found
 
     def place(self, name: str) -> tuple[Any, str]:
@@ -195,7 +197,7 @@ def peer(make_peer: MakePeer) -> Peer:
 # --- install and uninstall ------------------------------------------------------------------------
 
 
-def test_functions_methods_and_constants_are_replaced(peer: Peer) -> None:
+def test_functions_and_methods_are_replaced(peer: Peer) -> None:
     expected = {name: call(peer.module) for name, call in FUNCTIONS.items()}
     for _ in range(2):
         peer.patch.uninstall()
@@ -209,7 +211,6 @@ def test_functions_methods_and_constants_are_replaced(peer: Peer) -> None:
             assert thing().of(1) == ("new", (thing, 1))
             assert thing().static(1) == ("new", ("static", 1))
             assert thing().inherited(1) == ("inherited", 1)
-            assert peer.module.Child.limit == 6
             assert peer.module.double.__doc__ == "Docstring of the peer."
 
 
@@ -366,9 +367,8 @@ def test_replacement_that_calls_the_original_also_calls_its_wrapper(
         new.__signature__ = signature(original)  # type: ignore[attr-defined]
         return new
 
-    replacement = Replacement(owner, method, around, calls_original=True)
-    name = f"peer:{function}"
-    patch = peer.patch_of({name: [name]}, replacements=lambda: [replacement])
+    replacement = Replacement(owner, method, around, [f"peer:{function}"], calls_original=True)
+    patch = peer.patch_of({}, replacements=lambda: [replacement])
     with wrapped(owner, method, wrap, count):
         is_replaced = callable(vars(owner)[method])  # a partialmethod cannot be called
         patch.install()
@@ -432,15 +432,15 @@ def test_class_is_replaced_like_a_function(peer: Peer) -> None:
 @pytest.mark.parametrize("accessor", ["fget", "fset", "fdel"])
 def test_property_with_an_accessor_of_other_code(peer: Peer, accessor: str) -> None:
     own: dict[str, Any] = dict.fromkeys(("fget", "fset", "fdel"), peer.module.Thing.plain)
-    assert patching.foreign_code(property(**own), "peer:Thing.x") is None
+    assert functions.foreign_code(property(**own), "peer:Thing.x") is None
     replaced = property(**{**own, accessor: marked})
-    assert patching.foreign_code(replaced, "peer:Thing.x") == f"{__name__}.marked"
+    assert functions.foreign_code(replaced, "peer:Thing.x") == f"{__name__}.marked"
 
 
 def test_compiled_function_is_foreign() -> None:
     """It has the names of what it wraps, if it is a wrapper."""
     assert not isinstance(tw.decode_bytes, type(marked))
-    assert patching.foreign_code(tw.decode_bytes, "peer:double") is not None
+    assert functions.foreign_code(tw.decode_bytes, "peer:double") is not None
 
 
 @pytest.mark.parametrize("imported", [False, True])
@@ -465,7 +465,7 @@ def test_wrapped_function_that_a_replacement_relies_on(
         replacements=lambda: [r._replace(calls_original=True) for r in peer.replacements()],
     )
     with peer.installed():
-        assert peer.replaced() == {"Thing.static", "Child.inherited", "Child.limit"}
+        assert peer.replaced() == {"Thing.static", "Child.inherited", "Child.own"}
     reasons = (
         r"peer\.Thing\.of \(peer\.parts\.part is [\w.<>]+ now\); "
         r"peer\.Thing\.plain \(peer\.Thing\.of is not replaced\); "
@@ -495,11 +495,11 @@ def test_functions_of_other_packages_are_compared_in_tested_versions(
 STATIC_DIFFERS = {
     "Thing.static": "the source of peer.Thing.static is not known",
     "Thing.of": "the source of peer.Thing.static is not known",
-    "Child.limit": "peer.Thing.of is not replaced",
+    "Child.own": "peer.Thing.of is not replaced",
 }
 INHERITED_DIFFERS = {
     "Child.inherited": "the source of peer.Child.inherited is not known",
-    "Child.limit": "the source of peer.Child.inherited is not known",
+    "Child.own": "the source of peer.Child.inherited is not known",
 }
 DOUBLE_DIFFERS = {"double": "the source of peer.double is not known"}
 DIFFERENCES: list[tuple[dict[str, str], dict[str, str], dict[str, str]]] = [
@@ -520,7 +520,7 @@ DIFFERENCES: list[tuple[dict[str, str], dict[str, str], dict[str, str]]] = [
         {
             "Thing.static": "is missing",
             "Thing.of": "peer.Thing.static is not replaced",
-            "Child.limit": "peer.Thing.of is not replaced",
+            "Child.own": "peer.Thing.of is not replaced",
         },
     ),
     (
@@ -528,7 +528,7 @@ DIFFERENCES: list[tuple[dict[str, str], dict[str, str], dict[str, str]]] = [
         DOUBLE_DIFFERS,
         {"double": "has the parameters (x, times=3), not (x, times=2)"},
     ),
-    ({"    limit = 5": "    limit = 5\n    def inherited(self, x): 1"}, INHERITED_DIFFERS, {}),
+    ({"    def own(": "    def inherited(self, x): 1\n    def own("}, INHERITED_DIFFERS, {}),
     ({'("inherited", x)': '["inherited", x]'}, INHERITED_DIFFERS, {}),
 ]
 

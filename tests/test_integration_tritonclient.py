@@ -16,7 +16,7 @@ from support.scripts import run_script
 from support.tritonclient_calls import given, http
 from support.tritonclient_comparison import FLOATS, LARGE, parsed, response
 from tensorwire.integrations import patching, tritonclient
-from tensorwire.integrations.patching import join_name, readable
+from tensorwire.integrations.functions import join_name, readable
 
 pytestmark = comparison.MARKS
 

@@ -412,7 +412,7 @@ SENT = {
     f"{OURS}.grpc:RawRequest.serialized",
 }
 RECEIVED = {
-    f"{OURS}.patches:replace_result_init.<locals>.__init__",
+    f"{OURS}.http:replace_result_init.<locals>.__init__",
     f"{OURS}.grpc:RawResponse.__init__",
 }
 

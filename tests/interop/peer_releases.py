@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from interop import environment
 from tensorwire.digests import Sources
-from tensorwire.versions import release
+from tensorwire.integrations.patching import release
 
 ROOT = environment.REPOSITORY_ROOT
 WHEELS = ROOT / ".cache" / "releases"

@@ -22,7 +22,7 @@ import tensorwire as tw
 from support.wrappers import wrapped
 from tensorwire.digests import Sources, source_of_imported
 from tensorwire.integrations import patching
-from tensorwire.integrations.patching import defined_name, join_name
+from tensorwire.integrations.functions import defined_name
 
 NEXT_VERSION = "99.0"
 
@@ -39,10 +39,9 @@ def installed(integration: Any, **options: Any) -> Iterator[None]:
 
 def compared_functions(integration: Any) -> list[str]:
     """Return the names of all functions whose sources are compared."""
-    replacements, relies_on = integration._PATCH.replacements()
-    originals = {join_name(each.owner, each.name) for each in replacements}
-    assert relies_on.keys() <= originals, "not replaced"
-    return sorted({*map(defined_name, originals.union(*relies_on.values()))})
+    replacements = integration._PATCH.replacements()
+    relies_on = [each.relies_on for each in replacements.values()]
+    return sorted({*map(defined_name, {*replacements}.union(*relies_on))})
 
 
 def check_recorded(integration: Any) -> None:

@@ -19,7 +19,7 @@ from interop.samples import NOT_TEXT, TEXTS, Array, binary_sample, bytes_array
 from support.requirements import skip_or_fail
 from support.scale import scaled
 from tensorwire.integrations import tritonclient
-from tensorwire.integrations.patching import ABSENT, Change, assign
+from tensorwire.integrations.functions import ABSENT, Change, assign
 from tensorwire.integrations.tritonclient.convert import LARGE_NBYTES
 
 FEW = settings(deadline=None, max_examples=scaled(30))

@@ -26,29 +26,32 @@ from ...errors import DecodeError, EncodeError
 from ...http import EXTENSION
 from ..patching import Function, Replacement
 from ..split import replace_add_servicer
-from . import _PATCH, _install_and_run
+from . import _PATCH, _install_and_run, sources
 from .convert import read_response
 from .grpc_server import infer_split
 from .route import InferRoute, functions_of
-from .sources import RELIES_ON
-
-__all__ = ["RELIES_ON", "replacements"]
 
 
 def replacements() -> list[Replacement]:
     called = partial(Replacement, calls_original=True)
+    replace_servicer = partial(
+        replace_add_servicer, InferenceServicer, infer_split, ModelInferRequest
+    )
     return [
         # the servers
-        called(RESTServer, "_register_endpoints", replace_register),
-        called(V2Endpoints, "metadata", replace_metadata),
+        called(RESTServer, "_register_endpoints", replace_register, sources.ROUTE),
+        called(V2Endpoints, "metadata", replace_metadata, sources.METADATA),
         called(
             grpc_predict_v2_pb2_grpc,
             "add_GRPCInferenceServiceServicer_to_server",
-            partial(replace_add_servicer, InferenceServicer, infer_split, ModelInferRequest),
+            replace_servicer,
+            sources.SERVICER,
         ),
-        called(RESTServerProcess, "__init__", replace_process_init),
+        called(RESTServerProcess, "__init__", replace_process_init, sources.WORKER),
         # the REST client
-        Replacement(InferResponse, "from_bytes", replace_response_from_bytes),
+        Replacement(
+            InferResponse, "from_bytes", replace_response_from_bytes, sources.READS_RESPONSES
+        ),
         # BYTES
         Replacement(infer_type, "serialize_byte_tensor", replace_serialize_byte_tensor),
         Replacement(infer_type, "deserialize_bytes_tensor", replace_deserialize_bytes_tensor),

@@ -1,12 +1,11 @@
-"""What the replacements rely on, apart from the functions that they replace."""
+"""The functions on whose source the replacements rely, apart from the originals."""
 
 from __future__ import annotations
 
 TYPES = "kserve.protocol.infer_type"
 PLANE = "kserve.protocol.dataplane:DataPlane"
 REST = "kserve.protocol.rest"
-GRPC = "kserve.protocol.grpc"
-PROCESS = f"{REST}.multiprocess.server:RESTServerProcess"
+GRPC = "kserve.protocol.grpc.servicer"
 
 
 def tensor(name: str) -> tuple[str, ...]:
@@ -29,42 +28,39 @@ READS_REQUESTS = (
 )
 READS_RESPONSES = (*CODEC, *tensor("InferOutput"), f"{TYPES}:InferResponse.__init__")
 
-RELIES_ON = {
-    # The route does what these functions do. Of the routers of Starlette and FastAPI, it relies on
-    # what they document: the first route that matches gets the request.
-    f"{REST}.server:RESTServer._register_endpoints": (
-        f"{REST}.v2_endpoints:register_v2_endpoints",
-        f"{REST}.v2_endpoints:V2Endpoints.infer",
-        f"{PLANE}.decode",
-        f"{PLANE}.decode_inference_request",
-        f"{PLANE}.encode",
-        f"{PLANE}.infer",
-        f"{PLANE}.model_ready",
-        *READS_REQUESTS,
-        *READS_RESPONSES,
-        f"{TYPES}:InferRequest.from_bytes",
-        f"{TYPES}:InferRequest.from_inference_request",
-        f"{TYPES}:InferResponse.to_rest",
-        f"{TYPES}:InferResponse.get_output_by_name",
-        f"{TYPES}:to_http_parameters",
-        f"{REST}.v2_datamodels:InferenceRequest",
-        f"{REST}.v2_datamodels:InferenceResponse",
-        "kserve.utils.utils:generate_uuid",
-        "starlette.routing:Route.matches",
-    ),
-    # The handler does what the servicer does.
-    f"{GRPC}.grpc_predict_v2_pb2_grpc:add_GRPCInferenceServiceServicer_to_server": (
-        f"{GRPC}.servicer:InferenceServicer.ModelInfer",
-        f"{GRPC}.servicer:InferenceServicer.__init__",
-        f"{GRPC}.servicer:InferenceServicer.validate_grpc_request",
-        f"{TYPES}:InferRequest.from_grpc",
-        f"{TYPES}:InferRequest.use_binary_outputs",
-        f"{TYPES}:InferResponse.to_grpc",
-        *READS_REQUESTS,
-        *READS_RESPONSES,
-    ),
-    f"{REST}.v2_endpoints:V2Endpoints.metadata": (f"{REST}.v2_datamodels:ServerMetadataResponse",),
-    f"{PROCESS}.__init__": (f"{PROCESS}.target",),
-    f"{TYPES}:InferResponse.from_bytes": READS_RESPONSES,
-}
-"""For each original, the functions on whose source its replacement relies."""
+# The route does what these functions do. Of the routers of Starlette and FastAPI, it relies on what
+# they document: the first route that matches gets the request.
+ROUTE = (
+    f"{REST}.v2_endpoints:register_v2_endpoints",
+    f"{REST}.v2_endpoints:V2Endpoints.infer",
+    f"{PLANE}.decode",
+    f"{PLANE}.decode_inference_request",
+    f"{PLANE}.encode",
+    f"{PLANE}.infer",
+    f"{PLANE}.model_ready",
+    *READS_REQUESTS,
+    *READS_RESPONSES,
+    f"{TYPES}:InferRequest.from_bytes",
+    f"{TYPES}:InferRequest.from_inference_request",
+    f"{TYPES}:InferResponse.to_rest",
+    f"{TYPES}:InferResponse.get_output_by_name",
+    f"{TYPES}:to_http_parameters",
+    f"{REST}.v2_datamodels:InferenceRequest",
+    f"{REST}.v2_datamodels:InferenceResponse",
+    "kserve.utils.utils:generate_uuid",
+    "starlette.routing:Route.matches",
+)
+METADATA = (f"{REST}.v2_datamodels:ServerMetadataResponse",)
+WORKER = (f"{REST}.multiprocess.server:RESTServerProcess.target",)
+
+# The gRPC handler does what the servicer does.
+SERVICER = (
+    f"{GRPC}:InferenceServicer.ModelInfer",
+    f"{GRPC}:InferenceServicer.__init__",
+    f"{GRPC}:InferenceServicer.validate_grpc_request",
+    f"{TYPES}:InferRequest.from_grpc",
+    f"{TYPES}:InferRequest.use_binary_outputs",
+    f"{TYPES}:InferResponse.to_grpc",
+    *READS_REQUESTS,
+    *READS_RESPONSES,
+)

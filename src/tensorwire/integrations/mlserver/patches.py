@@ -32,7 +32,7 @@ from ...http import EXTENSION
 from ...server.asgi import Receive, Scope, Send
 from ..patching import Function, Replacement
 from ..split import SplitMessage, replace_add_servicer
-from . import _PATCH, install
+from . import _PATCH, install, sources
 from .convert import (
     ArrayData,
     array_bytes,
@@ -43,30 +43,33 @@ from .convert import (
     view_raw_data,
 )
 from .server import respond
-from .sources import RELIES_ON
-
-__all__ = ["RELIES_ON", "replacements"]
 
 
 def replacements() -> list[Replacement]:
+    called = partial(Replacement, calls_original=True)
+    replace_servicer = partial(
+        replace_add_servicer, InferenceServicer, infer_split, ModelInferRequest
+    )
     return [
         # REST
-        Replacement(APIRoute, "handle", replace_handle),
+        Replacement(APIRoute, "handle", replace_handle, sources.HANDLE),
         # raw gRPC contents
-        Replacement(mlserver_raw, "inject_raw", replace_inject_raw),
-        Replacement(mlserver_raw, "pack", replace_pack),
-        Replacement(
+        Replacement(mlserver_raw, "inject_raw", replace_inject_raw, sources.INJECT_RAW),
+        Replacement(mlserver_raw, "pack", replace_pack, sources.PACK),
+        called(
             dataplane_pb2_grpc,
             "add_GRPCInferenceServiceServicer_to_server",
-            partial(replace_add_servicer, InferenceServicer, infer_split, ModelInferRequest),
-            calls_original=True,
+            replace_servicer,
+            sources.SERVICER,
         ),
         # codecs
-        Replacement(NumpyCodec, "decode_input", replace_numpy_decode_input),
-        Replacement(NumpyCodec, "encode_output", replace_numpy_encode_output),
-        Replacement(string_codec, "_decode_input_or_output", replace_decode_input_or_output),
+        Replacement(NumpyCodec, "decode_input", replace_decode_input, sources.DECODE_INPUT),
+        Replacement(NumpyCodec, "encode_output", replace_encode_output, sources.ENCODE_OUTPUT),
+        Replacement(
+            string_codec, "_decode_input_or_output", replace_decode_strings, sources.DECODE_STRINGS
+        ),
         # server
-        Replacement(DataPlane, "metadata", replace_metadata, calls_original=True),
+        called(DataPlane, "metadata", replace_metadata, sources.METADATA),
         Replacement(worker, "Worker", replace_worker),
     ]
 
@@ -90,7 +93,7 @@ def replace_handle(original: Function) -> Function:
 # --- codecs --------------------------------------------------------------------------------------
 
 
-def replace_numpy_decode_input(original: Function) -> Function:
+def replace_decode_input(original: Function) -> Function:
     def decode_input(cls: Any, request_input: Any) -> Any:
         data, shape = array_of(request_input.data), request_input.shape
         if isinstance(data, tw.BytesArray) and data.size == prod(shape):
@@ -105,7 +108,7 @@ def replace_numpy_decode_input(original: Function) -> Function:
     return decode_input
 
 
-def replace_numpy_encode_output(original: Function) -> Function:
+def replace_encode_output(original: Function) -> Function:
     def encode_output(cls: Any, name: str, payload: Any, **kwargs: Any) -> Any:
         shape = inject_batch_dimension(list(getattr(payload, "shape", ())))
         output = array_output(name, payload, shape, cls.ContentType)
@@ -114,7 +117,7 @@ def replace_numpy_encode_output(original: Function) -> Function:
     return encode_output
 
 
-def replace_decode_input_or_output(original: Function) -> Function:
+def replace_decode_strings(original: Function) -> Function:
     def _decode_input_or_output(input_or_output: Any) -> Any:
         data = array_of(input_or_output.data)
         if not isinstance(data, tw.BytesArray):

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from copy import copy
+from functools import partial, wraps
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from weakref import WeakSet
@@ -38,6 +39,8 @@ from ..._codec.grpc.writer import append_fields
 from ...errors import EncodeError
 from ...grpc_messages import INFER_RESPONSE, RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 from ..patching import Function, Replacement
+from . import sources
+from .calls import creates_requests, during
 from .convert import (
     SHARED_MEMORY_KEYS,
     HeaderInput,
@@ -46,7 +49,6 @@ from .convert import (
     object_array,
     tensor_data,
 )
-from .patches import creates_requests, during, with_signature_of
 
 REQUEST = service_pb2.ModelInferRequest
 RESPONSE = service_pb2.ModelInferResponse
@@ -63,23 +65,29 @@ AIO = "tritonclient.grpc.aio"
 
 def replacements(aio: ModuleType | None) -> list[Replacement]:
     """Return the replacements in tritonclient.grpc and, if it can be imported, its ``aio``."""
-    client, result = InferenceServerClient, InferResult
+    client, called = InferenceServerClient, partial(Replacement, calls_original=True)
     found = [
-        Replacement(InferInput, "set_data_from_numpy", replace_set_data_from_numpy),
-        Replacement(_utils, "_get_inference_request", replace_get_inference_request),
-        Replacement(client, "infer", replace_infer, calls_original=True),
-        Replacement(client, "async_infer", replace_infer, calls_original=True),
-        Replacement(client, "start_stream", replace_start_stream, calls_original=True),
-        Replacement(client, "async_stream_infer", replace_async_stream_infer, calls_original=True),
-        Replacement(_infer_stream._InferStream, "_enqueue_request", replace_enqueue_request),
-        Replacement(result, "as_numpy", replace_as_numpy),
-        Replacement(result, "get_response", replace_get_response),
+        Replacement(InferInput, "set_data_from_numpy", replace_set_data, sources.GRPC_SET_DATA),
+        Replacement(
+            _utils, "_get_inference_request", replace_get_inference_request, sources.GRPC_REQUEST
+        ),
+        called(client, "infer", replace_infer, sources.GRPC_CALL),
+        called(client, "async_infer", replace_infer, sources.GRPC_CALL),
+        called(client, "start_stream", replace_start_stream, sources.GRPC_STREAM),
+        called(
+            client, "async_stream_infer", replace_async_stream_infer, sources.GRPC_STREAM_REQUEST
+        ),
+        Replacement(
+            _infer_stream._InferStream, "_enqueue_request", replace_enqueue, sources.GRPC_QUEUE
+        ),
+        Replacement(InferResult, "as_numpy", replace_as_numpy),
+        Replacement(InferResult, "get_response", replace_get_response),
     ]
     if aio:
         client = aio.InferenceServerClient
         found += [
-            Replacement(client, "infer", replace_aio_infer, calls_original=True),
-            Replacement(client, "stream_infer", replace_aio_stream_infer, calls_original=True),
+            called(client, "infer", replace_aio_infer, sources.GRPC_CALL),
+            called(client, "stream_infer", replace_aio_stream_infer, sources.GRPC_CALL),
         ]
     return found
 
@@ -166,7 +174,7 @@ class RawStreamResponse(RawMessage):
 
 
 def serialize_for_stream(request: Any) -> bytes:
-    """Serialize a request, unless `replace_enqueue_request` has done that already."""
+    """Serialize a request, unless `replace_enqueue` has done that already."""
     if type(request) is RawRequest:
         return request.serialized()
     serialized: bytes = request if type(request) is bytes else serialize_request(request)
@@ -284,22 +292,25 @@ def can_be_raw(client: Any, kind: type[StubMethod], module: ModuleType) -> bool:
 
 
 def replace_infer(original: Function) -> Function:
+    @wraps(original)
     def infer(self: Any, *arguments: Any, **options: Any) -> Any:
         with during(IS_RAW, can_be_raw(self, UnaryMethod, _client)):
             return original(self, *arguments, **options)
 
-    return with_signature_of(original, infer)
+    return infer
 
 
 def replace_aio_infer(original: Function) -> Function:
+    @wraps(original)
     async def infer(self: Any, *arguments: Any, **options: Any) -> Any:
         with during(IS_RAW, can_be_raw(self, UnaryMethod, sys.modules[AIO])):
             return await original(self, *arguments, **options)
 
-    return with_signature_of(original, infer)
+    return infer
 
 
 def replace_start_stream(original: Function) -> Function:
+    @wraps(original)
     def start_stream(self: Any, *arguments: Any, **options: Any) -> Any:
         is_raw = can_be_raw(self, StreamMethod, _client)
         with during(IS_RAW, is_raw):
@@ -308,27 +319,29 @@ def replace_start_stream(original: Function) -> Function:
             RAW_STREAMS.add(self._stream)
         return started
 
-    return with_signature_of(original, start_stream)
+    return start_stream
 
 
 def replace_async_stream_infer(original: Function) -> Function:
+    @wraps(original)
     def async_stream_infer(self: Any, *arguments: Any, **options: Any) -> Any:
         with during(IS_RAW, self._stream in RAW_STREAMS and creates_requests(_client)):
             return original(self, *arguments, **options)
 
-    return with_signature_of(original, async_stream_infer)
+    return async_stream_infer
 
 
 def replace_aio_stream_infer(original: Function) -> Function:
+    @wraps(original)
     def stream_infer(self: Any, *arguments: Any, **options: Any) -> Any:
         # grpcio creates a task that reads the requests, and the task inherits IS_RAW.
         with during(IS_RAW, can_be_raw(self, StreamMethod, sys.modules[AIO])):
             return original(self, *arguments, **options)
 
-    return with_signature_of(original, stream_infer)
+    return stream_infer
 
 
-def replace_enqueue_request(original: Function) -> Function:
+def replace_enqueue(original: Function) -> Function:
     def _enqueue_request(self: Any, request: Any) -> Any:
         # Another thread takes the request from the queue. Serialize it before, so that the program
         # may modify its arrays when `async_stream_infer` has returned.
@@ -398,7 +411,7 @@ def raw_contents(inputs: Any) -> list[Any] | None:
 # --- InferInput and InferResult ------------------------------------------------------------------
 
 
-def replace_set_data_from_numpy(original: Function) -> Function:
+def replace_set_data(original: Function) -> Function:
     def set_data_from_numpy(self: Any, input_tensor: Any) -> Any:
         message = self._input
         data = tensor_data(self, ARRAY_INPUT, input_tensor, message.datatype, message.shape)

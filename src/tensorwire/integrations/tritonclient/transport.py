@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..patching import foreign_code
+from ..functions import foreign_code
 from .convert import is_large
 
 PIECE_NBYTES = 1 << 20
