@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 from math import prod
 from operator import index
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,8 @@ LARGE_NBYTES = 256 * 1024
 """The minimum size in bytes of the data of an input that are sent without joining them."""
 
 
-class Options:
-    """What `install` was called with."""
-
-    refer_to_arrays = False
-
-
-options = Options()
+options = SimpleNamespace(refer_to_arrays=False)
+"""What `install` was called with."""
 
 SHARED_MEMORY_KEYS = ("shared_memory_region", "shared_memory_byte_size", "shared_memory_offset")
 

@@ -354,37 +354,14 @@ def replace_enqueue(original: Function) -> Function:
 
 
 def replace_get_inference_request(original: Function) -> Function:
-    def _get_inference_request(
-        model_name: Any,
-        inputs: Any,
-        model_version: Any,
-        request_id: Any,
-        outputs: Any,
-        sequence_id: Any,
-        sequence_start: Any,
-        sequence_end: Any,
-        priority: Any,
-        timeout: Any,
-        parameters: Any,
-    ) -> Any:
+    @wraps(original)
+    def _get_inference_request(model_name: Any, inputs: Any, *others: Any, **options: Any) -> Any:
         contents = raw_contents(inputs)
-        request = original(
-            model_name,
-            inputs if contents is None else [HeaderInput(each) for each in inputs],
-            model_version,
-            request_id,
-            outputs,
-            sequence_id,
-            sequence_start,
-            sequence_end,
-            priority,
-            timeout,
-            parameters,
-        )
         if contents is None:
-            return request
-        raw = RawRequest(request, contents)
-        return raw if IS_RAW.get() else raw.message()
+            return original(model_name, inputs, *others, **options)
+        headers = [HeaderInput(each) for each in inputs]
+        request = RawRequest(original(model_name, headers, *others, **options), contents)
+        return request if IS_RAW.get() else request.message()
 
     return _get_inference_request
 
