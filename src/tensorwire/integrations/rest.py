@@ -1,4 +1,4 @@
-"""What the REST servers of KServe and MLServer share: request bodies, and values in JSON.
+"""What the REST servers of KServe and MLServer share: bodies, metadata, and values in JSON.
 
 Their integrations are installed with a limit of the size of a request body.
 """
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from .._codec.memory import BodyBuffer
 from ..arguments import check_integer
-from ..server.asgi import Message, Receive, Scope, receive_chunk
+from ..http import EXTENSION
+from ..server.asgi import Message, Receive, Scope, Send, receive_chunk
 from ..server.body import DEFAULT_MAX_BODY
 from ..server.framing import Framing
-from .patching import Patch, Untested
+from .patching import Function, Patch, Untested
 
 
 class InstallRest(Protocol):
@@ -65,7 +66,7 @@ class RestPatch(Patch):
         return {"untested": self.untested, "max_body": self.max_body}
 
 
-# --- request bodies ------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------
 
 
 async def receive_body(scope: Scope, receive: Receive, max_body: int) -> tuple[Framing, BodyBuffer]:
@@ -110,6 +111,35 @@ def receive_again(body: bytes, receive: Receive) -> Receive:
         return pending.pop() if pending else await receive()
 
     return receive_first
+
+
+# --- responses -----------------------------------------------------------------------------------
+
+
+def raw_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return headers as ASGI requires them."""
+    return [
+        (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
+    ]
+
+
+async def send_body(send: Send, body: bytes, headers: Mapping[str, str]) -> None:
+    """Send a response with status 200."""
+    sent = [(b"content-length", b"%d" % len(body)), *raw_headers(headers)]
+    await send({"type": "http.response.start", "status": 200, "headers": sent})
+    await send({"type": "http.response.body", "body": body})
+
+
+def replace_metadata(original: Function) -> Function:
+    """Replace the method that returns the metadata of the server: they list the extension."""
+
+    async def metadata(self: Any) -> Any:
+        found = await original(self)
+        if EXTENSION in found.extensions:
+            return found
+        return found.model_copy(update={"extensions": [*found.extensions, EXTENSION]})
+
+    return metadata
 
 
 # --- values in JSON ------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ from ..._codec.bytes.writer import all_plain
 from ..._codec.datatypes import bf16_dtype
 from ..._codec.messages.convert import encode_bytes
 from ...errors import DecodeError, EncodeError
-from ...http import EXTENSION
 from ..patching import Function, Replacement
+from ..rest import replace_metadata
 from ..split import replace_add_servicer
 from . import _PATCH, _install_and_run, sources
 from .convert import read_response
@@ -38,6 +38,14 @@ def replacements() -> list[Replacement]:
         replace_add_servicer, InferenceServicer, infer_split, ModelInferRequest
     )
     return [
+        # BYTES
+        Replacement(infer_type, "serialize_byte_tensor", replace_serialize_byte_tensor),
+        Replacement(infer_type, "deserialize_bytes_tensor", replace_deserialize_bytes_tensor),
+        # BF16
+        called(numpy_codec, "to_np_dtype", replace_to_np_dtype),
+        called(numpy_codec, "from_np_dtype", replace_from_np_dtype),
+        Replacement(infer_type, "get_content", replace_get_content),
+        called(infer_type, "_contains_fp16_datatype", replace_contains_fp16_datatype),
         # the servers
         called(v2_endpoints, "register_v2_endpoints", replace_register, sources.ROUTE),
         called(V2Endpoints, "metadata", replace_metadata, sources.METADATA),
@@ -52,14 +60,6 @@ def replacements() -> list[Replacement]:
         Replacement(
             InferResponse, "from_bytes", replace_response_from_bytes, sources.READS_RESPONSES
         ),
-        # BYTES
-        Replacement(infer_type, "serialize_byte_tensor", replace_serialize_byte_tensor),
-        Replacement(infer_type, "deserialize_bytes_tensor", replace_deserialize_bytes_tensor),
-        # BF16
-        called(numpy_codec, "to_np_dtype", replace_to_np_dtype),
-        called(numpy_codec, "from_np_dtype", replace_from_np_dtype),
-        Replacement(infer_type, "get_content", replace_get_content),
-        called(infer_type, "_contains_fp16_datatype", replace_contains_fp16_datatype),
     ]
 
 
@@ -78,16 +78,6 @@ def replace_register(original: Function) -> Function:
         original(app, dataplane, model_repository_extension)
 
     return register_v2_endpoints
-
-
-def replace_metadata(original: Function) -> Function:
-    async def metadata(self: Any) -> Any:
-        found = await original(self)
-        if EXTENSION not in found.extensions:
-            found.extensions.append(EXTENSION)
-        return found
-
-    return metadata
 
 
 def replace_process_init(original: Function) -> Function:

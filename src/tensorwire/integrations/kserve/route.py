@@ -23,7 +23,7 @@ from ...errors import DecodeError
 from ...http import JSON_TYPE
 from ...server.asgi import Receive, Send, send_error
 from ...server.body import ClientDisconnectedError, UnsupportedEncodingError
-from ..rest import receive_again, receive_body, text_headers
+from ..rest import receive_again, receive_body, send_body, text_headers
 from . import _PATCH, is_installed
 from .convert import is_binary, read_request, write_response
 
@@ -108,13 +108,7 @@ class InferEndpoint:
             content, own_headers = self.encode(name, response, headers, request)
         for header in ("content-length", "content-type"):  # those of a predictor
             more_headers.pop(header, None)
-        own_headers["content-length"] = str(len(content))
-        raw_headers = [
-            (header.lower().encode("latin-1"), value.encode("latin-1"))
-            for header, value in {**more_headers, **own_headers}.items()
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": raw_headers})
-        await send({"type": "http.response.body", "body": content})
+        await send_body(send, content, {**more_headers, **own_headers})
 
     async def leave_to_kserve(
         self, scope: Any, body: BodyBuffer, receive: Receive, send: Send

@@ -28,9 +28,9 @@ from mlserver.rest.endpoints import Endpoints
 import tensorwire as tw
 
 from ...errors import ElementError, LayoutError, format_count, format_subject
-from ...http import EXTENSION
 from ...server.asgi import Receive, Scope, Send
 from ..patching import Function, Replacement
+from ..rest import replace_metadata
 from ..split import SplitMessage, replace_add_servicer
 from . import _PATCH, install, sources
 from .convert import (
@@ -192,16 +192,6 @@ async def infer_split(servicer: Any, request: Any, context: Any) -> Any:
 
 
 # --- server --------------------------------------------------------------------------------------
-
-
-def replace_metadata(original: Function) -> Function:
-    async def metadata(self: Any) -> Any:
-        found = await original(self)
-        if EXTENSION not in found.extensions:
-            found.__dict__["extensions"] = [*found.extensions, EXTENSION]  # without validation
-        return found
-
-    return metadata
 
 
 class InstallingWorker(worker.Worker):  # type: ignore[misc]  # mlserver has no types

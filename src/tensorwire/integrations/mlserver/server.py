@@ -1,8 +1,4 @@
-"""MLServer's REST endpoint ``infer`` on this codec, between MLServer's routes and its data plane.
-
-The replacement of the ``handle`` method of MLServer's route class calls ``respond``, so MLServer's
-middlewares and error handlers apply. Running servers use it from the next request on.
-"""
+"""MLServer's REST endpoint ``infer`` on this codec, before its data plane."""
 
 from __future__ import annotations
 
@@ -26,7 +22,14 @@ from ...http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from ...server.asgi import Receive, Scope, Send, read_request, send_frame
 from ...server.body import ClientDisconnectedError
 from ...server.framing import Framing
-from ..rest import has_binary_data, receive_again, receive_body, text_headers
+from ..rest import (
+    has_binary_data,
+    raw_headers,
+    receive_again,
+    receive_body,
+    send_body,
+    text_headers,
+)
 from . import _PATCH
 from .convert import (
     binary_selection,
@@ -71,16 +74,12 @@ async def respond(route: Any, original: Handle, scope: Scope, receive: Receive, 
     # Of a Request and a Response, MLServer's endpoint uses the headers.
     given, found = SimpleNamespace(headers=headers), SimpleNamespace(headers={})
     response = await route.endpoint(given, found, request, *model)
-    extra = [
-        (name.lower().encode("latin-1"), value.encode("latin-1"))
-        for name, value in found.headers.items()
-    ]
     if any(selection(output.name) for output in response.outputs):
         try:
             frame = write_response(response, selection)
         except TensorwireError as error:
             raise mlserver_error(error) from error
-        await send_frame(send, frame, headers=extra)
+        await send_frame(send, frame, headers=raw_headers(found.headers))
         return
     try:
         text = write_json_response(response)
@@ -91,9 +90,7 @@ async def respond(route: Any, original: Handle, scope: Scope, receive: Receive, 
             f"the outputs cannot be sent as JSON ({error.__cause__ or error}); to get them as "
             f"binary data, set the parameter binary_data_output of the request to true"
         ) from error
-    own = [(b"content-length", b"%d" % len(text)), (b"content-type", JSON_TYPE.encode())]
-    await send({"type": "http.response.start", "status": 200, "headers": [*own, *extra]})
-    await send({"type": "http.response.body", "body": text})
+    await send_body(send, text, {"content-type": JSON_TYPE, **found.headers})
 
 
 # --- binary requests -----------------------------------------------------------------------------
