@@ -60,19 +60,18 @@ class Child(Thing):
     def own(self, x):
         return ("own", x)
 """
-# Thing.of and Thing.static are replaced together, and Child.own only if they and Child.inherited,
+# Thing.of is replaced only if Thing.static is, and Child.own only if Thing.of and Child.inherited,
 # which Thing defines, are replaced.
 RELIANCE = {
     "peer:Thing.plain": ["peer:helper"],
     "peer:Thing.of": ["peer:Thing.static"],
-    "peer:Thing.static": ["peer:Thing.of"],
     "peer:Child.own": ["peer:Thing.of", "peer:Child.inherited"],
 }
-FUNCTIONS: dict[str, Callable[[Any], Any]] = {
-    "double": lambda peer: peer.double(3),
-    "Thing.plain": lambda peer: peer.Thing().plain(1),
-    "Thing.of": lambda peer: peer.Thing.of(1),
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {  # in the order in which they are replaced
     "Thing.static": lambda peer: peer.Thing.static(1),
+    "Thing.of": lambda peer: peer.Thing.of(1),
+    "Thing.plain": lambda peer: peer.Thing().plain(1),
+    "double": lambda peer: peer.double(3),
     "Child.inherited": lambda peer: peer.Child().inherited(1),
     "Child.own": lambda peer: peer.Child().own(1),
 }
@@ -117,7 +116,7 @@ class Peer:
         self.digests = folder / "sources.json"
         module("integration", __file__=str(folder / "__init__.py"))
         tested = Sources({"peer": SOURCE}.get)
-        names = [f"peer:{name}" for name in ("double", "helper", "Thing.inherited")]
+        names = [f"peer:{name}" for name in ("double", "helper", "Thing.static", "Thing.inherited")]
         self.known = {name: {tested.digest(name): "1.5"} for name in {*names, *RELIANCE}}
         self.before = self.state()
         self.patch = self.patch_of(RELIANCE)
@@ -135,7 +134,7 @@ class Peer:
 
     def replacements(self) -> list[Replacement]:
         found = []
-        for name in sorted(NAMES):
+        for name in FUNCTIONS:
             owner, method = self.place(name)
             found.append(Replacement(owner, method, marked, self.relies_on.get(f"peer:{name}", ())))
         return found
@@ -450,7 +449,7 @@ def test_wrapped_function_that_a_replacement_relies_on(
 ) -> None:
     """A wrapper in the module that has imported the function counts as well.
 
-    ``double`` comes before the replacements that it relies on indirectly.
+    ``double`` relies on the function indirectly.
     """
     parts: Any = module("peer.parts", "def part(x): return x")
     exec("from peer.parts import part", vars(peer.module))

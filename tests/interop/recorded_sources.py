@@ -40,8 +40,12 @@ def installed(integration: Any, **options: Any) -> Iterator[None]:
 def compared_functions(integration: Any) -> list[str]:
     """Return the names of all functions whose sources are compared."""
     replacements = integration._PATCH.replacements()
+    names = list(replacements)
+    for position, name in enumerate(names):
+        later = {*names[position + 1 :]}.intersection(replacements[name].relies_on)
+        assert not later, f"{later} must come before {name}, which relies on it"
     relies_on = [each.relies_on for each in replacements.values()]
-    return sorted({*map(defined_name, {*replacements}.union(*relies_on))})
+    return sorted({*map(defined_name, {*names}.union(*relies_on))})
 
 
 def check_recorded(integration: Any) -> None:

@@ -57,8 +57,9 @@ class Replacement(NamedTuple):
     For a classmethod or staticmethod, both are plain functions, and the kind of method is kept.
 
     The replacement relies on the source of the functions whose names are in ``relies_on``. If one
-    of them is replaced as well, it also relies on that replacement. If each call of the replacement
-    calls the original once (``calls_original``), the original may be a wrapper of other code.
+    of them is replaced as well, it also relies on that replacement, which must come first. If each
+    call of the replacement calls the original once (``calls_original``), the original may be a
+    wrapper of other code.
     """
 
     owner: ModuleType | type
@@ -176,22 +177,17 @@ class Patch:
             is_compared = self.untested != "allow" and package_of(name) != trusted
             return not is_compared or sources.digest(name) in digests.get(name, ())
 
-        changes: dict[str, Change] = {}
+        changes: list[Change] = []
         reasons: dict[str, str] = {}  # why a replacement is not used
         for name, replacement in replacements.items():
             try:
                 for each in dict.fromkeys((name, *replacement.relies_on)):
                     check(each, name, replacement.calls_original, is_known)
-                changes[name] = create(replacement)
+                    if each in reasons:
+                        raise DifferenceError(f"{readable(each)} is not replaced")
+                changes.append(create(replacement))
             except DifferenceError as difference:
                 reasons[name] = str(difference)
-        n_reasons = -1
-        while n_reasons < len(reasons):  # leave out what relies on a replacement that is left out
-            n_reasons = len(reasons)
-            for name in changes.keys() - reasons.keys():
-                for each in replacements[name].relies_on:
-                    if each in reasons:
-                        reasons[name] = f"{readable(each)} is not replaced"
         if reasons:
             listed = "; ".join(f"{readable(name)} ({reasons[name]})" for name in sorted(reasons))
             if self.untested == "error":
@@ -201,7 +197,7 @@ class Patch:
                 "and are not replaced: %s",
                 *(self.distribution, self._version(), self._tested, listed),
             )
-        return [change for name, change in changes.items() if name not in reasons]
+        return changes
 
     def _restore(self) -> None:
         """Restore the originals, except where the value is not the replacement."""

@@ -5,6 +5,12 @@
 
 Tested with tritonclient 2.60, 2.66, 2.69, 2.71 and 2.73.
 
+The integration hooks ``set_data_from_numpy`` of ``InferInput``, which then keeps numbers in an
+array, and the function that creates requests, which then leaves the data out of the JSON header or
+the gRPC message. It hooks the methods of the clients that send requests: there, the data follow the
+header or the message, if only geventhttpclient, aiohttp or grpcio handle them. It hooks
+``InferResult``, which reads the outputs from views of the response, and the functions for BYTES.
+
 What changes:
 
 - BYTES tensors are serialized and deserialized by the compiled codec. Values that the codec would

@@ -71,17 +71,17 @@ def replacements(aio: ModuleType | None) -> list[Replacement]:
         Replacement(
             _utils, "_get_inference_request", replace_get_inference_request, sources.GRPC_REQUEST
         ),
+        Replacement(InferResult, "as_numpy", replace_as_numpy),
+        Replacement(InferResult, "get_response", replace_get_response),
+        Replacement(
+            _infer_stream._InferStream, "_enqueue_request", replace_enqueue, sources.GRPC_QUEUE
+        ),
         called(client, "infer", replace_infer, sources.GRPC_CALL),
         called(client, "async_infer", replace_infer, sources.GRPC_CALL),
         called(client, "start_stream", replace_start_stream, sources.GRPC_STREAM),
         called(
             client, "async_stream_infer", replace_async_stream_infer, sources.GRPC_STREAM_REQUEST
         ),
-        Replacement(
-            _infer_stream._InferStream, "_enqueue_request", replace_enqueue, sources.GRPC_QUEUE
-        ),
-        Replacement(InferResult, "as_numpy", replace_as_numpy),
-        Replacement(InferResult, "get_response", replace_get_response),
     ]
     if aio:
         client = aio.InferenceServerClient

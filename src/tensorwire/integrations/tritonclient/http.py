@@ -1,8 +1,7 @@
 """Replacements for functions of tritonclient.http and tritonclient.http.aio.
 
-Inputs with large data are not joined in the body of a request. The client's methods choose the type
-of the body, and the function that creates requests makes a body of this type. `InferResult` reads a
-response from an array, which may be received directly from the socket.
+The client's methods choose the type of the body, by BODY_TYPE, and the function that creates
+requests makes a body of this type.
 """
 
 from __future__ import annotations
