@@ -11,8 +11,6 @@ from inspect import Parameter, Signature, getattr_static, signature
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
 
-# --- names ----------------------------------------------------------------------------------------
-
 
 def join_name(owner: ModuleType | type, name: str) -> str:
     if isinstance(owner, ModuleType):
@@ -36,9 +34,6 @@ def defined_name(name: str) -> str:
     bases = getattr(values_of(kind, kind)[0], "__mro__", ()) if ":" in kind else ()
     base = next((base for base in bases if method in vars(base)), None)
     return name if base is None else join_name(base, method)
-
-
-# --- values ---------------------------------------------------------------------------------------
 
 
 def values_of(name: str, user: str) -> list[Any]:
@@ -95,9 +90,6 @@ def parameters(function: Any) -> str:
     """Return the parameters that callers depend on: names, kinds and defaults, not annotations."""
     found = signature(function).parameters.values()
     return str(Signature([each.replace(annotation=Parameter.empty) for each in found]))
-
-
-# --- assignments ----------------------------------------------------------------------------------
 
 
 class Change(NamedTuple):

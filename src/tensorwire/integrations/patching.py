@@ -92,6 +92,7 @@ class Patch:
     def __init__(self, distribution: str, versions: tuple[str, str], integration: str) -> None:
         self.distribution = distribution
         self.versions = versions
+        self.tested = " to ".join(dict.fromkeys(versions))
         self.integration = integration
         self.untested: Untested = "known"
         self.lock = RLock()
@@ -195,7 +196,7 @@ class Patch:
             logger.warning(
                 "These functions of %s %s differ from those that tensorwire was tested with (%s), "
                 "and are not replaced: %s",
-                *(self.distribution, self._version(), self._tested, listed),
+                *(self.distribution, self._version(), self.tested, listed),
             )
         return changes
 
@@ -220,19 +221,15 @@ class Patch:
         except PackageNotFoundError:
             return None
 
-    @property
-    def _tested(self) -> str:
-        return " to ".join(dict.fromkeys(self.versions))
-
     def _error(self, problem: str) -> IntegrationError:
         found = self._version()
         subject = self.distribution if found is None else f"{self.distribution} {found}"
         return IntegrationError(
-            f"{subject} {problem}; tensorwire was tested with {self.distribution} {self._tested}, "
+            f"{subject} {problem}; tensorwire was tested with {self.distribution} {self.tested}, "
             f"and has changed nothing",
             distribution=self.distribution,
             installed=found,
-            tested=self._tested,
+            tested=self.tested,
         )
 
 
