@@ -39,8 +39,6 @@ from kserve.protocol.grpc import grpc_predict_v2_pb2_grpc
 from kserve.protocol.grpc.interceptors import ExceptionToStatusInterceptor
 from kserve.protocol.grpc.servicer import InferenceServicer
 from kserve.protocol.infer_type import RequestedOutput
-from kserve.protocol.rest import server as rest_server
-from kserve.protocol.rest import v2_endpoints
 from kserve.protocol.rest.multiprocess.server import RESTServerProcess
 from kserve.protocol.rest.server import RESTServer
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
@@ -189,7 +187,7 @@ def register(app: FastAPI, dataplane: DataPlane) -> None:
 
 
 ENDPOINT, TYPES = "kserve.protocol.rest.v2_endpoints", "kserve.protocol.infer_type"
-ROUTE = {"v2_endpoints.register_v2_endpoints"}
+ROUTE = {"RESTServer._register_endpoints"}
 GRPC = {"grpc_predict_v2_pb2_grpc.add_GRPCInferenceServiceServicer_to_server"}
 
 
@@ -203,7 +201,7 @@ class Server:
     integration = integration
     encodings = ("",)
     owners = (
-        *(infer_type, numpy_codec, utils, DataPlane, rest_server, v2_endpoints),
+        *(infer_type, numpy_codec, utils, DataPlane, RESTServer),
         *(InferInput, InferOutput, InferRequest, InferResponse),
     )
     modules = ("kserve", "kserve.utils.utils")

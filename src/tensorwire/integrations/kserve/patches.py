@@ -13,8 +13,8 @@ from kserve.protocol.dataplane import DataPlane
 from kserve.protocol.grpc import grpc_predict_v2_pb2_grpc
 from kserve.protocol.grpc.grpc_predict_v2_pb2 import ModelInferRequest
 from kserve.protocol.grpc.servicer import InferenceServicer
-from kserve.protocol.rest import v2_endpoints
 from kserve.protocol.rest.multiprocess.server import RESTServerProcess
+from kserve.protocol.rest.server import RESTServer
 from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from kserve.utils import numpy_codec
 
@@ -47,7 +47,7 @@ def replacements() -> list[Replacement]:
         Replacement(infer_type, "get_content", replace_get_content),
         called(infer_type, "_contains_fp16_datatype", replace_contains_fp16_datatype),
         # the servers
-        called(v2_endpoints, "register_v2_endpoints", replace_register, sources.ROUTE),
+        called(RESTServer, "_register_endpoints", replace_register, sources.ROUTE),
         called(V2Endpoints, "metadata", replace_metadata, sources.METADATA),
         called(
             grpc_predict_v2_pb2_grpc,
@@ -70,14 +70,17 @@ def replace_register(original: Function) -> Function:
     # Functions that other code puts in place after the installation are not bypassed.
     infer, own = V2Endpoints.infer, functions_of(DataPlane)
 
-    def register_v2_endpoints(app: Any, dataplane: Any, model_repository_extension: Any) -> None:
+    # The public function for v2 is called later: each request would be compared with the routes of
+    # v1 first.
+    def _register_endpoints(self: Any, app: Any) -> None:
+        position = len(app.router.routes)
+        original(self, app)
         # The route is after those that the program has added. If the application has dependencies,
         # such as authentication, FastAPI has to call them before an endpoint.
         if V2Endpoints.infer is infer and not app.router.dependencies:
-            app.router.routes.append(InferRoute(app, dataplane, own))
-        original(app, dataplane, model_repository_extension)
+            app.router.routes.insert(position, InferRoute(app, self.dataplane, own))
 
-    return register_v2_endpoints
+    return _register_endpoints
 
 
 def replace_process_init(original: Function) -> Function:

@@ -31,6 +31,7 @@ READS_RESPONSES = (*CODEC, *tensor("InferOutput"), f"{TYPES}:InferResponse.__ini
 # The route does what these functions do. Of the routers of Starlette and FastAPI, it relies on what
 # they document: the first route that matches gets the request.
 ROUTE = (
+    f"{REST}.v2_endpoints:register_v2_endpoints",
     f"{REST}.v2_endpoints:V2Endpoints.infer",
     f"{PLANE}.decode",
     f"{PLANE}.decode_inference_request",
