@@ -126,6 +126,8 @@ def assign(changes: Sequence[Change]) -> list[Change]:
         # Use the namespace itself: reading the attributes of a module may import other modules, or
         # emit deprecation warnings.
         namespace = vars(module)
+        if new_by_id.keys().isdisjoint(map(id, list(namespace.values()))):
+            continue  # almost all of the loaded modules, which may be thousands
         for name, value in list(namespace.items()):
             if id(value) in new_by_id:
                 namespace[name] = new_by_id[id(value)]
