@@ -420,12 +420,14 @@ RECEIVED = {
 def steps_of_tritonclient(ran: set[str], kind: str) -> set[str]:
     """Return the steps that tritonclient has performed itself, with its copies."""
     copies = f"tritonclient.{kind}._infer_input:InferInput.set_data_from_numpy"
-    parses = "tritonclient.http._infer_result:InferResult.__init__"
+    serializes = "tritonclient.utils:serialize_byte_tensor"
+    parses = {"tritonclient.http._infer_result:InferResult.__init__", f"{OURS}.grpc:parse_response"}
+    # It does not copy BYTES that our function has serialized.
+    is_ours = f"{OURS}.convert:serialized" in ran and serializes not in ran
     return {
-        # It does not copy BYTES, which our function serializes.
-        *(["set"] if copies in ran and f"{OURS}.convert:serialized" not in ran else []),
+        *(["set"] if copies in ran and not is_ours else []),
         *(["send"] if not ran & SENT or f"{OURS}.grpc:RawRequest.message" in ran else []),
-        *(["receive"] if not ran & RECEIVED or (kind == "http" and parses in ran) else []),
+        *(["receive"] if not ran & RECEIVED or ran & parses else []),
     }
 
 

@@ -100,6 +100,8 @@ def runs_here(name: str) -> bool:
 
 def program_of(name: str) -> str | None:
     """Return the program in whose environment the tests of a file run."""
+    if name.endswith(("integrations/rest.py", "integrations/split.py")):  # of both servers
+        return "kserve"
     found = re.search(r"integrations/(kserve|mlserver)/", name)
     return found[1] if found else None
 
