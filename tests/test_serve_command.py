@@ -7,6 +7,7 @@ import re
 import socket
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,11 @@ from support.asgi_requests import infer
 from support.client_fixtures import Certificate
 from support.console_script import programs
 from support.serve_process import serving
-from tensorwire import digests
 from tensorwire.cli import main, serve
 from tensorwire.cli.serve import FAST_PROTOCOL, Options, create, echo, load, why_not_fast
 from tensorwire.client import Client, InferenceServerError
-from tensorwire.digests import source_of_imported
 from tensorwire.server import create_app
+from tensorwire.server.uvicorn import TESTED_UVICORN
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 certificate = client_fixtures.certificate
@@ -397,27 +397,26 @@ def test_application_for_which_asgi_is_used() -> None:
     assert "not created by create_app" in str(why_not_fast(lambda scope, receive, send: None))
 
 
-@pytest.mark.parametrize("change", [None, "on_tick", "shutdown"])
-def test_other_versions_of_uvicorn(monkeypatch: pytest.MonkeyPatch, change: str | None) -> None:
-    """A version is accepted unless a function has changed that InferProtocol relies on."""
-
-    def source(module: str) -> str | None:
-        found = source_of_imported(module)
-        if found is not None and change is not None:
-            found = found.replace(f"async def {change}(self", f"async def {change}(self, new=1")
-        return found
-
-    monkeypatch.setattr(uvicorn, "__version__", "9.0")
-    monkeypatch.setattr(digests, "source_of_imported", source)
+@pytest.mark.parametrize("version", ["0.45.9", "0.46.0", "0.54.9", "0.55.0", "1.0a1"])
+def test_other_versions_of_uvicorn(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """ASGI is used with a version that was not tested."""
+    monkeypatch.setattr(uvicorn, "__version__", version)
     monkeypatch.delitem(sys.modules, "tensorwire.server.uvicorn", raising=False)
     found = why_not_fast(create_app({"echo": echo}))
-    if change is None:
+    if version in ("0.46.0", "0.54.9"):
         assert found is None
         return
-    assert str(found) == (
-        "InferProtocol was tested with uvicorn 0.46 to 0.54. In version 9.0, "
-        f"uvicorn.server:Server.{change} is different"
+    assert found == (
+        f"InferProtocol was tested with uvicorn 0.46 to 0.54, not with version {version}"
     )
+
+
+def test_required_version_of_uvicorn_is_tested() -> None:
+    """The extra ``serve`` requires the versions that InferProtocol accepts."""
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    (_, oldest), (_, newest) = TESTED_UVICORN
+    required = f"uvicorn[standard]>=0.{oldest},<0.{newest + 1}"
+    assert required in project["optional-dependencies"]["serve"]
 
 
 @pytest.mark.parametrize("package", ["httptools", "uvicorn"])

@@ -2,7 +2,8 @@
 
 `python uvicorn_versions.py [VERSION ...]` tests the given versions.
 Without arguments, these are the oldest and the newest tested version. To accept a new version, run
-this program with it, and change TESTED_UVICORN and RELIES_ON in src/tensorwire/server/uvicorn.py.
+this program with it, and change TESTED_UVICORN in src/tensorwire/server/uvicorn.py and the versions
+in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ TESTS = ["test_server_uvicorn.py", "test_http_conformance.py", "test_serve_comma
 
 
 def main() -> None:
-    versions = sys.argv[1:] or [f"{version}.*" for version in TESTED_UVICORN.split(" to ")]
+    versions = sys.argv[1:] or [f"{major}.{minor}.*" for major, minor in TESTED_UVICORN]
     failed = [version for version in versions if not passes(version)]
     sys.exit(f"failed with uvicorn {', '.join(failed)}" if failed else 0)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 import threading
 from collections import deque
 from collections.abc import Awaitable, Coroutine, Iterator, Sequence
@@ -25,7 +26,6 @@ from typing import Any, cast
 from urllib.parse import unquote
 
 from .._codec.memory import BodyBuffer
-from ..digests import Sources, source_of_imported
 from ..errors import TensorwireError, format_seconds
 from .body import GRACE_SECONDS, ClientDisconnectedError
 from .exchange import Exchange, failure_reply
@@ -37,46 +37,20 @@ try:
     import uvicorn.server
     from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
     from uvicorn.protocols.http.h11_impl import H11Protocol
-    from uvicorn.protocols.utils import get_client_addr, get_remote_addr
 except ModuleNotFoundError as error:
     raise ImportError(
         f"InferProtocol requires {error.name}: pip install 'tensorwire[serve]'"
     ) from None
 
-TESTED_UVICORN = "0.46 to 0.54"
-"""The versions of uvicorn that InferProtocol was tested with."""
+TESTED_UVICORN = (0, 46), (0, 54)
+"""The oldest and the newest version of uvicorn that InferProtocol was tested with."""
 
-# What InferProtocol relies on in uvicorn, and the digests of the sources that it was tested with.
-# Another version is accepted if it has the same sources.
-RELIES_ON = {
-    "uvicorn.config:Config.load": (
-        *("1ce317cbcf73cd5f", "0199309662bd97fe", "7a91c970d8c185bd", "c1f18fe235054cf7"),
-    ),
-    "uvicorn.middleware.proxy_headers:ProxyHeadersMiddleware": (
-        *("f0b21026884410d2", "d398f8ec289b19f2", "03db5960009f8e9b"),
-    ),
-    "uvicorn.protocols.http.h11_impl:H11Protocol.__init__": (
-        *("69c12b5a48e74e97", "06a45d9a4cfa94ca"),
-    ),
-    "uvicorn.protocols.utils:get_client_addr": ("1bfbb8162d8e064b",),
-    "uvicorn.protocols.utils:get_remote_addr": ("b1cd40c2027d0a74",),
-    "uvicorn.server:Server.on_tick": ("471fbbbdf035410d",),
-    "uvicorn.server:Server.shutdown": ("36abda69fc226e37",),
-    "uvicorn.server:Server.startup": ("5259359bd0219a55", "c996eee3a7ad37dd"),
-    "uvicorn.server:ServerState": ("29760d660d58bc9f",),
-}
-
-
-def changed_sources() -> list[str]:
-    """Return the names in RELIES_ON whose sources were not tested."""
-    sources = Sources(source_of_imported)
-    return [name for name, digests in RELIES_ON.items() if sources.digest(name) not in digests]
-
-
-if changed := changed_sources():
+version = tuple(map(int, re.findall(r"\d+", uvicorn.__version__)[:2]))
+if not TESTED_UVICORN[0] <= version <= TESTED_UVICORN[1]:
+    oldest, newest = (f"{major}.{minor}" for major, minor in TESTED_UVICORN)
     raise ImportError(
-        f"InferProtocol was tested with uvicorn {TESTED_UVICORN}. In version "
-        f"{uvicorn.__version__}, {changed[0]} is different"
+        f"InferProtocol was tested with uvicorn {oldest} to {newest}, not with version "
+        f"{uvicorn.__version__}"
     )
 
 # The parser processes all requests in a chunk at once, so a chunk must not contain too many.
@@ -211,7 +185,8 @@ class InferProtocol(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # those of uvloop are not subclasses
         self.server_state.connections.add(self)
-        self.client = get_remote_addr(self.transport)
+        peer = transport.get_extra_info("peername")
+        self.client = peer[:2] if isinstance(peer, tuple) else None  # a Unix socket has none
         self.is_tls = self.transport.get_extra_info("sslcontext") is not None
         self._set_deadline()
 
@@ -579,13 +554,10 @@ class InferProtocol(asyncio.BufferedProtocol):
             proxy_headers = ProxyHeadersMiddleware(_no_app, self.config.forwarded_allow_ips)
             with suppress(StopIteration):
                 proxy_headers(scope, None, None).send(None)  # type: ignore[arg-type]
+        client = ":".join(map(str, scope["client"] or ()))
+        target, version = request.url.decode("ascii"), request.http_version
         access_logger.info(
-            '%s - "%s %s HTTP/%s" %d',
-            get_client_addr(scope),
-            request.method.decode(),
-            request.url.decode("ascii"),
-            request.http_version,
-            status,
+            '%s - "%s %s HTTP/%s" %d', client, request.method.decode(), target, version, status
         )
 
     # --- timeouts --------------------------------------------------------------------------------
