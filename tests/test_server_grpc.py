@@ -62,7 +62,7 @@ from tensorwire.grpc_messages import (  # noqa: E402
 )
 from tensorwire.server import Model, RequestError, add_to_grpc_server, create_app  # noqa: E402
 from tensorwire.server import grpc as served  # noqa: E402
-from tensorwire.server.model import MAX_BODY_NBYTES, MAX_JSON_NBYTES  # noqa: E402
+from tensorwire.server.body import MAX_BODY_NBYTES, MAX_JSON_NBYTES  # noqa: E402
 from tensorwire.server.workers import N_THREADS  # noqa: E402
 
 json_format = optional("google.protobuf.json_format")
@@ -521,7 +521,7 @@ def test_what_is_done_in_threads(
     places.loop = server.loop
     places.note(served, "read_names")
     places.note(served, "decode_request")
-    places.note(served.GrpcFormat, "encode")
+    places.note(served.GrpcModel, "encode")
     response = server.infer(model, np.zeros(n_elements, np.float32))
     assert response.outputs[0].as_numpy().tolist() == [0] * n_elements
     decoded = [f"read_names in {decoding}", f"decode_request in {decoding}"]

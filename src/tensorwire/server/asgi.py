@@ -15,10 +15,8 @@ from .._codec.datatypes import Limits
 from .._codec.messages.frame import Frame
 from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
-from ..threads import in_thread
 from .body import DEFAULT_MAX_BODY, ClientDisconnectedError, RequestBody
 from .exchange import Exchange
-from .http import HttpFormat
 from .service import RawHeaders, Reply, Service, error_reply
 
 Scope = MutableMapping[str, Any]
@@ -95,10 +93,7 @@ async def read_request(
     while more:
         chunk, more = await receive_chunk(receive)
         body.buffer.write(chunk)
-    if not HttpFormat.is_slow_to_decode(body):
-        return body.decode(limits, raw_input)
-    request: InferRequest = await in_thread(body.decode, limits, raw_input)
-    return request
+    return await body.decode_in_time(limits, raw_input)
 
 
 async def receive_chunk(receive: Receive) -> tuple[bytes, bool]:
@@ -312,9 +307,13 @@ async def _respond_to_request(service: Service, scope: Scope, receive: Receive, 
                     exchange.write(chunk)
         except TimeoutError:
             exchange.reject_late()
-        reply = await exchange.reply()
+        reply = exchange.reply()
+        if not isinstance(reply, Reply):
+            reply = await reply
     except ClientDisconnectedError:
         return
+    if exchange.is_rejected:
+        reply = reply.closing()
     await _send_reply(send, reply, service.zero_copy)
 
 

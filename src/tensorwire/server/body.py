@@ -11,6 +11,7 @@ from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
 from ..compression import STEP_NBYTES, CompressionError, Decompressor, is_supported
 from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError, format_count
+from ..threads import in_thread
 from .framing import Framing
 
 DEFAULT_MAX_BODY = 2**31 - 1
@@ -21,6 +22,13 @@ DEFAULT_RECEIVE_TIMEOUT = 300.0
 
 GRACE_SECONDS = 5.0
 """Time that a client has during a shutdown to send the rest of a request, or to read a response."""
+
+# Larger JSON is read and written in a thread, and larger lists are converted there. Larger messages
+# are read in a thread, because their BYTES and BOOL elements are checked one by one. Larger gRPC
+# responses are written in a thread, because they are copied. Up to these sizes, this takes up to
+# about 2 ms.
+MAX_JSON_NBYTES = 64 << 10
+MAX_BODY_NBYTES = 2 << 20
 
 
 class ClientDisconnectedError(TensorwireError):
@@ -64,6 +72,22 @@ class RequestBody:
         self.buffer: BodyBuffer = BodyBuffer(
             framing.content_length, framing.header_length, max_nbytes=max_body
         )
+
+    @property
+    def is_slow_to_decode(self) -> bool:
+        """Whether decoding may take more than about two milliseconds."""
+        nbytes, framing = len(self.buffer), self.framing
+        json_nbytes = nbytes if framing.header_length is None else framing.header_length
+        return bool(framing.encoding) or json_nbytes > MAX_JSON_NBYTES or nbytes > MAX_BODY_NBYTES
+
+    async def decode_in_time(
+        self, limits: Limits, raw_input: TensorSpec | None = None
+    ) -> InferRequest:
+        """Decode the request, in a thread if it is slow. Raises DecodeError."""
+        if not self.is_slow_to_decode:
+            return self.decode(limits, raw_input)
+        request: InferRequest = await in_thread(self.decode, limits, raw_input)
+        return request
 
     def decode(self, limits: Limits, raw_input: TensorSpec | None = None) -> InferRequest:
         """Decode the request, after the end of the body. Raises DecodeError."""

@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -35,9 +36,9 @@ from ..grpc_messages import (
     Fields,
 )
 from ..threads import in_thread
-from .asgi import App
-from .body import GRACE_SECONDS
-from .model import MAX_BODY_NBYTES, Function, Model, ServedModel
+from .body import GRACE_SECONDS, MAX_BODY_NBYTES
+from .inference import Inference, ServedModel
+from .model import Function, Model
 from .service import VERSION, Service, describe_failure
 from .workers import ThreadCall
 
@@ -101,30 +102,28 @@ SMALL_METHODS = {
     "RepositoryIndex": SmallMethod("index", NO_FIELDS, REPOSITORY_INDEX_RESPONSE),
 }
 
-GrpcModel = ServedModel[bytes, bytes]
-GrpcModels = dict[tuple[str, str], GrpcModel]
 
+@dataclass(eq=False)
+class GrpcModel(ServedModel[bytes, bytes]):
+    """A model as a method of gRPC serves it."""
 
-class GrpcFormat:
-    """See ``Format``. ``encode`` is the function for the responses of a method."""
+    encode_message: Callable[..., bytes]
+    """The function for the responses of the method."""
 
-    def __init__(self, limits: tw.Limits, encode: Callable[..., bytes]) -> None:
-        self.limits = limits
-        self._encode = encode
-
-    @staticmethod
-    def is_slow_to_decode(message: bytes) -> bool:
+    def is_slow_to_decode(self, message: bytes) -> bool:
         return len(message) > MAX_BODY_NBYTES
 
-    def decode(self, message: bytes, model: Model) -> tw.InferRequest:
+    def decode(self, message: bytes) -> tw.InferRequest:
         return decode_request(message, limits=self.limits)
 
-    @staticmethod
-    def is_slow_to_encode(nbytes: int, request: tw.InferRequest) -> bool:
+    def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
         return nbytes > MAX_BODY_NBYTES
 
     def encode(self, response: tw.InferResponse, request: tw.InferRequest) -> bytes:
-        return self._encode(response, request)
+        return self.encode_message(response, request)
+
+
+GrpcModels = dict[tuple[str, str], GrpcModel]
 
 
 class Failure(NamedTuple):
@@ -272,14 +271,12 @@ class InferenceService:
 
     def _models(self, encode: Callable[..., bytes]) -> GrpcModels:
         service = self._service
-        message_format = GrpcFormat(service.limits, encode)
-        return {
-            (name, version or ""): ServedModel(
-                name, version, model, service.statistics[name], message_format, service.workers
-            )
-            for name, model in service.models.items()
-            for version in (None, VERSION)
-        }
+        models: GrpcModels = {}
+        for name, model in service.models.items():
+            for version in (None, VERSION):
+                shared = (service.statistics[name], service.workers, service.limits)
+                models[name, version or ""] = GrpcModel(name, version, model, *shared, encode)
+        return models
 
     def handler(self) -> Any:
         """Return the handler that a server of grpcio calls."""
@@ -359,16 +356,17 @@ class InferenceService:
             limits = self._service.limits
             names = (
                 await in_thread(read_names, message, limits)
-                if GrpcFormat.is_slow_to_decode(message)
+                if len(message) > MAX_BODY_NBYTES
                 else read_names(message, limits)
             )
             name, version, request_id = names
-            result = self._find(models, name, version).infer(message, call)
+            inference = Inference(self._find(models, name, version), message)
+            response = inference.now()
         except Exception as error:
             return Failure(*describe_failure(error), request_id)
-        if isinstance(result, bytes):
-            return result
-        task = asyncio.ensure_future(settle(result, request_id))
+        if response is not None:
+            return response
+        task = asyncio.ensure_future(settle(inference.later(call), request_id))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         try:
@@ -507,7 +505,7 @@ def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Mo
     ...     await server.wait_for_termination()
     """
     check_type("server", server, grpc.aio.Server, "a server of grpc.aio")
-    service = models if isinstance(models, Service) else App(models)
+    service = models if isinstance(models, Service) else Service(models)
     server.add_generic_rpc_handlers((InferenceService(service).handler(),))
 
 

@@ -10,30 +10,27 @@ from .._codec.datatypes import UNLIMITED
 from ..arguments import Nonfinite, Selection
 from ..http import HEADER_LENGTH
 from .body import RequestBody
-from .model import MAX_BODY_NBYTES, MAX_JSON_NBYTES, Model, RequestError
+from .inference import ServedModel
+from .model import RequestError
 
 
-@dataclass
-class HttpFormat:
-    """See ``Format``. The parameters are those of ``create_app``."""
+@dataclass(eq=False)
+class HttpModel(ServedModel[RequestBody, tw.Frame]):
+    """A model as HTTP serves it. The last two parameters are those of ``create_app``."""
 
-    limits: tw.Limits
     selection: Selection
     nonfinite: Nonfinite
 
-    @staticmethod
-    def is_slow_to_decode(message: RequestBody) -> bool:
-        nbytes, framing = len(message.buffer), message.framing
-        json_nbytes = nbytes if framing.header_length is None else framing.header_length
-        return bool(framing.encoding) or json_nbytes > MAX_JSON_NBYTES or nbytes > MAX_BODY_NBYTES
+    def is_slow_to_decode(self, message: RequestBody) -> bool:
+        return message.is_slow_to_decode
 
-    def decode(self, message: RequestBody, model: Model) -> tw.InferRequest:
-        if message.framing.header_length == 0 and model.raw_input is None:
+    def decode(self, message: RequestBody) -> tw.InferRequest:
+        if message.framing.header_length == 0 and self.model.raw_input is None:
             raise RequestError(
                 f"{HEADER_LENGTH} is 0, which means a raw binary request, but the model does not "
                 "declare exactly one input"
             )
-        return message.decode(self.limits, model.raw_input)
+        return message.decode(self.limits, self.model.raw_input)
 
     def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
         """Writing JSON is slow. Binary data is sent from the memory of the arrays."""

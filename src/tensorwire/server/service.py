@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,11 +19,10 @@ from .._codec.messages.frame import Frame
 from ..arguments import Nonfinite, Selection, check_integer, check_seconds, check_type
 from ..errors import TensorwireError, format_subject, format_text, format_value
 from ..http import EXTENSION, JSON_TYPE
-from ..threads import in_thread
-from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT, RequestBody
+from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT
 from .framing import frame_headers
-from .http import HttpFormat
-from .model import Function, Model, ServedModel
+from .http import HttpModel
+from .model import Function, Model
 from .statistics import Statistics
 from .workers import DEFAULT_MAX_CONCURRENCY, Workers
 
@@ -45,7 +44,6 @@ MODEL_ENDPOINTS = {
     "/stats": "stats",
 }
 POST_ENDPOINTS = ("infer", "index")
-# These take up to 1 ms for each model, and are made in a thread.
 ALL_MODELS = (("stats", None), ("index", None), ("metrics", None))
 MODEL_PATH = re.compile(
     r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/(infer|ready|config|stats))?"
@@ -55,7 +53,6 @@ _KEPT_NBYTES = 4 << 20  # see keep_freed_memory
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 CLOSE = (b"connection", b"close")  # the server closes the connection after the reply
-HttpModel = ServedModel[RequestBody, Frame]
 Route = tuple[str, HttpModel | None]
 
 
@@ -87,9 +84,20 @@ class Reply(NamedTuple):
         return self._replace(extra_headers=(*self.extra_headers, CLOSE))
 
 
-# Makes a reply. It is called after the replies to earlier requests of the connection were sent,
-# because a client may send thousands of requests at once.
-MakeReply = Callable[[], Reply | Awaitable[Reply]]
+class LateReply(NamedTuple):
+    """A reply without inference, which is large or takes long.
+
+    It is made after the replies to earlier requests of the connection were sent, because a client
+    may send thousands of requests at once.
+    """
+
+    make: Callable[[], Reply]
+    is_slow: bool
+    """Whether it takes up to 1 ms for each model, and is made in a thread."""
+
+
+Target = HttpModel | Reply | LateReply
+"""What answers a request: a model, or a reply without inference."""
 
 
 def json_reply(value: Any, status: int = 200, headers: RawHeaders = ()) -> Reply:
@@ -112,6 +120,11 @@ def metrics_reply() -> Reply:
         log.exception("the metrics cannot be read")
         return error_reply("internal server error", 500)
     return Reply(200, text, content_type=content_type)
+
+
+def failure_reply(error: BaseException) -> Reply:
+    """Return the reply for an exception, and log it if it is unexpected."""
+    return error_reply(*describe_failure(error))
 
 
 def describe_failure(error: BaseException) -> tuple[str, int]:
@@ -175,9 +188,8 @@ class Service:
         self.routes: dict[str, Route] = {}
         self.models: dict[str, Model] = {}
         self.statistics: dict[str, Statistics] = {}
-        http = HttpFormat(limits, selection, nonfinite)
         for name, model in models.items():
-            self._add(name, model, http)
+            self._add(name, model, selection, nonfinite)
         for path, endpoint in SERVER_ENDPOINTS.items():
             self.routes.setdefault(path, (endpoint, None))  # a model may have the name "stats"
         if metrics:
@@ -190,7 +202,9 @@ class Service:
             if endpoint == "infer" and model is not None
         }
 
-    def _add(self, name: str, function: Function | Model, http: HttpFormat) -> None:
+    def _add(
+        self, name: str, function: Function | Model, selection: Selection, nonfinite: Nonfinite
+    ) -> None:
         check_type("the name of a model", name, str, "a str")
         if not isinstance(function, Model) and not callable(function):
             raise TypeError(
@@ -204,7 +218,8 @@ class Service:
             )
         statistics = Statistics(self._observer(name))
         for version in (VERSION, None):
-            served = ServedModel(name, version, model, statistics, http, self.workers)
+            shared = (name, version, model, statistics, self.workers, self.limits)
+            served = HttpModel(*shared, selection, nonfinite)
             prefix = f"/v2/models/{name}" + (f"/versions/{version}" if version else "")
             for suffix, endpoint in MODEL_ENDPOINTS.items():
                 path = prefix + suffix
@@ -224,11 +239,8 @@ class Service:
 
         return partial(observe, name)
 
-    def route(self, method: str, path: str) -> HttpModel | Reply | MakeReply:
-        """Return the model of an inference request, or the reply to any other request.
-
-        A reply that takes long, or is large, is made later.
-        """
+    def route(self, method: str, path: str) -> Target:
+        """Return the model of an inference request, or the reply to any other request."""
         found = self.routes.get(path) or self.routes.get(path.rstrip("/"))
         if found is None:
             return error_reply(self._not_found(path), 404)
@@ -248,7 +260,7 @@ class Service:
                 return metrics_reply()
             return json_reply(self.describe(endpoint, name))
 
-        return partial(in_thread, make) if found in ALL_MODELS else make
+        return LateReply(make, is_slow=found in ALL_MODELS)
 
     def _not_found(self, path: str) -> str:
         found = MODEL_PATH.fullmatch(path.rstrip("/"))

@@ -18,8 +18,8 @@ from starlette.types import Receive, Scope, Send
 from .._codec.datatypes import Limits
 from ..errors import TensorwireError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
-from .asgi import Message, read_request, send_frame
-from .body import DEFAULT_MAX_BODY
+from .asgi import send_frame
+from .body import DEFAULT_MAX_BODY, RequestBody
 from .values import FRAME_HEADERS, Content, frame_of, values_of
 
 __all__ = ["OPENAPI", "TensorResponse", "read_tensors"]
@@ -85,17 +85,11 @@ async def read_tensors(
     ...     values = await read_tensors(request, max_body=1 << 30)
     ...     return TensorResponse({"y": values["x"] * values["factor"], "unit": "cm"})
     """
-    chunks = request.stream()  # also if the body was read before
-
-    async def receive() -> Message:
-        async for chunk in chunks:
-            return {"type": "http.request", "body": chunk, "more_body": True}
-        return {"type": "http.request", "more_body": False}
-
     try:
-        return values_of(
-            await read_request(request.scope, receive, max_body=max_body, limits=limits)
-        )
+        body = RequestBody(request.headers.raw, max_body)
+        async for chunk in request.stream():  # also if the body was read before
+            body.buffer.write(chunk)
+        return values_of(await body.decode_in_time(limits))
     except TensorwireError as error:
         raise HTTPException(error.status, str(error)) from error
 

@@ -28,9 +28,9 @@ from urllib.parse import unquote
 from .._codec.memory import BodyBuffer
 from ..errors import TensorwireError, format_seconds
 from .body import GRACE_SECONDS, ClientDisconnectedError
-from .exchange import Exchange, failure_reply
+from .exchange import Exchange
 from .framing import expects_continue, joined_headers
-from .service import HttpModel, MakeReply, Reply, Service, error_reply
+from .service import Reply, Service, Target, error_reply, failure_reply
 
 try:
     import httptools
@@ -219,7 +219,7 @@ class InferProtocol(asyncio.BufferedProtocol):
                 self.parser = httptools.HttpRequestParser(self)
                 self._complete_request()
         request = self.requests[0] if self.requests else None
-        if request is None or not (request.is_received and request.exchange.is_immediate):
+        if request is None or not (request.is_received):
             self._advance()
         else:
             # First receive what other connections have received. Clients that get several replies
@@ -356,7 +356,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.receiving = request
         self.requests.append(request)
 
-    def _target(self, method: bytes) -> HttpModel | Reply | MakeReply:
+    def _target(self, method: bytes) -> Target:
         if method == b"POST":
             model = self.service.infer_targets.get(self.url)
             if model is not None:
@@ -441,7 +441,7 @@ class InferProtocol(asyncio.BufferedProtocol):
                     break
                 self.is_busy = True
                 context = self.context.copy()
-                reply = context.run(request.exchange.finish)
+                reply = context.run(request.exchange.reply)
                 if isinstance(reply, Reply):
                     self._send(request, reply)
                 else:

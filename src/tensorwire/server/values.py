@@ -12,6 +12,7 @@ import tensorwire as tw
 from ..arguments import check_type
 from ..errors import HeaderError, format_subject, format_value
 from ..http import HEADER_LENGTH
+from .model import check_requested_outputs
 
 # Of the request itself: it says how the client wants the outputs, and not what the model computes.
 _FRAMING_PARAMETER = "binary_data_output"
@@ -46,20 +47,6 @@ def values_of(request: tw.InferRequest) -> dict[str, Any]:
             )
         values[name] = tensor.data
     return values
-
-
-def check_requested_outputs(request: tw.InferRequest) -> None:
-    """Raise HeaderError if a requested output has the parameter ``classification``.
-
-    With this extension, Triton returns the K highest elements as text instead of the output.
-    """
-    for output in request.outputs or ():
-        if output.parameters.get("classification") not in (None, 0):
-            raise HeaderError(
-                f"{format_subject('requested output', output.name)} has the parameter "
-                "classification, which is not supported",
-                tensor=output.name,
-            )
 
 
 def _plain(value: Any) -> Any:

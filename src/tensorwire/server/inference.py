@@ -1,0 +1,328 @@
+"""Inference: a request to a model, from its message to the encoded response."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import CoroutineType
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+import tensorwire as tw
+
+from ..errors import TensorNotFoundError, format_subject
+from ..threads import in_thread
+from .body import MAX_JSON_NBYTES, ClientDisconnectedError
+from .model import (
+    InvalidOutputError,
+    Model,
+    RequestError,
+    as_tensor,
+    as_writable,
+    check_inputs,
+    check_outputs,
+    check_requested_outputs,
+)
+from .statistics import Statistics
+from .workers import ThreadCall, Workers
+
+log = logging.getLogger("tensorwire.server")
+
+Received = TypeVar("Received")
+Encoded = TypeVar("Encoded")
+
+
+@dataclass(eq=False)
+class ServedModel(ABC, Generic[Received, Encoded]):
+    """A model with its name, and the messages of the transport that serves it."""
+
+    name: str
+    version: str | None
+    """The version that the requests ask for."""
+    model: Model
+    statistics: Statistics
+    """The statistics of the model, which its versions and transports share."""
+    workers: Workers
+    """The threads and the limit of the application, which all models and transports share."""
+    limits: tw.Limits
+
+    @abstractmethod
+    def is_slow_to_decode(self, message: Received) -> bool:
+        """Return whether decoding a request may take more than about two milliseconds."""
+
+    @abstractmethod
+    def decode(self, message: Received) -> tw.InferRequest:
+        """Decode a request. Raises TensorwireError."""
+
+    @abstractmethod
+    def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
+        """Return whether encoding tensors of this size may take more than two milliseconds."""
+
+    @abstractmethod
+    def encode(self, response: tw.InferResponse, request: tw.InferRequest) -> Encoded:
+        """Encode a response. Raises EncodeError; its status is 400 if the request is the cause."""
+
+
+class Inference(Generic[Received, Encoded]):
+    """A request to a model: decode the message, call the function, and encode the response.
+
+    ``now`` is the immediate path, and ``later`` does the rest. Both raise TensorwireError, whose
+    status is that of the response. What may take more than about two milliseconds is done in a
+    thread.
+    """
+
+    __slots__ = (
+        *("_served", "_message", "_request", "_result", "_started_ns"),
+        *("_is_called", "_is_awaitable"),
+    )
+
+    def __init__(self, served: ServedModel[Received, Encoded], message: Received) -> None:
+        self._started_ns = time.perf_counter_ns()
+        self._served = served
+        self._message: Received | None = message
+        self._request: Any = None
+        self._result: Any = None  # what the model has returned
+        self._is_called = False
+        self._is_awaitable = False  # the result
+
+    def now(self) -> Encoded | None:
+        """Return the response if the model has ``in_event_loop`` and returns it at once.
+
+        Return None if an awaitable or a thread is needed.
+        """
+        served = self._served
+        assert self._message is not None
+        if not served.model.in_event_loop or served.is_slow_to_decode(self._message):
+            return None
+        try:
+            self._decode()
+            self._call()
+            if self._is_awaitable or self._is_slow_to_encode():
+                return None
+            encoded = self._encode()
+        except BaseException as error:
+            served.statistics.add(self._started_ns, error)
+            raise
+        served.statistics.add(self._started_ns)
+        return encoded
+
+    async def later(self, call: ThreadCall) -> Encoded:
+        """Do what ``now`` has not done, and return the response.
+
+        Raises ClientDisconnectedError if ``call`` is cancelled before the model runs.
+        """
+        try:
+            with self._served.workers:
+                encoded = await self._run(call)
+        except BaseException as error:
+            self._served.statistics.add(self._started_ns, error)
+            raise
+        finally:
+            if type(self._result) is CoroutineType:
+                self._result.close()  # if there are too many requests
+        self._served.statistics.add(self._started_ns)
+        return encoded
+
+    async def _run(self, call: ThreadCall) -> Encoded:
+        served = self._served
+        if self._message is not None:
+            if served.is_slow_to_decode(self._message):
+                await in_thread(self._decode)
+            else:
+                self._decode()
+        if not self._is_called:
+            if call.is_cancelled:  # while the request was decoded
+                raise ClientDisconnectedError("the client cancelled the request")
+            if served.model.is_async or served.model.in_event_loop:
+                self._call()
+            else:
+                in_time: Encoded | None = await call.run(served.workers, self._call_and_encode)
+                if in_time is not None:
+                    return in_time
+        if self._is_awaitable:
+            try:
+                self._result = await self._result
+            except BaseException as error:  # SystemExit would stop the server
+                if is_ended_by_server(error):
+                    raise
+                raise self._model_error(error) from None
+        if self._is_slow_to_encode():
+            encoded: Encoded = await in_thread(self._encode)
+            return encoded
+        return self._encode()
+
+    def _decode(self) -> None:
+        """Decode and check the request. Its message is released with the last tensor."""
+        served, message = self._served, self._message
+        assert message is not None
+        request = served.decode(message)
+        self._message = None
+        if served.model.inputs:
+            check_inputs(request.inputs, served.model.inputs)
+        check_requested_outputs(request)
+        if served.model.writable_inputs:
+            request = request.replace(inputs=[as_writable(tensor) for tensor in request.inputs])
+        if request.model_name != served.name or request.model_version != served.version:
+            request = request.replace(model_name=served.name, model_version=served.version)
+        self._request = request
+
+    def _call(self) -> None:
+        self._is_called = True
+        try:
+            self._result = result = self._served.model.function(self._request)
+            # isawaitable is slow for objects that are not awaitable.
+            self._is_awaitable = not isinstance(
+                result, tw.InferResponse | dict
+            ) and inspect.isawaitable(result)
+        except BaseException as error:  # including SystemExit and the panics of Rust extensions
+            raise self._model_error(error) from None
+
+    def _call_and_encode(self) -> Encoded | None:
+        """Run in a thread: return the response, or None if an async function was wrapped."""
+        self._call()
+        return None if self._is_awaitable else self._encode()
+
+    def _is_slow_to_encode(self) -> bool:
+        """Return whether encoding the result may take more than about two milliseconds."""
+        try:
+            nbytes, is_converted = measure(self._result)
+        except BaseException as error:  # of an object that the model returned
+            raise self._model_error(error) from None
+        return nbytes > MAX_JSON_NBYTES and (
+            is_converted or self._served.is_slow_to_encode(nbytes, self._request)
+        )
+
+    def _encode(self) -> Encoded:
+        """Encode the result, with the outputs that the request asks for."""
+        name, declared = self._served.name, self._served.model.outputs
+        result, request = self._result, self._request
+        try:
+            if isinstance(result, tw.InferResponse):
+                response = result.replace(model_name=name, id=request.id)
+            elif isinstance(result, Mapping):
+                outputs = [as_tensor(key, value, declared) for key, value in result.items()]
+                response = tw.InferResponse(outputs, model_name=name, id=request.id)
+            else:
+                raise InvalidOutputError(
+                    f"{format_subject('model', name)} must return an InferResponse or a "
+                    f"mapping of arrays, not {type(result).__name__}"
+                )
+            if declared:
+                check_outputs(response.outputs, declared)
+            return self._served.encode(response, request)
+        except BaseException as error:  # see _call: objects of the model run code, too
+            if type(error) is tw.EncodeError:  # attributes of another class may run code
+                # 400: the request asks for an output that does not exist, or that cannot be JSON
+                if error.status == 400:
+                    raise
+                model = format_subject("model", name)
+                error = InvalidOutputError(f"an output of {model} cannot be sent: {error}")
+            raise self._model_error(error) from None
+
+    def _model_error(self, error: BaseException) -> tw.TensorwireError:
+        """Return the error that the client receives. Log it unless the request is the cause.
+
+        A KeyboardInterrupt of the main thread is raised again: a signal handler has raised it.
+        """
+        is_main_thread = threading.current_thread() is threading.main_thread()
+        if issubclass(type(error), KeyboardInterrupt) and is_main_thread:
+            raise error
+        name = self._served.name
+        try:
+            if isinstance(error, RequestError):
+                return RequestError(str(error), error.status)
+            if isinstance(error, tw.TensorwireError) and (reason := self._reason_for_client(error)):
+                return RequestError(reason)
+            if isinstance(error, InvalidOutputError):
+                log.error("model %r: %s", name, error)
+                return error
+        except BaseException as invalid:  # of a class with a property or another text, for example
+            error = invalid
+        log.error("model %r failed", name, exc_info=error)
+        return InvalidOutputError(f"{format_subject('model', name)} failed")
+
+    def _reason_for_client(self, error: tw.TensorwireError) -> str | None:
+        """Return the text of an error of the model that the request has caused.
+
+        An input that the model does not declare is missing, or does not have the data that the
+        model reads: it is in shared memory, or numbers, or BYTES that are not UTF-8.
+        """
+        request, declared = self._request, self._served.model.inputs
+        name = error.tensor
+        if name is None:  # a number, for example, is a mistake of the model
+            return None
+        if isinstance(error, TensorNotFoundError) and error.tensors is request.inputs:
+            return None if declared else f"an input is missing: {error}"
+        tensor = request.get(name)
+        if tensor is None or error.status != 400:
+            return None
+        if isinstance(error, tw.ElementError):
+            is_about_data = tensor.datatype == "BYTES"
+        elif isinstance(error, tw.DatatypeError) and not declared:
+            is_about_data = tensor.datatype != "BYTES"
+        else:
+            is_about_data = tensor.data is None
+        return str(error) if is_about_data else None
+
+
+def is_ended_by_server(error: BaseException) -> bool:
+    """Return whether the server has cancelled a task or closed a coroutine, and not the model."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop is running
+        task = None
+    if isinstance(error, asyncio.CancelledError):
+        return task is None or task.cancelling() > 0
+    return isinstance(error, GeneratorExit) and task is None
+
+
+def measure(result: Any) -> tuple[int, bool]:
+    """Return the size of what a model returned, and whether lists or objects must be converted.
+
+    If lists are larger than MAX_JSON_NBYTES, the size may be any number above this limit.
+    """
+    left = MAX_JSON_NBYTES
+    is_converted = False
+    if isinstance(result, tw.InferResponse):
+        for tensor in result.outputs:
+            left -= tensor.nbytes
+    elif isinstance(result, Mapping):
+        for value in result.values():
+            left = subtract_nbytes(left, value)
+            is_converted |= not (
+                isinstance(value, tw.Tensor)
+                or getattr(getattr(value, "dtype", None), "kind", "O") in "biuf"
+            )
+    return MAX_JSON_NBYTES - left, is_converted
+
+
+def subtract_nbytes(left: int, value: Any) -> int:
+    """Return ``left`` minus the size of a value, or any negative number if the value is larger.
+
+    An item of a list counts as 64 bytes more than it has, because it is an object.
+    """
+    if isinstance(value, tw.Tensor):
+        value = value.data
+    if isinstance(value, str | bytes):
+        return left - len(value)
+    items: Iterable[Any]
+    if isinstance(value, list | tuple):
+        items = value
+    elif isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
+        items = value.flat
+    else:
+        # An object that does not tell its size, such as an image, may be large.
+        nbytes = 0 if isinstance(value, int | float) else getattr(value, "nbytes", None)
+        return left - nbytes if isinstance(nbytes, int) else -1
+    for item in items:
+        if left < 0:
+            break
+        left = subtract_nbytes(left - 64, item)
+    return left
