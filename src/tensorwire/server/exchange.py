@@ -55,6 +55,11 @@ class Exchange:
                 or expects_continue(headers)
             )
 
+    @property
+    def is_immediate(self) -> bool:
+        """Whether the reply is probably made without a thread or a task."""
+        return not isinstance(self._target, HttpModel) or self._target.model.in_event_loop
+
     def write(self, chunk: bytes | memoryview) -> None:
         """Append a chunk to the body, or discard it."""
         if self.body is not None:

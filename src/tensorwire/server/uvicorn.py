@@ -17,10 +17,11 @@ import math
 import re
 import threading
 from collections import deque
-from collections.abc import Awaitable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from contextvars import Context, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum, auto
 from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import unquote
@@ -78,7 +79,6 @@ _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
-Headers = Sequence[tuple[bytes, bytes]]
 
 logger = logging.getLogger("uvicorn.error")
 access_logger = logging.getLogger("uvicorn.access")
@@ -94,18 +94,34 @@ class _Scratch(threading.local):
 _scratch = _Scratch()
 
 
+class State(Enum):
+    """What a connection waits for, which determines its deadline."""
+
+    IDLE = auto()  # that the next request begins
+    RECEIVING = auto()  # for the rest of the next request
+    READY = auto()  # for a turn of the event loop: the next request has arrived
+    RUNNING = auto()  # for the reply to a request
+    SENDING = auto()  # that the client reads more of a reply
+    LINGERING = auto()  # that the client closes the connection after the last reply
+    CLOSING = auto()  # that the transport sends what it has, and closes the connection
+    CLOSED = auto()
+
+
+_BEFORE_READY = (State.IDLE, State.RECEIVING)
+
+
 @dataclass(slots=True, eq=False)
 class Request:
-    """A request on a connection, from its head to its reply."""
+    """A request on a connection, from its first byte to its reply."""
 
-    exchange: Exchange
-    method: bytes = b""  # empty if the head of the request is invalid
+    method: bytes = b""  # empty until the head is complete, or if it is invalid
     url: bytes = b""
-    headers: Headers = ()
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     http_version: str = "1.1"
     keep_alive: bool = False
     sent_continue: bool = False
     is_received: bool = False  # the whole request has arrived
+    exchange: Exchange = field(init=False)  # when the head is complete
 
 
 class InferProtocol(asyncio.BufferedProtocol):
@@ -142,43 +158,32 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.context = Context() if is_reset else copy_context()
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.client: Any = None
-        # The requests whose replies have not been sent, in their order.
+        self.is_tls = False
+        self.state = State.IDLE
+        # The time that the client has in this state. The timer is not moved whenever the deadline
+        # changes: when it expires early, it begins again.
+        self.seconds: float | None = None
+        self.is_new_state = True  # since the last deadline
+        self.deadline: float | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        # The requests whose replies have not been sent, in their order. The last one may still
+        # arrive.
         self.requests: deque[Request] = deque()
-        self.is_busy = False  # the first request is being processed, or its reply is being written
-        self.is_advancing = False
-        self.is_scheduled = False  # `_advance` will be called soon
-        # Receiving: the state of the parser, and of the request whose head or body arrives.
+        # Receiving.
         self.parser: Any = httptools.HttpRequestParser(self)
-        self.url = b""
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.receiving: Request | None = None  # its body arrives
-        self.direct: BodyBuffer | None = None  # the body is received without the parser
-        self.is_in_message = self.is_in_head = False
-        self.is_replaying = False  # see `_replay_head`
-        self.n_messages = 0
-        self.has_body_data = False  # some has arrived since the last change of head_nbytes
+        self.arriving: Request | None = None
+        self.direct: BodyBuffer | None = None  # its body, if it is received without the parser
         # Received without body data after the chunk in which a request begins: its head, its
         # trailers and the headers of chunks.
         self.head_nbytes = 0
         self.is_reading_paused = False
         self.is_ended = False  # what arrives is discarded
-        self.is_shutting_down = False
         self.is_eof = False  # the client has closed the connection, or its sending direction
-        self.is_lost = False
+        self.is_shutting_down = False
         # Sending.
-        self.is_tls = False
         self.is_writing_paused = False
-        self.is_sending = False  # the client has not read enough of the reply
         self.pieces: Iterator[memoryview] = iter(())  # the rest of the reply
-        self.n_pieces = 0  # that were written on this connection
-        self.unsent = (0, 0)  # n_pieces, and the size of the write buffer, at the last check
-        self.linger_seconds: float | None = None  # set after the last reply
-        # The timer is not moved whenever the deadline changes. When it expires early, it begins
-        # again. `phase` is what the connection waits for, and changes with each new deadline.
-        self.phase: tuple[str, int] = ("", 0)
-        self.deadline: float | None = None
-        self.timer: asyncio.Handle | None = None
-        self.timer_at = 0.0
+        self.n_unsent = 0  # bytes in the write buffer when the deadline was set
 
     # --- callbacks of the transport --------------------------------------------------------------
 
@@ -188,19 +193,19 @@ class InferProtocol(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.client = peer[:2] if isinstance(peer, tuple) else None  # a Unix socket has none
         self.is_tls = self.transport.get_extra_info("sslcontext") is not None
-        self._set_deadline()
+        self._enter(State.IDLE, self.config.timeout_keep_alive or _FIRST_REQUEST_SECONDS)
+        self._settle()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.state, self.is_new_state = State.CLOSED, False
         self.server_state.connections.discard(self)
         for request in self.requests:
             request.exchange.thread_call.disconnect()
         if self.timer is not None:
             self.timer.cancel()
-            self.timer = None
-        self.is_lost = True
         self.requests.clear()
-        self.headers, self.pieces = [], iter(())
-        self.parser = self.receiving = self.direct = None
+        self.pieces = iter(())
+        self.parser = self.arriving = self.direct = self.timer = None
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return _scratch.view if self.direct is None else self.direct.remaining()
@@ -218,16 +223,16 @@ class InferProtocol(asyncio.BufferedProtocol):
                 # The old parser is in the middle of the body.
                 self.parser = httptools.HttpRequestParser(self)
                 self._complete_request()
-        request = self.requests[0] if self.requests else None
-        if request is None or not (request.is_received):
-            self._advance()
-        else:
+        if self.state in _BEFORE_READY:
+            self._await_next()
+        if self.state is State.READY:
+            if not self.requests[0].exchange.is_immediate:
+                self._advance()
+                return
             # First receive what other connections have received. Clients that get several replies
             # at once send several requests at once, so that there are fewer system calls.
-            if not self.is_scheduled:
-                self.is_scheduled = True
-                self.loop.call_soon(self._advance)
-            self._pause_or_resume_reading()
+            self.loop.call_soon(self._advance)
+        self._settle()
 
     def eof_received(self) -> bool:
         """Return whether to keep the transport open, because a reply has not been sent yet.
@@ -235,12 +240,12 @@ class InferProtocol(asyncio.BufferedProtocol):
         The client may still read replies. But probably it has closed the connection, so calls that
         wait for a thread are dropped.
         """
-        self._advance()  # if it is scheduled
+        self._advance()
         self.is_eof = self.is_ended = True
         for request in self.requests:
             request.exchange.thread_call.disconnect()
-        is_replying = self.is_busy and len(self.requests) == 1
-        if self.receiving is not None and self.requests and not is_replying:
+        is_replying = self.state in (State.RUNNING, State.SENDING) and len(self.requests) == 1
+        if self.requests and self.requests[-1] is self.arriving and not is_replying:
             self.requests.pop()  # it will not arrive completely
         if self.requests and not self.is_tls:  # a TLS connection cannot be half-closed
             self.requests[-1].keep_alive = False
@@ -253,8 +258,8 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.is_writing_paused = False
-        if self.is_sending:  # not at once: asyncio does not expect that this closes the transport
-            self.loop.call_soon(self._resume_sending)
+        # Not at once: asyncio does not expect that this closes the transport.
+        self.loop.call_soon(self._resume_sending)
 
     def shutdown(self) -> None:
         """Close the connection after the replies to the requests whose head has arrived.
@@ -263,18 +268,100 @@ class InferProtocol(asyncio.BufferedProtocol):
         the connection waits for.
         """
         self.is_shutting_down = True
-        self.phase = ("", 0)
-        if self.requests:
-            self.requests[-1].keep_alive = False
-            self.is_ended = self.is_ended or self.requests[-1].is_received
-            self._set_deadline()
-        else:
+        if not self.requests:
             self._close()
+            return
+        last = self.requests[-1]
+        last.keep_alive = False
+        self.is_ended = self.is_ended or last.is_received
+        if self.state in (State.RECEIVING, State.SENDING):
+            self._enter(self.state, self.timeout)
+            self._settle()
+
+    # --- states and deadlines --------------------------------------------------------------------
+
+    @property
+    def timeout(self) -> float | None:
+        """The time in which the client must send a request, and must read something of a reply."""
+        timeout = self.service.receive_timeout
+        return min(timeout or math.inf, GRACE_SECONDS) if self.is_shutting_down else timeout
+
+    def _enter(self, state: State, seconds: float | None = None) -> None:
+        """Change the state. The deadline is set by `_settle`, after the last change."""
+        self.state, self.seconds, self.is_new_state = state, seconds, True
+
+    def _await_next(self) -> None:
+        """Enter the state in which the next request is."""
+        request = self.requests[0] if self.requests else None
+        if request is not None and (request.is_received or request.exchange.is_rejected):
+            self._enter(State.READY)
+        elif request is None and self.arriving is None:
+            if self.state is not State.IDLE:
+                self._enter(State.IDLE, self.config.timeout_keep_alive)
+        elif self.state is not State.RECEIVING:
+            self._enter(State.RECEIVING, self.timeout)
+        if request is not None and self.state is State.RECEIVING and not request.sent_continue:
+            request.sent_continue = True
+            if request.http_version != "1.0" and expects_continue(request.headers):
+                self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _close(self) -> None:
+        self.transport.close()
+        timeout = self.timeout
+        self._enter(State.CLOSING, _LONG_LINGER_SECONDS if timeout is None else timeout)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Receive no further chunk while several requests wait, and set the deadline."""
+        if self.is_reading_paused != (len(self.requests) > 1) and not self.transport.is_closing():
+            self.is_reading_paused = not self.is_reading_paused
+            if self.is_reading_paused:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+        if self.is_new_state:
+            self.is_new_state = False
+            self._set_deadline()
+
+    def _set_deadline(self) -> None:
+        if self.seconds is None:
+            self.deadline = None
+            return
+        self.deadline = deadline = self.loop.time() + self.seconds
+        if self.timer is not None and self.timer.when() > deadline:
+            self.timer.cancel()
+            self.timer = None
+        if self.timer is None:
+            self.timer = self.loop.call_at(deadline, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        self.timer = None
+        if self.deadline is None:
+            return
+        if self.deadline > self.loop.time():
+            self.timer = self.loop.call_at(self.deadline, self._check_deadline)
+            return
+        if self.state is State.SENDING:
+            n_unsent = self.transport.get_write_buffer_size()
+            if n_unsent == self.n_unsent:
+                self.transport.abort()
+            else:
+                self.n_unsent = n_unsent
+                self._set_deadline()
+        elif self.state is State.CLOSING:
+            self.transport.abort()
+        elif self.state in (State.IDLE, State.LINGERING):
+            self._close()
+        elif self.state is State.RECEIVING:
+            self._reject_late()
+            self._await_next()
+            self._advance()
 
     # --- receiving -------------------------------------------------------------------------------
 
     def _parse(self, data: memoryview) -> None:
         """Parse received bytes, and apply the limits to a request that has not arrived yet."""
+        self.head_nbytes += len(data)
         try:
             self._feed(data)
         except httptools.HttpParserError:
@@ -282,18 +369,16 @@ class InferProtocol(asyncio.BufferedProtocol):
                 logger.warning("Invalid HTTP request received.")
                 self._reject(TensorwireError("Invalid HTTP request received.", status=400))
             return
-        if not self.is_in_message:
+        request = self.arriving
+        if request is None:
             return
-        self.head_nbytes = 0 if self.has_body_data else self.head_nbytes + len(data)
-        self.has_body_data = False
         if self.head_nbytes > _MAX_HEAD_NBYTES:
             text = f"the headers or trailers exceed the limit of {_MAX_HEAD_NBYTES} bytes"
             self._reject(TensorwireError(text, status=431))
-            return
-        if self.receiving is not None:
-            body = self.receiving.exchange.body
-            length = None if body is None else body.framing.content_length
-            if body and length and length - len(body.buffer) >= _DIRECT_FROM_NBYTES:
+        elif request.method and request.exchange.body is not None:
+            body = request.exchange.body
+            length = body.framing.content_length
+            if length and length - len(body.buffer) >= _DIRECT_FROM_NBYTES:
                 self.direct = body.buffer
 
     def _feed(self, data: memoryview) -> None:
@@ -311,64 +396,65 @@ class InferProtocol(asyncio.BufferedProtocol):
         httptools does not parse the body of such a request. A new parser does, after the same head
         without the upgrade.
         """
-        lines = joined_headers(pair for pair in self.headers if pair[0] in _BODY_HEADERS)
+        headers = () if self.arriving is None else self.arriving.headers
+        lines = joined_headers(pair for pair in headers if pair[0] in _BODY_HEADERS)
         self.parser = httptools.HttpRequestParser(self)
-        self.is_replaying = True
         self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % lines)
-        self.is_replaying = False
+
+    # The parser also calls these methods for a head that is replayed, whose request has a method,
+    # and for what follows the last request in a chunk, where no request arrives.
 
     def on_message_begin(self) -> None:
         """Callback of the parser: a message begins."""
-        if self.is_replaying or self.is_ended:
-            return
-        self.url = b""
-        self.headers = []
-        self.is_in_message = self.is_in_head = True
-        self.has_body_data = True  # the chunk may also contain other requests
-        self.n_messages += 1
+        if self.arriving is None and not self.is_ended:
+            self.arriving = Request()
+            self.head_nbytes = 0  # the chunk may also contain other requests
 
     def on_url(self, url: bytes) -> None:
         """Callback of the parser: a part of the target."""
-        if not self.is_replaying:
-            self.url += url
+        request = self.arriving
+        if request is not None and not request.method:
+            request.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Callback of the parser: a header or a trailer."""
-        if self.is_in_head and len(self.headers) <= _MAX_HEADERS:  # not a trailer, nor replayed
-            self.headers.append((name.lower(), value))
+        request = self.arriving
+        if request is not None and not request.method and len(request.headers) <= _MAX_HEADERS:
+            request.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Callback of the parser: the headers are complete."""
-        if self.is_replaying or self.is_ended:
+        request, parser = self.arriving, self.parser
+        if request is None or request.method:
             return
-        self.is_in_head = False
-        parser = self.parser
-        method, version = parser.get_method(), parser.get_http_version()
-        keep_alive = version != "1.0" and method != b"CONNECT" and parser.should_keep_alive()
-        exchange = Exchange(self.service, self._target(method), self.headers)
-        request = Request(exchange, method, self.url, self.headers, version, keep_alive)
-        if len(self.headers) > _MAX_HEADERS:
+        request.method = method = parser.get_method()
+        request.http_version = version = parser.get_http_version()
+        request.keep_alive = (
+            version != "1.0" and method != b"CONNECT" and parser.should_keep_alive()
+        )
+        request.exchange = Exchange(self.service, self._target(request), request.headers)
+        if len(request.headers) > _MAX_HEADERS:
             text = f"the request has more than {_MAX_HEADERS} headers"
-            exchange.reject(TensorwireError(text, status=431))
+            request.exchange.reject(TensorwireError(text, status=431))
         elif self._is_overloaded():
             text = f"the server is overloaded: limit_concurrency is {self.config.limit_concurrency}"
-            exchange.reject(TensorwireError(text, status=503))
-        self.receiving = request
+            request.exchange.reject(TensorwireError(text, status=503))
         self.requests.append(request)
 
-    def _target(self, method: bytes) -> Target:
-        if method == b"POST":
-            model = self.service.infer_targets.get(self.url)
+    def _target(self, request: Request) -> Target:
+        url = request.url
+        if request.method == b"POST":
+            model = self.service.infer_targets.get(url)
             if model is not None:
                 return model
-        if len(self.url) > _MAX_TARGET_NBYTES:
-            text = f"the request target is {len(self.url)} bytes long; the limit is "
+        if len(url) > _MAX_TARGET_NBYTES:
+            text = f"the request target is {len(url)} bytes long; the limit is "
             return error_reply(f"{text}{_MAX_TARGET_NBYTES}", 414)
         try:
-            path = httptools.parse_url(self.url).path or b"/"
+            path = httptools.parse_url(url).path or b"/"
         except httptools.HttpParserInvalidURLError:  # the authority of CONNECT
-            path = self.url
-        return self.service.route(method.decode(), unquote(path.decode("ascii")))
+            path = url
+        return self.service.route(request.method.decode(), unquote(path.decode("ascii")))
 
     def _is_overloaded(self) -> bool:
         limit = self.config.limit_concurrency
@@ -377,103 +463,90 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Callback of the parser: a part of the body."""
-        self.has_body_data = True
-        if self.receiving is not None:
-            self.receiving.exchange.write(body)
+        self.head_nbytes = 0
+        if self.arriving is not None:
+            self.arriving.exchange.write(body)
 
     def on_message_complete(self) -> None:
         """Callback of the parser: the message is complete."""
-        request = self.receiving
-        if request is None or self.parser.should_upgrade():  # the body follows; see `_replay_head`
-            return
+        if self.arriving is None or self.parser.should_upgrade():
+            return  # the body of an upgrade follows: see `_replay_head`
         if not self.parser.should_keep_alive():  # also because of a trailer
-            request.keep_alive = False
+            self.arriving.keep_alive = False
         self._complete_request()
 
     def _complete_request(self) -> None:
-        request = self.receiving
+        request, self.arriving = self.arriving, None
         assert request is not None
         request.is_received = True
-        self.receiving = None
-        self.is_in_message = False
         if request.exchange.is_rejected or not request.keep_alive:
             self.is_ended = True  # RFC 9112 9.6
 
     def _reject(self, error: TensorwireError) -> None:
         """Reply with an error to the request that arrives, and accept no further bytes."""
-        if self.receiving is not None:
-            exchange = self.receiving.exchange
-        else:
-            exchange = Exchange(self.service, error_reply(str(error), error.status), ())
-            self.requests.append(Request(exchange))
-        exchange.reject(error)
+        request = self.arriving
+        if request is None or not request.method:
+            request = Request()
+            request.exchange = Exchange(self.service, error_reply(str(error), error.status), ())
+            self.requests.append(request)
+        request.exchange.reject(error)
         self._end_receiving()
+
+    def _reject_late(self) -> None:
+        """Reject the request that arrives, because the client has not sent it in time."""
+        assert self.arriving is not None
+        timeout = self.service.receive_timeout
+        if self.is_shutting_down:
+            self._reject(TensorwireError("the server is shutting down", status=503))
+        elif self.arriving.method:
+            self.arriving.exchange.reject_late()
+            self._end_receiving()
+        elif timeout is not None:
+            message = f"the headers did not arrive within {format_seconds(timeout)}"
+            self._reject(TensorwireError(message, status=408))
 
     def _end_receiving(self) -> None:
         self.is_ended = True
-        self.is_in_message = False
-        self.receiving = self.direct = None
-        self.headers = []
+        self.arriving = self.direct = None
 
     # --- replies ---------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Reply to the requests in their order, as far as possible."""
-        self.is_scheduled = False
-        # A reply may be sent at once. The loop replaces a recursion, because thousands of requests
-        # may be waiting.
-        if self.is_advancing or self.is_lost:
-            return
-        self.is_advancing = True
+        """Reply to the requests in their order, as far as possible.
+
+        A reply may be sent at once. The loop replaces a recursion, because thousands of requests
+        may be waiting.
+        """
         n_replies = 0
         try:
-            while self.requests and not self.is_busy and not self.transport.is_closing():
+            while self.state is State.READY and not self.transport.is_closing():
                 if n_replies == _MAX_REPLIES_PER_TURN:
                     self.loop.call_soon(self._advance)
                     break
                 n_replies += 1
-                request = self.requests[0]
-                if not (request.is_received or request.exchange.is_rejected):
-                    if not request.sent_continue:
-                        request.sent_continue = True
-                        if request.http_version != "1.0" and expects_continue(request.headers):
-                            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-                    break
-                self.is_busy = True
-                context = self.context.copy()
-                reply = context.run(request.exchange.reply)
-                if isinstance(reply, Reply):
-                    self._send(request, reply)
-                else:
-                    self._create_task(self._send_later(request, reply), context)
+                self._reply(self.requests[0])
         except BaseException:
             self.transport.abort()
             raise
-        finally:
-            self.is_advancing = False
-        self._pause_or_resume_reading()
-        self._set_deadline()
+        self._settle()
 
-    def _pause_or_resume_reading(self) -> None:
-        """Receive no further chunk while several requests wait."""
-        if self.is_reading_paused != (len(self.requests) > 1) and not self.transport.is_closing():
-            self.is_reading_paused = not self.is_reading_paused
-            if self.is_reading_paused:
-                self.transport.pause_reading()
-            else:
-                self.transport.resume_reading()
-
-    def _create_task(self, coroutine: Coroutine[Any, Any, None], context: Context) -> None:
-        """Run a coroutine in a task that a graceful shutdown waits for."""
-        task = self.loop.create_task(coroutine, context=context)
+    def _reply(self, request: Request) -> None:
+        self._enter(State.RUNNING)
+        context = self.context.copy()
+        reply = context.run(request.exchange.reply)
+        if isinstance(reply, Reply):
+            self._send(request, reply)
+            return
+        # A graceful shutdown waits for the task.
+        task = self.loop.create_task(self._reply_later(request, reply), context=context)
         self.server_state.tasks.add(task)
         task.add_done_callback(self.server_state.tasks.discard)
 
-    async def _send_later(self, request: Request, awaitable: Awaitable[Reply]) -> None:
+    async def _reply_later(self, request: Request, awaitable: Awaitable[Reply]) -> None:
         try:
             reply = await awaitable
         except ClientDisconnectedError:
-            if not self.is_lost:
+            if self.state is not State.CLOSED:
                 self._close()
             return
         except asyncio.CancelledError as error:
@@ -514,39 +587,35 @@ class InferProtocol(asyncio.BufferedProtocol):
         while not self.is_writing_paused:
             piece = next(self.pieces, None)
             if piece is None:
-                self.is_sending = False
                 self._end_request()
                 return
-            self.n_pieces += 1
             self.transport.write(piece)
-        self.is_sending = True  # the next reply waits, which bounds the memory
+        self._enter(State.SENDING, self.timeout)  # the next reply waits, which bounds the memory
+        self.n_unsent = self.transport.get_write_buffer_size()
 
     def _resume_sending(self) -> None:
-        if self.is_sending and not self.is_lost:
+        if self.state is State.SENDING and not self.is_writing_paused:
             self._continue_sending()
             self._advance()
 
     def _end_request(self) -> None:
         """The reply to the first request has been sent: end the connection if it is the last."""
         request = self.requests.popleft()
-        self.is_busy = False
         self.server_state.total_requests += 1
         if request.keep_alive:
+            self._await_next()
             return
         self._end_receiving()
         for each in self.requests:
             each.exchange.thread_call.disconnect()
         self.requests.clear()
         if self.is_eof or (self.is_tls and request.is_received):
-            self.transport.close()
+            self._close()
             return
-        self.linger_seconds = _LINGER_SECONDS if request.is_received else _LONG_LINGER_SECONDS
+        seconds = _LINGER_SECONDS if request.is_received else _LONG_LINGER_SECONDS
+        self._enter(State.LINGERING, min(seconds, self.timeout or math.inf))
         if not self.is_tls:
             self.transport.write_eof()
-
-    def _close(self) -> None:
-        self.transport.close()
-        self._set_deadline()
 
     def _log(self, request: Request, status: int) -> None:
         scope: Any = {"type": "http", "client": self.client, "headers": request.headers}
@@ -559,85 +628,6 @@ class InferProtocol(asyncio.BufferedProtocol):
         access_logger.info(
             '%s - "%s %s HTTP/%s" %d', client, request.method.decode(), target, version, status
         )
-
-    # --- timeouts --------------------------------------------------------------------------------
-
-    @property
-    def timeout(self) -> float | None:
-        """The time in which the client must send a request, and must read something of a reply."""
-        timeout = self.service.receive_timeout
-        return min(timeout or math.inf, GRACE_SECONDS) if self.is_shutting_down else timeout
-
-    def _set_deadline(self) -> None:
-        """Limit the time in which the client must do what the connection waits for."""
-        timeout = self.timeout
-        seconds: float | None
-        if self.transport.is_closing():
-            phase, seconds = ("closing", 0), _LONG_LINGER_SECONDS if timeout is None else timeout
-        elif self.is_sending:
-            phase, seconds = ("sending", 0), timeout
-        elif self.is_busy:
-            phase, seconds = ("running", 0), None
-        elif self.linger_seconds is not None:
-            phase, seconds = ("lingering", 0), min(self.linger_seconds, timeout or math.inf)
-        elif self.is_in_message:
-            phase, seconds = ("receiving", self.n_messages), timeout
-        else:
-            phase, seconds = ("idle", self.n_messages), self.config.timeout_keep_alive
-            if self.n_messages == 0:
-                seconds = seconds or _FIRST_REQUEST_SECONDS
-        if phase != self.phase:
-            self.phase = phase
-            self._start_timer(seconds)
-            if self.is_sending:
-                self.unsent = self.n_pieces, self.transport.get_write_buffer_size()
-
-    def _start_timer(self, seconds: float | None) -> None:
-        if seconds is None:
-            self.deadline = None
-            return
-        self.deadline = self.loop.time() + seconds
-        if self.timer is not None and self.timer_at > self.deadline:
-            self.timer.cancel()
-            self.timer = None
-        if self.timer is None:
-            self.timer_at = self.deadline
-            self.timer = self.loop.call_at(self.deadline, self._check_deadline)
-
-    def _check_deadline(self) -> None:
-        self.timer = None
-        if self.is_scheduled:
-            self.phase = ("", 0)  # `_advance` sets the next deadline
-            return
-        if self.deadline is None:
-            return
-        seconds = self.deadline - self.loop.time()
-        if seconds > 0:
-            self._start_timer(seconds)
-            return
-        phase = self.phase[0]
-        if phase == "sending":
-            unsent = self.n_pieces, self.transport.get_write_buffer_size()
-            if unsent != self.unsent:
-                self.unsent = unsent
-                self._start_timer(self.timeout)
-                return
-        if phase in ("sending", "closing"):
-            self.transport.abort()
-        elif phase in ("idle", "lingering"):
-            self._close()
-        else:
-            if self.is_shutting_down:
-                self._reject(TensorwireError("the server is shutting down", status=503))
-            elif self.receiving is None:
-                timeout = self.service.receive_timeout
-                assert timeout is not None
-                message = f"the headers did not arrive within {format_seconds(timeout)}"
-                self._reject(TensorwireError(message, status=408))
-            else:
-                self.receiving.exchange.reject_late()
-                self._end_receiving()
-            self._advance()
 
 
 def service_of(app: Any) -> Service | None:
