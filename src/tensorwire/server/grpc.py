@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -84,22 +85,15 @@ HEALTH_REQUEST: Fields = {1: ("service", str)}
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
 
 
-class SmallMethod(NamedTuple):
-    """A method without inference."""
-
-    endpoint: str  # of the application
-    request: Fields
-    response: Fields
-
-
+# The methods without inference: the endpoint of the application, the request and the response.
 SMALL_METHODS = {
-    "ServerLive": SmallMethod("live", NO_FIELDS, LIVE_RESPONSE),
-    "ServerReady": SmallMethod("ready", NO_FIELDS, READY_RESPONSE),
-    "ServerMetadata": SmallMethod("server", NO_FIELDS, SERVER_METADATA_RESPONSE),
-    "ModelReady": SmallMethod("ready", MODEL_REQUEST, READY_RESPONSE),
-    "ModelMetadata": SmallMethod("model", MODEL_REQUEST, MODEL_METADATA_RESPONSE),
-    "ModelConfig": SmallMethod("config", MODEL_REQUEST, MODEL_CONFIG_RESPONSE),
-    "RepositoryIndex": SmallMethod("index", NO_FIELDS, REPOSITORY_INDEX_RESPONSE),
+    "ServerLive": ("live", NO_FIELDS, LIVE_RESPONSE),
+    "ServerReady": ("ready", NO_FIELDS, READY_RESPONSE),
+    "ServerMetadata": ("server", NO_FIELDS, SERVER_METADATA_RESPONSE),
+    "ModelReady": ("ready", MODEL_REQUEST, READY_RESPONSE),
+    "ModelMetadata": ("model", MODEL_REQUEST, MODEL_METADATA_RESPONSE),
+    "ModelConfig": ("config", MODEL_REQUEST, MODEL_CONFIG_RESPONSE),
+    "RepositoryIndex": ("index", NO_FIELDS, REPOSITORY_INDEX_RESPONSE),
 }
 
 
@@ -148,18 +142,32 @@ class Failure(NamedTuple):
 
 
 SHUTTING_DOWN = Failure("the server is shutting down", 503)
-NO_MESSAGE = Failure("the call has no message", 400)
 
 
-def check_length(message: bytes, max_nbytes: int) -> Failure | None:
-    """Return the failure of a message that is too long.
+def check_length(message: bytes, max_nbytes: int) -> None:
+    """Raise the error of a message that is too long, whose words clients of grpcio recognize."""
+    if len(message) > max_nbytes:
+        text = f"SERVER: Received message larger than max ({len(message)} vs. {max_nbytes})"
+        raise TensorwireError(text, status=413)
 
-    It has the words of grpcio, which clients recognize.
+
+def fail(context: Any, failure: Failure) -> bytes:
+    """Set the error that a call ends with. grpcio does not send what the method then returns.
+
+    ``context.abort`` would raise an exception that is in a reference cycle with the context and the
+    frames of the method, so that the message would remain in memory until a garbage collection.
     """
-    if len(message) <= max_nbytes:
-        return None
-    text = f"SERVER: Received message larger than max ({len(message)} vs. {max_nbytes})"
-    return Failure(text, 413)
+    context.set_code(failure.code)
+    context.set_details(failure.details)
+    return b""
+
+
+async def settle(result: Awaitable[bytes | Failure], request_id: str = "") -> bytes | Failure:
+    """Await a response. Return a Failure for an exception."""
+    try:
+        return await result
+    except Exception as error:
+        return Failure(*describe_failure(error), request_id)
 
 
 class Calls:
@@ -192,27 +200,31 @@ class Calls:
         """
 
         async def method(_: Any, context: Any) -> bytes:
-            message = await self.receive(context, max_nbytes)
-            result = message if isinstance(message, Failure) else await respond(message, context)
+            try:
+                message = await self.receive(context, max_nbytes)
+            except TensorwireError as error:
+                return fail(context, Failure(str(error), error.status))
+            result = await settle(respond(message, context))
             return fail(context, result) if isinstance(result, Failure) else result
 
         return grpc.stream_unary_rpc_method_handler(method)
 
-    async def receive(self, context: Any, max_nbytes: int | None = None) -> bytes | Failure:
-        """Wait for the only message of a call."""
+    async def receive(self, context: Any, max_nbytes: int | None = None) -> bytes:
+        """Wait for the only message of a call. Raises TensorwireError."""
         timer = None
         if self._timeout is not None:
             loop = asyncio.get_running_loop()
             timer = loop.call_later(self._timeout, self._end_late, context)
         try:
-            message = await self._read(context, self._receiving)
+            message: Any = await self._read(context, self._receiving)
         finally:
             if timer is not None:
                 timer.cancel()
         if message is grpc.aio.EOF:
-            return NO_MESSAGE
-        failure = check_length(message, self.max_small_nbytes if max_nbytes is None else max_nbytes)
-        return message if failure is None else failure
+            raise TensorwireError("the call has no message", status=400)
+        check_length(message, self.max_small_nbytes if max_nbytes is None else max_nbytes)
+        received: bytes = message
+        return received
 
     async def read(self, context: Any) -> Any:
         """Wait for the next message of a stream. EOF is its end, or that of the server."""
@@ -281,7 +293,7 @@ class InferenceService:
     def handler(self) -> Any:
         """Return the handler that a server of grpcio calls."""
         methods = {
-            name: self.calls.unary(self._respond_with(method))
+            name: self.calls.unary(self._respond_with(*method))
             for name, method in SMALL_METHODS.items()
         }
         methods["ModelInfer"] = self.calls.unary(self._model_infer, self._service.max_body)
@@ -290,15 +302,11 @@ class InferenceService:
         )
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    # --- metadata and health ---
-
     def _respond_with(
-        self, method: SmallMethod
-    ) -> Callable[[bytes, Any], Awaitable[bytes | Failure]]:
-        endpoint = method.endpoint
-
-        def reply(message: bytes) -> bytes:
-            wanted = read_message(message, method.request, self._service.limits)
+        self, endpoint: str, request: Fields, response: Fields
+    ) -> Callable[[bytes, Any], Awaitable[bytes]]:
+        async def respond(message: bytes, _: Any) -> bytes:
+            wanted = read_message(message, request, self._service.limits)
             name = None
             if wanted:
                 try:
@@ -306,19 +314,13 @@ class InferenceService:
                 except TensorwireError:
                     if endpoint != "ready":
                         raise
-                    return write_message({"ready": False}, READY_RESPONSE)
+                    return write_message({"ready": False}, response)
             found = self._service.describe(endpoint, name)
             if endpoint == "index":
                 found = {"models": found}
             elif endpoint == "config":
                 found = {"config": [number_data_types(found)]}
-            return write_message(found, method.response)
-
-        async def respond(message: bytes, _: Any) -> bytes | Failure:
-            try:
-                return reply(message)
-            except Exception as error:
-                return Failure(*describe_failure(error))
+            return write_message(found, response)
 
         return respond
 
@@ -327,8 +329,6 @@ class InferenceService:
         if model is None:
             raise TensorwireError(self._service.unknown_model(name, version), status=404)
         return model
-
-    # --- inference ---
 
     async def _model_infer(self, message: bytes, context: Any) -> bytes | Failure:
         return await self._infer(self._unary, message, context)
@@ -347,19 +347,17 @@ class InferenceService:
         """Return the response to a request."""
         call = ThreadCall()
         request_id = ""
+        service = self._service
         try:
             if context.time_remaining() == 0:
                 return Failure("the deadline has expired", 504)
-            failure = check_length(message, self._service.max_body)
-            if failure is not None:
-                return failure
-            limits = self._service.limits
-            names = (
+            check_length(message, service.max_body)
+            limits = service.limits
+            name, version, request_id = (
                 await in_thread(read_names, message, limits)
                 if len(message) > MAX_BODY_NBYTES
                 else read_names(message, limits)
             )
-            name, version, request_id = names
             inference = Inference(self._find(models, name, version), message)
             response = inference.now()
         except Exception as error:
@@ -376,26 +374,6 @@ class InferenceService:
                 return Failure(*describe_failure(error), request_id)
             call.cancel()  # the client does not wait any longer
             raise
-
-
-def fail(context: Any, failure: Failure) -> bytes:
-    """Set the error that a call ends with. grpcio does not send what the method then returns.
-
-    ``context.abort`` would raise an exception that is in a reference cycle with the context and the
-    frames of the method, so that the message would remain in memory until a garbage collection.
-    """
-    context.set_code(failure.code)
-    context.set_details(failure.details)
-    return b""
-
-
-async def settle(result: Any, request_id: str) -> bytes | Failure:
-    """Await a response. Return a Failure for an exception."""
-    try:
-        response: bytes = await result
-    except Exception as error:
-        return Failure(*describe_failure(error), request_id)
-    return response
 
 
 def encode_stream_error(failure: Failure) -> bytes:
@@ -433,26 +411,25 @@ class HealthService:
         }
         return grpc.method_handlers_generic_handler(HEALTH_SERVICE, methods)
 
-    async def _check(self, message: bytes, _: Any) -> bytes | Failure:
+    async def _check(self, message: bytes, _: Any) -> bytes:
         status = self._status(message)
-        return Failure("the service is not known", 404) if status == SERVICE_UNKNOWN else status
+        if status == SERVICE_UNKNOWN:
+            raise TensorwireError("the service is not known", status=404)
+        return status
 
     async def _watch(self, _: Any, context: Any) -> None:
-        message = await self._calls.receive(context)
-        status = message if isinstance(message, Failure) else self._status(message)
-        if isinstance(status, Failure):
-            fail(context, status)
+        try:
+            status = self._status(await self._calls.receive(context))
+        except TensorwireError as error:
+            fail(context, Failure(str(error), error.status))
             return
         await context.write(status)
         await self.is_ending.wait()
         if status != SERVICE_UNKNOWN:
             await context.write(NOT_SERVING)
 
-    def _status(self, message: bytes) -> bytes | Failure:
-        try:
-            service = read_message(message, HEALTH_REQUEST, self._limits)["service"]
-        except TensorwireError as error:
-            return Failure(str(error), error.status)
+    def _status(self, message: bytes) -> bytes:
+        service = read_message(message, HEALTH_REQUEST, self._limits)["service"]
         if service not in ("", SERVICE):
             return SERVICE_UNKNOWN
         return NOT_SERVING if self.is_ending.is_set() else SERVING
@@ -536,7 +513,8 @@ async def serving(
         if certfile is None:
             server.add_insecure_port(address)
         else:
-            server.add_secure_port(address, credentials(certfile, keyfile))
+            pair = Path(keyfile or certfile).read_bytes(), Path(certfile).read_bytes()
+            server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
     except RuntimeError as error:
         raise OSError(f"gRPC cannot listen at {address}: {error}") from None
     await server.start()
@@ -544,7 +522,10 @@ async def serving(
 
     async def finish() -> None:
         await is_ending.wait()
-        await finish_calls(server, inference)
+        try:
+            await finish_calls(server, inference)
+        finally:
+            await server.stop(None)
 
     finishing = asyncio.ensure_future(finish())
 
@@ -559,7 +540,6 @@ async def serving(
         finally:
             is_ending.set()
             await asyncio.wait({finishing})
-            await server.stop(None)
 
 
 def server_options(
@@ -641,12 +621,3 @@ def calling_on_signals(function: Callable[[int], object]) -> Iterator[None]:
             # handlers already.
             if signal.getsignal(number) is handle:
                 signal.signal(number, original)
-
-
-def credentials(certfile: str, keyfile: str | None) -> Any:
-    """Return the credentials of files in PEM format. By default, the key is in the certfile."""
-    with open(certfile, "rb") as file:
-        chain = file.read()
-    with open(keyfile or certfile, "rb") as file:
-        key = file.read()
-    return grpc.ssl_server_credentials([(key, chain)])
