@@ -895,13 +895,13 @@ def test_shutdown_does_not_wait_for_a_client(
 def test_shutdown_waits_for_a_message_that_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     """It also waits until the client has read the response."""
     begun = threading.Event()
-    receive = served.Calls.receive
+    receive = served.OpenCalls.receive
 
     async def receive_and_tell(*arguments: Any) -> Any:
         begun.set()
         return await receive(*arguments)
 
-    monkeypatch.setattr(served.Calls, "receive", receive_and_tell)
+    monkeypatch.setattr(served.OpenCalls, "receive", receive_and_tell)
     with (
         served_app(create_app(MODELS)) as server,
         closing(Http2Client(int(server.address.rpartition(":")[2]), window=10)) as client,

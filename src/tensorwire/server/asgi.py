@@ -93,7 +93,7 @@ async def read_request(
     while more:
         chunk, more = await receive_chunk(receive)
         body.buffer.write(chunk)
-    return await body.decode_in_time(limits, raw_input)
+    return await body.decode_without_blocking(limits, raw_input)
 
 
 async def receive_chunk(receive: Receive) -> tuple[bytes, bool]:

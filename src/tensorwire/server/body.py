@@ -75,12 +75,11 @@ class RequestBody:
 
     @property
     def is_slow_to_decode(self) -> bool:
-        """Whether decoding may take more than about two milliseconds."""
         nbytes, framing = len(self.buffer), self.framing
         json_nbytes = nbytes if framing.header_length is None else framing.header_length
         return bool(framing.encoding) or json_nbytes > MAX_JSON_NBYTES or nbytes > MAX_BODY_NBYTES
 
-    async def decode_in_time(
+    async def decode_without_blocking(
         self, limits: Limits, raw_input: TensorSpec | None = None
     ) -> InferRequest:
         """Decode the request, in a thread if it is slow. Raises DecodeError."""

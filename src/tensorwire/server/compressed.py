@@ -10,8 +10,7 @@ from ..compression import STEP_NBYTES, compress, is_supported
 from .framing import frame_headers
 from .service import Reply
 
-ACCEPT_ENCODING = "accept-encoding"
-_ACCEPT_ENCODING = ACCEPT_ENCODING.encode()
+_ACCEPT_ENCODING = b"accept-encoding"
 MIN_NBYTES = 1 << 10  # a smaller response fits in a packet, with its headers
 MAX_QUICK_NBYTES = 32 << 10  # gzip takes up to 50 ns per byte
 _CODINGS = (b"zstd", b"gzip", b"deflate")  # in the order of preference

@@ -10,9 +10,8 @@ from ..threads import in_thread
 from .body import ClientDisconnectedError, ReceiveTimeoutError, RequestBody
 from .compressed import choose_coding, is_slow_to_compress, negotiated_reply
 from .framing import AmbiguousLengthError, expects_continue
-from .http import HttpModel
 from .inference import Inference
-from .service import LateReply, Reply, Service, Target, error_reply, failure_reply
+from .service import HttpModel, LateReply, Reply, Service, Target, error_reply, failure_reply
 from .workers import ThreadCall
 
 # Up to this size, the body of a rejected request is discarded before the reply. If a server closes
@@ -48,7 +47,7 @@ class Exchange:
         try:
             self.body = RequestBody(headers, service.max_body)
         except TensorwireError as error:
-            self.fail(error)
+            self._fail(error)
             self.is_rejected = (
                 error.status == 413
                 or isinstance(error, AmbiguousLengthError)
@@ -66,20 +65,19 @@ class Exchange:
             try:
                 self.body.buffer.write(chunk)
             except TensorwireError as error:
-                self.fail(error)
+                self._fail(error)
         else:
             self._n_discarded += len(chunk)
             if self._n_discarded > MAX_DISCARDED_NBYTES:
                 self.is_rejected = True
 
-    def fail(self, error: TensorwireError) -> None:
-        """Reply with an error. The rest of the body is discarded."""
-        self.body = None
+    def _fail(self, error: TensorwireError) -> None:
+        self.body = None  # the rest is discarded
         self._target = error_reply(str(error), error.status)
 
     def reject(self, error: TensorwireError) -> None:
         """Reply with an error now, and close the connection."""
-        self.fail(error)
+        self._fail(error)
         self.is_rejected = True
 
     def reject_late(self) -> None:

@@ -170,7 +170,7 @@ async def settle(result: Awaitable[bytes | Failure], request_id: str = "") -> by
         return Failure(*describe_failure(error), request_id)
 
 
-class Calls:
+class OpenCalls:
     """The calls of clients, from their start until the response has been sent.
 
     Each method reads its messages with ``receive``, which limits the time and the size of the only
@@ -187,7 +187,7 @@ class Calls:
         self._receiving: set[Any] = set()
         self._idle: set[Any] = set()
         self._aborting: set[asyncio.Task[None]] = set()
-        self._is_ending = False
+        self.is_ending = asyncio.Event()
 
     def unary(
         self,
@@ -228,7 +228,7 @@ class Calls:
 
     async def read(self, context: Any) -> Any:
         """Wait for the next message of a stream. EOF is its end, or that of the server."""
-        if self._is_ending:
+        if self.is_ending.is_set():
             fail(context, SHUTTING_DOWN)
             return grpc.aio.EOF
         return await self._read(context, self._idle)
@@ -264,14 +264,11 @@ class Calls:
 
     def end_streams(self) -> None:
         """End each stream after the response to the request in progress."""
-        self._is_ending = True
         for context in self._idle:
             self._abort(context, self._idle, SHUTTING_DOWN)
 
 
 class InferenceService:
-    """The methods of the service."""
-
     def __init__(self, service: Service) -> None:
         self._service = service
         self._unary = self._models(encode_response)
@@ -279,7 +276,7 @@ class InferenceService:
         # The requests in progress. If a client does not wait for the response, its request remains
         # here until the model returns: models are not interrupted.
         self.tasks: set[asyncio.Task[bytes | Failure]] = set()
-        self.calls = Calls(service)
+        self.calls = OpenCalls(service)
 
     def _models(self, encode: Callable[..., bytes]) -> GrpcModels:
         service = self._service
@@ -291,7 +288,6 @@ class InferenceService:
         return models
 
     def handler(self) -> Any:
-        """Return the handler that a server of grpcio calls."""
         methods = {
             name: self.calls.unary(self._respond_with(*method))
             for name, method in SMALL_METHODS.items()
@@ -344,7 +340,6 @@ class InferenceService:
             del result  # while the client sends nothing
 
     async def _infer(self, models: GrpcModels, message: bytes, context: Any) -> bytes | Failure:
-        """Return the response to a request."""
         call = ThreadCall()
         request_id = ""
         service = self._service
@@ -398,13 +393,11 @@ class HealthService:
     protobuf, is not needed.
     """
 
-    def __init__(self, calls: Calls, limits: tw.Limits) -> None:
-        self.is_ending = asyncio.Event()
+    def __init__(self, calls: OpenCalls, limits: tw.Limits) -> None:
         self._calls = calls
         self._limits = limits
 
     def handler(self) -> Any:
-        """Return the handler that a server of grpcio calls."""
         methods = {
             "Check": self._calls.unary(self._check),
             "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
@@ -424,7 +417,7 @@ class HealthService:
             fail(context, Failure(str(error), error.status))
             return
         await context.write(status)
-        await self.is_ending.wait()
+        await self._calls.is_ending.wait()
         if status != SERVICE_UNKNOWN:
             await context.write(NOT_SERVING)
 
@@ -432,7 +425,7 @@ class HealthService:
         service = read_message(message, HEALTH_REQUEST, self._limits)["service"]
         if service not in ("", SERVICE):
             return SERVICE_UNKNOWN
-        return NOT_SERVING if self.is_ending.is_set() else SERVING
+        return NOT_SERVING if self._calls.is_ending.is_set() else SERVING
 
 
 # --- servers -------------------------------------------------------------------------------------
@@ -507,7 +500,8 @@ async def serving(
         maximum_concurrent_rpcs=limit_concurrency,
     )
     inference = InferenceService(service)
-    health = HealthService(inference.calls, service.limits)
+    calls = inference.calls
+    health = HealthService(calls, service.limits)
     server.add_generic_rpc_handlers((inference.handler(), health.handler()))
     try:
         if certfile is None:
@@ -518,10 +512,9 @@ async def serving(
     except RuntimeError as error:
         raise OSError(f"gRPC cannot listen at {address}: {error}") from None
     await server.start()
-    is_ending = health.is_ending
 
     async def finish() -> None:
-        await is_ending.wait()
+        await calls.is_ending.wait()
         try:
             await finish_calls(server, inference)
         finally:
@@ -530,15 +523,15 @@ async def serving(
     finishing = asyncio.ensure_future(finish())
 
     def end(number: int) -> None:
-        if number == signal.SIGINT and is_ending.is_set():
+        if number == signal.SIGINT and calls.is_ending.is_set():
             finishing.cancel()
-        is_ending.set()
+        calls.is_ending.set()
 
     with calling_on_signals(end):
         try:
             yield
         finally:
-            is_ending.set()
+            calls.is_ending.set()
             await asyncio.wait({finishing})
 
 

@@ -190,7 +190,6 @@ class Inference(Generic[Received, Encoded]):
         return None if self._is_awaitable else self._encode()
 
     def _is_slow_to_encode(self) -> bool:
-        """Return whether encoding the result may take more than about two milliseconds."""
         try:
             nbytes, is_converted = measure(self._result)
         except BaseException as error:  # of an object that the model returned
@@ -200,7 +199,6 @@ class Inference(Generic[Received, Encoded]):
         )
 
     def _encode(self) -> Encoded:
-        """Encode the result, with the outputs that the request asks for."""
         name, declared = self._served.name, self._served.model.outputs
         result, request = self._result, self._request
         try:
@@ -288,12 +286,10 @@ def measure(result: Any) -> tuple[int, bool]:
 
     If lists are larger than MAX_JSON_NBYTES, the size may be any number above this limit.
     """
-    left = MAX_JSON_NBYTES
-    is_converted = False
     if isinstance(result, tw.InferResponse):
-        for tensor in result.outputs:
-            left -= tensor.nbytes
-    elif isinstance(result, Mapping):
+        return sum(tensor.nbytes for tensor in result.outputs), False
+    left, is_converted = MAX_JSON_NBYTES, False
+    if isinstance(result, Mapping):
         for value in result.values():
             left = subtract_nbytes(left, value)
             is_converted |= not (

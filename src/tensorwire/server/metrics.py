@@ -49,7 +49,6 @@ def status_of(error: BaseException | None) -> int:
 
 
 def exposition() -> tuple[bytes, str]:
-    """Return the metrics of all processes of the server, and their Content-Type."""
     registry = prometheus_client.REGISTRY
     if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
         registry = prometheus_client.CollectorRegistry()

@@ -1,4 +1,4 @@
-"""Models by name: the endpoints and their replies. It knows no transport."""
+"""Models by name: the endpoints of HTTP and their replies, without I/O."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -15,14 +16,15 @@ import numpy as np
 
 import tensorwire as tw
 
+from .._codec.datatypes import UNLIMITED
 from .._codec.messages.frame import Frame
 from ..arguments import Nonfinite, Selection, check_integer, check_seconds, check_type
 from ..errors import TensorwireError, format_subject, format_text, format_value
-from ..http import EXTENSION, JSON_TYPE
-from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT
+from ..http import EXTENSION, HEADER_LENGTH, JSON_TYPE
+from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT, RequestBody
 from .framing import frame_headers
-from .http import HttpModel
-from .model import Function, Model
+from .inference import ServedModel
+from .model import Function, Model, RequestError
 from .statistics import Statistics
 from .workers import DEFAULT_MAX_CONCURRENCY, Workers
 
@@ -53,7 +55,40 @@ _KEPT_NBYTES = 4 << 20  # see keep_freed_memory
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 CLOSE = (b"connection", b"close")  # the server closes the connection after the reply
-Route = tuple[str, HttpModel | None]
+
+
+@dataclass(eq=False)
+class HttpModel(ServedModel[RequestBody, tw.Frame]):
+    """A model as HTTP serves it. The last two parameters are those of ``create_app``."""
+
+    selection: Selection
+    nonfinite: Nonfinite
+
+    def is_slow_to_decode(self, message: RequestBody) -> bool:
+        return message.is_slow_to_decode
+
+    def decode(self, message: RequestBody) -> tw.InferRequest:
+        if message.framing.header_length == 0 and self.model.raw_input is None:
+            raise RequestError(
+                f"{HEADER_LENGTH} is 0, which means a raw binary request, but the model does not "
+                "declare exactly one input"
+            )
+        return message.decode(self.limits, self.model.raw_input)
+
+    def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
+        """Writing JSON is slow. Binary data is sent from the memory of the arrays."""
+        if request.outputs:
+            return not all(output.binary for output in request.outputs)
+        return request.parameters.get("binary_data_output") is not True
+
+    def encode(self, response: tw.InferResponse, request: tw.InferRequest) -> tw.Frame:
+        return tw.encode_response(
+            response,
+            request,
+            selection=self.selection,
+            nonfinite=self.nonfinite,
+            limits=UNLIMITED,
+        )
 
 
 class Reply(NamedTuple):
@@ -73,14 +108,12 @@ class Reply(NamedTuple):
         return [content_type, content_length, *self.extra_headers]
 
     def chunks(self, max_nbytes: int) -> Iterator[memoryview]:
-        """Return the body in chunks of at most ``max_nbytes``."""
         if isinstance(self.body, Frame):
             return self.body.chunks(max_nbytes)
         view = memoryview(self.body)
         return (view[i : i + max_nbytes] for i in range(0, len(view), max_nbytes))
 
     def closing(self) -> Reply:
-        """Return this reply with the header ``Connection: close``."""
         return self._replace(extra_headers=(*self.extra_headers, CLOSE))
 
 
@@ -101,7 +134,6 @@ Target = HttpModel | Reply | LateReply
 
 
 def json_reply(value: Any, status: int = 200, headers: RawHeaders = ()) -> Reply:
-    """Return a reply whose body is ``value`` as JSON."""
     return Reply(status, json.dumps(value).encode(), tuple(headers))
 
 
@@ -111,7 +143,6 @@ def error_reply(message: str, status: int, headers: RawHeaders = ()) -> Reply:
 
 
 def metrics_reply() -> Reply:
-    """Return the reply with the metrics for Prometheus."""
     from .metrics import exposition  # noqa: PLC0415 - prometheus_client is optional
 
     try:
@@ -185,7 +216,7 @@ class Service:
         self.zero_copy = zero_copy
         self.compress_responses = compress_responses
         self.has_metrics = metrics
-        self.routes: dict[str, Route] = {}
+        self.routes: dict[str, tuple[str, HttpModel | None]] = {}  # endpoints and models
         self.models: dict[str, Model] = {}
         self.statistics: dict[str, Statistics] = {}
         for name, model in models.items():
@@ -216,7 +247,12 @@ class Service:
             raise ValueError(
                 f"a model name must not be empty, or begin or end with /: {format_value(name)}"
             )
-        statistics = Statistics(self._observer(name))
+        observe = None
+        if self.has_metrics:
+            from .metrics import observe as observe_model  # noqa: PLC0415 - it is optional
+
+            observe = partial(observe_model, name)
+        statistics = Statistics(observe)
         for version in (VERSION, None):
             shared = (name, version, model, statistics, self.workers, self.limits)
             served = HttpModel(*shared, selection, nonfinite)
@@ -231,13 +267,6 @@ class Service:
                 self.routes[path] = endpoint, served
         self.models[name] = model
         self.statistics[name] = statistics
-
-    def _observer(self, name: str) -> Callable[[int, BaseException | None], None] | None:
-        if not self.has_metrics:
-            return None
-        from .metrics import observe  # noqa: PLC0415 - prometheus_client is optional
-
-        return partial(observe, name)
 
     def route(self, method: str, path: str) -> Target:
         """Return the model of an inference request, or the reply to any other request."""
@@ -284,7 +313,7 @@ class Service:
         if endpoint == "server":
             return {"name": "tensorwire", "version": tw.__version__, "extensions": [EXTENSION]}
         if endpoint == "stats":
-            return {"model_stats": [self._describe_statistics(each) for each in self.models]}
+            return self._describe_statistics(*self.models)
         if endpoint == "index":
             state = {"version": VERSION, "state": "READY", "reason": ""}
             return [{"name": each, **state} for each in self.models]
@@ -294,7 +323,7 @@ class Service:
         if endpoint == "ready":
             return {"name": name, "ready": True}
         if endpoint == "stats":
-            return {"model_stats": [self._describe_statistics(name)]}
+            return self._describe_statistics(name)
         model = self.models[name]
         if endpoint == "config":
             return _describe_config(name, model)
@@ -306,8 +335,10 @@ class Service:
             "outputs": [_describe_tensor(spec) for spec in model.outputs.values()],
         }
 
-    def _describe_statistics(self, name: str) -> dict[str, Any]:
-        return {"name": name, "version": VERSION, **self.statistics[name].describe()}
+    def _describe_statistics(self, *names: str) -> dict[str, Any]:
+        describe = self.statistics.__getitem__
+        found = [{"name": name, "version": VERSION, **describe(name).describe()} for name in names]
+        return {"model_stats": found}
 
 
 def _describe_tensor(spec: tw.TensorSpec) -> dict[str, Any]:

@@ -97,21 +97,21 @@ _scratch = _Scratch()
 class State(Enum):
     """What a connection waits for, which determines its deadline."""
 
-    IDLE = auto()  # that the next request begins
-    RECEIVING = auto()  # for the rest of the next request
-    READY = auto()  # for a turn of the event loop: the next request has arrived
-    RUNNING = auto()  # for the reply to a request
-    SENDING = auto()  # that the client reads more of a reply
-    LINGERING = auto()  # that the client closes the connection after the last reply
-    CLOSING = auto()  # that the transport sends what it has, and closes the connection
-    CLOSED = auto()
+    IDLE = auto()  # the beginning of the next request
+    RECEIVING = auto()  # the rest of the next request
+    READY = auto()  # its turn: the next request has arrived
+    RUNNING = auto()  # the reply to a request
+    SENDING = auto()  # the client, which has not read enough of a reply
+    LINGERING = auto()  # the client, which closes the connection after the last reply
+    CLOSING = auto()  # the transport, which sends what it has, and closes the connection
+    CLOSED = auto()  # nothing
 
 
 _BEFORE_READY = (State.IDLE, State.RECEIVING)
 
 
 @dataclass(slots=True, eq=False)
-class Request:
+class QueuedRequest:
     """A request on a connection, from its first byte to its reply."""
 
     method: bytes = b""  # empty until the head is complete, or if it is invalid
@@ -168,10 +168,10 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.timer: asyncio.TimerHandle | None = None
         # The requests whose replies have not been sent, in their order. The last one may still
         # arrive.
-        self.requests: deque[Request] = deque()
+        self.requests: deque[QueuedRequest] = deque()
         # Receiving.
         self.parser: Any = httptools.HttpRequestParser(self)
-        self.arriving: Request | None = None
+        self.arriving: QueuedRequest | None = None
         self.direct: BodyBuffer | None = None  # its body, if it is received without the parser
         # Received without body data after the chunk in which a request begins: its head, its
         # trailers and the headers of chunks.
@@ -274,7 +274,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         last = self.requests[-1]
         last.keep_alive = False
         self.is_ended = self.is_ended or last.is_received
-        if self.state in (State.RECEIVING, State.SENDING):
+        if self.state in (State.RECEIVING, State.SENDING, State.CLOSING):
             self._enter(self.state, self.timeout)
             self._settle()
 
@@ -362,13 +362,18 @@ class InferProtocol(asyncio.BufferedProtocol):
     def _parse(self, data: memoryview) -> None:
         """Parse received bytes, and apply the limits to a request that has not arrived yet."""
         self.head_nbytes += len(data)
-        try:
-            self._feed(data)
-        except httptools.HttpParserError:
-            if not self.is_ended:
-                logger.warning("Invalid HTTP request received.")
-                self._reject(TensorwireError("Invalid HTTP request received.", status=400))
-            return
+        while True:
+            try:
+                self.parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self._replay_head()
+            except httptools.HttpParserError:
+                if not self.is_ended:
+                    logger.warning("Invalid HTTP request received.")
+                    self._reject(TensorwireError("Invalid HTTP request received.", status=400))
+                return
         request = self.arriving
         if request is None:
             return
@@ -381,15 +386,6 @@ class InferProtocol(asyncio.BufferedProtocol):
             if length and length - len(body.buffer) >= _DIRECT_FROM_NBYTES:
                 self.direct = body.buffer
 
-    def _feed(self, data: memoryview) -> None:
-        while True:
-            try:
-                self.parser.feed_data(data)
-                return
-            except httptools.HttpParserUpgrade as upgrade:
-                data = data[upgrade.args[0] :]
-            self._replay_head()
-
     def _replay_head(self) -> None:
         """Continue after the head of a request with an upgrade, which is ignored (RFC 9110 7.8).
 
@@ -401,47 +397,43 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % lines)
 
-    # The parser also calls these methods for a head that is replayed, whose request has a method,
-    # and for what follows the last request in a chunk, where no request arrives.
+    # The callbacks of the parser. They are also called for a head that is replayed, whose request
+    # has a method, and for what follows the last request in a chunk, where no request arrives.
 
     def on_message_begin(self) -> None:
-        """Callback of the parser: a message begins."""
         if self.arriving is None and not self.is_ended:
-            self.arriving = Request()
+            self.arriving = QueuedRequest()
             self.head_nbytes = 0  # the chunk may also contain other requests
 
     def on_url(self, url: bytes) -> None:
-        """Callback of the parser: a part of the target."""
         request = self.arriving
         if request is not None and not request.method:
             request.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Callback of the parser: a header or a trailer."""
         request = self.arriving
         if request is not None and not request.method and len(request.headers) <= _MAX_HEADERS:
             request.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """Callback of the parser: the headers are complete."""
         request, parser = self.arriving, self.parser
         if request is None or request.method:
             return
         request.method = method = parser.get_method()
         request.http_version = version = parser.get_http_version()
-        request.keep_alive = (
-            version != "1.0" and method != b"CONNECT" and parser.should_keep_alive()
-        )
+        is_last = version == "1.0" or method == b"CONNECT"
+        request.keep_alive = not is_last and parser.should_keep_alive()
         request.exchange = Exchange(self.service, self._target(request), request.headers)
+        limit, state = self.config.limit_concurrency, self.server_state
         if len(request.headers) > _MAX_HEADERS:
             text = f"the request has more than {_MAX_HEADERS} headers"
             request.exchange.reject(TensorwireError(text, status=431))
-        elif self._is_overloaded():
-            text = f"the server is overloaded: limit_concurrency is {self.config.limit_concurrency}"
+        elif limit is not None and max(len(state.connections), len(state.tasks)) >= limit:
+            text = f"the server is overloaded: limit_concurrency is {limit}"
             request.exchange.reject(TensorwireError(text, status=503))
         self.requests.append(request)
 
-    def _target(self, request: Request) -> Target:
+    def _target(self, request: QueuedRequest) -> Target:
         url = request.url
         if request.method == b"POST":
             model = self.service.infer_targets.get(url)
@@ -456,19 +448,12 @@ class InferProtocol(asyncio.BufferedProtocol):
             path = url
         return self.service.route(request.method.decode(), unquote(path.decode("ascii")))
 
-    def _is_overloaded(self) -> bool:
-        limit = self.config.limit_concurrency
-        state = self.server_state
-        return limit is not None and (len(state.connections) >= limit or len(state.tasks) >= limit)
-
     def on_body(self, body: bytes) -> None:
-        """Callback of the parser: a part of the body."""
         self.head_nbytes = 0
         if self.arriving is not None:
             self.arriving.exchange.write(body)
 
     def on_message_complete(self) -> None:
-        """Callback of the parser: the message is complete."""
         if self.arriving is None or self.parser.should_upgrade():
             return  # the body of an upgrade follows: see `_replay_head`
         if not self.parser.should_keep_alive():  # also because of a trailer
@@ -486,14 +471,13 @@ class InferProtocol(asyncio.BufferedProtocol):
         """Reply with an error to the request that arrives, and accept no further bytes."""
         request = self.arriving
         if request is None or not request.method:
-            request = Request()
+            request = QueuedRequest()
             request.exchange = Exchange(self.service, error_reply(str(error), error.status), ())
             self.requests.append(request)
         request.exchange.reject(error)
         self._end_receiving()
 
     def _reject_late(self) -> None:
-        """Reject the request that arrives, because the client has not sent it in time."""
         assert self.arriving is not None
         timeout = self.service.receive_timeout
         if self.is_shutting_down:
@@ -530,7 +514,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             raise
         self._settle()
 
-    def _reply(self, request: Request) -> None:
+    def _reply(self, request: QueuedRequest) -> None:
         self._enter(State.RUNNING)
         context = self.context.copy()
         reply = context.run(request.exchange.reply)
@@ -542,7 +526,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.server_state.tasks.add(task)
         task.add_done_callback(self.server_state.tasks.discard)
 
-    async def _reply_later(self, request: Request, awaitable: Awaitable[Reply]) -> None:
+    async def _reply_later(self, request: QueuedRequest, awaitable: Awaitable[Reply]) -> None:
         try:
             reply = await awaitable
         except ClientDisconnectedError:
@@ -560,7 +544,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             raise
         self._advance()
 
-    def _send(self, request: Request, reply: Reply) -> None:
+    def _send(self, request: QueuedRequest, reply: Reply) -> None:
         """Write a reply. The transport refers to large buffers until the client has read them."""
         transport, body = self.transport, reply.body
         if transport.is_closing():
@@ -583,7 +567,6 @@ class InferProtocol(asyncio.BufferedProtocol):
         self._continue_sending()
 
     def _continue_sending(self) -> None:
-        """Write pieces of the reply until the transport has enough."""
         while not self.is_writing_paused:
             piece = next(self.pieces, None)
             if piece is None:
@@ -617,7 +600,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         if not self.is_tls:
             self.transport.write_eof()
 
-    def _log(self, request: Request, status: int) -> None:
+    def _log(self, request: QueuedRequest, status: int) -> None:
         scope: Any = {"type": "http", "client": self.client, "headers": request.headers}
         if self.config.proxy_headers:  # find the address that a proxy has forwarded
             proxy_headers = ProxyHeadersMiddleware(_no_app, self.config.forwarded_allow_ips)

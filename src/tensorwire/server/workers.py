@@ -96,7 +96,6 @@ class Workers:
 
     @property
     def is_busy(self) -> bool:
-        """Whether calls wait for a thread."""
         return self._n_calls > N_THREADS
 
 
@@ -163,7 +162,6 @@ class ThreadCall:
 
 
 def _run(call: list[Any]) -> None:
-    """Call a function, and set the result of its future."""
     try:
         future, context, *function = call
     except ValueError:  # it is empty: the call was cancelled

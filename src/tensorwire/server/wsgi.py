@@ -73,7 +73,6 @@ def read_tensors(
 
 
 def _headers(environ: dict[str, Any]) -> Iterator[tuple[bytes, bytes]]:
-    """Return the headers that `Framing` uses."""
     for name in FRAMING_HEADERS:
         key = name.upper().replace("-", "_")
         value = environ.get(key if key in _PLAIN_HEADERS else f"HTTP_{key}")
