@@ -397,25 +397,29 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % lines)
 
-    # The callbacks of the parser. They are also called for a head that is replayed, whose request
-    # has a method, and for what follows the last request in a chunk, where no request arrives.
+    # The parser also calls these methods for a head that is replayed, whose request has a method,
+    # and for what follows the last request in a chunk, where no request arrives.
 
     def on_message_begin(self) -> None:
+        """Callback of the parser: a message begins."""
         if self.arriving is None and not self.is_ended:
             self.arriving = QueuedRequest()
             self.head_nbytes = 0  # the chunk may also contain other requests
 
     def on_url(self, url: bytes) -> None:
+        """Callback of the parser: a part of the target."""
         request = self.arriving
         if request is not None and not request.method:
             request.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """Callback of the parser: a header or a trailer."""
         request = self.arriving
         if request is not None and not request.method and len(request.headers) <= _MAX_HEADERS:
             request.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        """Callback of the parser: the headers are complete."""
         request, parser = self.arriving, self.parser
         if request is None or request.method:
             return
@@ -449,11 +453,13 @@ class InferProtocol(asyncio.BufferedProtocol):
         return self.service.route(request.method.decode(), unquote(path.decode("ascii")))
 
     def on_body(self, body: bytes) -> None:
+        """Callback of the parser: a part of the body."""
         self.head_nbytes = 0
         if self.arriving is not None:
             self.arriving.exchange.write(body)
 
     def on_message_complete(self) -> None:
+        """Callback of the parser: the message is complete."""
         if self.arriving is None or self.parser.should_upgrade():
             return  # the body of an upgrade follows: see `_replay_head`
         if not self.parser.should_keep_alive():  # also because of a trailer

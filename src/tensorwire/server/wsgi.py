@@ -6,6 +6,7 @@ sends them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from http import HTTPStatus
 from typing import Any
@@ -82,16 +83,13 @@ def _headers(environ: dict[str, Any]) -> Iterator[tuple[bytes, bytes]]:
 
 def _chunks(environ: dict[str, Any], content_length: int | None) -> Iterator[bytes]:
     """Read the body. Without Content-Length, only some servers let the application find its end."""
-    stream = environ["wsgi.input"]
-    if content_length is None and not environ.get("wsgi.input_terminated"):
-        return
     remaining = content_length
-    while chunk := stream.read(
-        _CHUNK_NBYTES if remaining is None else min(remaining, _CHUNK_NBYTES)
-    ):
+    if remaining is None:
+        remaining = sys.maxsize if environ.get("wsgi.input_terminated") else 0
+    stream = environ["wsgi.input"]
+    while chunk := stream.read(min(remaining, _CHUNK_NBYTES)):
         yield chunk
-        if remaining is not None:
-            remaining -= len(chunk)
+        remaining -= len(chunk)
 
 
 class TensorResponse:
