@@ -9,7 +9,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import CoroutineType
 from typing import Any, Generic, TypeVar
 
@@ -70,6 +70,7 @@ class ServedModel(ABC, Generic[Received, Encoded]):
         """Encode a response. Raises EncodeError; its status is 400 if the request is the cause."""
 
 
+@dataclass(slots=True, eq=False)
 class Inference(Generic[Received, Encoded]):
     """A request to a model: decode the message, call the function, and encode the response.
 
@@ -78,39 +79,36 @@ class Inference(Generic[Received, Encoded]):
     thread.
     """
 
-    __slots__ = (
-        *("_served", "_message", "_request", "_result", "_started_ns"),
-        *("_is_called", "_is_awaitable"),
-    )
-
-    def __init__(self, served: ServedModel[Received, Encoded], message: Received) -> None:
-        self._started_ns = time.perf_counter_ns()
-        self._served = served
-        self._message: Received | None = message
-        self._request: Any = None
-        self._result: Any = None  # what the model has returned
-        self._is_called = False
-        self._is_awaitable = False  # the result
+    served: ServedModel[Received, Encoded]
+    message: Received | None
+    """What has been received, until it is decoded."""
+    request: Any = None
+    result: Any = None
+    """What the model has returned."""
+    is_called: bool = False
+    is_awaitable: bool = False
+    """Whether the result has to be awaited."""
+    started_ns: int = field(default_factory=time.perf_counter_ns)
 
     def now(self) -> Encoded | None:
         """Return the response if the model has ``in_event_loop`` and returns it at once.
 
         Return None if an awaitable or a thread is needed.
         """
-        served = self._served
-        assert self._message is not None
-        if not served.model.in_event_loop or served.is_slow_to_decode(self._message):
+        served = self.served
+        assert self.message is not None
+        if not served.model.in_event_loop or served.is_slow_to_decode(self.message):
             return None
         try:
             self._decode()
             self._call()
-            if self._is_awaitable or self._is_slow_to_encode():
+            if self.is_awaitable or self._is_slow_to_encode():
                 return None
             encoded = self._encode()
         except BaseException as error:
-            served.statistics.add(self._started_ns, error)
+            served.statistics.add(self.started_ns, error)
             raise
-        served.statistics.add(self._started_ns)
+        served.statistics.add(self.started_ns)
         return encoded
 
     async def later(self, call: ThreadCall) -> Encoded:
@@ -119,25 +117,25 @@ class Inference(Generic[Received, Encoded]):
         Raises ClientDisconnectedError if ``call`` is cancelled before the model runs.
         """
         try:
-            with self._served.workers:
+            with self.served.workers:
                 encoded = await self._run(call)
         except BaseException as error:
-            self._served.statistics.add(self._started_ns, error)
+            self.served.statistics.add(self.started_ns, error)
             raise
         finally:
-            if type(self._result) is CoroutineType:
-                self._result.close()  # if there are too many requests
-        self._served.statistics.add(self._started_ns)
+            if type(self.result) is CoroutineType:
+                self.result.close()  # if there are too many requests
+        self.served.statistics.add(self.started_ns)
         return encoded
 
     async def _run(self, call: ThreadCall) -> Encoded:
-        served = self._served
-        if self._message is not None:
-            if served.is_slow_to_decode(self._message):
+        served = self.served
+        if self.message is not None:
+            if served.is_slow_to_decode(self.message):
                 await in_thread(self._decode)
             else:
                 self._decode()
-        if not self._is_called:
+        if not self.is_called:
             if call.is_cancelled:  # while the request was decoded
                 raise ClientDisconnectedError("the client cancelled the request")
             if served.model.is_async or served.model.in_event_loop:
@@ -146,9 +144,9 @@ class Inference(Generic[Received, Encoded]):
                 in_time: Encoded | None = await call.run(served.workers, self._call_and_encode)
                 if in_time is not None:
                     return in_time
-        if self._is_awaitable:
+        if self.is_awaitable:
             try:
-                self._result = await self._result
+                self.result = await self.result
             except BaseException as error:  # SystemExit would stop the server
                 if is_ended_by_server(error):
                     raise
@@ -160,10 +158,10 @@ class Inference(Generic[Received, Encoded]):
 
     def _decode(self) -> None:
         """Decode and check the request. Its message is released with the last tensor."""
-        served, message = self._served, self._message
+        served, message = self.served, self.message
         assert message is not None
         request = served.decode(message)
-        self._message = None
+        self.message = None
         if served.model.inputs:
             check_inputs(request.inputs, served.model.inputs)
         check_requested_outputs(request)
@@ -171,14 +169,14 @@ class Inference(Generic[Received, Encoded]):
             request = request.replace(inputs=[as_writable(tensor) for tensor in request.inputs])
         if request.model_name != served.name or request.model_version != served.version:
             request = request.replace(model_name=served.name, model_version=served.version)
-        self._request = request
+        self.request = request
 
     def _call(self) -> None:
-        self._is_called = True
+        self.is_called = True
         try:
-            self._result = result = self._served.model.function(self._request)
+            self.result = result = self.served.model.function(self.request)
             # isawaitable is slow for objects that are not awaitable.
-            self._is_awaitable = not isinstance(
+            self.is_awaitable = not isinstance(
                 result, tw.InferResponse | dict
             ) and inspect.isawaitable(result)
         except BaseException as error:  # including SystemExit and the panics of Rust extensions
@@ -187,20 +185,20 @@ class Inference(Generic[Received, Encoded]):
     def _call_and_encode(self) -> Encoded | None:
         """Run in a thread: return the response, or None if an async function was wrapped."""
         self._call()
-        return None if self._is_awaitable else self._encode()
+        return None if self.is_awaitable else self._encode()
 
     def _is_slow_to_encode(self) -> bool:
         try:
-            nbytes, is_converted = measure(self._result)
+            nbytes, is_converted = measure(self.result)
         except BaseException as error:  # of an object that the model returned
             raise self._model_error(error) from None
         return nbytes > MAX_JSON_NBYTES and (
-            is_converted or self._served.is_slow_to_encode(nbytes, self._request)
+            is_converted or self.served.is_slow_to_encode(nbytes, self.request)
         )
 
     def _encode(self) -> Encoded:
-        name, declared = self._served.name, self._served.model.outputs
-        result, request = self._result, self._request
+        name, declared = self.served.name, self.served.model.outputs
+        result, request = self.result, self.request
         try:
             if isinstance(result, tw.InferResponse):
                 response = result.replace(model_name=name, id=request.id)
@@ -214,7 +212,7 @@ class Inference(Generic[Received, Encoded]):
                 )
             if declared:
                 check_outputs(response.outputs, declared)
-            return self._served.encode(response, request)
+            return self.served.encode(response, request)
         except BaseException as error:  # see _call: objects of the model run code, too
             if type(error) is tw.EncodeError:  # attributes of another class may run code
                 # 400: the request asks for an output that does not exist, or that cannot be JSON
@@ -232,7 +230,7 @@ class Inference(Generic[Received, Encoded]):
         is_main_thread = threading.current_thread() is threading.main_thread()
         if issubclass(type(error), KeyboardInterrupt) and is_main_thread:
             raise error
-        name = self._served.name
+        name = self.served.name
         try:
             if isinstance(error, RequestError):
                 return RequestError(str(error), error.status)
@@ -252,7 +250,7 @@ class Inference(Generic[Received, Encoded]):
         An input that the model does not declare is missing, or does not have the data that the
         model reads: it is in shared memory, or numbers, or BYTES that are not UTF-8.
         """
-        request, declared = self._request, self._served.model.inputs
+        request, declared = self.request, self.served.model.inputs
         name = error.tensor
         if name is None:  # a number, for example, is a mistake of the model
             return None
