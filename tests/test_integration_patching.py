@@ -22,8 +22,8 @@ import pytest
 
 import tensorwire as tw
 from support.wrappers import WRAPPERS, wrapped
-from tensorwire.digests import Sources, source_of_imported
 from tensorwire.integrations import functions, patching
+from tensorwire.integrations.digests import Sources, source_of_imported
 from tensorwire.integrations.patching import Patch, Replacement, Untested
 
 pytestmark = [

@@ -19,7 +19,7 @@ PACKAGE = Path(tensorwire.__file__).parent
 # A part of the package, and what it may import besides itself. The codec knows no other part; the
 # public names are imported as `tensorwire`.
 CODEC = {"arguments", "errors", "http"}
-PUBLIC = {"tensorwire", "_codec", "digests", "grpc", "grpc_messages", *CODEC}
+PUBLIC = {"tensorwire", "_codec", "grpc", "grpc_messages", *CODEC}
 ALLOWED = {
     "_codec": CODEC,
     "client": {*PUBLIC, "compression", "threads"},

@@ -29,7 +29,7 @@ from zipfile import ZipFile
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from interop import environment
-from tensorwire.digests import Sources
+from tensorwire.integrations.digests import Sources
 from tensorwire.integrations.patching import release
 
 ROOT = environment.REPOSITORY_ROOT

@@ -20,8 +20,8 @@ import pytest
 
 import tensorwire as tw
 from support.wrappers import wrapped
-from tensorwire.digests import Sources, source_of_imported
 from tensorwire.integrations import patching
+from tensorwire.integrations.digests import Sources, source_of_imported
 from tensorwire.integrations.functions import defined_name
 
 NEXT_VERSION = "99.0"

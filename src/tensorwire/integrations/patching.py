@@ -24,8 +24,8 @@ from threading import RLock
 from types import ModuleType
 from typing import Any, Literal, NamedTuple, get_args
 
-from ..digests import Sources, source_of_imported
 from ..errors import IntegrationError
+from .digests import Sources, source_of_imported
 from .functions import (
     ABSENT,
     Change,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tensorwire.digests import Sources, canonical_text
+from tensorwire.integrations.digests import Sources, canonical_text
 
 pytestmark = [
     pytest.mark.no_sanitizers(reason="it tests Python code"),
