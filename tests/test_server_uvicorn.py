@@ -777,6 +777,20 @@ async def test_last_reply_that_is_not_read(
     assert transport.is_aborted
 
 
+@run_in_event_loop
+async def test_client_that_has_read_a_part_of_a_reply_has_more_time() -> None:
+    protocol, transport = protocol_with_transport(is_paused=True)
+    receive(protocol, SMALL)
+    await turns()
+    for is_read in (True, False):
+        assert not transport.is_aborted
+        if is_read:
+            transport.written = transport.written[1:]
+        protocol.deadline = 0.0
+        protocol._check_deadline()  # the timer expires
+    assert transport.is_aborted
+
+
 @pytest.mark.parametrize("is_sent", [False, True])
 @pytest.mark.parametrize("timeout", [None, 30])
 @run_in_event_loop

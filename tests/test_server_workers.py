@@ -31,9 +31,9 @@ from support.asgi_requests import (
 from support.lifetimes import without_gc
 from support.scripts import run_script
 from tensorwire.server import ClientDisconnectedError, Model, RequestError, create_app
-from tensorwire.server import inference as inference_module
 from tensorwire.server.body import MAX_BODY_NBYTES, MAX_JSON_NBYTES, RequestBody
 from tensorwire.server.inference import Inference
+from tensorwire.server.model import as_writable
 from tensorwire.server.workers import N_THREADS, ThreadCall, Workers
 
 DECODE = "tensorwire.server.body.decode_request"
@@ -185,9 +185,8 @@ def test_where_inputs_are_copied(
     monkeypatch: pytest.MonkeyPatch, nbytes: int, expected: bool
 ) -> None:
     threads: list[bool] = []
-    monkeypatch.setattr(
-        inference_module, "as_writable", recorder(inference_module.as_writable, threads)
-    )
+    recording = recorder(as_writable, threads)
+    monkeypatch.setattr("tensorwire.server.inference.as_writable", recording)
     app = create_app({"m": Model(in_event_loop, writable_inputs=True)})
     assert infer(app, "m", message(np.zeros(nbytes, np.uint8), **BINARY)).status == 200
     assert threads == [expected]
