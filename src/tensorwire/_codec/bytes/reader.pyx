@@ -14,7 +14,7 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
-from libc.string cimport memcpy, strcmp
+from libc.string cimport memcpy
 
 from ..exchange.arrow cimport array_capsule, new_schema
 from ..exchange.arrow_abi cimport (
@@ -188,13 +188,11 @@ cdef truncated_element_error(Body body, Scan* scan, Py_ssize_t offset, Py_ssize_
 
 
 cdef cnp.ndarray new_array(Elements elements):
-    """Return a new object array with an item for each element."""
     cdef cnp.npy_intp n = elements.span.n
     return cnp.PyArray_SimpleNew(1, &n, cnp.NPY_OBJECT)
 
 
 cdef element_bytes(Elements elements, Py_ssize_t i):
-    """Return a copy of element `i` as `bytes`."""
     cdef Element found = element_at(&elements.span, i)
     return copied_bytes(found.data, found.nbytes)
 
@@ -288,65 +286,38 @@ cdef not_utf8_error(Elements elements, Py_ssize_t element):
         f"{elements.body.format_position(offset + at)}", element=element, offset=offset + at)
 
 
-cdef enum PackFault:
-    PACKED
-    ELEMENT_NOT_UTF8
-    ELEMENT_NOT_ALLOCATED
-
-
-cdef struct PackResult:
-    Py_ssize_t element  # the one with the fault
-    PackFault fault
-
-
-cdef PackResult pack_strings(
-    npy_string_allocator* allocator, char* packed, Py_ssize_t itemsize, const Span* span,
-) noexcept nogil:
-    """Store the elements in `packed`, the items of a StringDType array."""
-    cdef PackResult result
-    cdef Element element
-    cdef Py_ssize_t i
-    result.fault = PACKED
-    result.element = 0
-    for i in range(span.n):
-        result.element = i
-        element = element_at(span, i)
-        if not is_valid_utf8(element.data, element.nbytes):
-            result.fault = ELEMENT_NOT_UTF8
-            break
-        if NpyString_pack(
-            allocator, <npy_packed_static_string*>(packed + i * itemsize),
-            <const char*>element.data, element.nbytes,
-        ) != 0:
-            result.fault = ELEMENT_NOT_ALLOCATED
-            break
-    return result
-
-
 cdef elements_as_stringdtype(Elements elements):
     """Return the elements as a numpy StringDType array [n_elements], without `str` objects.
 
-    The GIL is released while the array is filled. Raises ElementError for the first element that is
-    not valid UTF-8.
+    Raises ElementError for the first element that is not valid UTF-8.
     """
     cdef cnp.ndarray array = np.empty(elements.span.n, np.dtypes.StringDType())
-    cdef char* packed = <char*>cnp.PyArray_DATA(array)
+    cdef char* item = <char*>cnp.PyArray_DATA(array)
     cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
     cdef PyArray_StringDTypeObject* descr = <PyArray_StringDTypeObject*>cnp.PyArray_DESCR(array)
     cdef npy_string_allocator* allocator
-    cdef PackResult result
     cdef Element element
-    with nogil:
+    cdef const Span* span = &elements.span
+    cdef Py_ssize_t i = 0
+    cdef bint is_text = True
+    with nogil:  # see npystring.pxd
         allocator = NpyString_acquire_allocator(descr)
-        result = pack_strings(allocator, packed, itemsize, &elements.span)
+        while i < span.n:
+            element = element_at(span, i)
+            is_text = is_valid_utf8(element.data, element.nbytes)
+            if not is_text or NpyString_pack(
+                allocator, <npy_packed_static_string*>item, <const char*>element.data,
+                element.nbytes,
+            ) != 0:
+                break
+            item += itemsize
+            i += 1
         NpyString_release_allocator(allocator)
-    if result.fault == PACKED:
+    if i == span.n:
         return array
-    if result.fault == ELEMENT_NOT_UTF8:
-        raise not_utf8_error(elements, result.element)
-    element = element_at(&elements.span, result.element)
-    raise MemoryError(
-        f"numpy could not allocate element {result.element} of {element.nbytes} bytes")
+    if not is_text:
+        raise not_utf8_error(elements, i)
+    raise MemoryError(f"numpy could not allocate element {i} of {element.nbytes} bytes")
 
 
 cdef elements_as_fixed_width(Elements elements):
@@ -356,16 +327,16 @@ cdef elements_as_fixed_width(Elements elements):
     """
     cdef Py_ssize_t n_elements = elements.span.n
     cdef Py_ssize_t widest, width
+    if n_elements == 0:
+        return np.zeros(0, "S1")  # numpy has no S0 arrays
     if keeps_gil(SCAN_COST * n_elements):
         widest = widest_element(&elements.span)
     else:
         with nogil:
             widest = widest_element(&elements.span)
-    width = 1  # numpy has no S0 arrays
-    if n_elements > 0:
-        width = max(width, element_at(&elements.span, widest).nbytes)
+    width = max(1, element_at(&elements.span, widest).nbytes)
     # No overflow: the wire bytes are in memory, so 64 times their number fits in 64 bits.
-    if n_elements > 0 and width > (
+    if width > (
         max(MAX_PADDED_NBYTES, MAX_PADDED_MULTIPLE * (elements.span.end - elements.span.starts[0]))
         // n_elements
     ):
@@ -383,7 +354,7 @@ cdef elements_as_fixed_width(Elements elements):
 
 
 cdef Py_ssize_t widest_element(const Span* span) noexcept nogil:
-    """Return the index of the first of the longest elements; 0 if there are none."""
+    """Return the index of the first of the longest elements."""
     cdef Py_ssize_t widest = 0, width = 0, i
     cdef Element element
     for i in range(span.n):
@@ -394,7 +365,6 @@ cdef Py_ssize_t widest_element(const Span* span) noexcept nogil:
 
 
 cdef void write_padded(char* target, Py_ssize_t width, const Span* span) noexcept nogil:
-    """Write the elements to memory of zeros, `width` bytes apart."""
     cdef Element element
     cdef Py_ssize_t i
     for i in range(span.n):
@@ -403,10 +373,7 @@ cdef void write_padded(char* target, Py_ssize_t width, const Span* span) noexcep
 
 
 cdef gather_elements(Elements elements, cnp.ndarray chosen):
-    """Return new wire bytes of the elements at the indices `chosen`.
-
-    `chosen` is a contiguous array of int64, and its indices must be valid.
-    """
+    """Return new wire bytes of the elements at valid indices, a contiguous array of int64."""
     # Not a typed memoryview: each module that cimports this one would contain the code for them.
     cdef const int64_t* indices = <const int64_t*>cnp.PyArray_DATA(chosen)
     cdef Py_ssize_t n = cnp.PyArray_SIZE(chosen)
@@ -447,7 +414,6 @@ cdef Py_ssize_t measure_chosen(
 cdef void write_chosen(
     unsigned char* target, const Span* span, const int64_t* indices, Py_ssize_t n
 ) noexcept nogil:
-    """Write the wire bytes of elements."""
     cdef Element element
     cdef Py_ssize_t i
     for i in range(n):
@@ -461,42 +427,23 @@ cdef void write_chosen(
 # --- Arrow export ---
 
 
-cdef enum Format:
-    # The Arrow types of BYTES. The odd ones are text, which is valid UTF-8.
-    BINARY_VIEW
-    STRING_VIEW
-    BINARY
-    STRING
-    LARGE_BINARY
-    LARGE_STRING
-
-
-cdef const char* FORMATS[6]  # in the order of Format
-FORMATS[:] = [b"vz", b"vu", b"z", b"u", b"Z", b"U"]
-
-
-cdef Format type_of_format(const char* text) noexcept nogil:
-    """Return the type with an Arrow format; BINARY_VIEW for the types that BYTES cannot have."""
-    cdef int i
-    for i in range(6):
-        if strcmp(text, FORMATS[i]) == 0:
-            return <Format>i
-    return BINARY_VIEW
+# The Arrow types of BYTES by their formats: the sizes of their offsets. Views have none.
+cdef dict OFFSET_NBYTES = {b"vz": 0, b"vu": 0, b"z": 4, b"u": 4, b"Z": 8, b"U": 8}
 
 
 def arrow_schema(bytes format not None):
     """Return an `arrow_schema` capsule of a type of BYTES, without nulls."""
-    return new_schema(FORMATS[<int>type_of_format(format)], NULL, 1)
+    return new_schema(format, NULL, 1)
 
 
-cdef Format requested_format(requested) except *:
-    """Return the type that a requested schema (a capsule or None) is for.
+cdef bytes requested_format(requested):
+    """Return the format for a requested schema, a capsule or None: binary view for other types.
 
     Raises TypeError if it is not a capsule of a schema, and EncodeError if it was released.
     """
     cdef ArrowSchema* schema
     if requested is None:
-        return BINARY_VIEW
+        return b"vz"
     if not PyCapsule_IsValid(requested, "arrow_schema"):
         raise TypeError(
             f"a requested schema must be an 'arrow_schema' capsule, not {type(requested).__name__}")
@@ -505,7 +452,7 @@ cdef Format requested_format(requested) except *:
         raise EncodeError("the requested Arrow schema has been released")
     if schema.format == NULL:
         raise EncodeError("the requested Arrow schema has no format")
-    return type_of_format(schema.format)
+    return schema.format if schema.format in OFFSET_NBYTES else b"vz"
 
 
 cdef tuple export_elements(Elements elements, requested):
@@ -517,12 +464,12 @@ cdef tuple export_elements(Elements elements, requested):
     it. Other types are copies. Raises EncodeError for an element of 2 GiB or more, which a view
     cannot describe.
     """
-    cdef Format format = requested_format(requested)
+    cdef bytes format = requested_format(requested)
     cdef ExportedArray exported = ExportedArray(elements)
     cdef ArrowArray* array = NULL
     capsule = array_capsule(&array)
     if not exported.build(format):
-        format = BINARY_VIEW
+        format = b"vz"
         exported = ExportedArray(elements)
         exported.build(format)
     array.length = elements.span.n
@@ -531,7 +478,7 @@ cdef tuple export_elements(Elements elements, requested):
     array.private_data = <void*>exported
     array.release = release_array
     Py_INCREF(exported)  # released with the array
-    return new_schema(FORMATS[<int>format], NULL, 1), capsule
+    return new_schema(format, NULL, 1), capsule
 
 
 cdef void release_array(ArrowArray* array) noexcept nogil:
@@ -567,7 +514,6 @@ cdef bint copy_elements(
 
 
 cdef bint are_utf8(const Span* span) noexcept nogil:
-    """Return whether all elements are valid UTF-8."""
     cdef Py_ssize_t i
     cdef Element element
     for i in range(span.n):
@@ -606,20 +552,19 @@ cdef class ExportedArray:
         PyMem_RawFree(self.buffers)
         PyMem_RawFree(self.data_nbytes)
 
-    cdef bint build(self, Format format) except -1:
+    cdef bint build(self, bytes format) except -1:
         """Make the buffers of a type, once. Return False if it cannot represent the elements."""
-        cdef bint is_text = <int>format & 1
-        cdef const Span* span = &self.elements.span
+        cdef bint is_text = format.lower().endswith(b"u")
         cdef bint is_valid = True
-        if <int>format >= BINARY:
-            return self.build_offsets(
-                sizeof(int64_t) if <int>format >= LARGE_BINARY else sizeof(int32_t), is_text)
+        cdef Py_ssize_t offset_nbytes = OFFSET_NBYTES[format]
+        if offset_nbytes > 0:
+            return self.build_offsets(offset_nbytes, is_text)
         if is_text:
-            if keeps_gil(span.end):
-                is_valid = are_utf8(span)
+            if keeps_gil(self.elements.span.end):
+                is_valid = are_utf8(&self.elements.span)
             else:
                 with nogil:
-                    is_valid = are_utf8(span)
+                    is_valid = are_utf8(&self.elements.span)
         return is_valid and self.build_views()
 
     cdef bint build_offsets(self, Py_ssize_t offset_nbytes, bint is_text) except -1:
@@ -647,9 +592,7 @@ cdef class ExportedArray:
         self.elements = None  # the copy does not need them
         return True
 
-    cdef bint copy(
-        self, const Span* span, Py_ssize_t offset_nbytes, bint is_text
-    ) noexcept nogil:
+    cdef bint copy(self, const Span* span, Py_ssize_t offset_nbytes, bint is_text) noexcept nogil:
         if offset_nbytes == sizeof(int64_t):
             return copy_elements(span, <int64_t*>self.offsets, self.data, is_text)
         return copy_elements(span, <int32_t*>self.offsets, self.data, is_text)

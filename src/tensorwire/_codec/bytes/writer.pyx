@@ -11,15 +11,14 @@ cimport numpy as cnp
 from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer)
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Check, PyByteArray_GET_SIZE
-from cpython.bytes cimport (
-    PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE)
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_CheckExact
 from cpython.memoryview cimport PyMemoryView_Check
 from cpython.object cimport PyObject
 from cpython.sequence cimport PySequence_Fast_GET_SIZE, PySequence_Fast_ITEMS
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_New
 from cpython.unicode cimport (
-    PyUnicode_Check, PyUnicode_CheckExact, PyUnicode_DATA, PyUnicode_GET_LENGTH, PyUnicode_KIND)
+    PyUnicode_Check, PyUnicode_DATA, PyUnicode_GET_LENGTH, PyUnicode_KIND)
 from libc.stdint cimport UINT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memmove
 
@@ -51,14 +50,12 @@ cdef extern from "Python.h":
     bint is_ascii_str "PyUnicode_IS_ASCII"(PyObject* value) noexcept
     void* str_data "PyUnicode_DATA"(PyObject* value) noexcept
     Py_ssize_t str_length "PyUnicode_GET_LENGTH"(PyObject* value) noexcept
-    uint32_t PyUnicode_READ_CHAR(object text, Py_ssize_t i)
+    uint32_t PyUnicode_READ(int kind, const void* data, Py_ssize_t i) noexcept
     Py_ssize_t PY_SSIZE_T_MAX
 
 cdef enum:
     ELEMENT_COST = 20  # see memory.pxd
     LONG_NBYTES = 64 << 10  # from this size on, other threads may run while an element is read
-    NOT_BYTES_OR_STR = -2
-    UNREADABLE = -3  # a memoryview that is released or not contiguous
 
 
 cdef struct ValueBytes:
@@ -67,24 +64,22 @@ cdef struct ValueBytes:
 
 
 cdef class Source:
-    """Values to be written as BYTES elements in row-major order, and their shape."""
+    """Values to be written as BYTES elements in row-major order, and their shape.
+
+    Each pass checks what it reads, because other code may change the values, or the attributes of
+    an array, between the passes and whenever the GIL is released.
+    """
 
     def __init__(self, values, tuple shape not None):
         self.values = values
         self.shape = shape
 
     cdef uint64_t walk(self, Writer* writer) except? 0:
-        """Return the size of the wire bytes of all values. With a writer, write them instead.
-
-        Raises EncodeError.
-        """
+        """Return the size of the wire bytes of all values. With a writer, write them instead."""
         raise NotImplementedError
 
     cdef bint may_overlap(self, const void* begin, const void* end) except -1:
-        """Return whether the values may overlap the memory from `begin` to `end`.
-
-        Call it after `walk`.
-        """
+        """Return whether the values may overlap memory. `walk` was called before."""
         return False
 
 
@@ -141,17 +136,31 @@ def pack_into(Source source not None, buffer):
     return nbytes
 
 
-cdef inline uint64_t wire_nbytes(
-    Source source, uint64_t nbytes, Py_ssize_t element
-) except 0:
+cdef inline uint64_t wire_nbytes(Source source, uint64_t nbytes, Py_ssize_t element) except 0:
     """Return the size of an element with its prefix. Raises EncodeError if it is too long."""
     if nbytes > UINT32_MAX:
-        raise too_long_error(nbytes, element, source.shape)
+        raise too_long_error(source, nbytes, element)
     return PREFIX_NBYTES + nbytes
 
 
+cdef inline unsigned char* begin_element(Writer* writer, uint64_t nbytes) noexcept nogil:
+    """Write the length prefix of an element, and return the address for the element.
+
+    Returns NULL, and writes nothing, if the memory is too small because the values have changed.
+    `nbytes` fitted 32 bits when the values were measured. If it no longer does, and there is enough
+    memory, the prefix is wrong, but nothing is written beyond the end.
+    """
+    cdef unsigned char* element
+    cdef uint64_t room = writer.end - writer.target
+    if room < PREFIX_NBYTES or nbytes > room - PREFIX_NBYTES:
+        return NULL
+    store_le32(writer.target, <uint32_t>nbytes)
+    element = writer.target + PREFIX_NBYTES
+    writer.target = element + nbytes
+    return element
+
+
 cdef inline unsigned char* next_element(Writer* writer, uint64_t nbytes) except NULL:
-    """Write the prefix of an element, and return the address for the element."""
     cdef unsigned char* target = begin_element(writer, nbytes)
     if target == NULL:
         raise modified_error()
@@ -225,10 +234,7 @@ cdef class Objects(Source):
             if locate_plain(&span, items[i]):
                 subtotal += wire_nbytes(self, span.nbytes, i)
                 continue
-            value = value_at(items, i)
-            nbytes = value_nbytes(value, self)
-            if nbytes < 0:
-                raise invalid_value_error(value, nbytes, i, self.shape)
+            nbytes = self.value_nbytes(value_at(items, i), i)
             subtotal += wire_nbytes(self, nbytes, i)
             if nbytes >= LONG_NBYTES:
                 stop = i + 1
@@ -263,17 +269,48 @@ cdef class Objects(Source):
         return stop
 
     cdef int write_value(self, value, Writer* writer) except -1:
-        cdef Py_ssize_t nbytes
         cdef ValueBytes span
+        cdef Py_ssize_t nbytes
         if locate_plain(&span, <PyObject*>value):
             copy_element(next_element(writer, span.nbytes), span.data, span.nbytes)
-        elif PyUnicode_Check(value):
-            pack_text(writer, value)
-        else:
-            nbytes = value_nbytes(value, self)
-            # A negative size is a huge unsigned number, which does not fit.
-            pack_buffer(next_element(writer, nbytes), value, nbytes)
-        return 0
+            return 0
+        if PyUnicode_Check(value):
+            return write_str(writer, value)
+        if PyByteArray_Check(value):
+            nbytes = PyByteArray_GET_SIZE(value)
+            if nbytes < LONG_NBYTES and not FREE_THREADED:  # no other thread can resize it
+                memcpy(next_element(writer, nbytes), PyByteArray_AS_STRING(value), nbytes)
+                return 0
+        return write_buffer(writer, value)
+
+    cdef inline Py_ssize_t value_nbytes(self, value, Py_ssize_t element) except -1:
+        """Return the size of a value that is not plain. Raises EncodeError for an invalid one."""
+        cdef Py_ssize_t nbytes
+        if PyUnicode_Check(value):
+            nbytes = str_nbytes(value)
+            if nbytes == NOT_ENCODABLE:
+                raise lone_surrogate_error(self, element, value)
+            return nbytes
+        if PyByteArray_Check(value):
+            return self.note_memory(PyByteArray_AS_STRING(value), PyByteArray_GET_SIZE(value))
+        return self.buffer_nbytes(value, element)
+
+    cdef Py_ssize_t buffer_nbytes(self, value, Py_ssize_t element) except -1:
+        cdef Py_buffer buffer
+        cdef Py_ssize_t nbytes
+        if value is None:
+            raise element_error(self, element, "is None, which tensors cannot have")
+        if not PyMemoryView_Check(value):  # other objects with buffers are arrays or numbers
+            raise element_error(
+                self, element, f"is {type(value).__name__}, not bytes or str")
+        try:
+            PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
+        except (BufferError, ValueError):
+            raise element_error(
+                self, element, "is a memoryview that is released or not contiguous") from None
+        nbytes = self.note_memory(buffer.buf, buffer.len)
+        PyBuffer_Release(&buffer)
+        return nbytes
 
     cdef bint may_overlap(self, const void* begin, const void* end) except -1:
         return self.lowest < <const char*>end and <const char*>begin < self.highest
@@ -300,8 +337,7 @@ def all_plain(cnp.ndarray values not None):
     items = items_of(values, &n_elements)
     for i in range(n_elements):
         collect_work(&work, ELEMENT_COST)
-        value = value_at(items, i)
-        if not PyBytes_CheckExact(value) and not PyUnicode_CheckExact(value):
+        if items[i] == NULL or not (is_exact_str(items[i]) or is_exact_bytes(items[i])):
             return False
     return True
 
@@ -330,17 +366,19 @@ cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
             stop = end_of_batch(i, n_elements, ELEMENT_COST)
             items = (<Objects>source).items(&n_elements)  # see `Objects.walk`
         item = items[i]
-        if item == NULL or not (is_exact_str(item) or is_exact_bytes(item)):
+        if item == NULL:
             return None
         set_item(values, i, <object>item)  # first: other threads may run while long text is read
         if is_exact_bytes(item):
             size = bytes_nbytes(item)
+        elif not is_exact_str(item):
+            return None
         elif is_ascii_str(item):
             size = str_length(item)
         else:
             size = str_nbytes(<object>item)
-            if size < 0:
-                raise invalid_value_error(<object>item, size, i, source.shape)
+            if size == NOT_ENCODABLE:
+                raise lone_surrogate_error(source, i, <object>item)
             if size >= LONG_NBYTES:
                 stop = i + 1
         total += wire_nbytes(source, size, i)
@@ -351,8 +389,8 @@ cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
 cdef PyObject** items_of(values, Py_ssize_t* n_elements) except? NULL:
     # These are borrowed references. The values own the objects, and no Python code runs while the
     # items of a batch are read: not even a memoryview calls its exporter. In a free-threaded
-    # Python, a list is a copy that no other thread has (`flatten` in messages/convert.pyx). An
-    # array of objects can only be changed by code that does not follow the rules of numpy.
+    # Python, a list is a copy that no other thread has (`flatten` in convert.pyx). An array of
+    # objects can only be changed by code that does not follow the rules of numpy.
     if PyList_CheckExact(values) or PyTuple_CheckExact(values):
         n_elements[0] = PySequence_Fast_GET_SIZE(values)
         return PySequence_Fast_ITEMS(values)
@@ -390,29 +428,6 @@ cdef inline object value_at(PyObject** items, Py_ssize_t i):
     return <object>items[i] if items[i] != NULL else None  # numpy treats NULL as None
 
 
-cdef inline Py_ssize_t value_nbytes(object value, Objects values) except -4:
-    """Return the size of a value that is not plain, or a negative number for an invalid value."""
-    if PyUnicode_Check(value):
-        return str_nbytes(value)
-    if PyByteArray_Check(value):
-        return values.note_memory(PyByteArray_AS_STRING(value), PyByteArray_GET_SIZE(value))
-    return buffer_nbytes(value, values)
-
-
-cdef Py_ssize_t buffer_nbytes(object value, Objects values) except -4:
-    cdef Py_buffer buffer
-    cdef Py_ssize_t nbytes
-    if not PyMemoryView_Check(value):  # other objects with buffers are arrays or numbers
-        return NOT_BYTES_OR_STR
-    try:
-        PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
-    except (BufferError, ValueError):
-        return UNREADABLE
-    nbytes = values.note_memory(buffer.buf, buffer.len)
-    PyBuffer_Release(&buffer)
-    return nbytes
-
-
 cdef Py_ssize_t str_nbytes(object text) noexcept:
     """Return the size of a str as UTF-8, or NOT_ENCODABLE."""
     cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text), nbytes
@@ -425,9 +440,7 @@ cdef Py_ssize_t str_nbytes(object text) noexcept:
     return nbytes
 
 
-cdef Py_ssize_t measure_text(
-    int kind, const void* data, Py_ssize_t n_characters
-) noexcept nogil:
+cdef Py_ssize_t measure_text(int kind, const void* data, Py_ssize_t n_characters) noexcept nogil:
     if kind == 1:
         return utf8_nbytes(<const uint8_t*>data, n_characters)
     if kind == 2:
@@ -435,7 +448,7 @@ cdef Py_ssize_t measure_text(
     return utf8_nbytes(<const uint32_t*>data, n_characters)
 
 
-cdef int pack_text(Writer* writer, object text) except -1:
+cdef int write_str(Writer* writer, object text) except -1:
     """Write a str, which cannot change, and then its size, which fitted 32 bits."""
     cdef unsigned char* begin = next_element(writer, 0)
     cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text)
@@ -465,146 +478,81 @@ cdef unsigned char* write_text(
     return write_utf8(target, end, <const uint32_t*>data, n_characters)
 
 
-cdef int pack_buffer(unsigned char* target, object value, Py_ssize_t nbytes) except -1:
-    """Write a bytearray or a memoryview. Raises EncodeError if its size is no longer `nbytes`."""
+cdef int write_buffer(Writer* writer, object value) except -1:
+    """Write a bytearray or a memoryview, which cannot change its size while it is exported."""
     cdef Py_buffer buffer
-    cdef bint is_changed
-    # A long one, and any in a free-threaded Python, could be resized by another thread.
-    if PyByteArray_Check(value) and nbytes < LONG_NBYTES and not FREE_THREADED:
-        memcpy(target, PyByteArray_AS_STRING(value), nbytes)
-        return 0
-    PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
-    is_changed = buffer.len != nbytes
-    if nbytes > 0 and not is_changed:  # the address of an empty buffer may be NULL
-        copy_element(target, <const char*>buffer.buf, nbytes)
-    PyBuffer_Release(&buffer)
-    if is_changed:
+    if not PyByteArray_Check(value) and not PyMemoryView_Check(value):
         raise modified_error()
+    try:
+        PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
+    except (BufferError, ValueError):
+        raise modified_error() from None
+    try:
+        if buffer.len > 0:
+            copy_element(next_element(writer, buffer.len), <const char*>buffer.buf, buffer.len)
+        else:
+            next_element(writer, 0)  # the address of an empty buffer may be NULL
+    finally:
+        PyBuffer_Release(&buffer)
     return 0
 
 
 # --- numpy arrays of text and bytes ----------------------------------------------------------
 
 
+ctypedef fused Character:
+    char
+    uint32_t
+
+
 @cython.final
 cdef class FixedWidth(Source):
-    """A contiguous numpy `S` array. Trailing NULs are padding, which is not written."""
+    """A contiguous numpy `S` or `U` array in native byte order.
+
+    Trailing NULs are padding, which is not written. numpy limits an item to 2^31 - 1 bytes.
+    """
 
     cdef uint64_t walk(self, Writer* writer) except? 0:
-        cdef cnp.ndarray array = checked_array(self.values, cnp.NPY_STRING)
+        cdef cnp.ndarray array = <cnp.ndarray?>self.values
+        if cnp.PyArray_TYPE(array) == cnp.NPY_STRING:
+            array = checked_array(array, cnp.NPY_STRING)
+            return walk_fixed_width(self, array, <const char*>cnp.PyArray_DATA(array), writer)
+        array = checked_array(array, cnp.NPY_UNICODE)
+        return walk_fixed_width(self, array, <const uint32_t*>cnp.PyArray_DATA(array), writer)
+
+    cdef bint may_overlap(self, const void* begin, const void* end) except -1:
+        cdef cnp.ndarray array = <cnp.ndarray?>self.values
         cdef const char* data = <const char*>cnp.PyArray_DATA(array)
-        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array)
-        cdef uint64_t total = 0
-        cdef Py_ssize_t i, nbytes, work = 0
-        for i in range(cnp.PyArray_SIZE(array)):
-            collect_work(&work, ELEMENT_COST + width)
-            nbytes = unpadded(data + i * width, width)
-            total += PREFIX_NBYTES + <uint64_t>nbytes
-            if writer != NULL:
-                copy_element(next_element(writer, nbytes), data + i * width, nbytes)
-        return total
-
-    cdef bint may_overlap(self, const void* begin, const void* end) except -1:
-        return array_overlaps(<cnp.ndarray?>self.values, begin, end)
+        return data < <const char*>end and <const char*>begin < data + cnp.PyArray_NBYTES(array)
 
 
-cdef bint array_overlaps(cnp.ndarray array, const void* begin, const void* end) except -1:
-    """Return whether a contiguous array overlaps the memory from `begin` to `end`."""
-    cdef const char* data = <const char*>cnp.PyArray_DATA(array)
-    return data < <const char*>end and <const char*>begin < data + cnp.PyArray_NBYTES(array)
-
-
-cdef inline Py_ssize_t unpadded(const char* data, Py_ssize_t width) noexcept nogil:
-    while width > 0 and data[width - 1] == 0:
-        width -= 1
-    return width
-
-
-@cython.final
-cdef class Unicode(Source):
-    """A contiguous numpy `U` array in native byte order. Trailing NULs are padding."""
-
-    cdef uint64_t walk(self, Writer* writer) except? 0:
-        cdef cnp.ndarray array = checked_array(self.values, cnp.NPY_UNICODE)
-        cdef const uint32_t* data = <const uint32_t*>cnp.PyArray_DATA(array)
-        cdef Py_ssize_t width = cnp.PyArray_ITEMSIZE(array) // 4
-        cdef uint64_t total = 0
-        cdef Py_ssize_t i, n_characters, nbytes, work = 0
-        cdef unsigned char* target
-        for i in range(cnp.PyArray_SIZE(array)):
-            collect_work(&work, ELEMENT_COST + 4 * width)
-            n_characters = unpadded_text(data + i * width, width)
-            nbytes = utf8_nbytes(data + i * width, n_characters)
-            if writer != NULL:
-                target = next_element(writer, nbytes)
-                if write_utf8(
-                    target, target + nbytes, data + i * width, n_characters
-                ) != target + nbytes:
-                    raise modified_error()
-                continue
-            if nbytes < 0:
-                raise invalid_text_error(data + i * width, width, i, self.shape)
-            total += wire_nbytes(self, nbytes, i)
-        return total
-
-    cdef bint may_overlap(self, const void* begin, const void* end) except -1:
-        return array_overlaps(<cnp.ndarray?>self.values, begin, end)
-
-
-cdef inline Py_ssize_t unpadded_text(const uint32_t* text, Py_ssize_t width) noexcept nogil:
-    while width > 0 and text[width - 1] == 0:
-        width -= 1
-    return width
-
-
-cdef enum LoadFault:
-    LOADED
-    UNLOADABLE  # missing, or numpy returned an error
-    TOO_LONG
-    CHANGED
-
-
-cdef struct LoadResult:
-    uint64_t nbytes  # size of the elements before the fault, prefixes included
-    Py_ssize_t element  # the one with the fault
-    LoadFault fault
-    int status  # what numpy returned for an UNLOADABLE element
-    uint64_t size  # size of a TOO_LONG element
-
-
-cdef LoadResult load_strings(
-    npy_string_allocator* allocator, const char* packed, Py_ssize_t itemsize,
-    Py_ssize_t n_elements, Writer* writer,
-) noexcept nogil:
-    """Measure the items of a StringDType array, and write them if there is a writer."""
-    cdef LoadResult result
-    cdef npy_static_string text
+cdef uint64_t walk_fixed_width(
+    FixedWidth source, cnp.ndarray array, const Character* text, Writer* writer
+) except? 0:
+    cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
+    cdef Py_ssize_t width = itemsize // <Py_ssize_t>sizeof(Character)
+    cdef uint64_t total = 0
+    cdef Py_ssize_t i, n_characters, nbytes, work = 0
     cdef unsigned char* target
-    cdef Py_ssize_t i
-    result.nbytes = result.size = 0
-    result.element = 0
-    result.fault = LOADED
-    result.status = 0
-    for i in range(n_elements):
-        result.element = i
-        result.status = NpyString_load(
-            allocator, <const npy_packed_static_string*>(packed + i * itemsize), &text)
-        if result.status != 0:
-            result.fault = UNLOADABLE
-            break
-        if text.size > UINT32_MAX:
-            result.fault = TOO_LONG
-            result.size = text.size
-            break
-        result.nbytes += PREFIX_NBYTES + text.size
+    for i in range(cnp.PyArray_SIZE(array)):
+        collect_work(&work, ELEMENT_COST + itemsize)
+        n_characters = width
+        while n_characters > 0 and text[n_characters - 1] == 0:
+            n_characters -= 1
+        nbytes = n_characters
+        if Character is uint32_t:
+            nbytes = utf8_nbytes(text, n_characters)
+            if nbytes == NOT_ENCODABLE and writer == NULL:
+                raise not_encodable_error(source, i, 4, text, n_characters)
+        total += PREFIX_NBYTES + <uint64_t>nbytes
         if writer != NULL:
-            target = begin_element(writer, text.size)
-            if target == NULL:
-                result.fault = CHANGED
-                break
-            if text.size > 0:
-                memcpy(target, text.buf, text.size)
-    return result
+            target = next_element(writer, nbytes)
+            if Character is char:
+                copy_element(target, text, nbytes)
+            elif write_utf8(target, target + nbytes, text, n_characters) != target + nbytes:
+                raise modified_error()
+        text += width
+    return total
 
 
 @cython.final
@@ -612,29 +560,41 @@ cdef class Strings(Source):
     """A contiguous numpy StringDType array. No `str` objects are created."""
 
     cdef uint64_t walk(self, Writer* writer) except? 0:
-        # The GIL is released while the allocator is acquired, and until it is released.
         cdef cnp.ndarray array = <cnp.ndarray?>self.values
-        cdef const char* packed = <const char*>cnp.PyArray_DATA(array)
+        cdef const char* item = <const char*>cnp.PyArray_DATA(array)
         cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
-        cdef Py_ssize_t n_elements = cnp.PyArray_SIZE(array)
+        cdef Py_ssize_t i = 0, n_elements = cnp.PyArray_SIZE(array)
         cdef PyArray_StringDTypeObject* descr = (
             <PyArray_StringDTypeObject*>cnp.PyArray_DESCR(array))
         cdef npy_string_allocator* allocator
-        cdef LoadResult result
-        with nogil:
+        cdef npy_static_string text
+        cdef unsigned char* target
+        cdef uint64_t total = 0
+        cdef int status = 0
+        with nogil:  # see npystring.pxd
             allocator = NpyString_acquire_allocator(descr)
-            result = load_strings(allocator, packed, itemsize, n_elements, writer)
+            while i < n_elements:
+                status = NpyString_load(allocator, <const npy_packed_static_string*>item, &text)
+                if status != 0 or text.size > UINT32_MAX:
+                    break
+                if writer != NULL:
+                    target = begin_element(writer, text.size)
+                    if target == NULL:
+                        break
+                    if text.size > 0:
+                        memcpy(target, text.buf, text.size)
+                total += PREFIX_NBYTES + text.size
+                item += itemsize
+                i += 1
             NpyString_release_allocator(allocator)
-        if result.fault == LOADED:
-            return result.nbytes
-        if result.fault == UNLOADABLE:
-            what = "cannot be read"
-            if result.status == 1:
-                what = "is a missing value, which tensors cannot have"
-            raise EncodeError(
-                f"{format_element(result.element, self.shape)} {what}", element=result.element)
-        if result.fault == TOO_LONG:
-            raise too_long_error(result.size, result.element, self.shape)
+        if i == n_elements:
+            return total
+        if status == 1:
+            raise element_error(self, i, "is a missing value, which tensors cannot have")
+        if status != 0:
+            raise element_error(self, i, "cannot be read")
+        if text.size > UINT32_MAX:
+            raise too_long_error(self, text.size, i)
         raise modified_error()
 
 
@@ -686,14 +646,9 @@ cdef class ArrowSource(Source):
             chunk = <Chunk?>item
             for i in range(chunk.elements.offset, chunk.elements.offset + chunk.elements.length):
                 if is_null(&chunk.elements, i):
-                    raise EncodeError(
-                        f"{format_element(element, self.shape)} is null, which tensors cannot have",
-                        element=element)
-                locate(&span, chunk, received.layout, i)
-                if span.nbytes < 0:
-                    raise EncodeError(
-                        f"{format_element(element, self.shape)} is outside its Arrow buffer",
-                        element=element)
+                    raise element_error(self, element, "is null, which tensors cannot have")
+                if not locate(&span, chunk, received.layout, i):
+                    raise element_error(self, element, "is outside its Arrow buffer")
                 total += wire_nbytes(self, span.nbytes, element)
                 collect_work(&work, ELEMENT_COST)
                 if writer != NULL:
@@ -723,58 +678,41 @@ cdef inline int64_t offset_at(const void* offsets, ArrowLayout layout, int64_t i
     return wide
 
 
-cdef inline void locate(ValueBytes* span, Chunk chunk, ArrowLayout layout, int64_t i) noexcept:
-    """Set `span` to element `i`. Its size is negative if the element is not within its buffer."""
+cdef inline bint locate(ValueBytes* span, Chunk chunk, ArrowLayout layout, int64_t i) noexcept:
+    """Set `span` to element `i`. Return False if the element is not within its buffer."""
     cdef const void** buffers = chunk.elements.buffers
     cdef int64_t begin, end
     if layout == VIEWS:
-        locate_view(span, &chunk.elements, <const char*>buffers[1] + i * <int64_t>sizeof(View))
-        return
+        return locate_view(
+            span, &chunk.elements, <const char*>buffers[1] + i * <int64_t>sizeof(View))
     begin = offset_at(buffers[1], layout, i)
     end = offset_at(buffers[1], layout, i + 1)
     # Another thread may have changed the offsets since they were checked.
     if not chunk.first <= begin <= end <= chunk.last:
-        span.nbytes = -1
-        return
+        return False
     span.data = <const char*>buffers[2] + begin
     span.nbytes = end - begin
+    return True
 
 
-cdef inline void locate_view(
+cdef inline bint locate_view(
     ValueBytes* span, const ArrowArray* array, const char* at
 ) noexcept nogil:
-    cdef int64_t n_data = array.n_buffers - N_VIEW_BUFFERS
     cdef int64_t data_nbytes, buffer, offset
     cdef View view
     memcpy(&view, at, sizeof(View))
     span.nbytes = view.nbytes
     if view.nbytes <= INLINE_NBYTES:
         span.data = at + (<const char*>&view.value - <const char*>&view)
-        return
+        return view.nbytes >= 0
     buffer, offset = view.value.reference.buffer, view.value.reference.offset
-    if not 0 <= buffer < n_data or offset < 0 or array.buffers[2 + buffer] == NULL:
-        span.nbytes = -1
-        return
-    data_nbytes = size_of_data(array, buffer)
-    if data_nbytes < 0 or view.nbytes > data_nbytes - offset:
-        span.nbytes = -1
-        return
+    if not 0 <= buffer < array.n_buffers - N_VIEW_BUFFERS or offset < 0 or (
+            array.buffers[2 + buffer] == NULL):
+        return False
+    # The last buffer has the sizes of the data buffers, according to the producer.
+    memcpy(&data_nbytes, <const int64_t*>array.buffers[array.n_buffers - 1] + buffer, 8)
     span.data = <const char*>array.buffers[2 + buffer] + offset
-
-
-cdef inline int64_t size_of_data(const ArrowArray* array, int64_t buffer) noexcept nogil:
-    """Return the size of a data buffer of a view array, according to its producer."""
-    cdef int64_t nbytes
-    memcpy(&nbytes, <const int64_t*>array.buffers[array.n_buffers - 1] + buffer, sizeof(int64_t))
-    return nbytes
-
-
-def arrow_source(values):
-    """Return a Source of an object that exports an Arrow array or stream of bytes or text.
-
-    The array or stream is consumed. See `receive` for the errors, and for what cannot be checked.
-    """
-    return source_of_received(receive(values, True))
+    return data_nbytes >= 0 and view.nbytes <= data_nbytes - offset
 
 
 cdef Source source_of_received(Received received):
@@ -808,46 +746,41 @@ cdef int check_offsets(Chunk chunk, ArrowLayout layout) except -1:
 # --- errors ----------------------------------------------------------------------------------
 
 
-cdef format_element(element, tuple shape):
+cdef element_error(Source source, element, what, expected=None, actual=None):
+    shape = source.shape
     index = f" {[int(i) for i in np.unravel_index(element, shape)]}" if len(shape) > 1 else ""
-    return f"element {element}{index} of {SUBJECT}"
+    return EncodeError(
+        f"element {element}{index} of {SUBJECT} {what}",
+        element=element, expected=expected, actual=actual)
 
 
-cdef invalid_value_error(value, problem, element, tuple shape):
-    what = f"is {type(value).__name__}, not bytes or str"
-    if problem == NOT_ENCODABLE:
-        # The characters are read from memory, because a subclass of str may override its methods.
-        at = next(i for i in range(PyUnicode_GET_LENGTH(value)) if is_not_encodable(value, i))
-        what = format_not_encodable(PyUnicode_READ_CHAR(value, at), at)
-    elif problem == UNREADABLE:
-        what = "is a memoryview that is released or not contiguous"
-    elif value is None:
-        what = "is None, which tensors cannot have"
-    return EncodeError(f"{format_element(element, shape)} {what}", element=element)
+cdef too_long_error(Source source, nbytes, element):
+    return element_error(
+        source, element, f"is {nbytes} bytes long; the limit is {UINT32_MAX}", UINT32_MAX, nbytes)
 
 
-cdef bint is_not_encodable(object text, Py_ssize_t i):
-    cdef uint32_t character = PyUnicode_READ_CHAR(text, i)
-    return 0xD800 <= character <= 0xDFFF or character > 0x10FFFF
+cdef lone_surrogate_error(Source source, element, text):
+    # The characters are read from memory, because a subclass of str may override its methods.
+    return not_encodable_error(
+        source, element, PyUnicode_KIND(text), PyUnicode_DATA(text), PyUnicode_GET_LENGTH(text))
 
 
-cdef invalid_text_error(const uint32_t* text, Py_ssize_t width, element, tuple shape):
+cdef not_encodable_error(
+    Source source, element, int kind, const void* text, Py_ssize_t n_characters
+):
+    """Return the error for the first character without a UTF-8 form.
+
+    Another thread may have changed an array: then this may be the last character, a valid one.
+    """
     cdef Py_ssize_t at = 0
-    while at < width - 1 and not (0xD800 <= text[at] <= 0xDFFF or text[at] > 0x10FFFF):
+    cdef uint32_t character = PyUnicode_READ(kind, text, at)
+    while at < n_characters - 1 and not (0xD800 <= character <= 0xDFFF or character > 0x10FFFF):
         at += 1
-    return EncodeError(
-        f"{format_element(element, shape)} {format_not_encodable(text[at], at)}", element=element)
-
-
-cdef format_not_encodable(code_point, at):
-    what = "a lone surrogate" if code_point <= 0xDFFF else "an invalid code point"
-    return f"cannot be encoded as UTF-8: character {at} is {what}, U+{code_point:04X}"
-
-
-cdef too_long_error(nbytes, element, tuple shape):
-    return EncodeError(
-        f"{format_element(element, shape)} is {nbytes} bytes long; the limit is {UINT32_MAX}",
-        element=element, expected=UINT32_MAX, actual=nbytes)
+        character = PyUnicode_READ(kind, text, at)
+    what = "a lone surrogate" if character <= 0xDFFF else "an invalid code point"
+    return element_error(
+        source, element,
+        f"cannot be encoded as UTF-8: character {at} is {what}, U+{<object>character:04X}")
 
 
 cdef modified_error():

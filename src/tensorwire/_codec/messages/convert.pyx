@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ..bytes.writer import (
-    FixedWidth, Objects, Strings, Unicode, WireBytes, arrow_source, pack, pack_into)
+from ..bytes.writer import FixedWidth, Objects, Strings, WireBytes, pack, pack_into
 from ..datatypes import DATATYPES, bf16_dtype, datatype_of
 from ..memory import ReadableBuffer
 
@@ -30,7 +29,7 @@ from ...errors import SUBJECT, EncodeError, format_text, format_value, name_tens
 
 cnp.import_array()
 
-cdef dict SOURCES = {"O": Objects, "S": FixedWidth, "U": Unicode, "T": Strings}  # by dtype.kind
+cdef dict SOURCES = {"O": Objects, "S": FixedWidth, "U": FixedWidth, "T": Strings}  # by dtype.kind
 
 cdef enum:
     # Costs: see memory.pxd.
@@ -257,7 +256,7 @@ cdef Source source_of(values):
         shape, flat = flatten(values, 1)
         return Objects(flat, shape)
     if is_column(values):
-        return arrow_source(values)
+        return source_of_received(receive(values, True))
     if not isinstance(values, np.ndarray):
         values = read_array(values, "BYTES must be a list or an array of bytes or str")
     if type(values) is not np.ndarray:
