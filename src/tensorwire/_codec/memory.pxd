@@ -21,7 +21,7 @@ cdef extern from *:
 cdef void count_work(Py_ssize_t cost) noexcept
 cdef bint keeps_gil(Py_ssize_t cost) noexcept
 cdef Py_ssize_t end_of_batch(Py_ssize_t begin, Py_ssize_t n, Py_ssize_t cost) noexcept
-cdef bytes copied_bytes(const void* data, Py_ssize_t nbytes)
+cdef bytes copied_bytes(const void* data, Py_ssize_t nbytes)  # other threads may run meanwhile
 
 cdef enum:
     WORK_PER_BATCH = 100_000  # work that is counted at once

@@ -138,7 +138,6 @@ cdef Py_ssize_t end_of_batch(Py_ssize_t begin, Py_ssize_t n, Py_ssize_t cost) no
 
 
 cdef bytes copied_bytes(const void* data, Py_ssize_t nbytes):
-    """Return a copy of memory. Other threads may run meanwhile."""
     copy = PyBytes_FromStringAndSize(NULL, nbytes)
     write_memory(<unsigned char*>PyBytes_AS_STRING(copy), data, nbytes)
     return copy
@@ -221,7 +220,6 @@ cdef class Body:
         PyBuffer_Release(&self.buffer)
 
     cdef bint contains(self, const unsigned char* data, Py_ssize_t nbytes) noexcept:
-        """Return whether `nbytes` bytes at `data` are a part of this body."""
         cdef uintptr_t offset = <uintptr_t>data - <uintptr_t>self.data
         return offset <= <uintptr_t>self.nbytes and <uintptr_t>nbytes <= self.nbytes - offset
 
@@ -232,11 +230,10 @@ cdef class Body:
         return self.nbytes
 
     cdef str subject(self):
-        """Return the subject of an error message."""
         return "the body" if self.name is None else self.name
 
     cdef str format_position(self, Py_ssize_t offset):
-        """Return the text for a position at the end of an error message."""
+        """Format a position for the end of an error message."""
         return f"({'body' if self.name is None else self.name} byte {offset})"
 
     cdef bytes immutable_bytes(self, Py_ssize_t nbytes):
@@ -380,7 +377,6 @@ cdef class ExportedBytes:
 
 
 cdef exported_bytes(object owner, const char* data, Py_ssize_t nbytes):
-    """Return a buffer of flat, read-only bytes over memory that exists as long as `owner`."""
     cdef ExportedBytes exported = ExportedBytes.__new__(ExportedBytes)
     exported.owner = owner
     exported.data = data
@@ -664,16 +660,14 @@ cdef class BodyBuffer:
         >>> bytes(buffer)
         b'abc'
         """
-        return PyMemoryView_FromObject(self.free_memory())
-
-    @cython.critical_section
-    cdef FreeMemory free_memory(self):
-        if self.content_length is None and self.capacity == self.nbytes:
-            n_more = max(FIRST_CAPACITY, self.nbytes)
-            if self.max_nbytes is not None:
-                n_more = min(n_more, self.max_nbytes + 1 - self.nbytes)
-            self.make_room(n_more)
-        return FreeMemory(self)
+        with cython.critical_section(self):
+            if self.content_length is None and self.capacity == self.nbytes:
+                n_more = max(FIRST_CAPACITY, self.nbytes)
+                if self.max_nbytes is not None:
+                    n_more = min(n_more, self.max_nbytes + 1 - self.nbytes)
+                self.make_room(n_more)
+            free = FreeMemory(self)
+        return PyMemoryView_FromObject(free)
 
     def advance(self, nbytes: int) -> None:
         """Count bytes that were written to ``remaining()`` as received.
@@ -696,20 +690,17 @@ cdef class BodyBuffer:
         --------
         See ``remaining``.
         """
-        self.count_arrived(index(nbytes))
-
-    @cython.critical_section
-    cdef int count_arrived(self, nbytes) except -1:
         cdef Py_ssize_t n_arrived
-        if not 0 <= nbytes <= self.capacity - self.nbytes:
-            raise ValueError(
-                f"{format_number(nbytes)} bytes cannot have arrived: there is memory for "
-                f"{format_count('byte', self.capacity - self.nbytes)}")
-        n_arrived = nbytes
-        if self.content_length is None:
-            self.check_limit(self.nbytes + n_arrived)
-        self.nbytes += n_arrived
-        return 0
+        number = index(nbytes)
+        with cython.critical_section(self):
+            if not 0 <= number <= self.capacity - self.nbytes:
+                raise ValueError(
+                    f"{format_number(number)} bytes cannot have arrived: there is memory for "
+                    f"{format_count('byte', self.capacity - self.nbytes)}")
+            n_arrived = number
+            if self.content_length is None:
+                self.check_limit(self.nbytes + n_arrived)
+            self.nbytes += n_arrived
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         with cython.critical_section(self):
@@ -726,7 +717,6 @@ cdef class BodyBuffer:
 
 
 cdef as_int(number):
-    """Return an integer as exactly `int`, and None as None. Raises TypeError for other objects."""
     return None if number is None else index(number)
 
 

@@ -20,8 +20,8 @@ cdef class BytesArray:
     cdef strings(self)
     cdef array(self, dtype, copy)
     cdef row_at(self, index)
-    cdef BytesArray rows_between(self, start, stop)
-    cdef BytesArray elements_between(self, first, last, tuple shape)
+    cdef BytesArray rows_between(self, start, stop, tuple shape)
+    cdef BytesArray elements_between(self, Py_ssize_t first, Py_ssize_t last, tuple shape)
     cdef BytesArray select(self, chosen)
 
 

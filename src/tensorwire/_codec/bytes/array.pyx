@@ -5,7 +5,7 @@ cimport numpy as cnp
 from libc.stdint cimport int64_t
 
 from ..bytes.reader cimport (
-    Element, Elements, element_at, element_bytes, elements_as_fixed_width, elements_as_objects,
+    Element, Elements, Span, element_at, element_bytes, elements_as_fixed_width, elements_as_objects,
     elements_as_str, elements_as_stringdtype, export_elements, gather_elements, new_elements,
     scan_elements)
 from ..memory cimport Body, copied_bytes
@@ -168,7 +168,8 @@ cdef class BytesArray:
         if isinstance(index, slice) and self.shape:
             start, stop, step = index.indices(self.shape[0])
             if step == 1:
-                return self.rows_between(start, max(start, stop))
+                stop = max(start, stop)
+                return self.rows_between(start, stop, (stop - start, *self.shape[1:]))
         # numpy selects offsets, and the offsets determine the elements, because they ascend. Each
         # step takes time for the selected elements, and not for all elements of the array.
         cdef Elements elements = self.scanned()
@@ -229,29 +230,27 @@ cdef class BytesArray:
         row = index + n_rows if index < 0 else index
         if len(self.shape) == 1:
             return element_bytes(self.scanned(), row)
-        row_size = self.size // n_rows
-        return self.elements_between(row * row_size, (row + 1) * row_size, self.shape[1:])
+        return self.rows_between(row, row + 1, self.shape[1:])
 
-    cdef BytesArray rows_between(self, start, stop):
+    cdef BytesArray rows_between(self, start, stop, tuple shape):
         row_size = self.size // self.shape[0] if self.shape[0] else 0
-        shape = (stop - start, *self.shape[1:])
         return self.elements_between(start * row_size, stop * row_size, shape)
 
-    cdef BytesArray elements_between(self, first, last, tuple shape):
+    cdef BytesArray elements_between(self, Py_ssize_t first, Py_ssize_t last, tuple shape):
         """Return the elements from `first` up to `last` as a view of the same memory."""
-        cdef cnp.ndarray starts = self.scanned().starts
-        begin = int(starts[first]) if first < len(starts) else self.end
-        end = int(starts[last]) if last < len(starts) else self.end
-        cdef Elements elements = new_elements(self.body, starts[first:last], end)
+        cdef Elements elements = self.scanned()
+        cdef const Span* span = &elements.span
+        cdef Py_ssize_t begin = span.starts[first] if first < span.n else span.end
+        cdef Py_ssize_t end = span.starts[last] if last < span.n else span.end
+        elements = new_elements(self.body, elements.starts[first:last], end)
         return new_bytes_array(self.body, elements, begin, end, shape)
 
     cdef BytesArray select(self, chosen):
         """Return the elements with the flat indices `chosen`, in the shape of that array."""
         flat = np.ascontiguousarray(chosen.ravel(), np.int64)
         if flat.size and np.array_equal(flat, np.arange(flat[0], flat[0] + flat.size)):
-            return self.elements_between(int(flat[0]), int(flat[0]) + flat.size, chosen.shape)
-        wire = gather_elements(self.scanned(), flat)
-        return bytes_of_wire(wire, chosen.shape)
+            return self.elements_between(flat[0], flat[0] + flat.size, chosen.shape)
+        return bytes_of_wire(gather_elements(self.scanned(), flat), chosen.shape)
 
     # --- conversion ---
 
@@ -498,7 +497,6 @@ cdef BytesArray new_bytes_array(
 
 
 cdef BytesArray bytes_of_wire(bytes wire, tuple shape):
-    """Return wire bytes that were just encoded. They have the elements of `shape`."""
     return new_bytes_array(Body(wire), None, 0, len(wire), shape)
 
 
@@ -519,21 +517,23 @@ cdef BytesArray bytes_of_element(Body body, tuple shape):
 
 
 def pickled_element(element, shape):
-    """Return the BytesArray of a pickled element of a raw binary request."""
+    """Load the pickled element of a raw binary request."""
     return bytes_of_element(Body(element), (1,)).reshape(shape)
 
 
 def scanned_bytes(wire, shape):
-    """Return the BytesArray of pickled or copied wire bytes. Raises DecodeError."""
+    """Load pickled or copied wire bytes. Raises DecodeError."""
     return scan_body(Body(wire), tuple([as_index(dim) for dim in shape]))
 
 
 cdef BytesArray scan_body(Body body, tuple shape):
-    """Return a BytesArray of the elements that fill a body. Raises DecodeError or ValueError."""
-    # The number of elements is checked before it is converted to a C integer.
-    size = prod(shape)
+    """Return a BytesArray of the elements that fill a body, whose number is known if `shape` is.
+
+    Raises DecodeError or ValueError.
+    """
     try:
-        if not 0 <= size < 1 << 62:
+        size = count_elements(body) if shape is None else prod(shape)
+        if not 0 <= size < 1 << 62:  # before it is converted to a C integer
             raise LayoutError(
                 f"{SUBJECT} does not match its shape: at least "
                 f"{format_number(PREFIX_NBYTES * size)} bytes are required for "
@@ -544,7 +544,7 @@ cdef BytesArray scan_body(Body body, tuple shape):
         name_tensor(error, "body", None)
         raise
     array = new_bytes_array(body, elements, 0, body.nbytes, (size,))
-    return array if len(shape) == 1 else array.reshape(shape)
+    return array if shape is None or len(shape) == 1 else array.reshape(shape)
 
 
 def decode_bytes(buffer: ReadableBuffer, count: int | None = None) -> BytesArray:
@@ -586,11 +586,7 @@ def decode_bytes(buffer: ReadableBuffer, count: int | None = None) -> BytesArray
     """
     cdef Body body = Body(buffer)
     if count is None:
-        try:
-            count = count_elements(body)
-        except DecodeError as error:
-            name_tensor(error, "body", None)
-            raise
+        return scan_body(body, None)
     if isinstance(count, bool):
         raise TypeError("count must be an int, not bool")
     count = as_index(count)

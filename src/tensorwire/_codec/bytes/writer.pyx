@@ -1,9 +1,9 @@
 """Write BYTES: convert values of any supported type to length-prefixed wire bytes.
 
 A `Source` wraps the values. The first pass over them computes the size of the wire bytes, and the
-second one fills a single allocation of that size. Other threads may write to some kinds of values
-without the GIL. The second pass therefore checks that each element fits the remaining memory, and
-raises an error for an element that has grown.
+second one fills a single allocation of that size. Other code may change the values, or the
+attributes of an array, between the passes, and some values while the GIL is held. Each pass
+therefore checks the array, and the second one that each element fits the remaining memory.
 """
 
 cimport cython
@@ -64,11 +64,7 @@ cdef struct ValueBytes:
 
 
 cdef class Source:
-    """Values to be written as BYTES elements in row-major order, and their shape.
-
-    Each pass checks what it reads, because other code may change the values, or the attributes of
-    an array, between the passes and whenever the GIL is released.
-    """
+    """Values to be written as BYTES elements in row-major order, and their shape."""
 
     def __init__(self, values, tuple shape not None):
         self.values = values
