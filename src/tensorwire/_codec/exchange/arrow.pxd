@@ -31,6 +31,11 @@ cdef class Received:
     cdef int n_lists
     cdef int64_t[MAX_RANK] list_sizes
     cdef list chunks
+    cdef int64_t n_rows  # of all chunks
+    # The nulls of the outermost array that has any.
+    cdef int64_t n_nulls
+    cdef int null_level  # number of lists around them
+    cdef int64_t first_null  # index of the first one
     cdef tuple shape
 
 

@@ -13,7 +13,8 @@ dimensions. Its elements are in row-major order in the buffer of the innermost a
 cimport cython
 cimport numpy as cnp
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New
+from cpython.pycapsule cimport (
+    PyCapsule_Destructor, PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New)
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
@@ -87,7 +88,7 @@ cdef class Stream:
 
 @cython.final
 cdef class Received:
-    """The type of an array or a stream, its chunks, which passed `check_chunk`, and its shape."""
+    """The type of an array or a stream, its chunks from `add_chunk`, and its shape."""
 
 
 cdef Received receive(values, bint only_bytes):
@@ -104,29 +105,20 @@ cdef Received receive(values, bint only_bytes):
     are exported, or for a type without a datatype. A null in BYTES is left to the caller.
     """
     cdef Received received = Received.__new__(Received)
-    cdef Chunk chunk
-    cdef int64_t n_rows = 0
     received.chunks = []
     if hasattr(values, "__arrow_c_array__"):
         receive_array(received, values, only_bytes)
     else:
         receive_stream(received, values, only_bytes)
-    for item in received.chunks:
-        chunk = <Chunk?>item
-        if chunk.array.length > INT64_MAX - n_rows:
-            raise invalid_arrow_error("its chunks have more than 2^63 - 1 elements")
-        n_rows += chunk.array.length
     list_sizes = [received.list_sizes[level] for level in range(received.n_lists)]
-    received.shape = shape_to_send((n_rows, *list_sizes), received.row)
-    check_nulls(received)
+    received.shape = shape_to_send((received.n_rows, *list_sizes), received.row)
+    if received.n_nulls > 0:
+        raise null_error(received)
     return received
 
 
 cdef void* pointer_of(capsule, const char* kind, method) except NULL:
-    """Return the pointer of a capsule with the name `kind`, which a method returned.
-
-    Raises TypeError for another object.
-    """
+    """Return the pointer of a capsule that a method returned. Raises TypeError for other objects."""
     if not PyCapsule_IsValid(capsule, kind):
         raise TypeError(
             f"{method} must return an {(<bytes>kind).decode()!r} capsule, not "
@@ -151,9 +143,7 @@ cdef int receive_array(Received received, values, bint only_bytes) except -1:
             raise already_consumed_error("array")
         chunk.array = array[0]  # moved first, so that no other code can release it
         array.release = NULL
-    check_chunk(chunk, received)
-    received.chunks.append(chunk)
-    return 0
+    return add_chunk(received, chunk)
 
 
 cdef int receive_stream(Received received, values, bint only_bytes) except -1:
@@ -193,8 +183,7 @@ cdef int receive_stream(Received received, values, bint only_bytes) except -1:
             raise stream_error(stream)
         if chunk.array.release == NULL:  # the end of the stream
             return 0
-        check_chunk(chunk, received)
-        received.chunks.append(chunk)
+        add_chunk(received, chunk)
 
 
 cdef int read_type(Received received, const ArrowSchema* schema, bint only_bytes) except -1:
@@ -259,18 +248,25 @@ cdef unsupported_type_error(bytes format, bint has_dictionary, bint only_bytes):
         f"convert it to numbers, bytes or text first{more if format == b'+s' else ''}")
 
 
-cdef int check_chunk(Chunk chunk, Received received) except -1:
-    """Check the structs of an array and of its children, and set `elements`. Raises EncodeError."""
+cdef int add_chunk(Received received, Chunk chunk) except -1:
+    """Add a chunk whose structs are valid. Set its `elements`, and count the nulls.
+
+    A null list or number is an error of the whole message, which `receive` raises. The null
+    elements of BYTES are found when they are read. Raises EncodeError.
+    """
     cdef const ArrowArray* array = &chunk.array
     # The rows of `array` that are used, without its offset: all those of the outermost array, and
     # those that belong to the used lists of any other.
     cdef uint64_t first = 0
     cdef uint64_t n_rows
+    cdef uint64_t n_before = received.n_rows  # wraps only if `shape_to_send` raises an error
     cdef int level
     check_struct(array, received.layout, received.n_lists == 0)
     n_rows = array.length
     for level in range(received.n_lists):
+        count_nulls(received, level, array, first, n_rows, n_before)
         first += array.offset
+        n_before *= received.list_sizes[level]
         if not multiply(&first, received.list_sizes[level]) or not multiply(
                 &n_rows, received.list_sizes[level]):
             raise invalid_arrow_error("its lists have more than 2^63 - 1 elements")
@@ -286,8 +282,14 @@ cdef int check_chunk(Chunk chunk, Received received) except -1:
     chunk.elements = array[0]
     chunk.elements.offset += first
     chunk.elements.length = n_rows
-    if received.layout == NUMBERS and n_rows > 0 and array.buffers[1] == NULL:
-        raise invalid_arrow_error(f"it has {n_rows} elements, but its data buffer is NULL")
+    if received.layout == NUMBERS:
+        if n_rows > 0 and array.buffers[1] == NULL:
+            raise invalid_arrow_error(f"it has {n_rows} elements, but its data buffer is NULL")
+        count_nulls(received, received.n_lists, array, first, n_rows, n_before)
+    if chunk.array.length > INT64_MAX - received.n_rows:
+        raise invalid_arrow_error("its chunks have more than 2^63 - 1 elements")
+    received.n_rows += chunk.array.length
+    received.chunks.append(chunk)
     return 0
 
 
@@ -319,65 +321,43 @@ cdef int check_struct(const ArrowArray* array, ArrowLayout layout, bint is_inner
     return 0
 
 
-cdef int check_nulls(Received received) except -1:
-    """Raise EncodeError if a list is null, or a number. Null elements of BYTES are not searched."""
-    cdef int n_levels = received.n_lists + (received.layout == NUMBERS)
-    cdef const ArrowArray* array
-    cdef Chunk chunk
-    cdef int level, depth
-    cdef int64_t start, n_rows, n_nulls, n_before, found, position
-    cdef int64_t first = 0  # set by `count_nulls` if it finds any, which gcc does not see
-    for level in range(n_levels):
-        n_nulls = n_before = 0
-        position = -1
-        for item in received.chunks:
-            chunk = <Chunk?>item
-            array = &chunk.array
-            start, n_rows = array.offset, array.length
-            for depth in range(level):  # `check_chunk` has checked these products
-                start *= received.list_sizes[depth]
-                n_rows *= received.list_sizes[depth]
-                array = array.children[0]
-                start += array.offset
-            if array.buffers[0] != NULL and array.null_count != 0:
-                found = count_nulls(<const uint8_t*>array.buffers[0], start, n_rows, &first)
-                if found > 0 and n_nulls == 0:
-                    position = n_before + first
-                n_nulls += found
-            n_before += n_rows
-        if n_nulls > 0:
-            raise null_error(received, level, n_nulls, position)
-    return 0
+cdef void count_nulls(
+    Received received, int level, const ArrowArray* array, int64_t first, int64_t n_rows,
+    int64_t n_before,
+) noexcept:
+    """Count the nulls among the used rows of an array, unless an outer array has some.
 
-
-cdef int64_t count_nulls(
-    const uint8_t* validity, int64_t start, int64_t n_bits, int64_t* first
-) noexcept nogil:
-    """Count the bits that are 0, and set `first` to the first one, relative to `start`."""
-    cdef int64_t i = start, end = start + n_bits, n_nulls = 0
+    `n_before` is the number of rows of this level in the chunks before this one.
+    """
+    cdef const uint8_t* validity = <const uint8_t*>array.buffers[0]
+    cdef int64_t start = array.offset + first
+    cdef int64_t i = start, end = start + n_rows
+    if validity == NULL or array.null_count == 0 or (
+            received.n_nulls > 0 and received.null_level < level):
+        return
     while i < end:
         if i & 7 == 0 and end - i >= 8 and validity[i >> 3] == 0xFF:
             i += 8
             continue
         if not validity[i >> 3] >> (i & 7) & 1:
-            if n_nulls == 0:
-                first[0] = i - start
-            n_nulls += 1
+            if received.n_nulls == 0 or level < received.null_level:
+                received.null_level, received.first_null = level, n_before + i - start
+                received.n_nulls = 0
+            received.n_nulls += 1
         i += 1
-    return n_nulls
 
 
-cdef null_error(Received received, int level, n_nulls, position):
-    shape = received.shape[:level + 1]
-    index = [int(i) for i in np.unravel_index(position, shape)]
+cdef null_error(Received received):
+    position, level = received.first_null, received.null_level
+    index = [int(i) for i in np.unravel_index(position, received.shape[:level + 1])]
     if level < received.n_lists:
         return EncodeError(
-            f"{SUBJECT} contains {format_count('null list', n_nulls)}, which tensors cannot have; "
-            f"the first is at {index}")
+            f"{SUBJECT} contains {format_count('null list', received.n_nulls)}, which tensors "
+            f"cannot have; the first is at {index}")
     where = f"element {position}{f' {index}' if level else ''}"
     return EncodeError(
-        f"{SUBJECT} contains {format_count('null', n_nulls)}, which tensors cannot have; the first "
-        f"is {where}", element=position)
+        f"{SUBJECT} contains {format_count('null', received.n_nulls)}, which tensors cannot have; "
+        f"the first is {where}", element=position)
 
 
 cdef invalid_arrow_error(what):
@@ -408,15 +388,14 @@ cdef cnp.ndarray numbers_of(Received received):
     It is a read-only view of the producer's memory if there is one chunk, and not BOOL. Otherwise,
     the numbers are copied once.
     """
-    cdef Datatype row = received.row
     cdef Chunk chunk
     parts = []
     for item in received.chunks:
         chunk = <Chunk?>item
         if chunk.elements.length > 0:
-            parts.append(numbers_of_chunk(chunk, row))
+            parts.append(numbers_of_chunk(chunk, received.row))
     if not parts:
-        return np.empty(received.shape, row.dtype)
+        return np.empty(received.shape, received.row.dtype)
     array = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return array.reshape(received.shape)
 
@@ -477,10 +456,10 @@ cdef new_schema(bytes format, const cnp.npy_intp* dims, int rank):
     The elements of lists are nullable, as in other packages by default, so that the types are
     equal.
     """
-    cdef ArrowSchema* schema = NULL
+    cdef ArrowSchema* schema = <ArrowSchema*>PyMem_RawCalloc(1, sizeof(ArrowSchema))
     cdef SchemaNode* node
     cdef int level, n_lists = max(rank - 1, 0)
-    capsule = schema_capsule(&schema)
+    capsule = owner_of_struct(schema, "arrow_schema", free_schema)
     for level in range(n_lists + 1):
         node = <SchemaNode*>PyMem_RawCalloc(1, sizeof(SchemaNode))
         if node == NULL:
@@ -527,9 +506,7 @@ cdef export_array(cnp.ndarray array, Datatype row):
         if node == NULL:
             raise MemoryError
         if cnp.PyArray_NDIM(array) > 0:
-            # numpy limits the product of all dimensions other than 0.
-            length = cnp.PyArray_DIM(array, level) if level == 0 else (
-                length * cnp.PyArray_DIM(array, level))
+            length *= cnp.PyArray_DIM(array, level)  # numpy limits the product of all but 0
         exported.length = length
         exported.buffers = node.buffers
         exported.private_data = node
@@ -558,15 +535,14 @@ cdef void release_array_node(ArrowArray* array) noexcept nogil:
         drop_reference(owner)
 
 
-cdef schema_capsule(ArrowSchema** schema):
-    """Return an `arrow_schema` capsule that owns a struct, and set `schema` to the struct."""
-    schema[0] = <ArrowSchema*>PyMem_RawCalloc(1, sizeof(ArrowSchema))
-    if schema[0] == NULL:
+cdef owner_of_struct(void* allocated, const char* name, PyCapsule_Destructor free):
+    """Return a capsule that owns a struct. Raises MemoryError if it is NULL."""
+    if allocated == NULL:
         raise MemoryError
     try:
-        return PyCapsule_New(schema[0], "arrow_schema", free_schema)
+        return PyCapsule_New(allocated, name, free)
     except MemoryError:
-        PyMem_RawFree(schema[0])
+        PyMem_RawFree(allocated)
         raise
 
 
@@ -578,15 +554,9 @@ cdef void free_schema(object capsule) noexcept:
 
 
 cdef array_capsule(ArrowArray** array):
-    """Return an `arrow_array` capsule that owns a struct, and set `array` to the struct."""
+    """Return an `arrow_array` capsule that owns an empty struct, and set `array` to the struct."""
     array[0] = <ArrowArray*>PyMem_RawCalloc(1, sizeof(ArrowArray))
-    if array[0] == NULL:
-        raise MemoryError
-    try:
-        return PyCapsule_New(array[0], "arrow_array", free_array)
-    except MemoryError:
-        PyMem_RawFree(array[0])
-        raise
+    return owner_of_struct(array[0], "arrow_array", free_array)
 
 
 cdef void free_array(object capsule) noexcept:

@@ -111,7 +111,19 @@ cdef void* allocate(size_t nbytes, cnp.ndarray array) except NULL:
 
 cdef capsule_of(Managed* managed, const char* name, cnp.ndarray array, DLDataType dtype):
     """Fill a struct from `allocate` for an array, and return a capsule that owns it."""
-    fill_tensor(&managed.dl_tensor, <int64_t*>(managed + 1), array, dtype)
+    cdef DLTensor* tensor = &managed.dl_tensor
+    cdef int axis, rank = cnp.PyArray_NDIM(array)
+    tensor.data = cnp.PyArray_DATA(array) if cnp.PyArray_SIZE(array) > 0 else NULL
+    tensor.device.device_type = CPU
+    tensor.device.device_id = 0
+    tensor.ndim = rank
+    tensor.dtype = dtype
+    tensor.shape = <int64_t*>(managed + 1)
+    tensor.strides = tensor.shape + rank
+    tensor.byte_offset = 0
+    for axis in range(rank):
+        tensor.shape[axis] = cnp.PyArray_DIM(array, axis)
+        tensor.strides[axis] = cnp.PyArray_STRIDE(array, axis) // cnp.PyArray_ITEMSIZE(array)
     managed.manager_ctx = <void*>array
     managed.deleter = delete_managed[Managed]
     Py_INCREF(array)  # released by the deleter
@@ -120,22 +132,6 @@ cdef capsule_of(Managed* managed, const char* name, cnp.ndarray array, DLDataTyp
     except MemoryError:
         managed.deleter(managed)
         raise
-
-
-cdef void fill_tensor(DLTensor* tensor, int64_t* shape, cnp.ndarray array, DLDataType dtype):
-    """Fill `tensor`. There is memory for the shape and the strides at `shape`."""
-    cdef int axis, rank = cnp.PyArray_NDIM(array)
-    tensor.data = cnp.PyArray_DATA(array) if cnp.PyArray_SIZE(array) > 0 else NULL
-    tensor.device.device_type = CPU
-    tensor.device.device_id = 0
-    tensor.ndim = rank
-    tensor.dtype = dtype
-    tensor.shape = shape
-    tensor.strides = shape + rank
-    tensor.byte_offset = 0
-    for axis in range(rank):
-        tensor.shape[axis] = cnp.PyArray_DIM(array, axis)
-        tensor.strides[axis] = cnp.PyArray_STRIDE(array, axis) // cnp.PyArray_ITEMSIZE(array)
 
 
 cdef void delete_managed(Managed* managed) noexcept nogil:
@@ -265,7 +261,7 @@ cdef tuple import_capsule(capsule):
     if not PyCapsule_IsValid(capsule, VERSIONED if unversioned == NULL else UNVERSIONED):
         raise not_a_capsule_error(capsule)
     read_shape(tensor, row, &layout)
-    is_strided = not is_contiguous(tensor, &layout)
+    is_strided = tensor.strides != NULL and layout.n_elements > 0
     if is_strided:
         read_strides(tensor, row, &layout, strides)
     data = &no_data if layout.n_elements == 0 else address_of(tensor)
@@ -331,19 +327,6 @@ cdef int read_shape(DLTensor* tensor, Datatype row, Layout* layout) except -1:
     return 0
 
 
-cdef bint is_contiguous(DLTensor* tensor, Layout* layout):
-    """Return whether a tensor is C-contiguous."""
-    cdef int64_t stride = 1
-    cdef int axis
-    if tensor.strides == NULL or layout.n_elements == 0:
-        return True
-    for axis in range(layout.rank - 1, -1, -1):
-        if layout.dims[axis] != 1 and tensor.strides[axis] != stride:
-            return False
-        stride *= layout.dims[axis]
-    return True
-
-
 cdef int read_strides(
     DLTensor* tensor, Datatype row, Layout* layout, cnp.npy_intp* strides
 ) except -1:
@@ -366,7 +349,6 @@ cdef int read_strides(
 
 
 cdef void* address_of(DLTensor* tensor) except NULL:
-    """Return the address of the first element."""
     if tensor.data == NULL:
         raise invalid_tensor_error("it has elements, but its data pointer is NULL")
     if tensor.byte_offset > <uint64_t>INT64_MAX - <uintptr_t>tensor.data:
