@@ -8,7 +8,7 @@ cdef class BytesArray:
     # Values that are not encoded yet, each exactly bytes or str; then None, and `body` is set.
     cdef tuple values
     cdef Body body
-    cdef Elements elements  # None if not scanned yet
+    cdef Elements elements  # None if they were just encoded, and not scanned yet
     cdef Py_ssize_t begin  # offset of the first prefix in the body; see `is_raw`
     cdef Py_ssize_t end  # offset where the last element ends
 
@@ -19,10 +19,6 @@ cdef class BytesArray:
     cdef converted(self, dtype)
     cdef strings(self)
     cdef array(self, dtype, copy)
-    cdef row_at(self, index)
-    cdef BytesArray rows_between(self, start, stop, tuple shape)
-    cdef BytesArray elements_between(self, Py_ssize_t first, Py_ssize_t last, tuple shape)
-    cdef BytesArray select(self, chosen)
 
 
 cdef inline bint is_raw(BytesArray array) noexcept:

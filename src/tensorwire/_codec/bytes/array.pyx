@@ -92,7 +92,6 @@ cdef class BytesArray:
         return self.body
 
     cdef tuple values_or_none(self):
-        """Return the values that are not encoded yet. If there are none, return None."""
         with cython.critical_section(self):  # another thread may encode them
             return self.values
 
@@ -109,7 +108,6 @@ cdef class BytesArray:
         return elements
 
     cdef Elements scanned_or_none(self):
-        """Return the elements. If they were just encoded, and not scanned, return None."""
         with cython.critical_section(self):  # another thread may set it
             return self.elements
 
@@ -164,12 +162,12 @@ cdef class BytesArray:
 
     def __getitem__(self, index):
         if (type(index) is int or isinstance(index, np.integer)) and self.shape:
-            return self.row_at(int(index))
+            return row_at(self, int(index))
         if isinstance(index, slice) and self.shape:
             start, stop, step = index.indices(self.shape[0])
             if step == 1:
                 stop = max(start, stop)
-                return self.rows_between(start, stop, (stop - start, *self.shape[1:]))
+                return rows_between(self, start, stop, (stop - start, *self.shape[1:]))
         # numpy selects offsets, and the offsets determine the elements, because they ascend. Each
         # step takes time for the selected elements, and not for all elements of the array.
         cdef Elements elements = self.scanned()
@@ -181,7 +179,11 @@ cdef class BytesArray:
         flat = flat_indices(starts, chosen)
         if not isinstance(chosen, np.ndarray):
             return element_bytes(elements, int(flat))
-        return self.select(flat)
+        indices = np.ascontiguousarray(flat.ravel(), np.int64)
+        n = indices.size
+        if n > 0 and np.array_equal(indices, np.arange(indices[0], indices[0] + n)):
+            return elements_between(self, indices[0], indices[0] + n, flat.shape)
+        return bytes_of_wire(gather_elements(elements, indices), flat.shape)
 
     def __iter__(self):
         return (self[i] for i in range(len(self)))
@@ -221,36 +223,6 @@ cdef class BytesArray:
         cdef Elements elements = self.scanned()
         cdef Element found = element_at(&elements.span, flat)
         return self.body.view(found.data - elements.span.data, found.nbytes)
-
-    cdef row_at(self, index):
-        n_rows = self.shape[0]
-        if not -n_rows <= index < n_rows:
-            raise IndexError(
-                f"index {format_number(index)} is out of range for a dimension of {n_rows}")
-        row = index + n_rows if index < 0 else index
-        if len(self.shape) == 1:
-            return element_bytes(self.scanned(), row)
-        return self.rows_between(row, row + 1, self.shape[1:])
-
-    cdef BytesArray rows_between(self, start, stop, tuple shape):
-        row_size = self.size // self.shape[0] if self.shape[0] else 0
-        return self.elements_between(start * row_size, stop * row_size, shape)
-
-    cdef BytesArray elements_between(self, Py_ssize_t first, Py_ssize_t last, tuple shape):
-        """Return the elements from `first` up to `last` as a view of the same memory."""
-        cdef Elements elements = self.scanned()
-        cdef const Span* span = &elements.span
-        cdef Py_ssize_t begin = span.starts[first] if first < span.n else span.end
-        cdef Py_ssize_t end = span.starts[last] if last < span.n else span.end
-        elements = new_elements(self.body, elements.starts[first:last], end)
-        return new_bytes_array(self.body, elements, begin, end, shape)
-
-    cdef BytesArray select(self, chosen):
-        """Return the elements with the flat indices `chosen`, in the shape of that array."""
-        flat = np.ascontiguousarray(chosen.ravel(), np.int64)
-        if flat.size and np.array_equal(flat, np.arange(flat[0], flat[0] + flat.size)):
-            return self.elements_between(flat[0], flat[0] + flat.size, chosen.shape)
-        return bytes_of_wire(gather_elements(self.scanned(), flat), chosen.shape)
 
     # --- conversion ---
 
@@ -331,10 +303,9 @@ cdef class BytesArray:
             raise
 
     # The errors of the next three functions have SUBJECT in place of the array, because a Tensor
-    # that calls them has a name.
+    # that calls them has a name. They do the work of `as_numpy`, `as_strings` and `__array__`.
 
     cdef converted(self, dtype):
-        """Return the result of `as_numpy`."""
         if dtype is object or dtype == np.dtype(object):
             array = elements_as_objects(self.scanned())
         elif isinstance(dtype, np.dtypes.StringDType):
@@ -354,11 +325,9 @@ cdef class BytesArray:
         return array.reshape(self.shape)
 
     cdef strings(self):
-        """Return the result of `as_strings`."""
         return elements_as_str(self.scanned()).reshape(self.shape)
 
     cdef array(self, dtype, copy):
-        """Return the result of `__array__`."""
         if copy is False:
             raise ValueError("BYTES cannot be converted to a numpy array without copying")
         return self.converted(object if dtype is None else dtype)
@@ -469,6 +438,34 @@ cdef class BytesArray:
             raise
 
 
+cdef row_at(BytesArray array, index):
+    n_rows = array.shape[0]
+    if not -n_rows <= index < n_rows:
+        raise IndexError(
+            f"index {format_number(index)} is out of range for a dimension of {n_rows}")
+    row = index + n_rows if index < 0 else index
+    if len(array.shape) == 1:
+        return element_bytes(array.scanned(), row)
+    return rows_between(array, row, row + 1, array.shape[1:])
+
+
+cdef BytesArray rows_between(BytesArray array, start, stop, tuple shape):
+    row_size = array.size // array.shape[0] if array.shape[0] else 0
+    return elements_between(array, start * row_size, stop * row_size, shape)
+
+
+cdef BytesArray elements_between(
+    BytesArray array, Py_ssize_t first, Py_ssize_t last, tuple shape
+):
+    """Return the elements from `first` up to `last` as a view of the same memory."""
+    cdef Elements elements = array.scanned()
+    cdef const Span* span = &elements.span
+    cdef Py_ssize_t begin = span.starts[first] if first < span.n else span.end
+    cdef Py_ssize_t end = span.starts[last] if last < span.n else span.end
+    elements = new_elements(array.body, elements.starts[first:last], end)
+    return new_bytes_array(array.body, elements, begin, end, shape)
+
+
 cdef flat_indices(cnp.ndarray starts, chosen):
     """Return the indices in `starts` of the offsets that numpy has selected from it.
 
@@ -486,7 +483,7 @@ cdef flat_indices(cnp.ndarray starts, chosen):
 cdef BytesArray new_bytes_array(
     Body body, Elements elements, Py_ssize_t begin, Py_ssize_t end, tuple shape
 ):
-    """Return a BytesArray. `elements` is None if they were just encoded, and not scanned."""
+    """`elements` is None if they were just encoded, and not scanned."""
     cdef BytesArray array = BytesArray.__new__(BytesArray)
     array.body = body
     array.elements = elements
@@ -501,10 +498,7 @@ cdef BytesArray bytes_of_wire(bytes wire, tuple shape):
 
 
 cdef BytesArray bytes_of_values(tuple values, Py_ssize_t nbytes, tuple shape):
-    """Return an array of values, each exactly bytes or str, which are encoded when that is needed.
-
-    They can be encoded, and their wire bytes take `nbytes`.
-    """
+    """The values, each exactly bytes or str, were measured, and are encoded when that is needed."""
     cdef BytesArray array = new_bytes_array(NO_BODY, None, 0, nbytes, shape)
     array.values = values
     return array

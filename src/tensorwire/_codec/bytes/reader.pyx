@@ -56,25 +56,19 @@ cdef enum:
 # --- scanning ---
 
 
-cdef inline uint64_t scan_cost(uint64_t n_elements, uint64_t nbytes) noexcept nogil:
-    """Return the cost of scanning at most `n_elements` elements in `nbytes` bytes."""
-    n_elements = min(n_elements, nbytes // PREFIX_NBYTES)
-    return max(SCAN_COST * n_elements, DISTANT_SCAN_COST * min(n_elements, nbytes // 2048))
-
-
-cdef void scan_interruptibly(
-    Scan* scan, const unsigned char* data, uint64_t nbytes,
-    int64_t* starts, uint64_t capacity, int64_t base,
+cdef Scan scan_all(
+    const unsigned char* data, uint64_t nbytes, int64_t* starts, uint64_t capacity, int64_t base
 ) noexcept:
-    """Call `scan_prefixes`, and release the GIL if that takes long.
-
-    The caller keeps a reference to the memory.
-    """
-    if keeps_gil(scan_cost(capacity - scan.n_elements, nbytes)):
-        scan_prefixes(scan, data, nbytes, starts, capacity, base)
+    """Call `scan_prefixes` from the start, without the GIL if that takes long."""
+    cdef Scan scan
+    cdef uint64_t most = min(capacity, nbytes // PREFIX_NBYTES)  # elements
+    scan.position = scan.n_elements = 0
+    if keeps_gil(max(SCAN_COST * most, DISTANT_SCAN_COST * min(most, nbytes // 2048))):
+        scan_prefixes(&scan, data, nbytes, starts, capacity, base)
     else:
         with nogil:
-            scan_prefixes(scan, data, nbytes, starts, capacity, base)
+            scan_prefixes(&scan, data, nbytes, starts, capacity, base)
+    return scan
 
 
 @cython.final
@@ -118,9 +112,8 @@ cdef Elements scan_elements(
     n_starts = <cnp.npy_intp>n_elements
     starts = cnp.PyArray_EMPTY(1, &n_starts, cnp.NPY_INT64, 0)
     count_work(MEMORY_COST * n_starts)
-    scan.position = scan.n_elements = 0
-    scan_interruptibly(
-        &scan, body.data + offset, nbytes, <int64_t*>cnp.PyArray_DATA(starts), n_elements, offset)
+    scan = scan_all(
+        body.data + offset, nbytes, <int64_t*>cnp.PyArray_DATA(starts), n_elements, offset)
     if scan.is_truncated:
         raise truncated_element_error(body, &scan, offset, nbytes)
     if scan.n_elements < n_elements:
@@ -145,10 +138,8 @@ def count_elements(Body body not None):
 
     Raises ElementError if an element is truncated.
     """
-    cdef Scan scan
     cdef uint64_t more_than_fit = <uint64_t>body.nbytes // PREFIX_NBYTES + 1
-    scan.position = scan.n_elements = 0
-    scan_interruptibly(&scan, body.data, body.nbytes, NULL, more_than_fit, 0)
+    cdef Scan scan = scan_all(body.data, body.nbytes, NULL, more_than_fit, 0)
     if scan.is_truncated:
         raise truncated_element_error(body, &scan, 0, body.nbytes)
     return scan.n_elements
@@ -159,10 +150,8 @@ def elements_nbytes(Body body not None, Py_ssize_t n_elements):
 
     More bytes may follow them. Raises ElementError if an element is truncated or missing.
     """
-    cdef Scan scan
     assert n_elements >= 0
-    scan.position = scan.n_elements = 0
-    scan_interruptibly(&scan, body.data, body.nbytes, NULL, n_elements, 0)
+    cdef Scan scan = scan_all(body.data, body.nbytes, NULL, n_elements, 0)
     if scan.n_elements < <uint64_t>n_elements:
         raise truncated_element_error(body, &scan, 0, body.nbytes)
     return scan.position
@@ -184,7 +173,7 @@ cdef truncated_element_error(Body body, Scan* scan, Py_ssize_t offset, Py_ssize_
         element=element, offset=position, expected=scan.declared, actual=remaining)
 
 
-# --- access to scanned elements ---
+# --- conversion of scanned elements to arrays [n_elements] ---
 
 
 cdef cnp.ndarray new_array(Elements elements):
@@ -213,7 +202,6 @@ cdef Py_ssize_t begin_objects(const Span* span, Py_ssize_t first) noexcept:
 
 
 cdef elements_as_objects(Elements elements):
-    """Return copies of the elements as an object array of `bytes` [n_elements]."""
     cdef cnp.ndarray array = new_array(elements)
     cdef PyObject** items = <PyObject**>cnp.PyArray_DATA(array)  # all NULL; numpy owns them
     cdef Element element
@@ -232,10 +220,7 @@ cdef elements_as_objects(Elements elements):
 
 
 cdef elements_as_str(Elements elements):
-    """Return the elements as an object array of `str` [n_elements].
-
-    Raises ElementError for the first element that is not valid UTF-8.
-    """
+    """Raises ElementError for the first element that is not valid UTF-8."""
     cdef cnp.ndarray array = new_array(elements)
     cdef PyObject** items = <PyObject**>cnp.PyArray_DATA(array)
     cdef Element element
@@ -268,7 +253,7 @@ cdef inline str decode_utf8(const unsigned char* data, Py_ssize_t nbytes):
 
 
 cdef inline void store_item(PyObject** slot, object item) noexcept:
-    """Store a new reference to `item` in a slot of an array. The slot is NULL."""
+    """Store a new reference in a slot, which is NULL."""
     Py_INCREF(item)
     slot[0] = <PyObject*>item
 
@@ -287,10 +272,7 @@ cdef not_utf8_error(Elements elements, Py_ssize_t element):
 
 
 cdef elements_as_stringdtype(Elements elements):
-    """Return the elements as a numpy StringDType array [n_elements], without `str` objects.
-
-    Raises ElementError for the first element that is not valid UTF-8.
-    """
+    """Raises ElementError for the first element that is not valid UTF-8."""
     cdef cnp.ndarray array = np.empty(elements.span.n, np.dtypes.StringDType())
     cdef char* item = <char*>cnp.PyArray_DATA(array)
     cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
@@ -321,7 +303,7 @@ cdef elements_as_stringdtype(Elements elements):
 
 
 cdef elements_as_fixed_width(Elements elements):
-    """Return the elements as a numpy `S` array [n_elements], as wide as the longest element.
+    """Return the elements as a numpy `S` array, as wide as the longest element.
 
     Raises ElementError if one long element would make the array much larger than the wire bytes.
     """
@@ -432,7 +414,6 @@ cdef dict OFFSET_NBYTES = {b"vz": 0, b"vu": 0, b"z": 4, b"u": 4, b"Z": 8, b"U": 
 
 
 def arrow_schema(bytes format not None):
-    """Return an `arrow_schema` capsule of a type of BYTES, without nulls."""
     return new_schema(format, NULL, 1)
 
 

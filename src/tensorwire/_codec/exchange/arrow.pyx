@@ -231,7 +231,6 @@ cdef str format_arrow_type(bytes format):
 
 
 cdef unsupported_type_error(bytes format, bint has_dictionary, bint only_bytes):
-    """Return the error for a type that is not supported: EncodeError if BYTES are needed."""
     what = "with a dictionary" if has_dictionary else f"of format {format_arrow_type(format)}"
     if only_bytes:
         return EncodeError(

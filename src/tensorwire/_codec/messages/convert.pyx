@@ -283,7 +283,6 @@ cdef tuple as_tuple(shape):
 
 
 cdef iterator_of(items, str what, str expected):
-    """Return an iterator over an argument. Raises TypeError if it has none."""
     try:
         return iter(items)
     except TypeError:
@@ -378,26 +377,27 @@ cdef tuple convert_numbers(data, datatype):
 
 
 cdef tuple array_of_list(data, datatype):
-    """Convert nested lists of Python numbers. Raises EncodeError for one that does not fit."""
+    """Convert nested lists of numbers. Raises EncodeError for one that does not fit."""
     cdef Datatype row
     cdef list scalars
     cdef Py_ssize_t i, stop = 0, work = 0
-    if datatype is None and len(data) == 0:
-        raise EncodeError(f"{SUBJECT} is an empty list: pass an array, or a Tensor with datatype=")
     if datatype is None:
         leaf = first_leaf(data)
         if not isinstance(leaf, (list, tuple, int, float, np.generic)):
             raise EncodeError(
                 f"{SUBJECT} is a list of {type(leaf).__name__}, not of numbers, bytes or str: pass "
                 f"an array, for example numpy.stack(items)")
-        raise EncodeError(
-            f"{SUBJECT} is a list of numbers: pass an array, or a Tensor with datatype=")
+        kind = "a list of numbers" if len(data) > 0 else "an empty list"
+        raise EncodeError(f"{SUBJECT} is {kind}: pass an array, or a Tensor with datatype=")
     row = DATATYPES[datatype]
     shape, flat = flatten(data, 1)
     scalars = []
     for value in flat:
         collect_work(&work, NUMBER_COST)
-        scalars.append(value.item() if is_number(value) else value)
+        # A timedelta64 is an np.integer, too.
+        if isinstance(value, (np.bool_, np.number)) and not isinstance(value, np.timedelta64):
+            value = value.item()
+        scalars.append(value)
     if len(scalars) != prod(shape):  # methods of subclasses of list have changed the others
         raise EncodeError("the values were modified while they were encoded")
     kind = kind_of(row)
@@ -441,12 +441,6 @@ cdef rounded_to(Datatype row, doubles, list scalars):
 
 cdef str kind_of(Datatype row):
     return "f" if row.dtype is None else (<object>row.dtype).kind  # BF16 has no dtype
-
-
-cdef bint is_number(value) except -1:
-    """Return whether a value is a number or a bool of numpy."""
-    # A timedelta64 is an np.integer.
-    return isinstance(value, (np.bool_, np.number)) and not isinstance(value, np.timedelta64)
 
 
 cdef wrong_type_error(value, element, Datatype row):
