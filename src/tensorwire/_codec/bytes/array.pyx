@@ -5,9 +5,9 @@ cimport numpy as cnp
 from libc.stdint cimport int64_t
 
 from ..bytes.reader cimport (
-    Element, Elements, Span, element_at, element_bytes, elements_as_fixed_width, elements_as_objects,
-    elements_as_str, elements_as_stringdtype, export_elements, gather_elements, new_elements,
-    scan_elements)
+    Element, Elements, Span, element_at, element_bytes, elements_as_fixed_width,
+    elements_as_objects, elements_as_str, elements_as_stringdtype, export_elements,
+    gather_elements, new_elements, scan_elements)
 from ..memory cimport Body, copied_bytes
 from ..wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE
 

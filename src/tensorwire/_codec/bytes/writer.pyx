@@ -23,7 +23,7 @@ from libc.stdint cimport UINT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32
 from libc.string cimport memcpy, memmove
 
 from ..exchange.arrow cimport (
-    OFFSETS_32, VIEWS, ArrowLayout, Chunk, Received, invalid_arrow_error, receive)
+    OFFSETS_32, VIEWS, ArrowLayout, Chunk, Received, invalid_arrow_error)
 from ..exchange.arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, View
 from ..memory cimport FREE_THREADED, collect_work, count_work, end_of_batch, keeps_gil, write_memory
 from ..bytes.npystring cimport (

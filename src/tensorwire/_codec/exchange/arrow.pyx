@@ -118,7 +118,7 @@ cdef Received receive(values, bint only_bytes):
 
 
 cdef void* pointer_of(capsule, const char* kind, method) except NULL:
-    """Return the pointer of a capsule that a method returned. Raises TypeError for other objects."""
+    """Return the pointer of a capsule that a method returned. Raises TypeError for others."""
     if not PyCapsule_IsValid(capsule, kind):
         raise TypeError(
             f"{method} must return an {(<bytes>kind).decode()!r} capsule, not "
