@@ -7,10 +7,10 @@ import contextlib
 import json
 import os
 import ssl
-from collections.abc import Hashable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 
 import tensorwire as tw
 
-from .._codec.datatypes import DATATYPES, RAW_BF16, UNLIMITED, bf16_dtype, datatype_of
+from .._codec.datatypes import DATATYPES, RAW_BF16, bf16_dtype, datatype_of
 from ..arguments import is_list_of_numbers
 from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, Client, InferenceServerError, Progress
 from ..client.addresses import Server, parse_url
 from ..client.requests import Target, model_path
 from ..errors import format_shape, format_value
-from ..grpc import encode_request
 from .output import ProgressBar, UsageError, print_error, print_line
 
 LARGE_NBYTES = 8_000_000  # bodies of this size or more get a progress bar
@@ -143,13 +142,9 @@ def header(text: str) -> tuple[str, str]:
     return name, value.strip()
 
 
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
-
-
-def unique(option: str, pairs: Iterable[tuple[Key, Value]]) -> dict[Key, Value]:
+def unique(option: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     """Return a dict of the pairs. Raises UsageError if a key occurs twice."""
-    found: dict[Key, Value] = {}
+    found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
             raise UsageError(f"{option} {key} is given twice")
@@ -217,13 +212,7 @@ def declared_inputs(metadata: dict[str, Any]) -> dict[str, tw.TensorSpec]:
 
 
 def make_inputs(options: argparse.Namespace, specs: dict[str, tw.TensorSpec]) -> list[tw.Tensor]:
-    """Return the inputs of the request.
-
-    Raises
-    ------
-    UsageError
-        An argument is invalid, an input is missing, or the model does not declare an input.
-    """
+    """Return the inputs of the request. Raises UsageError."""
     given = unique("--input", ((one.name, one) for one in options.inputs))
     for name in given:
         if specs and name not in specs:
@@ -238,7 +227,7 @@ def make_inputs(options: argparse.Namespace, specs: dict[str, tw.TensorSpec]) ->
     tensors = []
     for name in {**specs, **given}:
         try:
-            tensor = given_input(given[name], specs.get(name), not options.json)
+            tensor = given_input(given[name], specs.get(name))
         except (tw.EncodeError, TypeError) as error:
             raise UsageError(str(error)) from None
         if tensor is not None:
@@ -253,11 +242,8 @@ def format_specs(specs: Iterable[tw.TensorSpec]) -> str:
     return ", ".join(texts[:MAX_NAMED]) + more
 
 
-def given_input(given: Assignment, spec: tw.TensorSpec | None, binary: bool) -> tw.Tensor | None:
-    """Return the tensor of an ``--input``, or None if it is ``null``.
-
-    Raises UsageError, EncodeError and TypeError.
-    """
+def given_input(given: Assignment, spec: tw.TensorSpec | None) -> tw.Tensor | None:
+    """Return the tensor of an ``--input``; None if it is ``null``. Raises EncodeError, too."""
     name, datatype, text = given
     if datatype is None and spec is not None:
         datatype = spec.datatype
@@ -265,7 +251,7 @@ def given_input(given: Assignment, spec: tw.TensorSpec | None, binary: bool) -> 
         array = load_array(text)
         if datatype is not None:
             array = in_datatype(array, datatype, given)
-        return tw.Tensor(name, array, datatype=datatype, binary=binary)
+        return tw.Tensor(name, array, datatype=datatype)
     value = read_file(text[1:]) if text.startswith("@") else parse_json(name, text)
     if value is None:
         return None
@@ -274,7 +260,7 @@ def given_input(given: Assignment, spec: tw.TensorSpec | None, binary: bool) -> 
         value, shape = [value], [1] * (1 if spec is None else len(spec.shape))
     if datatype is None and is_list_of_numbers(value):
         raise UsageError(f"the model does not declare input {name!r}: use --input {name}:DATATYPE=")
-    return tw.Tensor(name, value, datatype=datatype, shape=shape, binary=binary)
+    return tw.Tensor(name, value, datatype=datatype, shape=shape)
 
 
 def read_file(path: str) -> bytes:
@@ -414,9 +400,7 @@ def run(options: argparse.Namespace) -> int:
 
 def call_model(client: Client, options: argparse.Namespace) -> int:
     """Build the request, and send it. Return the exit status."""
-    specs = declared_inputs(client.model_metadata(options.model))
-    inputs = make_inputs(options, specs)
-    message = encode(client, inputs, options)
+    inputs = make_inputs(options, declared_inputs(client.model_metadata(options.model)))
     if options.save is not None:
         try:
             options.save.mkdir(parents=True, exist_ok=True)
@@ -424,7 +408,16 @@ def call_model(client: Client, options: argparse.Namespace) -> int:
             raise UsageError(str(error)) from None
     bar = ProgressBar()
     try:
-        response = client.infer(options.model, message, on_progress=partial(draw_call, bar))
+        response = client.infer(
+            options.model,
+            inputs,
+            options.outputs,
+            binary_inputs=not options.json,
+            nonfinite="literal",  # Triton rejects null
+            on_progress=partial(draw_call, bar),
+        )
+    except tw.EncodeError as error:
+        raise UsageError(str(error)) from None
     finally:
         bar.clear()
     if options.save is None:
@@ -446,19 +439,3 @@ def draw_call(bar: ProgressBar, progress: Progress) -> None:
         label, done, total = "receiving", progress.received_nbytes, progress.response_nbytes
     if (done if total is None else total) >= LARGE_NBYTES:
         bar.draw(label, done / 1e6, None if total is None else total / 1e6, "MB")
-
-
-def encode(
-    client: Client, inputs: list[tw.Tensor], options: argparse.Namespace
-) -> tw.Frame | bytes:
-    is_grpc = client.server.is_grpc
-    parameters = {} if options.json or is_grpc else {"binary_data_output": True}
-    try:
-        # Some models of KServe need an id.
-        request = tw.InferRequest(inputs, options.outputs, id="1", parameters=parameters)
-        if is_grpc:
-            return encode_request(request.replace(model_name=options.model))
-        # Triton rejects null.
-        return tw.encode_request(request, nonfinite="literal", limits=UNLIMITED)
-    except tw.EncodeError as error:
-        raise UsageError(str(error)) from None
