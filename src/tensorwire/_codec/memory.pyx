@@ -260,18 +260,18 @@ cdef class Body:
     cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes) except -1:
         """Raise ElementError if any of the `nbytes` bytes from `offset` is neither 0 nor 1."""
         cdef const unsigned char* data = self.data + offset
-        cdef InvalidBool invalid
+        cdef unsigned char value
+        cdef uint64_t i
         if keeps_gil(nbytes // CHECKED_PER_WORK):
-            invalid = first_invalid_bool(data, nbytes)
+            i = find_invalid_bool(data, nbytes, &value)
         else:
             with nogil:
-                invalid = first_invalid_bool(data, nbytes)
-        if invalid.value > 1:
-            i = invalid.index
+                i = find_invalid_bool(data, nbytes, &value)
+        if i < nbytes:
             raise ElementError(
-                f"element {i} of {SUBJECT} must be 0 or 1 (BOOL), not {invalid.value} "
+                f"element {i} of {SUBJECT} must be 0 or 1 (BOOL), not {value} "
                 f"{self.format_position(offset + i)}",
-                element=i, offset=offset + i, expected=1, actual=invalid.value)
+                element=i, offset=offset + i, expected=1, actual=value)
         return 0
 
     cdef int check_range(self, Py_ssize_t offset, Py_ssize_t nbytes) except -1:
@@ -333,29 +333,23 @@ cdef unsigned char all_bits(const unsigned char* data, uint64_t nbytes) noexcept
     return bits
 
 
-cdef struct InvalidBool:
-    uint64_t index
-    unsigned char value
+cdef uint64_t find_invalid_bool(
+    const unsigned char* data, uint64_t nbytes, unsigned char* value
+) noexcept nogil:
+    """Return the index of the first byte above 1, or `nbytes`, and set `value` to that byte.
 
-
-cdef InvalidBool first_invalid_bool(const unsigned char* data, uint64_t nbytes) noexcept nogil:
-    """Find the first byte above 1. The value is 0 if there is none.
-
-    The byte that is reported is loaded once, because another thread may write to the memory.
+    It is loaded once, because another thread may write to the memory.
     """
-    cdef InvalidBool invalid
     cdef uint64_t begin = 0, end, i
-    invalid.index = invalid.value = 0
     while begin < nbytes:
         end = min(begin + CHECK_NBYTES, nbytes)
         if all_bits(data + begin, end - begin) > 1:
             for i in range(begin, end):
-                invalid.index, invalid.value = i, data[i]
-                if invalid.value > 1:
-                    return invalid
-            invalid.value = 0  # another thread has changed the byte after `all_bits`
+                value[0] = data[i]
+                if value[0] > 1:
+                    return i
         begin = end
-    return invalid
+    return nbytes
 
 
 # --- the memory of tensors, for writers ---

@@ -193,7 +193,10 @@ cdef int read_type(Received received, const ArrowSchema* schema, bint only_bytes
         if received.n_lists == MAX_RANK - 1:
             raise EncodeError(
                 f"{SUBJECT} is an Arrow array with more than {MAX_RANK} dimensions")
-        received.list_sizes[received.n_lists] = list_size(format)
+        digits = format[3:]
+        if not digits.isdigit() or len(digits) > 10 or int(digits) > INT32_MAX:
+            raise invalid_arrow_error(f"its schema has the format {format_arrow_type(format)}")
+        received.list_sizes[received.n_lists] = int(digits)
         received.n_lists += 1
         if schema.n_children != 1 or schema.children == NULL or schema.children[0] == NULL:
             raise invalid_arrow_error(
@@ -217,13 +220,6 @@ cdef bytes schema_format(const ArrowSchema* schema):
     if schema.format == NULL:
         raise invalid_arrow_error("its schema has no format")
     return schema.format
-
-
-cdef int64_t list_size(bytes format) except -1:
-    digits = format[3:]
-    if not digits.isdigit() or len(digits) > 10 or int(digits) > INT32_MAX:
-        raise invalid_arrow_error(f"its schema has the format {format_arrow_type(format)}")
-    return int(digits)
 
 
 cdef str format_arrow_type(bytes format):

@@ -195,7 +195,10 @@ cdef tuple import_dlpack(producer):
     """
     # The struct has the device, too. Some producers need microseconds for __dlpack_device__.
     try:
-        capsule = request_capsule(producer)
+        try:
+            capsule = producer.__dlpack__(max_version=(MAJOR_VERSION, 0))
+        except TypeError:  # the producer does not have the argument, and makes an unversioned capsule
+            capsule = producer.__dlpack__()
     except (BufferError, RuntimeError, ValueError) as error:
         if getattr(producer, "requires_grad", None) is True:
             raise EncodeError(
@@ -209,14 +212,6 @@ cdef tuple import_dlpack(producer):
         raise EncodeError(
             f"{SUBJECT} is a view that negates its memory: pass tensor.resolve_neg()")
     return import_capsule(capsule)
-
-
-cdef request_capsule(producer):
-    """Return a versioned capsule, or an unversioned one of a producer without the argument."""
-    try:
-        return producer.__dlpack__(max_version=(MAJOR_VERSION, 0))
-    except TypeError:
-        return producer.__dlpack__()
 
 
 cdef tuple import_capsule(capsule):
