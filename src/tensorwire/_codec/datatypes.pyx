@@ -72,9 +72,7 @@ DATATYPES = {
 
 RAW_BF16 = np.dtype("<u2")
 
-BY_DTYPE = {
-    row.dtype: row for row in DATATYPES.values() if row.dtype is not None
-}
+BY_DTYPE = {row.dtype: row for row in DATATYPES.values() if row.dtype is not None}
 
 
 @cache
@@ -189,12 +187,8 @@ cdef class Limits:
         return _unpickled, limits_as_tuple(self)
 
     def __repr__(self):
-        values = limits_as_tuple(self)
-        changed = [
-            f"{name}={value}"
-            for name, value, default in zip(FIELDS, values, limits_as_tuple(Limits()))
-            if value != default
-        ]
+        rows = zip(FIELDS, limits_as_tuple(self), limits_as_tuple(Limits()))
+        changed = [f"{name}={value}" for name, value, default in rows if value != default]
         return f"Limits({', '.join(changed)})"
 
 
@@ -204,7 +198,6 @@ cdef tuple FIELDS = (
 
 
 cdef tuple limits_as_tuple(Limits limits):
-    """Return the values of FIELDS."""
     return tuple([getattr(limits, name) for name in FIELDS])
 
 

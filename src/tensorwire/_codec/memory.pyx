@@ -233,7 +233,6 @@ cdef class Body:
         return "the body" if self.name is None else self.name
 
     cdef str format_position(self, Py_ssize_t offset):
-        """Format a position for the end of an error message."""
         return f"({'body' if self.name is None else self.name} byte {offset})"
 
     cdef bytes immutable_bytes(self, Py_ssize_t nbytes):
@@ -260,7 +259,7 @@ cdef class Body:
     cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes) except -1:
         """Raise ElementError if any of the `nbytes` bytes from `offset` is neither 0 nor 1."""
         cdef const unsigned char* data = self.data + offset
-        cdef unsigned char value
+        cdef unsigned char value = 0  # set if there is one, which gcc does not see
         cdef uint64_t i
         if keeps_gil(nbytes // CHECKED_PER_WORK):
             i = find_invalid_bool(data, nbytes, &value)
@@ -325,10 +324,9 @@ def same_bytes(first, second):
 
 
 cdef unsigned char all_bits(const unsigned char* data, uint64_t nbytes) noexcept nogil:
-    """Return the bits that are set in any byte. Compilers vectorise this loop."""
     cdef unsigned char bits = 0
     cdef uint64_t i
-    for i in range(nbytes):
+    for i in range(nbytes):  # compilers vectorise this loop
         bits |= data[i]
     return bits
 

@@ -249,9 +249,7 @@ cdef tuple import_capsule(capsule):
             f"{SUBJECT} is on DLPack device {name}:{tensor.device.device_id}: copy it to the "
             f"memory of the CPU first, for example with tensor.cpu()")
     row = datatype_of_dltype(tensor.dtype)
-    dtype = row.dtype
-    if dtype is None:
-        dtype = bf16_dtype() or RAW_BF16
+    dtype = row.dtype or bf16_dtype() or RAW_BF16
     # A garbage collection may have run another consumer. From here on, no Python code runs.
     if not PyCapsule_IsValid(capsule, VERSIONED if unversioned == NULL else UNVERSIONED):
         raise not_a_capsule_error(capsule)
@@ -305,7 +303,6 @@ cdef format_type(DLDataType dtype):
 
 
 cdef int read_shape(DLTensor* tensor, Datatype row, Layout* layout) except -1:
-    """Fill `layout` from the shape of a producer. Raises EncodeError."""
     cdef int axis
     if tensor.ndim < 0:
         raise invalid_tensor_error(f"it has {tensor.ndim} dimensions")

@@ -37,6 +37,7 @@ cdef enum:
     NUMBER_COST = 100
     CHECK_COST = 10
 
+cdef Datatype BYTES = DATATYPES["BYTES"]
 BF16_MAX = (2 - 2 ** -7) * 2.0 ** 127
 
 # The types of the items of lists of numbers, by dtype.kind.
@@ -71,7 +72,7 @@ cdef tuple convert_data(data, datatype, shape, bint binary):
             data = read_array(
                 data, f"the data of {SUBJECT} must be an array, a list or a BytesArray")
         converted = convert_bytes(data, datatype, binary)
-        row = DATATYPES["BYTES"]
+        row = BYTES
         if converted is None:
             row, converted = convert_numbers(data, datatype)
     if shape is None:
@@ -211,10 +212,7 @@ cdef read_array(values, str expected):
 cdef tuple convert_arrow(values, datatype):
     """Return the Datatype and the data of an Arrow array or stream, which is consumed."""
     cdef Received received = receive(values, False)
-    row = received.row
-    if datatype == "BF16" and row.name == "UINT16":
-        row = DATATYPES["BF16"]
-    check_datatype(row.name, datatype)
+    cdef Datatype row = declared_row(received.row, datatype)
     if row.name == "BYTES":
         return row, array_of_source(source_of_received(received), True)
     return row, numbers_of(received)
@@ -226,7 +224,7 @@ cdef tuple convert_arrow(values, datatype):
 cdef convert_bytes(data, datatype, bint binary):
     """Return the data as a BytesArray, or None if it is not BYTES."""
     if isinstance(data, BytesArray):
-        check_datatype("BYTES", datatype)
+        declared_row(BYTES, datatype)
         return data
     if isinstance(data, (list, tuple)):
         is_text = isinstance(first_leaf(data), (bytes, str, bytearray, memoryview))
@@ -235,7 +233,7 @@ cdef convert_bytes(data, datatype, bint binary):
         return None
     if not isinstance(data, np.ndarray) or data.dtype.kind not in SOURCES:
         return None
-    check_datatype("BYTES", datatype)
+    declared_row(BYTES, datatype)
     return array_of_source(source_of(data), binary)
 
 
@@ -298,11 +296,14 @@ cdef int check_not_masked(values) except -1:
     return 0
 
 
-cdef int check_datatype(actual, datatype) except -1:
-    if datatype is not None and datatype != actual:
+cdef Datatype declared_row(Datatype row, datatype):
+    """Return the Datatype of data. Raises EncodeError if the argument `datatype` is another one."""
+    if datatype == "BF16" and row.name == "UINT16":
+        return DATATYPES["BF16"]
+    if datatype is not None and datatype != row.name:
         raise EncodeError(
-            f"{SUBJECT} has datatype {format_text(datatype)}, but its data is {actual}")
-    return 0
+            f"{SUBJECT} has datatype {format_text(datatype)}, but its data is {row.name}")
+    return row
 
 
 # --- lists ---------------------------------------------------------------------------------------
@@ -368,9 +369,7 @@ cdef tuple convert_numbers(data, datatype):
     if row is None:
         raise EncodeError(
             f"{SUBJECT} is an array of {format_text(array.dtype)}, which has no datatype")
-    if datatype == "BF16" and row.name == "UINT16":
-        row = DATATYPES["BF16"]
-    check_datatype(row.name, datatype)
+    row = declared_row(row, datatype)
     if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):
         array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
     return row, array
