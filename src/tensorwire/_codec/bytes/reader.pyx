@@ -206,16 +206,15 @@ cdef elements_as_objects(Elements elements):
     cdef PyObject** items = <PyObject**>cnp.PyArray_DATA(array)  # all NULL; numpy owns them
     cdef Element element
     cdef Py_ssize_t i = 0, stop = 0
-    while i < elements.span.n:
-        stop = begin_objects(&elements.span, i)
+    while stop < elements.span.n:
+        i, stop = stop, begin_objects(&elements.span, stop)
         if stop == i + 1:  # it may be long
             store_item(items + i, element_bytes(elements, i))
-            i = stop
+            continue
         for i in range(i, stop):
             element = element_at(&elements.span, i)
             store_item(
                 items + i, PyBytes_FromStringAndSize(<const char*>element.data, element.nbytes))
-        i = stop
     return array
 
 
