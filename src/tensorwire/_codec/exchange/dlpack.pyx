@@ -197,7 +197,7 @@ cdef tuple import_dlpack(producer):
     try:
         try:
             capsule = producer.__dlpack__(max_version=(MAJOR_VERSION, 0))
-        except TypeError:  # the producer does not have the argument, and makes an unversioned capsule
+        except TypeError:  # the producer does not have the argument; the capsule is unversioned
             capsule = producer.__dlpack__()
     except (BufferError, RuntimeError, ValueError) as error:
         if getattr(producer, "requires_grad", None) is True:
