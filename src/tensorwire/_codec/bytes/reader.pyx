@@ -422,6 +422,7 @@ cdef bytes requested_format(requested):
     Raises TypeError if it is not a capsule of a schema, and EncodeError if it was released.
     """
     cdef ArrowSchema* schema
+    cdef bytes format
     if requested is None:
         return b"vz"
     if not PyCapsule_IsValid(requested, "arrow_schema"):
@@ -432,7 +433,8 @@ cdef bytes requested_format(requested):
         raise EncodeError("the requested Arrow schema has been released")
     if schema.format == NULL:
         raise EncodeError("the requested Arrow schema has no format")
-    return schema.format if schema.format in OFFSET_NBYTES else b"vz"
+    format = schema.format
+    return format if format in OFFSET_NBYTES else b"vz"
 
 
 cdef tuple export_elements(Elements elements, requested):

@@ -297,8 +297,7 @@ cdef class Objects(Source):
         if value is None:
             raise element_error(self, element, "is None, which tensors cannot have")
         if not PyMemoryView_Check(value):  # other objects with buffers are arrays or numbers
-            raise element_error(
-                self, element, f"is {type(value).__name__}, not bytes or str")
+            raise element_error(self, element, f"is {type(value).__name__}, not bytes or str")
         try:
             PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
         except (BufferError, ValueError):
@@ -707,8 +706,10 @@ cdef inline bint locate_view(
         return False
     # The last buffer has the sizes of the data buffers, according to the producer.
     memcpy(&data_nbytes, <const int64_t*>array.buffers[array.n_buffers - 1] + buffer, 8)
+    if data_nbytes < 0 or view.nbytes > data_nbytes - offset:
+        return False
     span.data = <const char*>array.buffers[2 + buffer] + offset
-    return data_nbytes >= 0 and view.nbytes <= data_nbytes - offset
+    return True
 
 
 cdef Source source_of_received(Received received):
