@@ -231,6 +231,7 @@ def require(package: str) -> None:
 
 
 UVICORN = ["--no-access-log", "--log-level=warning"]
+GRANIAN = ["--http=1", "--no-ws", "--log-level=warning", "--interface=asgi"]  # tests/interop
 
 
 # --- starting and stopping ---
@@ -310,6 +311,7 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
     "tensorwire serve, in_event_loop": partial(running, partial(serve_command, "IN_EVENT_LOOP")),
     "tensorwire serve, in a thread": partial(running, partial(serve_command, "IN_THREADS")),
     "uvicorn": partial(running, partial(asgi_command, "uvicorn", "uvicorn_app", UVICORN)),
+    "granian": partial(running, partial(asgi_command, "granian", "app", GRANIAN)),
     "KServe": own("kserve"),
     "KServe, drop-in": own("kserve", "installed"),
     "MLServer": own("mlserver"),
