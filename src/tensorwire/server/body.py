@@ -64,7 +64,8 @@ class RequestBody:
     """
 
     def __init__(self, headers: Iterable[tuple[bytes, bytes]], max_body: int | None) -> None:
-        self.framing = framing = Framing(headers)
+        framing = Framing(headers)
+        self.framing: Framing = framing
         self.max_body = max_body
         if framing.encoding and not is_supported(framing.encoding):
             name = framing.encoding[:40].decode("latin-1")
