@@ -11,7 +11,7 @@ import re
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import import_module
@@ -33,11 +33,9 @@ UVICORN_OPTIONS = (
     *("limit_concurrency", "access_log", "log_level"),
 )
 # The environment variable that passes the options to the processes of the server.
-_OPTIONS_VARIABLE = "_TENSORWIRE_SERVE"
-# The variable of prometheus_client that names the folder in which the processes of a server add up
-# their metrics.
+OPTIONS_VARIABLE = "_TENSORWIRE_SERVE"
+# The one that names the folder in which prometheus_client adds up the metrics of the processes.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-_PACKAGE = os.path.join(os.path.dirname(tw.__file__), "")
 
 
 def add_parser(commands: Any) -> None:
@@ -49,12 +47,8 @@ def add_parser(commands: Any) -> None:
     add("models", nargs="?", help="module:name of a mapping of models, of a model or of an ASGI "
         "application (default name: models)")  # fmt: skip
     add("--echo", action="store_true", help="also serve a model 'echo', which returns its inputs")
-    add(
-        "--host",
-        type=_host,
-        default="127.0.0.1",
-        help="address to listen on (default: %(default)s)",
-    )
+    add("--host", type=_host, default="127.0.0.1", help="address to listen on (default: "
+        "%(default)s)")  # fmt: skip
     add("--port", type=_port, default=8000, help="port to listen on (default: %(default)s)")
     add("--grpc-port", type=_port, metavar="PORT", help="serve the models over gRPC, too, at this "
         "port")  # fmt: skip
@@ -92,22 +86,15 @@ def _host(text: str) -> str:
 
 
 def _port(text: str) -> int:
-    number = _parse_number(text)
-    if number is None or number > 65535:
+    if not re.fullmatch("[0-9]{1,19}", text) or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"must be 0 to 65535, not {format_value(text)}")
-    return number
+    return int(text)
 
 
 def _positive(text: str) -> int:
-    number = _parse_number(text)
-    if not number:
+    if not re.fullmatch("[0-9]{1,19}", text) or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{format_value(text)} is not a positive integer")
-    return number
-
-
-def _parse_number(text: str) -> int | None:
-    """Return an integer with at most 19 digits; None for another text."""
-    return int(text) if re.fullmatch("[0-9]{1,19}", text) else None
+    return int(text)
 
 
 class Options(NamedTuple):
@@ -146,9 +133,8 @@ def run(chosen: argparse.Namespace) -> int:
     reserved = None
     if chosen.grpc_port is not None:
         if not is_ours(app):
-            raise UsageError(
-                f"{options.models} was not created by create_app, which --grpc-port requires"
-            )
+            problem = "was not created by create_app, which --grpc-port requires"
+            raise UsageError(f"{chosen.models} {problem}")
         if chosen.grpc_port == chosen.port != 0 and chosen.uds is None:
             raise UsageError(f"--port and --grpc-port must differ: both are {chosen.port}")
         reserved = reserve(chosen.host, chosen.grpc_port)
@@ -159,16 +145,17 @@ def run(chosen: argparse.Namespace) -> int:
             "limit_concurrency": chosen.limit_concurrency,
         }
         options = options._replace(grpc=grpc)
+    names = ", ".join(sorted(app.models)) if is_ours(app) else chosen.models
     reason = why_not_fast(app) if chosen.http == "fast" else "as requested"
     interface = "InferProtocol" if reason is None else f"ASGI ({reason})"
     workers = chosen.workers or 1
     print_line(
-        f"tensorwire {tw.__version__} serves {format_models(app, options)} at "
-        f"{format_addresses(options, chosen)} with {interface} on uvicorn {uvicorn.__version__}, "
-        f"{'1 process' if workers == 1 else f'{workers} processes'}"
+        f"tensorwire {tw.__version__} serves {names} at {format_addresses(options, chosen)} with "
+        f"{interface} on uvicorn {uvicorn.__version__}, "
+        f"{workers} process{'' if workers == 1 else 'es'}"
     )
     flush_output()
-    os.environ[_OPTIONS_VARIABLE] = json.dumps(options)
+    os.environ[OPTIONS_VARIABLE] = json.dumps(options)
     has_folder = is_ours(app) and app.has_metrics and workers > 1
     with reserved or nullcontext(), metrics_folder() if has_folder else nullcontext():
         uvicorn.run(
@@ -187,7 +174,7 @@ def create() -> Any:
     """Return the application. uvicorn calls this function in each process of the server."""
     for logger in ("tensorwire.server", "uvicorn.access", "uvicorn.error"):
         logging.getLogger(logger).addFilter(escape_record)
-    options = Options(*json.loads(os.environ[_OPTIONS_VARIABLE]))
+    options = Options(*json.loads(os.environ[OPTIONS_VARIABLE]))
     app = load(options)
     if options.grpc is not None:
         from ..server.grpc import serving  # noqa: PLC0415 - grpcio is optional
@@ -267,9 +254,17 @@ def check_certificate(certfile: str | None, keyfile: str | None) -> None:
         if keyfile is not None:
             raise UsageError("--ssl-keyfile requires --ssl-certfile")
         return
-    check_pem("--ssl-certfile", certfile, "CERTIFICATE-----")
     key_option = "--ssl-certfile" if keyfile is None else "--ssl-keyfile"
-    check_pem(key_option, keyfile or certfile, "PRIVATE KEY-----")
+    for option, path, content in (
+        ("--ssl-certfile", certfile, "certificate"),
+        (key_option, keyfile or certfile, "private key"),
+    ):
+        try:
+            text = Path(path).read_text("latin-1")
+        except OSError as error:
+            raise UsageError(f"{option}: cannot read {path}: {error.strerror}") from None
+        if not re.search(rf"^-----BEGIN.* {content.upper()}-----\s*$", text, re.MULTILINE):
+            raise UsageError(f"{option}: {path} does not contain a {content} in PEM format")
 
     def ask_for_password() -> str:
         raise UsageError(f"{key_option}: the private key is encrypted")
@@ -282,45 +277,22 @@ def check_certificate(certfile: str | None, keyfile: str | None) -> None:
         raise UsageError(f"--ssl-certfile: {problem}") from None
 
 
-def check_pem(option: str, path: str, ending: str) -> None:
-    """Raise UsageError unless a file has a line with this ending, as PEM has."""
-    try:
-        with open(path, "rb") as file:
-            lines = [line.rstrip() for line in file.read().splitlines()]
-    except OSError as error:
-        raise UsageError(f"{option}: cannot read {path}: {error.strerror}") from None
-    if not any(line.startswith(b"-----BEGIN") and line.endswith(ending.encode()) for line in lines):
-        name = ending.strip("-").lower()
-        raise UsageError(f"{option}: {path} does not contain a {name} in PEM format")
-
-
 def check_unix_socket(path: str | None) -> None:
     """Raise UsageError if a socket cannot be created. uvicorn replaces an old one."""
-    if path is None:
-        return
     try:
-        if Path(path).is_socket():
+        if path is None or Path(path).is_socket():
             return
         with socket.socket(socket.AF_UNIX) as probe:
             probe.bind(path)
         os.unlink(path)
     except OSError as error:
-        problem = error.strerror or error
-        raise UsageError(f"--uds: cannot listen at {path}: {problem}") from None
-
-
-def format_models(app: Any, options: Options) -> str:
-    """Return the names of the models; for an application of another kind, its own name."""
-    if not is_ours(app):
-        return str(options.models)
-    return ", ".join(sorted(app.models))
+        raise UsageError(f"--uds: cannot listen at {path}: {error.strerror or error}") from None
 
 
 def format_addresses(options: Options, chosen: argparse.Namespace) -> str:
     s = "s" if chosen.ssl_certfile else ""
-    address = f"http{s}://{format_host(chosen.host)}:{chosen.port}"
-    if chosen.uds:
-        address = f"unix:{chosen.uds}"
+    http = f"http{s}://{format_host(chosen.host)}:{chosen.port}"
+    address = f"unix:{chosen.uds}" if chosen.uds else http
     return address if options.grpc is None else f"{address} and grpc{s}://{options.grpc['address']}"
 
 
@@ -329,17 +301,12 @@ def format_host(host: str) -> str:
 
 
 def load(options: Options) -> Any:
-    """Return the ASGI application to serve.
-
-    Raises UsageError if there are no models, or the module cannot be imported, or the object that
-    ``models`` names is neither a mapping nor a model nor an application, or one of them raises an
-    exception. It may be a SystemExit, or one whose text cannot be read.
-    """
+    """Return the ASGI application to serve. Raises UsageError, also for errors of the module."""
     try:
         return make_app(options)
     except UsageError:
         raise
-    except BaseException as error:
+    except BaseException as error:  # a module may raise SystemExit
         problem = f"{describe(error)}{format_failed_lines(error)}"
         raise UsageError(f"cannot load {options.models or 'echo'}: {problem}") from None
 
@@ -350,7 +317,8 @@ def make_app(options: Options) -> Any:
 
     models = options.models
     found: Any = {} if models is None else find(models)
-    if isinstance(found, Model) or is_function_of_a_request(found):
+    takes = partial(takes_arguments, found)
+    if isinstance(found, Model) or (takes(1) and not takes(0) and not takes(3)):
         found = {name_in(str(models)): found}
     if not isinstance(found, Mapping):
         if not callable(found):
@@ -358,7 +326,7 @@ def make_app(options: Options) -> Any:
             raise UsageError(
                 f"{models} must be a mapping of models, a model or an application, not {kind}"
             )
-        if not takes_arguments(found, 3):
+        if not takes(3):
             raise UsageError(
                 f"{models} is neither a model, which takes one argument, nor an ASGI application, "
                 "which takes three"
@@ -379,18 +347,11 @@ def make_app(options: Options) -> Any:
         raise UsageError(f"cannot serve {models or 'echo'}: {error}") from error
 
 
-def is_function_of_a_request(found: Any) -> bool:
-    """Return whether an object is a function that requires exactly one argument, as a model."""
-    if not callable(found) or takes_arguments(found, 0) or takes_arguments(found, 3):
-        return False
-    return takes_arguments(found, 1)
-
-
-def takes_arguments(function: Callable[..., Any], n: int) -> bool:
+def takes_arguments(function: Any, n: int) -> bool:
     """Return whether a function accepts n arguments. It is True if its signature is unknown."""
     try:
         inspect.signature(function).bind(*range(n))
-    except TypeError:
+    except TypeError:  # also for objects that are not callable
         return False
     except ValueError:
         pass
@@ -433,9 +394,10 @@ def format_failed_lines(error: BaseException) -> str:
 
     The text of a SyntaxError contains its line already.
     """
+    ours = os.path.join(os.path.dirname(tw.__file__), "")
     return "".join(
         f"\n  {frame.filename}, line {frame.lineno}: {frame.line}"
         for frame in extract_tb(error.__traceback__)
         if frame.filename != import_module.__code__.co_filename
-        and not frame.filename.startswith(("<frozen ", _PACKAGE))
+        and not frame.filename.startswith(("<frozen ", ours))
     )
