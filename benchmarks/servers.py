@@ -194,7 +194,7 @@ def serve_generated(mode: str, port: int, grpc_port: int) -> None:
 def serve_command(models: str, server: Server) -> list[str]:
     """Return the command that serves models of this module over HTTP and gRPC."""
     require("uvicorn")
-    if reason := why_not_fast(app):
+    if reason := why_not_fast():
         pytest.skip(f"`tensorwire serve` would serve with ASGI: {reason}")
     options = ["--log-level=warning", "--grpc-port", str(server.grpc_port)]
     return [*program("tensorwire", server, "serve", *options), models_of(models)]

@@ -25,7 +25,7 @@ from tensorwire.client import Client, InferenceServerError
 from tensorwire.compression import STEP_NBYTES, CompressionError, Decompressor
 from tensorwire.http import HEADER_LENGTH
 from tensorwire.server import UnsupportedEncodingError
-from tensorwire.server.body import RequestBody, decompress
+from tensorwire.server.body import RequestBody
 
 zstd = package("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
@@ -57,9 +57,10 @@ def window_log(value: int) -> bytes:
 
 
 def unpack(body: bytes, encoding: str = "zstd", max_body: int = 128 * MiB) -> Any:
-    received = RequestBody([(b"content-encoding", encoding.encode())], None)
-    received.buffer.write(body)
-    return decompress(received.buffer, received.framing, max_body)
+    received = RequestBody([(b"content-encoding", encoding.encode())], max(max_body, len(body)))
+    received.write(body)
+    received.max_body = max_body
+    return received._decompress()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import signal
 import socket
 import sys
@@ -23,8 +22,9 @@ from support.requirements import package
 from support.scripts import run_script
 from support.serve_process import HOST, Serve, free_port
 from support.threads import wait_for
-from tensorwire.cli import main, serve
+from tensorwire.cli import main
 from tensorwire.cli.output import UsageError
+from tensorwire.cli.sockets import reserve
 from tensorwire.client import Client
 
 grpc = package("grpc")
@@ -118,7 +118,7 @@ def test_both_transports_and_graceful_shutdown(tmp_path: Path, workers: int) -> 
     processes = "1 process" if workers == 1 else "2 processes"
     addresses = f"http://{HOST}:{server.port} and grpc://{HOST}:{server.grpc_port}"
     assert f"serves echo, gate, hang, process, slow at {addresses} with InferProtocol" in log
-    assert log.splitlines()[0].endswith(processes)
+    assert f", {processes}\n" in log
     assert "Traceback" not in log
 
 
@@ -185,17 +185,10 @@ def test_limits(tmp_path: Path) -> None:
             assert len(method(message("echo", np.zeros(4000, np.uint8)), timeout=10)) > 4000
             error = method.future(message("echo", np.zeros(5000, np.uint8))).exception(10)
             assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-            # grpcio 1.78 accepts two calls more.
-            hanging = [method.future(message("hang")) for _ in range(4)]
+            hanging = [method.future(message("hang")) for _ in range(2)]
             time.sleep(0.2)
             error = method.future(message("echo")).exception(10)
             assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-            with (
-                socket.create_connection((HOST, server.grpc_port), 10) as silent,
-                socket.create_connection((HOST, server.grpc_port), 10) as third,
-            ):
-                assert third.recv(1) == b""  # closed
-                assert silent.recv(1) != b""
             assert not all(each.done() for each in hanging)
 
 
@@ -230,7 +223,7 @@ def test_one_line_names_the_cause(
         port = other.getsockname()[1]
         expected = f"--grpc-port: cannot listen at {HOST}:{port}: Address already in use\n"
         assert error_of(str(port)).endswith(expected)
-    expected = "--grpc-port: cannot listen at no.such.host.invalid:1: "
+    expected = "--host: cannot listen at no.such.host.invalid:"
     assert expected in error_of("1", "--host", "no.such.host.invalid")
     monkeypatch.setitem(sys.modules, "grpc.aio", None)
     assert "grpcio is not installed: pip install 'tensorwire[grpc]'" in error_of("0")
@@ -238,17 +231,17 @@ def test_one_line_names_the_cause(
 
 def test_port_is_reserved_for_one_server() -> None:
     """Its processes can listen, another server cannot."""
-    reserved = serve.reserve(HOST, 0)
+    [reserved] = reserve(HOST, 0)
     with reserved:
         port = reserved.getsockname()[1]
         with pytest.raises(UsageError, match="Address already in use"):
-            serve.reserve(HOST, port)
+            reserve(HOST, port)
         for _ in range(2):
             with socket.socket() as worker:
                 worker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
                 worker.bind((HOST, port))
                 worker.listen()
-    serve.reserve(HOST, port).close()
+    reserve(HOST, port)[0].close()
 
 
 def test_socket_that_cannot_be_bound_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,16 +260,19 @@ def test_socket_that_cannot_be_bound_is_closed(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(socket, "socket", Socket)
     with pytest.raises(UsageError, match="Address already in use"):
-        serve.reserve(HOST, 0)
+        reserve(HOST, 0)
     assert [each.fileno() for each in opened] == [-1, -1]
 
 
-def test_server_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_cannot_start() -> None:
     """The message of the event ends the process of uvicorn."""
-    options = serve.Options(None, True, grpc={"address": "192.0.2.1:5"})
-    monkeypatch.setenv("_TENSORWIRE_SERVE", json.dumps(options))
-    uvicorn = "'tensorwire.cli.serve:create', factory=True"
-    done = run_script(f"import uvicorn; uvicorn.run({uvicorn}, port={free_port()})")
+    script = f"""
+import uvicorn
+from tensorwire.cli.serve import Options, create
+options = Options(None, True, grpc={{"address": "192.0.2.1:5"}})
+uvicorn.run(lambda: create(options), factory=True, port={free_port()})
+"""
+    done = run_script(script)
     assert done.returncode == 3
     assert "gRPC cannot listen at 192.0.2.1:5" in done.stderr
     assert "Traceback" not in done.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import socket
 import subprocess
@@ -23,10 +22,10 @@ from support.client_fixtures import Certificate
 from support.console_script import programs
 from support.serve_process import serving
 from tensorwire.cli import main, serve
-from tensorwire.cli.serve import FAST_PROTOCOL, Options, create, echo, load, why_not_fast
+from tensorwire.cli.serve import FAST_PROTOCOL, Options, describe_app, echo, load, why_not_fast
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.server import create_app
-from tensorwire.server.uvicorn import TESTED_UVICORN
+from tensorwire.server.uvicorn import TESTED_UVICORN, service_of
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 certificate = client_fixtures.certificate
@@ -44,6 +43,18 @@ models = {"mean": mean}
 @pytest.fixture(autouse=True)
 def _restored_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", sys.path.copy())  # `serve` adds the working directory
+
+
+def started_configs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return the list of the configurations with which a server would have been started."""
+    started: list[Any] = []
+
+    def run(server: uvicorn.Server, **_: Any) -> None:
+        server.started = True
+        started.append(server.config)
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    return started
 
 
 def infer_mean(url: str, n: int = 4, **options: Any) -> Any:
@@ -178,7 +189,7 @@ NEITHER = "is neither a model, which takes one argument, nor an ASGI application
 def test_one_line_names_the_cause(
     name: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: pytest.fail("the server starts"))
+    monkeypatch.setattr(uvicorn.Server, "run", lambda *_, **__: pytest.fail("the server starts"))
     printed = error_of(capsys, *name.split())
     assert message in printed.splitlines()[-1]
     assert "Traceback" not in printed
@@ -190,9 +201,7 @@ def test_files_of_tls(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    started: list[Any] = []
-    monkeypatch.setattr(uvicorn, "run", lambda *_, **options: started.append(options))
-    monkeypatch.setenv("_TENSORWIRE_SERVE", "")  # `serve` sets it
+    started = started_configs(monkeypatch)
     key, chain = Path(certificate.key).read_text(), Path(certificate.file).read_text()
     (objects / "both.pem").write_text(f"{key}\n{chain}")
     (objects / "broken.pem").write_text("-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----")
@@ -213,23 +222,25 @@ def test_files_of_tls(
         options = ["--ssl-certfile", files[0]]
         options += ["--ssl-keyfile", files[1]] if len(files) == 2 else []
         if problem is None:
-            assert main(["serve", "--echo", *options]) == 0
-            assert started.pop()["ssl_certfile"] == files[0]
+            assert main(["serve", "--echo", "--port", "0", *options]) == 0
+            assert started.pop().ssl_certfile == files[0]
         else:
             assert problem in error_of(capsys, "--echo", *options).splitlines()[-1]
             assert started == []
 
 
-def test_old_socket_is_replaced(objects: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is left to uvicorn, and no socket remains from the check of a new one."""
-    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: None)
-    monkeypatch.setenv("_TENSORWIRE_SERVE", "")
-    assert main(["serve", "--echo", "--uds", "socket"]) == 0
-    assert not (objects / "socket").exists()
+def test_socket_of_a_killed_server_is_replaced(
+    objects: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started_configs(monkeypatch)
     with socket.socket(socket.AF_UNIX) as old:
         old.bind("socket")
+        old.listen()
+        printed = error_of(capsys, "--echo", "--uds", "socket")
+        assert "--uds: cannot listen at socket: another server listens there" in printed
+        assert (objects / "socket").is_socket()
     assert main(["serve", "--echo", "--uds", "socket"]) == 0
-    assert (objects / "socket").is_socket()
+    assert not (objects / "socket").exists()
 
 
 WITHOUT_TEXT = "raise type('Error', (Exception,), {'__str__': lambda self: exit()})\n"
@@ -288,34 +299,38 @@ def test_line_of_a_module_that_fails(
 def test_options_reach_uvicorn_and_the_application(
     interface: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: dict[str, Any] = {}
-    monkeypatch.setattr(uvicorn, "run", lambda app, **options: found.update(options))
-    monkeypatch.setenv("_TENSORWIRE_SERVE", "")
+    started = started_configs(monkeypatch)
     options = ["--max-body", "1000", "--receive-timeout", "2.5", "--limit-concurrency", "7"]
-    options += ["--max-concurrency", "3", "--compress-responses"]
-    assert main(["serve", "--echo", "--http", interface, *options]) == 0
-    app = create()
+    options += ["--max-concurrency", "3", "--compress-responses", "--max-body-memory", "2000"]
+    options += ["--timeout-keep-alive", "8", "--timeout-graceful-shutdown", "9"]
+    assert main(["serve", "--echo", "--port", "0", "--http", interface, *options]) == 0
+    [config] = started
+    config.load()
+    app = service_of(config.loaded_app)
+    assert app is not None
     assert (app.max_body, app.receive_timeout) == (1000, 2.5)
     assert app.workers.max_concurrency == 3
     assert app.compress_responses
     assert app.zero_copy
-    assert found == {
-        **{"factory": True, "http": FAST_PROTOCOL if interface == "fast" else "h11", "ws": "none"},
-        **{"host": "127.0.0.1", "port": 8000, "uds": None, "workers": None},
-        **{"ssl_certfile": None, "ssl_keyfile": None, "limit_concurrency": 7},
-        **{"access_log": False, "log_level": "info"},
-    }
+    assert app.body_memory.max_nbytes == 2000
+    assert config.http == (FAST_PROTOCOL if interface == "fast" else "h11")
+    assert (config.ws, config.limit_concurrency) == ("none", 7)
+    assert (config.timeout_keep_alive, config.timeout_graceful_shutdown) == (8, 9)
 
 
 def test_model_of_the_user_with_the_name_echo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "find", lambda _: {"echo": create})
+    monkeypatch.setattr(serve, "find", lambda _: {"echo": describe_app})
     model = load(Options("module:models", with_echo=True)).routes["/v2/models/echo/infer"][1]
-    assert model.model.function is create
+    assert model.model.function is describe_app
 
 
-def test_ipv6_address_in_the_start_message() -> None:
-    chosen = argparse.Namespace(host="::1", port=80, uds=None, ssl_certfile=None)
-    assert serve.format_addresses(Options(None, True), chosen) == "http://[::1]:80"
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_ipv6_address_in_the_start_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started_configs(monkeypatch)
+    assert main(["serve", "--echo", "--host", "::1", "--port", "0"]) == 0
+    assert re.search(r"serves echo at http://\[::1\]:[1-9]", capsys.readouterr().out)
 
 
 def test_without_uvicorn(
@@ -393,8 +408,10 @@ def test_memory_of_a_64_mb_echo(tmp_path: Path, interface: str) -> None:
 
 
 def test_application_for_which_asgi_is_used() -> None:
-    assert why_not_fast(create_app({"echo": echo})) is None
-    assert "not created by create_app" in str(why_not_fast(lambda scope, receive, send: None))
+    options = Options("module:app", with_echo=False)
+    assert describe_app(create_app({"a": echo, "b": echo}), options) == ("a, b", None)
+    name, reason = describe_app(lambda scope, receive, send: None, options)
+    assert (name, reason) == ("module:app", "the application was not created by create_app")
 
 
 @pytest.mark.parametrize("version", ["0.45.9", "0.46.0", "0.54.9", "0.55.0", "1.0a1"])
@@ -402,7 +419,7 @@ def test_other_versions_of_uvicorn(monkeypatch: pytest.MonkeyPatch, version: str
     """ASGI is used with a version that was not tested."""
     monkeypatch.setattr(uvicorn, "__version__", version)
     monkeypatch.delitem(sys.modules, "tensorwire.server.uvicorn", raising=False)
-    found = why_not_fast(create_app({"echo": echo}))
+    found = why_not_fast()
     if version in ("0.46.0", "0.54.9"):
         assert found is None
         return
@@ -424,7 +441,7 @@ def test_without_a_package(monkeypatch: pytest.MonkeyPatch, package: str) -> Non
     monkeypatch.delitem(sys.modules, "tensorwire.server.uvicorn", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
     reason = f"InferProtocol requires {package}: pip install 'tensorwire[serve]'"
-    assert why_not_fast(create_app({"echo": echo})) == reason
+    assert why_not_fast() == reason
     with pytest.raises(ImportError, match="requires") as caught:
         from tensorwire.server import InferProtocol  # noqa: F401, PLC0415
     assert str(caught.value) == reason

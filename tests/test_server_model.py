@@ -457,6 +457,7 @@ def declared(function: Callable[[Any], dict[str, Any]]) -> Model:
 OTHER = tw.InferRequest([X])
 EMPTY: dict[str, Any] = {}
 FAILED = "model 'm' failed"
+LOGGED = "model 'm' (version 1) failed"
 UNSENT = "an output of model 'm' cannot be sent:"
 RETURNED = "the model returned"
 
@@ -492,7 +493,7 @@ RETURNED = "the model returned"
         (declared(lambda x: {"y": x.astype("f8")}), f"output 'y' is FP64 [1000], {BUT}", ""),
         # outputs
         *(
-            (Model(returning(value), in_event_loop=True), error, error)
+            (Model(returning(value), in_event_loop=True), error, error.replace(FAILED, LOGGED))
             for value, error in (
                 (np.zeros(1, complex), f"{UNSENT} tensor 'y' is an array of complex128"),
                 ([object()], f"{UNSENT} tensor 'y' is a list of object, not of numbers"),

@@ -133,3 +133,14 @@ def escape_record(record: logging.LogRecord) -> bool:
     if record.exc_info:
         record.exc_text = escape_lines(logging.Formatter().formatException(record.exc_info))
     return True
+
+
+class AccessFormatter(logging.Formatter):
+    """Formats the records of ``uvicorn.access`` in the common log format of web servers."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        client, method, target, version, status = record.args  # type: ignore[misc]
+        host = str(client).rpartition(":")[0] or "-"
+        date = self.formatTime(record, "%d/%b/%Y:%H:%M:%S %z")
+        nbytes = getattr(record, "nbytes", "-")
+        return f'{host} - - [{date}] "{method} {target} HTTP/{version}" {status} {nbytes}'

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import logging
 import os
 import re
 import socket
 import ssl
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from importlib import import_module
+from importlib.util import find_spec
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from traceback import extract_tb
@@ -23,17 +25,20 @@ from typing import Any, NamedTuple
 import tensorwire as tw
 
 from ..errors import format_value
-from .output import UsageError, escape_record, flush_output, print_line
+from .output import AccessFormatter, UsageError, escape_record, flush_output, print_line
+from .sockets import bind_port, bind_unix_socket, format_host, reserve
 
 FAST_PROTOCOL = "tensorwire.server:InferProtocol"
 # Arguments of the command that are passed to `create_app` and to uvicorn, under the same names.
-APP_OPTIONS = ("max_body", "receive_timeout", "max_concurrency", "compress_responses", "metrics")
-UVICORN_OPTIONS = (
-    *("host", "port", "uds", "workers", "ssl_certfile", "ssl_keyfile"),
-    *("limit_concurrency", "access_log", "log_level"),
+APP_OPTIONS = (
+    *("max_body", "max_body_memory", "receive_timeout", "max_concurrency"),
+    *("compress_responses", "metrics"),
 )
-# The environment variable that passes the options to the processes of the server.
-OPTIONS_VARIABLE = "_TENSORWIRE_SERVE"
+UVICORN_OPTIONS = (
+    *("workers", "ssl_certfile", "ssl_keyfile", "limit_concurrency", "access_log", "log_level"),
+    *("timeout_graceful_shutdown", "timeout_keep_alive"),
+)
+STARTUP_FAILURE = 3  # the exit code with which uvicorn does not replace a process
 # The one that names the folder in which prometheus_client adds up the metrics of the processes.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
@@ -41,7 +46,9 @@ FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 def add_parser(commands: Any) -> None:
     """Add the command. Options of uvicorn have the names that they have in uvicorn."""
     parser: argparse.ArgumentParser = commands.add_parser(
-        "serve", help="serve models over HTTP with uvicorn, and over gRPC"
+        "serve",
+        usage="%(prog)s [MODELS] [options]",
+        help="serve models over HTTP with uvicorn, and over gRPC",
     )
     add = parser.add_argument
     add("models", nargs="?", help="module:name of a mapping of models, of a model or of an ASGI "
@@ -53,6 +60,8 @@ def add_parser(commands: Any) -> None:
     add("--grpc-port", type=_port, metavar="PORT", help="serve the models over gRPC, too, at this "
         "port")  # fmt: skip
     add("--uds", metavar="PATH", help="listen on a Unix socket instead of --port")
+    add("--uds-mode", type=_mode, default=0o666, metavar="MODE", help="permissions of the Unix "
+        "socket (default: 666)")  # fmt: skip
     add("--workers", type=_positive, metavar="N", help="number of processes (default: 1)")
     add("--ssl-certfile", metavar="FILE", help="serve with TLS and this certificate chain (PEM)")
     add("--ssl-keyfile", metavar="FILE", help="private key (default: in the --ssl-certfile)")
@@ -61,20 +70,31 @@ def add_parser(commands: Any) -> None:
         "ASGI")  # fmt: skip
     add("--max-body", type=int, metavar="N", help="maximum size of a request body in bytes "
         "(default: 2147483647)")  # fmt: skip
+    add("--max-body-memory", type=int, metavar="N", help="maximum size in bytes of all request "
+        "bodies in each process together; further ones wait (default: half of the memory of the "
+        "machine or its cgroup, divided by --workers)")  # fmt: skip
     add("--receive-timeout", type=float, metavar="SECONDS", help="time in which a request must "
         "arrive (default: 300)")  # fmt: skip
     add("--max-concurrency", type=int, metavar="N", help="maximum number of requests in progress "
         "in each process; further ones get status 503, or UNAVAILABLE (default: 1000)")  # fmt: skip
-    add("--limit-concurrency", type=_positive, metavar="N", help="reply with status 503 while "
-        "there are N connections or requests, or more; reply with RESOURCE_EXHAUSTED to more than "
-        "N gRPC calls; close more than N gRPC connections")  # fmt: skip
+    add("--limit-concurrency", type=_positive, metavar="N", help="maximum number of "
+        "connections of each process, and of gRPC calls with inference; idle connections are "
+        "closed first, further requests get status 503, or RESOURCE_EXHAUSTED; health checks are "
+        "still answered (default: no limit)")  # fmt: skip
+    add("--timeout-keep-alive", type=int, metavar="SECONDS", default=5, help="time after which an "
+        "idle connection is closed (default: %(default)s)")  # fmt: skip
+    add("--timeout-graceful-shutdown", type=_positive, metavar="SECONDS", help="time for requests "
+        "in progress to end after SIGTERM; others get status 503 (default: no limit)")  # fmt: skip
     add("--compress-responses", action="store_true", default=None, help="compress responses for "
         "clients that ask for it with Accept-Encoding")  # fmt: skip
     add("--metrics", action="store_true", default=None, help="serve metrics for Prometheus at "
         "/metrics")  # fmt: skip
-    add("--access-log", action="store_true", help="log every HTTP request")
+    add("--access-log", action="store_true", help="log every HTTP request in the common log "
+        "format, to the standard output")  # fmt: skip
     add("--log-level", choices=("critical", "error", "warning", "info", "debug"), default="info",
         help="lowest level of the messages that are logged (default: %(default)s)")  # fmt: skip
+    add("--log-config", metavar="FILE", help="configuration of the log for logging.config, in "
+        "JSON, YAML or the format of fileConfig")  # fmt: skip
 
 
 def _host(text: str) -> str:
@@ -95,6 +115,12 @@ def _positive(text: str) -> int:
     if not re.fullmatch("[0-9]{1,19}", text) or int(text) == 0:
         raise argparse.ArgumentTypeError(f"{format_value(text)} is not a positive integer")
     return int(text)
+
+
+def _mode(text: str) -> int:
+    if not re.fullmatch("0?[0-7]{3}", text):
+        raise argparse.ArgumentTypeError(f"{format_value(text)} is not an octal mode, such as 660")
+    return int(text, 8)
 
 
 class Options(NamedTuple):
@@ -118,113 +144,196 @@ def echo(request: tw.InferRequest) -> tw.InferResponse:
 def run(chosen: argparse.Namespace) -> int:
     """Run the server until it is interrupted, and return the exit status. Raises UsageError."""
     try:
-        uvicorn: Any = import_module("uvicorn")
+        import_module("uvicorn")
     except ImportError:
         raise UsageError("uvicorn is not installed: pip install 'tensorwire[serve]'") from None
     # Models are imported from the working directory, too. `python -m` has put it there.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     check_certificate(chosen.ssl_certfile, chosen.ssl_keyfile)
-    check_unix_socket(chosen.uds)
+    if chosen.grpc_port == chosen.port != 0 and chosen.uds is None:
+        raise UsageError(f"--port and --grpc-port must differ: both are {chosen.port}")
+    with ExitStack() as stack:
+        if chosen.uds is None:
+            bound = bind_port("--port", chosen.host, chosen.port, socket.SO_REUSEADDR)
+        else:
+            bound = [bind_unix_socket(chosen.uds, chosen.uds_mode)]
+            stack.callback(Path(chosen.uds).unlink, missing_ok=True)
+        sockets = [stack.enter_context(each) for each in bound]
+        reserved = []
+        if chosen.grpc_port is not None:
+            reserved = [
+                stack.enter_context(each) for each in reserve(chosen.host, chosen.grpc_port)
+            ]
+        return serve(chosen, sockets, reserved)
+
+
+def serve(
+    chosen: argparse.Namespace, sockets: list[socket.socket], reserved: list[socket.socket]
+) -> int:
+    """Run the server with these sockets, and return the exit status. Raises UsageError."""
+    uvicorn: Any = import_module("uvicorn")
     passed = {name: getattr(chosen, name) for name in APP_OPTIONS}
-    passed = {name: value for name, value in passed.items() if value is not None}
-    options = Options(chosen.models, chosen.echo, passed)
-    app = load(options)
-    reserved = None
-    if chosen.grpc_port is not None:
-        if not is_ours(app):
-            problem = "was not created by create_app, which --grpc-port requires"
-            raise UsageError(f"{chosen.models} {problem}")
-        if chosen.grpc_port == chosen.port != 0 and chosen.uds is None:
-            raise UsageError(f"--port and --grpc-port must differ: both are {chosen.port}")
-        reserved = reserve(chosen.host, chosen.grpc_port)
-        grpc = {
-            "address": f"{format_host(chosen.host)}:{reserved.getsockname()[1]}",
-            "certfile": chosen.ssl_certfile,
-            "keyfile": chosen.ssl_keyfile,
-            "limit_concurrency": chosen.limit_concurrency,
-        }
-        options = options._replace(grpc=grpc)
-    names = ", ".join(sorted(app.models)) if is_ours(app) else chosen.models
-    reason = why_not_fast(app) if chosen.http == "fast" else "as requested"
-    interface = "InferProtocol" if reason is None else f"ASGI ({reason})"
-    workers = chosen.workers or 1
-    print_line(
-        f"tensorwire {tw.__version__} serves {names} at {format_addresses(options, chosen)} with "
-        f"{interface} on uvicorn {uvicorn.__version__}, "
-        f"{workers} process{'' if workers == 1 else 'es'}"
+    options = Options(
+        chosen.models,
+        chosen.echo,
+        {name: value for name, value in passed.items() if value is not None},
+        grpc_options(chosen, reserved),
     )
-    flush_output()
-    os.environ[OPTIONS_VARIABLE] = json.dumps(options)
-    has_folder = is_ours(app) and app.has_metrics and workers > 1
-    with reserved or nullcontext(), metrics_folder() if has_folder else nullcontext():
-        uvicorn.run(
-            f"{__name__}:create",
+    reason = why_not_fast() if chosen.http == "fast" else "as requested"
+    try:
+        config = uvicorn.Config(
+            partial(create, options),
             factory=True,
             # h11, because uvicorn's httptools protocol does not read the body of a request with an
             # Upgrade header, and takes it for the next request.
             http="h11" if reason else FAST_PROTOCOL,
             ws="none",
+            log_config=chosen.log_config or log_config(chosen.log_level),
+            # Only a proxy of this machine can connect to a Unix socket.
+            forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", "*") if chosen.uds else None,
             **{name: getattr(chosen, name) for name in UVICORN_OPTIONS},
         )
+    except Exception as error:
+        if chosen.log_config is None:
+            raise
+        problem = f"cannot use {chosen.log_config}: {describe(error)}"
+        raise UsageError(f"--log-config: {problem}") from None
+
+    addresses = format_addresses(options, chosen, sockets)
+    n = config.workers
+
+    def announce(report: tuple[str, str | None]) -> None:
+        names, problem = report
+        why = reason or problem
+        print_line(
+            f"tensorwire {tw.__version__} serves {names} at {addresses} with "
+            f"{'InferProtocol' if why is None else f'ASGI ({why})'} on uvicorn "
+            f"{uvicorn.__version__}, {n} process{'' if n == 1 else 'es'}"
+        )
+        flush_output()
+
+    if config.workers > 1:
+        return serve_processes(config, options, sockets, announce)
+    app = create(options)
+    announce(describe_app(app, options))
+    config.app = lambda: app
+    server = uvicorn.Server(config)
+    with suppress(KeyboardInterrupt):
+        server.run(sockets=sockets)
+    return 0 if server.started else STARTUP_FAILURE
+
+
+def serve_processes(
+    config: Any, options: Options, sockets: list[socket.socket], announce: Callable[[Any], None]
+) -> int:
+    """Serve with several processes. Each loads the models, and reports this to the first one."""
+    from .processes import Processes  # noqa: PLC0415 - uvicorn is optional
+
+    os.environ["WEB_CONCURRENCY"] = str(config.workers)  # they share the memory for bodies
+    reports, report = Pipe(duplex=False)
+    with metrics_folder() as folder:
+        config.app = partial(create_in_process, options, report, folder)
+        processes = Processes(config, sockets, reports, announce)
+        try:
+            processes.run()
+        finally:  # if the line cannot be printed, for example
+            for each in processes.processes:
+                each.process.terminate()
+    if processes.failure:
+        raise UsageError(processes.failure)
     return 0
 
 
-def create() -> Any:
-    """Return the application. uvicorn calls this function in each process of the server."""
+def create_in_process(options: Options, report: Connection, folder: str | None) -> Any:
+    """Return the application of one of several processes. Report what it serves, or an error."""
+    from .processes import end_with_parent  # noqa: PLC0415 - uvicorn is optional
+
+    end_with_parent(folder)
+    try:
+        app = create(options)
+    except UsageError as error:
+        report.send(str(error))
+        sys.exit(STARTUP_FAILURE)
+    report.send(describe_app(app, options))
+    return app
+
+
+def create(options: Options) -> Any:
+    """Return the application. Raises UsageError."""
     for logger in ("tensorwire.server", "uvicorn.access", "uvicorn.error"):
         logging.getLogger(logger).addFilter(escape_record)
-    options = Options(*json.loads(os.environ[OPTIONS_VARIABLE]))
     app = load(options)
     if options.grpc is not None:
+        if not is_ours(app):
+            problem = "was not created by create_app, which --grpc-port requires"
+            raise UsageError(f"{options.models} {problem}")
         from ..server.grpc import serving  # noqa: PLC0415 - grpcio is optional
 
         app.lifespan = partial(serving, app, **options.grpc)
     return app
 
 
+def describe_app(app: Any, options: Options) -> tuple[str, str | None]:
+    """Return the names of the models, and the reason why InferProtocol cannot serve them."""
+    if is_ours(app):
+        return ", ".join(sorted(app.models)), None
+    return str(options.models), "the application was not created by create_app"
+
+
+def grpc_options(
+    chosen: argparse.Namespace, reserved: list[socket.socket]
+) -> dict[str, Any] | None:
+    """Return the arguments of ``grpc.serving`` except for the application; None without gRPC."""
+    if not reserved:
+        return None
+    return {
+        "address": f"{format_host(chosen.host)}:{reserved[0].getsockname()[1]}",
+        "certfile": chosen.ssl_certfile,
+        "keyfile": chosen.ssl_keyfile,
+        "limit_concurrency": chosen.limit_concurrency,
+        "timeout_graceful_shutdown": chosen.timeout_graceful_shutdown,
+    }
+
+
+def log_config(level: str) -> dict[str, Any]:
+    """Return the configuration of the log: each line has its time, level and logger."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "default": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
+            "access": {"()": f"{AccessFormatter.__module__}.{AccessFormatter.__name__}"},
+        },
+        "handlers": {
+            "default": {"class": "logging.StreamHandler", "formatter": "default"},
+            "access": {
+                "class": "logging.StreamHandler",
+                "formatter": "access",
+                "stream": "ext://sys.stdout",
+            },
+        },
+        "loggers": {
+            "tensorwire": {"level": level.upper()},
+            "uvicorn": {"level": level.upper()},
+            "uvicorn.access": {"handlers": ["access"], "propagate": False},
+        },
+        "root": {"handlers": ["default"], "level": "WARNING"},
+    }
+
+
 @contextmanager
-def metrics_folder() -> Iterator[None]:
+def metrics_folder() -> Iterator[str | None]:
     """Create the folder in which the processes add up their metrics, unless there is one."""
-    if os.environ.get(FOLDER_VARIABLE):  # an empty value names no folder
-        yield
+    if os.environ.get(FOLDER_VARIABLE) or find_spec("prometheus_client") is None:
+        yield None
         return
-    with TemporaryDirectory(prefix="tensorwire-metrics-") as folder:
+    with TemporaryDirectory(prefix="tensorwire-metrics-", ignore_cleanup_errors=True) as folder:
         os.environ[FOLDER_VARIABLE] = folder
         try:
-            yield
+            yield folder
         finally:
             del os.environ[FOLDER_VARIABLE]
-
-
-def reserve(host: str, port: int) -> socket.socket:
-    """Bind a port for the gRPC servers of all processes, and return the socket.
-
-    The servers listen at the port with SO_REUSEPORT, so they would not notice that it is in use.
-    While the socket exists, only processes of the same user that set this option can listen.
-    """
-    try:
-        import_module("grpc.aio")
-    except ImportError:
-        raise UsageError("grpcio is not installed: pip install 'tensorwire[grpc]'") from None
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            address = probe.getsockname()  # the port was 0, or the same
-        reserved = socket.socket(family, kind)
-        try:
-            reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            reserved.bind(address)
-        except OSError:
-            reserved.close()
-            raise
-    except OSError as error:
-        raise UsageError(
-            f"--grpc-port: cannot listen at {format_host(host)}:{port}: {error.strerror}"
-        ) from None
-    return reserved
 
 
 def is_ours(app: Any) -> bool:
@@ -234,10 +343,8 @@ def is_ours(app: Any) -> bool:
     return isinstance(app, App)
 
 
-def why_not_fast(app: Any) -> str | None:
+def why_not_fast() -> str | None:
     """Return the reason why InferProtocol cannot be used; None if it can."""
-    if not is_ours(app):
-        return "the application was not created by create_app"
     try:
         import_module("tensorwire.server.uvicorn")
     except ImportError as error:  # httptools is missing, or the version of uvicorn is not tested
@@ -277,27 +384,14 @@ def check_certificate(certfile: str | None, keyfile: str | None) -> None:
         raise UsageError(f"--ssl-certfile: {problem}") from None
 
 
-def check_unix_socket(path: str | None) -> None:
-    """Raise UsageError if a socket cannot be created. uvicorn replaces an old one."""
-    try:
-        if path is None or Path(path).is_socket():
-            return
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.bind(path)
-        os.unlink(path)
-    except OSError as error:
-        raise UsageError(f"--uds: cannot listen at {path}: {error.strerror or error}") from None
-
-
-def format_addresses(options: Options, chosen: argparse.Namespace) -> str:
+def format_addresses(
+    options: Options, chosen: argparse.Namespace, sockets: list[socket.socket]
+) -> str:
     s = "s" if chosen.ssl_certfile else ""
-    http = f"http{s}://{format_host(chosen.host)}:{chosen.port}"
-    address = f"unix:{chosen.uds}" if chosen.uds else http
+    address = f"unix:{chosen.uds}"
+    if chosen.uds is None:
+        address = f"http{s}://{format_host(chosen.host)}:{sockets[0].getsockname()[1]}"
     return address if options.grpc is None else f"{address} and grpc{s}://{options.grpc['address']}"
-
-
-def format_host(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def load(options: Options) -> Any:

@@ -92,7 +92,7 @@ async def read_request(
     more = True
     while more:
         chunk, more = await receive_chunk(receive)
-        body.buffer.write(chunk)
+        body.write(chunk)
     return await body.decode_without_blocking(limits, raw_input)
 
 
@@ -251,6 +251,15 @@ class App(Service):
         counted. Further requests are rejected with status 503. A request that waits for a thread is
         dropped if its client disconnects. Requests to a model with ``in_event_loop`` that returns
         at once are not counted.
+    max_body_memory : int, optional
+        Maximum number of bytes of all request bodies together that have arrived, arrive or are
+        decompressed, until the response was sent. Bodies of up to 64 KiB are not counted. A request
+        that exceeds it waits before its body is received, and gets status 503 after
+        ``receive_timeout``; one that is larger than the limit waits until it is alone. A body that
+        exceeds the limit when it is decompressed gets status 503 at once. Over gRPC, the size of a
+        message is known when it has arrived: before, it counts as the largest of the last messages.
+        The default is half of the memory of the machine, its cgroup or the process, divided by the
+        variable WEB_CONCURRENCY (the number of processes) if it is set.
     zero_copy : bool, default False
         Whether to send large ASGI responses as memoryviews of the arrays, which saves a copy.
         uvicorn accepts memoryviews. ASGI only requires ``bytes``, so other servers may not.
@@ -269,8 +278,8 @@ class App(Service):
     TypeError
         An argument has the wrong type, or a model is neither callable nor a ``Model``.
     ValueError
-        ``max_body``, ``selection``, ``nonfinite``, ``receive_timeout``, ``max_concurrency`` or the
-        name of a model is invalid.
+        ``max_body``, ``max_body_memory``, ``selection``, ``nonfinite``, ``receive_timeout``,
+        ``max_concurrency`` or the name of a model is invalid.
 
     Examples
     --------
@@ -297,12 +306,18 @@ class App(Service):
 async def _respond_to_request(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     target = service.route(scope["method"], path)
-    exchange = Exchange(service, target, scope["headers"], partial(_wait_for_disconnect, receive))
+    has_memory = asyncio.Event()
+    wait_for_disconnect = partial(_wait_for_disconnect, receive)
+    exchange = Exchange(service, target, scope["headers"], wait_for_disconnect, has_memory.set)
     try:
         try:
             async with asyncio.timeout(service.receive_timeout):
                 more = True
-                while more and not exchange.is_rejected:
+                while (more or exchange.is_waiting) and not exchange.is_rejected:
+                    if exchange.is_waiting:
+                        await has_memory.wait()
+                        has_memory.clear()
+                        continue
                     chunk, more = await receive_chunk(receive)
                     exchange.write(chunk)
         except TimeoutError:
@@ -310,11 +325,13 @@ async def _respond_to_request(service: Service, scope: Scope, receive: Receive, 
         reply = exchange.reply()
         if not isinstance(reply, Reply):
             reply = await reply
+        if exchange.is_rejected:
+            reply = reply.closing()
+        await _send_reply(send, reply, service.zero_copy)
     except ClientDisconnectedError:
         return
-    if exchange.is_rejected:
-        reply = reply.closing()
-    await _send_reply(send, reply, service.zero_copy)
+    finally:
+        exchange.close()
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from .._codec.datatypes import Limits
 from .._codec.http.decoder import decode_request
@@ -13,6 +13,7 @@ from ..compression import STEP_NBYTES, CompressionError, Decompressor, is_suppor
 from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError, format_count
 from ..threads import in_thread
 from .framing import Framing
+from .memory import UNCOUNTED_NBYTES
 
 DEFAULT_MAX_BODY = 2**31 - 1
 """Default limit of a request body in bytes, after decompression. It is also Triton's limit."""
@@ -59,20 +60,67 @@ class ReceiveTimeoutError(DecodeError):
 class RequestBody:
     """The body of a request, as its HTTP headers describe it.
 
-    It is received into ``buffer``; a compressed body remains compressed there. Raises HeaderError
-    with status 413 if Content-Length exceeds ``max_body``, and UnsupportedEncodingError.
+    It is received into ``buffer``; a compressed body remains compressed there. ``reserve`` is
+    called with the number of bytes for which memory is needed, and whether the body may wait for
+    it. While ``is_waiting`` is true, the transport should receive nothing, until it calls
+    ``resume``. Raises HeaderError with status 413 if Content-Length exceeds ``max_body``, and
+    UnsupportedEncodingError.
     """
 
-    def __init__(self, headers: Iterable[tuple[bytes, bytes]], max_body: int | None) -> None:
+    buffer: BodyBuffer
+
+    def __init__(
+        self,
+        headers: Iterable[tuple[bytes, bytes]],
+        max_body: int | None,
+        reserve: Callable[[int, bool], bool] | None = None,
+    ) -> None:
         framing = Framing(headers)
         self.framing: Framing = framing
         self.max_body = max_body
         if framing.encoding and not is_supported(framing.encoding):
             name = framing.encoding[:40].decode("latin-1")
             raise UnsupportedEncodingError(f"Content-Encoding {name!r} is not supported")
-        self.buffer: BodyBuffer = BodyBuffer(
-            framing.content_length, framing.header_length, max_nbytes=max_body
+        self.is_waiting = False
+        self._reserve = reserve
+        self._reserved_nbytes = UNCOUNTED_NBYTES
+        self._held: list[bytes] = []  # what arrives while the body waits
+        length = framing.content_length or 0
+        if max_body is None or length <= max_body:
+            self._provide(length)
+        if not self.is_waiting:
+            self._allocate()
+
+    def _provide(self, nbytes: int, may_wait: bool = True) -> None:
+        """Reserve memory for this number of bytes in total."""
+        if nbytes > self._reserved_nbytes and self._reserve is not None:
+            nbytes = max(nbytes, 2 * self._reserved_nbytes)
+            self.is_waiting = not self._reserve(nbytes - self._reserved_nbytes, may_wait)
+            self._reserved_nbytes = nbytes
+
+    def _allocate(self) -> None:
+        framing = self.framing
+        self.buffer = BodyBuffer(
+            framing.content_length, framing.header_length, max_nbytes=self.max_body
         )
+
+    def write(self, chunk: bytes | memoryview) -> None:
+        """Append a chunk. Raises HeaderError."""
+        if not self.is_waiting and self.framing.content_length is None:
+            self._provide(len(self.buffer) + len(chunk))
+        if self.is_waiting:
+            self._held.append(bytes(chunk))
+        else:
+            self.buffer.write(chunk)
+
+    def resume(self) -> None:
+        """Continue when there is memory for the body. Raises HeaderError."""
+        self.is_waiting = False
+        if self.framing.content_length is not None:
+            self._allocate()
+        held, self._held = self._held, []
+        for chunk in held:
+            self.write(chunk)
 
     @property
     def is_slow_to_decode(self) -> bool:
@@ -100,31 +148,32 @@ class RequestBody:
                 actual=len(body),
             )
         if self.framing.encoding:
-            body = decompress(body, self.framing, self.max_body)
+            body = self._decompress()
         return decode_request(body, self.framing.header_length, raw_input=raw_input, limits=limits)
 
+    def _decompress(self) -> BodyBuffer:
+        """Return the decompressed bytes.
 
-def decompress(body: BodyBuffer, framing: Framing, max_body: int | None) -> BodyBuffer:
-    """Return the decompressed bytes of a body.
-
-    This takes up to 3 ns per decompressed byte. Raises HeaderError, with status 413 if the result
-    is longer than ``max_body``.
-    """
-    result = BodyBuffer(None, framing.header_length, max_nbytes=max_body)
-    decompressor = Decompressor(framing.encoding)
-    compressed = memoryview(body)
-    try:
-        for start in range(0, len(compressed), STEP_NBYTES):
-            for piece in decompressor.pieces(compressed[start : start + STEP_NBYTES]):
-                result.write(piece)
-    except CompressionError as error:
-        raise HeaderError(
-            "the compressed body is invalid after "
-            f"{format_count('decompressed byte', len(result))}: {error}"
-        ) from None
-    if not decompressor.is_complete:
-        raise HeaderError(
-            f"the compressed body is truncated after {format_count('byte', len(body))} "
-            f"({format_count('byte', len(result))} decompressed)"
-        )
-    return result
+        This takes up to 3 ns per decompressed byte. Raises HeaderError, with status 413 if the
+        result is longer than ``max_body``, and OverloadedError.
+        """
+        body = self.buffer
+        result = BodyBuffer(None, self.framing.header_length, max_nbytes=self.max_body)
+        decompressor = Decompressor(self.framing.encoding)
+        compressed = memoryview(body)
+        try:
+            for start in range(0, len(compressed), STEP_NBYTES):
+                for piece in decompressor.pieces(compressed[start : start + STEP_NBYTES]):
+                    self._provide(len(body) + len(result) + len(piece), may_wait=False)
+                    result.write(piece)
+        except CompressionError as error:
+            raise HeaderError(
+                "the compressed body is invalid after "
+                f"{format_count('decompressed byte', len(result))}: {error}"
+            ) from None
+        if not decompressor.is_complete:
+            raise HeaderError(
+                f"the compressed body is truncated after {format_count('byte', len(body))} "
+                f"({format_count('byte', len(result))} decompressed)"
+            )
+        return result

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 
 from .._codec.messages.frame import Frame
 from ..errors import TensorwireError, format_seconds
@@ -11,7 +13,8 @@ from .body import ClientDisconnectedError, ReceiveTimeoutError, RequestBody
 from .compressed import choose_coding, is_slow_to_compress, negotiated_reply
 from .framing import AmbiguousLengthError, expects_continue
 from .inference import Inference
-from .service import HttpModel, LateReply, Reply, Service, Target, error_reply, failure_reply
+from .memory import BodyMemory, Reservation
+from .service import HttpModel, LateReply, Reply, Service, Target
 from .workers import ThreadCall
 
 # Up to this size, the body of a rejected request is discarded before the reply. If a server closes
@@ -19,11 +22,23 @@ from .workers import ThreadCall
 MAX_DISCARDED_NBYTES = 16 << 20
 
 
+class _BodyReservation(Reservation):
+    def __init__(self, memory: BodyMemory, resume: Callable[[], None]) -> None:
+        super().__init__(memory)
+        self._loop = asyncio.get_running_loop()
+        self._resume = resume
+
+    def notify(self) -> None:
+        with suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(self._resume)
+
+
 class Exchange:
     """A request whose head has arrived, and its ``target``: the result of ``Service.route``.
 
     A transport passes the body to ``write``, or receives it into ``body``, until the body ends or
-    ``is_rejected`` is true. Then it sends the ``reply``.
+    ``is_rejected`` is true. While ``is_waiting`` is true, it receives nothing, until ``on_memory``
+    is called in the event loop. Then it sends the ``reply``, and calls ``close``.
     """
 
     def __init__(
@@ -32,12 +47,18 @@ class Exchange:
         target: Target,
         headers: Iterable[tuple[bytes, bytes]],
         wait_for_disconnect: Callable[[], Awaitable[object]] | None = None,
+        on_memory: Callable[[], object] = lambda: None,
     ) -> None:
         self._service = service
         self._target = target
         self._n_discarded = 0
         self.body: RequestBody | None = None  # None if it is discarded: the reply does not need it
         self.thread_call = ThreadCall(wait_for_disconnect)
+        self._headers = headers
+        self._on_memory = on_memory
+        self._reservation: _BodyReservation | None = None
+        self._is_running = False
+        self._is_closed = False
         # Whether the reply must be sent now, without the rest of the body, and be the last one.
         self.is_rejected = False
         if not isinstance(target, HttpModel):
@@ -45,7 +66,7 @@ class Exchange:
             return
         self._coding = choose_coding(headers) if service.compress_responses else None
         try:
-            self.body = RequestBody(headers, service.max_body)
+            self.body = RequestBody(headers, service.max_body, self._reserve)
         except TensorwireError as error:
             self._fail(error)
             self.is_rejected = (
@@ -63,7 +84,7 @@ class Exchange:
         """Append a chunk to the body, or discard it."""
         if self.body is not None:
             try:
-                self.body.buffer.write(chunk)
+                self.body.write(chunk)
             except TensorwireError as error:
                 self._fail(error)
         else:
@@ -71,9 +92,40 @@ class Exchange:
             if self._n_discarded > MAX_DISCARDED_NBYTES:
                 self.is_rejected = True
 
+    def _reserve(self, nbytes: int, may_wait: bool) -> bool:
+        if self._reservation is None:
+            self._reservation = _BodyReservation(self._service.body_memory, self._resume)
+        return self._reservation.reserve(nbytes, may_wait)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the body waits for memory."""
+        return self.body is not None and self.body.is_waiting
+
+    def _resume(self) -> None:
+        if self.body is not None:
+            try:
+                self.body.resume()
+            except TensorwireError as error:
+                self._fail(error)
+            self._on_memory()
+
+    def close(self) -> None:
+        """End the exchange: the reply has been sent, or it never will be."""
+        self._is_closed = True
+        if not self._is_running:
+            self.body = None
+            self._release()
+
+    def _release(self) -> None:
+        if self._reservation is not None:
+            self._reservation.release()
+            self._reservation = None
+
     def _fail(self, error: TensorwireError) -> None:
         self.body = None  # the rest is discarded
-        self._target = error_reply(str(error), error.status)
+        self._release()
+        self._target = self._service.failure_reply(error)
 
     def reject(self, error: TensorwireError) -> None:
         """Reply with an error now, and close the connection."""
@@ -84,9 +136,13 @@ class Exchange:
         """Reject a request whose body has not arrived within ``receive_timeout``."""
         seconds = self._service.receive_timeout
         assert seconds is not None
-        self.reject(
-            ReceiveTimeoutError(f"the body did not arrive within {format_seconds(seconds)}")
-        )
+        error: TensorwireError
+        if self.is_waiting and self._reservation is not None:
+            error = self._reservation.overloaded_error()
+        else:
+            text = f"the body did not arrive within {format_seconds(seconds)}"
+            error = ReceiveTimeoutError(text)
+        self.reject(error)
 
     def reply(self) -> Reply | Awaitable[Reply]:
         """Return the reply, or an awaitable of it if it is not made at once.
@@ -101,13 +157,14 @@ class Exchange:
             return in_thread(target.make) if target.is_slow else target.make()
         body, self.body = self.body, None  # the memory is released with the last array
         assert body is not None
-        inference = Inference(target, body)
+        inference = Inference(target, body, self._headers)
         try:
             frame = inference.now()
             if frame is not None and not is_slow_to_compress(frame, self._coding):
                 return self._reply_with(frame)
         except Exception as error:
-            return failure_reply(error)
+            return self._service.failure_reply(error)
+        self._is_running = True
         return self._reply_later(inference, frame)
 
     async def _reply_later(
@@ -123,7 +180,11 @@ class Exchange:
         except ClientDisconnectedError:
             raise
         except Exception as error:
-            return failure_reply(error)
+            return self._service.failure_reply(error)
+        finally:
+            self._is_running = False
+            if self._is_closed:
+                self.close()
 
     def _reply_with(self, frame: Frame) -> Reply:
         if not self._service.compress_responses:

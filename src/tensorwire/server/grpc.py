@@ -39,8 +39,9 @@ from ..grpc_messages import (
 from ..threads import in_thread
 from .body import GRACE_SECONDS, MAX_BODY_NBYTES
 from .inference import Inference, ServedModel
-from .model import Function, Model
-from .service import VERSION, Service, describe_failure
+from .memory import UNCOUNTED_NBYTES, AwaitedReservation, OverloadedError
+from .model import VERSION, Function, Model
+from .service import Service, log
 from .workers import ThreadCall
 
 try:
@@ -62,6 +63,9 @@ _HANDSHAKE_SECONDS = 5.0
 _TLS_HANDSHAKE_SECONDS = 60.0
 # At the end of a shutdown, grpcio asks clients to close their connections. They have this time.
 _LINGER_SECONDS = 1.0
+# A stream receives the next message when there is room for one of this size.
+_STREAM_NBYTES = UNCOUNTED_NBYTES + 1
+_N_RESERVED_CONNECTIONS = 16  # for health checks, beyond limit_concurrency
 _FOREVER = 1e9  # seconds
 _MAX_OPTION = 2**31 - 2  # of grpcio; the next integer means infinity
 
@@ -162,14 +166,6 @@ def fail(context: Any, failure: Failure) -> bytes:
     return b""
 
 
-async def settle(result: Awaitable[bytes | Failure], request_id: str = "") -> bytes | Failure:
-    """Await a response. Return a Failure for an exception."""
-    try:
-        return await result
-    except Exception as error:
-        return Failure(*describe_failure(error), request_id)
-
-
 class OpenCalls:
     """The calls of clients, from their start until the response has been sent.
 
@@ -178,8 +174,11 @@ class OpenCalls:
     unary for grpcio, which would read the message itself, without a limit of time.
     """
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
+        self._service = service
         self._timeout = service.receive_timeout
+        self._limit = limit_concurrency
+        self._n_inferences = 0
         longest_name = max((len(name.encode()) for name in service.models), default=0)
         self.max_small_nbytes = MAX_SMALL_NBYTES + longest_name
         # The tasks of the methods, and the contexts of calls and streams that wait for a message.
@@ -189,27 +188,53 @@ class OpenCalls:
         self._aborting: set[asyncio.Task[None]] = set()
         self.is_ending = asyncio.Event()
 
-    def unary(
-        self,
-        respond: Callable[[bytes, Any], Awaitable[bytes | Failure]],
-        max_nbytes: int | None = None,
-    ) -> Any:
-        """Return the handler of a method with one message and one response.
-
-        By default, the message has the limit of messages without tensors.
-        """
+    def unary(self, respond: Callable[[bytes], Awaitable[bytes]]) -> Any:
+        """Return the handler of a method with one message and one response, without tensors."""
 
         async def method(_: Any, context: Any) -> bytes:
             try:
-                message = await self.receive(context, max_nbytes)
+                message = await self.receive(context, self.max_small_nbytes)
             except TensorwireError as error:
-                return fail(context, Failure(str(error), error.status))
-            result = await settle(respond(message, context))
-            return fail(context, result) if isinstance(result, Failure) else result
+                return fail(context, self.failure(error))
+            try:
+                return await respond(message)
+            except Exception as error:
+                return fail(context, self.failure(error))
 
         return grpc.stream_unary_rpc_method_handler(method)
 
-    async def receive(self, context: Any, max_nbytes: int | None = None) -> bytes:
+    def failure(self, error: BaseException, request_id: str = "") -> Failure:
+        return Failure(*self._service.describe_failure(error), request_id)
+
+    async def settle(
+        self, result: Awaitable[bytes | Failure], request_id: str = ""
+    ) -> bytes | Failure:
+        """Await a response. Return a Failure for an exception."""
+        try:
+            return await result
+        except Exception as error:
+            return self.failure(error, request_id)
+
+    @asynccontextmanager
+    async def inference(self) -> AsyncIterator[AwaitedReservation]:
+        """Count a call with inference, and give it memory for its messages.
+
+        Other calls, such as health checks, are not limited. Raises OverloadedError.
+        """
+        if self._limit is not None and self._n_inferences >= self._limit:
+            text = f"the server is overloaded: limit_concurrency is {self._limit}"
+            error = OverloadedError(text, limit="limit_concurrency")
+            error.status = 429
+            raise error
+        memory = AwaitedReservation(self._service.body_memory)
+        self._n_inferences += 1
+        try:
+            yield memory
+        finally:
+            self._n_inferences -= 1
+            memory.release()
+
+    async def receive(self, context: Any, max_nbytes: int) -> bytes:
         """Wait for the only message of a call. Raises TensorwireError."""
         timer = None
         if self._timeout is not None:
@@ -222,7 +247,7 @@ class OpenCalls:
                 timer.cancel()
         if message is grpc.aio.EOF:
             raise TensorwireError("the call has no message", status=400)
-        check_length(message, self.max_small_nbytes if max_nbytes is None else max_nbytes)
+        check_length(message, max_nbytes)
         received: bytes = message
         return received
 
@@ -260,7 +285,8 @@ class OpenCalls:
     def _end_late(self, context: Any) -> None:
         assert self._timeout is not None
         text = f"the message did not arrive within {format_seconds(self._timeout)}"
-        self._abort(context, self._receiving, Failure(text, 408))
+        failure = self.failure(TensorwireError(text, status=408))
+        self._abort(context, self._receiving, failure)
 
     def end_streams(self) -> None:
         """End each stream after the response to the request in progress."""
@@ -269,14 +295,16 @@ class OpenCalls:
 
 
 class InferenceService:
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
         self._service = service
+        # The memory for the message of a call, whose size is not known before it has arrived.
+        self._expected_nbytes = min(service.max_body, service.body_memory.max_nbytes // 8)
         self._unary = self._models(encode_response)
         self._stream = self._models(encode_stream_response)
         # The requests in progress. If a client does not wait for the response, its request remains
         # here until the model returns: models are not interrupted.
         self.tasks: set[asyncio.Task[bytes | Failure]] = set()
-        self.calls = OpenCalls(service)
+        self.calls = OpenCalls(service, limit_concurrency)
 
     def _models(self, encode: Callable[..., bytes]) -> GrpcModels:
         service = self._service
@@ -292,7 +320,7 @@ class InferenceService:
             name: self.calls.unary(self._respond_with(*method))
             for name, method in SMALL_METHODS.items()
         }
-        methods["ModelInfer"] = self.calls.unary(self._model_infer, self._service.max_body)
+        methods["ModelInfer"] = grpc.stream_unary_rpc_method_handler(self._model_infer)
         methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
             self._model_stream_infer
         )
@@ -300,8 +328,8 @@ class InferenceService:
 
     def _respond_with(
         self, endpoint: str, request: Fields, response: Fields
-    ) -> Callable[[bytes, Any], Awaitable[bytes]]:
-        async def respond(message: bytes, _: Any) -> bytes:
+    ) -> Callable[[bytes], Awaitable[bytes]]:
+        async def respond(message: bytes) -> bytes:
             wanted = read_message(message, request, self._service.limits)
             name = None
             if wanted:
@@ -326,18 +354,39 @@ class InferenceService:
             raise TensorwireError(self._service.unknown_model(name, version), status=404)
         return model
 
-    async def _model_infer(self, message: bytes, context: Any) -> bytes | Failure:
-        return await self._infer(self._unary, message, context)
+    async def _model_infer(self, _: Any, context: Any) -> bytes:
+        service = self._service
+        try:
+            async with self.calls.inference() as memory:
+                await memory.wait_for(self._expected_nbytes, service.receive_timeout)
+                message = await self.calls.receive(context, service.max_body)
+                memory.resize(len(message))
+                self._expected_nbytes = max(len(message), self._expected_nbytes * 3 // 4)
+                result = await self._infer(self._unary, message, context)
+        except TensorwireError as error:
+            result = self.calls.failure(error)
+        return fail(context, result) if isinstance(result, Failure) else result
 
     async def _model_stream_infer(self, _: Any, context: Any) -> None:
         """Respond to the requests of a stream one after another."""
-        while (message := await self.calls.read(context)) is not grpc.aio.EOF:
-            result = await self._infer(self._stream, message, context)
-            if isinstance(result, Failure):
-                result = encode_stream_error(result)
-            del message
-            await context.write(result)
-            del result  # while the client sends nothing
+        try:
+            async with self.calls.inference() as memory:
+                while True:
+                    # An idle stream has no memory.
+                    await memory.wait_for(_STREAM_NBYTES, self._service.receive_timeout)
+                    memory.release()
+                    message = await self.calls.read(context)
+                    if message is grpc.aio.EOF:
+                        return
+                    memory.resize(len(message))
+                    result = await self._infer(self._stream, message, context)
+                    if isinstance(result, Failure):
+                        result = encode_stream_error(result)
+                    del message
+                    await context.write(result)
+                    del result  # while the client sends nothing
+        except TensorwireError as error:
+            fail(context, self.calls.failure(error))
 
     async def _infer(self, models: GrpcModels, message: bytes, context: Any) -> bytes | Failure:
         call = ThreadCall()
@@ -356,17 +405,20 @@ class InferenceService:
             inference = Inference(self._find(models, name, version), message)
             response = inference.now()
         except Exception as error:
-            return Failure(*describe_failure(error), request_id)
+            return self.calls.failure(error, request_id)
         if response is not None:
             return response
-        task = asyncio.ensure_future(settle(inference.later(call), request_id))
+        task = asyncio.ensure_future(self.calls.settle(inference.later(call), request_id))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError as error:
-            if task.cancelled():  # by the model
-                return Failure(*describe_failure(error), request_id)
+            if task.cancelled():
+                if self.calls.is_ending.is_set():
+                    return SHUTTING_DOWN._replace(request_id=request_id)
+                # by the model
+                return self.calls.failure(error, request_id)
             call.cancel()  # the client does not wait any longer
             raise
 
@@ -404,7 +456,7 @@ class HealthService:
         }
         return grpc.method_handlers_generic_handler(HEALTH_SERVICE, methods)
 
-    async def _check(self, message: bytes, _: Any) -> bytes:
+    async def _check(self, message: bytes) -> bytes:
         status = self._status(message)
         if status == SERVICE_UNKNOWN:
             raise TensorwireError("the service is not known", status=404)
@@ -412,9 +464,10 @@ class HealthService:
 
     async def _watch(self, _: Any, context: Any) -> None:
         try:
-            status = self._status(await self._calls.receive(context))
+            message = await self._calls.receive(context, self._calls.max_small_nbytes)
+            status = self._status(message)
         except TensorwireError as error:
-            fail(context, Failure(str(error), error.status))
+            fail(context, self._calls.failure(error))
             return
         await context.write(status)
         await self._calls.is_ending.wait()
@@ -487,19 +540,16 @@ async def serving(
     certfile: str | None = None,
     keyfile: str | None = None,
     limit_concurrency: int | None = None,
+    timeout_graceful_shutdown: float | None = None,
 ) -> AsyncIterator[None]:
     """Serve the models of an application at an address, until a signal or the end of the context.
 
     Then new calls are refused, and requests in progress are finished. Other processes of this user
     may listen at the same address. Raises OSError if the server cannot listen.
     """
-    if limit_concurrency is not None:
-        limit_concurrency = min(limit_concurrency, _MAX_OPTION)
-    server = grpc.aio.server(
-        options=server_options(service, certfile is not None, limit_concurrency),
-        maximum_concurrent_rpcs=limit_concurrency,
-    )
-    inference = InferenceService(service)
+    options = server_options(service, certfile is not None, limit_concurrency)
+    server = grpc.aio.server(options=options)
+    inference = InferenceService(service, limit_concurrency)
     calls = inference.calls
     health = HealthService(calls, service.limits)
     server.add_generic_rpc_handlers((inference.handler(), health.handler()))
@@ -516,7 +566,13 @@ async def serving(
     async def finish() -> None:
         await calls.is_ending.wait()
         try:
-            await finish_calls(server, inference)
+            async with asyncio.timeout(timeout_graceful_shutdown):
+                await finish_calls(server, inference)
+        except TimeoutError:
+            log.warning("the end of the shutdown has cancelled %d gRPC calls", len(calls.open))
+            for task in inference.tasks:
+                task.cancel()
+            await asyncio.sleep(_LINGER_SECONDS)  # while the clients get UNAVAILABLE
         finally:
             await server.stop(None)
 
@@ -557,7 +613,9 @@ def server_options(
             ("grpc.keepalive_time_ms", timeout),  # with calls; then it is asked for a sign of life
         ]
     if limit_concurrency is not None:
-        options.append(("grpc.max_allowed_incoming_connections", limit_concurrency))
+        n_connections = min(limit_concurrency + _N_RESERVED_CONNECTIONS, _MAX_OPTION)
+        options.append(("grpc.max_allowed_incoming_connections", n_connections))
+        options.append(("grpc.max_concurrent_streams", n_connections))  # of a connection
     return options
 
 

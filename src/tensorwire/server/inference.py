@@ -17,10 +17,11 @@ import numpy as np
 
 import tensorwire as tw
 
-from ..errors import TensorNotFoundError, format_subject
+from ..errors import TensorNotFoundError, format_subject, format_value
 from ..threads import in_thread
 from .body import MAX_JSON_NBYTES, ClientDisconnectedError
 from .model import (
+    VERSION,
     InvalidOutputError,
     Model,
     RequestError,
@@ -82,6 +83,8 @@ class Inference(Generic[Received, Encoded]):
     served: ServedModel[Received, Encoded]
     message: Received | None
     """What has been received, until it is decoded."""
+    headers: Iterable[tuple[bytes, bytes]] = ()
+    """The HTTP headers of the request."""
     request: Any = None
     result: Any = None
     """What the model has returned."""
@@ -230,19 +233,28 @@ class Inference(Generic[Received, Encoded]):
         is_main_thread = threading.current_thread() is threading.main_thread()
         if issubclass(type(error), KeyboardInterrupt) and is_main_thread:
             raise error
-        name = self.served.name
+        subject = self._subject()
         try:
             if isinstance(error, RequestError):
                 return RequestError(str(error), error.status)
             if isinstance(error, tw.TensorwireError) and (reason := self._reason_for_client(error)):
                 return RequestError(reason)
             if isinstance(error, InvalidOutputError):
-                log.error("model %r: %s", name, error)
+                log.error("%s: %s", subject, error)
                 return error
         except BaseException as invalid:  # of a class with a property or another text, for example
             error = invalid
-        log.error("model %r failed", name, exc_info=error)
-        return InvalidOutputError(f"{format_subject('model', name)} failed")
+        log.error("%s failed", subject, exc_info=error)
+        return InvalidOutputError(f"{format_subject('model', self.served.name)} failed")
+
+    def _subject(self) -> str:
+        """Name the model and the request, for the log."""
+        request_id = self.request.id
+        if not request_id:
+            found = (value for name, value in self.headers if name == b"x-request-id")
+            request_id = next(found, b"").decode("latin-1")
+        request = f", request {format_value(request_id)}" if request_id else ""
+        return f"{format_subject('model', self.served.name)} (version {VERSION}{request})"
 
     def _reason_for_client(self, error: tw.TensorwireError) -> str | None:
         """Return the text of an error of the model that the request has caused.

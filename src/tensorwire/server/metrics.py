@@ -27,6 +27,12 @@ DURATION = prometheus_client.Histogram(
     buckets=(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
 )
 
+REJECTED = prometheus_client.Counter(
+    "tensorwire_rejected_requests",
+    "Requests that a limit has rejected, by the option with the limit.",
+    ["limit"],
+)
+
 
 def observe(name: str, duration_ns: int, error: BaseException | None) -> None:
     """Observe the duration of a request to a model.

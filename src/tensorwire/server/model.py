@@ -15,6 +15,7 @@ from ..arguments import check_type
 from ..errors import HeaderError, format_names, format_shape, format_subject, format_value
 
 Result = tw.InferResponse | Mapping[str, Any]
+VERSION = "1"  # the version of every model
 ERROR_STATUSES = frozenset(status for status in HTTPStatus if status >= 400)
 SpecsByName = dict[str, tw.TensorSpec]
 Function = Callable[[tw.InferRequest], Result | Awaitable[Result]]

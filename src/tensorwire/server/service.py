@@ -24,13 +24,13 @@ from ..http import EXTENSION, HEADER_LENGTH, JSON_TYPE
 from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT, RequestBody
 from .framing import frame_headers
 from .inference import ServedModel
-from .model import Function, Model, RequestError
+from .memory import BodyMemory, default_nbytes
+from .model import VERSION, Function, Model, RequestError
 from .statistics import Statistics
 from .workers import DEFAULT_MAX_CONCURRENCY, Workers
 
 log = logging.getLogger("tensorwire.server")
 
-VERSION = "1"  # the version of every model
 SERVER_ENDPOINTS = {
     "/v2": "server",
     "/v2/health/live": "live",
@@ -50,6 +50,8 @@ ALL_MODELS = (("stats", None), ("index", None), ("metrics", None))
 MODEL_PATH = re.compile(
     r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/(infer|ready|config|stats))?"
 )
+# The limits of a request besides those of OverloadedError.
+LIMITS_BY_STATUS = {408: "receive_timeout", 413: "max_body", 414: "headers", 431: "headers"}
 UNLIMITED_BATCH_SIZE = 2**31 - 1  # the largest that Triton's ModelConfig can have
 _KEPT_NBYTES = 4 << 20  # see keep_freed_memory
 
@@ -153,19 +155,6 @@ def metrics_reply() -> Reply:
     return Reply(200, text, content_type=content_type)
 
 
-def failure_reply(error: BaseException) -> Reply:
-    """Return the reply for an exception, and log it if it is unexpected."""
-    return error_reply(*describe_failure(error))
-
-
-def describe_failure(error: BaseException) -> tuple[str, int]:
-    """Return the text and the status that a client receives. Log an unexpected exception."""
-    if isinstance(error, TensorwireError):
-        return str(error), error.status
-    log.error("an inference request failed", exc_info=error)
-    return "internal server error", 500
-
-
 def keep_freed_memory() -> None:
     """Make glibc keep freed blocks of less than 4 MiB for later requests.
 
@@ -199,6 +188,7 @@ class Service:
         zero_copy: bool = False,
         compress_responses: bool = False,
         metrics: bool = False,
+        max_body_memory: int | None = None,
     ) -> None:
         if selection not in ("spec", "triton"):
             raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
@@ -212,6 +202,10 @@ class Service:
         self.max_body: int = check_integer("max_body", max_body, minimum=1)
         self.limits: tw.Limits = limits
         self.workers: Workers = Workers(max_concurrency)
+        if max_body_memory is None:
+            max_body_memory = default_nbytes()
+        check_integer("max_body_memory", max_body_memory, minimum=1)
+        self.body_memory: BodyMemory = BodyMemory(max_body_memory)
         self.receive_timeout: float | None = check_seconds("receive_timeout", receive_timeout)
         self.zero_copy = zero_copy
         self.compress_responses = compress_responses
@@ -290,6 +284,25 @@ class Service:
             return json_reply(self.describe(endpoint, name))
 
         return LateReply(make, is_slow=found in ALL_MODELS)
+
+    def failure_reply(self, error: BaseException) -> Reply:
+        """Return the reply for an exception. See ``describe_failure``."""
+        return error_reply(*self.describe_failure(error))
+
+    def describe_failure(self, error: BaseException) -> tuple[str, int]:
+        """Return the text and the status that a client receives.
+
+        Log an unexpected exception, and count a request that a limit has rejected.
+        """
+        if not isinstance(error, TensorwireError):
+            log.error("an inference request failed", exc_info=error)
+            return "internal server error", 500
+        limit = getattr(error, "limit", None) or LIMITS_BY_STATUS.get(error.status)
+        if limit is not None and self.has_metrics and not isinstance(error, RequestError):
+            from .metrics import REJECTED  # noqa: PLC0415 - prometheus_client is optional
+
+            REJECTED.labels(limit).inc()
+        return str(error), error.status
 
     def _not_found(self, path: str) -> str:
         found = MODEL_PATH.fullmatch(path.rstrip("/"))

@@ -88,7 +88,7 @@ async def read_tensors(
     try:
         body = RequestBody(request.headers.raw, max_body)
         async for chunk in request.stream():  # also if the body was read before
-            body.buffer.write(chunk)
+            body.write(chunk)
         return values_of(await body.decode_without_blocking(limits))
     except TensorwireError as error:
         raise HTTPException(error.status, str(error)) from error

@@ -31,7 +31,9 @@ from ..errors import TensorwireError, format_seconds
 from .body import GRACE_SECONDS, ClientDisconnectedError
 from .exchange import Exchange
 from .framing import expects_continue, joined_headers
-from .service import Reply, Service, Target, error_reply, failure_reply
+from .inference import is_ended_by_server
+from .memory import OverloadedError
+from .service import LateReply, Reply, Service, Target, error_reply
 
 try:
     import httptools
@@ -68,6 +70,11 @@ _MAX_TARGET_NBYTES = 16 << 10  # before 0.7, httptools parsed at most 64 KiB cor
 # reply. The time is longer if the client is probably still sending.
 _LINGER_SECONDS = 1.0
 _LONG_LINGER_SECONDS = 10.0
+# During a shutdown, idle connections stay open for this time, because a request may be on its way.
+_LAST_REQUEST_SECONDS = 1.0
+# A connection beyond limit_concurrency closes the one that is idle for the longest time. If none is
+# idle, this many connections more are accepted, which get replies to requests without inference.
+_N_RESERVED_CONNECTIONS = 16
 _FIRST_REQUEST_SECONDS = 5.0  # until the first request begins, if timeout_keep_alive is 0
 # A frame up to this size is joined and written with its head. A larger one is written in pieces:
 # each when the transport has sent enough of the previous one. A TLS transport encrypts a piece at
@@ -79,6 +86,8 @@ _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
+
+SHUTTING_DOWN = TensorwireError("the server is shutting down", status=503)
 
 logger = logging.getLogger("uvicorn.error")
 access_logger = logging.getLogger("uvicorn.access")
@@ -159,6 +168,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.client: Any = None
         self.is_tls = False
+        self.is_excess = False  # there were more than limit_concurrency connections
         self.state = State.IDLE
         # The time that the client has in this state. The timer is not moved whenever the deadline
         # changes: when it expires early, it begins again.
@@ -189,7 +199,14 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # those of uvloop are not subclasses
-        self.server_state.connections.add(self)
+        connections, limit = self.server_state.connections, self.config.limit_concurrency
+        connections.add(self)
+        if limit is not None and len(connections) > limit and not self._replace_idle(connections):
+            self.is_excess = True
+            if len(connections) > limit + _N_RESERVED_CONNECTIONS:
+                self.service.describe_failure(self._overloaded_error())  # to count it
+                self.transport.abort()
+                return
         peer = transport.get_extra_info("peername")
         self.client = peer[:2] if isinstance(peer, tuple) else None  # a Unix socket has none
         self.is_tls = self.transport.get_extra_info("sslcontext") is not None
@@ -201,6 +218,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.server_state.connections.discard(self)
         for request in self.requests:
             request.exchange.thread_call.disconnect()
+            request.exchange.close()
         if self.timer is not None:
             self.timer.cancel()
         self.requests.clear()
@@ -265,16 +283,17 @@ class InferProtocol(asyncio.BufferedProtocol):
         """Close the connection after the replies to the requests whose head has arrived.
 
         uvicorn calls this when it shuts down. From now on, the client has GRACE_SECONDS for what
-        the connection waits for.
+        the connection waits for. An idle connection accepts one more request.
         """
         self.is_shutting_down = True
-        if not self.requests:
-            self._close()
-            return
-        last = self.requests[-1]
-        last.keep_alive = False
-        self.is_ended = self.is_ended or last.is_received
-        if self.state in (State.RECEIVING, State.SENDING, State.CLOSING):
+        if self.requests:
+            last = self.requests[-1]
+            last.keep_alive = False
+            self.is_ended = self.is_ended or last.is_received
+        if self.state is State.IDLE:
+            self._enter(State.IDLE, _LAST_REQUEST_SECONDS)
+            self._settle()
+        elif self.state in (State.RECEIVING, State.SENDING, State.CLOSING):
             self._enter(self.state, self.timeout)
             self._settle()
 
@@ -293,17 +312,43 @@ class InferProtocol(asyncio.BufferedProtocol):
     def _await_next(self) -> None:
         """Enter the state in which the next request is."""
         request = self.requests[0] if self.requests else None
-        if request is not None and (request.is_received or request.exchange.is_rejected):
+        if request is not None and (
+            request.exchange.is_rejected
+            or (request.is_received and not request.exchange.is_waiting)
+        ):
             self._enter(State.READY)
         elif request is None and self.arriving is None:
             if self.state is not State.IDLE:
                 self._enter(State.IDLE, self.config.timeout_keep_alive)
         elif self.state is not State.RECEIVING:
             self._enter(State.RECEIVING, self.timeout)
-        if request is not None and self.state is State.RECEIVING and not request.sent_continue:
+        if (
+            request is not None
+            and self.state is State.RECEIVING
+            and not (request.sent_continue or request.exchange.is_waiting)
+        ):
             request.sent_continue = True
             if request.http_version != "1.0" and expects_continue(request.headers):
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _replace_idle(self, connections: set[Any]) -> bool:
+        """Close the connection that has been idle for the longest time, and for at least a second.
+
+        Return whether there is one.
+        """
+        latest = self.loop.time() + self.config.timeout_keep_alive - _LAST_REQUEST_SECONDS
+        idle = [each for each in connections if each.is_idle(latest)]
+        if idle:
+            min(idle, key=lambda each: each.deadline)._close()
+        return bool(idle)
+
+    def is_idle(self, latest: float) -> bool:
+        """Return whether the connection is idle, and will be closed until then."""
+        return self.state is State.IDLE and self.deadline is not None and self.deadline <= latest
+
+    def _overloaded_error(self) -> OverloadedError:
+        text = f"the server is overloaded: limit_concurrency is {self.config.limit_concurrency}"
+        return OverloadedError(text, limit="limit_concurrency")
 
     def _close(self) -> None:
         self.transport.close()
@@ -312,9 +357,12 @@ class InferProtocol(asyncio.BufferedProtocol):
         self._settle()
 
     def _settle(self) -> None:
-        """Receive no further chunk while several requests wait, and set the deadline."""
-        if self.is_reading_paused != (len(self.requests) > 1) and not self.transport.is_closing():
-            self.is_reading_paused = not self.is_reading_paused
+        """Receive no further chunk while several requests or a body wait, and set the deadline."""
+        is_waiting = len(self.requests) > 1 or (
+            bool(self.requests) and self.requests[0].exchange.is_waiting
+        )
+        if self.is_reading_paused != is_waiting and not self.transport.is_closing():
+            self.is_reading_paused = is_waiting
             if self.is_reading_paused:
                 self.transport.pause_reading()
             else:
@@ -380,11 +428,28 @@ class InferProtocol(asyncio.BufferedProtocol):
         if self.head_nbytes > _MAX_HEAD_NBYTES:
             text = f"the headers or trailers exceed the limit of {_MAX_HEAD_NBYTES} bytes"
             self._reject(TensorwireError(text, status=431))
-        elif request.method and request.exchange.body is not None:
-            body = request.exchange.body
-            length = body.framing.content_length
-            if length and length - len(body.buffer) >= _DIRECT_FROM_NBYTES:
-                self.direct = body.buffer
+        elif request.method:
+            self._receive_directly(request)
+
+    def _receive_directly(self, request: QueuedRequest) -> None:
+        """Receive a large rest of a body without the parser."""
+        body = request.exchange.body
+        if body is None or body.is_waiting:
+            return
+        length = body.framing.content_length
+        if length and length - len(body.buffer) >= _DIRECT_FROM_NBYTES:
+            self.direct = body.buffer
+
+    def _resume_request(self) -> None:
+        """Callback of an exchange: there is memory for the body."""
+        if self.state is State.CLOSED:
+            return
+        if self.arriving is not None and self.arriving.method:
+            self._receive_directly(self.arriving)
+        if self.state is State.RECEIVING:
+            self._enter(State.RECEIVING, self.timeout)
+            self._await_next()
+            self._advance()
 
     def _replay_head(self) -> None:
         """Continue after the head of a request with an upgrade, which is ignored (RFC 9110 7.8).
@@ -426,15 +491,24 @@ class InferProtocol(asyncio.BufferedProtocol):
         request.method = method = parser.get_method()
         request.http_version = version = parser.get_http_version()
         is_last = version == "1.0" or method == b"CONNECT"
-        request.keep_alive = not is_last and parser.should_keep_alive()
-        request.exchange = Exchange(self.service, self._target(request), request.headers)
+        request.keep_alive = (
+            not is_last and not self.is_shutting_down and parser.should_keep_alive()
+        )
+        target = self._target(request)
+        request.exchange = Exchange(
+            self.service, target, request.headers, on_memory=self._resume_request
+        )
         limit, state = self.config.limit_concurrency, self.server_state
+        if limit is not None and self.is_excess:
+            self.is_excess = len(state.connections) > limit
         if len(request.headers) > _MAX_HEADERS:
             text = f"the request has more than {_MAX_HEADERS} headers"
             request.exchange.reject(TensorwireError(text, status=431))
-        elif limit is not None and max(len(state.connections), len(state.tasks)) >= limit:
-            text = f"the server is overloaded: limit_concurrency is {limit}"
-            request.exchange.reject(TensorwireError(text, status=503))
+        elif self.is_excess or (limit is not None and len(state.tasks) >= limit):
+            if isinstance(target, LateReply):  # health checks, for example
+                request.keep_alive = False
+            else:
+                request.exchange.reject(self._overloaded_error())
         self.requests.append(request)
 
     def _target(self, request: QueuedRequest) -> Target:
@@ -484,12 +558,15 @@ class InferProtocol(asyncio.BufferedProtocol):
         self._end_receiving()
 
     def _reject_late(self) -> None:
-        assert self.arriving is not None
+        request = self.arriving or self.requests[0]  # which waits for memory
         timeout = self.service.receive_timeout
-        if self.is_shutting_down:
-            self._reject(TensorwireError("the server is shutting down", status=503))
-        elif self.arriving.method:
-            self.arriving.exchange.reject_late()
+        if self.is_shutting_down and not request.method:
+            self._reject(SHUTTING_DOWN)
+        elif request.method:
+            if self.is_shutting_down:
+                request.exchange.reject(SHUTTING_DOWN)
+            else:
+                request.exchange.reject_late()
             self._end_receiving()
         elif timeout is not None:
             message = f"the headers did not arrive within {format_seconds(timeout)}"
@@ -540,8 +617,11 @@ class InferProtocol(asyncio.BufferedProtocol):
                 self._close()
             return
         except asyncio.CancelledError as error:
-            # A model has cancelled its own task, or a graceful shutdown takes too long.
-            reply = failure_reply(error)
+            # A graceful shutdown takes too long, or a model has cancelled its own task.
+            is_too_late = is_ended_by_server(error)
+            if is_too_late:
+                logger.warning("the shutdown has cancelled the request to %s", request.url.decode())
+            reply = self.service.failure_reply(SHUTTING_DOWN if is_too_late else error)
             request.keep_alive = False
         try:
             self._send(request, reply)
@@ -558,7 +638,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         if request.exchange.is_rejected:
             request.keep_alive = False
         if self.has_access_log and request.method:
-            self._log(request, reply.status)
+            self._log(request, reply)
         if not request.keep_alive:
             reply = reply.closing()
         headers = (*self.server_state.default_headers, *reply.headers())
@@ -590,6 +670,7 @@ class InferProtocol(asyncio.BufferedProtocol):
     def _end_request(self) -> None:
         """The reply to the first request has been sent: end the connection if it is the last."""
         request = self.requests.popleft()
+        request.exchange.close()
         self.server_state.total_requests += 1
         if request.keep_alive:
             self._await_next()
@@ -597,6 +678,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self._end_receiving()
         for each in self.requests:
             each.exchange.thread_call.disconnect()
+            each.exchange.close()
         self.requests.clear()
         if self.is_eof or (self.is_tls and request.is_received):
             self._close()
@@ -606,7 +688,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         if not self.is_tls:
             self.transport.write_eof()
 
-    def _log(self, request: QueuedRequest, status: int) -> None:
+    def _log(self, request: QueuedRequest, reply: Reply) -> None:
         scope: Any = {"type": "http", "client": self.client, "headers": request.headers}
         if self.config.proxy_headers:  # find the address that a proxy has forwarded
             proxy_headers = ProxyHeadersMiddleware(_no_app, self.config.forwarded_allow_ips)
@@ -615,7 +697,9 @@ class InferProtocol(asyncio.BufferedProtocol):
         client = ":".join(map(str, scope["client"] or ()))
         target, version = request.url.decode("ascii"), request.http_version
         access_logger.info(
-            '%s - "%s %s HTTP/%s" %d', client, request.method.decode(), target, version, status
+            '%s - "%s %s HTTP/%s" %d',
+            *(client, request.method.decode(), target, version, reply.status),
+            extra={"nbytes": 0 if request.method == b"HEAD" else len(reply.body)},
         )
 
 

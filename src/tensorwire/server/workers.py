@@ -13,8 +13,9 @@ from contextvars import copy_context
 from typing import Any
 
 from ..arguments import check_integer
-from ..errors import TensorwireError, format_count
+from ..errors import format_count
 from .body import ClientDisconnectedError
+from .memory import OverloadedError
 
 log = logging.getLogger("tensorwire.server")
 
@@ -23,12 +24,6 @@ DEFAULT_MAX_CONCURRENCY = 1000
 
 N_THREADS = min(32, (os.cpu_count() or 1) + 4)
 """Number of threads in which an application calls synchronous functions."""
-
-
-class OverloadedError(TensorwireError):
-    """The limit of requests in progress, or of threads, is reached. ``status`` is 503."""
-
-    status = 503
 
 
 class Workers:
@@ -52,7 +47,8 @@ class Workers:
                 return
         raise OverloadedError(
             "the server is overloaded: the limit is "
-            f"{format_count('request', self.max_concurrency)} in progress"
+            f"{format_count('request', self.max_concurrency)} in progress",
+            limit="max_concurrency",
         )
 
     def __exit__(self, *_: object) -> None:
@@ -86,7 +82,8 @@ class Workers:
         future.add_done_callback(lambda _: self._end_call(call))
         if failure and future.cancelled():
             log.error("no thread can be started for a model: %s", failure)
-            raise OverloadedError("the server is overloaded: no thread can be started")
+            message = "the server is overloaded: no thread can be started"
+            raise OverloadedError(message, limit="threads")
         return future
 
     def _end_call(self, call: list[Any]) -> None:

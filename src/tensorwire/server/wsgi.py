@@ -69,7 +69,7 @@ def read_tensors(
     """
     body = RequestBody(_headers(environ), max_body)
     for chunk in _chunks(environ, body.framing.content_length):
-        body.buffer.write(chunk)
+        body.write(chunk)
     return values_of(body.decode(limits))
 
 

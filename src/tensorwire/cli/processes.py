@@ -1,0 +1,89 @@
+"""The processes of ``tensorwire serve --workers N``. This module requires uvicorn."""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import uvicorn
+from uvicorn.supervisors import Multiprocess
+
+from .output import OutputError
+
+
+class Processes(Multiprocess):
+    """Starts the processes side by side, and stops them all if one cannot load the models.
+
+    Each process sends what ``announce`` prints, or a text that describes an error. The models are
+    not imported by the first process, so that they do not need its memory, too.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        sockets: list[socket.socket],
+        reports: Connection,
+        announce: Callable[[Any], None],
+    ) -> None:
+        options: dict[str, Any] = {"sockets": sockets}
+        if "target" in inspect.signature(Multiprocess).parameters:  # until uvicorn 0.50
+            options["target"] = uvicorn.Server(config).run
+        super().__init__(config, **options)
+        self.failure = ""
+        self.has_report = threading.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, self.stop)
+        threading.Thread(target=self.receive, args=(reports, announce), daemon=True).start()
+
+    def receive(self, reports: Connection, announce: Callable[[Any], None]) -> None:
+        while True:
+            report = reports.recv()
+            if isinstance(report, str):
+                self.fail(report)
+            elif not self.has_report.is_set():
+                try:
+                    announce(report)
+                except OutputError as error:
+                    self.fail(f"the standard output cannot be written: {error.__cause__}")
+            self.has_report.set()
+
+    def fail(self, problem: str) -> None:
+        """Stop all processes because of the first problem."""
+        self.failure = self.failure or problem
+        self.should_exit.set()
+
+    def keep_subprocess_alive(self) -> None:
+        codes = [each.process.exitcode for each in self.processes]
+        if any(code is not None for code in codes) and not self.has_report.wait(1):
+            self.fail(f"a process ended before it had loaded the models: exit codes {codes}")
+        super().keep_subprocess_alive()
+
+    def stop(self, number: int, _: object) -> None:
+        """Handle SIGINT and SIGTERM."""
+        # Otherwise, connections would be accepted by these sockets when no process serves them.
+        for each in self.sockets:
+            each.close()
+        self.signal_queue.append(number)
+
+
+def end_with_parent(folder: str | None) -> None:
+    """Stop this process when the first process has been killed, and remove its folder."""
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    threading.Thread(target=watch, daemon=True).start()
