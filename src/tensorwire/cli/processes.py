@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -17,6 +18,10 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from .output import OutputError
+
+
+# In this time, a process of uvicorn stops accepting connections.
+_STOP_SECONDS = 0.15
 
 
 class Processes(Multiprocess):
@@ -65,6 +70,13 @@ class Processes(Multiprocess):
         if any(code is not None for code in codes) and not self.has_report.wait(1):
             self.fail(f"a process ended before it had loaded the models: exit codes {codes}")
         super().keep_subprocess_alive()
+
+    def terminate_all(self) -> None:
+        # One after another, so that clients whose connections are closed find the next process.
+        # The queue of the sockets is lost with the last one, and so it should be empty then.
+        for each in self.processes:
+            each.terminate()
+            time.sleep(_STOP_SECONDS)
 
     def stop(self, number: int, _: object) -> None:
         """Handle SIGINT and SIGTERM."""

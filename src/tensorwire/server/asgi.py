@@ -257,7 +257,8 @@ class App(Service):
         that exceeds it waits before its body is received, and gets status 503 after
         ``receive_timeout``; one that is larger than the limit waits until it is alone. A body that
         exceeds the limit when it is decompressed gets status 503 at once. Over gRPC, the size of a
-        message is known when it has arrived: before, it counts as the largest of the last messages.
+        message is known when it has arrived: before, it counts as twice the largest of the last
+        ones.
         The default is half of the memory of the machine, its cgroup or the process, divided by the
         variable WEB_CONCURRENCY (the number of processes) if it is set.
     zero_copy : bool, default False

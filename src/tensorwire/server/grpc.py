@@ -297,7 +297,7 @@ class OpenCalls:
 class InferenceService:
     def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
         self._service = service
-        # The memory for the message of a call, whose size is not known before it has arrived.
+        # The size of the message of a call, which is not known before it has arrived.
         self._expected_nbytes = min(service.max_body, service.body_memory.max_nbytes // 8)
         self._unary = self._models(encode_response)
         self._stream = self._models(encode_stream_response)
@@ -358,7 +358,8 @@ class InferenceService:
         service = self._service
         try:
             async with self.calls.inference() as memory:
-                await memory.wait_for(self._expected_nbytes, service.receive_timeout)
+                # grpcio joins the pieces of a message, for which it needs twice the memory.
+                await memory.wait_for(2 * self._expected_nbytes, service.receive_timeout)
                 message = await self.calls.receive(context, service.max_body)
                 memory.resize(len(message))
                 self._expected_nbytes = max(len(message), self._expected_nbytes * 3 // 4)

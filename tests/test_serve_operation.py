@@ -1,0 +1,468 @@
+"""`tensorwire serve` as an operator runs it: probes, processes, shutdown, logs, memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support.http_exchange import Connection
+from support.requirements import optional
+from support.serve_process import HOST, Serve, serving
+from support.threads import wait_for
+from tensorwire.client import Client, InferenceServerError
+
+grpc = optional("grpc")
+
+pytestmark = [
+    pytest.mark.thread_unsafe(reason="the tests start processes"),
+    pytest.mark.slow(reason="they wait for processes"),
+]
+
+MODELS = """
+import asyncio, os, time
+import numpy as np
+from tensorwire.server import Model
+
+def mean(request):
+    return {"mean": request["x"].as_numpy().mean(keepdims=True)}
+
+async def hang(request):
+    await asyncio.sleep(60)
+
+def fail(request):
+    raise ValueError("a secret")
+
+def echo(request):
+    return {"x": request["x"].as_numpy()}
+
+models = {"mean": mean, "hang": hang, "fail": fail, "echo": echo}
+"""
+X = {"x": np.arange(4, dtype=np.float32)}
+MEAN = b"POST /v2/models/mean/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n%b\r\n%b"
+BODY = b'{"inputs":[{"name":"x","datatype":"FP32","shape":[1],"data":[2]}]}'
+LIVE = b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\n"
+LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ [a-z.]+: ")
+
+
+def request(model: str = "mean", headers: bytes = b"", body: bytes = BODY) -> bytes:
+    return MEAN.replace(b"mean", model.encode()) % (len(body), headers, body)
+
+
+def connect(address: str) -> Connection:
+    return Connection(int(address.rpartition(":")[2]))
+
+
+def status_of(address: str, sent: bytes) -> int:
+    with connect(address) as connection:
+        return connection.ask(sent).status
+
+
+# --- probes ---
+
+
+def test_probes_are_answered_at_the_limit(tmp_path: Path) -> None:
+    options = ["--limit-concurrency", "5", "--metrics"]
+    with (
+        serving(tmp_path, "served_here:models", *options, models=MODELS) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        for _ in range(5):
+            stack.enter_context(connect(server.address)).send(request("hang"))
+        time.sleep(0.3)
+        for path in (b"/v2/health/live", b"/v2/health/ready", b"/metrics"):
+            assert status_of(server.address, LIVE.replace(b"/v2/health/live", path)) == 200
+        assert status_of(server.address, request()) == 503
+        connection = stack.enter_context(connect(server.address))
+        metrics = connection.ask(LIVE.replace(b"/v2/health/live", b"/metrics")).body.decode()
+        assert 'tensorwire_rejected_requests_total{limit="limit_concurrency"} 1.0' in metrics
+
+
+def test_idle_connections_make_room(tmp_path: Path) -> None:
+    """As many connections are admitted as the limit says, and the oldest is closed for another."""
+    options = ["--limit-concurrency", "5"]
+    with (
+        serving(tmp_path, "served_here:models", *options, models=MODELS) as server,
+        contextlib.ExitStack() as stack,
+    ):
+        idle = [stack.enter_context(connect(server.address)) for _ in range(5)]
+        assert [each.ask(request()).status for each in idle] == [200] * 5
+        time.sleep(1.2)
+        assert [each.ask(request()).status for each in idle[1:]] == [200] * 4
+        assert status_of(server.address, request()) == 200
+        assert idle[0].at_end()
+        assert idle[1].ask(request()).status == 200
+
+
+@pytest.mark.skipif(grpc is None, reason="grpcio is not installed")
+def test_health_checks_beside_idle_grpc_streams(tmp_path: Path) -> None:
+    options = ["--limit-concurrency", "20", "--grpc-port"]
+    with (
+        serving(tmp_path, "served_here:models", *options, models=MODELS) as server,
+        grpc.insecure_channel(f"{HOST}:{server.grpc_port}") as channel,
+    ):
+        infer = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        never = threading.Event()
+        streams = [infer(iter(never.wait, True)) for _ in range(20)]
+        time.sleep(0.5)
+        check = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert check(b"", timeout=5) == b"\x08\x01"
+        with pytest.raises(grpc.RpcError, match="limit_concurrency is 20") as caught:
+            next(infer(iter(never.wait, True)))
+        assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        never.set()
+        for each in streams:
+            each.cancel()
+
+
+# --- processes ---
+
+
+def resident_nbytes(process: int) -> int:
+    [line] = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    return int(line) * 1024
+
+
+@pytest.mark.no_sanitizers(reason="it measures the memory of a process")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this machine has no /proc")
+def test_only_workers_load_the_models(tmp_path: Path) -> None:
+    loads = (
+        MODELS
+        + """
+with open("loaded", "a") as file:
+    file.write(f"{os.getpid()} {time.monotonic()}\\n")
+array = np.ones(50_000_000)
+time.sleep(1)
+"""
+    )
+    options = ["served_here:models", "--workers", "2"]
+    with serving(tmp_path, *options, models=loads) as server:
+        wait_for(lambda: "serves" in server.log.read_text(), 20)
+        wait_for(lambda: len((tmp_path / "loaded").read_text().splitlines()) == 2, 20)
+        lines = [line.split() for line in (tmp_path / "loaded").read_text().splitlines()]
+        assert str(server.process.pid) not in [process for process, _ in lines]
+        assert abs(float(lines[0][1]) - float(lines[1][1])) < 1  # side by side
+        assert resident_nbytes(server.process.pid) < 150e6
+
+
+@pytest.mark.parametrize(
+    ("models", "problem"),
+    [
+        ("import missing_module", "ModuleNotFoundError: No module named 'missing_module'"),
+        ("models = 5", "must be a mapping of models, a model or an application, not int"),
+        ("import os; os._exit(9)", "a process ended before it had loaded the models"),
+    ],
+)
+def test_process_that_cannot_load_the_models(tmp_path: Path, models: str, problem: str) -> None:
+    options = ["served_here:models", "--workers", "2"]
+    server = Serve(tmp_path, models, options, [sys.executable, "-m", "tensorwire"])
+    assert server.process.wait(20) == 2
+    log = server.log.read_text()
+    assert problem in log
+    assert "Traceback" not in log
+    assert " serves " not in log
+
+
+def children_of(process: int) -> list[int]:
+    text = Path(f"/proc/{process}/task/{process}/children").read_text()
+    return [int(child) for child in text.split()]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this machine has no /proc")
+def test_workers_end_when_the_first_process_is_killed(tmp_path: Path) -> None:
+    folders = tmp_path / "folders"
+    folders.mkdir()
+    options = ["served_here:models", "--workers", "2", "--metrics"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(folders))
+        with serving(tmp_path, *options, models=MODELS) as server:
+            wait_for(lambda: "serves" in server.log.read_text(), 20)
+            assert list(folders.glob("tensorwire-metrics-*"))
+            workers = children_of(server.process.pid)
+            assert len(workers) >= 2
+            server.process.kill()
+            server.process.wait(10)
+            wait_for(lambda: not any(Path(f"/proc/{each}").exists() for each in workers), 20)
+            assert not list(folders.glob("tensorwire-metrics-*"))
+
+
+# --- shutdown ---
+
+
+class Proxy:
+    """Forwards each connection to the first backend that accepts it."""
+
+    def __init__(self, ports: list[int]) -> None:
+        self.ports = ports
+        self.listening = socket.create_server((HOST, 0))
+        self.address = f"{HOST}:{self.listening.getsockname()[1]}"
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self) -> None:
+        with contextlib.suppress(OSError):  # the test has ended
+            while True:
+                client, _ = self.listening.accept()
+                for port in self.ports:
+                    with contextlib.suppress(ConnectionRefusedError):
+                        server = socket.create_connection((HOST, port))
+                        break
+                else:
+                    client.close()
+                    continue
+                threading.Thread(target=self.forward, args=(client, server), daemon=True).start()
+
+    def forward(self, client: socket.socket, server: socket.socket) -> None:
+        with client, server:
+            back = threading.Thread(target=self.copy, args=(server, client), daemon=True)
+            back.start()
+            self.copy(client, server)
+            back.join()
+
+    def copy(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+def call_repeatedly(
+    address: str, retries: int, n: int, is_over: Callable[[], bool]
+) -> list[Exception]:
+    """Return the errors of n calls or more, one after another."""
+    errors: list[Exception] = []
+    with Client(address, retries=retries, timeout=20) as client:
+        while n > 0 or not is_over():
+            n -= 1
+            try:
+                assert client.infer("mean", X)["mean"].tolist() == [1.5]
+            except (ConnectionError, InferenceServerError) as error:
+                errors.append(error)
+                time.sleep(0.01)
+    return errors
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_rolling_update(tmp_path: Path, retries: int) -> None:
+    """Two servers are replaced one after another, while 8 clients call them."""
+    for name in "abcd":
+        (tmp_path / name).mkdir()
+    with contextlib.ExitStack() as stack:
+
+        def start(name: str) -> Serve:
+            found = serving(tmp_path / name, "served_here:models", models=MODELS)
+            return stack.enter_context(found)
+
+        first, second = start("a"), start("b")
+        proxy = Proxy([first.port, second.port])
+        stack.callback(proxy.listening.close)
+        over = threading.Event()
+        with ThreadPoolExecutor(8) as pool:
+            calls = [
+                pool.submit(call_repeatedly, proxy.address, retries, 250, over.is_set)
+                for _ in range(8)
+            ]
+            try:
+                for old, name in ((first, "c"), (second, "d")):
+                    proxy.ports.append(start(name).port)
+                    proxy.ports.remove(old.port)
+                    old.stop()
+            finally:
+                over.set()
+            assert [error for each in calls for error in each.result(60)] == []
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_shutdown_refuses_connections_that_are_not_served(tmp_path: Path, workers: int) -> None:
+    options = ["served_here:models", "--workers", str(workers)]
+    with serving(tmp_path, *options, models=MODELS) as server, ThreadPoolExecutor(8) as pool:
+        over = threading.Event()
+        calls = [pool.submit(call_repeatedly, server.address, 0, 10, over.is_set) for _ in range(8)]
+        time.sleep(0.5)
+        server.stop()
+        over.set()
+        errors = [str(error) for each in calls for error in each.result(20)]
+        assert [each for each in errors if "refused" not in each] == []
+
+
+def test_request_that_the_shutdown_cuts_off(tmp_path: Path) -> None:
+    options = ["served_here:models", "--timeout-graceful-shutdown", "1"]
+    with (
+        serving(tmp_path, *options, models=MODELS) as server,
+        connect(server.address) as connection,
+    ):
+        connection.send(request("hang"))
+        time.sleep(0.3)
+        log = server.stop()
+        answer = connection.read()
+    assert (answer.status, answer.error) == (503, "the server is shutting down")
+    assert "Traceback" not in log
+    assert "WARNING uvicorn.error: the shutdown has cancelled the request to /v2/models/hang" in log
+
+
+# --- logs, addresses ---
+
+
+def test_lines_of_the_log(tmp_path: Path) -> None:
+    with serving(tmp_path, "served_here:models", models=MODELS) as server:
+        body = BODY.replace(b"{", b'{"id":"of the body",', 1)
+        assert status_of(server.address, request("fail", body=body)) == 500
+        header = b"X-Request-Id: of the header\r\n"
+        assert status_of(server.address, request("fail", headers=header)) == 500
+        log = server.stop()
+    for name in ("of the body", "of the header"):
+        line = f" ERROR tensorwire.server: model 'fail' (version 1, request '{name}') failed\n"
+        assert f"{line}Traceback (most recent call last):" in log
+    log = re.sub(r"Traceback .*?ValueError: a secret\n", "", log, flags=re.DOTALL)
+    others = [line.split()[0] for line in log.splitlines() if not LOG_LINE.match(line)]
+    assert others == ["tensorwire"]  # it serves ...
+
+
+def test_access_log_behind_a_proxy(tmp_path: Path) -> None:
+    path = str(tmp_path / "socket")
+    options = ["served_here:models", "--uds", path, "--uds-mode", "600", "--access-log"]
+    with serving(tmp_path, *options, models=MODELS) as server:
+        wait_for(lambda: "serves" in server.log.read_text(), 20)
+        with Client(f"unix:{path}", headers={"X-Forwarded-For": "192.0.2.7"}) as client:
+            client.wait_until_ready(20)
+            client.infer("mean", X)
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        log = server.stop()
+    line = r'192\.0\.2\.7 - - \[.{26}\] "POST /v2/models/mean/infer HTTP/1\.1" 200 \d+\n'
+    assert re.search(line, log), log
+
+
+def test_log_config(tmp_path: Path) -> None:
+    handler = {"class": "logging.FileHandler", "filename": "file.log"}
+    config = {"version": 1, "handlers": {"file": handler}, "root": {"handlers": ["file"]}}
+    config["disable_existing_loggers"] = False
+    (tmp_path / "log.json").write_text(json.dumps(config))
+    options = ["served_here:models", "--log-config", "log.json"]
+    with serving(tmp_path, *options, models=MODELS) as server:
+        assert status_of(server.address, request("fail")) == 500
+        server.stop()
+    assert "model 'fail' (version 1) failed" in (tmp_path / "file.log").read_text()
+
+
+@pytest.mark.parametrize(
+    "options", ["--log-config missing.json", "--log-config broken.json", "--uds-mode 999"]
+)
+def test_one_line_names_the_option(tmp_path: Path, options: str) -> None:
+    (tmp_path / "broken.json").write_text("{")
+    command = [sys.executable, "-m", "tensorwire", "serve", "--echo", "--port=0", *options.split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    usage, problem = done.stderr.splitlines()
+    assert usage == "usage: python -m tensorwire serve [MODELS] [options]"
+    assert options.split(maxsplit=1)[0] in problem
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+@pytest.mark.skipif(grpc is None, reason="grpcio is not installed")
+@pytest.mark.parametrize("host", ["::", "0.0.0.0"])
+def test_wildcards_are_all_addresses(tmp_path: Path, host: str) -> None:
+    options = ["served_here:models", "--host", host, "--grpc-port"]
+    with serving(tmp_path, *options, models=MODELS) as server:
+        for address in ("127.0.0.1", "[::1]"):
+            for url in (f"{address}:{server.port}", f"grpc://{address}:{server.grpc_port}"):
+                with Client(url) as client:
+                    client.wait_until_ready(20)
+                    assert client.infer("mean", X)["mean"].tolist() == [1.5]
+
+
+def test_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server((HOST, 0)) as other:
+        port = other.getsockname()[1]
+        command = [sys.executable, "-m", "tensorwire", "serve", "--echo", "--port", str(port)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"--port: cannot listen at {HOST}:{port}: Address already in use" in done.stderr
+    assert done.stdout == ""
+
+
+# --- memory ---
+
+
+LIMITED = ("bash", "-c", 'ulimit -v 2097152; exec "$0" "$@"', sys.executable, "-m", "tensorwire")
+LAST = """
+def last(request):
+    return {"y": request["x"].as_numpy()[-1:]}
+
+models = {"last": last}
+"""
+
+
+@pytest.mark.no_sanitizers(reason="it limits the address space")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the address space")
+@pytest.mark.parametrize(
+    ("transport", "n"),
+    [
+        ("InferProtocol", 30),
+        pytest.param("ASGI", 30, marks=pytest.mark.nightly(reason="it takes 15 seconds")),
+        pytest.param("gRPC", 8, marks=pytest.mark.nightly(reason="it takes 15 seconds")),
+    ],
+)
+def test_large_uploads_wait_for_memory(tmp_path: Path, transport: str, n: int) -> None:
+    """Uploads of 200 MB to a process with an address space of 2 GB."""
+    if transport == "gRPC" and grpc is None:
+        pytest.skip("grpcio is not installed")
+    options = ["served_here:models", "--max-body-memory", "700000000"]
+    options += ["--http", "asgi"] if transport == "ASGI" else []
+    options += ["--grpc-port"] if transport == "gRPC" else []
+    x = np.ones(200_000_000, np.uint8)
+    with serving(tmp_path, *options, models=LAST, program=LIMITED) as server:
+        is_grpc = transport == "gRPC"
+        url = f"grpc://{HOST}:{server.grpc_port}" if is_grpc else server.address
+
+        def upload() -> Any:
+            with Client(url, timeout=120) as client:
+                return client.infer("last", {"x": x})["y"].tolist()
+
+        if is_grpc:
+            assert upload() == [1]  # before, the server does not know how large messages are
+        with ThreadPoolExecutor(n) as pool:
+            uploads = [pool.submit(upload) for _ in range(n)]
+            slowest = 0.0
+            while not all(each.done() for each in uploads):
+                begin = time.monotonic()
+                assert status_of(server.address, LIVE) == 200
+                slowest = max(slowest, time.monotonic() - begin)
+                time.sleep(0.1)
+            assert [each.result() for each in uploads] == [[1]] * n
+        assert slowest < 5  # the timeout of the probe in the manual
+
+
+@pytest.mark.parametrize("http", ["fast", "asgi"])
+def test_upload_that_waits_too_long(tmp_path: Path, http: str) -> None:
+    options = ["served_here:models", "--max-body-memory", "1000000", "--receive-timeout", "1"]
+    with (
+        serving(tmp_path, *options, "--metrics", "--http", http, models=MODELS) as server,
+        connect(server.address) as first,
+        connect(server.address) as second,
+    ):
+        x = np.zeros(900_000, np.uint8)
+        frame = tw.encode_request(tw.InferRequest({"x": x}))
+        header = f"Inference-Header-Content-Length: {frame.header_length}\r\n".encode()
+        first.send(request("hang", headers=header, body=bytes(frame)))
+        time.sleep(0.2)
+        second.send(request("mean", headers=b"Expect: 100-continue\r\n", body=bytes(400_000))[:150])
+        answer = second.read()
+        assert answer.status == 503
+        text = "the server is overloaded: the limit is 1000000 bytes of requests in progress"
+        assert answer.error == text
+        with Client(server.address) as client:
+            assert client.infer("mean", X)["mean"].tolist() == [1.5]
