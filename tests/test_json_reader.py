@@ -557,6 +557,12 @@ def test_strings_at_all_alignments(n_before: int) -> None:
         check_string(json.dumps(text).replace("/", r"\/"), text)
 
 
+def test_long_strings() -> None:
+    """They are copied and decoded without the GIL."""
+    for text in ("ab7" * 100_000, "aé" * 100_000, 'a"' * 100_000):
+        check_string(json.dumps(text, ensure_ascii=False), text)
+
+
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("n_before", [*range(9), 15, 16, *range(22, 27), 31, 32])
 def test_invalid_strings_at_all_alignments_are_rejected(n_before: int, place: str) -> None:

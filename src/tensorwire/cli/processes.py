@@ -19,7 +19,6 @@ from uvicorn.supervisors import Multiprocess
 
 from .output import OutputError
 
-
 # In this time, a process of uvicorn stops accepting connections.
 _STOP_SECONDS = 0.15
 

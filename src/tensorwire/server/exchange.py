@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
 
 from .._codec.messages.frame import Frame
 from ..errors import TensorwireError, format_seconds
@@ -13,24 +11,13 @@ from .body import ClientDisconnectedError, ReceiveTimeoutError, RequestBody
 from .compressed import choose_coding, is_slow_to_compress, negotiated_reply
 from .framing import AmbiguousLengthError, expects_continue
 from .inference import Inference
-from .memory import BodyMemory, Reservation
+from .memory import Reservation
 from .service import HttpModel, LateReply, Reply, Service, Target
 from .workers import ThreadCall
 
 # Up to this size, the body of a rejected request is discarded before the reply. If a server closes
 # the connection while the client is still sending, the client may not receive the reply.
 MAX_DISCARDED_NBYTES = 16 << 20
-
-
-class _BodyReservation(Reservation):
-    def __init__(self, memory: BodyMemory, resume: Callable[[], None]) -> None:
-        super().__init__(memory)
-        self._loop = asyncio.get_running_loop()
-        self._resume = resume
-
-    def notify(self) -> None:
-        with suppress(RuntimeError):  # the event loop is closed
-            self._loop.call_soon_threadsafe(self._resume)
 
 
 class Exchange:
@@ -56,7 +43,7 @@ class Exchange:
         self.thread_call = ThreadCall(wait_for_disconnect)
         self._headers = headers
         self._on_memory = on_memory
-        self._reservation: _BodyReservation | None = None
+        self._reservation: Reservation | None = None
         self._is_running = False
         self._is_closed = False
         # Whether the reply must be sent now, without the rest of the body, and be the last one.
@@ -94,7 +81,7 @@ class Exchange:
 
     def _reserve(self, nbytes: int, may_wait: bool) -> bool:
         if self._reservation is None:
-            self._reservation = _BodyReservation(self._service.body_memory, self._resume)
+            self._reservation = Reservation(self._service.body_memory, self._resume)
         return self._reservation.reserve(nbytes, may_wait)
 
     @property

@@ -39,7 +39,7 @@ from ..grpc_messages import (
 from ..threads import in_thread
 from .body import GRACE_SECONDS, MAX_BODY_NBYTES
 from .inference import Inference, ServedModel
-from .memory import UNCOUNTED_NBYTES, AwaitedReservation, OverloadedError
+from .memory import UNCOUNTED_NBYTES, OverloadedError, Reservation
 from .model import VERSION, Function, Model
 from .service import Service, log
 from .workers import ThreadCall
@@ -216,7 +216,7 @@ class OpenCalls:
             return self.failure(error, request_id)
 
     @asynccontextmanager
-    async def inference(self) -> AsyncIterator[AwaitedReservation]:
+    async def inference(self) -> AsyncIterator[Reservation]:
         """Count a call with inference, and give it memory for its messages.
 
         Other calls, such as health checks, are not limited. Raises OverloadedError.
@@ -226,7 +226,7 @@ class OpenCalls:
             error = OverloadedError(text, limit="limit_concurrency")
             error.status = 429
             raise error
-        memory = AwaitedReservation(self._service.body_memory)
+        memory = Reservation(self._service.body_memory, lambda: None)
         self._n_inferences += 1
         try:
             yield memory

@@ -6,8 +6,8 @@ import asyncio
 import os
 import resource
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -65,71 +65,79 @@ class BodyMemory:
 
     def __init__(self, max_nbytes: int) -> None:
         self.max_nbytes = max_nbytes
-        self._lock = threading.Lock()  # an application may run in several event loops
-        self._nbytes = 0
-        self._waiting: deque[Reservation] = deque()
-
-    def _fits(self, reservation: Reservation, nbytes: int) -> bool:
-        return self._nbytes == reservation.nbytes or self._nbytes + nbytes <= self.max_nbytes
-
-    def reserve(self, reservation: Reservation, nbytes: int, may_wait: bool) -> bool:
-        with self._lock:
-            fits = self._fits(reservation, nbytes) and not (may_wait and self._waiting)
-            if fits:
-                self._nbytes += nbytes
-                reservation.nbytes += nbytes
-            elif may_wait:
-                reservation.missing_nbytes = nbytes
-                self._waiting.append(reservation)
-            return fits
-
-    def resize(self, reservation: Reservation, nbytes: int) -> None:
-        granted = []
-        with self._lock:
-            if reservation.missing_nbytes:
-                self._waiting.remove(reservation)
-                reservation.missing_nbytes = 0
-            self._nbytes += nbytes - reservation.nbytes
-            reservation.nbytes = nbytes
-            while self._waiting and self._fits(first := self._waiting[0], first.missing_nbytes):
-                granted.append(self._waiting.popleft())
-                self._nbytes += first.missing_nbytes
-                first.nbytes += first.missing_nbytes
-                first.missing_nbytes = 0
-        for each in granted:
-            each.notify()
-
-
-class Reservation(ABC):
-    """The part of a ``BodyMemory`` that a request has."""
-
-    def __init__(self, memory: BodyMemory) -> None:
-        self._memory = memory
+        self.lock = threading.Lock()  # an application may run in several event loops
         self.nbytes = 0
-        self.missing_nbytes = 0
-        """Number of bytes that it waits for."""
+        self.waiting: deque[Reservation] = deque()
 
-    @abstractmethod
-    def notify(self) -> None:
-        """Continue: there is the memory for which it has waited. Any thread may call this."""
+
+class Reservation:
+    """The part of a ``BodyMemory`` that a request has.
+
+    ``resume`` is called in the event loop when there is the memory for which it has waited.
+    """
+
+    def __init__(self, memory: BodyMemory, resume: Callable[[], object]) -> None:
+        self._memory = memory
+        self._loop = asyncio.get_running_loop()
+        self._resume = resume
+        self._nbytes = 0
+        self._missing_nbytes = 0  # what it waits for
 
     def reserve(self, nbytes: int, may_wait: bool) -> bool:
         """Reserve more memory, and return whether it is there.
 
         Otherwise, it waits for the memory, or the method raises OverloadedError.
         """
-        is_there = self._memory.reserve(self, nbytes, may_wait)
-        if not is_there and not may_wait:
-            raise self.overloaded_error()
-        return is_there
+        memory = self._memory
+        with memory.lock:
+            self._missing_nbytes = nbytes
+            if not (may_wait and memory.waiting) and self._grant():
+                return True
+            if may_wait:
+                memory.waiting.append(self)
+                return False
+            self._missing_nbytes = 0
+        raise self.overloaded_error()
+
+    def _grant(self) -> bool:
+        memory, missing = self._memory, self._missing_nbytes
+        fits = memory.nbytes == self._nbytes or memory.nbytes + missing <= memory.max_nbytes
+        if fits:
+            memory.nbytes += missing
+            self._nbytes += missing
+            self._missing_nbytes = 0
+        return fits
 
     def resize(self, nbytes: int) -> None:
         """Change the size to that of a body that is in memory already, and no longer wait."""
-        self._memory.resize(self, nbytes if nbytes > UNCOUNTED_NBYTES else 0)
+        memory, granted = self._memory, []
+        nbytes = nbytes if nbytes > UNCOUNTED_NBYTES else 0
+        with memory.lock:
+            if self._missing_nbytes:
+                memory.waiting.remove(self)
+                self._missing_nbytes = 0
+            memory.nbytes += nbytes - self._nbytes
+            self._nbytes = nbytes
+            while memory.waiting and memory.waiting[0]._grant():
+                granted.append(memory.waiting.popleft())
+        for each in granted:
+            with suppress(RuntimeError):  # its event loop is closed
+                each._loop.call_soon_threadsafe(each._resume)
 
     def release(self) -> None:
-        if self.nbytes or self.missing_nbytes:
+        if self._nbytes or self._missing_nbytes:
             self.resize(0)
+
+    async def wait_for(self, nbytes: int, timeout: float | None) -> None:
+        """Reserve memory, and wait until it is there. Raises OverloadedError."""
+        has_memory = asyncio.Event()
+        self._resume = has_memory.set
+        if nbytes > UNCOUNTED_NBYTES and not self.reserve(nbytes, may_wait=True):
+            try:
+                async with asyncio.timeout(timeout):
+                    await has_memory.wait()
+            except TimeoutError:
+                raise self.overloaded_error() from None
 
     def overloaded_error(self) -> OverloadedError:
         return OverloadedError(
@@ -137,28 +145,3 @@ class Reservation(ABC):
             f"{format_count('byte', self._memory.max_nbytes)} of requests in progress",
             limit="max_body_memory",
         )
-
-
-class AwaitedReservation(Reservation):
-    """A reservation that a coroutine waits for."""
-
-    def __init__(self, memory: BodyMemory) -> None:
-        super().__init__(memory)
-        self._loop = asyncio.get_running_loop()
-        self._has_memory = asyncio.Event()
-
-    def notify(self) -> None:
-        with suppress(RuntimeError):  # the event loop is closed
-            self._loop.call_soon_threadsafe(self._has_memory.set)
-
-    async def wait_for(self, nbytes: int, timeout: float | None) -> None:
-        """Reserve memory, and wait until it is there. Raises OverloadedError."""
-        if nbytes <= UNCOUNTED_NBYTES or self.reserve(nbytes, may_wait=True):
-            return
-        try:
-            async with asyncio.timeout(timeout):
-                await self._has_memory.wait()
-        except TimeoutError:
-            raise self.overloaded_error() from None
-        finally:
-            self._has_memory.clear()
