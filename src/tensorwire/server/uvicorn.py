@@ -31,7 +31,6 @@ from ..errors import TensorwireError, format_seconds
 from .body import GRACE_SECONDS, ClientDisconnectedError
 from .exchange import Exchange
 from .framing import expects_continue, joined_headers
-from .inference import is_ended_by_server
 from .memory import OverloadedError
 from .service import LateReply, Reply, Service, Target, error_reply
 
@@ -618,10 +617,11 @@ class InferProtocol(asyncio.BufferedProtocol):
             return
         except asyncio.CancelledError as error:
             # A graceful shutdown takes too long, or a model has cancelled its own task.
-            is_too_late = is_ended_by_server(error)
-            if is_too_late:
+            if self.state is State.CLOSED:
+                return
+            if self.is_shutting_down:
                 logger.warning("the shutdown has cancelled the request to %s", request.url.decode())
-            reply = self.service.failure_reply(SHUTTING_DOWN if is_too_late else error)
+            reply = self.service.failure_reply(SHUTTING_DOWN if self.is_shutting_down else error)
             request.keep_alive = False
         try:
             self._send(request, reply)
