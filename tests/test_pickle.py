@@ -232,3 +232,19 @@ def test_frames(protocol: int) -> None:
         loaded = back_from(frame)
         assert loaded.headers == frame.headers
         assert list(map(address, loaded.buffers)) == list(map(address, frame.buffers))
+
+
+def test_buffers_of_frames_export_no_memoryview() -> None:
+    """CPython 3.11 crashes if it collects a memoryview that is exported."""
+    frame = tw.encode_request(request_in(None))
+    data, buffers = out_of_band(frame)
+    views = [memoryview(bytes(4) + buffer.raw())[4:] for buffer in buffers]
+    back = pickle.loads(data, buffers=[pickle.PickleBuffer(view) for view in views])
+    assert bytes(back) == bytes(frame)
+    found = [buffer for buffer in back.buffers if isinstance(buffer, memoryview)]
+    assert len(found) >= 2
+    assert all(type(buffer.obj) is bytes for buffer in found)
+    for shape in ([2, 3], [6]):
+        array = memoryview(np.arange(6, dtype="f4")).cast("B").cast("f", shape)
+        [buffer] = tw.Frame((pickle.PickleBuffer(array),), None).buffers
+        assert (type(buffer.obj), bytes(buffer)) == (np.ndarray, array.tobytes())

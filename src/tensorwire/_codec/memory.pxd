@@ -67,6 +67,7 @@ cdef class Body:
 
 cdef exported_bytes(object owner, const char* data, Py_ssize_t nbytes)
 cdef separate_view(buffer)
+cdef view_without_export(view)
 cdef void drop_reference(void* owned) noexcept nogil
 
 

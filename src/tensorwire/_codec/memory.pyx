@@ -384,18 +384,39 @@ cdef separate_view(buffer):
     exports the memory, the new memoryview has counts of its own.
     """
     cdef PyObject* base
-    cdef Py_ssize_t offset
     if type(buffer) is not memoryview:
         return buffer
     base = PyMemoryView_GET_BASE(buffer)
     if base == NULL or type(<object>base) not in (ExportedBytes, Body, BodyBuffer):
         return memoryview(buffer)
-    view = PyMemoryView_FromObject(<object>base)
+    return view_of(<object>base, buffer)
+
+
+cdef view_without_export(view):
+    """Return a flat memoryview of the same memory that does not export another memoryview.
+
+    CPython crashes if its garbage collector clears a memoryview that is exported: it is released a
+    second time with the export.
+    """
+    cdef PyObject* base = PyMemoryView_GET_BASE(view)
+    if base == NULL or type(<object>base) is not memoryview:
+        return view
+    try:
+        whole = (<object>base).cast("B")
+    except (TypeError, ValueError):  # it is empty, not contiguous or of a foreign format
+        return view
+    return view_without_export(view_of(whole, view))
+
+
+cdef view_of(base, view):
+    """Return another view of the bytes of a flat memoryview, of which `base` has the memory."""
+    cdef Py_ssize_t offset
+    whole = PyMemoryView_FromObject(base)
     offset = (
-        <const char*>PyMemoryView_GET_BUFFER(buffer).buf
-        - <const char*>PyMemoryView_GET_BUFFER(view).buf)
-    view = view[offset:offset + PyMemoryView_GET_BUFFER(buffer).len]
-    return view.toreadonly() if PyMemoryView_GET_BUFFER(buffer).readonly else view
+        <const char*>PyMemoryView_GET_BUFFER(view).buf
+        - <const char*>PyMemoryView_GET_BUFFER(whole).buf)
+    found = whole[offset:offset + PyMemoryView_GET_BUFFER(view).len]
+    return found.toreadonly() if PyMemoryView_GET_BUFFER(view).readonly else found
 
 
 # --- bodies that are being received ---

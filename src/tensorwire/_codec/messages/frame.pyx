@@ -5,7 +5,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.tuple cimport PyTuple_New
 
-from ..memory cimport Body, exported_bytes, separate_view, write_memory
+from ..memory cimport Body, exported_bytes, separate_view, view_without_export, write_memory
 from ..new_objects cimport set_item
 from ..messages.tensor cimport Tensor, new_object, write_data
 
@@ -228,11 +228,11 @@ cdef flat_bytes(buffer):
         return buffer
     view = memoryview(buffer)
     if view.ndim == 1 and view.itemsize == 1 and view.contiguous:
-        return view
+        return view_without_export(view)
     if view.nbytes == 0:
         return b""
     try:
-        return view.cast("B")
+        return view_without_export(view.cast("B"))
     except (TypeError, ValueError) as error:
         shown = format_text(error, MAX_FOREIGN_TEXT)
         raise BufferError(f"a buffer of a frame cannot be sent as bytes: {shown}") from None
