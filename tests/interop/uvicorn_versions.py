@@ -19,6 +19,9 @@ from tensorwire.server.uvicorn import TESTED_UVICORN
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ["test_server_uvicorn.py", "test_http_conformance.py", "test_serve_command.py"]
 
+# uvicorn's own protocol for httptools, which `serve` does not use, and warnings of old versions.
+OPTIONS = ["-k", "not asgi-httptools", "-W", "default::DeprecationWarning"]
+
 
 def main() -> None:
     versions = sys.argv[1:] or [f"{major}.{minor}.*" for major, minor in TESTED_UVICORN]
@@ -34,7 +37,7 @@ def passes(version: str) -> bool:
         print(f"uvicorn {version}", flush=True)
         tests = [str(ROOT / "tests" / name) for name in TESTS]
         run = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", *tests],
+            [sys.executable, "-m", "pytest", "-q", *OPTIONS, *tests],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": folder},
             check=False,
