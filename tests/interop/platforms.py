@@ -28,8 +28,6 @@ FOLDER = ROOT / ".platforms"
 SYSTEM = FOLDER / "debian"
 CODEC = "decode|encode|limits|header_length|ownership|bytes|json"
 FREE_THREADED = "api|arr|body|comb|data|dlpack|err|foreign|frame$|gil|grpc_.*code|leaks|mess|pick"
-    "api|arr|body|comb|data|dlpack|err|foreign|frame$|gil|leaks|mess|pick|prop|grpc_.*code"
-)
 OTHERS = "client|commands|compress|grpc|http|infer|metrics|serve"
 ARCHIVE = os.environ.get("TENSORWIRE_DEBIAN", "http://deb.debian.org/debian")
 PACKAGES = (
