@@ -78,7 +78,7 @@ class Reservation:
 
     def __init__(self, memory: BodyMemory, resume: Callable[[], object]) -> None:
         self._memory = memory
-        self._loop = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None  # in which it waits
         self._resume = resume
         self._nbytes = 0
         self._missing_nbytes = 0  # what it waits for
@@ -94,6 +94,7 @@ class Reservation:
             if not (may_wait and memory.waiting) and self._grant():
                 return True
             if may_wait:
+                self._loop = asyncio.get_running_loop()
                 memory.waiting.append(self)
                 return False
             self._missing_nbytes = 0
@@ -121,6 +122,7 @@ class Reservation:
             while memory.waiting and memory.waiting[0]._grant():
                 granted.append(memory.waiting.popleft())
         for each in granted:
+            assert each._loop is not None
             with suppress(RuntimeError):  # its event loop is closed
                 each._loop.call_soon_threadsafe(each._resume)
 
