@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import signal
 import sys
+from importlib import import_module
 
 import tensorwire as tw
 
 from . import infer, serve
 from .output import (
+    CommandError,
     OutputError,
     Parser,
     UsageError,
@@ -45,7 +46,9 @@ def main(arguments: list[str] | None = None, program: str = "tensorwire") -> int
         try:
             chosen = parser.parse_args(arguments)
             parser = commands.choices[chosen.command]
-            return run(chosen)
+            # Each command loads what it needs.
+            status: int = import_module(f".{chosen.command}", __name__).run(chosen)
+            return status
         except UsageError as error:
             parser.error(str(error))
         finally:
@@ -54,22 +57,6 @@ def main(arguments: list[str] | None = None, program: str = "tensorwire") -> int
         return 128 + signal.SIGINT
     except OutputError as error:
         return discard_output(error, parser.prog)
-    except OSError as error:  # of the working directory or a temporary file, for example
+    except (CommandError, OSError) as error:  # of the working directory or a file, for example
         print_error(f"{parser.prog}: {error}")
         return 1
-
-
-def run(chosen: argparse.Namespace) -> int:
-    """Run the chosen command, and return its exit status. Raises UsageError and OutputError."""
-    if chosen.command == "infer":
-        return infer.run(chosen)
-    if chosen.command == "serve":
-        return serve.run(chosen)
-    if chosen.command == "inspect":
-        from . import inspect  # noqa: PLC0415 - each command loads what it needs
-
-        return inspect.run(chosen.file, chosen.header_length)
-    from . import demo  # noqa: PLC0415
-
-    demo.run()
-    return 0

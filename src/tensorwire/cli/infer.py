@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -18,22 +17,18 @@ from numpy.typing import NDArray
 
 import tensorwire as tw
 
-from .._codec.datatypes import DATATYPES, RAW_BF16, bf16_dtype, datatype_of
-from ..arguments import is_list_of_numbers
 from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, Client, InferenceServerError, Progress
 from ..client.addresses import Server, parse_url
-from ..client.requests import Target, model_path
-from ..errors import format_shape, format_value
-from .output import ProgressBar, UsageError, print_error, print_line
+from .inputs import assignment, declared_inputs, make_inputs, unique
+from .output import CommandError, ProgressBar, UsageError, print_line
 
-LARGE_NBYTES = 8_000_000  # bodies of this size or more get a progress bar
-MAX_NAMED = 10  # maximum number of inputs that an error message names
 MAX_TEXT = 10_000  # maximum number of characters or bytes that are printed of a single element
 MAX_ELEMENT = 60  # the same of each of several elements
 MAX_PADDING = 4  # an S array may be this many times as large as its elements
-_BOUNDS = ("max_header_nbytes", "max_tensors", "max_name_nbytes", "max_parameters")
+BOUNDS = ("max_header_nbytes", "max_tensors", "max_name_nbytes", "max_parameters")
 # Those of the client, but BF16 needs no ml_dtypes.
-LIMITS = tw.Limits(bf16_as_uint16=True, **{n: getattr(RESPONSE_LIMITS, n) for n in _BOUNDS})
+LIMITS = tw.Limits(bf16_as_uint16=True, **{name: getattr(RESPONSE_LIMITS, name) for name in BOUNDS})
+CALL_ERRORS = (InferenceServerError, tw.DecodeError, ConnectionError, TimeoutError)
 
 DESCRIPTION = """\
 Call a model with arrays from files or JSON, and print its outputs.
@@ -74,14 +69,6 @@ uint16 with the same bits
 """
 
 
-class Assignment(NamedTuple):
-    """The argument of ``--input``, before the value is parsed."""
-
-    name: str
-    datatype: Any  # a str, which `Tensor` checks, or None
-    value: str
-
-
 # --- arguments -----------------------------------------------------------------------------------
 
 
@@ -95,7 +82,6 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(program=parser.prog)
     add = parser.add_argument
     add("url", metavar="URL", help="http://host:8000, https://host, host:8000 or grpc://host:8001")
     add("model", metavar="MODEL", type=valid_utf8, help="name of the model")
@@ -124,17 +110,6 @@ def valid_utf8(text: str) -> str:
     return text
 
 
-def assignment(text: str) -> Assignment:
-    """Parse ``NAME=VALUE`` or ``NAME:DATATYPE=VALUE``. Other colons are part of the name."""
-    target, equals, value = text.partition("=")
-    name, colon, datatype = target.rpartition(":")
-    has_datatype = colon and datatype in DATATYPES
-    found = Assignment(name, datatype, value) if has_datatype else Assignment(target, None, value)
-    if not equals or not found.name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
-    return found
-
-
 def header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon:
@@ -142,33 +117,18 @@ def header(text: str) -> tuple[str, str]:
     return name, value.strip()
 
 
-def unique(option: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a dict of the pairs. Raises UsageError if a key occurs twice."""
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise UsageError(f"{option} {key} is given twice")
-        found[key] = value
-    return found
-
-
 def make_client(options: argparse.Namespace) -> Client:
-    """Return a client with the options. Raises UsageError."""
-    try:
-        server = parse_url(options.url)
-        if options.json and server.is_grpc:
-            raise UsageError("--json requires HTTP: gRPC has no JSON")
-        if not server.is_grpc:
-            model_path(Target(options.model, None, None))
-        return Client(
-            options.url,
-            timeout=options.timeout,
-            headers=unique("--header", options.headers),
-            ssl_context=make_ssl_context(options, server),
-            limits=LIMITS,
-        )
-    except (ImportError, ValueError) as error:  # ValueError: the model, URL, a header or timeout
-        raise UsageError(str(error)) from None
+    """Return a client with the options. Raises UsageError, ImportError and ValueError."""
+    server = parse_url(options.url)
+    if options.json and server.is_grpc:
+        raise UsageError("--json requires HTTP: gRPC has no JSON")
+    return Client(
+        options.url,
+        timeout=options.timeout,
+        headers=unique("--header", options.headers),
+        ssl_context=make_ssl_context(options, server),
+        limits=LIMITS,
+    )
 
 
 def make_ssl_context(options: argparse.Namespace, server: Server) -> ssl.SSLContext | None:
@@ -192,132 +152,6 @@ def make_ssl_context(options: argparse.Namespace, server: Server) -> ssl.SSLCont
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-# --- inputs --------------------------------------------------------------------------------------
-
-
-def declared_inputs(metadata: dict[str, Any]) -> dict[str, tw.TensorSpec]:
-    """Return the inputs that the metadata of a model declares. Raises DecodeError."""
-    try:
-        specs = [
-            tw.TensorSpec(entry["name"], entry["datatype"], entry["shape"])
-            for entry in metadata.get("inputs") or ()
-        ]
-    except (TypeError, ValueError, LookupError) as error:
-        raise tw.DecodeError(
-            f"the inputs in the metadata of the model are invalid: {error!r}"
-        ) from None
-    return {spec.name: spec for spec in specs}
-
-
-def make_inputs(options: argparse.Namespace, specs: dict[str, tw.TensorSpec]) -> list[tw.Tensor]:
-    """Return the inputs of the request. Raises UsageError."""
-    given = unique("--input", ((one.name, one) for one in options.inputs))
-    for name in given:
-        if specs and name not in specs:
-            raise UsageError(
-                f"the model has no input {name!r}; it has {format_specs(specs.values())}"
-            )
-    absent = [spec for name, spec in specs.items() if name not in given]
-    if absent:
-        raise UsageError(f"missing {format_specs(absent)}: use --input")
-    if not given:
-        raise UsageError("the model declares no inputs: use --input")
-    tensors = []
-    for name in {**specs, **given}:
-        try:
-            tensor = given_input(given[name], specs.get(name))
-        except (tw.EncodeError, TypeError) as error:
-            raise UsageError(str(error)) from None
-        if tensor is not None:
-            tensors.append(tensor)
-    return tensors
-
-
-def format_specs(specs: Iterable[tw.TensorSpec]) -> str:
-    """Describe the first inputs: ``input 'x' (FP32 [-1, 3]), ...``."""
-    texts = [f"input {format_value(s.name)} ({s.datatype} {format_shape(s.shape)})" for s in specs]
-    more = f" and {len(texts) - MAX_NAMED} more" if len(texts) > MAX_NAMED else ""
-    return ", ".join(texts[:MAX_NAMED]) + more
-
-
-def given_input(given: Assignment, spec: tw.TensorSpec | None) -> tw.Tensor | None:
-    """Return the tensor of an ``--input``; None if it is ``null``. Raises EncodeError, too."""
-    name, datatype, text = given
-    if datatype is None and spec is not None:
-        datatype = spec.datatype
-    if text.endswith(".npy") and not text.startswith("@"):
-        array = load_array(text)
-        if datatype is not None:
-            array = in_datatype(array, datatype, given)
-        return tw.Tensor(name, array, datatype=datatype)
-    value = read_file(text[1:]) if text.startswith("@") else parse_json(name, text)
-    if value is None:
-        return None
-    shape = None
-    if not isinstance(value, list):
-        value, shape = [value], [1] * (1 if spec is None else len(spec.shape))
-    if datatype is None and is_list_of_numbers(value):
-        raise UsageError(f"the model does not declare input {name!r}: use --input {name}:DATATYPE=")
-    return tw.Tensor(name, value, datatype=datatype, shape=shape)
-
-
-def read_file(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(str(error)) from None
-
-
-def parse_json(name: str, text: str) -> Any:
-    """Parse the value of an ``--input``. Raises UsageError."""
-    shown = text if len(text) <= 60 else f"{text[:57]}..."
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise UsageError(
-            f"--input {name}: {shown!r} is not JSON; write text as {name}='\"...\"', "
-            f"and files as {name}=FILE.npy or {name}=@FILE"
-        ) from None
-    if isinstance(value, dict):
-        raise UsageError(f"--input {name}: a JSON object is not a tensor: {shown!r}")
-    return value
-
-
-def load_array(path: str) -> NDArray[Any]:
-    """Read a .npy file, which must not contain Python objects. Raises UsageError."""
-    try:
-        with open(path, "rb") as file:
-            array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-    except OSError as error:
-        raise UsageError(str(error)) from None
-    except Exception as error:  # a ValueError, or whatever its parser raises for a header
-        raise UsageError(f"{path}: {error}") from None
-    return array
-
-
-def in_datatype(array: NDArray[Any], datatype: str, given: Assignment) -> NDArray[Any]:
-    """Return the array in the given datatype. Raises UsageError if it must not be converted."""
-    if datatype == "BF16" and array.dtype in (np.dtype("V2"), RAW_BF16):
-        return array.view(RAW_BF16)  # numpy saves bfloat16 as V2, and this command as uint16
-    own = datatype_of(array.dtype)
-    if own is None or datatype in (own.name, "BYTES"):
-        return array  # if it is not a valid array for the datatype, Tensor says so
-    if given.datatype is None:
-        raise UsageError(
-            f"{given.value} has datatype {own.name}, but the model declares {datatype}; "
-            f"to convert it, use --input {given.name}:{datatype}={given.value}"
-        )
-    dtype = DATATYPES[datatype].dtype if datatype != "BF16" else bf16_dtype()
-    if dtype is None:
-        raise UsageError("converting an array to BF16 requires ml_dtypes")
-    with np.errstate(all="ignore"):
-        converted = array.astype(dtype)
-        is_exact = dtype.kind not in "iub" or np.array_equal(converted, array)
-    if not is_exact:  # floats are rounded, but integers must not change
-        raise UsageError(f"{given.value} has values that {datatype} cannot represent")
-    return converted
 
 
 # --- outputs -------------------------------------------------------------------------------------
@@ -373,33 +207,35 @@ def array_to_save(tensor: tw.Tensor) -> tuple[NDArray[Any], str]:
     if not isinstance(tensor.data, tw.BytesArray):
         return tensor.as_numpy(), "  (as uint16)" if tensor.datatype == "BF16" else ""
     elements = tensor.data.reshape((tensor.data.size,))
-    longest, is_exact = 0, True
-    for element in elements:
-        longest = max(longest, len(element))
-        is_exact = is_exact and not element.endswith(b"\0")
-    if is_exact and longest * tensor.data.size <= MAX_PADDING * tensor.data.nbytes:
+    is_exact = not any(element.endswith(b"\0") for element in elements)
+    nbytes = max(map(len, elements), default=0) * tensor.data.size
+    if is_exact and nbytes <= MAX_PADDING * tensor.data.nbytes:
         return tensor.data.as_numpy("S"), ""
     return np.frombuffer(tensor.data.wire, np.uint8), "  (for tensorwire.decode_bytes)"
 
 
 # --- the command ---------------------------------------------------------------------------------
 
-CALL_ERRORS = (InferenceServerError, tw.DecodeError, ConnectionError, TimeoutError)
-
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command, and return the exit status. Raises UsageError."""
+    """Call the model. Raises UsageError, CommandError and OSError."""
     try:
         with make_client(options) as client:
-            return call_model(client, options)
+            outputs = call_model(client, options)
     except CALL_ERRORS as error:
         prefix = "the response is invalid: " if isinstance(error, tw.DecodeError) else ""
-        print_error(f"{options.program}: {prefix}{' '.join(str(error).split())}")
-        return 1
+        raise CommandError(f"{prefix}{' '.join(str(error).split())}") from None
+    except (ImportError, ValueError) as error:  # ValueError: the model, an input or an option
+        raise UsageError(str(error)) from None
+    if options.save is None:
+        print_outputs(outputs)
+    else:
+        save_outputs(outputs, options.save)
+    return 0
 
 
-def call_model(client: Client, options: argparse.Namespace) -> int:
-    """Build the request, and send it. Return the exit status."""
+def call_model(client: Client, options: argparse.Namespace) -> Sequence[tw.Tensor]:
+    """Build the request, send it, and return the outputs."""
     inputs = make_inputs(options, declared_inputs(client.model_metadata(options.model)))
     if options.save is not None:
         try:
@@ -416,26 +252,13 @@ def call_model(client: Client, options: argparse.Namespace) -> int:
             nonfinite="literal",  # Triton rejects null
             on_progress=partial(draw_call, bar),
         )
-    except tw.EncodeError as error:
-        raise UsageError(str(error)) from None
     finally:
         bar.clear()
-    if options.save is None:
-        print_outputs(response.outputs)
-        return 0
-    try:
-        save_outputs(response.outputs, options.save)
-    except OSError as error:
-        print_error(f"{options.program}: {error}")
-        return 1
-    return 0
+    return response.outputs
 
 
 def draw_call(bar: ProgressBar, progress: Progress) -> None:
-    """Draw the progress of a call, if its bodies are large."""
-    label, done = "sending", progress.sent_nbytes
-    total: int | None = progress.request_nbytes
     if progress.received_nbytes:
-        label, done, total = "receiving", progress.received_nbytes, progress.response_nbytes
-    if (done if total is None else total) >= LARGE_NBYTES:
-        bar.draw(label, done / 1e6, None if total is None else total / 1e6, "MB")
+        bar.draw("receiving", progress.received_nbytes, progress.response_nbytes)
+    else:
+        bar.draw("sending", progress.sent_nbytes, progress.request_nbytes)

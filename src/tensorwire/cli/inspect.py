@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,15 @@ from .._codec.datatypes import bf16_dtype
 from .output import UsageError, escape, print_error, print_line
 
 N_VALUES = 6  # number of values to print of each tensor
+DETAILS = ("tensor", "element", "offset", "expected", "actual")  # attributes of an error
 
 
-def run(file: str, header_length: str | None) -> int:
-    """Print the message in ``file``. Return the exit status, which is 1 for an invalid message.
+def run(options: argparse.Namespace) -> int:
+    """Print the message in a file. Return the exit status, which is 1 for an invalid message.
 
     Raises UsageError.
     """
+    file, header_length = options.file, options.header_length
     try:
         body = Path(file).read_bytes()
     except OSError as error:
@@ -30,7 +33,9 @@ def run(file: str, header_length: str | None) -> int:
     except tw.DecodeError as error:
         print_error(f"{file}: {type(error).__name__}: {error}")
         hints = guess_header_length(body) if header_length is None else []
-        for line in error_details(error) + hints:
+        details = {name: getattr(error, name) for name in DETAILS}
+        lines = [f"{name}: {value}" for name, value in details.items() if value is not None]
+        for line in lines + hints:
             print_error(f"  {line}")
         return 1
     kind = "request" if isinstance(message, tw.InferRequest) else "response"
@@ -53,13 +58,6 @@ def decode(body: bytes, header_length: str | None) -> tw.InferRequest | tw.Infer
         if 'the JSON header has no "inputs"' not in str(error):
             raise
     return tw.decode_response(body, header_length, limits=limits)
-
-
-def error_details(error: tw.DecodeError) -> list[str]:
-    """Return the attributes of the error that are not None, as one line each."""
-    names = ("tensor", "element", "offset", "expected", "actual")
-    found = [(name, getattr(error, name)) for name in names]
-    return [f"{name}: {value}" for name, value in found if value is not None]
 
 
 def guess_header_length(body: bytes) -> list[str]:

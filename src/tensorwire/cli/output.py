@@ -15,12 +15,16 @@ import time
 from contextlib import suppress
 from typing import NoReturn, TextIO
 
-BAR_WIDTH = 30
 DRAW_SECONDS = 0.1  # minimum time between two updates of the progress bar
+LARGE_NBYTES = 8_000_000  # bodies of this size or more get a progress bar
 
 
 class UsageError(Exception):
-    """The arguments of the command are invalid, or do not match the model or the machine."""
+    """The arguments do not match the command, the model or the machine. The exit status is 2."""
+
+
+class CommandError(Exception):
+    """The command has failed. The exit status is 1."""
 
 
 class OutputError(Exception):
@@ -93,21 +97,22 @@ def draw_progress(text: str) -> None:
 
 
 class ProgressBar:
-    """A line on stderr that is overwritten, if stderr is a terminal."""
+    """A line on stderr that is overwritten, for large bodies and if stderr is a terminal."""
 
     def __init__(self) -> None:
         self._drawn_at = float("-inf")
 
-    def draw(self, label: str, done: float, total: float | None, unit: str) -> None:
-        """Draw the bar, unless it was drawn shortly before. ``total`` is None if unknown."""
+    def draw(self, label: str, done: int, total: int | None) -> None:
+        """Draw a number of bytes, unless one was drawn shortly before."""
         now = time.monotonic()
-        if now - self._drawn_at < DRAW_SECONDS and done != total:
+        is_due = now - self._drawn_at >= DRAW_SECONDS or done == total
+        if not is_due or (done if total is None else total) < LARGE_NBYTES:
             return
         self._drawn_at = now
-        text = f"{label} {done:,.0f} {unit}"
+        text = f"{label} {done / 1e6:,.0f} MB"
         if total is not None:
-            filled = "#" * int(BAR_WIDTH * done / total)
-            text = f"{label} [{filled:<{BAR_WIDTH}}] {done:,.0f} of {total:,.0f} {unit}"
+            filled = "#" * int(30 * done / total)
+            text = f"{label} [{filled:<30}] {done / 1e6:,.0f} of {total / 1e6:,.0f} MB"
         draw_progress(text)
 
     def clear(self) -> None:

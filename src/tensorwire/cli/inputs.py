@@ -1,0 +1,156 @@
+"""The inputs of ``tensorwire infer``, from its options and from files."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import tensorwire as tw
+
+from .._codec.datatypes import DATATYPES, RAW_BF16, bf16_dtype, datatype_of
+from ..arguments import is_list_of_numbers
+from ..errors import format_shape, format_value
+from .output import UsageError
+
+MAX_NAMED = 10  # maximum number of inputs that an error message names
+
+
+class Assignment(NamedTuple):
+    """The argument of ``--input``."""
+
+    name: str
+    datatype: Any  # a str, which `Tensor` checks, or None
+    value: str
+
+
+def assignment(text: str) -> Assignment:
+    """Parse ``NAME=VALUE`` or ``NAME:DATATYPE=VALUE``. Other colons are part of the name."""
+    target, equals, value = text.partition("=")
+    name, colon, datatype = target.rpartition(":")
+    has_datatype = colon and datatype in DATATYPES
+    found = Assignment(name, datatype, value) if has_datatype else Assignment(target, None, value)
+    if not equals or not found.name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return found
+
+
+def unique(option: str, pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a dict of the pairs. Raises UsageError if a key occurs twice."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise UsageError(f"{option} {key} is given twice")
+        found[key] = value
+    return found
+
+
+def declared_inputs(metadata: dict[str, Any]) -> dict[str, tw.TensorSpec]:
+    """Return the inputs that the metadata of a model declares. Raises DecodeError."""
+    try:
+        inputs = metadata.get("inputs") or ()
+        specs = [tw.TensorSpec(each["name"], each["datatype"], each["shape"]) for each in inputs]
+    except (TypeError, ValueError, LookupError) as error:
+        problem = f"the inputs in the metadata of the model are invalid: {error!r}"
+        raise tw.DecodeError(problem) from None
+    return {spec.name: spec for spec in specs}
+
+
+def make_inputs(options: argparse.Namespace, specs: dict[str, tw.TensorSpec]) -> list[tw.Tensor]:
+    """Return the inputs of the request. Raises UsageError and EncodeError."""
+    given = unique("--input", ((each.name, each) for each in options.inputs))
+    for name in given:
+        if specs and name not in specs:
+            raise UsageError(f"the model has no input {name!r}; it has {format_specs(specs)}")
+    absent = {name: spec for name, spec in specs.items() if name not in given}
+    if absent:
+        raise UsageError(f"missing {format_specs(absent)}: use --input")
+    if not given:
+        raise UsageError("the model declares no inputs: use --input")
+    found = [make_input(given[name], specs.get(name)) for name in {**specs, **given}]
+    return [tensor for tensor in found if tensor is not None]
+
+
+def format_specs(specs: dict[str, tw.TensorSpec]) -> str:
+    """Describe the first inputs: ``input 'x' (FP32 [-1, 3]), ...``."""
+    first = list(specs.values())[:MAX_NAMED]
+    texts = [f"input {format_value(s.name)} ({s.datatype} {format_shape(s.shape)})" for s in first]
+    more = f" and {len(specs) - MAX_NAMED} more" if len(specs) > MAX_NAMED else ""
+    return ", ".join(texts) + more
+
+
+def make_input(given: Assignment, spec: tw.TensorSpec | None) -> tw.Tensor | None:
+    """Return the tensor of an ``--input``; None if it is ``null``. Raises EncodeError, too."""
+    value = read_value(given)
+    if value is None:
+        return None
+    datatype = given.datatype if given.datatype or spec is None else spec.datatype
+    shape = None
+    if isinstance(value, np.ndarray):
+        value = in_datatype(value, datatype, given)
+    elif not isinstance(value, list):
+        value, shape = [value], [1] * (1 if spec is None else len(spec.shape))
+    if datatype is None and is_list_of_numbers(value):
+        name = given.name
+        raise UsageError(f"the model does not declare input {name!r}: use --input {name}:DATATYPE=")
+    return tw.Tensor(given.name, value, datatype=datatype, shape=shape)
+
+
+def read_value(given: Assignment) -> Any:
+    """Return the array, bytes or JSON value that an ``--input`` stands for. Raises UsageError."""
+    name, _, text = given
+    try:
+        if text.startswith("@"):
+            return Path(text[1:]).read_bytes()
+        if text.endswith(".npy"):
+            return read_array(text)
+    except OSError as error:
+        raise UsageError(str(error)) from None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise UsageError(
+            f"--input {name}: {format_value(text)} is not JSON; write text as {name}='\"...\"', "
+            f"and files as {name}=FILE.npy or {name}=@FILE"
+        ) from None
+    if isinstance(value, dict):
+        raise UsageError(f"--input {name}: a JSON object is not a tensor: {format_value(text)}")
+    return value
+
+
+def read_array(path: str) -> NDArray[Any]:
+    """Read a .npy file, which must not contain Python objects. Raises UsageError and OSError."""
+    with open(path, "rb") as file:
+        try:
+            array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
+        except Exception as error:  # a ValueError, or whatever its parser raises for a header
+            raise UsageError(f"{path}: {error}") from None
+    return array
+
+
+def in_datatype(array: NDArray[Any], datatype: str | None, given: Assignment) -> NDArray[Any]:
+    """Return the array in the given datatype. Raises UsageError if it must not be converted."""
+    if datatype == "BF16" and array.dtype in (np.dtype("V2"), RAW_BF16):
+        return array.view(RAW_BF16)  # numpy saves bfloat16 as V2, and this command as uint16
+    own = datatype_of(array.dtype)
+    if own is None or datatype in (None, own.name, "BYTES"):
+        return array  # if it is not a valid array for the datatype, Tensor says so
+    if given.datatype is None:
+        raise UsageError(
+            f"{given.value} has datatype {own.name}, but the model declares {datatype}; "
+            f"to convert it, use --input {given.name}:{datatype}={given.value}"
+        )
+    dtype = DATATYPES[datatype].dtype if datatype != "BF16" else bf16_dtype()
+    if dtype is None:
+        raise UsageError("converting an array to BF16 requires ml_dtypes")
+    with np.errstate(all="ignore"):
+        converted = array.astype(dtype)
+        is_exact = dtype.kind not in "iub" or np.array_equal(converted, array)
+    if not is_exact:  # floats are rounded, but integers must not change
+        raise UsageError(f"{given.value} has values that {datatype} cannot represent")
+    return converted
