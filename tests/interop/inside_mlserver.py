@@ -489,7 +489,7 @@ def test_responses_are_equal(server: Server, case: str, monkeypatch: pytest.Monk
 
 def test_response_needs_no_lists(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """The text is written from the array."""
-    monkeypatch.setattr("tensorwire.integrations.mlserver.convert.flat_list", None)
+    monkeypatch.setattr("tensorwire.integrations.mlserver.convert.list_of", None)
     with installed(integration):
         status, _, body = server.infer(FLAT)
     assert status == 200

@@ -3,9 +3,6 @@
 A digest is computed from the syntax tree of the source, so that formatting, comments and docstrings
 do not matter. All supported versions of Python compute the same digest: the tree is written as text
 by ``canonical_text``, because the output of ``ast.dump`` and ``ast.unparse`` differs between them.
-
-The name of a function is ``package.module:Class.function``, where the module is the one that
-defines it.
 """
 
 from __future__ import annotations
@@ -23,13 +20,7 @@ N_DIGITS = 16
 
 
 class Sources:
-    """The sources of modules. Each module is read and parsed once.
-
-    Parameters
-    ----------
-    read
-        Returns the source of the module with a name, or None if the source is not available.
-    """
+    """The sources of modules, which ``read`` returns by their names. Each is parsed once."""
 
     def __init__(self, read: Callable[[str], str | bytes | None]) -> None:
         self._tree = cache(lambda module: parse(read(module)))
@@ -70,8 +61,7 @@ def parse(source: str | bytes | None) -> ast.Module | None:
 def definitions(tree: ast.Module, path: str) -> list[ast.stmt]:
     """Return all definitions of ``Class.function`` in a module.
 
-    There are several for a property with a setter, for example, and for a function whose definition
-    depends on a condition.
+    There are several for a property with a setter, or if the definition depends on a condition.
     """
     scopes: list[ast.Module | ast.stmt] = [tree]
     found: list[ast.stmt] = []

@@ -6,7 +6,8 @@ They are named ``package.module:Class.function``, as in the digests.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import update_wrapper
 from inspect import Parameter, Signature, getattr_static, signature
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple
@@ -16,6 +17,12 @@ def join_name(owner: ModuleType | type, name: str) -> str:
     if isinstance(owner, ModuleType):
         return f"{owner.__name__}:{name}"
     return f"{owner.__module__}:{owner.__qualname__}.{name}"
+
+
+def within(owner: str, names: str) -> tuple[str, ...]:
+    """Return the functions of a module, or the methods of a class, with these names."""
+    separator = "." if ":" in owner else ":"
+    return tuple(f"{owner}{separator}{name}" for name in names.split())
 
 
 def package_of(name: str) -> str:
@@ -58,10 +65,10 @@ def unwrapped(found: Any) -> Any:
 
 
 def place(value: Any) -> str | None:
-    """Return where the code of a function, class or other callable is defined.
+    """Return where the code of a function, class or other callable is defined; else None.
 
-    Returns None for constants. The attributes of a function are not used: a wrapper made with
-    ``functools.wraps`` has those of the function that it wraps.
+    The attributes of a function are not used: a wrapper made with ``functools.wraps`` has those of
+    the function that it wraps.
     """
     value = unwrapped(value)
     kind = type(value)
@@ -74,9 +81,9 @@ def place(value: Any) -> str | None:
 
 
 def foreign_code(value: Any, name: str) -> str | None:
-    """Return the name of the code of a function or class, if it is not of the package of ``name``.
+    """Return the name of the code of a value, if it is not of the package of ``name``; else None.
 
-    Returns None for the package's own code, and for constants.
+    Values that are neither a class nor callable have no code.
     """
     parts = (value.fget, value.fset, value.fdel) if type(value) is property else (value,)
     for part in parts:
@@ -92,6 +99,10 @@ def parameters(function: Any) -> str:
     return str(Signature([each.replace(annotation=Parameter.empty) for each in found]))
 
 
+class DifferenceError(Exception):
+    """The reason why a function is not replaced: it differs from the tested one."""
+
+
 class Change(NamedTuple):
     """One assignment: ``old`` and ``new`` are values of a name in the namespace of the owner."""
 
@@ -103,6 +114,22 @@ class Change(NamedTuple):
 
 ABSENT = object()
 """The old value of a method that the class inherits."""
+
+
+def make_change(owner: ModuleType | type, name: str, factory: Callable[[Any], Any]) -> Change:
+    """Create the replacement of a function, and check its parameters. Raises DifferenceError."""
+    found = getattr_static(owner, name, ABSENT)
+    if found is ABSENT:
+        raise DifferenceError("is missing")
+    original = unwrapped(found)
+    new = factory(original)
+    existing, expected = parameters(original), parameters(new)
+    if existing != expected:
+        raise DifferenceError(f"has the parameters {existing}, not {expected}")
+    if not isinstance(new, type):
+        update_wrapper(new, original)  # name and docstring, for `help`
+    old = vars(owner).get(name, ABSENT)
+    return Change(owner, name, old, new if found is original else type(found)(new))
 
 
 def assign(changes: Sequence[Change]) -> list[Change]:

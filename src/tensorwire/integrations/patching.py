@@ -1,11 +1,9 @@
 """Replace functions and classes of another package, and restore them: either all or none.
 
 The *original* is the function, method or class of the other package. The *replacement* is called
-instead of it while an integration is installed. A replacement calls the original for all arguments
-that it does not handle itself.
-
-Other code, such as instrumentation, may have wrapped an original before. A replacement that does
-not always call the original would bypass such a wrapper, so it is not installed.
+instead of it while an integration is installed, and calls it for all arguments that it does not
+handle itself. If other code, such as instrumentation, has wrapped an original before, a replacement
+that does not always call the original would bypass the wrapper, so it is not installed.
 """
 
 from __future__ import annotations
@@ -15,10 +13,8 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Sequence
-from functools import update_wrapper
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from inspect import getattr_static
 from pathlib import Path
 from threading import RLock
 from types import ModuleType
@@ -27,16 +23,15 @@ from typing import Any, Literal, NamedTuple, get_args
 from ..errors import IntegrationError
 from .digests import Sources, source_of_imported
 from .functions import (
-    ABSENT,
     Change,
+    DifferenceError,
     assign,
     defined_name,
     foreign_code,
     join_name,
+    make_change,
     package_of,
-    parameters,
     readable,
-    unwrapped,
     values_of,
 )
 
@@ -50,16 +45,15 @@ class Replacement(NamedTuple):
     """An original, and the factory that creates its replacement.
 
     The owner is the module that defines the original, or the class that defines or inherits it. The
-    original of a module is replaced in every loaded module that refers to it, under any name. A
-    method is replaced only in this class.
+    original of a module is replaced in every loaded module that refers to it, under any name; a
+    method only in this class.
 
     The factory takes the original and returns the replacement, which must have the same parameters.
-    For a classmethod or staticmethod, both are plain functions, and the kind of method is kept.
+    Both are plain functions, also for a classmethod or staticmethod.
 
-    The replacement relies on the source of the functions whose names are in ``relies_on``. If one
-    of them is replaced as well, it also relies on that replacement, which must come first. If each
-    call of the replacement calls the original once (``calls_original``), the original may be a
-    wrapper of other code.
+    The replacement relies on the source of the functions in ``relies_on``, and on the replacements
+    of these functions, which must come first. If each call of the replacement calls the original
+    once (``calls_original``), the original may be a wrapper of other code.
     """
 
     owner: ModuleType | type
@@ -67,10 +61,6 @@ class Replacement(NamedTuple):
     factory: Callable[[Any], Any]
     relies_on: Sequence[str] = ()
     calls_original: bool = False
-
-
-class DifferenceError(Exception):
-    """A function differs from the tested ones. The message has the reason."""
 
 
 class Patch:
@@ -85,8 +75,7 @@ class Patch:
     integration
         The name of a package of tensorwire. Its module ``patches``, which is imported after the
         version check, has the function ``replacements``. Its file ``sources.json``, which
-        ``tests/interop/peer_releases.py`` writes, has the digests of all originals, and of the
-        functions on which their replacements rely.
+        ``tests/interop/peer_releases.py`` writes, has the digests of the functions.
     """
 
     def __init__(self, distribution: str, versions: tuple[str, str], integration: str) -> None:
@@ -95,15 +84,13 @@ class Patch:
         self.tested = " to ".join(dict.fromkeys(versions))
         self.integration = integration
         self.untested: Untested = "known"
+        self.installed: str | None = None  # the version
         self.lock = RLock()
         self._changes: list[Change] = []
         self._places: list[Change] = []  # all names that have a replacement as their value
 
     def install(self, *, untested: Untested = "known") -> None:
-        """Replace the functions of the package. A second call has no effect.
-
-        See ``tensorwire.integrations.tritonclient.install``.
-        """
+        """Replace the functions of the package. See ``integrations.tritonclient.install``."""
         if untested not in get_args(Untested):
             values = ", ".join(map(repr, get_args(Untested)))
             raise ValueError(f"untested must be one of {values}, not {untested!r}")
@@ -130,11 +117,11 @@ class Patch:
             would go on calling this codec, has to be removed first. Nothing was changed.
         """
         with self.lock:
-            values = [(vars(place.owner).get(place.name), place) for place in self._places]
             taken = [
-                readable(join_name(place.owner, place.name))
-                for value, place in values
-                if value is not place.new and foreign_code(value, self.distribution)
+                readable(join_name(owner, name))
+                for owner, name, _, new in self._places
+                if (value := vars(owner).get(name)) is not new
+                and foreign_code(value, self.distribution)
             ]
             if taken:
                 raise self._error(
@@ -149,14 +136,11 @@ class Patch:
 
     @property
     def digests(self) -> Path:
-        """Return the file with the known digests."""
+        """The file with the known digests."""
         return Path(str(sys.modules[self.integration].__file__)).with_name("sources.json")
 
     def replacements(self) -> dict[str, Replacement]:
-        """Return the replacements by the names of the originals.
-
-        Raises IntegrationError if a module or class is missing.
-        """
+        """Return the replacements by the names of the originals. Raises IntegrationError."""
         try:
             found = import_module(f"{self.integration}.patches").replacements()
             return {join_name(each.owner, each.name): each for each in found}
@@ -166,27 +150,32 @@ class Patch:
     def _create(self) -> list[Change]:
         """Create the replacements of the functions that do not differ from the tested ones.
 
-        Logs a warning that names the others or, if ``untested`` is "error", raises
-        IntegrationError.
+        Logs a warning or, if ``untested`` is "error", raises IntegrationError for the others.
         """
         trusted = None if self._is_newer() else package_of(self.distribution)
         replacements = self.replacements()
         digests = json.loads(self.digests.read_text("ascii"))
         sources = Sources(source_of_imported)
 
-        def is_known(name: str) -> bool:
-            is_compared = self.untested != "allow" and package_of(name) != trusted
-            return not is_compared or sources.digest(name) in digests.get(name, ())
+        def check(name: str, replacement: str, may_be_wrapped: bool) -> None:
+            defined = defined_name(name)
+            for value in values_of(name, replacement):
+                foreign = foreign_code(value, defined)
+                if foreign and not (may_be_wrapped and name == replacement and callable(value)):
+                    raise DifferenceError(f"{readable(name)} is {foreign} now")
+            is_compared = self.untested != "allow" and package_of(defined) != trusted
+            if is_compared and sources.digest(defined) not in digests.get(defined, ()):
+                raise DifferenceError(f"the source of {readable(name)} is not known")
 
         changes: list[Change] = []
-        reasons: dict[str, str] = {}  # why a replacement is not used
+        reasons: dict[str, str] = {}
         for name, replacement in replacements.items():
             try:
                 for each in dict.fromkeys((name, *replacement.relies_on)):
-                    check(each, name, replacement.calls_original, is_known)
+                    check(each, name, replacement.calls_original)
                     if each in reasons:
                         raise DifferenceError(f"{readable(each)} is not replaced")
-                changes.append(create(replacement))
+                changes.append(make_change(*replacement[:3]))
             except DifferenceError as difference:
                 reasons[name] = str(difference)
         if reasons:
@@ -194,9 +183,8 @@ class Patch:
             if self.untested == "error":
                 raise self._error(f"has functions that differ: {listed}")
             logger.warning(
-                "These functions of %s %s differ from those that tensorwire was tested with (%s), "
-                "and are not replaced: %s",
-                *(self.distribution, self._version(), self.tested, listed),
+                f"These functions of {self._subject()} differ from those that tensorwire was "
+                f"tested with ({self.tested}), and are not replaced: {listed}"
             )
         return changes
 
@@ -207,28 +195,24 @@ class Patch:
 
     def _is_newer(self) -> bool:
         """Return whether the version is newer than the tested ones. Raises IntegrationError."""
-        found = self._version()
-        if found is None:
-            raise self._error("is not installed")
-        first, last = map(release, self.versions)
-        if release(found) < first:
-            raise self._error("is too old")
-        return release(found)[: len(last)] > last
-
-    def _version(self) -> str | None:
         try:
-            return version(self.distribution)
+            self.installed = version(self.distribution)
         except PackageNotFoundError:
-            return None
+            raise self._error("is not installed") from None
+        first, last = map(release, self.versions)
+        if release(self.installed) < first:
+            raise self._error("is too old")
+        return release(self.installed)[: len(last)] > last
+
+    def _subject(self) -> str:
+        return f"{self.distribution} {self.installed or ''}".rstrip()
 
     def _error(self, problem: str) -> IntegrationError:
-        found = self._version()
-        subject = self.distribution if found is None else f"{self.distribution} {found}"
         return IntegrationError(
-            f"{subject} {problem}; tensorwire was tested with {self.distribution} {self.tested}, "
-            f"and has changed nothing",
+            f"{self._subject()} {problem}; tensorwire was tested with {self.distribution} "
+            f"{self.tested}, and has changed nothing",
             distribution=self.distribution,
-            installed=found,
+            installed=self.installed,
             tested=self.tested,
         )
 
@@ -237,36 +221,3 @@ def release(version: str) -> tuple[int, ...]:
     """Return the numbers at the beginning of a version: ``2.73.0rc1`` gives (2, 73, 0)."""
     match = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(number) for number in match[0].split(".")) if match else ()
-
-
-def check(name: str, original: str, calls_original: bool, is_known: Callable[[str], bool]) -> None:
-    """Raise DifferenceError if a function is not the tested one.
-
-    It is the ``original`` of a replacement, which has ``calls_original``, or the replacement relies
-    on it.
-    """
-    defined = defined_name(name)
-    for value in values_of(name, original):
-        if calls_original and name == original and callable(value):
-            continue
-        if foreign := foreign_code(value, defined):
-            raise DifferenceError(f"{readable(name)} is {foreign} now")
-    if not is_known(defined):
-        raise DifferenceError(f"the source of {readable(name)} is not known")
-
-
-def create(replacement: Replacement) -> Change:
-    """Create the replacement, and check its parameters. Raises DifferenceError."""
-    owner, name, factory = replacement[:3]
-    found = getattr_static(owner, name, ABSENT)
-    if found is ABSENT:
-        raise DifferenceError("is missing")
-    original = unwrapped(found)
-    new = factory(original)
-    existing, expected = parameters(original), parameters(new)
-    if existing != expected:
-        raise DifferenceError(f"has the parameters {existing}, not {expected}")
-    if not isinstance(new, type):
-        update_wrapper(new, original)  # name and docstring, for `help`
-    old = vars(owner).get(name, ABSENT)
-    return Change(owner, name, old, new if found is original else type(found)(new))

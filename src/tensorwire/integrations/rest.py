@@ -1,7 +1,4 @@
-"""What the REST servers of KServe and MLServer share: bodies, metadata, and values in JSON.
-
-Their integrations are installed with a limit of the size of a request body.
-"""
+"""What the REST servers of KServe and MLServer share: bodies, metadata, and values in JSON."""
 
 from __future__ import annotations
 
@@ -87,12 +84,11 @@ async def receive_body(scope: Scope, receive: Receive, max_body: int) -> tuple[F
 def has_binary_data(request: Any) -> bool:
     """Return whether a parsed JSON request has an input with ``binary_data_size``."""
     inputs = request.get("inputs") if isinstance(request, dict) else None
-    parameters = [
-        tensor.get("parameters")
-        for tensor in (inputs if isinstance(inputs, list) else ())
-        if isinstance(tensor, dict)
-    ]
-    return any(isinstance(each, dict) and "binary_data_size" in each for each in parameters)
+    for tensor in inputs if isinstance(inputs, list) else ():
+        parameters = tensor.get("parameters") if isinstance(tensor, dict) else None
+        if isinstance(parameters, dict) and "binary_data_size" in parameters:
+            return True
+    return False
 
 
 def text_headers(scope: Scope) -> dict[str, str]:
@@ -118,9 +114,7 @@ def receive_again(body: bytes, receive: Receive) -> Receive:
 
 def raw_headers(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     """Return headers as ASGI requires them."""
-    return [
-        (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()
-    ]
+    return [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in headers.items()]
 
 
 async def send_body(send: Send, body: bytes, headers: Mapping[str, str]) -> None:

@@ -20,14 +20,9 @@ from .patching import Function
 
 
 class SplitMessage:
-    """A generated message, with raw contents that are not in it. Its attributes are the message's.
+    """A ModelInferRequest or ModelInferResponse without its raw contents, and these as buffers.
 
-    Parameters
-    ----------
-    message
-        A ModelInferRequest or ModelInferResponse.
-    contents
-        The raw contents, as buffers.
+    Its attributes are those of the message.
     """
 
     def __init__(self, message: Any, contents: list[Any]) -> None:

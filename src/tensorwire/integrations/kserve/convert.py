@@ -1,8 +1,4 @@
-"""Convert between the messages of KServe and those of tensorwire.
-
-A request becomes KServe's InferRequest, whose inputs keep the received arrays until their lists
-are used. A response of a model is written from its arrays, bytes or lists.
-"""
+"""Convert between the messages of KServe and those of tensorwire."""
 
 from __future__ import annotations
 
@@ -42,7 +38,7 @@ SCALARS = (str, bool, int, float)
 class JsonData:
     """The ``data`` of the tensors in the JSON of a message, as the lists that KServe gives a model.
 
-    The JSON is parsed again when the first list is used. Most models only use arrays.
+    The JSON is parsed again when the first list is used: most models only use arrays.
     """
 
     def __init__(self, text: Any, member: str) -> None:
@@ -71,7 +67,7 @@ def parse_json(text: bytes) -> Any:
 class ReceivedTensor:
     """An InferInput or InferOutput that keeps the received array until its list is used.
 
-    The first access to ``data`` builds the list. After that, the list is authoritative.
+    The first access to ``data`` builds the list, which is authoritative from then on.
     """
 
     _tensor: tw.Tensor | None = None
@@ -81,10 +77,7 @@ class ReceivedTensor:
 
     @classmethod
     def of(cls, tensor: tw.Tensor, parameters: Parameters, data: JsonData, index: int) -> Any:
-        """Create the tensor with a number ``index`` in its message.
-
-        Raises LayoutError for a tensor in shared memory, which KServe does not have.
-        """
+        """Create the tensor with a number ``index`` in its message. Raises LayoutError."""
         if tensor.data is None:
             subject = format_subject("tensor", tensor.name)
             raise LayoutError(f"{subject} is in shared memory, which KServe does not support")
@@ -100,7 +93,11 @@ class ReceivedTensor:
         tensor = self._tensor
         if tensor is not None:
             # The list is set before the tensor is released, for threads that read it meanwhile.
-            self._list = flat_list(tensor) if self._json is None else self._json.of(self._index)
+            if self._json is None:
+                array = strings(tensor) if tensor.datatype == "BYTES" else tensor.as_numpy()
+                self._list = array.ravel().tolist()
+            else:
+                self._list = self._json.of(self._index)
             self._tensor = None
         return self._list
 
@@ -112,20 +109,19 @@ class ReceivedTensor:
     def as_numpy(self) -> Array:
         """Return the data as an array in ``shape``, which is writable and aligned.
 
-        For numeric binary data, this is a view of the body if the body is writable, and if the
-        tensor is aligned in it. Otherwise each call returns a new array.
+        It is a view of the body for numeric binary data that is aligned in a writable body, and
+        otherwise a new array in each call.
         """
         tensor = self._tensor
         if tensor is None:
             from_list: Array = super().as_numpy()  # type: ignore[misc]
             return from_list
-        data = tensor.data
-        if not isinstance(data, np.ndarray):
+        if tensor.datatype == "BYTES":
             array = strings(tensor)
         elif self._json is None:
             array = tensor.as_numpy(aligned=True, writable=True)
         else:
-            array = data.copy()
+            array = tensor.as_numpy().copy()
         return array.reshape(self._shape)  # type: ignore[attr-defined]
 
 
@@ -135,13 +131,6 @@ class ReceivedInput(ReceivedTensor, InferInput):  # type: ignore[misc]
 
 class ReceivedOutput(ReceivedTensor, InferOutput):  # type: ignore[misc]
     """An output of a response."""
-
-
-def flat_list(tensor: tw.Tensor) -> list[Any]:
-    """Return the elements as KServe does: BYTES are ``str``, or ``bytes`` if one is not UTF-8."""
-    array = strings(tensor) if tensor.datatype == "BYTES" else tensor.as_numpy()
-    elements: list[Any] = array.ravel().tolist()
-    return elements
 
 
 def strings(tensor: tw.Tensor) -> Array:
@@ -233,7 +222,8 @@ def write_response(response: Any, request: tw.InferRequest) -> tuple[bytes, dict
     entries: list[dict[str, Any]] = []
     buffers: list[Buffer] = []
     for output, is_binary in selected:
-        if not has_data(output):
+        is_received = isinstance(output, ReceivedTensor)  # its list is not built for this
+        if not is_received and output.data is None and output._raw_data is None:
             raise InvalidInput(
                 f"'data' field is missing for output '{output.name}' for model "
                 f"'{response.model_name}'"
@@ -300,12 +290,6 @@ def select_outputs(response: Any, request: tw.InferRequest) -> list[tuple[Any, b
             )
         found.append((output, default if is_binary is None else is_binary))
     return found
-
-
-def has_data(output: Any) -> bool:
-    """Return whether an output has an array, bytes or a list."""
-    is_received = isinstance(output, ReceivedTensor)  # its list is not built for this
-    return is_received or output.data is not None or output._raw_data is not None
 
 
 def output_array(output: Any) -> Array:

