@@ -6,12 +6,14 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 _executor: ThreadPoolExecutor | None = None  # made on first use
 
 
-def in_thread(function: Callable[..., Any], *arguments: Any) -> Awaitable[Any]:
+def in_thread(function: Callable[..., Result], *arguments: Any) -> Awaitable[Result]:
     """Call a function of this package in a thread of this package.
 
     It waits neither for models nor for the threads of the event loop, which a program may have
@@ -35,7 +37,7 @@ def _call(call: list[Any]) -> Any:
     return function(*arguments)
 
 
-async def _in_event_loop(function: Callable[..., Any], *arguments: Any) -> Any:
+async def _in_event_loop(function: Callable[..., Result], *arguments: Any) -> Result:
     return function(*arguments)
 
 

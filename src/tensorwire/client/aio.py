@@ -30,13 +30,13 @@ class LoopWatcher:
     async def wait(self, events: int, seconds: float | None) -> int:
         if self.backend.is_ended:
             raise ConnectionError(CLOSED)
-        future = self.future = self.loop.create_future()
+        future: asyncio.Future[int] = self.loop.create_future()
+        self.future = future
         self._watch(events)
         # The timer may be early, because the clock of the event loop may be coarser or ahead.
         timer = None if seconds is None else self.loop.call_later(seconds, self._happened, 0)
         try:
-            happened: int = await future
-            return happened
+            return await future
         finally:
             self.future = None
             if timer is not None:
@@ -66,10 +66,6 @@ class LoopWatcher:
         elif not self.future.done():
             self.future.set_result(events)
 
-    def end_call(self) -> None:
-        if self.future is not None and not self.future.done():
-            self.future.set_exception(ConnectionError(CLOSED))
-
     def close(self) -> None:
         self._watch(0)
         self.user = None  # otherwise only the garbage collector would release it
@@ -94,7 +90,8 @@ class LoopBackend:
     async def end_calls(self) -> None:
         self.is_ended = True
         for watcher in list(self.watchers):
-            watcher.end_call()
+            if watcher.future is not None and not watcher.future.done():
+                watcher.future.set_exception(ConnectionError(CLOSED))
         await asyncio.sleep(0)  # the calls close their connections
         await asyncio.sleep(0)  # asyncio.wait needs another turn to end the calls that have none
 
@@ -110,16 +107,14 @@ class LoopBackend:
         await asyncio.wait({future}, timeout=seconds)
         return future.done()
 
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+    sleep = staticmethod(asyncio.sleep)
 
     async def run(
         self, is_slow: bool, function: Callable[..., Result], *arguments: Any, **named: Any
     ) -> Result:
         if not is_slow:
             return function(*arguments, **named)
-        result: Result = await in_thread(partial(function, *arguments, **named))
-        return result
+        return await in_thread(partial(function, *arguments, **named))
 
     async def look_up(self, host: str, port: int, deadline: Deadline) -> list[Any]:
         seconds, step = deadline.limit("connect")

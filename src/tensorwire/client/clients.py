@@ -310,10 +310,7 @@ class Client(BaseClient, Closing):
 
         Examples
         --------
-        >>> import numpy as np
-        >>> from tensorwire.client import Client
-        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
-        ...     response = client.infer_raw("mean", np.ones(1000, np.float32))
+        >>> response = client.infer_raw("mean", np.ones(1000, np.float32))    # doctest: +SKIP
         """
         target, call = Target(model, version, headers), self._call(timeout, on_progress)
         frame = self._transport.encode_raw(array)
@@ -336,9 +333,7 @@ class Client(BaseClient, Closing):
 
         Examples
         --------
-        >>> from tensorwire.client import Client
-        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
-        ...     client.server_metadata()["extensions"]
+        >>> client.server_metadata()["extensions"]                       # doctest: +SKIP
         ['binary_tensor_data']
         """
         return complete(self._metadata(Target(None, None, headers), self._call(timeout)))
@@ -366,9 +361,7 @@ class Client(BaseClient, Closing):
 
         Examples
         --------
-        >>> from tensorwire.client import Client
-        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
-        ...     client.model_metadata("resnet")["inputs"]
+        >>> client.model_metadata("resnet")["inputs"]                    # doctest: +SKIP
         [{'name': 'image', 'datatype': 'FP32', 'shape': [-1, 3, 224, 224]}]
         """
         return complete(self._metadata(Target(model, version, headers), self._call(timeout)))
@@ -397,9 +390,7 @@ class Client(BaseClient, Closing):
 
         Examples
         --------
-        >>> from tensorwire.client import Client
-        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
-        ...     client.is_ready("resnet")
+        >>> client.is_ready("resnet")                                    # doctest: +SKIP
         True
         """
         return complete(self._is_ready(Target(model, version, headers), self._call(timeout)))
@@ -430,9 +421,7 @@ class Client(BaseClient, Closing):
 
         Examples
         --------
-        >>> from tensorwire.client import Client
-        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
-        ...     client.wait_until_ready(30, "resnet")
+        >>> client.wait_until_ready(30, "resnet")                        # doctest: +SKIP
         """
         complete(self._wait_until_ready(Target(model, version, headers), timeout))
 

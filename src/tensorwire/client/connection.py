@@ -133,7 +133,6 @@ class Connection:
         reader = self.reader
         reader.start()
         self.deadline, self.progress = call.deadline, call.progress
-        self.has_failed = False
         self.transferred_at = time.monotonic()
         self.progress.start(request.nbytes)
         error: OSError | None = None

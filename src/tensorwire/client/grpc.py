@@ -27,7 +27,7 @@ from ..arguments import Nonfinite, check_type
 from ..errors import format_value
 from .addresses import Server
 from .errors import Operation, too_long_error
-from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, fork_state
+from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, check_process
 from .grpc_streams import AsyncStream, Stream
 from .limits import MAX_BODY_NBYTES, MAX_INT32, Call, Deadline, Options
 from .requests import Encoding, Headers, Target, check_headers
@@ -76,10 +76,7 @@ class GrpcTransport:
         ]
 
     def new_pool(self, backend: Backend) -> Channel:
-        if not fork_state.is_usable:
-            raise RuntimeError(
-                "this process cannot use gRPC: its parent process had used grpc.aio when it forked"
-            )
+        check_process()
         channel = self.options.channel
         library = grpc.aio if backend.is_async else grpc
         if channel is None:

@@ -95,24 +95,20 @@ class GrpcRequest(NamedTuple):
         return f"/{SERVICE}/{self.operation.method}"
 
 
-class ForkState:
-    """Whether this process can use grpcio.
+_users_of_aio: set[int] = set()  # the processes: this one and those that it was forked from
+
+
+def check_process() -> None:
+    """Raise RuntimeError if this process cannot use grpcio.
 
     A thread of grpcio waits for the calls of ``grpc.aio``, and may do so after the last channel was
     closed. In a child process that was forked after its start, every call of grpcio hangs or
     crashes, and no timeout ends it.
     """
-
-    def __init__(self) -> None:
-        self.has_used_aio = False
-        self.is_usable = True
-        os.register_at_fork(after_in_child=self.begin_child)
-
-    def begin_child(self) -> None:
-        self.is_usable = not self.has_used_aio
-
-
-fork_state = ForkState()
+    if _users_of_aio - {os.getpid()}:
+        raise RuntimeError(
+            "this process cannot use gRPC: its parent process had used grpc.aio when it forked"
+        )
 
 
 class Channel:
@@ -129,7 +125,8 @@ class Channel:
         self.methods: dict[str, Any] = {}
         self.calls: weakref.WeakSet[Any] = weakref.WeakSet()
         self.lock = threading.Lock()  # of `calls`
-        fork_state.has_used_aio |= backend.is_async
+        if backend.is_async:
+            _users_of_aio.add(os.getpid())
 
     def check(self) -> None:
         self.backend.check()

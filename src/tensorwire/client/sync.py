@@ -31,20 +31,14 @@ def complete(coroutine: Coroutine[Any, Any, Result]) -> Result:
 class PollWatcher:
     """Waits with ``poll``, which Python repeats with the remaining time after a signal."""
 
-    __slots__ = ("events", "fd", "poller")
-
     def __init__(self, sock: socket.socket) -> None:
         self.fd = sock.fileno()
-        self.events = select.POLLIN
-        self.poller = select.poll()
-        self.poller.register(self.fd, self.events)
 
     async def wait(self, events: int, seconds: float | None) -> int:
         """Return the events (POLLIN, POLLOUT) that have happened, or 0 after about ``seconds``."""
-        if events != self.events:
-            self.poller.modify(self.fd, events)
-            self.events = events
-        found = self.poller.poll(None if seconds is None else min(seconds, _MAX_SECONDS) * 1000)
+        poller = select.poll()
+        poller.register(self.fd, events)
+        found = poller.poll(None if seconds is None else min(seconds, _MAX_SECONDS) * 1000)
         return found[0][1] if found else 0
 
     def close(self) -> None:
