@@ -132,7 +132,7 @@ def dataframe_from_tensors(tensors: Iterable[Tensor], library: Library) -> Any:
     0   0.50   cat
     1   0.25   dog
     """
-    if library not in ("pandas", "polars", "pyarrow"):
+    if library not in [*_COLUMNS]:
         raise ValueError(
             f"library must be 'pandas', 'polars' or 'pyarrow', not {format_value(library)}"
         )
@@ -145,14 +145,11 @@ def dataframe_from_tensors(tensors: Iterable[Tensor], library: Library) -> Any:
         _check_column(tensor, next(iter(columns.values()), tensor))
         columns[tensor.name] = tensor
     package = import_module(library)
+    make_column = _COLUMNS[library]
+    made = {name: make_column(package, tensor) for name, tensor in columns.items()}
     if library == "pandas":
-        arrays = {name: _pandas_column(package, tensor) for name, tensor in columns.items()}
-        return package.DataFrame(arrays, copy=False)
-    if library == "polars":
-        return package.DataFrame(
-            {name: _polars_column(package, tensor) for name, tensor in columns.items()}
-        )
-    return package.table({name: _arrow_column(package, tensor) for name, tensor in columns.items()})
+        return package.DataFrame(made, copy=False)
+    return package.DataFrame(made) if library == "polars" else package.table(made)
 
 
 # --- from columns ---
@@ -167,11 +164,7 @@ def _is_instance(value: Any, package: str, *classes: str) -> bool:
 def _columns(dataframe: Any) -> Iterator[tuple[Any, Any]]:
     """Return pairs of the name and the column."""
     if _is_instance(dataframe, "pandas", "DataFrame"):
-        return zip(
-            dataframe.columns,
-            (dataframe.iloc[:, i] for i in range(dataframe.shape[1])),
-            strict=True,
-        )
+        return iter(dataframe.items())
     if _is_instance(dataframe, "polars", "DataFrame"):
         return ((column.name, column) for column in dataframe.get_columns())
     if _is_instance(dataframe, "pyarrow", "Table", "RecordBatch"):
@@ -209,12 +202,14 @@ def _check_polars_type(name: str, dtype: Any) -> None:
 def _tensor_of_series(name: str, column: Any) -> Tensor:
     """Return the tensor of a column of pandas."""
     dtype = column.dtype
+    is_arrow = _is_instance(dtype, "pandas", "StringDtype", "ArrowDtype")
+    has_numbers = isinstance(dtype, np.dtype) or getattr(dtype, "numpy_dtype", None) is not None
     advice = None
     if _is_instance(dtype, "pandas", "CategoricalDtype"):
         advice = "send its codes, column.cat.codes, or its values, column.astype(str)"
     elif dtype.kind in "mM":
         advice = "convert it with column.astype('int64') or column.astype(str)"
-    elif not isinstance(dtype, np.dtype) and not _has_memory(dtype):
+    elif not (is_arrow or has_numbers):
         advice = "convert it to numbers or to text"
     if advice is not None:
         raise TypeError(
@@ -228,14 +223,6 @@ def _tensor_of_series(name: str, column: Any) -> Tensor:
         if not is_missing.any():
             raise
         raise _missing_values_error(name, is_missing) from None
-
-
-def _has_memory(dtype: Any) -> bool:
-    """Return whether an extension dtype of pandas has numbers or text in arrays."""
-    return (
-        _is_instance(dtype, "pandas", "StringDtype", "ArrowDtype")
-        or getattr(dtype, "numpy_dtype", None) is not None
-    )
 
 
 def _data_of_series(column: Any) -> Any:
@@ -378,3 +365,6 @@ def _arrow_column(pyarrow: Any, tensor: Tensor) -> Any:
         kind = pyarrow.list_(column.type, shape[axis])
         column = pyarrow.Array.from_buffers(kind, prod(shape[:axis]), [None], children=[column])
     return column
+
+
+_COLUMNS = {"pandas": _pandas_column, "polars": _polars_column, "pyarrow": _arrow_column}

@@ -22,11 +22,7 @@ NO_FIELDS: Fields = {}
 MODEL_REQUEST: Fields = {1: ("name", str), 2: ("version", str)}
 LIVE_RESPONSE: Fields = {1: ("live", bool)}
 READY_RESPONSE: Fields = {1: ("ready", bool)}  # also of ModelReady
-SERVER_METADATA_RESPONSE: Fields = {
-    1: ("name", str),
-    2: ("version", str),
-    3: ("extensions", [str]),
-}
+SERVER_METADATA_RESPONSE: Fields = {1: ("name", str), 2: ("version", str), 3: ("extensions", [str])}
 _TENSOR_METADATA: Fields = {1: ("name", str), 2: ("datatype", str), 3: ("shape", [int])}
 MODEL_METADATA_RESPONSE: Fields = {
     1: ("name", str),

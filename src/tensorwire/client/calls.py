@@ -108,9 +108,6 @@ class BaseClient:
             from .http import HttpTransport  # noqa: PLC0415 - requires httptools
 
             self._transport = HttpTransport(self.server, self._options)
-        # Without a total timeout and retries, nothing of a call changes.
-        is_constant = self.timeout.total is None and self._options.retries == 0
-        self._default_call = Call(Deadline(self.timeout)) if is_constant else None
         self._ids = itertools.count(1)
         self._datatypes: dict[Any, dict[str, Any]] = {}
         self._pools: dict[int, Pool | Channel] = {}  # by the id of the process: see _open_pool
@@ -215,11 +212,7 @@ class BaseClient:
             await pool.backend.sleep(min(pause * random.uniform(0.5, 1.0), remaining))
             pause = min(pause * 2, 1.0)
 
-    # --- the steps of a call ---
-
     def _call(self, timeout: float | Timeout | None, on_progress: OnProgress | None = None) -> Call:
-        if on_progress is None and timeout is None and self._default_call is not None:
-            return self._default_call
         progress = NO_PROGRESS if on_progress is None else ProgressReporter(on_progress)
         return Call(self._deadline(timeout), self._options.retries, progress)
 

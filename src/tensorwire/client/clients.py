@@ -134,11 +134,9 @@ class Client(BaseClient, Closing):
     the same options and no connections.
 
     Over gRPC, grpcio makes and keeps the connection: ``connections`` and ``idle_timeout`` have no
-    effect. The ``status`` of an InferenceServerError is the HTTP status that corresponds to the
-    status code, and ``__cause__`` is the RpcError. The ``connect`` timeout of the client limits an
-    attempt to connect, and the ``read`` timeout limits an attempt of a call. The status code does
-    not tell a failed connection (ConnectionError) from an error of the server with status 503: the
-    text of grpcio does.
+    effect. The ``__cause__`` of an InferenceServerError is the RpcError. The status code does not
+    tell a failed connection (ConnectionError) from an error of the server with status 503: the text
+    of grpcio does.
 
     Examples
     --------
@@ -241,18 +239,15 @@ class Client(BaseClient, Closing):
 
         Raises
         ------
-        InferenceServerError, DecodeError, ConnectionError, TimeoutError, RuntimeError
-            See ``Client``.
         EncodeError
             The request cannot be encoded. For example, JSON cannot represent FP16 and infinities.
         ValueError
-            ``model``, ``version``, ``timeout``, ``nonfinite``, a header or a compression algorithm
-            is invalid, or an input is a list of numbers, and the metadata of the model does not
-            declare it.
-        TypeError
-            An argument has the wrong type.
+            An argument is invalid, or an input is a list of numbers, and the metadata of the model
+            does not declare it.
         ImportError
             zstd is not installed.
+
+        The other exceptions are those of ``Client``.
 
         Examples
         --------
@@ -269,8 +264,7 @@ class Client(BaseClient, Closing):
         >>> inputs = [tw.Tensor("x", np.ones(2)), tw.Tensor("y", np.ones(2))]
         >>> request = tw.InferRequest(inputs, parameters={"binary_data_output": True})
         >>> frame = tw.encode_request(request)
-        >>> with Client("localhost:8000") as client:                     # doctest: +SKIP
-        ...     responses = [client.infer("add", frame) for _ in range(2)]
+        >>> responses = [client.infer("add", frame) for _ in range(2)]   # doctest: +SKIP
         """
         target = Target(model, version, headers)
         algorithms = request_compression_algorithm, response_compression_algorithm
@@ -416,8 +410,6 @@ class Client(BaseClient, Closing):
         ------
         TimeoutError
             The server or the model is not ready in time. The message contains the last error.
-        DecodeError, RuntimeError, ValueError, TypeError
-            See ``Client``.
 
         Examples
         --------
@@ -440,15 +432,13 @@ class Client(BaseClient, Closing):
 
         Parameters
         ----------
-        model : str
-            The name of the model.
+        model, version, headers
+            See ``infer``.
         requests : iterable
             The inputs of each request; see ``infer``. Outputs, ids and parameters are those of an
             InferRequest. A thread iterates, so that responses arrive between the requests. An
             exception of the iterable ends the call, and is raised by the iterator of the responses.
             ``AsyncClient`` also takes an asynchronous iterable.
-        version, headers
-            See ``infer``.
         timeout : float or Timeout, optional
             Only the ``total`` timeout applies: the maximum duration of the whole call, from now on
             until its last response. By default, that of the client.
@@ -461,11 +451,7 @@ class Client(BaseClient, Closing):
         Raises
         ------
         ValueError
-            The URL is not one of gRPC, or ``model``, ``version`` or a header is invalid.
-        TypeError
-            An argument has the wrong type.
-        RuntimeError
-            The client is closed.
+            The URL is not one of gRPC, or an argument is invalid.
 
         Notes
         -----
@@ -503,10 +489,9 @@ class ResponseStream(Closing):
 
     Examples
     --------
-    >>> import numpy as np
     >>> from tensorwire.client import Client
     >>> with Client("grpc://localhost:8001") as client:                  # doctest: +SKIP
-    ...     with client.stream("camera", [{"fps": np.array([5])}]) as responses:
+    ...     with client.stream("camera", [{"fps": [5]}]) as responses:
     ...         first = next(responses)
     """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import tensorwire as tw
 
@@ -11,8 +11,6 @@ from ..errors import format_count
 CLOSED = "the client was closed during the call"
 _MAX_MESSAGE_LENGTH = 2000
 _MAX_REASON_LENGTH = 500
-
-LengthError = TypeVar("LengthError", tw.HeaderError, tw.EncodeError)
 
 
 class InferenceServerError(tw.TensorwireError):
@@ -81,13 +79,13 @@ class Operation(NamedTuple):
 
 
 def too_long_error(
-    kind: type[LengthError],
+    kind: type[tw.HeaderError | tw.EncodeError],
     subject: str,
     nbytes: int,
     limit: int,
     limit_name: str = "limit",
     status: int | None = None,
-) -> LengthError:
+) -> tw.TensorwireError:
     """Return the exception for a message that is longer than its limit."""
     length = format_count("byte", nbytes)
     text = f"{subject} is {length} long; the {limit_name} is {limit}"

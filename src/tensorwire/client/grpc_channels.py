@@ -122,7 +122,6 @@ class Channel:
         self.options = options
         self.channel = channel
         self.is_closed = False
-        self.methods: dict[str, Any] = {}
         self.calls: weakref.WeakSet[Any] = weakref.WeakSet()
         self.lock = threading.Lock()  # of `calls`
         if backend.is_async:
@@ -135,9 +134,7 @@ class Channel:
 
     async def call(self, request: GrpcRequest, seconds: float | None) -> bytes:
         """Return the response to a request. Raises RpcError, and ConnectionError when closed."""
-        method = self.methods.get(request.path)
-        if method is None:
-            method = self.methods[request.path] = self.channel.unary_unary(request.path)
+        method = self.channel.unary_unary(request.path)
         result = self.begin(method, request.message, request, seconds)
         if self.backend.is_async:
             self.add(result)
@@ -245,5 +242,5 @@ async def unless_closed(result: Awaitable[Result]) -> Result:
         raise ConnectionError(CLOSED) from None  # `close` has cancelled the call, and not the task
 
 
-def _response_length_error(nbytes: int, limit: int) -> tw.HeaderError:
+def _response_length_error(nbytes: int, limit: int) -> tw.TensorwireError:
     return too_long_error(tw.HeaderError, "the response", nbytes, limit, status=413)

@@ -55,7 +55,7 @@ class HttpTransport:
             raise ValueError(f"channel requires a grpc:// or grpcs:// URL, not {server.origin}")
         self.server = server
         self.options = options
-        self.headers = {"User-Agent": f"tensorwire/{tw.__version__}", **options.headers}
+        self.headers = {"User-Agent": f"tensorwire/{tw.__version__}"}
         context = None
         if server.is_tls:
             context = options.ssl_context or ssl.create_default_context()
@@ -64,9 +64,9 @@ class HttpTransport:
         self.target_prefix = ""
         if proxy is not None and context is None:  # it only passes TLS on
             self.target_prefix = server.origin
-            names = {name.lower() for name in self.headers}
-            if proxy.authorization is not None and "proxy-authorization" not in names:
+            if proxy.authorization is not None:
                 self.headers["Proxy-Authorization"] = proxy.authorization
+        self.headers |= options.headers  # which replace these in `_head`
         self.heads: dict[Any, tuple[Operation, str, bytes]] = {}
         self.reads_binary = False  # whether the server has accepted a binary request
 

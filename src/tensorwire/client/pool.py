@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .limits import Deadline
@@ -76,9 +77,8 @@ class Pool:
                 self._serve()
             self._check_open()
         except BaseException:
-            with self.lock:
-                if lease in self.waiting:
-                    self.waiting.remove(lease)
+            with self.lock, suppress(ValueError):
+                self.waiting.remove(lease)
             self.release(lease, lease.connection)  # it may have begun in the meantime
             raise
         return lease
