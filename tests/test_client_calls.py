@@ -214,8 +214,8 @@ NOT_KNOWN = r": model 'unknown' is not known \(.* numbers: pass an array, or a T
     ("model", "inputs", "error", "message"),
     [
         ("declared", {"x": ENDLESS}, tw.EncodeError, "is a list that is nested too deeply"),
-        ("declared", [tw.Tensor("x", X), X], TypeError, "only Tensors, not ndarray"),
-        ("declared", [[1, 2], [3, 4]], TypeError, "only Tensors, not list"),
+        ("declared", [tw.Tensor("x", X), X], TypeError, r"inputs\[1\] must be a Tensor, not nd"),
+        ("declared", [[1, 2], [3, 4]], TypeError, r"inputs\[0\] must be a Tensor, not list"),
         *(
             ("declared", single, TypeError, SINGLE.format(kind))
             for single, kind in [

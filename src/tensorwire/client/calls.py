@@ -49,10 +49,7 @@ from .requests import (
 
 if TYPE_CHECKING:
     from .grpc import GrpcTransport
-    from .grpc_channels import Channel
-    from .grpc_streams import Stream
     from .http import HttpTransport
-    from .pool import Pool
 
 _LAST_ATTEMPT_SECONDS = 0.02  # minimum duration of an attempt of wait_until_ready
 _ENCODED = (tw.Frame, bytes)
@@ -110,7 +107,7 @@ class BaseClient:
             self._transport = HttpTransport(self.server, self._options)
         self._ids = itertools.count(1)
         self._datatypes: dict[Any, dict[str, Any]] = {}
-        self._pools: dict[int, Pool | Channel] = {}  # by the id of the process: see _open_pool
+        self._pools: dict[int, Any] = {}  # by the id of the process: see _open_pool
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -166,7 +163,7 @@ class BaseClient:
         body = await self._exchange(pool, request, call)
         return await self._transport.decode(body, pool.backend)
 
-    def _open_stream(self, target: Target, deadline: Deadline, requests: Any) -> Stream:
+    def _open_stream(self, target: Target, deadline: Deadline, requests: Any) -> Any:
         encode = partial(self._encode, target, deadline, encoding=Encoding())
         return self._transport.open_stream(self._open_pool(), target, deadline, requests, encode)
 
@@ -285,26 +282,18 @@ class BaseClient:
             await pool.backend.sleep(delay)
 
 
-def _tensors(inputs: Any) -> list[tw.Tensor]:
-    """Return the inputs of a request that are not a mapping. Raises TypeError."""
+def _tensors(inputs: Any) -> Any:
+    """Return inputs that are not a mapping. Raises TypeError for a single one.
+
+    InferRequest checks the others, and has an error of its own for a data frame.
+    """
     kind = type(inputs)
     is_single = isinstance(inputs, str | tw.BytesArray) or hasattr(kind, "__array__")
-    if hasattr(kind, "columns"):  # a data frame, or a table of pyarrow
-        hint = "pass tensors_from_dataframe(inputs)"
-    elif is_single or not isinstance(inputs, Iterable):
-        hint = "pass a single input as {name: array} or [Tensor]"
-    else:
-        found = list(inputs)
-        wrong = next((item for item in found if not isinstance(item, tw.Tensor)), None)
-        if wrong is None:
-            return found
-        raise TypeError(
-            f"inputs must be a mapping of names to arrays, or contain only Tensors, not "
-            f"{type(wrong).__name__}"
-        )
+    if hasattr(kind, "columns") or (isinstance(inputs, Iterable) and not is_single):
+        return inputs
     raise TypeError(
-        f"inputs must be a mapping of names to arrays, Tensors or a Frame, not "
-        f"{kind.__name__}: {hint}"
+        f"inputs must be a mapping of names to arrays, Tensors or a Frame, not {kind.__name__}: "
+        "pass a single input as {name: array} or [Tensor]"
     )
 
 
