@@ -6,7 +6,7 @@ import gzip
 import os
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -297,3 +297,25 @@ def test_errors_for_clients(connect: Connect, encoding: str) -> None:
         with server, connect(server.address) as client, fails as caught:
             client.infer("m", {"x": X[:9]})
         assert (caught.value.status, caught.value.message) == (429, message)
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+def test_error_that_expands(
+    connect: Connect, encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its beginning is decompressed, also if the whole body has arrived."""
+    n_pieces = 0
+    pieces = Decompressor.pieces
+
+    def count(self: Decompressor, chunk: bytes) -> Iterator[bytes]:
+        nonlocal n_pieces
+        for piece in pieces(self, chunk):
+            n_pieces += 1
+            yield piece
+
+    monkeypatch.setattr(Decompressor, "pieces", count)
+    body = PACKS[encoding](bytes(64 * MiB))[: 16 << 10]
+    server = Scripted([response_of(body, encoding, "500 Oh")])
+    with server, connect(server.address) as client, pytest.raises(InferenceServerError):
+        client.infer("m", {"x": X[:9]})
+    assert 1 <= n_pieces <= 3  # one of each part that has arrived

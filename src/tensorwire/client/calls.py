@@ -75,17 +75,14 @@ class BaseClient:
         binary_inputs: bool = True,
         channel: GrpcChannel | None = None,
     ) -> None:
-        if max_body is not None:
-            max_body = check_integer("max_body", max_body, minimum=0)
-        if limits is None:
-            limits = RESPONSE_LIMITS
+        limits = RESPONSE_LIMITS if limits is None else limits
         check_type("limits", limits, tw.Limits, "a Limits object")
         self.server: Server = parse_url(url)
         self.timeout: Timeout = as_timeout(timeout)
         self._options = Options(
             url,
             self.timeout,
-            max_body,
+            None if max_body is None else check_integer("max_body", max_body, minimum=0),
             limits,
             check_headers(headers),
             check_integer("connections", connections, minimum=1),

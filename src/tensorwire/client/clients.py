@@ -68,9 +68,8 @@ class Client(BaseClient, Closing):
         Maximum length of a response body in bytes, after decompression. None means no limit. Over
         gRPC, it is the limit of each message that is received.
     limits : Limits, optional
-        The limits for ``decode_response``. They also apply to metadata. By default, the size of the
-        JSON header, the length of names, the values of parameters and the number of tensors are
-        only limited by ``max_body``.
+        The limits for ``decode_response``. They also apply to metadata. By default, they are
+        ``RESPONSE_LIMITS``, which do not limit a response further than ``max_body`` does.
     headers : mapping of str to str, optional
         Headers that are sent with every request. Over gRPC, they are metadata.
     connections : int, default 32
@@ -119,9 +118,7 @@ class Client(BaseClient, Closing):
     - ``ValueError`` and ``TypeError`` if an argument is invalid, such as the name or version of a
       model that is empty, "." or "..", which no URL can contain.
 
-    For an InferenceServerError, ConnectionError or TimeoutError, ``is_ready`` returns False instead
-    of raising the exception. The ``__cause__`` of a ConnectionError or TimeoutError is the
-    exception of the socket.
+    The ``__cause__`` of a ConnectionError or TimeoutError is the exception of the socket.
 
     With ``retries=0``, an inference request is not sent again after any part of it was sent. If the
     server closes an idle connection while the client begins to use it, the call therefore raises
@@ -380,7 +377,8 @@ class Client(BaseClient, Closing):
         Returns
         -------
         bool
-            False if the server responds with an error, the connection fails or a timeout expires.
+            False if the server responds with an error, the connection fails or a timeout expires:
+            no InferenceServerError, ConnectionError or TimeoutError is raised.
 
         Examples
         --------
