@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from .http import HttpTransport
 
 _LAST_ATTEMPT_SECONDS = 0.02  # minimum duration of an attempt of wait_until_ready
-_ENCODED = (tw.Frame, bytes)
 _LIST_HINT = "pass an array, or a Tensor with a datatype"
 
 
@@ -217,7 +216,7 @@ class BaseClient:
         self, target: Target, deadline: Deadline, inputs: Inputs, encoding: Encoding
     ) -> Any:
         outputs, id, parameters, binary_inputs, binary_outputs, nonfinite, _ = encoding
-        if isinstance(inputs, _ENCODED):
+        if isinstance(inputs, tw.Frame | bytes):
             if outputs is not None or parameters is not None or isinstance(id, str):
                 raise TypeError(
                     f"the inputs are an encoded {type(inputs).__name__}: outputs, id and "

@@ -46,7 +46,7 @@ class Connection:
         self.deadline = deadline  # of the call that uses the connection
         self.progress = NO_PROGRESS
         self.n_sent = 0  # bytes of the request that the kernel has taken, including the head
-        self.has_failed = False  # whether sending has failed
+        self.send_error: OSError | None = None  # with which sending has failed
         self.idle_since = 0.0
         self.transferred_at = 0.0  # when bytes of a request or a response were last transferred
         self.wanted = 0  # the event that OpenSSL waits for; 0: that of the operation
@@ -135,28 +135,23 @@ class Connection:
         self.deadline, self.progress = call.deadline, call.progress
         self.transferred_at = time.monotonic()
         self.progress.start(request.nbytes)
-        error: OSError | None = None
         is_sent = False
         try:
             is_sent = await self._send(request)
         except (BrokenPipeError, ConnectionResetError, ssl.SSLError) as failure:
             if call.progress.error is not None:
                 raise
-            error = failure  # the server may have responded before it closed the connection
-            self.has_failed = True
+            # The server may have responded before it closed the connection.
+            self.send_error = failure
         try:
             while not reader.complete:
                 await self._receive()
-        except OSError as failure:
-            if (
-                error is None
-                or call.progress.error is not None
-                or not isinstance(failure, TimeoutError)
-            ):
+        except TimeoutError as failure:
+            if self.send_error is None or call.progress.error is failure:
                 raise
-            raise error from None
+            raise self.send_error from None
         finally:
-            error = None  # its traceback refers to this frame, which refers to the body
+            self.send_error = None  # its traceback refers to this frame, which refers to the body
             self.progress = NO_PROGRESS
         if not is_sent:
             reader.reusable = False
@@ -236,7 +231,7 @@ class Connection:
             if n_received := self.socket.recv_into(reader.get_buffer()):
                 reader.received(n_received)
             else:
-                reader.eof(is_truncated=self.has_failed)
+                reader.eof(is_truncated=self.send_error is not None)
         except ssl.SSLWantWriteError:
             self.wanted = POLLOUT
             return False

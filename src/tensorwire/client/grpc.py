@@ -185,7 +185,8 @@ class GrpcTransport:
     async def attempt(self, channel: Channel, request: GrpcRequest, call: Call) -> bytes:
         """Send a request, and return the response."""
         channel.check()
-        call.progress.start(request.nbytes)
+        nbytes = len(request.message)
+        call.progress.start(nbytes)
         try:
             seconds, step = call.deadline.limit("read")
             end = None if seconds is None else time.monotonic() + seconds
@@ -199,7 +200,7 @@ class GrpcTransport:
         fields = request.fields
         if fields is messages.READY_RESPONSE and not read_message(message, fields)["ready"]:
             raise request.operation.server_error(503, "not ready")
-        call.progress.sent(request.nbytes)
+        call.progress.sent(nbytes)
         call.progress.received(len(message), len(message), True)
         return message
 

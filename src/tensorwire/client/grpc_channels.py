@@ -87,10 +87,6 @@ class GrpcRequest(NamedTuple):
     compression: grpc.Compression | None = None
 
     @property
-    def nbytes(self) -> int:
-        return len(self.message)
-
-    @property
     def path(self) -> str:
         return f"/{SERVICE}/{self.operation.method}"
 
