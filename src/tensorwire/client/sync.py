@@ -33,12 +33,12 @@ class PollWatcher:
 
     def __init__(self, sock: socket.socket) -> None:
         self.fd = sock.fileno()
+        self.poller = select.poll()
 
     async def wait(self, events: int, seconds: float | None) -> int:
         """Return the events (POLLIN, POLLOUT) that have happened, or 0 after about ``seconds``."""
-        poller = select.poll()
-        poller.register(self.fd, events)
-        found = poller.poll(None if seconds is None else min(seconds, _MAX_SECONDS) * 1000)
+        self.poller.register(self.fd, events)
+        found = self.poller.poll(None if seconds is None else min(seconds, _MAX_SECONDS) * 1000)
         return found[0][1] if found else 0
 
     def close(self) -> None:
