@@ -247,4 +247,5 @@ def test_buffers_of_frames_export_no_memoryview() -> None:
     for shape in ([2, 3], [6]):
         array = memoryview(np.arange(6, dtype="f4")).cast("B").cast("f", shape)
         [buffer] = tw.Frame((pickle.PickleBuffer(array),), None).buffers
+        assert isinstance(buffer, memoryview)
         assert (type(buffer.obj), bytes(buffer)) == (np.ndarray, array.tobytes())
