@@ -245,7 +245,7 @@ def test_buffers_of_frames_export_no_memoryview() -> None:
     assert len(found) >= 2
     assert all(type(buffer.obj) is bytes for buffer in found)
     for shape in ([2, 3], [6]):
-        array = memoryview(np.arange(6, dtype="f4")).cast("B").cast("f", shape)
+        array = np.arange(6, dtype="f4").data.cast("B").cast("f", shape)
         parts: Any = (pickle.PickleBuffer(array),)
         buffer: Any = tw.Frame(parts, None).buffers[0]
         assert (type(buffer.obj), bytes(buffer)) == (np.ndarray, array.tobytes())
