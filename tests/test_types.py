@@ -33,7 +33,8 @@ COMPILED = sorted(
     for path in PACKAGE.rglob(f"*{SUFFIX}")
 )
 WITHOUT_PYTHON_NAMES = {
-    f"_codec.{name}" for name in ("exchange.dlpack", "json.writer", "messages.parameters")
+    f"_codec.{name}"
+    for name in ("exchange.arrow", "exchange.dlpack", "json.writer", "messages.parameters")
 }
 
 

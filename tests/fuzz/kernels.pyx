@@ -53,22 +53,16 @@ cdef void check(bint condition) noexcept nogil:
 
 
 cdef void scans(const uint8_t* data, uint64_t nbytes) noexcept nogil:
-    """Check that two calls in sequence find the same elements as a reader of single bytes."""
-    cdef uint64_t capacity, first, n = 0, position = 0, length
+    """Check that the same elements are found as by a reader of single bytes."""
+    cdef uint64_t capacity, n = 0, position = 0, length
     cdef bint is_truncated = False
     cdef Scan scan
     cdef int64_t* starts
-    if nbytes < 2:
+    if nbytes < 1:
         return
-    capacity, first = data[0], data[1]
-    data, nbytes = data + 2, nbytes - 2
-    if first > capacity:
-        first = capacity
+    capacity, data, nbytes = data[0], data + 1, nbytes - 1
     starts = <int64_t*>malloc(capacity * sizeof(int64_t))
-    scan.position = scan.n_elements = 0
-    scan_prefixes(&scan, data, nbytes, starts, first, 1000)
-    if not scan.is_truncated:
-        scan_prefixes(&scan, data, nbytes, starts, capacity, 1000)
+    scan = scan_prefixes(data, nbytes, starts, capacity, 1000)
     while n < capacity and position < nbytes:
         if position + 4 > nbytes:
             is_truncated = True
@@ -84,8 +78,7 @@ cdef void scans(const uint8_t* data, uint64_t nbytes) noexcept nogil:
         n += 1
     check(scan.is_truncated == is_truncated and scan.n_elements == n)
     check(scan.position == position)
-    scan.position = scan.n_elements = 0
-    scan_prefixes(&scan, data, nbytes, NULL, capacity, 0)
+    scan = scan_prefixes(data, nbytes, NULL, capacity, 0)
     check(scan.is_truncated == is_truncated and scan.n_elements == n)
     check(scan.position == position)
     free(starts)

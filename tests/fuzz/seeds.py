@@ -114,7 +114,7 @@ def kernels() -> Iterator[bytes]:
     """Yield a byte that selects the kernel, and its input."""
     texts = [*TEXTS, *NOT_UTF8]
     for n in range(len(texts)):
-        yield b"\0\xff\2" + reference.elements(texts[:n])
+        yield b"\0\xff" + reference.elements(texts[:n])
         yield b"\1" + b"".join(texts[n:])
         text = b"".join(texts[:n]).decode(errors="replace")
         yield b"\2" + text.encode("latin-1", "replace")

@@ -52,14 +52,6 @@ cdef inline bint set_counts(Layout* layout, uint64_t itemsize) noexcept nogil:
     return True
 
 
-cdef inline uint64_t total_elements(uint64_t total, uint64_t n_elements) noexcept:
-    """Return the sum, or the default of `max_elements`, which is no limit, if the sum exceeds it.
-
-    Neither exceeds 2^63 - 1, so the sum does not overflow.
-    """
-    return min(total + n_elements, <uint64_t>INT64_MAX)
-
-
 cdef enum Way:
     # Errors are EncodeError, or LayoutError or HeaderError.
     ENCODING
@@ -77,29 +69,34 @@ cdef inline int check_name_nbytes(Py_ssize_t nbytes, Limits limits, Way way) exc
     return raise_name_nbytes(nbytes, limits, way) if nbytes > limits.max_name_nbytes else 0
 
 
-cdef inline int check_n_elements(uint64_t n_elements, Limits limits, Way way) except -1:
-    """Raise an error if the tensors up to the current one have too many elements."""
-    if n_elements > <uint64_t>limits.max_elements:
-        raise_n_elements(n_elements, limits, way)
+cdef inline int add_elements(
+    uint64_t* total, uint64_t n_elements, Limits limits, Way way
+) except -1:
+    """Add the elements of a tensor to those of the message so far, and check their number.
+
+    Neither number exceeds 2^63 - 1, so the sum does not overflow. A larger sum is cut to that: it
+    is the default of `max_elements`, which is no limit.
+    """
+    total[0] = min(total[0] + n_elements, <uint64_t>INT64_MAX)
+    if total[0] > <uint64_t>limits.max_elements:
+        raise_n_elements(total[0], limits, way)
     return 0
 
 
 cdef inline int check_n_entries(
-    Py_ssize_t n_before, str kind, Limits limits, Py_ssize_t offset
+    Py_ssize_t n_before, str kind, Limits limits, Way way, Py_ssize_t offset
 ) except -1:
-    """Raise an error if there are already as many tensors or outputs as the limit allows.
-
-    `offset` is that of the next one in a received message, or -1 when encoding.
-    """
-    return raise_n_entries(kind, limits, offset) if n_before >= limits.max_tensors else 0
+    """Check that there may be another tensor or output, which is at `offset` when decoding."""
+    return raise_n_entries(kind, limits, way, offset) if n_before >= limits.max_tensors else 0
 
 
 cdef int raise_rank(Py_ssize_t rank, Py_ssize_t max_rank, Way way) except -1
 cdef int raise_name_nbytes(Py_ssize_t nbytes, Limits limits, Way way) except -1
 cdef int raise_n_elements(uint64_t n_elements, Limits limits, Way way) except -1
-cdef int raise_n_entries(str kind, Limits limits, Py_ssize_t offset) except -1
+cdef int raise_n_entries(str kind, Limits limits, Way way, Py_ssize_t offset) except -1
 cdef tuple dims_as_tuple(const npy_intp* dims, int rank)
 cdef int fill_layout(
     Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank, Way way) except -1
 cdef tuple shape_to_send(tuple shape, Datatype datatype)
+cdef str format_range(Datatype datatype)
 cdef too_large_error(Way way, shape, Datatype datatype)

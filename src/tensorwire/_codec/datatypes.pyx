@@ -42,9 +42,6 @@ cdef class Datatype:
         self.in_json = in_json
         self.before_shape = f'"datatype":"{name}","shape":['.encode()
 
-    def __repr__(self):
-        return f"<Datatype {self.name}>"
-
 
 cdef Datatype numeric(name, code, in_json=True):
     return Datatype(name, np.dtype(code).itemsize, np.dtype(code), in_json)
@@ -66,11 +63,12 @@ DATATYPES = {
         Datatype("BF16", 2, None, in_json=False),
         numeric("FP32", "<f4"),
         numeric("FP64", "<f8"),
-        Datatype("BYTES", 0, None, in_json=True),
+        Datatype("BYTES", 0, None),
     )
 }
 
 RAW_BF16 = np.dtype("<u2")
+BF16_MAX = (2 - 2 ** -7) * 2.0 ** 127
 
 BY_DTYPE = {row.dtype: row for row in DATATYPES.values() if row.dtype is not None}
 
@@ -93,6 +91,16 @@ def datatype_of(cnp.dtype dtype not None):
     if dtype.kind == "V" and dtype.name == "bfloat16":
         return DATATYPES["BF16"]
     return BY_DTYPE.get(dtype.newbyteorder("<"))
+
+
+cdef str format_range(Datatype datatype):
+    """Return the name of a datatype of numbers, and the numbers that it can represent."""
+    if datatype.dtype is None:
+        return f"{datatype.name} (magnitudes up to {BF16_MAX})"
+    if datatype.dtype.kind == c"f":
+        return f"{datatype.name} (magnitudes up to {np.finfo(datatype.dtype).max})"
+    limits = np.iinfo(datatype.dtype)
+    return f"{datatype.name} ({limits.min} to {limits.max})"
 
 
 # --- limits ---
@@ -247,11 +255,11 @@ cdef int raise_n_elements(uint64_t n_elements, Limits limits, Way way) except -1
         f"{limits.max_elements}", expected=limits.max_elements, actual=n_elements)
 
 
-cdef int raise_n_entries(str kind, Limits limits, Py_ssize_t offset) except -1:
-    raise (EncodeError if offset < 0 else HeaderError)(
+cdef int raise_n_entries(str kind, Limits limits, Way way, Py_ssize_t offset) except -1:
+    raise (EncodeError if way == ENCODING else HeaderError)(
         f"the message has more than {format_count(kind, limits.max_tensors)}, which is the limit",
         expected=limits.max_tensors, actual=limits.max_tensors + <object>1,
-        offset=None if offset < 0 else offset)
+        offset=None if way == ENCODING else offset)
 
 
 # --- shapes ---
@@ -268,9 +276,9 @@ cdef tuple dims_as_tuple(const npy_intp* dims, int rank):
 cdef int fill_layout(
     Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank, Way way
 ) except -1:
-    """Fill `layout` from a shape of exact ints. Raises an error for an invalid shape.
+    """Fill `layout`, which has room for 64 dimensions, from a shape of exact ints.
 
-    `max_rank` is at most 64, because `Limits` allows no more. A Layout has room for 64 dimensions.
+    `max_rank` is at most 64, because `Limits` allows no more.
     """
     cdef int overflow = 0
     cdef long long dim
@@ -291,10 +299,7 @@ cdef int fill_layout(
 
 
 cdef tuple shape_to_send(tuple shape, Datatype datatype):
-    """Return the shape of a tensor to send as exact ints.
-
-    Raises EncodeError, or TypeError if a dimension is not an integer.
-    """
+    """Return the shape of a tensor to send as exact ints."""
     cdef Layout layout
     try:
         shape = tuple([index(dim) for dim in shape])

@@ -77,7 +77,6 @@ cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
     int Py_IsInitialized() nogil
     PyObject* PyMemoryView_GET_BASE(object view)  # borrowed; NULL for memory without an owner
-    Py_buffer* PyMemoryView_GET_BUFFER(object view)
 
 
 # --- work with the GIL held ---
@@ -117,7 +116,7 @@ cdef void count_work(Py_ssize_t cost) noexcept:
 
 
 cdef bint keeps_gil(Py_ssize_t cost) noexcept:
-    """Return whether an operation is short. If it is not, the caller releases the GIL during it.
+    """Return whether an operation is short, or else the caller should release the GIL for it.
 
     The work of a short operation is counted, so that other threads may run during the call.
     """
@@ -236,14 +235,8 @@ cdef class Body:
         return f"({'body' if self.name is None else self.name} byte {offset})"
 
     cdef bytes immutable_bytes(self, Py_ssize_t nbytes):
-        """Return at least the first `nbytes` bytes, which the caller has checked to exist.
-
-        If the body is a `bytes` object, that object is returned. Other memory is copied, because
-        it could be written to later.
-        """
-        if self.is_bytes():
-            return <bytes>self.buffer.obj
-        return copied_bytes(self.data, nbytes)
+        """Return at least the first `nbytes` bytes, in a copy if others may write to them."""
+        return <bytes>self.buffer.obj if self.is_bytes() else copied_bytes(self.data, nbytes)
 
     cdef bint is_bytes(self) noexcept:
         """Return whether the body is a `bytes` object, which nothing can write to."""
@@ -308,7 +301,7 @@ cdef Body owner_of(source):
         source = <object>base
 
 
-def same_bytes(first, second):
+cdef bint same_bytes(first, second) except -1:
     """Return whether two buffers have the same bytes. `==` of memoryviews would compare items."""
     cdef Body one = Body(first)
     cdef Body other = Body(second)
@@ -374,49 +367,6 @@ cdef exported_bytes(object owner, const char* data, Py_ssize_t nbytes):
     exported.data = data
     exported.nbytes = nbytes
     return exported
-
-
-cdef separate_view(buffer):
-    """Return a new memoryview of the memory of a flat memoryview. Bytes are returned unchanged.
-
-    CPython counts the views of a memoryview without a lock. If several threads use the same
-    memoryview in a free-threaded Python, its memory may be released too early. If this module
-    exports the memory, the new memoryview has counts of its own.
-    """
-    cdef PyObject* base
-    if type(buffer) is not memoryview:
-        return buffer
-    base = PyMemoryView_GET_BASE(buffer)
-    if base == NULL or type(<object>base) not in (ExportedBytes, Body, BodyBuffer):
-        return memoryview(buffer)
-    return view_of(<object>base, buffer)
-
-
-cdef view_without_export(view):
-    """Return a flat memoryview of the same memory that does not export another memoryview.
-
-    CPython crashes if its garbage collector clears a memoryview that is exported: it is released a
-    second time with the export.
-    """
-    cdef PyObject* base = PyMemoryView_GET_BASE(view)
-    if base == NULL or type(<object>base) is not memoryview:
-        return view
-    try:
-        whole = (<object>base).cast("B")
-    except (TypeError, ValueError):  # it is empty, not contiguous or of a foreign format
-        return view
-    return view_without_export(view_of(whole, view))
-
-
-cdef view_of(base, view):
-    """Return another view of the bytes of a flat memoryview, of which `base` has the memory."""
-    cdef Py_ssize_t offset
-    whole = PyMemoryView_FromObject(base)
-    offset = (
-        <const char*>PyMemoryView_GET_BUFFER(view).buf
-        - <const char*>PyMemoryView_GET_BUFFER(whole).buf)
-    found = whole[offset:offset + PyMemoryView_GET_BUFFER(view).len]
-    return found.toreadonly() if PyMemoryView_GET_BUFFER(view).readonly else found
 
 
 # --- bodies that are being received ---

@@ -36,18 +36,17 @@ cdef inline bint multiply(uint64_t* product, uint64_t factor) noexcept nogil:
 
 
 cdef struct Scan:
-    # The progress and the result of `scan_prefixes`.
-    uint64_t position    # offset of the next element from the start of the tensor
-    uint64_t n_elements  # number of complete elements so far
-    uint32_t declared    # value of the last length prefix that was read
-    bint is_truncated    # the next element is not complete
+    # The result of `scan_prefixes`.
+    uint64_t position  # where the last complete element ends
+    uint64_t n_elements  # number of complete elements
+    uint32_t declared  # value of the last length prefix that was read
+    bint is_truncated  # the next element is not complete
 
 
-cdef inline void scan_prefixes(
-    Scan* scan, const unsigned char* data, uint64_t nbytes,
-    int64_t* starts, uint64_t capacity, int64_t base,
+cdef inline Scan scan_prefixes(
+    const unsigned char* data, uint64_t nbytes, int64_t* starts, uint64_t capacity, int64_t base
 ) noexcept nogil:
-    """Continue `scan` until there are `capacity` elements, or no complete one follows in `data`.
+    """Scan until there are `capacity` elements, or no complete one follows in `data`.
 
     Unless `starts` is NULL, `starts[i]` is set to `base` plus the position of the prefix of element
     i. Bounds: position <= nbytes always holds. In both comparisons, each number that is subtracted
@@ -55,8 +54,8 @@ cdef inline void scan_prefixes(
     prefix is loaded once: if another thread writes to the memory, the positions may be wrong, but
     they are within the tensor.
     """
-    cdef uint64_t position = scan.position
-    cdef uint64_t i = scan.n_elements
+    cdef Scan scan
+    cdef uint64_t position = 0, i = 0
     cdef uint32_t length = 0
     scan.is_truncated = False
     while i < capacity and position < nbytes:
@@ -74,3 +73,4 @@ cdef inline void scan_prefixes(
     scan.position = position
     scan.n_elements = i
     scan.declared = length
+    return scan

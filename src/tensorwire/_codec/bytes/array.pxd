@@ -9,24 +9,19 @@ cdef class BytesArray:
     cdef tuple values
     cdef Body body
     cdef Elements elements  # None if they were just encoded, and not scanned yet
-    cdef Py_ssize_t begin  # offset of the first prefix in the body; see `is_raw`
+    cdef Py_ssize_t begin  # offset of the first prefix in the body; negative for a raw element
     cdef Py_ssize_t end  # offset where the last element ends
 
     cdef Body packed(self)
     cdef Elements scanned(self)
-    cdef Elements scanned_or_none(self)
     cdef tuple values_or_none(self)
-    cdef converted(self, dtype)
-    cdef strings(self)
-    cdef array(self, dtype, copy)
+    cdef converted(self, dtype, str kind=*, str name=*)
+    cdef strings(self, str kind=*, str name=*)
+    cdef array(self, dtype, copy, str kind=*, str name=*)
 
 
 cdef inline bint is_raw(BytesArray array) noexcept:
-    """Return whether the array is a raw element, which is the whole body (WIRE.md 5).
-
-    Elements are found by the offsets of their prefixes. This one has none: it would begin before
-    the body.
-    """
+    """Return whether the array is a raw element: a body without a prefix (WIRE.md 5)."""
     return array.begin < 0
 
 

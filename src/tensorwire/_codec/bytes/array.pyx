@@ -2,13 +2,13 @@
 
 cimport cython
 cimport numpy as cnp
-from libc.stdint cimport int64_t
 
 from ..bytes.reader cimport (
-    Element, Elements, Span, element_at, element_bytes, elements_as_fixed_width,
+    Element, Elements, Span, count_elements, element_at, element_bytes, elements_as_fixed_width,
     elements_as_objects, elements_as_str, elements_as_stringdtype, export_elements,
     gather_elements, new_elements, scan_elements)
-from ..memory cimport Body, copied_bytes
+from ..bytes.writer cimport pack, source_of
+from ..memory cimport Body, copied_bytes, same_bytes
 from ..wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE
 
 from collections.abc import Sequence
@@ -20,9 +20,8 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .reader import arrow_schema, count_elements
-from .writer import Objects, pack
-from ..memory import ReadableBuffer, same_bytes
+from .reader import arrow_schema
+from ..memory import ReadableBuffer
 from ...errors import (
     MAX_FOREIGN_TEXT, SUBJECT, DecodeError, ElementError, LayoutError, format_count, format_number,
     format_shape, format_text, name_tensor)
@@ -48,8 +47,7 @@ cdef class BytesArray:
     returned as a view of the same memory. Any other selection copies the selected elements.
 
     A BytesArray is the ``data`` of a ``Tensor`` of BYTES, and is returned by ``decode_bytes``. It
-    has no public constructor. The format is described
-    in WIRE.md 2.
+    has no public constructor. WIRE.md 2 describes the format.
 
     Attributes
     ----------
@@ -78,13 +76,13 @@ cdef class BytesArray:
             "a BytesArray is created by decode_bytes, by decoding a message, or by Tensor")
 
     cdef Body packed(self):
-        """Return the body. Values that are not encoded yet are encoded on the first call.
+        """Return the body. The first call encodes values that are not encoded yet.
 
-        Several threads may encode them at once. One of the results, which are equal, is kept.
+        Several threads may do so at once. One of the results, which are equal, is kept.
         """
         cdef tuple values = self.values_or_none()
         if values is not None:
-            body = Body(pack(Objects(values, self.shape)))
+            body = Body(pack(source_of("O", values, self.shape)))
             with cython.critical_section(self):
                 if self.values is not None:
                     self.body = body
@@ -96,20 +94,18 @@ cdef class BytesArray:
             return self.values
 
     cdef Elements scanned(self):
-        """Return the elements. If they were just encoded, they are scanned on the first call.
+        """Return the elements. The first call scans them if they were just encoded.
 
-        Several threads may scan them at once, with the same result.
+        Several threads may do so at once, with the same result.
         """
-        cdef Elements elements = self.scanned_or_none()
+        cdef Elements elements
+        with cython.critical_section(self):  # another thread may set it
+            elements = self.elements
         if elements is None:
             elements = scan_elements(self.packed(), self.size, self.begin, self.nbytes)
             with cython.critical_section(self):
                 self.elements = elements
         return elements
-
-    cdef Elements scanned_or_none(self):
-        with cython.critical_section(self):  # another thread may set it
-            return self.elements
 
     # --- attributes ---
 
@@ -135,7 +131,7 @@ cdef class BytesArray:
     def wire(self):
         """The wire bytes, length prefixes included, as a memoryview of the buffer.
 
-        Only the element of a raw binary request, which has no prefix, is copied.
+        Only the element of a raw binary request, which has no prefix there, is copied.
         """
         if not is_raw(self):
             return self.packed().view(self.begin, self.nbytes)
@@ -176,14 +172,13 @@ cdef class BytesArray:
             chosen = starts.reshape(self.shape)[index]
         except OverflowError as error:  # numpy raises this for integers that exceed 64 bits
             raise IndexError(str(error)) from None
-        flat = flat_indices(starts, chosen)
         if not isinstance(chosen, np.ndarray):
-            return element_bytes(elements, int(flat))
-        indices = np.ascontiguousarray(flat.ravel(), np.int64)
+            return element_bytes(elements, int(np.searchsorted(starts, chosen)))
+        indices = np.searchsorted(starts, chosen.ravel())
         n = indices.size
         if n > 0 and np.array_equal(indices, np.arange(indices[0], indices[0] + n)):
-            return elements_between(self, indices[0], indices[0] + n, flat.shape)
-        return bytes_of_wire(gather_elements(elements, indices), flat.shape)
+            return elements_between(self, indices[0], indices[0] + n, chosen.shape)
+        return bytes_of_wire(gather_elements(elements, indices), chosen.shape)
 
     def __iter__(self):
         return (self[i] for i in range(len(self)))
@@ -296,21 +291,16 @@ cdef class BytesArray:
         >>> tw.decode_bytes(tw.encode_bytes(["a", "bc"])).as_numpy("S")
         array([b'a', b'bc'], dtype='|S2')
         """
-        try:
-            return self.converted(dtype)
-        except ElementError as error:
-            name_tensor(error, "array", None)
-            raise
+        return self.converted(dtype)
 
-    # The errors of the next three functions have SUBJECT in place of the array, because a Tensor
-    # that calls them has a name. They do the work of `as_numpy`, `as_strings` and `__array__`.
+    # The next three functions do the work of `as_numpy`, `as_strings` and `__array__`, also for a
+    # Tensor, whose kind and name are in their errors then.
 
-    cdef converted(self, dtype):
+    cdef converted(self, dtype, str kind="array", str name=None):
         if dtype is object or dtype == np.dtype(object):
-            array = elements_as_objects(self.scanned())
-        elif isinstance(dtype, np.dtypes.StringDType):
-            array = elements_as_stringdtype(self.scanned())
-        else:
+            return elements_as_objects(self.scanned()).reshape(self.shape)
+        is_text = isinstance(dtype, np.dtypes.StringDType)
+        if not is_text:
             try:
                 found = np.dtype(dtype)
             except RecursionError:  # numpy formats invalid arguments, which may be deeply nested
@@ -321,16 +311,25 @@ cdef class BytesArray:
                 raise TypeError(
                     f"BYTES can be converted to object, 'S' or StringDType() arrays, not "
                     f"{format_text(found)}")
-            array = elements_as_fixed_width(self.scanned())
-        return array.reshape(self.shape)
+        try:
+            if is_text:
+                return elements_as_stringdtype(self.scanned()).reshape(self.shape)
+            return elements_as_fixed_width(self.scanned()).reshape(self.shape)
+        except ElementError as error:
+            name_tensor(error, kind, name)
+            raise
 
-    cdef strings(self):
-        return elements_as_str(self.scanned()).reshape(self.shape)
+    cdef strings(self, str kind="array", str name=None):
+        try:
+            return elements_as_str(self.scanned()).reshape(self.shape)
+        except ElementError as error:
+            name_tensor(error, kind, name)
+            raise
 
-    cdef array(self, dtype, copy):
+    cdef array(self, dtype, copy, str kind="array", str name=None):
         if copy is False:
             raise ValueError("BYTES cannot be converted to a numpy array without copying")
-        return self.converted(object if dtype is None else dtype)
+        return self.converted(object if dtype is None else dtype, kind, name)
 
     def as_strings(self) -> NDArray[np.object_]:
         """Decode the elements as UTF-8.
@@ -351,11 +350,7 @@ cdef class BytesArray:
         >>> tw.decode_bytes(tw.encode_bytes(["a", "bc"])).as_strings()
         array(['a', 'bc'], dtype=object)
         """
-        try:
-            return self.strings()
-        except ElementError as error:
-            name_tensor(error, "array", None)
-            raise
+        return self.strings()
 
     def tolist(self) -> Any:
         """Return copies of the elements as nested lists.
@@ -431,11 +426,7 @@ cdef class BytesArray:
 
     def __array__(self, dtype=None, copy=None):
         """Return ``as_numpy(dtype)``. This method is called by ``numpy.asarray``."""
-        try:
-            return self.array(dtype, copy)
-        except ElementError as error:
-            name_tensor(error, "array", None)
-            raise
+        return self.array(dtype, copy)
 
 
 cdef row_at(BytesArray array, index):
@@ -466,24 +457,9 @@ cdef BytesArray elements_between(
     return new_bytes_array(array.body, elements, begin, end, shape)
 
 
-cdef flat_indices(cnp.ndarray starts, chosen):
-    """Return the indices in `starts` of the offsets that numpy has selected from it.
-
-    `chosen` is a view of `starts` for integers and slices, and a copy or a number otherwise.
-    """
-    if not (isinstance(chosen, np.ndarray) and np.may_share_memory(starts, chosen)):
-        return np.searchsorted(starts, chosen)
-    flat = (
-        (cnp.PyArray_BYTES(chosen) - cnp.PyArray_BYTES(starts)) // <Py_ssize_t>sizeof(int64_t))
-    for dim, stride in zip(chosen.shape, chosen.strides):
-        flat = np.add.outer(flat, np.arange(dim) * (stride // <Py_ssize_t>sizeof(int64_t)))
-    return np.asarray(flat)
-
-
 cdef BytesArray new_bytes_array(
     Body body, Elements elements, Py_ssize_t begin, Py_ssize_t end, tuple shape
 ):
-    """`elements` is None if they were just encoded, and not scanned."""
     cdef BytesArray array = BytesArray.__new__(BytesArray)
     array.body = body
     array.elements = elements
@@ -511,20 +487,15 @@ cdef BytesArray bytes_of_element(Body body, tuple shape):
 
 
 def pickled_element(element, shape):
-    """Load the pickled element of a raw binary request."""
     return bytes_of_element(Body(element), (1,)).reshape(shape)
 
 
 def scanned_bytes(wire, shape):
-    """Load pickled or copied wire bytes. Raises DecodeError."""
     return scan_body(Body(wire), tuple([as_index(dim) for dim in shape]))
 
 
 cdef BytesArray scan_body(Body body, tuple shape):
-    """Return a BytesArray of the elements that fill a body, whose number is known if `shape` is.
-
-    Raises DecodeError or ValueError.
-    """
+    """Return a BytesArray of the elements that fill a body. `shape` is None if it is not known."""
     try:
         size = count_elements(body) if shape is None else prod(shape)
         if not 0 <= size < 1 << 62:  # before it is converted to a C integer

@@ -29,7 +29,6 @@ cdef class Elements:
 
 
 cdef inline Element element_at(const Span* span, Py_ssize_t i) noexcept nogil:
-    """Return element `i`, which exists."""
     cdef Element element
     cdef Py_ssize_t begin = <Py_ssize_t>span.starts[i] + PREFIX_NBYTES
     cdef Py_ssize_t stop = <Py_ssize_t>span.starts[i + 1] if i + 1 < span.n else span.end
@@ -40,6 +39,7 @@ cdef inline Element element_at(const Span* span, Py_ssize_t i) noexcept nogil:
 
 cdef Elements new_elements(Body body, ndarray starts, Py_ssize_t end)
 cdef Elements scan_elements(Body body, uint64_t n_elements, Py_ssize_t offset, Py_ssize_t nbytes)
+cdef uint64_t count_elements(Body body) except? 0
 cdef element_bytes(Elements elements, Py_ssize_t i)
 cdef elements_as_objects(Elements elements)
 cdef elements_as_str(Elements elements)

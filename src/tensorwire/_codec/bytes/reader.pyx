@@ -59,15 +59,12 @@ cdef enum:
 cdef Scan scan_all(
     const unsigned char* data, uint64_t nbytes, int64_t* starts, uint64_t capacity, int64_t base
 ) noexcept:
-    """Call `scan_prefixes` from the start, without the GIL if that takes long."""
     cdef Scan scan
     cdef uint64_t most = min(capacity, nbytes // PREFIX_NBYTES)  # elements
-    scan.position = scan.n_elements = 0
     if keeps_gil(max(SCAN_COST * most, DISTANT_SCAN_COST * min(most, nbytes // 2048))):
-        scan_prefixes(&scan, data, nbytes, starts, capacity, base)
-    else:
-        with nogil:
-            scan_prefixes(&scan, data, nbytes, starts, capacity, base)
+        return scan_prefixes(data, nbytes, starts, capacity, base)
+    with nogil:
+        scan = scan_prefixes(data, nbytes, starts, capacity, base)
     return scan
 
 
@@ -94,11 +91,8 @@ cdef Elements scan_elements(
 ):
     """Validate `n_elements` elements that fill the `nbytes` bytes of the body from `offset`.
 
-    The offsets of their prefixes are only allocated if the bytes have room for this number of
-    prefixes. The caller has checked that the body has these bytes.
-
-    Raises LayoutError if the number of elements or bytes differs, and ElementError if an element is
-    truncated.
+    The offsets of their prefixes are only allocated if the bytes, which exist, have room for this
+    number of prefixes.
     """
     cdef Scan scan
     cdef cnp.npy_intp n_starts
@@ -133,11 +127,8 @@ cdef Elements scan_elements(
     return new_elements(body, starts, offset + nbytes)
 
 
-def count_elements(Body body not None):
-    """Return the number of BYTES elements that fill the body, without allocating memory.
-
-    Raises ElementError if an element is truncated.
-    """
+cdef uint64_t count_elements(Body body) except? 0:
+    """Return the number of BYTES elements that fill the body, without allocating memory."""
     cdef uint64_t more_than_fit = <uint64_t>body.nbytes // PREFIX_NBYTES + 1
     cdef Scan scan = scan_all(body.data, body.nbytes, NULL, more_than_fit, 0)
     if scan.is_truncated:
@@ -146,10 +137,7 @@ def count_elements(Body body not None):
 
 
 def elements_nbytes(Body body not None, Py_ssize_t n_elements):
-    """Return the size in bytes of the first `n_elements` elements of the body.
-
-    More bytes may follow them. Raises ElementError if an element is truncated or missing.
-    """
+    """Return the size in bytes of the first `n_elements` elements of the body."""
     assert n_elements >= 0
     cdef Scan scan = scan_all(body.data, body.nbytes, NULL, n_elements, 0)
     if scan.n_elements < <uint64_t>n_elements:
@@ -187,10 +175,7 @@ cdef element_bytes(Elements elements, Py_ssize_t i):
 
 
 cdef Py_ssize_t begin_objects(const Span* span, Py_ssize_t first) noexcept:
-    """Return where a batch of elements from `first` on ends, and count its work.
-
-    They become objects. Other threads may run during the call, but not during the batch.
-    """
+    """Return where a batch of elements that become objects ends; see `end_of_batch`."""
     cdef Py_ssize_t stop = end_of_batch(first, span.n, OBJECT_COST)
     cdef Py_ssize_t nbytes
     while True:
@@ -219,7 +204,6 @@ cdef elements_as_objects(Elements elements):
 
 
 cdef elements_as_str(Elements elements):
-    """Raises ElementError for the first element that is not valid UTF-8."""
     cdef cnp.ndarray array = new_array(elements)
     cdef PyObject** items = <PyObject**>cnp.PyArray_DATA(array)
     cdef Element element
@@ -252,7 +236,6 @@ cdef inline str decode_utf8(const unsigned char* data, Py_ssize_t nbytes):
 
 
 cdef inline void store_item(PyObject** slot, object item) noexcept:
-    """Store a new reference in a slot, which is NULL."""
     Py_INCREF(item)
     slot[0] = <PyObject*>item
 
@@ -271,7 +254,6 @@ cdef not_utf8_error(Elements elements, Py_ssize_t element):
 
 
 cdef elements_as_stringdtype(Elements elements):
-    """Raises ElementError for the first element that is not valid UTF-8."""
     cdef cnp.ndarray array = np.empty(elements.span.n, np.dtypes.StringDType())
     cdef char* item = <char*>cnp.PyArray_DATA(array)
     cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
@@ -302,10 +284,7 @@ cdef elements_as_stringdtype(Elements elements):
 
 
 cdef elements_as_fixed_width(Elements elements):
-    """Return the elements as a numpy `S` array, as wide as the longest element.
-
-    Raises ElementError if one long element would make the array much larger than the wire bytes.
-    """
+    """Raises ElementError if a long element would make the array much larger than the body."""
     cdef Py_ssize_t n_elements = elements.span.n
     cdef Py_ssize_t widest, width
     if n_elements == 0:
@@ -335,7 +314,6 @@ cdef elements_as_fixed_width(Elements elements):
 
 
 cdef Py_ssize_t widest_element(const Span* span) noexcept nogil:
-    """Return the index of the first of the longest elements."""
     cdef Py_ssize_t widest = 0, width = 0, i
     cdef Element element
     for i in range(span.n):
@@ -417,10 +395,7 @@ def arrow_schema(bytes format not None):
 
 
 cdef bytes requested_format(requested):
-    """Return the format for a requested schema, a capsule or None: binary view for other types.
-
-    Raises TypeError if it is not a capsule of a schema, and EncodeError if it was released.
-    """
+    """Return the format for a requested schema, a capsule or None: binary view for other types."""
     cdef ArrowSchema* schema
     cdef bytes format
     if requested is None:
@@ -438,14 +413,7 @@ cdef bytes requested_format(requested):
 
 
 cdef tuple export_elements(Elements elements, requested):
-    """Return `arrow_schema` and `arrow_array` capsules of the elements.
-
-    The type is the requested one if it is a type of BYTES that can represent the elements, and
-    binary view otherwise: text must be valid UTF-8, and the offsets of binary and string have 32
-    bits. Views refer to the body, and the array keeps a reference to it until its consumer releases
-    it. Other types are copies. Raises EncodeError for an element of 2 GiB or more, which a view
-    cannot describe.
-    """
+    """Return `arrow_schema` and `arrow_array` capsules; see `BytesArray.__arrow_c_array__`."""
     cdef bytes format = requested_format(requested)
     cdef ExportedArray exported = ExportedArray(elements)
     cdef ArrowArray* array = NULL
@@ -467,32 +435,6 @@ cdef void release_array(ArrowArray* array) noexcept nogil:
     cdef void* exported = array.private_data
     array.release = NULL
     drop_reference(exported)
-
-
-ctypedef fused Offset:
-    int32_t
-    int64_t
-
-
-cdef bint copy_elements(
-    const Span* span, Offset* offsets, unsigned char* data, bint is_text
-) noexcept nogil:
-    """Copy the elements to `data`, one after the other, and store their offsets.
-
-    Returns False if `is_text` is true, and an element is not valid UTF-8. The copy is validated,
-    because another thread may change the body.
-    """
-    cdef Py_ssize_t position = 0, i
-    cdef Element element
-    for i in range(span.n):
-        element = element_at(span, i)
-        offsets[i] = <Offset>position
-        memcpy(data + position, element.data, element.nbytes)
-        if is_text and not is_valid_utf8(data + position, element.nbytes):
-            return False
-        position += element.nbytes
-    offsets[span.n] = <Offset>position
-    return True
 
 
 cdef bint are_utf8(const Span* span) noexcept nogil:
@@ -541,12 +483,11 @@ cdef class ExportedArray:
         cdef Py_ssize_t offset_nbytes = OFFSET_NBYTES[format]
         if offset_nbytes > 0:
             return self.build_offsets(offset_nbytes, is_text)
-        if is_text:
-            if keeps_gil(self.elements.span.end):
+        if is_text and keeps_gil(self.elements.span.end):
+            is_valid = are_utf8(&self.elements.span)
+        elif is_text:
+            with nogil:
                 is_valid = are_utf8(&self.elements.span)
-            else:
-                with nogil:
-                    is_valid = are_utf8(&self.elements.span)
         return is_valid and self.build_views()
 
     cdef bint build_offsets(self, Py_ssize_t offset_nbytes, bint is_text) except -1:
@@ -575,9 +516,25 @@ cdef class ExportedArray:
         return True
 
     cdef bint copy(self, const Span* span, Py_ssize_t offset_nbytes, bint is_text) noexcept nogil:
-        if offset_nbytes == sizeof(int64_t):
-            return copy_elements(span, <int64_t*>self.offsets, self.data, is_text)
-        return copy_elements(span, <int32_t*>self.offsets, self.data, is_text)
+        """Copy the elements to `data`, one after the other, and store their offsets.
+
+        Returns False if `is_text` is true, and an element is not valid UTF-8. The copy is
+        validated, because another thread may change the body.
+        """
+        cdef Py_ssize_t position = 0, i
+        cdef Element element
+        for i in range(span.n + 1):
+            if offset_nbytes == sizeof(int64_t):
+                (<int64_t*>self.offsets)[i] = position
+            else:
+                (<int32_t*>self.offsets)[i] = <int32_t>position
+            if i < span.n:
+                element = element_at(span, i)
+                memcpy(self.data + position, element.data, element.nbytes)
+                if is_text and not is_valid_utf8(self.data + position, element.nbytes):
+                    return False
+                position += element.nbytes
+        return True
 
     cdef bint build_views(self) except -1:
         cdef const Span* span = &self.elements.span

@@ -79,8 +79,7 @@ cdef class Source:
         return False
 
 
-def pack(Source source not None):
-    """Return the wire bytes of `source` as new `bytes`."""
+cdef bytes pack(Source source):
     cdef Writer writer
     cdef Py_ssize_t nbytes = checked_size(source.walk(NULL))
     wire = PyBytes_FromStringAndSize(NULL, nbytes)
@@ -96,7 +95,7 @@ cdef Py_ssize_t checked_size(uint64_t nbytes) except -1:
     return <Py_ssize_t>nbytes
 
 
-def pack_into(Source source not None, buffer):
+cdef uint64_t pack_into(Source source, buffer) except? 0:
     """Write the wire bytes of `source` to the start of a writable buffer, and return their number.
 
     Nothing is written if they do not fit. If the memory of the values may overlap with the buffer,
@@ -177,7 +176,7 @@ cdef int fill_exactly(Source source, Writer* writer) except -1:
     return 0
 
 
-# --- objects ---------------------------------------------------------------------------------
+# --- objects ---
 
 
 @cython.final
@@ -322,10 +321,7 @@ cdef class Objects(Source):
 
 
 def all_plain(cnp.ndarray values not None):
-    """Return whether all items of an object array are exactly `bytes` or `str`.
-
-    Raises ValueError if the array is not contiguous, not aligned or not one of objects.
-    """
+    """Return whether all items of an object array are exactly `bytes` or `str`."""
     cdef Py_ssize_t n_elements = 0
     cdef PyObject** items
     cdef Py_ssize_t i, work = 0
@@ -340,8 +336,7 @@ def all_plain(cnp.ndarray values not None):
 cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
     """Return the values as a tuple if all are exactly `bytes` or `str`, and None otherwise.
 
-    `nbytes` is set to the size of their wire bytes. Raises EncodeError for a value that cannot be
-    encoded.
+    `nbytes` is set to the size of their wire bytes.
     """
     cdef Py_ssize_t n_elements = 0
     cdef uint64_t total = 0
@@ -424,7 +419,6 @@ cdef inline object value_at(PyObject** items, Py_ssize_t i):
 
 
 cdef Py_ssize_t str_nbytes(object text) noexcept:
-    """Return the size of a str as UTF-8, or NOT_ENCODABLE."""
     cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text), nbytes
     cdef void* data = PyUnicode_DATA(text)
     cdef int kind = PyUnicode_KIND(text)
@@ -595,7 +589,6 @@ cdef class Strings(Source):
 
 @cython.final
 cdef class WireBytes(Source):
-    """Wire bytes of a BytesArray, as a flat memoryview."""
 
     cdef uint64_t walk(self, Writer* writer) except? 0:
         cdef Py_buffer buffer
@@ -612,6 +605,15 @@ cdef class WireBytes(Source):
             writer.target += nbytes
         PyBuffer_Release(&buffer)
         return nbytes
+
+
+# The kinds of sources by the `kind` of a numpy dtype; those of objects may also be in a list.
+cdef dict SOURCES = {
+    "O": Objects, "S": FixedWidth, "U": FixedWidth, "T": Strings, "wire": WireBytes}
+
+
+cdef Source source_of(str kind, values, tuple shape):
+    return SOURCES[kind](values, shape)
 
 
 # --- Arrow arrays and streams -----------------------------------------------------------------
@@ -713,7 +715,6 @@ cdef inline bint locate_view(
 
 
 cdef Source source_of_received(Received received):
-    """Return a Source of bytes or text. Raises EncodeError if the offsets are invalid."""
     for chunk in received.chunks:
         check_offsets(<Chunk?>chunk, received.layout)
     return ArrowSource(received, received.shape)

@@ -45,5 +45,5 @@ cdef invalid_arrow_error(what)
 
 cdef new_schema(bytes format, const npy_intp* dims, int rank)
 cdef array_capsule(ArrowArray** array)
-cdef export_schema(ndarray array, Datatype row)
+cdef export_schema(ndarray array, Datatype row, str name)
 cdef export_array(ndarray array, Datatype row)

@@ -31,7 +31,7 @@ import numpy as np
 from ..datatypes import DATATYPES
 
 from ...errors import (
-    MAX_FOREIGN_TEXT, SUBJECT, EncodeError, format_count, format_text, format_value)
+    MAX_FOREIGN_TEXT, SUBJECT, EncodeError, format_count, format_subject, format_text, format_value)
 
 cnp.import_array()
 
@@ -76,7 +76,6 @@ cdef class Chunk:
 @cython.final
 @cython.no_gc
 cdef class Stream:
-    """Owns an Arrow stream that was moved out of a capsule."""
 
     cdef ArrowArrayStream stream
 
@@ -95,10 +94,9 @@ cdef Received receive(values, bint only_bytes):
     """Take over the array or stream of an object that exports one.
 
     The array or stream is consumed: its struct is moved out of the producer's capsule, which is
-    marked as released. The Chunk or Stream that owns the struct releases it. The structs do not
-    contain the sizes of the buffers, except for the data buffers of views. If a producer declares
-    more elements or bytes than there are, this package reads beyond the producer's memory.
-    Everything that can be checked is checked.
+    marked as released, to a Chunk or Stream. Everything that can be checked is checked. The structs
+    do not contain the sizes of the buffers, except for the data buffers of views: if a producer
+    declares more elements than there are, this package reads beyond the producer's memory.
 
     Raises EncodeError if the values have already been consumed, violate the interface or contain a
     null, or if `only_bytes` is true and they are not bytes or text. Raises TypeError if no capsules
@@ -378,11 +376,7 @@ cdef stream_error(ArrowArrayStream* stream):
 
 
 cdef cnp.ndarray numbers_of(Received received):
-    """Return the received numbers as an array.
-
-    It is a read-only view of the producer's memory if there is one chunk, and not BOOL. Otherwise,
-    the numbers are copied once.
-    """
+    """Return a read-only view of the producer's memory for one chunk, or else a copy."""
     cdef Chunk chunk
     parts = []
     for item in received.chunks:
@@ -428,20 +422,19 @@ cdef struct ArrayNode:
     void* owner  # the numpy array, or NULL in an array of lists
 
 
-cdef export_schema(cnp.ndarray array, Datatype row):
-    """Return an `arrow_schema` capsule of the type of an array with the elements of a datatype.
-
-    Raises EncodeError if there is no Arrow type.
-    """
+cdef export_schema(cnp.ndarray array, Datatype row, str name):
+    """Return an `arrow_schema` capsule for the array of a tensor."""
     cdef int axis, rank = cnp.PyArray_NDIM(array)
     if row.name == "BF16":
         raise EncodeError(
-            f"{SUBJECT} is BF16, which Arrow does not support: convert it to FP32 first")
+            f"{format_subject('tensor', name)} is BF16, which Arrow does not support: convert it "
+            f"to FP32 first", tensor=name)
     for axis in range(1, rank):
         if cnp.PyArray_DIM(array, axis) > INT32_MAX:
             raise EncodeError(
-                f"{SUBJECT} has a dimension of {cnp.PyArray_DIM(array, axis)}; the limit for an "
-                f"Arrow list of fixed size is {INT32_MAX}")
+                f"{format_subject('tensor', name)} has a dimension of "
+                f"{cnp.PyArray_DIM(array, axis)}; the limit for an Arrow list of fixed size is "
+                f"{INT32_MAX}", tensor=name)
     return new_schema(FORMATS[row.name], cnp.PyArray_DIMS(array), rank)
 
 
@@ -484,11 +477,7 @@ cdef void release_schema_node(ArrowSchema* schema) noexcept nogil:
 
 
 cdef export_array(cnp.ndarray array, Datatype row):
-    """Return an `arrow_array` capsule of a C-contiguous array that `export_schema` accepts.
-
-    The memory is that of the array, unless it is BOOL. An array without dimensions is exported as
-    one element.
-    """
+    """Return an `arrow_array` capsule of a C-contiguous array that `export_schema` accepts."""
     cdef ArrowArray* exported = NULL
     cdef ArrayNode* node
     cdef int level, n_lists = max(cnp.PyArray_NDIM(array) - 1, 0)

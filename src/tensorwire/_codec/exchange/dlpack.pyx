@@ -72,9 +72,7 @@ ctypedef fused Managed:
 cdef dlpack_capsule(cnp.ndarray array, Datatype row, max_version, dl_device, bint copied):
     """Return a capsule that owns a reference to an array, which is C-contiguous and little-endian.
 
-    `row` is the datatype of the tensor. `max_version` and `dl_device` are the arguments of
-    `__dlpack__`. `copied` is whether the array is a copy for the consumer.
-    Raises BufferError.
+    `max_version` and `dl_device` are the arguments of `__dlpack__`. Raises BufferError.
     """
     cdef DLManagedTensorVersioned* versioned
     cdef DLManagedTensor* unversioned
@@ -140,7 +138,6 @@ cdef void delete_managed(Managed* managed) noexcept nogil:
 
 
 cdef void delete_unused(object capsule) noexcept:
-    """Delete the struct of a capsule, unless a consumer has taken it over."""
     cdef DLManagedTensorVersioned* versioned
     cdef DLManagedTensor* unversioned
     if PyCapsule_IsValid(capsule, VERSIONED):
@@ -188,10 +185,7 @@ cdef tuple import_dlpack(producer):
 
     The array may be strided, and is read-only if the producer does not say that it is writable. The
     sizes of the memory cannot be checked, because the struct does not contain them. Everything else
-    is checked.
-
-    Raises EncodeError if the tensor is on another device, cannot be exported or is invalid, and
-    TypeError if its type has no datatype or no capsule is exported.
+    is checked. Raises EncodeError, or TypeError if its type has no datatype or there is no capsule.
     """
     # The struct has the device, too. Some producers need microseconds for __dlpack_device__.
     try:

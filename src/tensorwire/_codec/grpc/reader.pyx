@@ -11,7 +11,6 @@ therefore checked when it is used, and an element is counted again when it is st
 cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -69,8 +68,8 @@ cdef WireType[N_CONTENTS] ELEMENT_TYPES
 ELEMENT_TYPES[:] = [
     VARINT, VARINT, VARINT, VARINT, VARINT, VARINT, FIXED32, FIXED64, LENGTH_DELIMITED]
 
-# The fields 1 to 3 of ModelInferRequest and ModelInferResponse.
-cdef tuple NAMES = ("model_name", "model_version", "id")
+# Fields of ModelInferRequest, for `read_message`.
+cdef dict NAMES = {1: ("model_name", str), 2: ("model_version", str), 3: ("id", str)}
 
 # The field that has the elements of a datatype. FP16 and BF16 have none.
 cdef dict CONTENTS_OF = {
@@ -117,10 +116,7 @@ def decode_request(
     >>> tw.grpc.decode_request(tw.grpc.encode_request(request))["x"].as_numpy()
     array([1, 2], dtype=uint8)
     """
-    cdef MessageReader reader = new_reader(Body(message), limits, True)
-    reader.read_message(outermost(reader.body))
-    reader.finish()
-    return reader.message
+    return decoded(message, limits, True)
 
 
 def decode_response(
@@ -158,10 +154,7 @@ def decode_response(
     >>> tw.grpc.decode_response(message)["y"].as_numpy()
     array([0.5, 1. ])
     """
-    cdef MessageReader reader = new_reader(Body(message), limits, False)
-    reader.read_message(outermost(reader.body))
-    reader.finish()
-    return reader.message
+    return decoded(message, limits, False)
 
 
 def decode_stream_response(
@@ -201,11 +194,8 @@ def decode_stream_response(
 
 
 def read_stream_response(message, Limits limits not None = DEFAULT_LIMITS):
-    """Return the error of a ``ModelStreamInferResponse`` or None, and its response or None.
-
-    If there is an error, there is no response, and the other way around.
-    """
-    cdef MessageReader reader = new_reader(Body(message), limits, False)
+    """Return the error of a ``ModelStreamInferResponse`` and None, or None and its response."""
+    cdef MessageReader reader = new_reader(message, limits, False)
     cdef FieldCursor fields = outermost(reader.body)
     cdef Field field
     cdef str error = ""
@@ -219,8 +209,7 @@ def read_stream_response(message, Limits limits not None = DEFAULT_LIMITS):
             reader.read_message(cursor_of(&field))
     if error:
         return error, None
-    reader.finish()
-    return None, reader.message
+    return None, reader.finish()
 
 
 cdef str decode_long_utf8(const unsigned char* data, Py_ssize_t nbytes, Py_ssize_t* n_valid):
@@ -247,6 +236,12 @@ cdef str decode_long_utf8(const unsigned char* data, Py_ssize_t nbytes, Py_ssize
     return text_to_str(&text)
 
 
+cdef Message decoded(message, Limits limits, bint is_request):
+    cdef MessageReader reader = new_reader(message, limits, is_request)
+    reader.read_message(outermost(reader.body))
+    return reader.finish()
+
+
 cdef FieldCursor outermost(Body body) noexcept:
     cdef FieldCursor fields
     fields.position, fields.end, fields.depth = body.data, body.data + body.nbytes, 1
@@ -254,11 +249,6 @@ cdef FieldCursor outermost(Body body) noexcept:
 
 
 # --- messages ------------------------------------------------------------------------------------
-
-
-cdef struct RawContent:
-    Py_ssize_t offset  # in the message
-    Py_ssize_t nbytes
 
 
 cdef struct EntryFields:
@@ -300,9 +290,7 @@ cdef class MessageReader:
     cdef str kind  # the kind of the tensors: "input" or "output"
     cdef list tensors
     cdef list requested
-    cdef RawContent* raw
-    cdef Py_ssize_t n_raw
-    cdef Py_ssize_t raw_capacity
+    cdef list raw  # the offset and the size of each raw content
     cdef Py_ssize_t n_parameters
     cdef Py_ssize_t header_nbytes  # bytes so far that are not data of a tensor
     cdef Py_ssize_t counted_nbytes  # of these, those whose work has been counted
@@ -319,13 +307,9 @@ cdef class MessageReader:
     cdef str datatype_text
     cdef dict parameters
 
-    def __dealloc__(self):
-        PyMem_Free(self.raw)
-
     # --- fields ---
 
     cdef int next(self, FieldCursor* fields, Field* field) except -1:
-        """Read the next field. Raises HeaderError if it is malformed."""
         cdef FieldFault fault = next_field(fields, field)
         cdef bint has_length = field.wire_type == LENGTH_DELIMITED
         if fault != NO_FIELD_FAULT:
@@ -358,7 +342,6 @@ cdef class MessageReader:
         return 0
 
     cdef str text(self, const Field* field, str member):
-        """Return a field with text. Raises HeaderError if it is not valid UTF-8."""
         cdef const char* data = <const char*>field.begin
         cdef Py_ssize_t nbytes = field.end - field.begin
         cdef Py_ssize_t n_valid = 0
@@ -409,7 +392,10 @@ cdef class MessageReader:
             if field.number == 5:
                 self.read_tensor(&field)
             elif field.number == raw_number:
-                self.add_raw(&field)
+                check_n_entries(
+                    len(self.raw), "raw content", self.limits, DECODING,
+                    field.tag - self.body.data)
+                self.raw.append((field.begin - self.body.data, field.end - field.begin))
             elif field.number == 1:
                 message.model_name = self.text(&field, "model_name") or None
             elif field.number == 2:
@@ -423,47 +409,32 @@ cdef class MessageReader:
         return 0
 
     cdef int begin_item(self, str part, list items, str kind, const Field* field) except -1:
-        """Begin to read the entry of a tensor or requested output."""
         self.part, self.index = part, len(items)
         self.name = ""
         self.parameters = None
         self.entry.name_nbytes = 0
         count_work(ENTRY_COST)
-        return check_n_entries(self.index, kind, self.limits, field.tag - self.body.data)
+        return check_n_entries(
+            self.index, kind, self.limits, DECODING, field.tag - self.body.data)
 
-    cdef int add_raw(self, const Field* field) except -1:
-        cdef RawContent* larger
-        check_n_entries(self.n_raw, "raw content", self.limits, field.tag - self.body.data)
-        if self.n_raw == self.raw_capacity:
-            larger = <RawContent*>PyMem_Realloc(
-                self.raw, (self.raw_capacity * 2 + 4) * sizeof(RawContent))
-            if larger == NULL:
-                raise MemoryError
-            self.raw = larger
-            self.raw_capacity = self.raw_capacity * 2 + 4
-        self.raw[self.n_raw].offset = field.begin - self.body.data
-        self.raw[self.n_raw].nbytes = field.end - field.begin
-        self.n_raw += 1
-        return 0
-
-    cdef int finish(self) except -1:
-        """Assign the raw contents, and add the tensors and requested outputs to the message."""
+    cdef Message finish(self):
+        """Assign the raw contents, and return the message with its tensors and outputs."""
         cdef Tensor tensor
-        cdef Py_ssize_t n_with_data = 0
-        cdef Py_ssize_t i = 0
+        cdef Py_ssize_t n_raw = len(self.raw), n_with_data = 0, i = 0
         for tensor in self.tensors:
             n_with_data += not in_region(tensor)
-        if self.n_raw > 0 and self.n_raw != n_with_data:
+        if n_raw > 0 and n_raw != n_with_data:
             raise LayoutError(
-                f"the message has {format_count('raw content', self.n_raw)}, but "
+                f"the message has {format_count('raw content', n_raw)}, but "
                 f"{format_count(self.kind, n_with_data)} outside of shared memory",
-                expected=n_with_data, actual=self.n_raw)
+                expected=n_with_data, actual=n_raw)
         for tensor in self.tensors:
             if in_region(tensor):
                 continue
             try:
-                if self.n_raw > 0:
-                    self.use_raw(tensor, self.raw[i])
+                if n_raw > 0:
+                    offset, nbytes = self.raw[i]
+                    self.use_raw(tensor, offset, nbytes)
                     i += 1
                 elif is_shared(tensor):
                     self.use_nothing(tensor)
@@ -475,21 +446,19 @@ cdef class MessageReader:
             set_requested(self.message, tuple(self.requested))
         if self.is_request:
             check_request(<InferRequest>self.message)
-        return 0
+        return self.message
 
-    cdef int use_raw(self, Tensor tensor, RawContent content) except -1:
-        """Use raw content as the data of a tensor."""
+    cdef int use_raw(self, Tensor tensor, Py_ssize_t offset, Py_ssize_t nbytes) except -1:
         cdef Layout layout
         if not is_shared(tensor):
             raise HeaderError(
                 f"{SUBJECT} has both contents and raw_{self.kind}_contents")
         fill_layout(&layout, tensor.shape, tensor.row, MAX_RANK, DECODING)
-        view_body(tensor, &layout, self.body, content.offset, content.nbytes, self.limits)
+        view_body(tensor, &layout, self.body, offset, nbytes, self.limits)
         tensor.binary = True
         return 0
 
     cdef int use_nothing(self, Tensor tensor) except -1:
-        """Check that a tensor without contents has no elements."""
         cdef Layout layout
         fill_layout(&layout, tensor.shape, tensor.row, MAX_RANK, DECODING)
         if layout.n_elements > 0:
@@ -506,8 +475,8 @@ cdef class MessageReader:
     cdef dict with_parameter(self, dict parameters, const Field* entry):
         """Add an entry of a map of parameters, and return the dict; None is an empty one.
 
-        If a key or a value occurs twice, the last one counts. Like Google's upb, this ignores an
-        entry with a field that it does not know.
+        The last one of equal keys or values counts. Like Google's upb, this ignores an entry with
+        an unknown field.
         """
         cdef FieldCursor fields = cursor_of(entry)
         cdef Field field
@@ -709,7 +678,6 @@ cdef class MessageReader:
         return data
 
     cdef int read_contents(self, FieldCursor entry, Contents* contents) except -1:
-        """Count or store the elements of an entry. Raises DecodeError if there is a fault."""
         cdef FieldFault fault
         if keeps_gil(CONTENTS_COST * (entry.end - entry.position)):
             fault = walk_contents(entry, contents)
@@ -758,40 +726,34 @@ cdef class MessageReader:
         return 0
 
     cdef RequestedOutput output(self):
-        binary = None
-        if self.parameters is not None:
-            binary = self.parameters.pop("binary_data", None)
+        binary = None if self.parameters is None else self.parameters.pop("binary_data", None)
         if binary is not None and type(binary) is not bool:
             raise HeaderError(
                 f"binary_data of {SUBJECT} must be true or false, not {format_value(binary)}")
         return new_output(self.name, binary, self.parameters or None)
 
 
-cdef MessageReader new_reader(Body body, Limits limits, bint is_request):
+cdef MessageReader new_reader(message, Limits limits, bint is_request):
     cdef MessageReader reader = MessageReader.__new__(MessageReader)
-    reader.body = body
+    reader.body = Body(message)
     reader.limits = limits
     reader.is_request = is_request
     reader.kind = "input" if is_request else "output"
     reader.message = new_message(is_request)
-    reader.tensors = []
+    reader.tensors, reader.raw = [], []
     reader.index = -1
     reader.next_check = min(<Py_ssize_t>limits.max_header_nbytes, <Py_ssize_t>STEP_NBYTES)
     return reader
 
 
 cdef bint in_region(Tensor tensor) except -1:
-    """Return whether a tensor is in shared memory, whether or not it has data."""
     return tensor._parameters is not None and "shared_memory_region" in tensor._parameters
 
 
 # --- typed contents ------------------------------------------------------------------------------
 
 cdef FieldFault walk_contents(FieldCursor entry, Contents* contents) noexcept nogil:
-    """Count the elements of all contents of an entry, or store those of one field.
-
-    An entry has several contents if they are merged.
-    """
+    """Count the elements of an entry, or store those of one field. It may have several contents."""
     cdef FieldCursor fields
     cdef Field field
     cdef FieldFault fault
@@ -843,7 +805,6 @@ cdef FieldFault count_in_field(const Field* field, Contents* contents) noexcept 
 
 
 cdef FieldFault store_elements(const Field* field, Contents* contents) noexcept nogil:
-    """Store the elements of a field, which is one element, or packed."""
     cdef uint64_t nbytes = field.end - field.begin
     cdef uint64_t value = 0
     cdef FieldCursor fields
@@ -900,41 +861,19 @@ cdef inline FieldFault store_varint(uint64_t value, Contents* contents) noexcept
 
 
 def read_names(message, Limits limits not None):
-    """Return the model_name, model_version and id of an inference request.
-
-    Raises HeaderError if the message is malformed, or has more than ``max_header_nbytes`` besides
-    its tensors. The tensors are not read.
-    """
-    cdef MessageReader reader = new_reader(Body(message), limits, True)
-    cdef FieldCursor fields = outermost(reader.body)
-    cdef Field field
-    cdef list names = ["", "", ""]
-    while fields.position < fields.end:
-        reader.next(&fields, &field)
-        if field.number <= 3 and field.wire_type == LENGTH_DELIMITED:
-            names[field.number - 1] = reader.text(&field, NAMES[field.number - 1])
-    return tuple(names)
+    """Return the model_name, model_version and id of a request, without reading the tensors."""
+    return tuple(read_message(message, NAMES, limits).values())
 
 
 def read_message(message, dict kinds not None, Limits limits not None = DEFAULT_LIMITS):
     """Return the fields of a message by their names. A missing field has its default value.
 
-    Parameters
-    ----------
-    message : buffer
-        The serialized message.
-    kinds : dict
-        The name and the kind of each field number. The kinds are ``str``, ``[str]``, ``bool`` and
-        ``[int]``; a list that contains a dict is a list of messages with these fields.
-    limits : Limits
-        Of these, ``max_header_nbytes`` applies.
-
-    Raises
-    ------
-    HeaderError
-        The message is malformed or too long.
+    `kinds` has the name and the kind of each field number. The kinds are ``str``, ``[str]``,
+    ``bool`` and ``[int]``; a list that contains a dict is a list of messages with these fields.
+    Of the limits, ``max_header_nbytes`` applies. Raises HeaderError if the message is malformed or
+    too long.
     """
-    cdef MessageReader reader = new_reader(Body(message), limits, True)
+    cdef MessageReader reader = new_reader(message, limits, True)
     return read_kinds(reader, outermost(reader.body), kinds)
 
 
@@ -976,21 +915,10 @@ cdef dict read_kinds(MessageReader reader, FieldCursor fields, dict kinds):
 
 
 def split_field(message, uint32_t number):
-    """Separate all fields of bytes with a number from the other fields of a message.
+    """Separate the fields of bytes with a number, such as the raw contents, from a message.
 
-    Parameters
-    ----------
-    message : buffer
-        A serialized message, for example a ModelInferResponse.
-    number : int
-        The number of the field, for example that of the raw contents.
-
-    Returns
-    -------
-    head : bytes or buffer
-        The message without these fields, or ``message`` itself if it has none or is malformed.
-    contents : list of memoryview
-        The values of the fields, as views of ``message``.
+    Returns the message without these fields, and a list of their values as views of the message.
+    If it has none or is malformed, the message itself is returned.
     """
     cdef Body body = Body(message)
     cdef FieldCursor fields = outermost(body)

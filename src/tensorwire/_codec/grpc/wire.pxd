@@ -159,7 +159,6 @@ cdef inline FieldFault next_field(FieldCursor* fields, Field* field) noexcept no
 
 
 cdef inline FieldCursor cursor_of(const Field* field) noexcept nogil:
-    """Return the fields of the message that is the value of a field."""
     cdef FieldCursor fields
     fields.position, fields.end, fields.depth = field.begin, field.end, field.depth + 1
     return fields
@@ -177,7 +176,6 @@ cdef inline uint64_t varint_nbytes(uint64_t value) noexcept nogil:
 
 
 cdef inline unsigned char* write_varint(unsigned char* target, uint64_t value) noexcept nogil:
-    """Write an integer, and return the address after it."""
     while value >= 0x80:
         target[0] = <unsigned char>(value | 0x80)
         target += 1

@@ -145,21 +145,13 @@ cdef tuple selected(InferResponse response, InferRequest request):
 # --- messages ------------------------------------------------------------------------------------
 
 
-cdef bytes encoded(
-    Message message, tuple tensors, InferRequest request, unsigned char number
-):
+cdef bytes encoded(Message message, tuple tensors, InferRequest request, unsigned char number):
     """Return the serialized message, as the value of field `number` unless that is 0."""
-    cdef str id = message.id
-    cdef uint64_t nbytes
-    cdef uint64_t total
-    cdef bytes result
-    cdef unsigned char* target
-    if id is None and request is not None:
-        id = request.id
-    nbytes = message_nbytes(message, id, tensors)
-    total = nbytes if number == 0 else field_nbytes(nbytes)
-    result = checked_bytes(total)
-    target = <unsigned char*>PyBytes_AS_STRING(result)
+    cdef str id = request.id if message.id is None and request is not None else message.id
+    cdef uint64_t nbytes = message_nbytes(message, id, tensors)
+    cdef uint64_t total = nbytes if number == 0 else field_nbytes(nbytes)
+    cdef bytes result = checked_bytes(total)
+    cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(result)
     if number > 0:
         target = begin_field(target, number, nbytes)
     target = write_message_fields(target, message, id, tensors)
@@ -187,12 +179,11 @@ cdef uint64_t message_nbytes(Message message, str id, tuple tensors) except? 0:
     cdef uint64_t nbytes = (
         text_field_nbytes(message.model_name) + text_field_nbytes(message.model_version)
         + text_field_nbytes(id))
-    if message._parameters is not None:
-        try:
-            nbytes += parameters_nbytes(message._parameters)
-        except EncodeError as error:
-            name_subject(error, "the request" if kind == "input" else "the response")
-            raise
+    try:
+        nbytes += parameters_nbytes(message._parameters)
+    except EncodeError as error:
+        name_subject(error, "the request" if kind == "input" else "the response")
+        raise
     for tensor in tensors:
         try:
             nbytes += field_nbytes(entry_nbytes(tensor))
@@ -220,21 +211,18 @@ cdef unsigned char* write_message_fields(
     target = write_text(target, 1, message.model_name)
     target = write_text(target, 2, message.model_version)
     target = write_text(target, 3, id)
-    if message._parameters is not None:
-        target = write_parameters(target, 4, message._parameters)
+    target = write_parameters(target, 4, message._parameters)
     for tensor in tensors:
         target = begin_field(target, 5, entry_nbytes(tensor))
         target = write_text(target, 1, tensor.name)
         target = write_text(target, 2, tensor.row.name)
         target = write_shape(target, tensor.shape)
-        if tensor._parameters is not None:
-            target = write_parameters(target, 4, tensor._parameters)
+        target = write_parameters(target, 4, tensor._parameters)
     if message.requested is not None:
         for output in message.requested:
             target = begin_field(target, 6, output_nbytes(output))
             target = write_text(target, 1, output.name)
-            if output._parameters is not None:
-                target = write_parameters(target, 2, output._parameters)
+            target = write_parameters(target, 2, output._parameters)
     for tensor in tensors:
         if not is_shared(tensor):
             target = write_data(begin_field(target, raw_number, tensor.nbytes), tensor)
@@ -248,20 +236,14 @@ cdef uint64_t entry_nbytes(Tensor tensor) except? 0:
     cdef uint64_t nbytes = text_field_nbytes(tensor.name) + text_field_nbytes(tensor.row.name)
     if tensor.shape:
         nbytes += field_nbytes(shape_nbytes(tensor.shape))
-    if tensor._parameters is not None:
-        nbytes += parameters_nbytes(tensor._parameters)
-    return nbytes
+    return nbytes + parameters_nbytes(tensor._parameters)
 
 
 cdef uint64_t output_nbytes(RequestedOutput output) except? 0:
-    cdef uint64_t nbytes = text_field_nbytes(output.name)
-    if output._parameters is not None:
-        nbytes += parameters_nbytes(output._parameters)
-    return nbytes
+    return text_field_nbytes(output.name) + parameters_nbytes(output._parameters)
 
 
 cdef uint64_t shape_nbytes(tuple shape) except? 0:
-    """Return the size of packed dimensions, which are not negative."""
     cdef uint64_t nbytes = 0
     for dim in shape:
         nbytes += varint_nbytes(<uint64_t>dim)
@@ -284,9 +266,7 @@ cdef inline uint64_t text_field_nbytes(str text) except? 0:
     return field_nbytes(text_nbytes(text)) if text else 0
 
 
-cdef unsigned char* write_text(
-    unsigned char* target, unsigned char number, str text
-) except NULL:
+cdef unsigned char* write_text(unsigned char* target, unsigned char number, str text) except NULL:
     return write_any_text(target, number, text) if text else target
 
 
@@ -301,12 +281,12 @@ cdef unsigned char* write_any_text(
 
 
 cdef uint64_t parameters_nbytes(dict parameters) except? 0:
-    """Return the size of a map of parameters. All numbers of such fields are below 16."""
+    """Return the size of a map of parameters, which may be None."""
     cdef uint64_t nbytes = 0
     cdef Py_ssize_t position = 0
     cdef PyObject* key
     cdef PyObject* value
-    while PyDict_Next(parameters, &position, &key, &value):
+    while parameters is not None and PyDict_Next(parameters, &position, &key, &value):
         nbytes += field_nbytes(
             parameter_nbytes(<str>key, parameter_value_nbytes(<str>key, <object>value)))
     return nbytes
@@ -319,7 +299,7 @@ cdef unsigned char* write_parameters(
     cdef Py_ssize_t position = 0
     cdef PyObject* key
     cdef PyObject* value
-    while PyDict_Next(parameters, &position, &key, &value):
+    while parameters is not None and PyDict_Next(parameters, &position, &key, &value):
         nbytes = parameter_value_nbytes(<str>key, <object>value)
         target = begin_field(target, number, parameter_nbytes(<str>key, nbytes))
         target = write_any_text(target, 1, <str>key)
@@ -385,17 +365,7 @@ cdef unsigned char* write_value(unsigned char* target, value) except NULL:
 def write_message(dict values not None, dict kinds not None):
     """Return a message with the fields that `read_message` of the reader returns.
 
-    Parameters
-    ----------
-    values : dict
-        The values of the fields by their names.
-    kinds : dict
-        The name and the kind of each field number. See ``read_message``. Fields of the kind ``int``
-        are written even if they are 0.
-
-    Returns
-    -------
-    bytes
+    `kinds` is its argument. Fields of the kind ``int`` are written even if they are 0.
     """
     return b"".join([
         field_bytes(number, values[name], kind) for number, (name, kind) in kinds.items()])
@@ -433,25 +403,10 @@ cdef bytes varint_bytes(uint64_t value):
 
 
 def append_fields(head, unsigned char number, contents):
-    """Return a message with more fields of bytes, after its other ones.
+    """Return a message with more fields of bytes, such as raw contents, after its other ones.
 
-    Parameters
-    ----------
-    head : buffer
-        The serialized message.
-    number : int
-        The number of the fields, 1 to 15, for example that of the raw contents.
-    contents : iterable of buffers
-        Their values.
-
-    Returns
-    -------
-    bytes
-
-    Raises
-    ------
-    EncodeError
-        The message exceeds 2^31 - 1 bytes.
+    `number` is that of the fields, 1 to 15. Raises EncodeError if the message exceeds 2^31 - 1
+    bytes.
     """
     cdef list bodies = [Body(content) for content in contents]
     cdef Body first = Body(head)

@@ -23,8 +23,8 @@ from libc.string cimport memcmp, memcpy
 
 from ..bytes.array cimport bytes_of_element, bytes_of_wire
 from ..datatypes cimport (
-    DECODING, Datatype, Layout, Limits, check_n_elements, check_n_entries, check_rank,
-    dims_as_tuple, fill_layout)
+    DECODING, Datatype, Layout, Limits, add_elements, check_n_entries, check_rank, dims_as_tuple,
+    fill_layout, format_range)
 from ..json.reader cimport (
     MAX_DATA_DEPTH, VALUE_COST, begin_reading, count_value, end_reading, excerpt, next_item,
     next_member, open_level_or_raise, raise_fault, read_int64, read_numbers, read_object,
@@ -32,7 +32,7 @@ from ..json.reader cimport (
     text_to_str)
 from ..json.scanner cimport (
     DATA_TOO_DEEP, DUPLICATE_KEY, NO_FAULT, OUT_OF_RANGE, WRONG_TYPE, Fault, Keys, ReadCursor, Text,
-    equals, next_is, pop_keys, push_key, skip_blanks, skip_literal, utf8_nbytes_of)
+    equals, next_is, pop_keys, push_key, skip_blanks, utf8_nbytes_of)
 from ..memory cimport FREE_THREADED, Body, count_work, keeps_gil
 from ..messages.message cimport (
     InferRequest, InferResponse, Message, RequestedOutput, new_message, new_output)
@@ -44,8 +44,6 @@ from ..wire cimport MAX_RANK
 
 from collections.abc import Iterable
 from itertools import compress
-
-import numpy as np
 
 from ..datatypes import DATATYPES
 from ..memory import ReadableBuffer
@@ -116,16 +114,10 @@ def decode_request(
     >>> tw.decode_request(header, data=b"\\x01\\x02")["x"].as_numpy()
     array([1, 2], dtype=uint8)
     """
-    cdef Body source = Body(body)
-    cdef Py_ssize_t header_nbytes = checked_header_length(source, header_length, limits)
-    cdef HeaderReader reader = HeaderReader.__new__(HeaderReader)
-    if data is not None:
-        reader.begin_with_data(source, header_length, data, limits)
-    elif header_nbytes == 0 and header_length is not None:
-        return raw_request(source, raw_input, limits)
-    else:
-        reader.begin(source, header_nbytes, limits)
-    return reader.read_request()
+    cdef HeaderReader reader = new_reader(body, header_length, data, limits)
+    if reader.header_nbytes == 0 and header_length is not None:
+        return raw_request(reader.body, raw_input, limits)
+    return reader.read_message(True)
 
 
 def decode_response(
@@ -137,16 +129,8 @@ def decode_response(
 
     Parameters
     ----------
-    body : buffer
-        The HTTP body: a C-contiguous buffer of bytes.
-    header_length : int, str, bytes or None, default None
-        The value of the HTTP header ``Inference-Header-Content-Length``, which is the size of the
-        JSON header in bytes. None if there is no such HTTP header: then the whole body is JSON.
-    data : buffer or iterable of buffers, optional
-        The binary data, if it is not in the same memory as the header. ``body`` is then only the
-        JSON header. A tensor must be in one of the buffers; a buffer may contain several tensors.
-    limits : Limits, default Limits()
-        Limits and options.
+    body, header_length, data, limits
+        See ``decode_request``.
 
     Returns
     -------
@@ -158,13 +142,10 @@ def decode_response(
     Raises
     ------
     DecodeError
-        The body is not a valid response: ``HeaderError``, ``LayoutError`` or ``ElementError``. If
-        it is the ``{"error": ...}`` of a server, a HeaderError with that text is raised. Its
-        ``offset`` is a position in the header, or in the buffer of ``data`` that the message names.
-    TypeError
-        An argument has the wrong type, or both ``header_length`` and ``data`` are passed.
-    BufferError
-        A buffer is not contiguous, or its items are not bytes.
+        The body is not a valid response; see ``decode_request``. If it is the ``{"error": ...}`` of
+        a server, a HeaderError with that text is raised.
+    TypeError, BufferError
+        See ``decode_request``.
 
     Examples
     --------
@@ -173,18 +154,10 @@ def decode_response(
     >>> tw.decode_response(body)["y"].as_numpy()
     array([0.5, 1. ], dtype=float32)
     """
-    cdef Body source = Body(body)
-    cdef Py_ssize_t header_nbytes = checked_header_length(source, header_length, limits)
-    cdef HeaderReader reader = HeaderReader.__new__(HeaderReader)
-    if data is not None:
-        reader.begin_with_data(source, header_length, data, limits)
-    else:
-        reader.begin(source, header_nbytes, limits)
-    return reader.read_response()
+    return new_reader(body, header_length, data, limits).read_message(False)
 
 
 cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits) except -1:
-    """Return the size of the JSON header in bytes. Raises HeaderError or TypeError."""
     cdef Py_ssize_t nbytes = source.nbytes
     cdef long long announced
     cdef int overflow
@@ -297,15 +270,8 @@ cdef class HeaderReader:
             <int>limits.max_nesting, limits.max_parameters)
         return 0
 
-    cdef int begin_with_data(self, Body header, header_length, data, Limits limits) except -1:
-        """Begin to read a header whose binary data is in other buffers.
-
-        The header has `header.nbytes` bytes, which the caller has checked with the limit.
-        """
-        if header_length is not None:
-            raise TypeError(
-                "header_length and data exclude each other: with data, the body is only the header")
-        self.begin(header, header.nbytes, limits)
+    cdef int use_data(self, data) except -1:
+        """Use the binary data of other buffers. The body is only the header."""
         if PyObject_CheckBuffer(data):
             self.parts = (Body(data, "data"),)
         else:
@@ -323,21 +289,11 @@ cdef class HeaderReader:
     def __dealloc__(self):
         end_reading(&self.keys)  # all zero if `begin` was not called
 
-    cdef InferRequest read_request(self):
-        self.message = new_message(True)
-        self.read_header(True)
-        check_request(<InferRequest>self.message)
-        return <InferRequest>self.message
-
-    cdef InferResponse read_response(self):
-        self.message = new_message(False)
-        self.read_header(False)
-        return <InferResponse>self.message
-
-    cdef int read_header(self, bint is_request) except -1:
+    cdef Message read_message(self, bint is_request):
         cdef Text* key = &self.key
         cdef int seen = 0
         cdef ReadCursor* cursor = &self.cursor
+        self.message = new_message(is_request)
         self.kind = "input" if is_request else "output"
         self.open_header()
         while next_member(cursor, key, seen == 0):
@@ -363,7 +319,10 @@ cdef class HeaderReader:
                     self.read_outputs()
             else:
                 self.skip_member(&seen)
-        return self.close_header()
+        self.close_header()
+        if is_request:
+            check_request(<InferRequest>self.message)
+        return self.message
 
     cdef int open_header(self) except -1:
         if self.header_nbytes == 0:
@@ -395,7 +354,6 @@ cdef class HeaderReader:
         return 0
 
     cdef int close_header(self) except -1:
-        """Check that the header has tensors, and that they cover the whole body."""
         self.close_keys(0)
         self.check_end()
         if not self.has_tensors:
@@ -407,24 +365,19 @@ cdef class HeaderReader:
         if self.parts is not None:
             self.use_next_part()
         if self.offset != self.body.nbytes:
-            raise self.bytes_after_last_tensor_error()
+            n_following = format_count("byte", self.body.nbytes - self.offset)
+            tensors = format_count("tensor", len(self.message.tensors))
+            # The last tensor need not be in the last buffer.
+            reason = f" {self.body.format_position(self.offset)}" if self.parts is not None else (
+                f": the header of {self.header_nbytes} bytes and {tensors} end at byte "
+                f"{self.offset} of {self.body.nbytes}")
+            raise LayoutError(
+                f"{self.body.subject()} has {n_following} after the last tensor{reason}",
+                offset=self.offset, expected=self.offset, actual=self.body.nbytes)
         return 0
 
-    cdef bytes_after_last_tensor_error(self):
-        n_following = format_count("byte", self.body.nbytes - self.offset)
-        tensors = format_count("tensor", len(self.message.tensors))
-        # The last tensor need not be in the last buffer.
-        reason = f" {self.body.format_position(self.offset)}" if self.parts is not None else (
-            f": the header of {self.header_nbytes} bytes and {tensors} end at byte {self.offset} "
-            f"of {self.body.nbytes}")
-        return LayoutError(
-            f"{self.body.subject()} has {n_following} after the last tensor{reason}",
-            offset=self.offset, expected=self.offset, actual=self.body.nbytes)
-
-    # --- buffers of `data` ---
-
     cdef int use_next_part(self) except -1:
-        """At the end of a buffer, continue with the next one that is not empty, if there is one."""
+        """At the end of a buffer of `data`, go on with the next one that is not empty, if any."""
         while self.offset == self.body.nbytes and self.part + 1 < len(self.parts):
             self.part += 1
             self.body = self.parts[self.part]
@@ -478,22 +431,17 @@ cdef class HeaderReader:
 
     cdef bint skip_null(self) except -1:
         """Skip null, which means the same as a missing member. Returns False for other values."""
-        cdef Fault fault
         if not next_is(&self.cursor, c"n"):
             return False
-        fault = skip_literal(&self.cursor, "null")
-        if fault != NO_FAULT:
-            raise_fault(&self.cursor, fault)
+        skip_value_or_raise(&self.cursor)
         return True
 
     cdef int scan_text(self, Text* text) except -1:
-        """Set `text` to the string at the cursor. Raises HeaderError for another value."""
         if not next_is(&self.cursor, c'"'):
             raise self.unexpected_member_error("a string")
         return scan_string_or_raise(&self.cursor, text)
 
     cdef str read_text(self):
-        """Return a member that is a string or null."""
         cdef Text text
         if self.skip_null():
             return None
@@ -501,7 +449,6 @@ cdef class HeaderReader:
         return text_to_str(&text)
 
     cdef dict read_parameters(self):
-        """Return the parameters of the message; None if there are none."""
         if self.skip_null():
             return None
         if not next_is(&self.cursor, c"{"):
@@ -551,9 +498,9 @@ cdef class HeaderReader:
         return self.unexpected_value_error(f".{text_to_str(&self.key)}", expected)
 
     cdef unexpected_value_error(self, str path, str expected):
-        """Return the error for a value of the wrong type. `path` follows that of the entry.
+        """Return the error for the value at the cursor. `path` follows that of the entry.
 
-        The cursor is at the value. If the value is not valid JSON, that error is raised.
+        If the value is not valid JSON, that error is raised.
         """
         offset = self.cursor.position - self.cursor.start
         path = self.path_of_entry() + path if self.index >= 0 else path.lstrip(".")
@@ -567,7 +514,6 @@ cdef class HeaderReader:
     # --- tensors ---
 
     cdef int read_tensors(self) except -1:
-        """Read the tensors in the order of the message (WIRE.md 1)."""
         cdef list entries = None
         cdef tuple tensors = ()
         cdef const unsigned char* entry_end = NULL
@@ -579,8 +525,7 @@ cdef class HeaderReader:
         self.item_kind = self.kind
         try:
             while next_item(&self.cursor, self.index < 0):
-                self.index += 1
-                self.check_entry()
+                self.next_entry()
                 entry_end = NULL
                 self.read_entry()
                 entry_end = self.cursor.position
@@ -616,13 +561,18 @@ cdef class HeaderReader:
             skip_value_or_raise(&self.cursor)
         return self.check_end()
 
+    cdef int next_entry(self) except -1:
+        self.index += 1
+        return check_n_entries(
+            self.index, self.item_kind, self.limits, DECODING,
+            self.cursor.position - self.cursor.start)
+
     cdef int read_entry(self) except -1:
         """Read the members of an entry, and set `entry` and the attributes that belong to it."""
         cdef ReadCursor* cursor = &self.cursor
         cdef TensorMembers* entry = &self.entry
         cdef Py_ssize_t first_key = cursor.keys.n_keys
         cdef Text* key = &self.key
-        cdef Text text
         cdef int seen = 0
         if not next_is(cursor, c"{"):
             raise self.unexpected_value_error("", "an object")
@@ -635,10 +585,7 @@ cdef class HeaderReader:
         while next_member(cursor, key, seen == 0):
             if equals(key, b"name", 4):
                 self.mark_member(&seen, NAME)
-                self.scan_text(&text)
-                self.name = cached_name(&text)
-                entry.name_nbytes = utf8_nbytes_of(&text)
-                entry.has_nul = text.has_escapes and "\0" in self.name
+                self.read_name()
             elif equals(key, b"datatype", 8):
                 self.mark_member(&seen, DATATYPE)
                 self.read_datatype()
@@ -658,6 +605,14 @@ cdef class HeaderReader:
         if seen & (NAME | DATATYPE | SHAPE) != NAME | DATATYPE | SHAPE:
             raise self.incomplete_entry_error(seen)
         check_name(entry.name_nbytes, entry.has_nul, self.limits)
+        return 0
+
+    cdef int read_name(self) except -1:
+        cdef Text text
+        self.scan_text(&text)
+        self.name = cached_name(&text)
+        self.entry.name_nbytes = utf8_nbytes_of(&text)
+        self.entry.has_nul = text.has_escapes and "\0" in self.name
         return 0
 
     cdef int read_datatype(self) except -1:
@@ -700,7 +655,6 @@ cdef class HeaderReader:
         return 0
 
     cdef tuple dims(self):
-        """Return the dimensions as a tuple. Raises LayoutError if there are too many."""
         cdef ReadCursor cursor
         if not self.entry.is_measurable:
             check_rank(self.entry.rank, self.limits.max_rank, DECODING)
@@ -719,7 +673,6 @@ cdef class HeaderReader:
         return count_elements(layout, self.shape, self.datatype, &self.n_elements, self.limits)
 
     cdef Tensor tensor(self):
-        """Return the tensor. Raises DecodeError unless its data has exactly one source."""
         cdef Tensor tensor
         cdef bint has_region = False
         cdef Source source
@@ -758,7 +711,6 @@ cdef class HeaderReader:
     # --- binary data ---
 
     cdef Py_ssize_t declared_nbytes(self) except -1:
-        """Return the value of binary_data_size; 0 if there is none."""
         cdef TensorMembers* entry = &self.entry
         cdef ReadCursor cursor
         if entry.size == NULL:
@@ -779,7 +731,6 @@ cdef class HeaderReader:
             offset=offset, expected=0 if is_negative else INT64_MAX, actual=read_value(&cursor))
 
     cdef Tensor binary_tensor(self, Py_ssize_t nbytes):
-        """Return a tensor that is a view of the next `nbytes` bytes of the body."""
         cdef Tensor tensor
         self.measure()
         tensor = new_tensor(self.name, self.datatype, self.shape, self.parameters, True)
@@ -809,10 +760,7 @@ cdef class HeaderReader:
         return 0
 
     cdef int read_skipped_data(self) except -1:
-        """Parse data that preceded the datatype, the shape or the name.
-
-        Afterwards, the cursor is at the end of the entry again.
-        """
+        """Parse data that preceded the datatype, shape or name. The cursor does not move."""
         cdef const unsigned char* position = self.cursor.position
         cdef int level = self.cursor.level
         self.cursor.position = self.entry.data
@@ -886,11 +834,7 @@ cdef class HeaderReader:
         elif kind is None:
             problem = f"is {value}, which is too long for BYTES; the limit is 2^32 - 1 bytes"
         else:
-            if kind == "f":
-                accepted = f"magnitudes up to {np.finfo(datatype.dtype).max}"
-            else:
-                accepted = f"{np.iinfo(datatype.dtype).min} to {np.iinfo(datatype.dtype).max}"
-            problem = f"is {value}, which is out of range for {datatype.name} ({accepted})"
+            problem = f"is {value}, which is out of range for {format_range(datatype)}"
         raise ElementError(
             f"element {element} of {SUBJECT} {problem} (byte {offset})",
             element=element, offset=offset)
@@ -904,8 +848,7 @@ cdef class HeaderReader:
         open_level_or_raise(&self.cursor)
         self.item_kind = "requested output"
         while next_item(&self.cursor, self.index < 0):
-            self.index += 1
-            self.check_entry()
+            self.next_entry()
             self.name = None
             try:
                 entries.append(self.read_output())
@@ -920,10 +863,7 @@ cdef class HeaderReader:
         cdef Py_ssize_t first_key = cursor.keys.n_keys
         cdef const unsigned char* binary = NULL
         cdef dict parameters = None
-        cdef Py_ssize_t name_nbytes = 0
-        cdef bint has_nul = False
         cdef Text* key = &self.key
-        cdef Text text
         cdef int seen = 0
         if not next_is(cursor, c"{"):
             raise self.unexpected_value_error("", "an object")
@@ -931,10 +871,7 @@ cdef class HeaderReader:
         while next_member(cursor, key, seen == 0):
             if equals(key, b"name", 4):
                 self.mark_member(&seen, NAME)
-                self.scan_text(&text)
-                self.name = cached_name(&text)
-                name_nbytes = utf8_nbytes_of(&text)
-                has_nul = text.has_escapes and "\0" in self.name
+                self.read_name()
             elif equals(key, b"parameters", 10):
                 self.mark_member(&seen, PARAMETERS)
                 parameters = self.read_entry_parameters(b"binary_data", 11, &binary)
@@ -943,7 +880,7 @@ cdef class HeaderReader:
         self.close_keys(first_key)
         if not seen & NAME:
             raise self.incomplete_entry_error(seen | DATATYPE | SHAPE)
-        check_name(name_nbytes, has_nul, self.limits)
+        check_name(self.entry.name_nbytes, self.entry.has_nul, self.limits)
         if binary == NULL:
             return new_output(self.name, None, parameters)
         if binary[0] != c"t" and binary[0] != c"f":
@@ -952,13 +889,6 @@ cdef class HeaderReader:
                 f"binary_data of {SUBJECT} must be true or false, not {excerpt(cursor)}",
                 offset=binary - cursor.start)
         return new_output(self.name, binary[0] == c"t", parameters)
-
-    # --- errors ---
-
-    cdef int check_entry(self) except -1:
-        """Raise HeaderError if the entry at the cursor is one more than the limit allows."""
-        return check_n_entries(
-            self.index, self.item_kind, self.limits, self.cursor.position - self.cursor.start)
 
     cdef incomplete_entry_error(self, int seen):
         member = "name" if not seen & NAME else "datatype" if not seen & DATATYPE else "shape"
@@ -1030,6 +960,18 @@ cdef inline uint64_t slot_of(const Text* text) noexcept:
     return (hashed ^ word) * MULTIPLIER >> (64 - SLOT_BITS)
 
 
+cdef HeaderReader new_reader(body, header_length, data, Limits limits):
+    cdef Body source = Body(body)
+    cdef HeaderReader reader = HeaderReader.__new__(HeaderReader)
+    reader.begin(source, checked_header_length(source, header_length, limits), limits)
+    if data is not None:
+        if header_length is not None:
+            raise TypeError(
+                "header_length and data exclude each other: with data, the body is only the header")
+        reader.use_data(data)
+    return reader
+
+
 # --- raw requests ---------------------------------------------------------------------------------
 
 
@@ -1053,6 +995,7 @@ cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
 
 cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
     cdef Layout layout
+    cdef uint64_t n_elements = 0
     cdef Datatype datatype = DATATYPES[spec.datatype]
     cdef Tensor tensor
     cdef tuple batch = (1,) if spec.batching else ()
@@ -1070,7 +1013,7 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
             f"{SUBJECT} is one BYTES element of {source.nbytes} bytes; the limit is 2^32 - 1",
             expected=(1 << 32) - 1, actual=source.nbytes)
     fill_layout(&layout, shape, datatype, limits.max_rank, DECODING)
-    check_n_elements(layout.n_elements, limits, DECODING)
+    add_elements(&n_elements, layout.n_elements, limits, DECODING)
     tensor = new_tensor(spec.name, datatype, shape, None, True)
     use_texts(tensor, bytes_of_element(source, shape))
     return tensor

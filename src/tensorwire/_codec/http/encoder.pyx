@@ -10,11 +10,9 @@ cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
-from libc.stdint cimport uint64_t
 
 from ..datatypes cimport (
-    ENCODING, Limits, check_n_elements, check_n_entries, check_name_nbytes, check_rank,
-    total_elements)
+    ENCODING, Limits, add_elements, check_n_entries, check_name_nbytes, check_rank)
 from ..json.writer cimport (
     AS_ERROR, AS_LITERAL, AS_NULL, NAN_AS_NULL, JsonWriter, Nonfinite, begin_writer, close, finish,
     new_reference, release_writer, write_array, write_int64, write_literal, write_parameters,
@@ -40,6 +38,8 @@ cdef Limits DEFAULT_LIMITS = Limits()
 globals().update(
     Frame=Frame, InferRequest=InferRequest, InferResponse=InferResponse, Limits=Limits,
     Nonfinite=arguments.Nonfinite, Selection=arguments.Selection)
+
+cdef dict NONFINITE = {"null": AS_NULL, "literal": AS_LITERAL, "error": AS_ERROR}
 
 cdef enum:
     # Nesting depth of the parameters of a message, and of those of a tensor or requested output.
@@ -217,16 +217,20 @@ def encode_raw_request(array: Any) -> Frame:
     return Frame((tensor.texts.element(0).toreadonly(),), 0)
 
 
+cdef Nonfinite nonfinite_of(str nonfinite) except *:
+    if nonfinite not in NONFINITE:
+        raise ValueError(
+            f"nonfinite must be 'null', 'literal' or 'error', not {format_value(nonfinite)}")
+    return NONFINITE[nonfinite]
+
+
 # --- messages --------------------------------------------------------------------------------
 
 
 cdef int begin_message(
     JsonWriter* writer, str kind, tuple tensors, Nonfinite nonfinite, Limits limits
 ) except -1:
-    """Prepare for writing a message. `kind` is "input" or "output".
-
-    The writer borrows `kind`, `tensors` and `limits`.
-    """
+    """Prepare for writing a message. The writer borrows `kind`, `tensors` and `limits`."""
     if limits.max_nesting < TENSOR_DEPTH:
         raise EncodeError(
             f"a message with tensors has {TENSOR_DEPTH} nested lists and objects; the limit is "
@@ -294,7 +298,6 @@ cdef Frame finished(JsonWriter* writer, align):
 
 
 cdef tuple binary_tensors(JsonWriter* writer):
-    """Return the binary tensors that are not empty."""
     cdef tuple tensors = <tuple>writer.tensors
     if writer.parts != NULL:
         return tuple(<list>writer.parts)
@@ -318,7 +321,7 @@ cdef int add_part(JsonWriter* writer, Tensor tensor) except -1:
 
 cdef int write_tensor(JsonWriter* writer, Tensor tensor, bint binary) except -1:
     """Write a tensor's entry, and keep its memory if it is sent as binary data."""
-    check_n_entries(writer.n_tensors, <str>writer.kind, <Limits>writer.limits, -1)
+    check_n_entries(writer.n_tensors, <str>writer.kind, <Limits>writer.limits, ENCODING, 0)
     writer.n_tensors += 1
     try:
         return write_entry(writer, tensor, binary)
@@ -332,7 +335,6 @@ cdef int write_entry(JsonWriter* writer, Tensor tensor, bint binary) except -1:
     cdef bint has_data = not is_shared(tensor)
     cdef bint has_size = binary and has_data
     cdef bytes before_shape = tensor.row.before_shape
-    cdef uint64_t n_elements
     check_name_nbytes(text_nbytes(tensor.name), <Limits>writer.limits, ENCODING)
     check_rank(len(tensor.shape), (<Limits>writer.limits).max_rank, ENCODING)
     if has_size and tensor.nbytes > 0:
@@ -340,9 +342,8 @@ cdef int write_entry(JsonWriter* writer, Tensor tensor, bint binary) except -1:
     write_literal(writer, b'{"name":')
     write_string(writer, tensor.name)
     write_plain(writer, PyBytes_AS_STRING(before_shape), len(before_shape))
-    n_elements = write_shape(writer, tensor.shape)
-    writer.n_elements = total_elements(writer.n_elements, n_elements)
-    check_n_elements(writer.n_elements, <Limits>writer.limits, ENCODING)
+    add_elements(
+        &writer.n_elements, write_shape(writer, tensor.shape), <Limits>writer.limits, ENCODING)
     if has_size or tensor._parameters is not None:
         write_literal(writer, b'"parameters":{')
         if tensor._parameters is not None:
@@ -361,36 +362,23 @@ cdef int write_entry(JsonWriter* writer, Tensor tensor, bint binary) except -1:
     return close(writer, c"}")
 
 
-cdef Nonfinite nonfinite_of(str nonfinite) except *:
-    if nonfinite == "null":
-        return AS_NULL
-    if nonfinite == "literal":
-        return AS_LITERAL
-    if nonfinite == "error":
-        return AS_ERROR
-    raise ValueError(
-        f"nonfinite must be 'null', 'literal' or 'error', not {format_value(nonfinite)}")
-
-
 cdef int write_text_member(JsonWriter* writer, const char* name, str value) except -1:
     """Write a string member of the header, unless it is None. `name` has its quotes and colon."""
-    if value is None:
-        return 0
-    write_literal(writer, name)
-    return write_string(writer, value)
+    if value is not None:
+        write_literal(writer, name)
+        write_string(writer, value)
+    return 0
 
 
 cdef int write_message_parameters(JsonWriter* writer, dict parameters) except -1:
-    """Write the parameters of a message, if it has any."""
-    if parameters is None:
-        return 0
-    write_literal(writer, b'"parameters":{')
-    write_parameters(writer, parameters, MESSAGE_DEPTH)
-    return close(writer, c"}")
+    if parameters is not None:
+        write_literal(writer, b'"parameters":{')
+        write_parameters(writer, parameters, MESSAGE_DEPTH)
+        close(writer, c"}")
+    return 0
 
 
 cdef int write_data(JsonWriter* writer, Tensor tensor) except -1:
-    """Write the elements of a tensor as a flat list."""
     cdef Py_ssize_t element
     cdef cnp.ndarray array
     if tensor.texts is not None:
@@ -421,7 +409,7 @@ cdef int write_requested(JsonWriter* writer, tuple outputs, default) except -1:
     cdef Py_ssize_t n_before = 0
     write_literal(writer, b'"outputs":[')
     for output in outputs:
-        check_n_entries(n_before, "requested output", <Limits>writer.limits, -1)
+        check_n_entries(n_before, "requested output", <Limits>writer.limits, ENCODING, 0)
         n_before += 1
         write_requested_output(writer, output, default)
     return close(writer, c"]")
@@ -452,27 +440,21 @@ cdef int add_outputs(
     JsonWriter* writer, InferResponse response, InferRequest request, str selection,
 ) except -1:
     """Add the outputs that the request selects (WIRE.md 7)."""
-    cdef dict listed
+    cdef dict listed = None
     cdef Tensor tensor
     cdef RequestedOutput output
-    cdef bint default
-    if request is None:
-        for tensor in response.tensors:
-            write_tensor(writer, tensor, tensor.binary)
-        return 0
-    default = binary_data_output(request) is True
-    if not request.requested:
-        for tensor in response.tensors:
-            write_tensor(writer, tensor, default)
-        return 0
-    listed = {}
-    for output in request.requested:
-        if output.binary is None:
-            listed[output.name] = default and selection == "spec"
-        else:
-            listed[output.name] = output.binary
-    check_listed(listed, response)
+    cdef bint default = request is not None and binary_data_output(request) is True
+    if request is not None and request.requested:
+        listed = {}
+        for output in request.requested:
+            if output.binary is None:
+                listed[output.name] = default and selection == "spec"
+            else:
+                listed[output.name] = output.binary
+        check_listed(listed, response)
     for tensor in response.tensors:
-        if tensor.name in listed:
+        if listed is None:
+            write_tensor(writer, tensor, tensor.binary if request is None else default)
+        elif tensor.name in listed:
             write_tensor(writer, tensor, listed[tensor.name])
     return 0

@@ -100,14 +100,6 @@ cdef inline bint exact_double(const Number* number, double* value) noexcept nogi
     return True
 
 
-cdef inline bint is_large(const Number* number) noexcept nogil:
-    """Return whether a number that is out of range is too large, rather than too small.
-
-    Its magnitude is below 10^(n_digits + exponent), and at least a tenth of that.
-    """
-    return number.n_digits + number.exponent > 0
-
-
 cdef inline bint exact_single(const Number* number, float* value) noexcept nogil:
     """Compute the float nearest to a scanned number. Return False if this needs `parse_float`.
 
@@ -145,7 +137,8 @@ cdef inline Fault nearest_float(
     if parsed < 0:
         return NO_MEMORY
     if parsed == 0:
-        if is_large(number):
+        # The magnitude is below 10^(n_digits + exponent), and at least a tenth of that.
+        if number.n_digits + number.exponent > 0:
             return OUT_OF_RANGE
         value[0] = -0.0 if number.is_negative else 0.0
     return NO_FAULT

@@ -19,14 +19,13 @@ cdef void begin_reading(
 cdef void end_reading(Keys* keys) noexcept
 cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1
 cdef str excerpt(ReadCursor* cursor)
-cdef int scan_any_string_or_raise(ReadCursor* cursor, Text* text) except -1
+cdef int scan_or_raise(ReadCursor* cursor, Text* text) except -1
 cdef Fault read_any_int64(ReadCursor* cursor, long long* value) noexcept
 cdef str text_to_str(const Text* text)
 cdef int count_value(ReadCursor* cursor) except -1
 cdef object read_value(ReadCursor* cursor)
 cdef dict read_object(ReadCursor* cursor)
 cdef int set_member(ReadCursor* cursor, dict members, const Text* key, value) except -1
-cdef int skip_value_or_raise(ReadCursor* cursor) except -1
 cdef int skip_data(ReadCursor* cursor) except -1
 cdef Fault read_numbers(
     ReadCursor* cursor, dtype dtype, char* target, uint64_t n_expected, uint64_t* n_read)
@@ -39,7 +38,11 @@ cdef bytes read_strings(ReadCursor* cursor, uint64_t n_expected, uint64_t* n_rea
 
 cdef inline int scan_string_or_raise(ReadCursor* cursor, Text* text) except -1:
     """Set `text` to the string at the cursor. Raises HeaderError if it is not a valid string."""
-    return 0 if scan_short_string(cursor, text) else scan_any_string_or_raise(cursor, text)
+    return 0 if scan_short_string(cursor, text) else scan_or_raise(cursor, text)
+
+
+cdef inline int skip_value_or_raise(ReadCursor* cursor) except -1:
+    return scan_or_raise(cursor, NULL)
 
 
 cdef inline Fault read_int64(ReadCursor* cursor, long long* value) noexcept:
@@ -60,10 +63,7 @@ cdef inline int open_level_or_raise(ReadCursor* cursor) except -1:
 
 
 cdef inline bint next_item(ReadCursor* cursor, bint is_first) except -1:
-    """Advance to the next item of a list.
-
-    At the end of the list, skip the bracket and return False.
-    """
+    """Advance to the next item of a list. At its end, skip the bracket and return False."""
     if not is_first and take(cursor, c","):
         return True
     if take(cursor, c"]"):
@@ -75,10 +75,7 @@ cdef inline bint next_item(ReadCursor* cursor, bint is_first) except -1:
 
 
 cdef inline bint next_member(ReadCursor* cursor, Text* key, bint is_first) except -1:
-    """Advance to the value of the next member, and store its key.
-
-    At the end of the object, skip the bracket and return False.
-    """
+    """Store the key of the next member, and advance to its value. At the end, return False."""
     if is_first or not take(cursor, c","):
         if take(cursor, c"}"):
             cursor.level -= 1

@@ -22,7 +22,6 @@ from cpython.long cimport PyLong_FromLongLong
 from cpython.mem cimport PyMem_RawFree
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
-from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.math cimport INFINITY, NAN
 from libc.stdint cimport INT64_MAX, UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -199,10 +198,7 @@ cdef inline bint store_integer(
 
 
 cdef Fault read_any_integer(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
-    """Read a number in any form, which must be an integer in the range of the datatype.
-
-    If it is not, the cursor stays at the beginning of the number.
-    """
+    """Read a number in any form. If it is no integer in range, the cursor does not move."""
     cdef const unsigned char* begin = cursor.position
     cdef uint64_t magnitude = 0
     cdef Number number
@@ -218,7 +214,6 @@ cdef Fault read_any_integer(ReadCursor* cursor, ParsedElements* elements) noexce
 
 
 cdef inline Fault read_double(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
-    """Read a number in the usual form, or else call `read_any_float`."""
     cdef const unsigned char* begin = cursor.position
     cdef double* target = <double*>elements.target
     cdef Number number
@@ -229,7 +224,6 @@ cdef inline Fault read_double(ReadCursor* cursor, ParsedElements* elements) noex
 
 
 cdef inline Fault read_single(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
-    """Read a number in the usual form, or else call `read_any_float`."""
     cdef const unsigned char* begin = cursor.position
     cdef float* target = <float*>elements.target
     cdef Number number
@@ -284,7 +278,6 @@ cdef Fault read_nonfinite(ReadCursor* cursor, double* value) noexcept nogil:
 
 
 cdef inline Fault read_bool(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
-    """Read true or false."""
     if cursor.position < cursor.end and cursor.position[0] == c"t":
         elements.target[0] = 1
         return skip_literal(cursor, "true")
@@ -358,7 +351,6 @@ cdef Fault read_texts(ReadCursor* cursor, ParsedElements* elements) noexcept nog
 
 
 cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1:
-    """Raise HeaderError for a fault at the cursor, or MemoryError for NO_MEMORY."""
     cdef Py_ssize_t offset = cursor.position - cursor.start
     if fault == NO_MEMORY:
         raise MemoryError
@@ -397,7 +389,6 @@ cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1:
 
 
 cdef str format_next_byte(ReadCursor* cursor):
-    """Return a description of the byte at the cursor for an error message."""
     if cursor.position == cursor.end:
         return "its end"
     byte = cursor.position[0]
@@ -405,10 +396,7 @@ cdef str format_next_byte(ReadCursor* cursor):
 
 
 cdef str excerpt(ReadCursor* cursor):
-    """Return the JSON text of the value at the cursor, abbreviated. The cursor does not move.
-
-    Raises HeaderError if the value is not valid JSON.
-    """
+    """Return the JSON text of the value at the cursor, abbreviated. Raises HeaderError."""
     cdef ReadCursor ahead = cursor[0]
     cdef Fault fault
     with nogil:
@@ -422,7 +410,6 @@ cdef str excerpt(ReadCursor* cursor):
 
 
 cdef str text_to_str(const Text* text):
-    """Return a validated string as a Python str."""
     cdef Py_ssize_t n_characters = 0
     cdef uint32_t largest = 0
     cdef const unsigned char* raw = text.begin
@@ -438,8 +425,6 @@ cdef str text_to_str(const Text* text):
         else:
             write_memory(PyUnicode_1BYTE_DATA(result), text.begin, text.nbytes)
         return result
-    if not text.has_escapes and text.nbytes < SHORT_NBYTES:
-        return PyUnicode_DecodeUTF8(<const char*>text.begin, text.nbytes, NULL)
     # The length is computed first, so that no more memory is allocated than the str needs.
     is_short = keeps_gil(READ_COST * text.nbytes)
     if is_short:
@@ -471,7 +456,6 @@ cdef Py_ssize_t measure_characters(const Text* text, uint32_t* largest) noexcept
 
 
 cdef void write_characters(int kind, void* data, const Text* text) noexcept nogil:
-    """Write the characters of a validated string to the memory of a new str."""
     cdef const unsigned char* raw = text.begin
     cdef const unsigned char* end = raw + text.nbytes
     cdef Py_ssize_t i = 0
@@ -481,7 +465,6 @@ cdef void write_characters(int kind, void* data, const Text* text) noexcept nogi
 
 
 cdef Fault read_any_int64(ReadCursor* cursor, long long* value) noexcept:
-    """Do the work of `read_int64` for any value."""
     cdef const unsigned char* begin
     cdef Number number
     cdef Fault fault
@@ -502,7 +485,6 @@ cdef Fault read_any_int64(ReadCursor* cursor, long long* value) noexcept:
 
 
 cdef int count_value(ReadCursor* cursor) except -1:
-    """Raise HeaderError if no further value may become a Python object."""
     if cursor.n_values_left <= 0:
         skip_blanks(cursor)
         raise_fault(cursor, TOO_MANY_VALUES)
@@ -534,7 +516,6 @@ cdef object read_value(ReadCursor* cursor):
 
 
 cdef object read_number_value(ReadCursor* cursor):
-    """Return the number at the cursor as an int or a float."""
     cdef const unsigned char* begin = cursor.position
     cdef Py_ssize_t n_digits
     cdef Number number
@@ -563,7 +544,6 @@ cdef object read_number_value(ReadCursor* cursor):
 
 
 cdef list read_list_value(ReadCursor* cursor):
-    """Return the list at the cursor. The cursor is at its opening bracket."""
     cdef list items = []
     open_level_or_raise(cursor)
     while next_item(cursor, len(items) == 0):
@@ -573,7 +553,6 @@ cdef list read_list_value(ReadCursor* cursor):
 
 
 cdef dict read_object(ReadCursor* cursor):
-    """Return the object at the cursor as a dict. The cursor is at its opening bracket."""
     cdef dict members = {}
     cdef Text key
     open_level_or_raise(cursor)
@@ -584,7 +563,6 @@ cdef dict read_object(ReadCursor* cursor):
 
 
 cdef int set_member(ReadCursor* cursor, dict members, const Text* key, value) except -1:
-    """Add a member. Raises HeaderError if there already is a member of that name."""
     cdef Py_ssize_t before = len(members)
     members[text_to_str(key)] = value
     if len(members) == before:
@@ -625,16 +603,6 @@ cdef inline void accept(ReadCursor* cursor, const ReadCursor* attempt) noexcept:
     cursor.expected = attempt.expected
 
 
-cdef int skip_value_or_raise(ReadCursor* cursor) except -1:
-    """Validate the value at the cursor, of any type, and advance past it. Raises HeaderError."""
-    return scan_or_raise(cursor, NULL)
-
-
-cdef int scan_any_string_or_raise(ReadCursor* cursor, Text* text) except -1:
-    """Do the work of `scan_string_or_raise` for any string."""
-    return scan_or_raise(cursor, text)
-
-
 cdef int scan_or_raise(ReadCursor* cursor, Text* text) except -1:
     """Validate the string at the cursor, or any value if `text` is NULL, and advance past it."""
     cdef ReadCursor attempt = begin_attempt(cursor)
@@ -652,10 +620,7 @@ cdef int scan_or_raise(ReadCursor* cursor, Text* text) except -1:
 
 
 cdef int skip_data(ReadCursor* cursor) except -1:
-    """Validate the nested lists at the cursor, and advance past them. Raises HeaderError.
-
-    They are the `data` of a tensor whose datatype is not known yet.
-    """
+    """Validate the nested lists at the cursor: the `data` of a tensor of a datatype to come."""
     cdef ParsedElements elements
     elements.read_list = skip_elements
     elements.target = NULL
@@ -771,10 +736,7 @@ cdef bytes read_strings(ReadCursor* cursor, uint64_t n_expected, uint64_t* n_rea
 
 
 def read_json(bytes text not None, int max_level):
-    """Return the value of a JSON text as Python's `json` would. Raises HeaderError.
-
-    `max_level` is the maximum number of nested lists and objects.
-    """
+    """Return the value of a text of at most `max_level` levels. Raises HeaderError."""
     cdef ReadCursor cursor
     cdef Keys keys
     # A text has fewer values than bytes, so their number is not limited.
@@ -811,5 +773,4 @@ cdef void begin_reading(
 
 
 cdef void end_reading(Keys* keys) noexcept:
-    """Free the memory of the stack of keys."""
     PyMem_RawFree(keys.begins)

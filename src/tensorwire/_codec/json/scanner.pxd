@@ -93,7 +93,6 @@ cdef struct Text:
 
 
 cdef inline void skip_blanks(ReadCursor* cursor) noexcept nogil:
-    """Advance past white space."""
     cdef const unsigned char* position = cursor.position
     while position < cursor.end and position[0] <= 0x20 and (
         position[0] == c" " or position[0] == c"\n" or position[0] == c"\r"
@@ -238,7 +237,6 @@ cdef inline uint32_t next_character(const unsigned char** position) noexcept nog
 
 
 cdef inline Py_ssize_t utf8_nbytes_of(const Text* text) noexcept nogil:
-    """Return the size of a validated string with its escapes resolved."""
     cdef const unsigned char* raw = text.begin
     cdef const unsigned char* end = raw + text.nbytes
     cdef uint32_t character
@@ -340,7 +338,6 @@ cdef struct Number:
 
 
 cdef inline bint is_digit(const unsigned char* position, const unsigned char* end) noexcept nogil:
-    """Return whether there is a byte at `position`, and it is a digit."""
     return position < end and <unsigned char>(position[0] - c"0") < 10
 
 
@@ -487,7 +484,6 @@ cdef inline bint scan_short_int64(ReadCursor* cursor, long long* value) noexcept
 
 
 cdef inline Fault skip_literal(ReadCursor* cursor, const char* literal) noexcept nogil:
-    """Advance past `literal`, which is expected at the cursor."""
     cdef Py_ssize_t nbytes = strlen(literal)
     if cursor.end - cursor.position < nbytes or memcmp(cursor.position, literal, nbytes) != 0:
         return unexpected(cursor, literal)
@@ -504,16 +500,7 @@ cdef inline Fault open_level(ReadCursor* cursor) noexcept nogil:
     return NO_FAULT
 
 
-cdef inline Fault scan_key(ReadCursor* cursor, Text* key) noexcept nogil:
-    """Validate the key at the cursor, and advance past it and its colon."""
-    cdef Fault fault = scan_string(cursor, key)
-    if fault == NO_FAULT and not take(cursor, c":"):
-        return unexpected(cursor, "':'")
-    return fault
-
-
 cdef inline Fault skip_value(ReadCursor* cursor) noexcept nogil:
-    """Validate the value at the cursor, and advance past it."""
     cdef Text text
     cdef Number number
     cdef unsigned char first
@@ -563,7 +550,9 @@ cdef inline Fault skip_object(ReadCursor* cursor) noexcept nogil:
         return fault
     if not take(cursor, c"}"):
         while True:
-            fault = scan_key(cursor, &key)
+            fault = scan_string(cursor, &key)
+            if fault == NO_FAULT and not take(cursor, c":"):
+                fault = unexpected(cursor, "':'")
             if fault == NO_FAULT:
                 fault = push_key(cursor, key.begin)
             if fault == NO_FAULT:

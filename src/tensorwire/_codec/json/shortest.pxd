@@ -368,10 +368,7 @@ cdef inline char* write_decimal(char* target, Decimal decimal, bint is_single) n
 
 
 cdef inline char* write_float(char* target, const Tables* tables, Float number) noexcept nogil:
-    """Write a number, and return the end of its text, or NULL if the number is not finite.
-
-    Stores at most MAX_NUMBER_NBYTES bytes.
-    """
+    """Write a number of at most MAX_NUMBER_NBYTES, or return NULL if it is not finite."""
     cdef Decimal decimal
     cdef uint64_t bits, fraction, c
     cdef uint32_t bits32

@@ -29,7 +29,6 @@ from ..new_objects cimport _PyBytes_Resize, shrink
 from ..json.shortest cimport (
     FIRST_POWER, MAX_NUMBER_NBYTES, N_POWERS, Float, Integer, Tables, write_float, write_integer)
 from ..utf8 cimport whole_characters, write_utf8
-from ..wire cimport Scan, scan_prefixes
 
 from ...errors import EncodeError, format_value, format_count
 
@@ -68,7 +67,6 @@ cdef enum:
     PIECE_NBYTES = 1024
     PIECE_ROOM = 6 * PIECE_NBYTES + 16 + 3
     PIECE_CHARACTERS = 256  # which take at most PIECE_NBYTES of UTF-8
-    N_STARTS = 256  # the number of offsets that are computed at once
     # Costs: see memory.pxd.
     NUMBER_COST = 20
     TEXT_COST = 1  # of a byte of BYTES, or of a string
@@ -109,10 +107,7 @@ fill_tables()
 
 
 cdef void begin_writer(JsonWriter* writer) noexcept:
-    """Prepare for writing. The caller sets the fields of the message.
-
-    Whatever happens afterwards, `release_writer` must be called.
-    """
+    """Prepare for writing. Whatever happens afterwards, `release_writer` must be called."""
     writer.start = writer.cursor.position = writer.inline_memory
     writer.cursor.end = writer.inline_memory + INLINE_CAPACITY
     writer.grown = writer.parts = NULL
@@ -144,10 +139,7 @@ cdef int grow(JsonWriter* writer, Py_ssize_t nbytes) except -1:
 
 
 cdef bytes finish(JsonWriter* writer, Py_ssize_t align):
-    """Return the text without its last comma, padded with spaces.
-
-    Its size is a multiple of `align` bytes. The writer cannot be used afterwards.
-    """
+    """Return the text without its last comma, padded to a multiple of `align` bytes, once."""
     cdef Py_ssize_t nbytes = writer.cursor.position - writer.start - 1
     cdef Py_ssize_t n_spaces = -nbytes % align
     cdef PyObject* text
@@ -168,7 +160,6 @@ cdef bytes finish(JsonWriter* writer, Py_ssize_t align):
 # --- values, each with a comma after it ---
 
 cdef int write_string(JsonWriter* writer, str value) except -1:
-    """Write a string, which has no lone surrogate."""
     if PyUnicode_IS_ASCII(value):
         return write_quoted(writer, PyUnicode_1BYTE_DATA(value), PyUnicode_GET_LENGTH(value))
     utf8 = PyUnicode_AsUTF8String(value)
@@ -207,8 +198,7 @@ cdef uint64_t write_shape(JsonWriter* writer, tuple shape) except? 0:
 cdef int write_value(JsonWriter* writer, value, int depth) except -1:
     """Write a value that `own_value` has returned. `depth` lists and objects are open.
 
-    Floating-point numbers that are not finite are written as null, unless `nonfinite` makes
-    them errors. Raises EncodeError for such a number, or if a limit is exceeded.
+    Numbers that are not finite are written as null, unless `nonfinite` makes them errors.
     """
     cdef char* end
     cdef Py_ssize_t limit = (<Limits>writer.limits).max_parameters
@@ -239,7 +229,12 @@ cdef int write_value(JsonWriter* writer, value, int depth) except -1:
             return write_literal(writer, b"null,")
         end_element(&writer.cursor, end)
         return 0
-    check_depth(writer, depth)
+    limit = (<Limits>writer.limits).max_nesting
+    if depth >= limit:
+        raise EncodeError(
+            f"the header is nested too deeply: parameter {format_value(<str>writer.parameter)} "
+            f"contains lists or objects on level {depth + 1}; the limit is {limit}",
+            expected=limit, actual=depth + 1)
     if type(value) is dict:
         write_literal(writer, b"{")
         for key, item in (<dict>value).items():
@@ -253,11 +248,7 @@ cdef int write_value(JsonWriter* writer, value, int depth) except -1:
 
 
 cdef int write_parameters(JsonWriter* writer, dict parameters, int depth) except -1:
-    """Write the parameters of a message or tensor without braces. Errors name the parameter.
-
-    `parameters` was returned by `own_parameters`. `depth` is the number of open lists and
-    objects, including the object of the parameters.
-    """
+    """Write what `own_parameters` returned, without braces. `depth` includes the open one."""
     for key, value in parameters.items():
         writer.parameter = <PyObject*>key
         write_key(writer, key)
@@ -268,15 +259,13 @@ cdef int write_parameters(JsonWriter* writer, dict parameters, int depth) except
 # --- tensors ---
 
 cdef Py_ssize_t write_array(JsonWriter* writer, cnp.ndarray array) except -2:
-    """Write the elements of a C-contiguous little-endian array as one flat list.
+    """Write the elements of a C-contiguous little-endian array, which may be misaligned, as a list.
 
-    The array may be misaligned. `nonfinite` determines how floating-point numbers that are not
-    finite are written. The index of the first one that is an error is returned. Returns -1 if
-    all elements were written.
+    Returns the index of the first element that is an error according to `nonfinite`, or -1.
     """
     cdef ArrayElements elements
     cdef Status status = FULL
-    cdef Py_ssize_t n_before
+    cdef Py_ssize_t n_before, n_left, n_written, room
     cdef bint is_short
     elements.data = <const char*>cnp.PyArray_DATA(array)
     elements.n = cnp.PyArray_SIZE(array)
@@ -288,8 +277,14 @@ cdef Py_ssize_t write_array(JsonWriter* writer, cnp.ndarray array) except -2:
     n_before = writer.cursor.position - writer.start
     is_short = keeps_gil(NUMBER_COST * elements.n)
     while status == FULL:
-        reserve(writer, room_for_elements(
-            &elements, writer.cursor.position - writer.start - n_before))
+        # Enough for a batch, and probably for all elements, by the mean length of those so far. No
+        # overflow: there are fewer than 2^48, because each takes at least 1 byte of memory.
+        n_left = elements.n - elements.i
+        room = min(n_left, MIN_BATCH) * MAX_ELEMENT_NBYTES
+        if elements.i > 0:
+            n_written = writer.cursor.position - writer.start - n_before
+            room = max(room, n_left * (n_written // elements.i + 1))
+        reserve(writer, room)
         if is_short:
             status = write_elements(&writer.cursor, &elements)
         else:
@@ -307,14 +302,17 @@ cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2:
     Returns the index of the first element that is not valid UTF-8, or -1 if all are.
     """
     cdef ElementTexts texts
-    # The array may get other values and elements from another thread. These references keep
-    # these alive.
+    # The array may get others from another thread. These references keep them alive.
     cdef tuple values = array.values_or_none()
-    cdef Elements elements = array.scanned_or_none()
+    cdef Elements elements = array.scanned() if values is None else None
     cdef Py_ssize_t nbytes = array.end - array.begin
     cdef Status status = FULL
     cdef bint is_short = keeps_gil(TEXT_COST * nbytes)
-    begin_texts(&texts, array, values, elements)
+    texts.i, texts.position = 0, BEFORE_TEXT
+    if elements is not None:
+        texts.values, texts.span = NULL, elements.span
+    else:
+        texts.values, texts.span.n = PySequence_Fast_ITEMS(values), len(values)
     write_literal(writer, b"[")
     # Enough for the quotes and commas, and some escapes.
     reserve(writer, nbytes + nbytes // 8 + PIECE_ROOM)
@@ -327,9 +325,7 @@ cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2:
         if status == FULL:
             reserve(writer, PIECE_ROOM)
     if status == INVALID:
-        return texts.n_before + texts.i
-    if texts.n_left > 0 or texts.scan.position < texts.nbytes:
-        array.scanned()  # raises the error
+        return texts.i
     close(writer, c"]")
     return -1
 
@@ -344,7 +340,6 @@ cdef inline void end_element(WriteCursor* cursor, char* end) noexcept nogil:
 
 
 cdef int write_quoted(JsonWriter* writer, const unsigned char* text, Py_ssize_t nbytes) except -1:
-    """Write valid UTF-8 as a string."""
     cdef unsigned char* target
     cdef Py_ssize_t i = 0, n
     write_literal(writer, b'"')
@@ -380,17 +375,6 @@ cdef int write_any_int(JsonWriter* writer, value) except -1:
     return write_literal(writer, digits + b",")
 
 
-cdef int check_depth(JsonWriter* writer, int depth) except -1:
-    """Raise EncodeError if no list or object is allowed within `depth` others."""
-    cdef int limit = (<Limits>writer.limits).max_nesting
-    if depth >= limit:
-        raise EncodeError(
-            f"the header is nested too deeply: parameter {format_value(<str>writer.parameter)} "
-            f"contains lists or objects on level {depth + 1}; the limit is {limit}",
-            expected=limit, actual=depth + 1)
-    return 0
-
-
 # --- numbers: kernels ------------------------------------------------------------------------
 
 
@@ -401,21 +385,6 @@ cdef struct ArrayElements:
     char kind  # b, i, u or f: the `kind` of the numpy dtype
     int itemsize
     Nonfinite nonfinite
-
-
-cdef Py_ssize_t room_for_elements(
-    const ArrayElements* elements, Py_ssize_t n_written
-) noexcept nogil:
-    """Return the number of bytes to reserve: enough for a batch, and probably for all elements.
-
-    The room for all elements is estimated from the mean length of the elements so far. No overflow:
-    there are fewer than 2^48 elements, because each takes at least 1 byte of memory.
-    """
-    cdef Py_ssize_t n_left = elements.n - elements.i
-    cdef Py_ssize_t room = min(n_left, MIN_BATCH) * MAX_ELEMENT_NBYTES
-    if elements.i > 0:
-        room = max(room, n_left * (n_written // elements.i + 1))
-    return room
 
 
 cdef Status write_elements(WriteCursor* cursor, ArrayElements* elements) noexcept nogil:
@@ -554,62 +523,13 @@ cdef struct ElementText:
 
 
 cdef struct ElementTexts:
-    PyObject** values  # the elements of the span, if they are objects; else NULL
-    Span span  # elements whose offsets are known
-    Py_ssize_t i  # index of the next element of the span
+    PyObject** values  # the elements, if they are objects; else NULL
+    Span span  # the elements; of objects, only their number
+    Py_ssize_t i  # index of the next element
     Py_ssize_t position  # of the next byte or character of that element, or BEFORE_TEXT
-    Py_ssize_t n_before  # number of elements before the span
-    # The elements after the span. `starts` is the memory for their offsets.
-    uint64_t n_left
-    const unsigned char* wire
-    uint64_t nbytes
-    Scan scan
-    int64_t[N_STARTS] starts
-
-
-cdef void begin_texts(
-    ElementTexts* texts, BytesArray array, tuple values, Elements elements
-) noexcept:
-    """Begin with all elements. `values` and `elements` are None if the array does not have them.
-
-    If both are, the elements were just encoded, and their offsets are not stored, because each is
-    used once. `texts` must not move.
-    """
-    texts.i = texts.n_before = 0
-    texts.position = BEFORE_TEXT
-    texts.n_left = texts.nbytes = texts.scan.position = 0
-    texts.values = NULL
-    if values is not None:
-        texts.values = PySequence_Fast_ITEMS(values)
-        texts.span.n = len(values)
-        return
-    if elements is not None:
-        texts.span = elements.span
-        return
-    texts.n_left = array.size
-    texts.wire, texts.nbytes = array.body.data + array.begin, array.nbytes
-    texts.span.data, texts.span.starts = texts.wire, texts.starts
-    texts.span.n = texts.span.end = 0
-
-
-cdef bint next_span(ElementTexts* texts) noexcept nogil:
-    """Replace the span by the elements after it. Return False at the end."""
-    texts.n_before += texts.span.n
-    texts.span.n = 0
-    texts.scan.n_elements = 0
-    if texts.n_left == 0:
-        return False
-    scan_prefixes(
-        &texts.scan, texts.wire, texts.nbytes, texts.starts,
-        min(texts.n_left, <uint64_t>N_STARTS), 0)
-    texts.span.n = texts.scan.n_elements
-    texts.span.end = texts.scan.position
-    texts.n_left -= texts.span.n
-    return texts.span.n > 0
 
 
 cdef inline ElementText text_at(const ElementTexts* texts, Py_ssize_t i) noexcept nogil:
-    """Return element `i` of the span."""
     cdef ElementText text
     cdef Element element
     cdef PyObject* value
@@ -630,10 +550,7 @@ cdef inline ElementText text_at(const ElementTexts* texts, Py_ssize_t i) noexcep
 
 
 cdef Status write_texts(WriteCursor* cursor, ElementTexts* texts) noexcept nogil:
-    """Write elements as strings while there is room, from the next piece of the next element on.
-
-    Lengths are differences of offsets, which were validated before.
-    """
+    """Write elements as strings while there is room, from the next piece of the next element on."""
     cdef unsigned char* target = <unsigned char*>cursor.position
     cdef const unsigned char* end = <const unsigned char*>cursor.end
     cdef unsigned char* written
@@ -644,10 +561,7 @@ cdef Status write_texts(WriteCursor* cursor, ElementTexts* texts) noexcept nogil
         if position == BEFORE_TEXT:
             i = write_usual_texts(&target, end, texts, i)
         if i == texts.span.n:
-            i = 0
-            if not next_span(texts):
-                break
-            continue
+            break
         if end - target < PIECE_ROOM:
             status = FULL
             break
@@ -683,7 +597,7 @@ cdef Status write_texts(WriteCursor* cursor, ElementTexts* texts) noexcept nogil
 cdef Py_ssize_t write_usual_texts(
     unsigned char** cursor, const unsigned char* end, const ElementTexts* texts, Py_ssize_t i
 ) noexcept nogil:
-    """Write elements that need no escapes while there is room, from element `i` of the span on.
+    """Write elements that need no escapes while there is room, from element `i` on.
 
     Returns the index of the next element, which may be long, not ASCII or with escapes. The loop
     is a function of its own so that the compiler can keep its variables in registers.

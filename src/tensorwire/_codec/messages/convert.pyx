@@ -10,8 +10,9 @@ from cpython.buffer cimport PyObject_CheckBuffer
 
 from ..exchange.arrow cimport Received, numbers_of, receive
 from ..bytes.array cimport BytesArray, bytes_of_values, bytes_of_wire
-from ..bytes.writer cimport Source, immutable_values, source_of_received
-from ..datatypes cimport Datatype, shape_to_send
+from ..bytes.writer cimport (
+    Source, immutable_values, pack, pack_into, source_of, source_of_received)
+from ..datatypes cimport Datatype, format_range, shape_to_send
 from ..exchange.dlpack cimport exports_dlpack, import_dlpack
 from ..memory cimport FREE_THREADED, collect_work, count_work, end_of_batch
 from ..wire cimport MAX_RANK
@@ -21,7 +22,6 @@ from typing import Any
 
 import numpy as np
 
-from ..bytes.writer import FixedWidth, Objects, Strings, WireBytes, pack, pack_into
 from ..datatypes import DATATYPES, bf16_dtype, datatype_of
 from ..memory import ReadableBuffer
 
@@ -29,16 +29,14 @@ from ...errors import SUBJECT, EncodeError, format_text, format_value, name_tens
 
 cnp.import_array()
 
-cdef dict SOURCES = {"O": Objects, "S": FixedWidth, "U": FixedWidth, "T": Strings}  # by dtype.kind
+cdef str BYTES_KINDS = "OSUT"  # of the dtypes of arrays of BYTES
 
 cdef enum:
     # Costs: see memory.pxd.
     LIST_COST = 200
     NUMBER_COST = 100
-    CHECK_COST = 10
 
 cdef Datatype BYTES = DATATYPES["BYTES"]
-BF16_MAX = (2 - 2 ** -7) * 2.0 ** 127
 
 # The types of the items of lists of numbers, by dtype.kind.
 cdef dict SCALARS = {"b": (bool, bool), "i": (int, int), "u": (int, int), "f": (int, float)}
@@ -46,11 +44,10 @@ cdef object MAX_INTEGER_OF_FP64 = 2 ** 1024 - 2 ** 970 - 1  # larger ones are ro
 
 
 cdef tuple convert_data(data, datatype, shape, bint binary):
-    """Return the datatype, shape and data of a tensor in the form that the encoder needs.
+    """Return the Datatype, shape and data of a tensor in the form that the encoder needs.
 
     The parameters are arguments of `Tensor`. A C-contiguous, little-endian array and a BytesArray
-    are not copied. Raises EncodeError if data, datatype and shape do not agree, and TypeError for
-    data of an unsupported type.
+    are not copied.
     """
     if datatype is not None and not isinstance(datatype, str):
         raise TypeError(f"the datatype of {SUBJECT} must be a str, not {type(datatype).__name__}")
@@ -64,7 +61,7 @@ cdef tuple convert_data(data, datatype, shape, bint binary):
             raise EncodeError(
                 f"{SUBJECT} has no data: a tensor in shared memory requires datatype= and shape=")
         row = DATATYPES[datatype]
-        return row.name, shape_to_send(as_tuple(shape), row), None
+        return row, shape_to_send(as_tuple(shape), row), None
     if is_column(data):
         row, converted = convert_arrow(data, datatype)
     else:
@@ -76,12 +73,12 @@ cdef tuple convert_data(data, datatype, shape, bint binary):
         if converted is None:
             row, converted = convert_numbers(data, datatype)
     if shape is None:
-        return row.name, converted.shape, converted
+        return row, converted.shape, converted
     dims = shape_to_send(as_tuple(shape), row)
     if dims == converted.shape:
-        return row.name, dims, converted
+        return row, dims, converted
     try:
-        return row.name, dims, converted.reshape(dims)
+        return row, dims, converted.reshape(dims)
     except ValueError:
         raise EncodeError(
             f"{SUBJECT} does not match its shape: the shape is {format_shape(dims)}, but that of "
@@ -120,7 +117,7 @@ def encode_bytes(values: Any) -> bytes:
     b'\\x01\\x00\\x00\\x00a\\x02\\x00\\x00\\x00bc'
     """
     try:
-        return pack(source_of(values))
+        return pack(source_of_values(values))
     except (EncodeError, TypeError) as error:
         name_tensor(error, "argument", None)
         raise
@@ -163,7 +160,7 @@ def encode_bytes_into(values: Any, buffer: ReadableBuffer) -> int:
     bytearray(b'\\x03\\x00\\x00\\x00abc\\x00')
     """
     try:
-        return pack_into(source_of(values), buffer)
+        return pack_into(source_of_values(values), buffer)
     except (EncodeError, TypeError) as error:
         name_tensor(error, "argument", None)
         raise
@@ -229,12 +226,12 @@ cdef convert_bytes(data, datatype, bint binary):
     if isinstance(data, (list, tuple)):
         is_text = isinstance(first_leaf(data), (bytes, str, bytearray, memoryview))
         if datatype == "BYTES" or (datatype is None and is_text):
-            return array_of_source(source_of(data), binary)
+            return array_of_source(source_of_values(data), binary)
         return None
-    if not isinstance(data, np.ndarray) or data.dtype.kind not in SOURCES:
+    if not isinstance(data, np.ndarray) or data.dtype.kind not in BYTES_KINDS:
         return None
     declared_row(BYTES, datatype)
-    return array_of_source(source_of(data), binary)
+    return array_of_source(source_of_values(data), binary)
 
 
 cdef BytesArray array_of_source(Source source, bint binary):
@@ -246,13 +243,12 @@ cdef BytesArray array_of_source(Source source, bint binary):
     return bytes_of_wire(pack(source), source.shape)
 
 
-cdef Source source_of(values):
-    """Return a Source for `values`: any object that `encode_bytes` accepts."""
+cdef Source source_of_values(values):
     if isinstance(values, BytesArray):
-        return WireBytes(values.wire, values.shape)
+        return source_of("wire", values.wire, values.shape)
     if isinstance(values, (list, tuple)):
         shape, flat = flatten(values, 1)
-        return Objects(flat, shape)
+        return source_of("O", flat, shape)
     if is_column(values):
         return source_of_received(receive(values, True))
     if not isinstance(values, np.ndarray):
@@ -260,16 +256,16 @@ cdef Source source_of(values):
     if type(values) is not np.ndarray:
         check_not_masked(values)
         values = np.asarray(values)  # the attributes of a subclass are not used
-    kind = SOURCES.get(values.dtype.kind)
-    if kind is None:
+    kind = values.dtype.kind
+    if kind not in BYTES_KINDS:
         raise EncodeError(
             f"{SUBJECT} is an array of {format_text(values.dtype)}, not BYTES: those are object, "
             f"S, U and StringDType arrays")
     shape = values.shape
-    if values.dtype.kind != "T":  # a StringDType has no byte order
+    if kind != "T":  # a StringDType has no byte order
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
     # The kernels need aligned memory, because they load whole code points.
-    return kind(np.require(values, requirements=["C", "A"]), shape)
+    return source_of(kind, np.require(values, requirements=["C", "A"]), shape)
 
 
 cdef tuple as_tuple(shape):
@@ -391,20 +387,18 @@ cdef tuple array_of_list(data, datatype):
     row = DATATYPES[datatype]
     shape, flat = flatten(data, 1)
     scalars = []
+    kind = kind_of(row)
+    first, second = SCALARS[kind]
     for value in flat:
         collect_work(&work, NUMBER_COST)
         # A timedelta64 is an np.integer, too.
         if isinstance(value, (np.bool_, np.number)) and not isinstance(value, np.timedelta64):
             value = value.item()
+        if type(value) is not first and type(value) is not second:
+            raise wrong_type_error(value, len(scalars), row)
         scalars.append(value)
     if len(scalars) != prod(shape):  # methods of subclasses of list have changed the others
         raise EncodeError("the values were modified while they were encoded")
-    kind = kind_of(row)
-    first, second = SCALARS[kind]
-    for i in range(len(scalars)):
-        collect_work(&work, CHECK_COST)
-        if type(scalars[i]) is not first and type(scalars[i]) is not second:
-            raise wrong_type_error(scalars[i], i, row)
     array = np.empty(len(scalars), np.float64 if kind == "f" else row.dtype)
     try:
         while stop < len(scalars):
@@ -452,15 +446,9 @@ cdef wrong_type_error(value, element, Datatype row):
 
 
 cdef out_of_range_error(value, element, Datatype row):
-    if row.dtype is None:
-        accepted = f"magnitudes up to {BF16_MAX}"
-    elif kind_of(row) == "f":
-        accepted = f"magnitudes up to {np.finfo(row.dtype).max}"
-    else:
-        accepted = f"{np.iinfo(row.dtype).min} to {np.iinfo(row.dtype).max}"
     shown = format_value(value)
     if type(value) is int and value.bit_length() > 64:
         shown = f"an integer of {value.bit_length()} bits"
     return EncodeError(
         f"element {element} of {SUBJECT} is {shown}, which is out of range for "
-        f"{row.name} ({accepted})", element=element)
+        f"{format_range(row)}", element=element)

@@ -5,7 +5,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.tuple cimport PyTuple_New
 
-from ..memory cimport Body, exported_bytes, separate_view, view_without_export, write_memory
+from ..memory cimport Body, exported_bytes, write_memory
 from ..new_objects cimport set_item
 from ..messages.tensor cimport Tensor, new_object, write_data
 
@@ -77,26 +77,31 @@ cdef class Frame(FrameFields):
     )
 
     def __cinit__(self, tuple buffers not None, header_length):
-        cdef list flat = [flat_bytes(buffer) for buffer in buffers]
+        cdef tuple bodies = tuple([body_of(buffer) for buffer in buffers])
+        cdef Body body
         cdef Py_ssize_t nbytes = 0
-        for buffer in flat:
-            nbytes += len(buffer)
+        for body in bodies:
+            nbytes += body.nbytes
         if header_length is not None and type(header_length) is not int:
             header_length = index(header_length)
         if header_length is not None and not 0 <= header_length <= nbytes:
             raise ValueError(
                 f"header_length must be 0 to {nbytes}, the size of the frame, not "
                 f"{format_number(header_length)}")
-        self.exported = tuple(flat)
+        self.bodies = bodies
         self.header_length = header_length
         self.nbytes = nbytes
 
     @property
     def buffers(self):
-        # New memoryviews: the caller may release them. Each takes as long as encoding a tensor.
-        if self.exported is None:
+        # New memoryviews, which the caller may release, and which no other thread has: CPython
+        # counts the views of a memoryview without a lock.
+        cdef Body body
+        if self.bodies is None:
             return buffers_of(self)
-        return tuple([separate_view(buffer) for buffer in self.exported])
+        return tuple([
+            body.buffer.obj if body.is_bytes() else PyMemoryView_FromObject(body)
+            for body in self.bodies])
 
     @property
     def headers(self):
@@ -155,7 +160,17 @@ cdef class Frame(FrameFields):
         return (view[start:start + size] for view in views for start in range(0, len(view), size))
 
     def __bytes__(self):
-        return joined(self)
+        cdef Tensor tensor
+        cdef Body part
+        cdef bytes copy = PyBytes_FromStringAndSize(NULL, self.nbytes)
+        cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(copy)
+        for part in self.bodies or ():
+            target = write_memory(target, part.data, part.nbytes)
+        if self.header is not None:
+            target = write_memory(target, PyBytes_AS_STRING(self.header), len(self.header))
+        for tensor in self.tensors:
+            target = write_data(target, tensor)
+        return copy
 
     def __copy__(self):
         return self
@@ -175,7 +190,6 @@ cdef class Frame(FrameFields):
 
 
 cdef Frame new_frame(bytes header, tuple tensors, header_length, Py_ssize_t nbytes):
-    """Return a frame of a header, or None, and the memory of tensors: together `nbytes` bytes."""
     cdef Frame frame = <Frame>new_object(Frame, FrameFields)
     frame.header = header
     frame.tensors = tensors
@@ -185,7 +199,6 @@ cdef Frame new_frame(bytes header, tuple tensors, header_length, Py_ssize_t nbyt
 
 
 cdef tuple buffers_of(Frame frame):
-    """Return new buffers for the header and the tensors of a frame."""
     cdef Tensor tensor
     cdef Py_ssize_t n_set = 0 if frame.header is None else 1
     cdef tuple buffers = PyTuple_New(n_set + len(frame.tensors))
@@ -202,37 +215,15 @@ cdef tuple buffers_of(Frame frame):
     return buffers
 
 
-cdef bytes joined(Frame frame):
-    """Return a copy of the body."""
-    cdef Tensor tensor
-    cdef Body part
-    cdef bytes body = PyBytes_FromStringAndSize(NULL, frame.nbytes)
-    cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(body)
-    if frame.exported is not None:
-        for part in [Body(buffer) for buffer in frame.buffers]:
-            target = write_memory(target, part.data, part.nbytes)
-        return body
-    if frame.header is not None:
-        target = write_memory(target, PyBytes_AS_STRING(frame.header), len(frame.header))
-    for tensor in frame.tensors:
-        target = write_data(target, tensor)
-    return body
-
-
-cdef flat_bytes(buffer):
-    """Return bytes, or a memoryview of the same memory that only the frame has.
-
-    Raises BufferError if the memory is not contiguous.
-    """
+cdef Body body_of(buffer):
+    """Return the memory of a buffer. Raises BufferError if it is not contiguous."""
     if type(buffer) is bytes:
-        return buffer
+        return Body(buffer)
     view = memoryview(buffer)
-    if view.ndim == 1 and view.itemsize == 1 and view.contiguous:
-        return view_without_export(view)
     if view.nbytes == 0:
-        return b""
+        return Body(b"")
     try:
-        return view_without_export(view.cast("B"))
+        return Body(view.cast("B"))
     except (TypeError, ValueError) as error:
         shown = format_text(error, MAX_FOREIGN_TEXT)
         raise BufferError(f"a buffer of a frame cannot be sent as bytes: {shown}") from None

@@ -1,6 +1,3 @@
-from ..messages.tensor cimport Tensor
-
-
 cdef class OutputFields:
     cdef readonly str name
     cdef readonly object binary  # True, False or None

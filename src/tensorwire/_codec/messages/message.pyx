@@ -72,10 +72,7 @@ cdef Tensor named_tensor(name, data):
 
 
 cdef dict items_by_name(tuple items, str kind, type error_class):
-    """Return tensors or requested outputs by their names; None if there is at most one.
-
-    Raises an error of the class for a name that appears twice.
-    """
+    """Return tensors or requested outputs by their names, which differ; None for fewer than two."""
     cdef dict by_name
     cdef str name
     cdef Py_ssize_t n_items = 0
@@ -186,18 +183,14 @@ cdef class Message:
             There is no such argument, or it has the wrong type.
         """
         cdef Message copy
-        cdef str own_id, own_model, own_version
         if not changes.keys() <= TEXTS:
             return type(self)(**{**arguments_of(self), **changes})
         # Servers do this with every request. Everything else in the message has been checked.
-        own_id = checked_text(changes.get("id", self.id), "id")
-        own_model = checked_text(changes.get("model_name", self.model_name), "model_name")
-        own_version = checked_text(
-            changes.get("model_version", self.model_version), "model_version")
         copy = new_message(type(self) is InferRequest)
-        copy.tensors, copy.by_name, copy.requested = self.tensors, self.by_name, self.requested
-        copy._parameters = self._parameters
-        copy.id, copy.model_name, copy.model_version = own_id, own_model, own_version
+        fill_message(
+            copy, self.tensors, self.by_name, self.requested, self._parameters,
+            changes.get("id", self.id), changes.get("model_name", self.model_name),
+            changes.get("model_version", self.model_version))
         return copy
 
     __replace__ = replace
@@ -218,7 +211,6 @@ Mapping.register(Message)
 
 
 cdef Tensor find(Message message, name):
-    """Return the tensor with a name, or None."""
     cdef str wanted
     if not isinstance(name, str):
         return None
@@ -301,9 +293,8 @@ cdef class RequestedOutput(OutputFields):
     )
 
     def __cinit__(self, name, *, binary=None, parameters=None):
-        cdef dict own = None
-        cdef str own_name
-        own_name = checked_name(name, "the name of an output")
+        cdef dict own
+        cdef str own_name = checked_name(name, "the name of an output")
         try:
             own = own_parameters(parameters)
         except (EncodeError, TypeError) as error:
@@ -368,7 +359,6 @@ cdef dict output_arguments(RequestedOutput output):
 
 
 cdef RequestedOutput new_output(str name, binary, dict parameters):
-    """Return a requested output with attributes that the decoder has checked."""
     cdef RequestedOutput output = <RequestedOutput>new_object(RequestedOutput, OutputFields)
     output.name = name
     output.binary = binary
@@ -445,13 +435,8 @@ cdef class InferRequest(Message):
                 f"{format_value(binary)}")
         if not tensors:
             raise EncodeError("a request must have at least one input")
-        cdef str own_id = checked_text(id, "id")
-        cdef str own_model = checked_text(model_name, "model_name")
-        cdef str own_version = checked_text(model_version, "model_version")
         cdef tuple requested = checked_outputs(outputs)
-        self.tensors, self.by_name, self.requested = tensors, by_name, requested
-        self._parameters = own
-        self.id, self.model_name, self.model_version = own_id, own_model, own_version
+        fill_message(self, tensors, by_name, requested, own, id, model_name, model_version)
 
     @property
     def inputs(self):
@@ -468,9 +453,7 @@ cdef class InferResponse(Message):
     """The response to an inference request. It cannot be changed, and compares by identity.
 
     ``response["name"]`` returns the output with that name. The response is a mapping of names to
-    tensors: ``in``, ``len``, ``get``, ``keys``, ``values`` and ``items`` work as for a dict, and
-    iterating over it returns the names. The TensorNotFoundError for an unknown name lists the first
-    names of the outputs.
+    tensors; see ``InferRequest``.
 
     Parameters
     ----------
@@ -514,12 +497,8 @@ cdef class InferResponse(Message):
     ):
         cdef tuple tensors = checked_tensors(outputs, "outputs")
         cdef dict by_name = items_by_name(tensors, "output", EncodeError)
-        cdef str own_model = checked_text(model_name, "model_name")
-        cdef str own_version = checked_text(model_version, "model_version")
-        cdef str own_id = checked_text(id, "id")
         cdef dict own = None if parameters is None else message_parameters(parameters)
-        self.tensors, self.by_name, self._parameters = tensors, by_name, own
-        self.id, self.model_name, self.model_version = own_id, own_model, own_version
+        fill_message(self, tensors, by_name, None, own, id, model_name, model_version)
 
     @property
     def outputs(self):
@@ -536,6 +515,20 @@ cdef Message new_message(bint is_request):
     return <Message>new_object(InferRequest if is_request else InferResponse, Message)
 
 
+cdef int fill_message(
+    Message message, tuple tensors, dict by_name, tuple requested, dict parameters,
+    id, model_name, model_version,
+) except -1:
+    """Check the texts, and set all fields. No other code runs while some of them are set."""
+    cdef str own_id = checked_text(id, "id")
+    cdef str own_model = checked_text(model_name, "model_name")
+    cdef str own_version = checked_text(model_version, "model_version")
+    message.tensors, message.by_name, message.requested = tensors, by_name, requested
+    message.id, message.model_name, message.model_version = own_id, own_model, own_version
+    message._parameters = parameters
+    return 0
+
+
 cdef dict message_parameters(parameters):
     try:
         return own_parameters(parameters)
@@ -545,7 +538,6 @@ cdef dict message_parameters(parameters):
 
 
 cdef binary_data_output(InferRequest request):
-    """Return the parameter ``binary_data_output`` of a request; None if there is none."""
     return None if request._parameters is None else request._parameters.get("binary_data_output")
 
 

@@ -27,10 +27,7 @@ cdef inline Py_ssize_t text_nbytes(str text) except -1:
 
 
 cdef inline str exact_str(value):
-    """Return a str with the characters of `value`, a str or an instance of a subclass.
-
-    No method of the subclass is called.
-    """
+    """Return a str with the characters of `value`. No method of a subclass is called."""
     return <str>value if type(value) is str else <str>str.__str__(value)
 
 

@@ -40,9 +40,7 @@ cdef int check_surrogates(str text, str what, parameter) except -1:
 cdef dict own_parameters(parameters):
     """Return a checked copy of the parameters of a message or tensor; None if there are none.
 
-    Raises TypeError for a value that JSON cannot represent, and EncodeError for two equal keys, a
-    lone surrogate, and integers or nesting beyond a limit. The errors have SUBJECT in place of the
-    name of the message or tensor.
+    The errors have SUBJECT in place of the name of the message or tensor.
     """
     if parameters is None:
         return None

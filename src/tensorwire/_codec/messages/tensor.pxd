@@ -44,7 +44,11 @@ cdef class TensorSpec:
     cdef readonly bint batching
 
 
-cdef bint is_shared(Tensor tensor) noexcept
+cdef inline bint is_shared(Tensor tensor) noexcept:
+    """Return whether a tensor is in shared memory: the message does not have its data."""
+    return tensor.texts is None and tensor.owner is None
+
+
 cdef cnp.ndarray array_of(Tensor tensor)
 cdef int use_converted(Tensor tensor, data) except -1
 cdef void use_memory(

@@ -27,8 +27,8 @@ from ..signatures import constructor_signature
 
 from ...arguments import Datatype as DatatypeName
 from ...errors import (
-    SUBJECT, DatatypeError, ElementError, EncodeError, TensorwireError, format_shape,
-    format_subject, format_value, name_tensor)
+    SUBJECT, DatatypeError, EncodeError, TensorwireError, format_shape, format_subject,
+    format_value, name_tensor)
 
 cnp.import_array()
 
@@ -109,12 +109,8 @@ cdef class Tensor(TensorFields):
 
     Attributes
     ----------
-    name : str
-        Name of the tensor.
-    datatype : str
-        Datatype of the protocol, for example ``"FP32"``.
+    name, datatype : str
     shape : tuple of int
-        Dimensions.
     nbytes : int
         Size of the data in bytes, for BYTES with the length prefixes; 0 in shared memory.
     parameters : mapping
@@ -157,15 +153,12 @@ cdef class Tensor(TensorFields):
     )
 
     # In __cinit__, because Python code can create objects without calling __init__.
-    def __cinit__(
-        self, name, data, *, datatype=None, shape=None, parameters=None, binary=True
-    ):
-        cdef str own_name
+    def __cinit__(self, name, data, *, datatype=None, shape=None, parameters=None, binary=True):
+        cdef str own_name = checked_name(name, "the name of a tensor")
+        cdef bint is_binary = checked_flag(binary, "binary")
         cdef dict own = None
         cdef tuple dims
         cdef Datatype row = None
-        own_name = checked_name(name, "the name of a tensor")
-        is_binary = checked_flag(binary, "binary")
         try:
             if parameters is not None:
                 own = own_parameters(parameters)  # before an array is read, which it could change
@@ -176,9 +169,14 @@ cdef class Tensor(TensorFields):
                 row = datatype_of_array(<cnp.ndarray>data, datatype, dims)
             if row is None:
                 if type(data) is Tensor:
-                    data, datatype = data_of_tensor(data, datatype)
-                row_name, dims, data = convert_data(data, datatype, shape, is_binary)
-                row = DATATYPES[row_name]
+                    if is_shared(data):
+                        raise EncodeError(
+                            f"{SUBJECT} is made from {format_subject('tensor', data.name)}, which "
+                            f"is in shared memory")
+                    # The array of a BF16 tensor may be one of uint16.
+                    datatype = data.datatype if datatype is None else datatype
+                    data = data.data
+                row, dims, data = convert_data(data, datatype, shape, is_binary)
             check_reserved(own, data is None)
         except (EncodeError, TypeError) as error:
             name_tensor(error, "tensor", own_name)
@@ -268,11 +266,7 @@ cdef class Tensor(TensorFields):
         array(['a', 'bc'], dtype=object)
         """
         cdef BytesArray texts = self.elements
-        try:
-            return texts.strings()
-        except ElementError as error:
-            name_tensor(error, "tensor", self.name)
-            raise
+        return texts.strings("tensor", self.name)
 
     def tolist(self) -> Any:
         """Return the elements as nested lists of Python objects.
@@ -338,11 +332,7 @@ cdef class Tensor(TensorFields):
         """Return the Arrow schema of the tensor (PyCapsule protocol). See ``__arrow_c_array__``."""
         if self.texts is not None:
             return self.texts.__arrow_c_schema__()
-        try:
-            return export_schema(array_of(self), self.row)
-        except EncodeError as error:
-            name_tensor(error, "tensor", self.name)
-            raise
+        return export_schema(array_of(self), self.row, self.name)
 
     def __arrow_c_array__(self, requested_schema=None):
         """Return the tensor as an Arrow array (PyCapsule protocol).
@@ -368,38 +358,20 @@ cdef class Tensor(TensorFields):
         TensorwireError
             The tensor is in shared memory.
         """
-        try:
-            if self.texts is not None:
-                return self.texts.__arrow_c_array__(requested_schema)
-            array = array_of(self)
-            return export_schema(array, self.row), export_array(array, self.row)
-        except EncodeError as error:
-            name_tensor(error, "tensor", self.name)
-            raise
+        if self.texts is not None:
+            return self.texts.__arrow_c_array__(requested_schema)
+        array = array_of(self)
+        return export_schema(array, self.row, self.name), export_array(array, self.row)
 
     def __array__(self, dtype=None, copy=None):
-        """Return the tensor as an array. This method is called by ``numpy.asarray``.
+        """Return the tensor as an array, for ``numpy.asarray``.
 
-        Parameters
-        ----------
-        dtype : dtype, optional
-            The dtype of the result. By default, that of ``as_numpy()``.
-        copy : bool, optional
-            True for a copy. False for a view of the same memory, or ValueError if a copy is needed,
-            which is always so for BYTES.
-
-        Returns
-        -------
-        ndarray
-            A new array over the memory of the tensor, unless a copy is needed.
+        By default, it has the dtype of ``as_numpy()``, and is copied only if that is needed. With
+        ``copy=False``, ValueError is raised in that case, which BYTES always are.
         """
         if self.texts is None:
             return np.array(array_of(self), dtype, copy=copy)
-        try:
-            return self.texts.array(dtype, copy)
-        except ElementError as error:
-            name_tensor(error, "tensor", self.name)
-            raise
+        return self.texts.array(dtype, copy, "tensor", self.name)
 
     def __len__(self):
         if not self.shape:
@@ -417,28 +389,13 @@ cdef class Tensor(TensorFields):
         self, *, stream: None = None, max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None, copy: bool | None = None,
     ) -> CapsuleType:
-        """Return a DLPack capsule of the tensor.
+        """Return a DLPack capsule of the tensor, for ``from_dlpack`` of other packages.
 
-        This method is called by the ``from_dlpack`` functions of other packages. It copies nothing
-        unless ``copy`` is true. The capsule keeps the memory of the tensor alive. BF16 is exported
-        as bfloat16, also from an array of ``uint16``.
-
-        Parameters
-        ----------
-        stream : None
-            Streams do not exist for the memory of the CPU.
-        max_version : tuple of int, optional
-            The DLPack version that the consumer supports. From ``(1, 0)`` on, the capsule is
-            versioned, and says whether the tensor is read-only.
-        dl_device : tuple of int, optional
-            ``(1, 0)``, the memory of the CPU, is the only supported device.
-        copy : bool, optional
-            Whether to export a copy, which is writable and aligned.
-
-        Returns
-        -------
-        capsule
-            A ``dltensor_versioned`` capsule; without ``max_version``, a ``dltensor`` capsule.
+        The capsule keeps the memory of the tensor alive, which is not copied unless ``copy`` is
+        true. A copy is writable and aligned. From a ``max_version`` of ``(1, 0)`` on, the capsule
+        is versioned, and says whether the tensor is read-only. BF16 is exported as bfloat16, also
+        from an array of ``uint16``. ``stream`` must be None, and ``dl_device`` None or ``(1, 0)``,
+        the CPU.
 
         Raises
         ------
@@ -494,11 +451,6 @@ def _unpickled_tensor(name, datatype, shape, data, parameters, binary, dtype):
 # --- the data of a tensor ---
 
 
-cdef bint is_shared(Tensor tensor) noexcept:
-    """Return whether a tensor is in shared memory: the message does not have its data."""
-    return tensor.texts is None and tensor.owner is None
-
-
 cdef Datatype datatype_of_array(cnp.ndarray array, datatype, tuple shape):
     """Return the Datatype of an array whose memory can be used; None if it has to be converted.
 
@@ -547,8 +499,7 @@ cdef int use_converted(Tensor tensor, data) except -1:
 
 
 cdef void use_memory(
-    Tensor tensor, object owner, cnp.dtype dtype, char* memory, Py_ssize_t nbytes,
-    bint is_readonly,
+    Tensor tensor, object owner, cnp.dtype dtype, char* memory, Py_ssize_t nbytes, bint is_readonly
 ) noexcept:
     """Use memory with elements of `dtype`, which exists as long as `owner` does."""
     tensor.owner = owner
@@ -564,7 +515,6 @@ cdef void use_texts(Tensor tensor, BytesArray texts) noexcept:
 
 
 cdef cnp.ndarray array_of(Tensor tensor):
-    """Return a new array over the memory of a tensor that is not BYTES."""
     cdef cnp.npy_intp[MAX_RANK] dims
     cdef int flags = 0 if tensor.is_readonly else cnp.NPY_ARRAY_WRITEABLE
     cdef tuple shape = tensor.shape
@@ -588,16 +538,6 @@ cdef shared_memory_error(Tensor tensor):
         f"its data", tensor=tensor.name, status=400)
 
 
-cdef tuple data_of_tensor(Tensor tensor, datatype):
-    """Return the data and the datatype for a new tensor with the same data."""
-    if is_shared(tensor):
-        raise EncodeError(
-            f"{SUBJECT} is made from {format_subject('tensor', tensor.name)}, which is in shared "
-            "memory")
-    # The array of a BF16 tensor may be one of uint16.
-    return tensor.data, tensor.row.name if datatype is None else datatype
-
-
 cdef int check_reserved(dict parameters, bint is_shared) except -1:
     """Raise EncodeError for parameters that contradict the source of a tensor's data."""
     region = None if parameters is None else parameters.get("shared_memory_region")
@@ -612,9 +552,7 @@ cdef int check_reserved(dict parameters, bint is_shared) except -1:
     return 0
 
 
-cdef Tensor new_tensor(
-    str name, Datatype row, tuple shape, dict parameters, bint binary
-):
+cdef Tensor new_tensor(str name, Datatype row, tuple shape, dict parameters, bint binary):
     """Return a tensor without data, as in shared memory. The caller has checked the arguments."""
     cdef Tensor tensor = <Tensor>new_object(Tensor, TensorFields)
     tensor.name = name

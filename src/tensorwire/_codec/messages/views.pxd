@@ -1,7 +1,6 @@
 from libc.stdint cimport uint64_t
 
-from ..datatypes cimport (
-    DECODING, Datatype, Layout, Limits, check_n_elements, fill_layout, set_counts, total_elements)
+from ..datatypes cimport DECODING, Datatype, Layout, Limits, add_elements, fill_layout, set_counts
 from ..memory cimport Body
 from ..messages.message cimport InferRequest, Message
 from ..messages.tensor cimport Tensor
@@ -23,10 +22,9 @@ cdef unknown_datatype_error(str name)
 
 
 cdef inline int count_elements(
-    Layout* layout, tuple shape, Datatype datatype, uint64_t* n_elements, Limits limits
+    Layout* layout, tuple shape, Datatype datatype, uint64_t* total, Limits limits
 ) except -1:
-    """Set the counts of a layout, which has all dimensions, and add to those of the message."""
+    """Set the counts of a layout, which has all dimensions, and add to the total of the message."""
     if not set_counts(layout, datatype.itemsize or WIDEST_ITEMSIZE):
         fill_layout(layout, shape, datatype, limits.max_rank, DECODING)  # raises the error
-    n_elements[0] = total_elements(n_elements[0], layout.n_elements)
-    return check_n_elements(n_elements[0], limits, DECODING)
+    return add_elements(total, layout.n_elements, limits, DECODING)

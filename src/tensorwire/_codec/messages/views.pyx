@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 from ..bytes.array cimport new_bytes_array
 from ..bytes.reader cimport scan_elements
 from ..datatypes cimport (
-    DECODING, Datatype, Layout, Limits, check_n_elements, check_name_nbytes, fill_layout)
+    DECODING, Datatype, Layout, Limits, add_elements, check_name_nbytes, fill_layout)
 from ..memory cimport Body
 from ..messages.message cimport InferRequest, Message, binary_data_output, items_by_name
 from ..messages.tensor cimport Tensor, new_tensor, use_memory, use_texts
@@ -54,10 +54,7 @@ cdef Datatype datatype_named(const unsigned char* name, Py_ssize_t nbytes):
 def view_tensor(
     buffer, str name not None, str datatype, tuple shape not None, Limits limits not None,
 ):
-    """Return a tensor that is a view of a whole buffer, as in a gRPC message.
-
-    Raises DecodeError with SUBJECT in place of the tensor's name.
-    """
+    """Return a tensor that is a view of a whole buffer, as in a gRPC message."""
     # Exact ints: other objects may return different numbers when they are converted again.
     shape = tuple([index(dim) for dim in shape])
     return tensor_of_body(Body(buffer), name, datatype, shape, limits)
@@ -66,12 +63,13 @@ def view_tensor(
 cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Limits limits):
     """Return a tensor that is a view of the whole body."""
     cdef Layout layout
+    cdef uint64_t n_elements = 0
     cdef Tensor tensor
     cdef Datatype row = DATATYPES.get(datatype)
     if row is None:
         raise unknown_datatype_error(datatype)
     fill_layout(&layout, shape, row, limits.max_rank, DECODING)
-    check_n_elements(layout.n_elements, limits, DECODING)
+    add_elements(&n_elements, layout.n_elements, limits, DECODING)
     tensor = new_tensor(name, row, shape, None, True)
     view_body(tensor, &layout, source, 0, source.nbytes, limits)
     return tensor
@@ -117,7 +115,7 @@ cdef dtype_of_bf16(Limits limits):
 cdef bint has_shared_memory(dict parameters) except -1:
     """Return whether a tensor is in shared memory. A region that is null is removed.
 
-    Null means the same as a missing region, but `Tensor` does not accept it with data.
+    Null means a missing region, but `Tensor` does not accept it with data.
     """
     region = parameters.get("shared_memory_region")
     if region is not None and type(region) is not str:
