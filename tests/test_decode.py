@@ -487,6 +487,17 @@ def test_errors_in_the_header_have_offsets_of_the_header() -> None:
         tw.decode_response(b'{"error": "busy"}', data=b"")
 
 
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1]", "x"])
+def test_which_of_two_errors_is_reported(number: str) -> None:
+    """A malformed header matters more than the element before it; NaN is not malformed."""
+    words = '{"name":"w","shape":[1],"datatype":"BYTES","parameters":{"binary_data_size":4}}'
+    numbers = f'{{"name":"x","shape":[1],"datatype":"FP32","data":[{number}]}}'
+    header = f'{{"inputs":[{words},{numbers}]}}'.encode()
+    error = tw.HeaderError if number in ("1]", "x") else tw.ElementError
+    with pytest.raises(error):
+        tw.decode_request(header + b"\xff\xff\xff\xff", len(header))
+
+
 def test_an_incomplete_body_buffer_is_rejected() -> None:
     body = tw.BodyBuffer(len(DATA))
     body.write(DATA[:-1])

@@ -552,14 +552,22 @@ cdef class HeaderReader:
         """Raise HeaderError if the rest of the header, after the current entry, is invalid.
 
         A wrong header length often causes errors in tensors, too. In that case, the error in the
-        header is more helpful than the one in the tensor.
+        header is more helpful than the one in the tensor. NaN and Infinity may be valid data, so they
+        are not reported, and neither is what follows them.
         """
         cdef Text key
-        while next_item(&self.cursor, False):
-            skip_value_or_raise(&self.cursor)
-        while next_member(&self.cursor, &key, False):
-            skip_value_or_raise(&self.cursor)
-        return self.check_end()
+        cdef const unsigned char* at
+        try:
+            while next_item(&self.cursor, False):
+                skip_value_or_raise(&self.cursor)
+            while next_member(&self.cursor, &key, False):
+                skip_value_or_raise(&self.cursor)
+            return self.check_end()
+        except HeaderError as error:
+            at = self.cursor.start + <Py_ssize_t>(error.offset or 0)
+            if at >= self.cursor.end or at[0] not in b"NI":
+                raise
+            return 0
 
     cdef int next_entry(self) except -1:
         self.index += 1
