@@ -324,6 +324,7 @@ def test_data_frame_in_place_of_tensors(name: str) -> None:
             data()
 
 
+@pytest.mark.thread_unsafe(reason="it sets an option of pandas")
 @pytest.mark.filterwarnings("ignore:The 'future.infer_string' option is deprecated")
 @pytest.mark.parametrize("storage", ["pyarrow", "python", None])
 def test_text_columns_of_pandas_have_the_dtype_of_pandas(storage: str | None) -> None:

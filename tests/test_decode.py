@@ -382,6 +382,7 @@ def check(request: tw.InferRequest) -> None:
         [np.frombuffer(PARTS[0], np.uint8), bytearray(PARTS[1]), memoryview(PARTS[2])],
     ],
 )
+@pytest.mark.thread_unsafe(reason="one of the arguments is an iterator")
 def test_data_in_one_or_several_buffers(data: Any) -> None:
     check(tw.decode_request(TEXT, data=data))
 

@@ -122,6 +122,7 @@ def test_header_length_is_within_the_frame() -> None:
 @pytest.mark.skipif(
     bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="the collector runs at other times"
 )
+@pytest.mark.thread_unsafe(reason="it changes when the garbage collector runs")
 def test_buffers_are_read_while_they_are_made() -> None:
     """Making them may start the garbage collector, and that may run any Python code."""
     tensors = [tw.Tensor(f"x{i}", np.arange(4)) for i in range(100)]

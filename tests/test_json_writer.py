@@ -726,6 +726,7 @@ def test_json_texts_reuse_the_memory_of_the_last_one(function: str) -> None:
     assert float(done.stdout) < 100, done.stderr
 
 
+@pytest.mark.thread_unsafe(reason="it measures memory")
 def test_text_that_becomes_much_shorter_is_shrunk() -> None:
     """Room for the longest possible text is only kept while it is written."""
     n = 1_000_000

@@ -139,6 +139,7 @@ def test_where_read_request_decodes(is_compressed: bool, decodings: list[bool]) 
     assert decodings == [is_compressed]
 
 
+@pytest.mark.thread_unsafe(reason="its model expects the main thread")
 def test_large_request_does_not_wait_for_the_threads_of_the_event_loop() -> None:
     """They may be waiting for the server themselves."""
 
