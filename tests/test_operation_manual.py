@@ -100,12 +100,11 @@ def test_kubernetes() -> None:
     assert container["resources"]["limits"]["memory"] and chosen.max_concurrency
 
 
-@pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["1", "2"])
-def test_lines_of_json(tmp_path: Path, options: tuple[str, ...]) -> None:
+def test_lines_of_json(tmp_path: Path) -> None:
     [code] = re.findall(r"```python\n(import json\n.*?)```", PAGE, re.DOTALL)
     (tmp_path / "jsonlog.py").write_text(code)
     (tmp_path / "logging.json").write_text(block("json"))
-    arguments = ("served_here", "--access-log", "--log-config", "logging.json", *options)
+    arguments = ("served_here", "--access-log", "--log-config", "logging.json")
     with serving(tmp_path, *arguments, models=FAILING) as server:
         connection = HTTPConnection(server.address, timeout=20)
         connection.request("POST", "/v2/models/fails/infer", REQUEST)
