@@ -33,6 +33,7 @@ from support.http_exchange import Connection, head
 from support.servers import uvicorn_server
 from support.threads import in_thread, wait_for
 from tensorwire.cli.serve import echo
+from tensorwire.client import Client
 from tensorwire.server import InferProtocol, Model, create_app
 from tensorwire.server import uvicorn as server_uvicorn
 from tensorwire.server.workers import N_THREADS
@@ -250,6 +251,46 @@ def test_limit_concurrency_counts_connections() -> None:
         time.sleep(0.2)
         with connect(address) as connection:
             assert connection.ask(SMALL).status == 200
+
+
+@pytest.mark.parametrize("framing", ["Content-Length: 500000", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("end", ["close", "shut_down", "reset", "malformed"])
+def test_memory_of_an_upload_that_ends_early(framing: str, end: str) -> None:
+    """An application knows how much memory the bodies of its requests have."""
+    app = create_app({"echo": echo}, max_body_memory=1_000_000)
+    head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n".encode()
+    with uvicorn_server(app, http=InferProtocol) as address:
+        with connect(address) as connection:
+            connection.send(head + b"30d40\r\n" + bytes(200_000))
+            wait_for(lambda: app.body_memory.nbytes > 0, 10)
+            if end == "malformed":
+                connection.send(b"x" * 400_000)
+            elif end != "close":
+                getattr(connection, end)()
+        wait_for(lambda: app.body_memory.nbytes == 0, 10)
+        sent = {"x": np.zeros(200_000, np.uint8)}
+        with Client(address) as client:
+            for algorithm in (None, "gzip"):
+                answer = client.infer("echo", sent, request_compression_algorithm=algorithm)
+                assert answer["x"].nbytes == 200_000
+        assert not app.body_memory.waiting
+        wait_for(lambda: app.body_memory.nbytes == 0, 10)
+
+
+def test_chunked_uploads_do_not_wait_for_each_other() -> None:
+    app = create_app({"echo": echo}, max_body_memory=1_000_000)
+    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with (
+        uvicorn_server(app, http=InferProtocol) as address,
+        connect(address) as first,
+        connect(address) as second,
+    ):
+        for start, size in ((head, 300_000), (b"", 600_000)):
+            for connection in (first, second):
+                connection.send(start + b"%x\r\n%b\r\n" % (size, bytes(size)))
+        for connection in (first, second):
+            connection.send(b"0\r\n\r\n")
+        assert sorted(each.read().status for each in (first, second)) == [400, 503]
 
 
 def n_protocols() -> int:

@@ -577,6 +577,7 @@ asyncio.run(run())
 """
 
 
+@pytest.mark.no_sanitizers(reason="they have an allocator of their own")
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is a setting of glibc")
 def test_requests_reuse_memory() -> None:
     """The memory of a request is not returned to the kernel before the next one."""

@@ -17,7 +17,7 @@ from typing import Any
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
-from .output import OutputError
+from .output import OutputError, UsageError
 
 # In this time, a process of uvicorn stops accepting connections.
 _STOP_SECONDS = 0.15
@@ -42,21 +42,23 @@ class Processes(Multiprocess):
             options["target"] = uvicorn.Server(config).run
         super().__init__(config, **options)
         self.failure = ""
+        self.loaded: set[int] = set()  # the processes that have loaded the models
         self.has_report = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self.stop)
         threading.Thread(target=self.receive, args=(reports, announce), daemon=True).start()
 
     def receive(self, reports: Connection, announce: Callable[[Any], None]) -> None:
         while True:
-            report = reports.recv()
+            process, report = reports.recv()
             if isinstance(report, str):
                 self.fail(report)
             elif not self.has_report.is_set():
                 try:
                     announce(report)
+                except UsageError as error:
+                    self.fail(str(error))
                 except OutputError as error:
                     self.fail(f"the standard output cannot be written: {error.__cause__}")
+            self.loaded.add(process)
             self.has_report.set()
 
     def fail(self, problem: str) -> None:
@@ -68,7 +70,9 @@ class Processes(Multiprocess):
         codes = [each.process.exitcode for each in self.processes]
         if any(code is not None for code in codes) and not self.has_report.wait(1):
             self.fail(f"a process ended before it had loaded the models: exit codes {codes}")
-        super().keep_subprocess_alive()
+        # uvicorn would kill a process that does not answer within 5 seconds, because it loads them.
+        if self.failure or all(each.pid in self.loaded for each in self.processes):
+            super().keep_subprocess_alive()
 
     def terminate_all(self) -> None:
         # One after another, so that clients whose connections are closed find the next process.
@@ -77,12 +81,18 @@ class Processes(Multiprocess):
             each.terminate()
             time.sleep(_STOP_SECONDS)
 
-    def stop(self, number: int, _: object) -> None:
-        """Handle SIGINT and SIGTERM."""
+    def handle_int(self) -> None:
+        self.close_sockets()
+        super().handle_int()
+
+    def handle_term(self) -> None:
+        self.close_sockets()
+        super().handle_term()
+
+    def close_sockets(self) -> None:
         # Otherwise, connections would be accepted by these sockets when no process serves them.
         for each in self.sockets:
             each.close()
-        self.signal_queue.append(number)
 
 
 def end_with_parent(folder: str | None) -> None:

@@ -26,7 +26,7 @@ import tensorwire as tw
 
 from ..errors import format_value
 from .output import AccessFormatter, UsageError, escape_record, flush_output, print_line
-from .sockets import bind_port, bind_unix_socket, format_host, reserve
+from .sockets import bind_port, bind_unix_socket, format_host, listen, reserve
 
 FAST_PROTOCOL = "tensorwire.server:InferProtocol"
 # Arguments of the command that are passed to `create_app` and to uvicorn, under the same names.
@@ -35,7 +35,7 @@ APP_OPTIONS = (
     *("compress_responses", "metrics"),
 )
 UVICORN_OPTIONS = (
-    *("workers", "ssl_certfile", "ssl_keyfile", "limit_concurrency", "access_log", "log_level"),
+    *("ssl_certfile", "ssl_keyfile", "limit_concurrency", "access_log"),
     *("timeout_graceful_shutdown", "timeout_keep_alive"),
 )
 STARTUP_FAILURE = 3  # the exit code with which uvicorn does not replace a process
@@ -91,8 +91,8 @@ def add_parser(commands: Any) -> None:
         "/metrics")  # fmt: skip
     add("--access-log", action="store_true", help="log every HTTP request in the common log "
         "format, to the standard output")  # fmt: skip
-    add("--log-level", choices=("critical", "error", "warning", "info", "debug"), default="info",
-        help="lowest level of the messages that are logged (default: %(default)s)")  # fmt: skip
+    add("--log-level", choices=("critical", "error", "warning", "info", "debug"),
+        help="lowest level of the messages that are logged (default: info)")  # fmt: skip
     add("--log-config", metavar="FILE", help="configuration of the log for logging.config, in "
         "JSON, YAML or the format of fileConfig")  # fmt: skip
 
@@ -181,6 +181,7 @@ def serve(
         grpc_options(chosen, reserved),
     )
     reason = why_not_fast() if chosen.http == "fast" else "as requested"
+    workers = chosen.workers or count_of_processes()
     try:
         config = uvicorn.Config(
             partial(create, options),
@@ -189,7 +190,9 @@ def serve(
             # Upgrade header, and takes it for the next request.
             http="h11" if reason else FAST_PROTOCOL,
             ws="none",
-            log_config=chosen.log_config or log_config(chosen.log_level),
+            workers=workers,
+            log_level=chosen.log_level or ("info" if chosen.log_config is None else None),
+            log_config=chosen.log_config or log_config(chosen.log_level or "info"),
             # Only a proxy of this machine can connect to a Unix socket.
             forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", "*") if chosen.uds else None,
             **{name: getattr(chosen, name) for name in UVICORN_OPTIONS},
@@ -197,8 +200,8 @@ def serve(
     except Exception as error:
         if chosen.log_config is None:
             raise
-        problem = f"cannot use {chosen.log_config}: {describe(error)}"
-        raise UsageError(f"--log-config: {problem}") from None
+        problem = " ".join(describe(error.__cause__ or error).split())
+        raise UsageError(f"--log-config: cannot use {chosen.log_config}: {problem}") from None
 
     addresses = format_addresses(options, chosen, sockets)
     n = config.workers
@@ -206,6 +209,7 @@ def serve(
     def announce(report: tuple[str, str | None]) -> None:
         names, problem = report
         why = reason or problem
+        listen(sockets, chosen.host, chosen.port)
         print_line(
             f"tensorwire {tw.__version__} serves {names} at {addresses} with "
             f"{'InferProtocol' if why is None else f'ASGI ({why})'} on uvicorn "
@@ -242,7 +246,17 @@ def serve_processes(
                 each.process.terminate()
     if processes.failure:
         raise UsageError(processes.failure)
-    return 0
+    codes = [each.process.exitcode for each in processes.processes]
+    return STARTUP_FAILURE if STARTUP_FAILURE in codes else 0
+
+
+def count_of_processes() -> int:
+    """Return the value of the variable that uvicorn and others read. Raises UsageError."""
+    text = os.environ.get("WEB_CONCURRENCY") or "1"
+    try:
+        return _positive(text.strip())
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"WEB_CONCURRENCY: {error}") from None
 
 
 def create_in_process(options: Options, report: Connection, folder: str | None) -> Any:
@@ -253,9 +267,10 @@ def create_in_process(options: Options, report: Connection, folder: str | None) 
     try:
         app = create(options)
     except UsageError as error:
-        report.send(str(error))
+        report.send((os.getpid(), str(error)))
         sys.exit(STARTUP_FAILURE)
-    report.send(describe_app(app, options))
+    with suppress(OSError):  # the first process has been killed
+        report.send((os.getpid(), describe_app(app, options)))
     return app
 
 

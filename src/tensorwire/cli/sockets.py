@@ -10,6 +10,7 @@ from pathlib import Path
 
 from .output import UsageError
 
+BACKLOG = 2048  # as in uvicorn
 WILDCARDS = ("", "0.0.0.0", "::")
 
 
@@ -24,6 +25,7 @@ def bind_unix_socket(path: str, mode: int) -> socket.socket:
             os.unlink(path)  # of a server that was killed
         bound.bind(path)
         os.chmod(path, mode)
+        bound.listen()  # so that another server finds it while the models are loaded
     except (OSError, UsageError) as error:
         bound.close()
         if isinstance(error, UsageError):
@@ -38,27 +40,40 @@ def bind_port(option: str, host: str, port: int, sharing: int) -> list[socket.so
     ``sharing`` is SO_REUSEADDR or SO_REUSEPORT. Raises UsageError.
     """
     bound: list[socket.socket] = []
-    is_wildcard = host in WILDCARDS
-    if is_wildcard:  # as grpcio listens
-        host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+    hosts = [host]
+    if host in WILDCARDS:  # as grpcio listens
+        hosts = ["0.0.0.0", "::"] if socket.has_dualstack_ipv6() else ["0.0.0.0"]
     try:
-        for family, kind, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            bound.append(sock := socket.socket(family, kind))
-            sock.setsockopt(socket.SOL_SOCKET, sharing, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not is_wildcard)
-            # With port 0, all get the port of the first one.
-            sock.bind((address[0], port, *address[2:]))
-            port = sock.getsockname()[1]
+        for each in hosts:
+            for family, kind, _, _, address in socket.getaddrinfo(each, 0, type=socket.SOCK_STREAM):
+                bound.append(sock := socket.socket(family, kind))
+                sock.setsockopt(socket.SOL_SOCKET, sharing, 1)
+                if family == socket.AF_INET6:
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                # With port 0, all get the port of the first one.
+                sock.bind((address[0], port, *address[2:]))
+                port = sock.getsockname()[1]
     except OSError as error:
-        for each in bound:
-            each.close()
-        where = f"{format_host(host)}:{port}"
-        problem = error.strerror or error
-        if isinstance(error, socket.gaierror):
-            option = "--host"
-        raise UsageError(f"{option}: cannot listen at {where}: {problem}") from None
+        for sock in bound:
+            sock.close()
+        raise address_error(
+            "--host" if isinstance(error, socket.gaierror) else option, host, port, error
+        ) from None
     return bound
+
+
+def listen(sockets: list[socket.socket], host: str, port: int) -> None:
+    """Begin to listen. Raises UsageError if another server has begun while models were loaded."""
+    for each in sockets:
+        try:
+            each.listen(BACKLOG)
+        except OSError as error:
+            raise address_error("--port", host, port, error) from None
+
+
+def address_error(option: str, host: str, port: int, error: OSError) -> UsageError:
+    where = f"{format_host(host)}:{port}"
+    return UsageError(f"{option}: cannot listen at {where}: {error.strerror or error}")
 
 
 def reserve(host: str, port: int) -> list[socket.socket]:

@@ -256,7 +256,8 @@ class App(Service):
         decompressed, until the response was sent. Bodies of up to 64 KiB are not counted. A request
         that exceeds it waits before its body is received, and gets status 503 after
         ``receive_timeout``; one that is larger than the limit waits until it is alone. A body that
-        exceeds the limit when it is decompressed gets status 503 at once. Over gRPC, the size of a
+        exceeds the limit when it is decompressed, or that has no Content-Length and exceeds it
+        while it arrives, gets status 503 at once. Over gRPC, the size of a
         message is known when it has arrived: before, it counts as twice the largest of the last
         ones.
         The default is half of the memory of the machine, its cgroup or the process, divided by the

@@ -81,7 +81,7 @@ class RequestBody:
         if framing.encoding and not is_supported(framing.encoding):
             name = framing.encoding[:40].decode("latin-1")
             raise UnsupportedEncodingError(f"Content-Encoding {name!r} is not supported")
-        self.is_waiting = False
+        self.is_waiting: bool = False
         self._reserve = reserve
         self._reserved_nbytes = UNCOUNTED_NBYTES
         self._held: list[bytes] = []  # what arrives while the body waits
@@ -105,9 +105,11 @@ class RequestBody:
         )
 
     def write(self, chunk: bytes | memoryview) -> None:
-        """Append a chunk. Raises HeaderError."""
+        """Append a chunk. Raises HeaderError and OverloadedError."""
         if not self.is_waiting and self.framing.content_length is None:
-            self._provide(len(self.buffer) + len(chunk))
+            # If bodies waited that have memory, they could wait for each other.
+            may_wait = self._reserved_nbytes == UNCOUNTED_NBYTES
+            self._provide(len(self.buffer) + len(chunk), may_wait)
         if self.is_waiting:
             self._held.append(bytes(chunk))
         else:

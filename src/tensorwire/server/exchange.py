@@ -46,6 +46,7 @@ class Exchange:
         self._reservation: Reservation | None = None
         self._is_running = False
         self._is_closed = False
+        self.is_waiting = False  # for memory
         # Whether the reply must be sent now, without the rest of the body, and be the last one.
         self.is_rejected = False
         if not isinstance(target, HttpModel):
@@ -54,6 +55,7 @@ class Exchange:
         self._coding = choose_coding(headers) if service.compress_responses else None
         try:
             self.body = RequestBody(headers, service.max_body, self._reserve)
+            self.is_waiting = self.body.is_waiting
         except TensorwireError as error:
             self._fail(error)
             self.is_rejected = (
@@ -72,6 +74,7 @@ class Exchange:
         if self.body is not None:
             try:
                 self.body.write(chunk)
+                self.is_waiting = self.body.is_waiting
             except TensorwireError as error:
                 self._fail(error)
         else:
@@ -80,19 +83,17 @@ class Exchange:
                 self.is_rejected = True
 
     def _reserve(self, nbytes: int, may_wait: bool) -> bool:
+        if self._is_closed:  # a thread still decompresses the body
+            raise ClientDisconnectedError("the request has ended")
         if self._reservation is None:
             self._reservation = Reservation(self._service.body_memory, self._resume)
         return self._reservation.reserve(nbytes, may_wait)
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the body waits for memory."""
-        return self.body is not None and self.body.is_waiting
 
     def _resume(self) -> None:
         if self.body is not None:
             try:
                 self.body.resume()
+                self.is_waiting = self.body.is_waiting
             except TensorwireError as error:
                 self._fail(error)
             self._on_memory()
@@ -102,6 +103,7 @@ class Exchange:
         self._is_closed = True
         if not self._is_running:
             self.body = None
+            self.is_waiting = False
             self._release()
 
     def _release(self) -> None:
@@ -111,6 +113,7 @@ class Exchange:
 
     def _fail(self, error: TensorwireError) -> None:
         self.body = None  # the rest is discarded
+        self.is_waiting = False
         self._release()
         self._target = self._service.failure_reply(error)
 

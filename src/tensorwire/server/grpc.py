@@ -64,6 +64,7 @@ _TLS_HANDSHAKE_SECONDS = 60.0
 # At the end of a shutdown, grpcio asks clients to close their connections. They have this time.
 _LINGER_SECONDS = 1.0
 # A stream receives the next message when there is room for one of this size.
+_EXPECTED_NBYTES = 4 << 20  # the size of a message before any has arrived
 _STREAM_NBYTES = UNCOUNTED_NBYTES + 1
 _N_RESERVED_CONNECTIONS = 16  # for health checks, beyond limit_concurrency
 _FOREVER = 1e9  # seconds
@@ -298,7 +299,8 @@ class InferenceService:
     def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
         self._service = service
         # The size of the message of a call, which is not known before it has arrived.
-        self._expected_nbytes = min(service.max_body, service.body_memory.max_nbytes // 8)
+        limits = (service.max_body, service.body_memory.max_nbytes // 8, _EXPECTED_NBYTES)
+        self._expected_nbytes = min(limits)
         self._unary = self._models(encode_response)
         self._stream = self._models(encode_stream_response)
         # The requests in progress. If a client does not wait for the response, its request remains
@@ -373,7 +375,7 @@ class InferenceService:
         try:
             async with self.calls.inference() as memory:
                 while True:
-                    # An idle stream has no memory.
+                    memory.release()  # an idle stream has none
                     await memory.wait_for(_STREAM_NBYTES, self._service.receive_timeout)
                     memory.release()
                     message = await self.calls.read(context)

@@ -59,8 +59,8 @@ class OverloadedError(TensorwireError):
 class BodyMemory:
     """The number of bytes that the bodies of an application may have together.
 
-    A body that does not fit waits until enough others have ended, in the order of arrival. One that
-    is larger than the limit waits until it is alone.
+    A body that does not fit waits until enough others have ended, in the order of arrival; only
+    small ones that fit pass the others. One that is larger than the limit waits until it is alone.
     """
 
     def __init__(self, max_nbytes: int) -> None:
@@ -91,7 +91,8 @@ class Reservation:
         memory = self._memory
         with memory.lock:
             self._missing_nbytes = nbytes
-            if not (may_wait and memory.waiting) and self._grant():
+            is_next = not (may_wait and memory.waiting) or nbytes <= memory.max_nbytes // 64
+            if is_next and self._grant():
                 return True
             if may_wait:
                 self._loop = asyncio.get_running_loop()
@@ -127,8 +128,7 @@ class Reservation:
                 each._loop.call_soon_threadsafe(each._resume)
 
     def release(self) -> None:
-        if self._nbytes or self._missing_nbytes:
-            self.resize(0)
+        self.resize(0)
 
     async def wait_for(self, nbytes: int, timeout: float | None) -> None:
         """Reserve memory, and wait until it is there. Raises OverloadedError."""

@@ -45,6 +45,14 @@ def observe(name: str, duration_ns: int, error: BaseException | None) -> None:
         log.exception("a request is missing in the metrics")
 
 
+def count_rejection(limit: str) -> None:
+    """Count a request that a limit has rejected. Raises no exceptions."""
+    try:
+        REJECTED.labels(limit).inc()
+    except Exception:
+        log.exception("a rejected request is missing in the metrics")
+
+
 def status_of(error: BaseException | None) -> int:
     """Return the HTTP status of a response; 499 if the client or the server has cancelled it."""
     if error is None:

@@ -299,9 +299,9 @@ class Service:
             return "internal server error", 500
         limit = getattr(error, "limit", None) or LIMITS_BY_STATUS.get(error.status)
         if limit is not None and self.has_metrics and not isinstance(error, RequestError):
-            from .metrics import REJECTED  # noqa: PLC0415 - prometheus_client is optional
+            from .metrics import count_rejection  # noqa: PLC0415 - it is optional
 
-            REJECTED.labels(limit).inc()
+            count_rejection(limit)
         return str(error), error.status
 
     def _not_found(self, path: str) -> str:

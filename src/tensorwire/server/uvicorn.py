@@ -202,7 +202,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         connections.add(self)
         if limit is not None and len(connections) > limit and not self._replace_idle(connections):
             self.is_excess = True
-            if len(connections) > limit + _N_RESERVED_CONNECTIONS:
+            if len(connections) > limit + _N_RESERVED_CONNECTIONS and not _abort_one(connections):
                 self.service.describe_failure(self._overloaded_error())  # to count it
                 self.transport.abort()
                 return
@@ -263,7 +263,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             request.exchange.thread_call.disconnect()
         is_replying = self.state in (State.RUNNING, State.SENDING) and len(self.requests) == 1
         if self.requests and self.requests[-1] is self.arriving and not is_replying:
-            self.requests.pop()  # it will not arrive completely
+            self.requests.pop().exchange.close()  # it will not arrive completely
         if self.requests and not self.is_tls:  # a TLS connection cannot be half-closed
             self.requests[-1].keep_alive = False
             return True
@@ -557,7 +557,9 @@ class InferProtocol(asyncio.BufferedProtocol):
         self._end_receiving()
 
     def _reject_late(self) -> None:
-        request = self.arriving or self.requests[0]  # which waits for memory
+        waiting = [each for each in self.requests if each.exchange.is_waiting]
+        request = waiting[0] if waiting else self.arriving
+        assert request is not None
         timeout = self.service.receive_timeout
         if self.is_shutting_down and not request.method:
             self._reject(SHUTTING_DOWN)
@@ -701,6 +703,16 @@ class InferProtocol(asyncio.BufferedProtocol):
             *(client, request.method.decode(), target, version, reply.status),
             extra={"nbytes": 0 if request.method == b"HEAD" else len(reply.body)},
         )
+
+
+def _abort_one(connections: set[Any]) -> bool:
+    """Abort a connection that only waits for its client after the last reply, if there is one."""
+    for each in connections:
+        if each.state in (State.LINGERING, State.CLOSING):
+            each.transport.abort()
+            each.state = State.CLOSED
+            return True
+    return False
 
 
 def service_of(app: Any) -> Service | None:
