@@ -64,9 +64,9 @@ class BodyMemory:
     """
 
     def __init__(self, max_nbytes: int) -> None:
-        self.max_nbytes = max_nbytes
-        self.lock = threading.Lock()  # an application may run in several event loops
-        self.nbytes = 0
+        self.max_nbytes: int = max_nbytes
+        self.lock: threading.Lock = threading.Lock()  # it may run in several event loops
+        self.nbytes: int = 0
         self.waiting: deque[Reservation] = deque()
 
 
@@ -77,7 +77,7 @@ class Reservation:
     """
 
     def __init__(self, memory: BodyMemory, resume: Callable[[], object]) -> None:
-        self._memory = memory
+        self._memory: BodyMemory = memory
         self._loop: asyncio.AbstractEventLoop | None = None  # in which it waits
         self._resume = resume
         self._nbytes = 0

@@ -552,8 +552,8 @@ cdef class HeaderReader:
         """Raise HeaderError if the rest of the header, after the current entry, is invalid.
 
         A wrong header length often causes errors in tensors, too. In that case, the error in the
-        header is more helpful than the one in the tensor. NaN and Infinity may be valid data, so they
-        are not reported, and neither is what follows them.
+        header is more helpful than the one in the tensor. NaN and Infinity may be valid data, so
+        they are not reported, and neither is what follows them.
         """
         cdef Text key
         cdef const unsigned char* at
