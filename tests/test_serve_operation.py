@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -333,15 +334,16 @@ def test_lines_of_the_log(tmp_path: Path) -> None:
 
 
 def test_access_log_behind_a_proxy(tmp_path: Path) -> None:
-    path = str(tmp_path / "socket")
-    options = ["served_here:models", "--uds", path, "--uds-mode", "600", "--access-log"]
-    with serving(tmp_path, *options, models=MODELS) as server:
-        wait_for(lambda: "serves" in server.log.read_text(), 20)
-        with Client(f"unix:{path}", headers={"X-Forwarded-For": "192.0.2.7"}) as client:
-            client.wait_until_ready(20)
-            client.infer("mean", X)
-        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-        log = server.stop()
+    with TemporaryDirectory() as folder:  # the path of a Unix socket has at most 107 bytes
+        path = f"{folder}/socket"
+        options = ["served_here:models", "--uds", path, "--uds-mode", "600", "--access-log"]
+        with serving(tmp_path, *options, models=MODELS) as server:
+            wait_for(lambda: "serves" in server.log.read_text(), 20)
+            with Client(f"unix:{path}", headers={"X-Forwarded-For": "192.0.2.7"}) as client:
+                client.wait_until_ready(20)
+                client.infer("mean", X)
+            assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+            log = server.stop()
     line = r'192\.0\.2\.7 - - \[.{26}\] "POST /v2/models/mean/infer HTTP/1\.1" 200 \d+\n'
     assert re.search(line, log), log
 

@@ -242,9 +242,7 @@ class Client(BaseClient, Closing):
             An argument is invalid, or an input is a list of numbers, and the metadata of the model
             does not declare it.
         ImportError
-            zstd is not installed.
-
-        The other exceptions are those of ``Client``.
+            zstd is not installed. The other exceptions are those of ``Client``.
 
         Examples
         --------
