@@ -227,7 +227,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Each fuzz target: its seeds and saved inputs, then 5 seconds; compiled by clang."""
+    """Each fuzz target: its seeds and saved inputs, then 2 seconds; compiled by clang."""
     folder = environment(session)
     clang(session)
     # Cython does not generate C files again that are newer than all that they depend on, which will
@@ -235,7 +235,7 @@ def fuzz(session: nox.Session) -> None:
     for path in (SHARED / "tree" / "src").rglob("*.c*"):
         copied = shutil.copy(path, folder / path.relative_to(SHARED / "tree"))
         os.utime(copied, (time.time() + 3600,) * 2)
-    program = ["python3", "tests/fuzz/run.py", "--seconds", "5", "--jobs", "2"]
+    program = ["python3", "tests/fuzz/run.py", "--seconds", "2", "--jobs", "2"]
     run(session, *program, TENSORWIRE_STRICT="1")
 
 

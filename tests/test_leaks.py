@@ -15,7 +15,7 @@ pytestmark = [
 SCRIPT = "import warnings; warnings.simplefilter('error'); from stress import leaks; leaks.main()"
 
 
-@pytest.mark.slow(reason="it makes 100,000 calls of each entry point")
+@pytest.mark.nightly(reason="it makes 100,000 calls of each entry point")
 def test_no_entry_point_leaks() -> None:
     """There must be no error output either, such as an exception in a destructor."""
     done = run_script(SCRIPT, timeout=1200)

@@ -11,7 +11,7 @@ import pytest
 from interop.differences import DIFFERENCES
 from interop.differential import Campaign, LiveTriton
 
-pytestmark = pytest.mark.slow(reason="it compares thousands of messages")
+pytestmark = pytest.mark.nightly(reason="it compares thousands of messages")
 
 
 @pytest.fixture(scope="module")
