@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import signal
 import socket
@@ -190,6 +191,14 @@ def test_limits(tmp_path: Path) -> None:
             error = method.future(message("echo")).exception(10)
             assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
             assert not all(each.done() for each in hanging)
+            with contextlib.ExitStack() as stack:
+                # With the channel, 16 more than the limit, for health checks.
+                others = [
+                    stack.enter_context(socket.create_connection((HOST, server.grpc_port), 10))
+                    for _ in range(18)
+                ]
+                assert others[-1].recv(1) == b""  # closed
+                assert others[-2].recv(1) != b""
 
 
 @pytest.mark.parametrize("is_joined", [False, True])

@@ -179,6 +179,26 @@ def test_process_that_cannot_load_the_models(tmp_path: Path, models: str, proble
     assert " serves " not in log
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this machine has no /proc")
+def test_process_that_ends_while_it_loads_is_replaced(tmp_path: Path) -> None:
+    """Another one serves already."""
+    models = """
+import os, time
+try:
+    os.mkdir("first")
+except FileExistsError:
+    time.sleep(3)
+    if not os.path.exists("ended"):
+        os.mkdir("ended")
+        os._exit(9)
+"""
+    options = ["served_here:models", "--workers", "2"]
+    with serving(tmp_path, *options, models=models + MODELS) as server:
+        wait_for(lambda: "Started server process" in server.log.read_text(), 20)
+        wait_for(lambda: server.log.read_text().count("Started server process") == 2, 20)
+        assert (tmp_path / "ended").exists()
+
+
 def children_of(process: int) -> list[int]:
     text = Path(f"/proc/{process}/task/{process}/children").read_text()
     return [int(child) for child in text.split()]

@@ -71,7 +71,12 @@ class Processes(Multiprocess):
         if any(code is not None for code in codes) and not self.has_report.wait(1):
             self.fail(f"a process ended before it had loaded the models: exit codes {codes}")
         # uvicorn would kill a process that does not answer within 5 seconds, because it loads them.
-        if self.failure or all(each.pid in self.loaded for each in self.processes):
+        loading = [
+            each
+            for each in self.processes
+            if each.process.exitcode is None and each.pid not in self.loaded
+        ]
+        if self.failure or not loading:
             super().keep_subprocess_alive()
 
     def terminate_all(self) -> None:
