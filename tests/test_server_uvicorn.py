@@ -285,11 +285,11 @@ def test_chunked_uploads_do_not_wait_for_each_other() -> None:
         connect(address) as first,
         connect(address) as second,
     ):
-        for start, size in ((head, 300_000), (b"", 600_000)):
-            for connection in (first, second):
-                connection.send(start + b"%x\r\n%b\r\n" % (size, bytes(size)))
         for connection in (first, second):
-            connection.send(b"0\r\n\r\n")
+            connection.send(head + b"%x\r\n%b\r\n" % (300_000, bytes(300_000)))
+        wait_for(lambda: app.body_memory.nbytes >= 600_000, 10)  # both have a part of the memory
+        for connection in (first, second):
+            connection.send(b"%x\r\n%b\r\n0\r\n\r\n" % (600_000, bytes(600_000)))
         assert sorted(each.read().status for each in (first, second)) == [400, 503]
 
 
