@@ -23,7 +23,8 @@ from support.requirements import optional, package
 from support.serve_process import serving
 from support.servers import uvicorn_server
 from support.threads import in_thread, wait_for
-from tensorwire.cli import main, serve
+from tensorwire.cli import main
+from tensorwire.cli.processes import metrics_folder
 from tensorwire.client import Client
 from tensorwire.server import InferProtocol, Model, RequestError, create_app
 
@@ -291,7 +292,7 @@ def test_without_prometheus_client(
 def test_folder_of_the_user(is_set: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = str(tmp_path) if is_set else ""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", folder)
-    with serve.metrics_folder():
+    with metrics_folder():
         found = os.environ["PROMETHEUS_MULTIPROC_DIR"]
         assert Path(found).is_dir()
         assert (found == folder) is is_set

@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from textwrap import indent
 from typing import NoReturn, TextIO
 
 DRAW_SECONDS = 0.1  # minimum time between two updates of the progress bar
@@ -136,7 +137,8 @@ def escape_record(record: logging.LogRecord) -> bool:
             arg if isinstance(arg, (int, float)) else escape(str(arg)) for arg in record.args
         )
     if record.exc_info:
-        record.exc_text = escape_lines(logging.Formatter().formatException(record.exc_info))
+        text = escape_lines(logging.Formatter().formatException(record.exc_info))
+        record.exc_text = indent(text, "  ")  # no line of it looks like that of another record
     return True
 
 

@@ -8,10 +8,15 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import uvicorn
@@ -19,16 +24,71 @@ from uvicorn.supervisors import Multiprocess
 
 from .output import OutputError, UsageError
 
+STARTUP_FAILURE = 3  # the exit code with which uvicorn does not replace a process
+# The variable that names the folder in which prometheus_client adds up the metrics of processes.
+FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 # In this time, a process of uvicorn stops accepting connections.
 _STOP_SECONDS = 0.15
 
 
-class Processes(Multiprocess):
-    """Starts the processes side by side, and stops them all if one cannot load the models.
+def serve_processes(
+    config: uvicorn.Config,
+    create: Callable[[], tuple[Any, object]],
+    sockets: list[socket.socket],
+    announce: Callable[[Any], None],
+) -> int:
+    """Serve with several processes, and return the exit status. Raises UsageError.
 
-    Each process sends what ``announce`` prints, or a text that describes an error. The models are
-    not imported by the first process, so that they do not need its memory, too.
+    Each process calls ``create``, which returns its application and what ``announce`` prints. The
+    first process does not, so that it does not need the memory of the models, too.
     """
+    os.environ["WEB_CONCURRENCY"] = str(config.workers)  # they share the memory for bodies
+    reports, report = multiprocessing.Pipe(duplex=False)
+    with metrics_folder() as folder:
+        config.app = partial(create_in_process, create, report, folder)
+        processes = Processes(config, sockets, reports, announce)
+        try:
+            processes.run()
+        finally:  # if the line cannot be printed, for example
+            for each in processes.processes:
+                each.process.terminate()
+    if processes.failure:
+        raise UsageError(processes.failure)
+    codes = [each.process.exitcode for each in processes.processes]
+    return STARTUP_FAILURE if STARTUP_FAILURE in codes else 0
+
+
+def create_in_process(
+    create: Callable[[], tuple[Any, object]], report: Connection, folder: str | None
+) -> Any:
+    """Return the application of one of several processes. Report what it serves, or an error."""
+    end_with_parent(folder)
+    try:
+        app, description = create()
+    except UsageError as error:
+        report.send((os.getpid(), str(error)))
+        sys.exit(STARTUP_FAILURE)
+    with suppress(OSError):  # the first process has been killed
+        report.send((os.getpid(), description))
+    return app
+
+
+@contextmanager
+def metrics_folder() -> Iterator[str | None]:
+    """Create the folder in which the processes add up their metrics, unless there is one."""
+    if os.environ.get(FOLDER_VARIABLE) or find_spec("prometheus_client") is None:
+        yield None
+        return
+    with TemporaryDirectory(prefix="tensorwire-metrics-", ignore_cleanup_errors=True) as folder:
+        os.environ[FOLDER_VARIABLE] = folder
+        try:
+            yield folder
+        finally:
+            del os.environ[FOLDER_VARIABLE]
+
+
+class Processes(Multiprocess):
+    """Starts the processes side by side, and stops them all if one cannot load the models."""
 
     def __init__(
         self,
@@ -85,6 +145,15 @@ class Processes(Multiprocess):
         for each in self.processes:
             each.terminate()
             time.sleep(_STOP_SECONDS)
+
+    def join_all(self) -> None:
+        """Wait for the processes, which a further SIGINT ends at once."""
+        while running := [each.process for each in self.processes if each.exitcode is None]:
+            wait([each.sentinel for each in running], timeout=0.1)
+            if signal.SIGINT in self.signal_queue:
+                self.signal_queue.clear()
+                for each in running:
+                    each.kill()
 
     def handle_int(self) -> None:
         self.close_sockets()

@@ -7,20 +7,18 @@ import inspect
 import logging
 import os
 import re
+import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import ExitStack
 from functools import partial
 from importlib import import_module
-from importlib.util import find_spec
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from traceback import extract_tb
-from typing import Any, NamedTuple
+from types import FrameType
+from typing import Any, NamedTuple, NoReturn
 
 import tensorwire as tw
 
@@ -29,6 +27,8 @@ from .output import AccessFormatter, UsageError, escape_record, flush_output, pr
 from .sockets import bind_port, bind_unix_socket, format_host, listen, reserve
 
 FAST_PROTOCOL = "tensorwire.server:InferProtocol"
+Report = tuple[str, str | None]
+"""The names of the models, and the reason why InferProtocol cannot serve them."""
 # Arguments of the command that are passed to `create_app` and to uvicorn, under the same names.
 APP_OPTIONS = (
     *("max_body", "max_body_memory", "receive_timeout", "max_concurrency"),
@@ -38,9 +38,6 @@ UVICORN_OPTIONS = (
     *("ssl_certfile", "ssl_keyfile", "limit_concurrency", "access_log"),
     *("timeout_graceful_shutdown", "timeout_keep_alive"),
 )
-STARTUP_FAILURE = 3  # the exit code with which uvicorn does not replace a process
-# The one that names the folder in which prometheus_client adds up the metrics of the processes.
-FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 
 
 def add_parser(commands: Any) -> None:
@@ -153,19 +150,22 @@ def run(chosen: argparse.Namespace) -> int:
     check_certificate(chosen.ssl_certfile, chosen.ssl_keyfile)
     if chosen.grpc_port == chosen.port != 0 and chosen.uds is None:
         raise UsageError(f"--port and --grpc-port must differ: both are {chosen.port}")
-    with ExitStack() as stack:
-        if chosen.uds is None:
-            bound = bind_port("--port", chosen.host, chosen.port, socket.SO_REUSEADDR)
-        else:
-            bound = [bind_unix_socket(chosen.uds, chosen.uds_mode)]
-            stack.callback(Path(chosen.uds).unlink, missing_ok=True)
-        sockets = [stack.enter_context(each) for each in bound]
-        reserved = []
-        if chosen.grpc_port is not None:
-            reserved = [
-                stack.enter_context(each) for each in reserve(chosen.host, chosen.grpc_port)
-            ]
-        return serve(chosen, sockets, reserved)
+    try:
+        with ExitStack() as stack:
+            if chosen.uds is None:
+                bound = bind_port("--port", chosen.host, chosen.port, socket.SO_REUSEADDR)
+            else:
+                bound = [bind_unix_socket(chosen.uds, chosen.uds_mode)]
+                stack.callback(Path(chosen.uds).unlink, missing_ok=True)
+            sockets = [stack.enter_context(each) for each in bound]
+            reserved = []
+            if chosen.grpc_port is not None:
+                reserved = [
+                    stack.enter_context(each) for each in reserve(chosen.host, chosen.grpc_port)
+                ]
+            return serve(chosen, sockets, reserved)
+    except Terminated:
+        end_process()
 
 
 def serve(
@@ -206,7 +206,7 @@ def serve(
     addresses = format_addresses(options, chosen, sockets)
     n = config.workers
 
-    def announce(report: tuple[str, str | None]) -> None:
+    def announce(report: Report) -> None:
         names, problem = report
         why = reason or problem
         listen(sockets, chosen.host, chosen.port)
@@ -218,36 +218,36 @@ def serve(
         flush_output()
 
     if config.workers > 1:
-        return serve_processes(config, options, sockets, announce)
-    app = create(options)
-    announce(describe_app(app, options))
+        from .processes import serve_processes  # noqa: PLC0415 - uvicorn is optional
+
+        return serve_processes(config, partial(create, options), sockets, announce)
+    app, report = create(options)
+    announce(report)
     config.app = lambda: app
     server = uvicorn.Server(config)
-    with suppress(KeyboardInterrupt):
+    original = signal.signal(signal.SIGTERM, terminate)
+    try:
         server.run(sockets=sockets)
-    return 0 if server.started else STARTUP_FAILURE
+    except KeyboardInterrupt:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, original)
+    return 0 if server.started else 3  # as uvicorn
 
 
-def serve_processes(
-    config: Any, options: Options, sockets: list[socket.socket], announce: Callable[[Any], None]
-) -> int:
-    """Serve with several processes. Each loads the models, and reports this to the first one."""
-    from .processes import Processes  # noqa: PLC0415 - uvicorn is optional
+class Terminated(BaseException):
+    """The process has received SIGTERM, which uvicorn raises again when the server has ended."""
 
-    os.environ["WEB_CONCURRENCY"] = str(config.workers)  # they share the memory for bodies
-    reports, report = Pipe(duplex=False)
-    with metrics_folder() as folder:
-        config.app = partial(create_in_process, options, report, folder)
-        processes = Processes(config, sockets, reports, announce)
-        try:
-            processes.run()
-        finally:  # if the line cannot be printed, for example
-            for each in processes.processes:
-                each.process.terminate()
-    if processes.failure:
-        raise UsageError(processes.failure)
-    codes = [each.process.exitcode for each in processes.processes]
-    return STARTUP_FAILURE if STARTUP_FAILURE in codes else 0
+
+def terminate(number: int, frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def end_process() -> NoReturn:
+    """End the process by SIGTERM, without waiting for the threads of models."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+    os._exit(0)  # the signal does not end the first process of a container
 
 
 def count_of_processes() -> int:
@@ -259,23 +259,8 @@ def count_of_processes() -> int:
         raise UsageError(f"WEB_CONCURRENCY: {error}") from None
 
 
-def create_in_process(options: Options, report: Connection, folder: str | None) -> Any:
-    """Return the application of one of several processes. Report what it serves, or an error."""
-    from .processes import end_with_parent  # noqa: PLC0415 - uvicorn is optional
-
-    end_with_parent(folder)
-    try:
-        app = create(options)
-    except UsageError as error:
-        report.send((os.getpid(), str(error)))
-        sys.exit(STARTUP_FAILURE)
-    with suppress(OSError):  # the first process has been killed
-        report.send((os.getpid(), describe_app(app, options)))
-    return app
-
-
-def create(options: Options) -> Any:
-    """Return the application. Raises UsageError."""
+def create(options: Options) -> tuple[Any, Report]:
+    """Return the application, and what is said of it. Raises UsageError."""
     for logger in ("tensorwire.server", "uvicorn.access", "uvicorn.error"):
         logging.getLogger(logger).addFilter(escape_record)
     app = load(options)
@@ -286,10 +271,10 @@ def create(options: Options) -> Any:
         from ..server.grpc import serving  # noqa: PLC0415 - grpcio is optional
 
         app.lifespan = partial(serving, app, **options.grpc)
-    return app
+    return app, describe_app(app, options)
 
 
-def describe_app(app: Any, options: Options) -> tuple[str, str | None]:
+def describe_app(app: Any, options: Options) -> Report:
     """Return the names of the models, and the reason why InferProtocol cannot serve them."""
     if is_ours(app):
         return ", ".join(sorted(app.models)), None
@@ -335,20 +320,6 @@ def log_config(level: str) -> dict[str, Any]:
         },
         "root": {"handlers": ["default"], "level": "WARNING"},
     }
-
-
-@contextmanager
-def metrics_folder() -> Iterator[str | None]:
-    """Create the folder in which the processes add up their metrics, unless there is one."""
-    if os.environ.get(FOLDER_VARIABLE) or find_spec("prometheus_client") is None:
-        yield None
-        return
-    with TemporaryDirectory(prefix="tensorwire-metrics-", ignore_cleanup_errors=True) as folder:
-        os.environ[FOLDER_VARIABLE] = folder
-        try:
-            yield folder
-        finally:
-            del os.environ[FOLDER_VARIABLE]
 
 
 def is_ours(app: Any) -> bool:

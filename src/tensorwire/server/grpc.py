@@ -223,8 +223,7 @@ class OpenCalls:
         Other calls, such as health checks, are not limited. Raises OverloadedError.
         """
         if self._limit is not None and self._n_inferences >= self._limit:
-            text = f"the server is overloaded: limit_concurrency is {self._limit}"
-            error = OverloadedError(text, limit="limit_concurrency")
+            error = OverloadedError.by_connections(self._limit)
             error.status = 429
             raise error
         memory = Reservation(self._service.body_memory, lambda: None)

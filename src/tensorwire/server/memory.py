@@ -55,6 +55,12 @@ class OverloadedError(TensorwireError):
         self.limit = limit
         """The name of the option with the limit."""
 
+    @classmethod
+    def by_connections(cls, limit: int) -> OverloadedError:
+        return cls(
+            f"the server is overloaded: limit_concurrency is {limit}", limit="limit_concurrency"
+        )
+
 
 class BodyMemory:
     """The number of bytes that the bodies of an application may have together.

@@ -173,6 +173,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         # changes: when it expires early, it begins again.
         self.seconds: float | None = None
         self.is_new_state = True  # since the last deadline
+        self.since = math.inf  # when the state began
         self.deadline: float | None = None
         self.timer: asyncio.TimerHandle | None = None
         # The requests whose replies have not been sent, in their order. The last one may still
@@ -203,7 +204,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         if limit is not None and len(connections) > limit and not self._replace_idle(connections):
             self.is_excess = True
             if len(connections) > limit + _N_RESERVED_CONNECTIONS and not _abort_one(connections):
-                self.service.describe_failure(self._overloaded_error())  # to count it
+                self.service.describe_failure(OverloadedError.by_connections(limit))  # to count it
                 self.transport.abort()
                 return
         peer = transport.get_extra_info("peername")
@@ -335,19 +336,16 @@ class InferProtocol(asyncio.BufferedProtocol):
 
         Return whether there is one.
         """
-        latest = self.loop.time() + self.config.timeout_keep_alive - _LAST_REQUEST_SECONDS
-        idle = [each for each in connections if each.is_idle(latest)]
+        latest = self.loop.time() - _LAST_REQUEST_SECONDS
+        idle = [each for each in connections if each.is_idle and each.since <= latest]
         if idle:
-            min(idle, key=lambda each: each.deadline)._close()
+            min(idle, key=lambda each: each.since)._close()
         return bool(idle)
 
-    def is_idle(self, latest: float) -> bool:
-        """Return whether the connection is idle, and will be closed until then."""
-        return self.state is State.IDLE and self.deadline is not None and self.deadline <= latest
-
-    def _overloaded_error(self) -> OverloadedError:
-        text = f"the server is overloaded: limit_concurrency is {self.config.limit_concurrency}"
-        return OverloadedError(text, limit="limit_concurrency")
+    @property
+    def is_idle(self) -> bool:
+        """Whether the connection waits for a request, or for the rest of its head."""
+        return self.state in _BEFORE_READY and not self.requests
 
     def _close(self) -> None:
         self.transport.close()
@@ -371,10 +369,11 @@ class InferProtocol(asyncio.BufferedProtocol):
             self._set_deadline()
 
     def _set_deadline(self) -> None:
+        self.since = self.loop.time()
         if self.seconds is None:
             self.deadline = None
             return
-        self.deadline = deadline = self.loop.time() + self.seconds
+        self.deadline = deadline = self.since + self.seconds
         if self.timer is not None and self.timer.when() > deadline:
             self.timer.cancel()
             self.timer = None
@@ -507,7 +506,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             if isinstance(target, LateReply):  # health checks, for example
                 request.keep_alive = False
             else:
-                request.exchange.reject(self._overloaded_error())
+                request.exchange.reject(OverloadedError.by_connections(limit))
         self.requests.append(request)
 
     def _target(self, request: QueuedRequest) -> Target:
