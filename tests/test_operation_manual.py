@@ -104,7 +104,7 @@ def test_lines_of_json(tmp_path: Path) -> None:
     [code] = re.findall(r"```python\n(import json\n.*?)```", PAGE, re.DOTALL)
     (tmp_path / "jsonlog.py").write_text(code)
     (tmp_path / "logging.json").write_text(block("json"))
-    arguments = ("served_here", "--access-log", "--log-config", "logging.json")
+    arguments = ("served_here", "--access-log", "--log-config", "logging.json", "--workers", "2")
     with serving(tmp_path, *arguments, models=FAILING) as server:
         connection = HTTPConnection(server.address, timeout=20)
         connection.request("POST", "/v2/models/fails/infer", REQUEST)
