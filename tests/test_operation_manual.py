@@ -85,8 +85,8 @@ def test_docker() -> None:
 
 def test_kubernetes() -> None:
     deployment = package("yaml").safe_load(block("yaml"))
+    package("kubernetes_validate").validate(deployment, "1.34", strict=True)
     pod = deployment["spec"]["template"]
-    assert (deployment["apiVersion"], deployment["kind"]) == ("apps/v1", "Deployment")
     assert deployment["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
     [container] = pod["spec"]["containers"]
     chosen = parse(container["command"])
