@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -46,14 +47,14 @@ pytestmark = pytest.mark.thread_unsafe(reason="the tests start servers")
 
 MAX_BODY = 1 << 30  # as in the manual
 X = np.arange(300_000, dtype=np.float32)
-ARRAYS = {"x": X, "words": np.array(["a", "bcd"], dtype=object)}
 PARAMETERS = {
     "factor": 2,
     "label": "Katze \N{CAT}",
     "options": {"top_k": [1, 2.5, None], "deep": {"a": True}},
     "nothing": None,
 }
-REQUEST = tw.InferRequest(ARRAYS, parameters=PARAMETERS | {"binary_data_output": True})
+INPUTS = [tw.TensorSpec("x", "FP32", [-1])]
+REQUEST = tw.InferRequest({"x": X}, parameters=PARAMETERS)
 FRAME = tw.encode_request(REQUEST)
 LENGTH = {
     "Inference-Header-Content-Length": str(FRAME.header_length),
@@ -67,7 +68,9 @@ PAGE = (Path(__file__).parents[1] / "docs" / "guide" / "frameworks.md").read_tex
 def recipe(text: str) -> str:
     """Return the code of the manual that contains a text."""
     (found,) = [
-        code for code in re.findall(r"```py(?:thon)?\n(.*?)```", PAGE, re.DOTALL) if text in code
+        code
+        for code in re.findall(r"```(?:py|python|js)\n(.*?)```", PAGE, re.DOTALL)
+        if text in code
     ]
     return str(found)
 
@@ -88,7 +91,8 @@ def scaled(values: dict[str, Any]) -> dict[str, Any]:
 
 def starlette_app() -> Any:
     async def scale(request: Any) -> Any:
-        return pair.TensorResponse(scaled(await pair.read_tensors(request, max_body=MAX_BODY)))
+        values = await pair.read_tensors(request, inputs=INPUTS, max_body=MAX_BODY)
+        return pair.TensorResponse(scaled(values), request)
 
     return starlette.Starlette(routes=[routing.Route("/scale", scale, methods=["POST"])])
 
@@ -101,11 +105,12 @@ def fastapi_app() -> Any:
 def litestar_app() -> Any:
     async def route(scope: Any, receive: Any, send: Any) -> None:
         try:
-            values = values_of(await read_request(scope, receive, max_body=MAX_BODY))
+            request = await read_request(scope, receive, max_body=MAX_BODY)
+            frame = frame_of(scaled(values_of(request, INPUTS, scope)), scope)
         except tw.DecodeError as error:
             await send_error(send, str(error), error.status)
         else:
-            await send_frame(send, frame_of(scaled(values)))
+            await send_frame(send, frame)
 
     return litestar.Litestar([litestar.asgi("/scale", copy_scope=False)(route)])
 
@@ -113,7 +118,8 @@ def litestar_app() -> Any:
 def wsgi_app() -> Any:
     def app(environ: Any, start_response: Any) -> Any:
         try:
-            response = wsgi.TensorResponse(scaled(wsgi.read_tensors(environ, max_body=MAX_BODY)))
+            values = wsgi.read_tensors(environ, inputs=INPUTS, max_body=MAX_BODY)
+            response = wsgi.TensorResponse(scaled(values), environ)
         except tw.DecodeError as error:
             start_response(f"{error.status} Error", [("Content-Type", "application/json")])
             return [json.dumps({"error": str(error)}).encode()]
@@ -146,10 +152,11 @@ def aiohttp_app() -> Any:
             body = tw.BodyBuffer(content_length, header_length, max_nbytes=MAX_BODY)
             async for chunk in request.content.iter_any():
                 body.write(chunk)
-            values = values_of(tw.decode_request(body, header_length))
+            scope: dict[str, Any] = {}
+            values = values_of(tw.decode_request(body, header_length), INPUTS, scope)
+            frame = frame_of(scaled(values), scope)
         except tw.DecodeError as error:
             return aiohttp_web.json_response({"error": str(error)}, status=error.status)
-        frame = frame_of(scaled(values))
         response = aiohttp_web.StreamResponse(headers=frame.headers)
         await response.prepare(request)
         for chunk in frame.chunks(1 << 20):
@@ -238,20 +245,32 @@ def test_request(address: str) -> None:
     check(address, gzip.compress(bytes(FRAME)), LENGTH | {"Content-Encoding": "gzip"})
 
 
+def json_body(*inputs: tuple[str, str], **members: Any) -> bytes:
+    """Return a JSON request whose inputs have these names and datatypes."""
+    entries = [{"name": a, "datatype": b, "shape": [2], "data": [1, 2]} for a, b in inputs]
+    return json.dumps({"inputs": entries, "parameters": {"factor": 3}, **members}).encode()
+
+
+JSON_BODY = json_body(("x", "FP32"))
+JSON = {"Content-Type": "application/json"}
+
+
 def test_json_request(address: str) -> None:
-    x = {"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}
-    body = json.dumps({"inputs": [x], "parameters": {"factor": 3}}).encode()
-    answer, content = post(address, body, {"Content-Type": "application/json"})
-    response = tw.decode_response(content, tw.header_length(answer.headers))
-    assert response["y"].tolist() == [3, 6]
+    answer, content = post(address, JSON_BODY, JSON)
+    assert answer.headers.get_all("Content-Type") == ["application/json"]
+    y = {"name": "y", "datatype": "FP32", "shape": [2], "data": [3, 6]}
+    assert json.loads(content)["outputs"] == [y]
 
 
 @pytest.mark.parametrize(
     ("body", "headers", "status", "message"),
     [
-        (bytes(FRAME)[:-1], LENGTH, 400, "the body ends inside input 'words'"),
+        (bytes(FRAME)[:-1], LENGTH, 400, "the body ends inside input 'x'"),
         (bytes(FRAME) + b"x", LENGTH, 400, "1 byte after the last tensor"),
-        (b"", {"Content-Type": "application/json"}, 400, "the JSON header is empty"),
+        (b"", JSON, 400, "the JSON header is empty"),
+        (json_body(("x", "INT8")), JSON, 400, r"'x' is INT8 \[2\], but the route declares FP32 \["),
+        (json_body(("y", "FP32")), JSON, 400, r"unexpected input 'y': the route takes \['x'\]"),
+        (json_body(("x", "FP32"), outputs=[{"name": "z"}]), JSON, 400, "asks for output 'z'"),
         (b"{}", {**LENGTH, "Inference-Header-Content-Length": "x"}, 400, "not a number"),
         (b"{}", {**LENGTH, "Inference-Header-Content-Length": "0"}, 400, "raw binary"),
         # The servers respond before the body has arrived.
@@ -328,6 +347,78 @@ def test_what_becomes_an_output() -> None:
     assert frame_of({"only": "text"}).headers["Content-Type"] == "application/json"
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (["a", "é"], [b"a", "é".encode()]),
+        (("a", b"\xff"), [b"a", b"\xff"]),
+        ([], None),
+        ([[]], None),
+    ],
+)
+def test_lists_of_text_are_outputs(value: Any, expected: Any) -> None:
+    frame = frame_of({"a": value})
+    response = tw.decode_response(bytes(frame), frame.header_length)
+    assert [tensor.tolist() for tensor in response.outputs] == (
+        [] if expected is None else [expected]
+    )
+    assert list(response.parameters) == (["a"] if expected is None else [])
+
+
+def asked(binary: bool, parameter: bool | None = None, output: bool | None = None) -> Any:
+    """Return a scope of a request which asks for outputs in these ways."""
+    parameters = {} if parameter is None else {"binary_data_output": parameter}
+    outputs = None if output is None else [tw.RequestedOutput("y", binary=output)]
+    x = tw.Tensor("x", X[:2], binary=binary)
+    scope: dict[str, Any] = {}
+    values_of(tw.InferRequest([x], outputs, id="7", parameters=parameters), (), scope)
+    return scope
+
+
+@pytest.mark.parametrize(
+    ("scope", "is_binary"),
+    [
+        (asked(False), False),
+        (asked(False, True), True),
+        (asked(False, None, True), True),
+        (asked(False, True, False), False),
+        (asked(True), True),
+        (asked(True, False), False),
+        (asked(True, None, False), False),
+    ],
+)
+def test_responses_are_as_the_request_asks(scope: Any, is_binary: bool) -> None:
+    for content in ({"y": X[:3]}, tw.InferResponse({"y": X[:3]})):
+        frame = frame_of(content, scope)
+        response = tw.decode_response(bytes(frame), frame.header_length)
+        assert (response["y"].binary, response["y"].tolist()) == (is_binary, [0, 1, 2])
+        assert response.id == "7"
+
+
+def test_outputs_that_the_request_selects() -> None:
+    frame = frame_of({"y": X[:1], "z": X[:1]}, asked(True, None, True))
+    assert list(tw.decode_response(bytes(frame), frame.header_length)) == ["y"]
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [(X[:1].astype("f2"), "output 'y'.*FP16"), ([b"\xff"], "output 'y'.*not valid UTF-8")],
+)
+def test_values_that_json_cannot_represent(value: Any, message: str) -> None:
+    with pytest.raises(tw.HeaderError, match=message) as caught:
+        frame_of({"y": value}, asked(False))
+    assert (caught.value.tensor, caught.value.status) == ("y", 400)
+    infinite = json.loads(bytes(frame_of({"y": X[1:2] * np.inf}, asked(False))))
+    assert infinite["outputs"][0]["data"] == [None]
+
+
+def test_the_request_of_a_response() -> None:
+    with pytest.raises(ValueError, match="read_tensors has not read the request"):
+        frame_of({"y": X}, {})
+    with pytest.raises(TypeError, match="environ must be a WSGI environment, not int"):
+        wsgi.TensorResponse({"y": X}, 201)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("value", [object(), {1}, b"bytes", np.datetime64("2026"), 1j])
 def test_values_that_cannot_be_sent(value: Any) -> None:
     with pytest.raises((TypeError, tw.EncodeError)):
@@ -342,7 +433,11 @@ def test_values_that_cannot_be_sent(value: Any) -> None:
 def test_openapi_describes_the_bodies() -> None:
     operation = fastapi_app().openapi()["paths"]["/scale"]["post"]
     binary = "application/octet-stream"
-    assert operation["requestBody"]["content"].keys() == {binary, "application/json"}
+    content = operation["requestBody"]["content"]
+    assert content.keys() == {binary, "application/json"}
+    example = json.dumps(content["application/json"]["example"]).encode()
+    assert values_of(tw.decode_request(example), INPUTS)["factor"] == 3
+    assert operation["responses"].keys() >= {"400", "413", "415"}
     assert operation["parameters"][0]["name"] == "Inference-Header-Content-Length"
     assert operation["responses"]["200"]["content"].keys() == {binary}
 
@@ -356,12 +451,12 @@ def test_body_that_was_read_before() -> None:
         await request.body()
         found.append(await pair.read_tensors(request))
 
-    ask(app, "/", "POST", [bytes(FRAME)], FRAME.headers)
+    frame = tw.encode_request(REQUEST.replace(inputs={"x": X, "words": ["a", "bcd"]}))
+    ask(app, "/", "POST", [bytes(frame)], frame.headers)
     assert np.array_equal(found[0]["x"], X)
     assert found[0]["words"].as_strings().tolist() == ["a", "bcd"]
-    assert json.loads(json.dumps(found[0], default=lambda _: None)) == PARAMETERS | dict.fromkeys(
-        ARRAYS
-    )
+    parsed = json.loads(json.dumps(found[0], default=lambda _: None))
+    assert parsed == PARAMETERS | {"x": None, "words": None}
 
 
 def test_client_that_disconnects() -> None:
@@ -382,9 +477,8 @@ def test_headers_and_background_of_a_response() -> None:
     async def send(message: Any) -> None:
         sent.append(message)
 
-    response = pair.TensorResponse(
-        {"x": X}, 201, {"X-Kind": "a", "Content-Type": "text/html"}, background=task
-    )
+    others = {"X-Kind": "a", "Content-Type": "text/html"}
+    response = pair.TensorResponse({"x": X}, None, 201, others, background=task)
     assert response.headers["content-length"] == str(len(response.frame))
     response.set_cookie("a", "b")
     response.headers["content-length"] = "5"
@@ -409,6 +503,29 @@ def test_the_limit_does_not_become_a_query_parameter() -> None:
 
     with pytest.raises(fastapi.exceptions.FastAPIError):
         app.post("/")(route)
+
+
+def test_response_class_of_a_route_that_returns_values() -> None:
+    """FastAPI calls the class with the content and keyword arguments."""
+    app = fastapi.FastAPI()
+    route = app.post("/scale", response_class=pair.TensorResponse, status_code=201)
+    route(lambda: {"label": "cat"})
+    with uvicorn_server(app) as address:
+        answer, content = post(address, b"", {})
+    assert (answer.status, tw.decode_response(content).parameters) == (201, {"label": "cat"})
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+@pytest.mark.no_sanitizers(reason="it starts another program")
+def test_javascript() -> None:
+    """The program of the manual. Without node, test_json_request sends the same request."""
+    program = recipe("await fetch")
+    with uvicorn_server(fastapi_app()) as address:
+        here = program.replace("localhost:8000", address)
+        command = ["node", "--input-type=module", "--eval", here]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == ""
+    assert f"// {done.stdout}" == program.splitlines(keepends=True)[-1]
 
 
 # --- mounts of the application ---
@@ -505,7 +622,7 @@ def test_wsgi_rejects_before_it_reads(changes: Any, status: int, message: str) -
 
 def test_wsgi_response() -> None:
     others = [("X-Kind", "a"), ("content-Length", "5"), (tw.http.HEADER_LENGTH, "6")]
-    response = wsgi.TensorResponse({"x": X}, 201, others)
+    response = wsgi.TensorResponse({"x": X}, None, 201, others)
     started: list[Any] = []
     chunks = list(response({}, lambda *arguments: started.append(arguments)))
     assert {type(chunk) for chunk in chunks} == {bytes}

@@ -18,7 +18,7 @@ from .body import (
     ReceiveTimeoutError,
     UnsupportedEncodingError,
 )
-from .model import Model, RequestError
+from .model import Model, Models, RequestError
 from .workers import DEFAULT_MAX_CONCURRENCY
 
 create_app = App
@@ -35,6 +35,7 @@ __all__ = [
     "ClientDisconnectedError",
     "InferProtocol",
     "Model",
+    "Models",
     "ReceiveTimeoutError",
     "RequestError",
     "UnsupportedEncodingError",

@@ -82,8 +82,8 @@ class Model:
         if not callable(function):
             raise TypeError(f"a model must be a function or a Model, not {type(function).__name__}")
         self.function = function
-        self.inputs: SpecsByName = _specs_by_name("inputs", inputs, batching)
-        self.outputs: SpecsByName = _specs_by_name("outputs", outputs, batching)
+        self.inputs: SpecsByName = specs_by_name("inputs", inputs, batching)
+        self.outputs: SpecsByName = specs_by_name("outputs", outputs, batching)
         specs = list(self.inputs.values())
         self.raw_input: tw.TensorSpec | None = specs[0] if len(specs) == 1 else None
         call = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__
@@ -94,7 +94,13 @@ class Model:
         self.writable_inputs = writable_inputs
 
 
-def _specs_by_name(argument: str, specs: Sequence[tw.TensorSpec], batching: bool) -> SpecsByName:
+Models = Mapping[str, Function | Model]
+"""The models of an application by name: functions, objects with ``__call__`` and ``Model``s."""
+
+
+def specs_by_name(
+    argument: str, specs: Sequence[tw.TensorSpec], batching: bool = False
+) -> SpecsByName:
     check_type(argument, specs, Iterable, "a sequence of TensorSpecs")
     by_name: SpecsByName = {}
     for i, spec in enumerate(specs):
@@ -194,25 +200,25 @@ def as_writable(tensor: tw.Tensor) -> tw.Tensor:
     return tensor.replace(data=array.copy(), datatype=tensor.datatype)
 
 
-def check_inputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
-    """Raise RequestError unless the inputs are exactly the declared ones, in any order.
+def check_inputs(
+    tensors: Sequence[tw.Tensor], declared: SpecsByName, receiver: str = "the model"
+) -> None:
+    """Raise HeaderError unless the inputs are exactly the declared ones, in any order.
 
     The decoder has already rejected duplicate names.
     """
     for tensor in tensors:
         spec = declared.get(tensor.name)
+        subject = format_subject("input", tensor.name)
         if spec is None:
-            raise RequestError(
-                f"unexpected {format_subject('input', tensor.name)}: the model takes "
-                f"{format_names(list(declared))}"
-            )
+            text = f"unexpected {subject}: {receiver} takes {format_names(list(declared))}"
+            raise HeaderError(text, tensor=tensor.name)
         if not spec.accepts(tensor):
-            raise RequestError(
-                f"{format_subject('input', tensor.name)} is {format_mismatch(tensor, spec)}"
-            )
+            text = f"{subject} is {format_mismatch(tensor, spec, receiver)}"
+            raise HeaderError(text, tensor=tensor.name)
     if len(tensors) < len(declared):
-        missing = declared.keys() - {tensor.name for tensor in tensors}
-        raise RequestError(f"{format_subject('input', min(missing))} is missing")
+        missing = min(declared.keys() - {tensor.name for tensor in tensors})
+        raise HeaderError(f"{format_subject('input', missing)} is missing", tensor=missing)
 
 
 def check_requested_outputs(request: tw.InferRequest) -> None:
@@ -244,8 +250,6 @@ def check_outputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
             )
 
 
-def format_mismatch(tensor: tw.Tensor, spec: tw.TensorSpec) -> str:
-    return (
-        f"{tensor.datatype} {format_shape(tensor.shape)}, but the model declares {spec.datatype} "
-        f"{format_shape(spec.shape)}"
-    )
+def format_mismatch(tensor: tw.Tensor, spec: tw.TensorSpec, declarer: str = "the model") -> str:
+    found, declared = format_shape(tensor.shape), format_shape(spec.shape)
+    return f"{tensor.datatype} {found}, but {declarer} declares {spec.datatype} {declared}"

@@ -25,7 +25,7 @@ from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT, RequestBody
 from .framing import frame_headers
 from .inference import ServedModel
 from .memory import BodyMemory, default_nbytes
-from .model import VERSION, Function, Model, RequestError
+from .model import VERSION, Function, Model, Models, RequestError
 from .statistics import Statistics
 from .workers import DEFAULT_MAX_CONCURRENCY, Workers
 
@@ -177,7 +177,7 @@ class Service:
 
     def __init__(
         self,
-        models: Mapping[str, Function | Model],
+        models: Models,
         *,
         max_body: int = DEFAULT_MAX_BODY,
         limits: tw.Limits | None = None,

@@ -6,7 +6,7 @@ sends them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.background import BackgroundTask
@@ -16,7 +16,9 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from .._codec.datatypes import Limits
-from ..errors import TensorwireError
+from .._codec.messages.tensor import TensorSpec
+from ..arguments import check_type
+from ..errors import HeaderError, TensorwireError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from .asgi import send_frame
 from .body import DEFAULT_MAX_BODY, RequestBody
@@ -28,9 +30,20 @@ OPENAPI: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
+            JSON_TYPE: {
+                "schema": {"type": "object"},
+                "example": {
+                    "inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}],
+                    "parameters": {"factor": 3},
+                },
+            },
             BINARY_TYPE: {"schema": {"type": "string", "format": "binary"}},
-            JSON_TYPE: {"schema": {"type": "object"}},
         },
+    },
+    "responses": {
+        "400": {"description": "The request is not valid."},
+        "413": {"description": "The body is too long."},
+        "415": {"description": "The Content-Encoding is not supported."},
     },
     "parameters": [
         {
@@ -42,20 +55,28 @@ OPENAPI: dict[str, Any] = {
         }
     ],
 }
-"""What OpenAPI says about a request that ``read_tensors`` reads: FastAPI's ``openapi_extra``."""
+"""What OpenAPI says about requests for ``read_tensors``, and its errors: FastAPI's
+``openapi_extra``."""
 
 _DEFAULT_LIMITS = Limits()
 
 
 async def read_tensors(
-    request: Request, *, max_body: int = DEFAULT_MAX_BODY, limits: Limits = _DEFAULT_LIMITS
+    request: Request,
+    *,
+    inputs: Sequence[TensorSpec] = (),
+    max_body: int = DEFAULT_MAX_BODY,
+    limits: Limits = _DEFAULT_LIMITS,
 ) -> dict[str, Any]:
     """Read the arrays, strings and JSON values of an inference request.
 
     Parameters
     ----------
     request : starlette.requests.Request
-        The request.
+        The request. What it asks for is kept in its ``scope``, for ``TensorResponse``.
+    inputs : sequence of TensorSpec, default ()
+        The declared inputs. A request with other inputs is not valid. If empty, any inputs are
+        accepted. Parameters are not checked.
     max_body : int, default 2**31 - 1
         Maximum length of the body in bytes, after decompression.
     limits : Limits, optional
@@ -78,18 +99,20 @@ async def read_tensors(
     Examples
     --------
     >>> from fastapi import FastAPI, Request
+    >>> from tensorwire import TensorSpec
     >>> from tensorwire.server.starlette import OPENAPI, TensorResponse, read_tensors
     >>> app = FastAPI()
-    >>> @app.post("/scale", response_class=TensorResponse, openapi_extra=OPENAPI)
-    ... async def scale(request: Request) -> TensorResponse:
-    ...     values = await read_tensors(request, max_body=1 << 30)
-    ...     return TensorResponse({"y": values["x"] * values["factor"], "unit": "cm"})
+    >>> @app.post("/double", response_class=TensorResponse, openapi_extra=OPENAPI)
+    ... async def double(request: Request) -> TensorResponse:
+    ...     values = await read_tensors(request, inputs=[TensorSpec("x", "FP32", [-1])])
+    ...     return TensorResponse({"y": values["x"] * 2, "unit": "cm"}, request)
     """
     try:
         body = RequestBody(request.headers.raw, max_body)
         async for chunk in request.stream():  # also if the body was read before
             body.write(chunk)
-        return values_of(await body.decode_without_blocking(limits))
+        decoded = await body.decode_without_blocking(limits)
+        return values_of(decoded, inputs, request.scope)
     except TensorwireError as error:
         raise HTTPException(error.status, str(error)) from error
 
@@ -100,11 +123,16 @@ class TensorResponse(Response):
     Parameters
     ----------
     content : mapping, InferResponse or Frame
-        The values by name. Strings, numbers, booleans, None, lists, tuples and mappings become
-        parameters of the response, which are for few values: a decoder accepts 1024 by default.
-        Whatever else ``Tensor`` accepts becomes a binary output. An
-        InferResponse or a Frame is sent as it is. The memory of the arrays is not copied before it
-        is sent, and must not change until then.
+        The values by name. Strings, numbers, booleans, None, mappings, and lists and tuples other
+        than those of text become parameters of the response, which are for few values: a decoder
+        accepts 1024 by default. Whatever else ``Tensor`` accepts becomes an output. A Frame is sent
+        as it is. The memory of the arrays is not copied before it is sent, and must not change
+        until then.
+    request : starlette.requests.Request, optional
+        The request, which ``read_tensors`` has read. The response has the outputs that the request
+        asks for, as binary data or as JSON. If it does not say how, they are binary if the request
+        has binary data, and JSON otherwise. Without a request, all outputs are binary, except those
+        of an InferResponse whose ``binary`` is False.
     status_code : int, default 200
         The HTTP status.
     headers : mapping of str to str, optional
@@ -115,8 +143,13 @@ class TensorResponse(Response):
 
     Raises
     ------
+    HTTPException
+        Status 400: the request asks for an output that does not exist, or for JSON that cannot
+        represent an output: FP16, BF16, or BYTES that are not UTF-8.
     EncodeError, TypeError
         A value cannot be sent.
+    ValueError
+        ``read_tensors`` has not read the request.
 
     Examples
     --------
@@ -132,11 +165,17 @@ class TensorResponse(Response):
     def __init__(
         self,
         content: Content,
+        request: Request | None = None,
         status_code: int = 200,
         headers: Mapping[str, str] | None = None,
         background: BackgroundTask | None = None,
     ) -> None:
-        self.frame = frame_of(content)
+        if request is not None:
+            check_type("request", request, Request, "a Request of Starlette")
+        try:
+            self.frame = frame_of(content, None if request is None else request.scope)
+        except HeaderError as error:
+            raise HTTPException(error.status, str(error)) from error
         super().__init__(None, status_code, headers, background=background)
         self.headers.update(self.frame.headers)
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import numpy as np
 
 import tensorwire as tw
 
+from .._codec.datatypes import UNLIMITED
 from ..arguments import check_type
 from ..errors import HeaderError, format_subject, format_value
 from ..http import HEADER_LENGTH
-from .model import check_requested_outputs
+from .model import check_inputs, check_requested_outputs, specs_by_name
 
 # Of the request itself: it says how the client wants the outputs, and not what the model computes.
 _FRAMING_PARAMETER = "binary_data_output"
+# In an ASGI scope or a WSGI environment: the request without its tensors, for the response.
+_REQUEST_KEY = "tensorwire.request"
+_NO_INPUTS = [tw.Tensor("none", [], datatype="INT8")]
+# JSON responses have any size, as those of `create_app`.
+_LIMITS = tw.Limits(max_header_nbytes=UNLIMITED.max_header_nbytes)
 _JSON_TYPES = (str, bool, int, float, type(None), Mapping, list, tuple, np.generic)
 
 # The headers of a frame, which those of the caller do not replace.
@@ -24,14 +30,27 @@ FRAME_HEADERS = ("content-type", "content-length", HEADER_LENGTH.lower())
 Content = Mapping[str, Any] | tw.InferResponse | tw.Frame
 
 
-def values_of(request: tw.InferRequest) -> dict[str, Any]:
+def values_of(
+    request: tw.InferRequest,
+    inputs: Sequence[tw.TensorSpec] = (),
+    scope: MutableMapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Return the parameters and the inputs of a request by name.
 
-    An input is an ``ndarray``, or a ``BytesArray`` for BYTES. Raises HeaderError if an input and a
-    parameter have the same name, an input is in shared memory, or an output is requested in a way
-    that is not supported.
+    An input is an ``ndarray``, or a ``BytesArray`` for BYTES. What the request asks for is kept in
+    the scope. Raises HeaderError if the inputs are not the declared ones, an input and a parameter
+    have the same name, an input is in shared memory, or an output is requested in a way that is not
+    supported.
     """
+    if inputs:
+        check_inputs(request.inputs, specs_by_name("inputs", inputs), "the route")
     check_requested_outputs(request)
+    if scope is not None:
+        is_binary = any(tensor.binary for tensor in request.inputs)
+        framing = {_FRAMING_PARAMETER: request.parameters.get(_FRAMING_PARAMETER, is_binary)}
+        scope[_REQUEST_KEY] = tw.InferRequest(
+            _NO_INPUTS, request.outputs, id=request.id, parameters=framing
+        )
     parameters = request.parameters.items()
     values = {name: _plain(value) for name, value in parameters if name != _FRAMING_PARAMETER}
     for name, tensor in request.items():
@@ -69,13 +88,32 @@ def _plain(value: Any) -> Any:
     return result[0]
 
 
-def frame_of(content: Content) -> tw.Frame:
-    """Return the frame of a response. Its tensors are binary."""
+def frame_of(content: Content, scope: Mapping[str, Any] | None = None) -> tw.Frame:
+    """Return the frame of a response. Without the scope of the request, its tensors are binary.
+
+    Raises HeaderError if the response cannot be what the request asks for.
+    """
     if isinstance(content, tw.Frame):
         return content
     if not isinstance(content, tw.InferResponse):
         check_type("content", content, Mapping, "a mapping, an InferResponse or a Frame")
-        parameters = {k: value for k, value in content.items() if isinstance(value, _JSON_TYPES)}
+        parameters = {k: value for k, value in content.items() if _is_parameter(value)}
         outputs = {k: value for k, value in content.items() if k not in parameters}
         content = tw.InferResponse(outputs, parameters=parameters)
-    return tw.encode_response(content)
+    if scope is None:
+        return tw.encode_response(content)
+    if _REQUEST_KEY not in scope:
+        raise ValueError("read_tensors has not read the request of this response")
+    try:
+        return tw.encode_response(content, scope[_REQUEST_KEY], limits=_LIMITS)
+    except tw.EncodeError as error:
+        if error.status != 400:
+            raise
+        raise HeaderError(str(error), tensor=error.tensor) from error
+
+
+def _is_parameter(value: Any) -> bool:
+    """Return whether a value of a response is a parameter. Lists of text are BYTES outputs."""
+    if isinstance(value, list | tuple) and value:
+        return not all(isinstance(item, str | bytes) for item in value)
+    return isinstance(value, _JSON_TYPES)

@@ -7,11 +7,13 @@ sends them.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
 from .._codec.datatypes import Limits
+from .._codec.messages.tensor import TensorSpec
+from ..arguments import check_type
 from .body import DEFAULT_MAX_BODY, RequestBody
 from .framing import FRAMING_HEADERS
 from .values import FRAME_HEADERS, Content, frame_of, values_of
@@ -25,7 +27,11 @@ _PLAIN_HEADERS = ("CONTENT_TYPE", "CONTENT_LENGTH")
 
 
 def read_tensors(
-    environ: dict[str, Any], *, max_body: int = DEFAULT_MAX_BODY, limits: Limits = _DEFAULT_LIMITS
+    environ: dict[str, Any],
+    *,
+    inputs: Sequence[TensorSpec] = (),
+    max_body: int = DEFAULT_MAX_BODY,
+    limits: Limits = _DEFAULT_LIMITS,
 ) -> dict[str, Any]:
     """Read the arrays, strings and JSON values of an inference request.
 
@@ -33,7 +39,10 @@ def read_tensors(
     ----------
     environ : dict
         The WSGI environment: ``request.environ`` in Flask and Django. The body must not have been
-        read before.
+        read before. What the request asks for is kept in it, for ``TensorResponse``.
+    inputs : sequence of TensorSpec, default ()
+        The declared inputs. A request with other inputs is not valid. If empty, any inputs are
+        accepted. Parameters are not checked.
     max_body : int, default 2**31 - 1
         Maximum length of the body in bytes, after decompression.
     limits : Limits, optional
@@ -61,7 +70,8 @@ def read_tensors(
     >>> from tensorwire.server.wsgi import TensorResponse, read_tensors
     >>> def app(environ, start_response):
     ...     try:
-    ...         response = TensorResponse({"y": read_tensors(environ)["x"] * 2})
+    ...         values = read_tensors(environ, inputs=[tw.TensorSpec("x", "FP32", [-1])])
+    ...         response = TensorResponse({"y": values["x"] * 2}, environ)
     ...     except tw.DecodeError as error:
     ...         start_response(f"{error.status} Error", [("Content-Type", "application/json")])
     ...         return [json.dumps({"error": str(error)}).encode()]
@@ -70,7 +80,7 @@ def read_tensors(
     body = RequestBody(_headers(environ), max_body)
     for chunk in _chunks(environ, body.framing.content_length):
         body.write(chunk)
-    return values_of(body.decode(limits))
+    return values_of(body.decode(limits), inputs, environ)
 
 
 def _headers(environ: dict[str, Any]) -> Iterator[tuple[bytes, bytes]]:
@@ -98,11 +108,15 @@ class TensorResponse:
     Parameters
     ----------
     content : mapping, InferResponse or Frame
-        The values by name. Strings, numbers, booleans, None, lists, tuples and mappings become
-        parameters of the response, which are for few values: a decoder accepts 1024 by default.
-        Whatever else ``Tensor`` accepts becomes a binary output. An
-        InferResponse or a Frame is sent as it is. The memory of the arrays must not change until it
-        is sent.
+        The values by name. Strings, numbers, booleans, None, mappings, and lists and tuples other
+        than those of text become parameters of the response, which are for few values: a decoder
+        accepts 1024 by default. Whatever else ``Tensor`` accepts becomes an output. A Frame is sent
+        as it is. The memory of the arrays must not change until it is sent.
+    environ : dict, optional
+        The WSGI environment, from which ``read_tensors`` has read the request. The response has the
+        outputs that the request asks for, as binary data or as JSON. If it does not say how, they
+        are binary if the request has binary data, and JSON otherwise. Without it, all outputs are
+        binary, except those of an InferResponse whose ``binary`` is False.
     status : int, default 200
         The HTTP status.
     headers : iterable of (str, str), optional
@@ -116,16 +130,25 @@ class TensorResponse:
 
     Raises
     ------
+    DecodeError
+        Its ``status`` is 400: the request asks for an output that does not exist, or for JSON that
+        cannot represent an output: FP16, BF16, or BYTES that are not UTF-8.
     EncodeError, TypeError
         A value cannot be sent.
     ValueError
-        HTTP does not define ``status``.
+        HTTP does not define ``status``, or ``read_tensors`` has not read the request.
     """
 
     def __init__(
-        self, content: Content, status: int = 200, headers: Iterable[tuple[str, str]] = ()
+        self,
+        content: Content,
+        environ: dict[str, Any] | None = None,
+        status: int = 200,
+        headers: Iterable[tuple[str, str]] = (),
     ) -> None:
-        self.frame = frame_of(content)
+        if environ is not None:
+            check_type("environ", environ, dict, "a WSGI environment")
+        self.frame = frame_of(content, environ)
         self.status = HTTPStatus(status)
         self.headers = tuple(headers)
 
