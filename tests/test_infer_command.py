@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pty
 import re
@@ -55,9 +56,15 @@ def outputs(_: tw.InferRequest) -> tw.InferResponse:
     return tw.InferResponse(responses)
 
 
+def slow(request: tw.InferRequest) -> tw.InferResponse:
+    time.sleep(1.2)
+    return tw.InferResponse(request.inputs)
+
+
 MODELS: dict[str, Any] = {
     "echo": echo,
     "outputs": outputs,
+    "slow": slow,
     "two": Model(echo, [TensorSpec("x", "FP32", [-1, 2]), TensorSpec("y", "INT64", [1])]),
     "text": Model(echo, [TensorSpec("text", "BYTES", [-1, 1])]),
     "input:0": Model(echo, [TensorSpec("input:0", "FP16", [-1])]),
@@ -144,8 +151,8 @@ def save_array(folder: Path, array: Any) -> str:
 def test_examples_of_the_help_are_valid() -> None:
     parser = infer.add_parser(argparse.ArgumentParser().add_subparsers())
     examples = infer.EPILOG.replace("\\\n", "").split("exit status:")[0]
-    commands = re.findall(r"%\(prog\)s (.*)", examples)
-    assert len(commands) == 4
+    commands = re.findall(r"%\(prog\)s ([^|\n]*)", examples)
+    assert len(commands) == 5
     for command in commands:
         assert parser.parse_args(shlex.split(command)).model
 
@@ -199,6 +206,77 @@ def test_npy_input(
     assert found == expected
 
 
+@pytest.fixture
+def stdin(tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
+    """Return a function that replaces the standard input by these bytes."""
+    saved = os.dup(0)
+
+    def replace(content: bytes) -> None:
+        path = tmp_path / "standard input"
+        path.write_bytes(content)
+        with path.open("rb") as file:
+            os.dup2(file.fileno(), 0)
+
+    yield replace
+    os.dup2(saved, 0)
+    os.close(saved)
+
+
+JSON_X = b"[[1, 2]]"
+REQUEST = {
+    "inputs": [{"name": "x", "datatype": "INT8", "shape": [1, 2], "data": [1, 2]}],
+    "outputs": [{"name": "x"}],
+    "parameters": {"top_k": 3},
+    "id": "7",
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "name", "content", "expected"),
+    [
+        ("x:INT8=FOLDER/x.json", "x.json", JSON_X, ("INT8", (1, 2), [[1, 2]])),
+        ("x:INT8=-", None, JSON_X, ("INT8", (1, 2), [[1, 2]])),
+        ("x=-", None, b'"a"', ("BYTES", (1,), [b"a"])),
+        ("x=@-", None, b"a\n\0", ("BYTES", (1,), [b"a\n\0"])),
+        ("x=@FOLDER/x.json", "x.json", JSON_X, ("BYTES", (1,), [JSON_X])),
+    ],
+)
+def test_input_from_a_file(
+    call: Call, stdin: Any, tmp_path: Path, value: str, name: Any, content: bytes, expected: Any
+) -> None:
+    stdin(content)
+    (tmp_path / str(name)).write_bytes(content)
+    call("echo", "--input", value.replace("FOLDER", str(tmp_path)))
+    assert received() == {"x": expected}
+
+
+@pytest.mark.parametrize("arrays", [{"a": [1, 2]}, {}, {"a": [1], "b": [2]}])
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_npz_input(call: Call, tmp_path: Path, save: Any, arrays: Any) -> None:
+    """It has exactly one array."""
+    path = tmp_path / "x.npz"
+    save(path, **arrays)
+    printed = call("echo", "--input", f"x={path}", status=0 if len(arrays) == 1 else 2)
+    if len(arrays) == 1:
+        assert received() == {"x": ("INT64", (2,), [1, 2])}
+    else:
+        names = [f"{name}.npy" for name in arrays]
+        assert printed == f"--input x={path}: the file must have one array, not {names}"
+
+
+@pytest.mark.parametrize("path", ["FOLDER/request", "-"])
+def test_whole_request(call: Call, stdin: Any, tmp_path: Path, path: str) -> None:
+    stdin(json.dumps(REQUEST).encode())
+    (tmp_path / "request").write_text(json.dumps(REQUEST))
+    printed = call("echo", "--request", path.replace("FOLDER", str(tmp_path)))
+    assert printed == "x  INT8  [1, 2]\n[[1 2]]\n"
+    assert received() == {"x": ("INT8", (1, 2), [[1, 2]])}
+    (request,) = requests
+    assert (request.id, request.parameters["top_k"]) == ("7", 3)
+    assert [output.name for output in request.outputs or ()] == ["x"]
+    assert len(headers) == 1  # the metadata is not needed
+
+
 def test_file_as_bytes_element(call: Call, tmp_path: Path) -> None:
     path = tmp_path / "image.npy"  # the @ decides, not the name
     path.write_bytes(b"\xff\0")
@@ -228,10 +306,23 @@ def test_json_request(call: Call) -> None:
     assert request.parameters == {}
     assert "inference-header-content-length" not in headers[-1]
     assert received() == {"x": ("FP32", (2,), [-np.inf, 1])}
-    assert printed == "x  FP32  [2]\n[nan  1.]\n"  # the server does not send infinities as JSON
+    x = {"name": "x", "datatype": "FP32", "shape": [2], "data": [None, 1]}
+    assert json.loads(printed)["outputs"] == [x]  # the server does not send infinities as JSON
 
 
-JSON_HINT = """--input x: 'a' is not JSON; write text as x='"..."', and"""
+TEXT = "ü \x1b \x9b \u202e \N{CAT}"
+
+
+@pytest.mark.parametrize("arguments", [["--json"], ["--json", "--output", "y"]])
+def test_json_output(call_for: Call, arguments: list[str]) -> None:
+    """A program can read it, and a terminal does not execute it."""
+    printed = call_for(tw.Tensor("y", [TEXT, "a"]), *arguments)
+    assert re.fullmatch("[ -~]+\n", printed)
+    (y,) = json.loads(printed)["outputs"]
+    assert y == {"name": "y", "datatype": "BYTES", "shape": [2], "data": [TEXT, "a"]}
+
+
+JSON_HINT = """--input x=a: it is not JSON; write text as x='"..."', and"""
 
 
 @pytest.mark.parametrize(
@@ -246,13 +337,19 @@ JSON_HINT = """--input x: 'a' is not JSON; write text as x='"..."', and"""
         (["echo", "--input", "x=[]"], "does not declare input 'x': use --input x:DATATYPE="),
         (["echo", "--input", "x=null"], "a request must have at least one input"),
         (["echo", "--input", "x=a"], JSON_HINT),
-        (["echo", "--input", f"x={'[' * 99_999}"], "is not JSON"),
-        (["echo", "--input", "x={}"], "--input x: a JSON object is not a tensor: '{}'"),
+        (["echo", "--input", f"x={'[' * 99_999}"], "--input x: it is not JSON"),
+        (["echo", "--input", "x={}"], "--input x={}: a JSON object is not a tensor; --request"),
+        (["echo", "--input", "x=-"], "--input x=-: it is not JSON: Expecting value: line 1"),
+        (["echo", "--input", "x=-", "--input", "y=@-"], "only one --input can be the standard"),
+        (["echo", "--request", "-"], "--request -: the JSON header is empty"),
+        (["echo", "--request", "/no/file"], "--request /no/file: [Errno 2] No such file"),
+        (["echo", "--request", "/x", "--input", "x=1"], "--input: not allowed with argument --req"),
+        (["echo", "--input", "x=/no.json"], "--input x=/no.json: [Errno 2] No such file"),
         (["echo", "--input", "x:INT8=[300]"], "is 300, which is out of range for INT8"),
         (["echo", "--input", "x:INT9=[3]"], "does not declare input 'x:INT9'"),
         (["echo", "--input", 'x=["\\ud800"]'], "cannot be encoded as UTF-8"),
         (["echo", "--input", "\udcff:FP32=1"], "UTF-8"),
-        (["\udcff"], "argument MODEL: '\\udcff' is not valid UTF-8"),
+        (["\udcff"], "can't encode character '\\udcff'"),
         (["echo", "--input", "x:FP16=1", "--json"], "which can only be sent as binary data"),
         (["echo", "--input", "x"], "argument --input: 'x' is not NAME=VALUE"),
         (["echo", "--input", "=1"], "argument --input: '=1' is not NAME=VALUE"),
@@ -262,7 +359,8 @@ JSON_HINT = """--input x: 'a' is not JSON; write text as x='"..."', and"""
         (["echo", "--input", "x=/no/file.npy"], "No such file or directory: '/no/file.npy'"),
     ],
 )
-def test_invalid_inputs(call: Call, arguments: list[str], message: str) -> None:
+def test_invalid_inputs(call: Call, stdin: Any, arguments: list[str], message: str) -> None:
+    stdin(b"")
     assert message in call(*arguments, status=2)
     assert not requests
 
@@ -270,8 +368,8 @@ def test_invalid_inputs(call: Call, arguments: list[str], message: str) -> None:
 @pytest.mark.parametrize(
     ("array", "target", "message"),
     [
-        (np.array([1.5]), "input:0", "has datatype FP64, but the model declares FP16; to convert"),
-        (np.array([1.5]), "input:0:INT8", "has values that INT8 cannot represent"),
+        (np.array([1.5]), "input:0", "the array is FP64, but the model declares FP16; to convert"),
+        (np.array([1.5]), "input:0:INT8", "array.npy: the array has values that INT8 cannot rep"),
         (np.array([300]), "input:0:UINT8", "has values that UINT8 cannot represent"),
         (np.array([1]), "input:0:BYTES", "has datatype BYTES, but its data is INT64"),
         (np.array(["1"]), "input:0", "has datatype FP16"),
@@ -302,7 +400,7 @@ def npy_file(members: str) -> bytes:
 def test_invalid_npy_file(call: Call, tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "array.npy"
     path.write_bytes(content)
-    assert call("echo", "--input", f"x={path}", status=2).startswith(f"{path}: ")
+    assert call("echo", "--input", f"x={path}", status=2).startswith(f"--input x={path}: ")
 
 
 # --- outputs ---
@@ -425,7 +523,7 @@ def test_headers(call: Call) -> None:
         (["--header", "Content-Length: 3"], "the HTTP header Content-Length cannot be passed"),
         (["--timeout", "0"], "timeout must be a positive number of seconds"),
         (["--insecure"], "--insecure and --ca-file require an https:// or grpcs:// URL"),
-        (["--insecure", "--ca-file", "x"], "--insecure and --ca-file cannot be combined"),
+        (["--insecure", "--ca-file", "x"], "--ca-file: not allowed with argument --insecure"),
     ],
 )
 def test_invalid_options(call: Call, arguments: list[str], message: str) -> None:
@@ -535,10 +633,13 @@ def on_terminal(*arguments: str) -> str:
     return written.decode()
 
 
-def test_progress_of_a_large_call(server: str, tmp_path: Path) -> None:
+def test_progress_of_a_large_or_slow_call(server: str, tmp_path: Path) -> None:
     array = save_array(tmp_path, np.zeros(5 * MB, np.float32))
     written = on_terminal(server, "echo", "--input", f"x={array}")
-    assert re.search(r"\rsending \[#* *\] \d+ of 20 MB", written)
-    assert re.search(r"\rreceiving \[#{30}\] 20 of 20 MB", written)
+    assert re.search(r"\rsending \[#* *\] \d+\.\d of 20\.0 MB", written)
+    assert re.search(r"\rreceiving \[#{30}\] 20\.0 of 20\.0 MB", written)
     assert written.endswith("\r\x1b[K")  # it is removed
     assert on_terminal(server, "echo", "--input", "x:FP32=1") == ""
+    written = on_terminal(server, "slow", "--input", "x:FP32=1")
+    assert re.search(r"^\rwaiting for the response", written)
+    assert written.endswith("\r\x1b[K")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
+import re
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,10 @@ from numpy.typing import NDArray
 
 import tensorwire as tw
 
-from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, Client, InferenceServerError, Progress
+from .._codec.datatypes import UNLIMITED
+from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, Client, InferenceServerError
 from ..client.addresses import Server, parse_url
-from .inputs import assignment, declared_inputs, make_inputs, unique
+from .inputs import assignment, declared_inputs, errors_of, make_inputs, read_file, unique
 from .output import CommandError, ProgressBar, UsageError, print_line
 
 MAX_TEXT = 10_000  # maximum number of characters or bytes that are printed of a single element
@@ -35,8 +38,9 @@ Call a model with arrays from files or JSON, and print its outputs.
 
 An input is NAME=VALUE or NAME:DATATYPE=VALUE. VALUE is one of these:
 
-  FILE.npy   an array; DATATYPE converts it
-  @FILE      the content of a file, as one BYTES element
+  FILE.npy   an array, also FILE.npz with one array; DATATYPE converts it
+  FILE.json  JSON in a file; - is JSON from the standard input
+  @FILE      the content of a file, as one BYTES element; @- is that of the standard input
   JSON       a number, a string (BYTES) or nested lists of them; the default of DATATYPE is the
              datatype in the metadata of the model
   null       leaves out an optional input
@@ -51,6 +55,7 @@ examples:
   %(prog)s localhost:8000 add --input 'x=[[1, 2], [3, 4]]' --input y=0.5
   %(prog)s localhost:8000 bert --input 'text=["a cat", "a dog"]' --output scores
   %(prog)s localhost:8000 jpeg --input image=@cat.jpg
+  echo '"a cat"' | %(prog)s localhost:8000 bert --input text=- --json | jq .outputs[0].data
 
 exit status:
   0    success
@@ -69,45 +74,39 @@ uint16 with the same bits
 """
 
 
-# --- arguments -----------------------------------------------------------------------------------
-
-
 def add_parser(commands: Any) -> argparse.ArgumentParser:
     """Add the command to the subparsers of the main parser."""
     parser: argparse.ArgumentParser = commands.add_parser(
         "infer",
-        usage="%(prog)s URL MODEL [--input NAME=VALUE ...] [options]",
+        usage="%(prog)s URL MODEL [--input NAME=VALUE ... | --request FILE] [options]",
         help="call a model on a server",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("url", metavar="URL", help="http://host:8000, https://host, host:8000 or grpc://host:8001")
-    add("model", metavar="MODEL", type=valid_utf8, help="name of the model")
-    add("--input", metavar="NAME=VALUE", type=assignment, action="append", default=[],
+    add("url", metavar="URL", help="http://host:8000, https://host, host:8000, unix:/run/socket or "
+        "grpc://host:8001")  # fmt: skip
+    add("model", metavar="MODEL", help="name of the model")
+    add_one = parser.add_mutually_exclusive_group().add_argument
+    add_one("--input", metavar="NAME=VALUE", type=assignment, action="append", default=[],
         dest="inputs", help="an input, see above; can be repeated")  # fmt: skip
+    add_one("--request", metavar="FILE", help="a request of the protocol in JSON; - is the "
+        "standard input")  # fmt: skip
     add("--output", metavar="NAME", action="append", dest="outputs",
         help="an output to return (default: all); can be repeated")  # fmt: skip
     add("--save", metavar="FOLDER", type=Path, help=SAVE_HELP)
-    add("--json", action="store_true", help="send and receive the tensors as JSON; not over gRPC")
+    add("--json", action="store_true", help="send and receive the tensors as JSON, and print the "
+        "response as JSON on one line, unless it is saved; not over gRPC")  # fmt: skip
     add("--timeout", metavar="SECONDS", type=float, default=DEFAULT_TIMEOUT,
         help="timeout for connecting and for each send or receive operation (default: "
         "%(default)g)")  # fmt: skip
     add("--header", metavar="'NAME: VALUE'", type=header, action="append", default=[],
         dest="headers", help="an additional header, or gRPC metadata; can be repeated")  # fmt: skip
+    add = parser.add_mutually_exclusive_group().add_argument
     add("--ca-file", metavar="FILE", help="certificates to verify an https or grpcs server with")
     add("--insecure", action="store_true", help="do not verify the certificate of an https server")
     return parser
-
-
-def valid_utf8(text: str) -> str:
-    """Return the argument. Raises ArgumentTypeError if it was not valid UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not valid UTF-8") from None
-    return text
 
 
 def header(text: str) -> tuple[str, str]:
@@ -135,16 +134,12 @@ def make_ssl_context(options: argparse.Namespace, server: Server) -> ssl.SSLCont
     """Return the context for an https URL, and set the variable that grpcio reads for grpcs."""
     if not options.insecure and options.ca_file is None:
         return None
-    if options.insecure and options.ca_file is not None:
-        raise UsageError("--insecure and --ca-file cannot be combined")
     if not server.is_tls:
         raise UsageError("--insecure and --ca-file require an https:// or grpcs:// URL")
     if server.is_grpc and options.insecure:
         raise UsageError("--insecure requires an https:// URL: grpcio always verifies the server")
-    try:
+    with errors_of(f"--ca-file {options.ca_file}"):
         context = ssl.create_default_context(cafile=options.ca_file)
-    except OSError as error:
-        raise UsageError(f"--ca-file {options.ca_file}: {error}") from None
     if server.is_grpc:
         os.environ["GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"] = options.ca_file
         return None
@@ -154,7 +149,12 @@ def make_ssl_context(options: argparse.Namespace, server: Server) -> ssl.SSLCont
     return context
 
 
-# --- outputs -------------------------------------------------------------------------------------
+def print_json(response: tw.InferResponse) -> None:
+    """Print the response as JSON in ASCII, which ``print_line`` does not change."""
+    outputs = [tensor.replace(binary=False) for tensor in response.outputs]
+    frame = tw.encode_response(response.replace(outputs=outputs), limits=UNLIMITED)
+    text = bytes(frame).decode()
+    print_line(re.sub("[^ -~]", lambda found: json.dumps(found[0])[1:-1], text))
 
 
 def print_outputs(outputs: Iterable[tw.Tensor]) -> None:
@@ -214,51 +214,42 @@ def array_to_save(tensor: tw.Tensor) -> tuple[NDArray[Any], str]:
     return np.frombuffer(tensor.data.wire, np.uint8), "  (for tensorwire.decode_bytes)"
 
 
-# --- the command ---------------------------------------------------------------------------------
-
-
 def run(options: argparse.Namespace) -> int:
     """Call the model. Raises UsageError, CommandError and OSError."""
     try:
         with make_client(options) as client:
-            outputs = call_model(client, options)
+            response = call_model(client, options)
+        if options.save is not None:
+            save_outputs(response.outputs, options.save)
+        elif options.json:
+            print_json(response)
+        else:
+            print_outputs(response.outputs)
     except CALL_ERRORS as error:
         prefix = "the response is invalid: " if isinstance(error, tw.DecodeError) else ""
         raise CommandError(f"{prefix}{' '.join(str(error).split())}") from None
     except (ImportError, ValueError) as error:  # ValueError: the model, an input or an option
         raise UsageError(str(error)) from None
-    if options.save is None:
-        print_outputs(outputs)
-    else:
-        save_outputs(outputs, options.save)
     return 0
 
 
-def call_model(client: Client, options: argparse.Namespace) -> Sequence[tw.Tensor]:
-    """Build the request, send it, and return the outputs."""
-    inputs = make_inputs(options, declared_inputs(client.model_metadata(options.model)))
+def call_model(client: Client, options: argparse.Namespace) -> tw.InferResponse:
+    """Build the request, send it, and return the response."""
+    inputs: list[tw.Tensor] | tw.InferRequest
+    if options.request is not None:
+        with errors_of(f"--request {options.request}"):
+            inputs = tw.decode_request(read_file(options.request), limits=UNLIMITED)
+    else:
+        inputs = make_inputs(options, declared_inputs(client.model_metadata(options.model)))
     if options.save is not None:
-        try:
+        with errors_of(f"--save {options.save}"):
             options.save.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(str(error)) from None
-    bar = ProgressBar()
-    try:
-        response = client.infer(
+    with ProgressBar() as bar:
+        return client.infer(
             options.model,
             inputs,
             options.outputs,
             binary_inputs=not options.json,
             nonfinite="literal",  # Triton rejects null
-            on_progress=partial(draw_call, bar),
+            on_progress=bar.update,
         )
-    finally:
-        bar.clear()
-    return response.outputs
-
-
-def draw_call(bar: ProgressBar, progress: Progress) -> None:
-    if progress.received_nbytes:
-        bar.draw("receiving", progress.received_nbytes, progress.response_nbytes)
-    else:
-        bar.draw("sending", progress.sent_nbytes, progress.request_nbytes)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any, NamedTuple
+from zipfile import ZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,11 @@ import tensorwire as tw
 
 from .._codec.datatypes import DATATYPES, RAW_BF16, bf16_dtype, datatype_of
 from ..arguments import is_list_of_numbers
-from ..errors import format_shape, format_value
+from ..errors import format_names, format_shape, format_value
 from .output import UsageError
 
 MAX_NAMED = 10  # maximum number of inputs that an error message names
+STDIN = "-"
 
 
 class Assignment(NamedTuple):
@@ -27,6 +29,10 @@ class Assignment(NamedTuple):
     name: str
     datatype: Any  # a str, which `Tensor` checks, or None
     value: str
+
+    def __str__(self) -> str:
+        """Return what the user has written, for errors. A long value is left out."""
+        return f"--input {self.name}" + (f"={self.value}" if len(self.value) <= 200 else "")
 
 
 def assignment(text: str) -> Assignment:
@@ -62,7 +68,7 @@ def declared_inputs(metadata: dict[str, Any]) -> dict[str, tw.TensorSpec]:
 
 
 def make_inputs(options: argparse.Namespace, specs: dict[str, tw.TensorSpec]) -> list[tw.Tensor]:
-    """Return the inputs of the request. Raises UsageError and EncodeError."""
+    """Return the inputs of the request. Raises UsageError."""
     given = unique("--input", ((each.name, each) for each in options.inputs))
     for name in given:
         if specs and name not in specs:
@@ -72,8 +78,13 @@ def make_inputs(options: argparse.Namespace, specs: dict[str, tw.TensorSpec]) ->
         raise UsageError(f"missing {format_specs(absent)}: use --input")
     if not given:
         raise UsageError("the model declares no inputs: use --input")
-    found = [make_input(given[name], specs.get(name)) for name in {**specs, **given}]
-    return [tensor for tensor in found if tensor is not None]
+    if sum(each.value in (STDIN, f"@{STDIN}") for each in options.inputs) > 1:
+        raise UsageError("only one --input can be the standard input")
+    tensors = []
+    for name in {**specs, **given}:
+        with errors_of(given[name]):
+            tensors.append(make_input(given[name], specs.get(name)))
+    return [tensor for tensor in tensors if tensor is not None]
 
 
 def format_specs(specs: dict[str, tw.TensorSpec]) -> str:
@@ -85,7 +96,7 @@ def format_specs(specs: dict[str, tw.TensorSpec]) -> str:
 
 
 def make_input(given: Assignment, spec: tw.TensorSpec | None) -> tw.Tensor | None:
-    """Return the tensor of an ``--input``; None if it is ``null``. Raises EncodeError, too."""
+    """Return the tensor of an ``--input``; None if it is ``null``."""
     value = read_value(given)
     if value is None:
         return None
@@ -101,35 +112,49 @@ def make_input(given: Assignment, spec: tw.TensorSpec | None) -> tw.Tensor | Non
     return tw.Tensor(given.name, value, datatype=datatype, shape=shape)
 
 
+@contextmanager
+def errors_of(argument: object) -> Iterator[None]:
+    """Raise UsageError with the argument that an error is about."""
+    try:
+        yield
+    except Exception as error:  # an OSError, a ValueError, or whatever a parser of files raises
+        raise UsageError(f"{argument}: {error}") from None
+
+
 def read_value(given: Assignment) -> Any:
-    """Return the array, bytes or JSON value that an ``--input`` stands for. Raises UsageError."""
+    """Return the array, bytes or JSON value that an ``--input`` stands for."""
     name, _, text = given
+    if text.startswith("@"):
+        return read_file(text[1:])
+    if text.endswith((".npy", ".npz")):
+        return read_array(text)
+    is_file = text == STDIN or text.endswith(".json")
     try:
-        if text.startswith("@"):
-            return Path(text[1:]).read_bytes()
-        if text.endswith(".npy"):
-            return read_array(text)
-    except OSError as error:
-        raise UsageError(str(error)) from None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise UsageError(
-            f"--input {name}: {format_value(text)} is not JSON; write text as {name}='\"...\"', "
-            f"and files as {name}=FILE.npy or {name}=@FILE"
-        ) from None
+        value = json.loads(read_file(text) if is_file else text)
+    except (ValueError, RecursionError) as error:
+        hint = f"; write text as {name}='\"...\"', and files as {name}=FILE.json or {name}=@FILE"
+        raise UsageError(f"it is not JSON{f': {error}' if is_file else hint}") from None
     if isinstance(value, dict):
-        raise UsageError(f"--input {name}: a JSON object is not a tensor: {format_value(text)}")
+        raise UsageError("a JSON object is not a tensor; --request takes a whole request")
     return value
 
 
+def read_file(path: str) -> bytes:
+    with open(0 if path == STDIN else path, "rb", closefd=path != STDIN) as file:
+        return file.read()
+
+
 def read_array(path: str) -> NDArray[Any]:
-    """Read a .npy file, which must not contain Python objects. Raises UsageError and OSError."""
+    """Read a file of numpy with one array, which must not contain Python objects."""
     with open(path, "rb") as file:
-        try:
-            array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-        except Exception as error:  # a ValueError, or whatever its parser raises for a header
-            raise UsageError(f"{path}: {error}") from None
+        source: IO[bytes] = file
+        if path.endswith(".npz"):
+            archive = ZipFile(file)
+            names = archive.namelist()
+            if len(names) != 1:
+                raise UsageError(f"the file must have one array, not {format_names(names)}")
+            source = archive.open(names[0])
+        array: NDArray[Any] = np.lib.format.read_array(source, allow_pickle=False)
     return array
 
 
@@ -142,7 +167,7 @@ def in_datatype(array: NDArray[Any], datatype: str | None, given: Assignment) ->
         return array  # if it is not a valid array for the datatype, Tensor says so
     if given.datatype is None:
         raise UsageError(
-            f"{given.value} has datatype {own.name}, but the model declares {datatype}; "
+            f"the array is {own.name}, but the model declares {datatype}; "
             f"to convert it, use --input {given.name}:{datatype}={given.value}"
         )
     dtype = DATATYPES[datatype].dtype if datatype != "BF16" else bf16_dtype()
@@ -152,5 +177,5 @@ def in_datatype(array: NDArray[Any], datatype: str | None, given: Assignment) ->
         converted = array.astype(dtype)
         is_exact = dtype.kind not in "iub" or np.array_equal(converted, array)
     if not is_exact:  # floats are rounded, but integers must not change
-        raise UsageError(f"{given.value} has values that {datatype} cannot represent")
+        raise UsageError(f"the array has values that {datatype} cannot represent")
     return converted

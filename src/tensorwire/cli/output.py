@@ -14,10 +14,14 @@ import sys
 import time
 from contextlib import suppress
 from textwrap import indent
-from typing import NoReturn, TextIO
+from threading import Timer
+from typing import NoReturn
+
+from ..client import Progress
 
 DRAW_SECONDS = 0.1  # minimum time between two updates of the progress bar
-LARGE_NBYTES = 8_000_000  # bodies of this size or more get a progress bar
+LARGE_NBYTES = 8_000_000  # bodies of this size or more get a progress bar at once
+SLOW_SECONDS = 1.0  # calls that take this long get one, too
 
 
 class UsageError(Exception):
@@ -51,14 +55,10 @@ def escape_lines(text: str) -> str:
     return "\n".join(map(escape, text.split("\n")))
 
 
-def print_line(line: str = "", bold: bool = False) -> None:
-    """Write an escaped line to the standard output; on a terminal, perhaps in bold.
-
-    Raises OutputError.
-    """
-    line = escape(line)
+def print_line(line: str = "") -> None:
+    """Write an escaped line to the standard output. Raises OutputError."""
     try:
-        print(f"\x1b[1m{line}\x1b[0m" if bold and is_terminal(sys.stdout) else line)
+        print(escape(line))
     except OSError as error:
         raise OutputError from error
 
@@ -91,43 +91,51 @@ def print_error(line: str) -> None:
     _write_error(f"{escape(line)}\n")
 
 
-def draw_progress(text: str) -> None:
-    """Overwrite the line on the standard error, if that is a terminal."""
-    if is_terminal(sys.stderr):
-        _write_error(f"\r{escape(text)}\x1b[K")
-
-
 class ProgressBar:
-    """A line on stderr that is overwritten, for large bodies and if stderr is a terminal."""
+    """A line on stderr that is overwritten, for large or slow calls and if stderr is a terminal."""
 
     def __init__(self) -> None:
+        self._text = "waiting for the response"
         self._drawn_at = float("-inf")
+        self._timer = Timer(SLOW_SECONDS, self._draw)
+        self._timer.daemon = True
 
-    def draw(self, label: str, done: int, total: int | None) -> None:
-        """Draw a number of bytes, unless one was drawn shortly before."""
-        now = time.monotonic()
-        is_due = now - self._drawn_at >= DRAW_SECONDS or done == total
-        if not is_due or (done if total is None else total) < LARGE_NBYTES:
-            return
-        self._drawn_at = now
-        text = f"{label} {done / 1e6:,.0f} MB"
-        if total is not None:
-            filled = "#" * int(30 * done / total)
-            text = f"{label} [{filled:<30}] {done / 1e6:,.0f} of {total / 1e6:,.0f} MB"
-        draw_progress(text)
+    def __enter__(self) -> ProgressBar:
+        self._timer.start()
+        return self
 
-    def clear(self) -> None:
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+        self._timer.join()
         if self._drawn_at > 0:
-            draw_progress("")
+            self._text = ""
+            self._draw()
+
+    def update(self, progress: Progress) -> None:
+        """Show how much has been transferred, unless this was drawn shortly before."""
+        sent, to_send, done, total = progress
+        label = "receiving"
+        if not done:
+            label, done, total = "sending", sent, to_send
+        self._text = f"{label} {done / 1e6:,.1f} MB"
+        if total:
+            filled = "#" * int(30 * done / total)
+            self._text = f"{label} [{filled:<30}] {done / 1e6:,.1f} of {total / 1e6:,.1f} MB"
+        is_shown = (total or done) >= LARGE_NBYTES or not self._timer.is_alive()
+        if is_shown and (done == total or time.monotonic() - self._drawn_at >= DRAW_SECONDS):
+            self._draw()
+        if label == "sending" and done == total:
+            self._text = "waiting for the response"
+
+    def _draw(self) -> None:
+        self._drawn_at = time.monotonic()
+        if sys.stderr is not None and sys.stderr.isatty():
+            _write_error(f"\r{self._text}\x1b[K")
 
 
 def _write_error(text: str) -> None:
     with suppress(OSError):  # the exit status remains
         print(text, end="", file=sys.stderr, flush=True)
-
-
-def is_terminal(stream: TextIO | None) -> bool:
-    return stream is not None and stream.isatty()
 
 
 def escape_record(record: logging.LogRecord) -> bool:
