@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -42,6 +42,19 @@ def with_httpx(url: str, request: tw.InferRequest, httpx: Any) -> tw.InferRespon
     return tw.decode_response(answer.content, tw.header_length(answer.headers))
 
 
+def with_async_httpx(url: str, request: tw.InferRequest, httpx: Any) -> tw.InferResponse:
+    frame = tw.encode_request(request)
+    headers = frame.headers | IDENTITY
+
+    async def send() -> tw.InferResponse:
+        async with httpx.AsyncClient() as client:
+            answer = await client.post(url, content=aiter(frame), headers=headers)
+            answer.raise_for_status()
+            return tw.decode_response(answer.content, tw.header_length(answer.headers))
+
+    return asyncio.run(send())
+
+
 def with_urllib3(url: str, request: tw.InferRequest) -> tw.InferResponse:
     frame = tw.encode_request(request)
     headers = frame.headers | IDENTITY
@@ -55,14 +68,10 @@ def with_aiohttp(url: str, request: tw.InferRequest) -> tw.InferResponse:
     frame = tw.encode_request(request)
     headers = frame.headers | IDENTITY
 
-    async def buffers() -> AsyncIterator[Any]:
-        for buffer in frame:
-            yield buffer
-
     async def send() -> tw.InferResponse:
         async with (
             aiohttp.ClientSession() as session,
-            session.post(url, data=buffers(), headers=headers) as answer,
+            session.post(url, data=frame, headers=headers) as answer,
         ):
             answer.raise_for_status()
             return tw.decode_response(await answer.read(), tw.header_length(answer.headers))
@@ -109,6 +118,8 @@ RECIPES: dict[str, Callable[[str, tw.InferRequest], tw.InferResponse]] = {
     "requests": with_requests,
     "httpx": partial(with_httpx, httpx=optional("httpx")),
     "httpx2": partial(with_httpx, httpx=optional("httpx2")),
+    "httpx.AsyncClient": partial(with_async_httpx, httpx=optional("httpx")),
+    "httpx2.AsyncClient": partial(with_async_httpx, httpx=optional("httpx2")),
     "urllib3": with_urllib3,
     "aiohttp": with_aiohttp,
     "http.client": with_http_client,

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from operator import index
 from pickle import PickleBuffer
 
+from ..messages.buffers import one_by_one
 from ..signatures import constructor_signature
 
 from ...errors import MAX_FOREIGN_TEXT, format_number, format_text
@@ -33,8 +34,9 @@ cdef class Frame(FrameFields):
 
     ``len(frame)`` is the size of the body in bytes, and ``bytes(frame)`` is a copy of the body.
     Iterating over the frame returns the buffers, for ``writelines``, WSGI and httpx.
-    Pass the frame itself to requests and ``http.client``. Frames compare by identity;
-    ``bytes(one) == bytes(other)`` compares the bodies.
+    Pass the frame itself to requests, aiohttp and ``http.client``, and ``aiter(frame)`` to
+    ``httpx.AsyncClient``. Frames compare by identity; ``bytes(one) == bytes(other)`` compares the
+    bodies.
 
     The encoders return frames. Use the constructor for a body from other code.
 
@@ -126,6 +128,9 @@ cdef class Frame(FrameFields):
 
     def __iter__(self):
         return iter(self.buffers)
+
+    def __aiter__(self):
+        return one_by_one(self.buffers)
 
     def chunks(self, max_nbytes: int) -> Iterator[memoryview]:
         """Iterate over the body as memoryviews of limited size. The body is not copied.
