@@ -7,7 +7,7 @@ import itertools
 import pickle
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -139,7 +139,7 @@ def test_replace() -> None:
 def test_replace_a_text_of_a_message(member: str) -> None:
     """The other fields are not checked again."""
     for message in (REQUEST, tw.InferResponse([X, WORDS], model_name="m", parameters={"a": 1})):
-        changed = message.replace(**{member: Text("new")})
+        changed = message.replace(**cast("Any", {member: Text("new")}))
         assert type(getattr(changed, member)) is str
         assert changed.parameters == message.parameters
         assert changed.outputs == message.outputs
@@ -150,7 +150,7 @@ def test_replace_a_text_of_a_message(member: str) -> None:
         back = changed.replace(**{member: getattr(message, member)})
         assert repr(pickle.dumps(back)) == repr(pickle.dumps(message))
         with pytest.raises(TypeError, match=f"{member} must be a str or None, not int"):
-            message.replace(**{member: 1})
+            message.replace(**cast("Any", {member: 1}))
 
 
 def test_replacing_a_text_copies_no_tensors() -> None:

@@ -90,6 +90,7 @@ METHODS = {
     if inspect.isclass(kind)
     for method, value in members(kind).items()
     if callable(value) and (not method.startswith("_") or method.startswith("__dlpack"))
+    if method != "replace"  # its stubs have the arguments of the constructors
 }
 
 
@@ -127,6 +128,19 @@ def test_signature_is_that_of_the_stub(name: str) -> None:
                 others[i] = default
     assert without_quotes(found.args) == without_quotes(declared.args)
     assert without_quotes(found.returns) == without_quotes(declared.returns)
+
+
+@pytest.mark.parametrize("name", ["Tensor", "RequestedOutput", "InferRequest", "InferResponse"])
+def test_replace_has_the_types_of_the_constructor(name: str) -> None:
+    def types(arguments: ast.arguments) -> dict[str, str]:
+        named = arguments.args + arguments.kwonlyargs
+        return {a.arg: ast.unparse(a.annotation) for a in named if a.annotation is not None}
+
+    kind = getattr(tw, name)
+    module = ast.parse(stub(kind.__module__.removeprefix("tensorwire.")).read_text())
+    replace = definition(definition(module.body, name).body, "replace").args
+    assert types(replace) == types(in_stub(kind).args)
+    assert {ast.unparse(default) for default in replace.kw_defaults} == {"..."}
 
 
 def without_quotes(node: ast.AST | None) -> str:

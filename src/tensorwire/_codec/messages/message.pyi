@@ -23,8 +23,14 @@ class RequestedOutput:
         binary: bool | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> RequestedOutput: ...
-    def replace(self, **changes: Any) -> RequestedOutput: ...
-    def __replace__(self, **changes: Any) -> RequestedOutput: ...
+    def replace(
+        self,
+        *,
+        name: str = ...,
+        binary: bool | None = ...,
+        parameters: Mapping[str, Any] | None = ...,
+    ) -> RequestedOutput: ...
+    __replace__ = replace
     def __copy__(self) -> RequestedOutput: ...
 
 @disjoint_base
@@ -49,8 +55,15 @@ class Message(Mapping[str, Tensor]):
     def keys(self) -> KeysView[str]: ...
     def values(self) -> ValuesView[Tensor]: ...
     def items(self) -> ItemsView[str, Tensor]: ...
-    def replace(self, **changes: Any) -> Self: ...
-    def __replace__(self, **changes: Any) -> Self: ...
+    def replace(
+        self,
+        *,
+        id: str | None = ...,
+        model_name: str | None = ...,
+        model_version: str | None = ...,
+        parameters: Mapping[str, Any] | None = ...,
+    ) -> Self: ...
+    __replace__ = replace
     def __copy__(self) -> Self: ...
 
 @final
@@ -69,6 +82,17 @@ class InferRequest(Message):
         model_version: str | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> InferRequest: ...
+    def replace(
+        self,
+        *,
+        inputs: Tensors = ...,
+        outputs: Iterable[RequestedOutput | str] | None = ...,
+        id: str | None = ...,
+        model_name: str | None = ...,
+        model_version: str | None = ...,
+        parameters: Mapping[str, Any] | None = ...,
+    ) -> InferRequest: ...
+    __replace__ = replace
 
 @final
 class InferResponse(Message):
@@ -83,3 +107,13 @@ class InferResponse(Message):
         id: str | None = None,
         parameters: Mapping[str, Any] | None = None,
     ) -> InferResponse: ...
+    def replace(
+        self,
+        *,
+        outputs: Tensors = ...,
+        id: str | None = ...,
+        model_name: str | None = ...,
+        model_version: str | None = ...,
+        parameters: Mapping[str, Any] | None = ...,
+    ) -> InferResponse: ...
+    __replace__ = replace
