@@ -77,10 +77,9 @@ NOT_ONE_ARRAY: list[tuple[Callable[[Any], Any], str]] = [
     (tw.encode_bytes, NO_BYTES),
     (lambda image: tw.encode_bytes_into(image, bytearray(100)), NO_BYTES),
     (lambda image: tw.encode_bytes([image]), "element 0 of the argument is Image, not bytes or"),
-    (lambda image: tw.Tensor("x", [image] * 2), "a list of Image, not of numbers, bytes or str"),
     (
-        lambda image: tw.Tensor("x", [image, image], datatype="UINT8"),
-        r"must be an integer \(UINT8\), not Image",
+        lambda image: tw.Tensor("x", [image, image.rotate(90, expand=True)]),
+        r"item 1 of tensor 'x' is UINT8 \[5, 3, 3\], but item 0 is UINT8 \[3, 5, 3\]",
     ),
 ]
 

@@ -50,6 +50,7 @@ def encoded(texts: list[str]) -> list[bytes]:
         (np.array([WORDS, WORDS], object).T, [word for word in WORDS for _ in range(2)]),
         (np.array([b"ab", b"", b"c\0d\0"]), [b"ab", b"", b"c\0d"]),
         (np.array([b"ab", b"cde", b"f"])[::-1], [b"f", b"cde", b"ab"]),
+        (np.array([b"ab\0", b"c"], "V3"), [b"ab\0", b"c\0\0"]),
         (np.array(TEXT), encoded(TEXT)),
         (np.array(TEXT).astype(">U6"), encoded(TEXT)),
         (misaligned(np.array(["abé", "x"])), ["abé".encode(), b"x"]),
@@ -99,7 +100,7 @@ def missing(value: Any) -> Any:
         *((np.ma.MaskedArray(data, [False, True]), "the argument is a masked array")
           for data in (["a", "b"], [b"a", b"b"], np.array(["a", "b"], object))),
         (np.zeros(3),
-         "the argument is an array of float64, not BYTES: those are object, S, U and StringDType"),
+         "the argument is an array of float64, not BYTES: those are object, S, U, V and Strin"),
         *((["a", view],
            "element 1 of the argument is a memoryview that is released or not contiguous")
           for view in (RELEASED, memoryview(b"abcd")[::2])),

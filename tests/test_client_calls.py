@@ -188,7 +188,7 @@ def test_datatypes_of_lists_are_those_of_the_metadata(client: Any, served: Serve
         assert response["y"].as_numpy().tolist() == [2, 4, 6]
         assert len(served.requests) == before + n_requests
     assert inputs == {"x": [1, 2, 3]}
-    client.infer("echo", {"words": [["a", "b"]], "more": (b"c",), "x": X})
+    client.infer("echo", {"words": [["a", "b"]], "more": (b"c",), "x": [X, X]})
     assert len(served.requests) == before + 2
 
 

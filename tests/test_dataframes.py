@@ -6,7 +6,9 @@ import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -104,7 +106,7 @@ def test_frame_keeps_the_body_alive(library: Any) -> None:
     def convert(body: Any) -> Any:
         spec = tw.TensorSpec("x", "INT32", [12])
         tensor = tw.decode_request(body, 0, raw_input=spec)["x"]
-        lists = tw.Tensor("y", tensor.as_numpy().reshape(12, 1))
+        lists = tw.Tensor("y", tensor.as_numpy().reshape(12, 1, 1))
         return tw.dataframe_from_tensors([tensor, lists], library)
 
     assert_result_keeps_body_alive(bytes(range(48)), convert)
@@ -153,23 +155,75 @@ def test_extension_columns_of_pandas() -> None:
     assert address(tensors["arrow int"].data) == buffer.buffers()[1].address
 
 
-ROW = "row 1 of column 'x' is {}, but row 0 is an array of float64 [2]: all rows must have"
-UNEQUAL_ROWS: dict[str, tuple[Any, str]] = {
-    "shapes": (np.zeros(3), "an array of float64 [3]"),
-    "ranks": (np.zeros((1, 2)), "an array of float64 [1, 2]"),
-    "dtypes": (np.zeros(2, np.int64), "an array of int64 [2]"),
-    "text": (np.array(["a", "b"]), "an array of <U1 [2]"),
-    "no array": ([0.0, 0.0], "list"),
+FIRST = "but item 0 is FP64 [2]"
+RAGGED = "is a ragged list: item 1 has shape [3], but the items before it have shape [2]"
+SIZES = "row 1 of column 'x' has a list of size 3, but the first list has size 2"
+TWO, THREE = [0.5, 1.5], [0.5, 1.5, 2.5]
+UNEQUAL_ROWS: dict[str, tuple[Callable[[], Any], str]] = {
+    "shapes": (lambda: [np.zeros(2), np.zeros(3)], f"item 1 of tensor 'x' is FP64 [3], {FIRST}"),
+    "ranks": (lambda: [np.zeros(2), np.zeros((1, 2))], f"is FP64 [1, 2], {FIRST}"),
+    "dtypes": (lambda: [np.zeros(2), np.zeros(2, int)], f"is INT64 [2], {FIRST}"),
+    "text": (lambda: [np.zeros(2), np.array(["a", "b"])], f"is BYTES [2], {FIRST}"),
+    "no array": (lambda: [np.zeros(2), TWO], "is list, but the items before it are arrays"),
+    "lists": (lambda: [TWO, THREE], RAGGED),
+    "lists of text": (lambda: [["a", "b"], ["c", "d", "e"]], RAGGED),
+    "lists with None": (lambda: [TWO, [0.5, None]], "element 3 of tensor 'x' must be a number"),
+    "polars": (lambda: pl.Series([TWO, THREE]), SIZES),
+    "polars lists": (lambda: pl.Series([[TWO, TWO], [TWO, THREE]]), SIZES),
+    "pyarrow": (lambda: pa.array([TWO, THREE]), SIZES),
+    "polars null": (lambda: pl.Series([TWO, [0.5, None]]), "contains 1 null"),
+    "pyarrow null": (lambda: pa.array([TWO, [0.5, None]]), "contains 1 null"),
 }
 
 
 @pytest.mark.parametrize("case", UNEQUAL_ROWS)
 def test_rows_that_do_not_fit_together(case: str) -> None:
-    cell, found = UNEQUAL_ROWS[case]
-    rows = pd.Series([np.zeros(2), cell], dtype=object)
-    with pytest.raises(tw.EncodeError, match=re.escape(ROW.format(found))) as caught:
-        tw.tensors_from_dataframe(pd.DataFrame({"x": rows}))
+    make, message = UNEQUAL_ROWS[case]
+    with pytest.raises(tw.EncodeError, match=re.escape(message)) as caught:
+        tw.tensors_from_dataframe(frame_of(make()))
     assert caught.value.tensor == "x"
+
+
+ROWS: dict[str, tuple[str, list[Any]]] = {
+    "numbers": ("FP64", [[0.5, 1], [2, 3]]),
+    "texts": ("BYTES", [[b"a\0"], [b"b"]]),
+    "nested": ("INT64", [[[1, 2]], [[3, 4]]]),
+}
+
+
+def test_columns_of_lists(library: Any) -> None:
+    values = {name: rows for name, (_, rows) in ROWS.items()}
+    if library == "pandas":
+        frame = pd.DataFrame(values | {"tuples": [(1, 2), (3, 4)]})
+    else:
+        frame = pl.DataFrame(values) if library == "polars" else pa.table(values)
+    found = lists_of(tw.tensors_from_dataframe(frame))
+    assert found.pop("tuples", None) in (None, ("INT64", [[1, 2], [3, 4]]))
+    assert found == ROWS
+    if library == "pyarrow":
+        assert lists_of(tw.tensors_from_dataframe(pa.concat_tables([frame] * 2)[1:3])) == {
+            name: (datatype, rows[::-1]) for name, (datatype, rows) in ROWS.items()
+        }
+
+
+def test_columns_of_empty_lists() -> None:
+    kind = pl.List(pl.List(pl.Int8))
+    for rows, shape in ([], (0, 0, 0)), ([[], []], (2, 0, 0)), ([[[]], [[]]], (2, 1, 0)):
+        frame = pl.DataFrame({"x": pl.Series(rows, dtype=kind)})
+        for made in (frame, frame.to_arrow()):
+            (tensor,) = tw.tensors_from_dataframe(made)
+            assert (tensor.datatype, tensor.shape) == ("INT8", shape)
+
+
+def test_column_vectors(library: Any) -> None:
+    tensors = [tw.Tensor("n", np.arange(3)), tw.Tensor("s", ["a", "b", "c"])]
+    rows = tw.Tensor("rows", np.zeros((3, 2)))
+    frame = tw.dataframe_from_tensors([*tensors, rows], library)
+    made = tw.tensors_from_dataframe(frame, column_vectors=True)
+    assert [tensor.shape for tensor in made] == [(3, 1), (3, 1), (3, 2)]
+    for message in (tw.InferRequest(made), tw.InferResponse(made)):
+        again = tw.dataframe_from_tensors(message, library)
+        assert lists_of(tw.tensors_from_dataframe(again)) == lists_of([*tensors, rows])
 
 
 def test_rows_of_one_kind() -> None:
@@ -221,6 +275,9 @@ MISSING_VALUES: dict[str, tuple[int, int, Callable[[], Any]]] = {
     "ArrowDtype": (1, 1, lambda: pd.array([1, None], dtype="int8[pyarrow]")),
     "object": (1, 1, lambda: pd.Series(["a", np.nan], dtype=object)),
     "arrays": (1, 1, lambda: pd.Series([np.zeros(2), None], dtype=object)),
+    "lists": (1, 1, lambda: [[0], None]),
+    "polars lists": (1, 1, lambda: pl.Series([[0], None])),
+    "pyarrow lists": (1, 1, lambda: pa.array([[0], None])),
     "polars": (1, 2, lambda: pl.Series([1, 2, None])),
     "polars text": (1, 1, lambda: pl.Series(["a", None])),
     "pyarrow": (2, 0, lambda: pa.array([None, True, None])),
@@ -235,6 +292,7 @@ def frame_of(column: Any, name: Any = "x") -> Any:
         return pl.DataFrame({name: column})
     if library == "pyarrow":
         return pa.table({name: column})
+    column = pd.Series(column, dtype=object) if isinstance(column, list) else column
     return pd.DataFrame({name: column})
 
 
@@ -249,7 +307,8 @@ def test_missing_values_are_rejected(case: str) -> None:
     assert (caught.value.tensor, caught.value.element) == ("x", first)
 
 
-AS_INT64 = "column.astype('int64')"
+INT64 = "astype('int64')"
+AS_INT64 = f"column.{INT64}"
 CONVERT = "convert it to numbers"
 WITHOUT_DATATYPE: dict[str, tuple[str, Callable[[], Any]]] = {  # the advice, and the column
     "pandas category": ("send its codes, column.cat.codes, or", lambda: pd.Categorical(["a"])),
@@ -259,11 +318,25 @@ WITHOUT_DATATYPE: dict[str, tuple[str, Callable[[], Any]]] = {  # the advice, an
     "pandas period": (CONVERT, lambda: pd.period_range("2020", periods=1, freq="D")),
     "pandas interval": (CONVERT, lambda: pd.interval_range(0, 1)),
     "arrow timestamp": (AS_INT64, lambda: pd.array([WHEN], dtype="timestamp[us][pyarrow]")),
+    "pandas date": (f"pandas.to_datetime(column).{INT64}", lambda: [WHEN.date()]),
+    "pandas time": ("convert it with column.astype(str)", lambda: [WHEN.time()]),
+    "pandas Decimal": ("column.astype('float64') or", lambda: [Decimal("0.5")]),
+    "pandas UUID": (
+        "cell of type UUID, which has no datatype: convert it with",
+        lambda: [UUID(int=1)],
+    ),
+    "pandas ints": (f"column.{INT64} or column.astype(str)", lambda: ["a", 1]),
+    "pandas objects": (CONVERT, lambda: [{"a": 1}]),
+    "arrow date": (
+        f"pandas.to_datetime(column).{INT64}",
+        lambda: pd.array([WHEN.date()], "date32[day][pyarrow]"),
+    ),
     "polars category": ("or send to_physical()", lambda: pl.Series(["a"], dtype=pl.Categorical)),
     "polars enum": ("or send to_physical()", lambda: pl.Series(["a"], dtype=pl.Enum(["a"]))),
     "polars datetime": ("cast it to Int64, or format it as text", lambda: pl.Series([WHEN])),
     "polars date": ("cast it to Int32, or format it as text", lambda: pl.Series([WHEN.date()])),
-    "polars list": ("with list.to_array(width)", lambda: pl.Series([[1], [2, 3]])),
+    "polars Decimal": ("cast it to Float64, or to String", lambda: pl.Series([Decimal("0.5")])),
+    "polars UUID": ("make a column of numbers or of text", lambda: pl.Series([UUID(int=1)])),
     "polars struct": (CONVERT, lambda: pl.Series([{"a": 1}])),
     "pyarrow timestamp": ("of format 'tsu:' (timestamp)", lambda: pa.array([WHEN])),
     "pyarrow dictionary": ("with a dictionary", lambda: pa.array(["a"]).dictionary_encode()),
@@ -318,7 +391,7 @@ def test_data_frame_in_place_of_tensors(name: str) -> None:
             f"{what} must be a mapping or an iterable of tensors, not {type(frame).__name__}: pass "
             f"tensors_from_dataframe({what})"
         )
-    hint = r"tensor 'x' .* \(struct or table\), .*; tensors_from_dataframe makes a tensor of"
+    hint = r"tensor 'x' is a data frame .* dataframe.to_numpy\(\), or .* tensors_from_dataframe"
     for data in (lambda: tw.Tensor("x", frame), lambda: tw.InferRequest({"x": frame})):
         with pytest.raises(TypeError, match=hint):
             data()
@@ -343,6 +416,25 @@ def test_text_columns_of_pandas_have_the_dtype_of_pandas(storage: str | None) ->
     assert again.as_strings().tolist() == words
     frame.loc[1, "s"] = "changed"
     assert frame["s"].tolist() == ["a", "changed", *words[2:]]
+
+
+def test_choice_of_text_or_bytes(library: Any) -> None:
+    tensors = [tw.Tensor("a", ["x", "y"]), tw.Tensor("b", [b"x", b"\xff"])]
+    tensors.append(tw.Tensor("rows", [["p", "q"], ["r", "s"]]))
+
+    def rows(text: Any) -> list[Any]:
+        frame = tw.dataframe_from_tensors(tensors, library, text=text)
+        return [nested(rows_of(frame[t.name])) for t in tensors]
+
+    a, b, binary = (tensor.tolist() for tensor in tensors)
+    assert rows(False) == [a, b, binary]
+    assert rows(["a"]) == [["x", "y"], b, binary]
+    assert rows(iter(["rows"])) == [a, b, [["p", "q"], ["r", "s"]]]
+    for text in (True, ["b"]):
+        with pytest.raises(tw.ElementError, match="element 1 of tensor 'b' is not valid UTF-8"):
+            rows(text)
+    with pytest.raises(ValueError, match=r"text contains 'c', but the tensors are \['a', 'b'"):
+        rows(["c"])
 
 
 def test_columns_of_pandas_are_views_of_the_tensors() -> None:

@@ -549,13 +549,12 @@ def test_tensor_of_a_tensor_has_the_same_memory() -> None:
 
 def test_tensors_that_are_not_data() -> None:
     bf16 = tw.Tensor("x", np.zeros(3, np.uint16), datatype="BF16")
-    scalars = [tw.Tensor("x", np.float32(1))] * 2
     datatype: Any
     for data, datatype, message in (
         (IN_SHARED_MEMORY, None, "tensor 'y' is made from tensor 'x', which is in shared memory"),
         (bf16, "FP32", "tensor 'y' has datatype FP32, but its data is UINT16"),
-        (scalars, "FP32", r"must be a number \(FP32\), not Tensor"),
-        (scalars, None, "is a list of Tensor, not of numbers, bytes or str"),
+        ([bf16, bf16], "FP32", "item 0 of tensor 'y' has datatype FP32, but its data is UINT16"),
+        ([IN_SHARED_MEMORY], None, "item 0 of tensor 'y' is made from tensor 'x', which is in sh"),
     ):
         with pytest.raises(tw.EncodeError, match=message):
             tw.Tensor("y", data, datatype=datatype)

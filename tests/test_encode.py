@@ -11,7 +11,7 @@ import pytest
 import tensorwire as tw
 from support import cases, reference
 from support.case_types import INTEGERS
-from support.requirements import package
+from support.requirements import optional, package
 from tensorwire._codec import datatypes
 
 ml_dtypes = package("ml_dtypes")
@@ -149,6 +149,26 @@ def test_lists_of_numbers_and_numpy_scalars(datatype: Any) -> None:
 
 def json_of(frame: tw.Frame) -> Any:
     return json.loads(bytes(frame)[: frame.header_length])
+
+
+def test_lists_of_arrays() -> None:
+    torch, row = optional("torch"), np.arange(3, dtype=np.float32)
+    words = np.array(["a", "bc"])
+    rows = [row, row.astype(">f4"), row[::-1].copy()[::-1]]
+    for made in (rows, tuple(rows), [tw.Tensor("r", row)] * 3, [list(row)] * 3):
+        tensor = tw.Tensor("x", made)
+        assert (tensor.datatype, tensor.tolist()) == ("FP32", [[0, 1, 2]] * 3)
+    assert not np.shares_memory(tw.Tensor("x", [row]).data, row)
+    assert tw.Tensor("x", [[row, row]], datatype="FP32", shape=[6]).tolist() == [0, 1, 2] * 2
+    for texts in (words, words.astype("S"), words.astype(object), tw.Tensor("w", words)):
+        tensor = tw.Tensor("x", [[texts, texts]] * 2, binary=False)
+        assert (tensor.datatype, tensor.tolist()) == ("BYTES", [[[b"a", b"bc"]] * 2] * 2)
+    assert tw.Tensor("x", [np.bool_(True), np.bool_(False)]).tolist() == [True, False]
+    bits = tw.Tensor("x", [tw.Tensor("b", np.zeros(2, "u2"), datatype="BF16")] * 2)
+    assert (bits.datatype, bits.shape) == ("BF16", (2, 2))
+    for array in (torch.arange(3.0), torch.tensor(1.0)):
+        tensor = tw.Tensor("x", [array, array])
+        assert (tensor.datatype, tensor.shape) == ("FP32", (2, *array.shape))
 
 
 def test_invalid_values_of_nonfinite() -> None:

@@ -36,6 +36,20 @@ Out = tw.RequestedOutput
         (None, {"shape": [1]}, "'x' has no data: a tensor in shared memory requires"),
         (HALF.view("i2"), {"datatype": "BF16"}, "'x' has datatype BF16, but its data is INT16"),
         ([1, 2], {}, "'x' is a list of numbers: pass an array, or a Tensor with datatype="),
+        ((), {}, "'x' is an empty list: pass numpy.empty(0, dtype), or a Tensor with datatype="),
+        ([[], []], {}, "'x' is an empty list: pass numpy.empty(0, dtype), or a Tensor with datat"),
+        ([None], {}, "'x' is a list of NoneType, not of numbers, arrays, bytes or str"),
+        ([HALF, HALF[0]], {}, "item 1 of tensor 'x' is FP16 [3], but item 0 is FP16 [2, 3]: the "),
+        ([[HALF], [HALF.astype("f4")]], {}, "item 1 of tensor 'x' is FP32 [2, 3], but item 0 is F"),
+        ([np.float32(1), np.int64(2)], {}, "item 1 of tensor 'x' is INT64 [], but item 0 is FP32"),
+        ([HALF, [1, 2]], {}, "item 1 of tensor 'x' is list, but the items before it are arrays"),
+        ([HALF, None], {}, "item 1 of tensor 'x' is None, but the items before it are arrays"),
+        ([[HALF, HALF], [HALF]], {}, "'x' is a ragged list: item 1 has shape [1], but the items"),
+        ([HALF, HALF], {"datatype": "FP32"}, "item 0 of tensor 'x' has datatype FP32, but its da"),
+        ([np.ma.masked_equal([1, 2], 2)], {}, "item 0 of tensor 'x' is a masked array"),
+        ([np.zeros((1,) * 64)] * 2, {}, "'x' has 65 dimensions; the limit is 64"),
+        ([HALF, HALF], {"shape": [5]}, "'x' does not match its shape: the shape is [5], but that"),
+        (np.zeros(2, [("a", "f4")]), {}, "'x' is an array of [('a', '<f4')], which has no dataty"),
         ([300], {"datatype": "UINT8"}, "is 300, which is out of range for UINT8 (0 to 255)"),
         ([1.5], {"datatype": "INT8"}, "must be an integer (INT8), not 1.5"),
         ([[1], [2, 3]], {"datatype": "INT8"}, "'x' is a ragged list"),
@@ -51,9 +65,22 @@ def test_invalid_tensors_are_rejected(data: Any, options: Any, message: str) -> 
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("data", ["text", b"bytes", 5, object(), {1: 2}])
+def test_position_of_an_element_in_a_list_of_arrays() -> None:
+    rows = [np.array(["a", "b"], object), np.array(["c", 1], object)]
+    message = "element 1 of item 1 of tensor 'x' is int, not bytes or str"
+    with pytest.raises(tw.EncodeError, match=message) as caught:
+        tw.Tensor("x", rows)
+    assert (caught.value.tensor, caught.value.element) == ("x", 3)
+
+
+@pytest.mark.parametrize("data", ["text", b"bytes", bytearray(b"bytes"), 5, 0.5, object(), {1: 2}])
 def test_data_of_wrong_type_is_rejected(data: Any) -> None:
-    with pytest.raises(TypeError, match="the data of tensor 'x' must be an array, a list or"):
+    kind, advice = type(data).__name__, r": pass \[value\]"
+    advice = "" if kind in ("object", "dict") else advice
+    message = (
+        f"the data of tensor 'x' must be an array, a list or a BytesArray, not {kind}{advice}$"
+    )
+    with pytest.raises(TypeError, match=message):
         tw.Tensor("x", data)
 
 
@@ -88,7 +115,6 @@ LARGEST_OF_FP64 = 2**1024 - 2**970 - 1  # larger ones are rounded to infinity
         ([Own.A], "INT8", "element 0 of tensor 'x' must be an integer (INT8), not Own"),
         ([np.timedelta64(5, "s")], "INT8", "must be an integer (INT8), not timedelta64"),
         ([np.datetime64(5, "ns")], "FP32", "must be a number (FP32), not datetime64"),
-        ([np.zeros(2), np.ones(2)], "FP32", "element 0 of tensor 'x' must be a number (FP32)"),
     ],
 )
 def test_lists_of_other_objects_are_rejected(values: Any, datatype: Any, message: str) -> None:

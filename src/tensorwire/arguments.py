@@ -69,11 +69,11 @@ def check_seconds(name: str, value: Any, *, or_none: bool = True) -> Any:
 
 
 def is_list_of_numbers(value: Any) -> bool:
-    """Return whether a value is a list, or nested lists, whose first item is not text or bytes."""
+    """Return whether a value is a list, or nested lists, that is empty or begins with a number."""
     if not isinstance(value, list | tuple):
         return False
     for _ in range(_MAX_NESTING):  # a list may contain itself
         if not (isinstance(value, list | tuple) and value):
             break
         value = value[0]
-    return not isinstance(value, str | bytes)
+    return isinstance(value, list | tuple | int | float | np.number | np.bool_)

@@ -6,7 +6,7 @@ None of these packages is imported before a function is called with one of its f
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from math import prod
 from typing import Any, Literal
@@ -15,12 +15,14 @@ import numpy as np
 
 from ._codec.bytes.array import BytesArray
 from ._codec.bytes.reader import arrow_schema
+from ._codec.messages.message import InferRequest, InferResponse
 from ._codec.messages.tensor import Tensor
+from .arguments import is_list_of_numbers
 from .errors import (
     ElementError,
     EncodeError,
     format_count,
-    format_shape,
+    format_names,
     format_subject,
     format_text,
     format_value,
@@ -30,19 +32,31 @@ Library = Literal["pandas", "polars", "pyarrow"]
 
 # Formats of Arrow types.
 STRING_VIEW = b"vu"
+BINARY_VIEW = b"vz"
 LARGE_STRING = b"U"
 LARGE_BINARY = b"Z"
 
+# How to convert cells of an object column of pandas, by the name of their type.
+_ADVICE = {
+    kind: f"convert it with {numbers}column.astype(str)"
+    for kind, numbers in {
+        **dict.fromkeys(("int", "bool"), "column.astype('int64') or "),
+        **dict.fromkeys(("float", "Decimal"), "column.astype('float64') or "),
+        **dict.fromkeys(("date", "datetime"), "pandas.to_datetime(column).astype('int64') or "),
+        **dict.fromkeys(("UUID", "time"), ""),
+    }.items()
+}
 
-def tensors_from_dataframe(dataframe: Any) -> list[Tensor]:
+
+def tensors_from_dataframe(dataframe: Any, *, column_vectors: bool = False) -> list[Tensor]:
     """Return a tensor for each column of a data frame.
 
     Columns of numbers are not copied if their memory has the layout of a tensor: columns of pandas
     with a numpy dtype or a nullable dtype, and columns of Arrow memory (polars, pyarrow, and
     ``ArrowDtype`` of pandas) in one chunk. Several chunks are copied once, and booleans in Arrow
     memory are unpacked. Text and binary columns become BYTES, which are copied once. Columns of
-    fixed-size lists, and columns of pandas whose cells are arrays of one shape, become tensors with
-    several dimensions.
+    lists of one size, and columns of pandas whose cells are arrays of one shape and dtype, become
+    tensors with several dimensions. They are copied, except for fixed-size lists.
 
     The index of a pandas frame is ignored. To send it, call ``dataframe.reset_index()`` first.
 
@@ -50,6 +64,9 @@ def tensors_from_dataframe(dataframe: Any) -> list[Tensor]:
     ----------
     dataframe : pandas.DataFrame, polars.DataFrame, pyarrow.Table or pyarrow.RecordBatch
         A frame whose columns have distinct names.
+    column_vectors : bool, default False
+        Whether a column of n numbers or texts has the shape ``[n, 1]``, which most models of Triton
+        declare, instead of ``[n]``.
 
     Returns
     -------
@@ -59,12 +76,12 @@ def tensors_from_dataframe(dataframe: Any) -> list[Tensor]:
     Raises
     ------
     EncodeError
-        A column has missing values, an element that cannot be encoded, or cells that are arrays of
-        different shapes or dtypes. NaN in a column of floating-point numbers is a number, unless
-        its dtype is nullable.
+        A column has missing values, an element that cannot be encoded, or cells that are lists or
+        arrays of different shapes or dtypes. NaN in a column of floating-point numbers is a
+        number, unless its dtype is nullable.
     TypeError
         ``dataframe`` is not one of these frames, the name of a column is not a str, or a column has
-        a type without a datatype, such as dates and categories.
+        a type without a datatype, such as dates, decimals, UUIDs and categories.
     ValueError
         Two columns have the same name.
 
@@ -84,24 +101,34 @@ def tensors_from_dataframe(dataframe: Any) -> list[Tensor]:
         if name in columns:
             raise ValueError(f"two columns are named {format_value(name)}")
         columns[name] = column
-    return [_tensor_of_column(name, column) for name, column in columns.items()]
+    tensors = [_tensor_of_column(name, column) for name, column in columns.items()]
+    if column_vectors:
+        return [t.replace(shape=(*t.shape, 1)) if len(t.shape) == 1 else t for t in tensors]
+    return tensors
 
 
-def dataframe_from_tensors(tensors: Iterable[Tensor], library: Library) -> Any:
+def dataframe_from_tensors(
+    tensors: Iterable[Tensor] | InferRequest | InferResponse,
+    library: Library,
+    *,
+    text: bool | Iterable[str] | None = None,
+) -> Any:
     """Return a data frame with a column for each tensor.
 
     The columns of pandas and polars are views of the tensors, except for BOOL in polars and
-    pyarrow, misaligned tensors in pandas, and BYTES. BYTES become text if all elements are UTF-8,
-    and binary otherwise. The rows of a tensor with several dimensions become fixed-size lists in
-    polars and pyarrow, and arrays in an object column of pandas, which are views of the tensor.
+    pyarrow, misaligned tensors in pandas, and BYTES. The shape ``[n, 1]`` is like ``[n]``. The rows
+    of other tensors with several dimensions become fixed-size lists in polars and pyarrow, and
+    arrays in an object column of pandas, which are views of the tensor.
 
     Parameters
     ----------
-    tensors : iterable of Tensor
-        Tensors with distinct names and the same first dimension, for example
-        ``response.outputs``.
+    tensors : InferRequest, InferResponse or iterable of Tensor
+        A message, or tensors with distinct names. They have the same first dimension.
     library : {"pandas", "polars", "pyarrow"}
         The package of the frame. It is imported.
+    text : bool or iterable of str, optional
+        Whether BYTES become columns of text rather than of bytes, or the names of the tensors that
+        do. By default, a tensor becomes text if all its elements are UTF-8.
 
     Returns
     -------
@@ -111,8 +138,10 @@ def dataframe_from_tensors(tensors: Iterable[Tensor], library: Library) -> Any:
     Raises
     ------
     ValueError
-        ``library`` is unknown, two tensors have the same name, or the tensors have different
-        lengths or no dimensions.
+        ``library`` is unknown, a name in ``text`` is not that of a tensor, two tensors have the
+        same name, or the tensors have different lengths or no dimensions.
+    ElementError
+        An element of a tensor that ``text`` selects is not UTF-8.
     EncodeError
         A tensor is BF16, which none of these packages supports.
     TensorwireError
@@ -137,16 +166,20 @@ def dataframe_from_tensors(tensors: Iterable[Tensor], library: Library) -> Any:
             f"library must be 'pandas', 'polars' or 'pyarrow', not {format_value(library)}"
         )
     columns = dict[str, Tensor]()
+    if isinstance(tensors, InferRequest | InferResponse):
+        tensors = tensors.values()
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"tensors[{len(columns)}] must be a Tensor, not {format_value(tensor)}")
         if tensor.name in columns:
             raise ValueError(f"two tensors are named {format_value(tensor.name)}")
         _check_column(tensor, next(iter(columns.values()), tensor))
-        columns[tensor.name] = tensor
+        is_vector = tensor.shape[1:] == (1,)
+        columns[tensor.name] = tensor.replace(shape=tensor.shape[:1]) if is_vector else tensor
     package = import_module(library)
     make_column = _COLUMNS[library]
-    made = {name: make_column(package, tensor) for name, tensor in columns.items()}
+    is_text = _text_columns(columns, text)
+    made = {name: make_column(package, t, is_text[name]) for name, t in columns.items()}
     if library == "pandas":
         return package.DataFrame(made, copy=False)
     return package.DataFrame(made) if library == "polars" else package.table(made)
@@ -179,7 +212,7 @@ def _tensor_of_column(name: str, column: Any) -> Tensor:
         return _tensor_of_series(name, column)
     if _is_instance(column, "polars", "Series"):
         _check_polars_type(name, column.dtype)
-    return Tensor(name, column)
+    return _tensor_of_arrow(name, column)
 
 
 def _check_polars_type(name: str, dtype: Any) -> None:
@@ -187,16 +220,57 @@ def _check_polars_type(name: str, dtype: Any) -> None:
     advice = {
         "Categorical": "cast it to String, or send to_physical()",
         "Enum": "cast it to String, or send to_physical()",
-        "List": "convert it with list.to_array(width)",
         "Date": "cast it to Int32, or format it as text",
         **dict.fromkeys(("Datetime", "Duration", "Time"), "cast it to Int64, or format it as text"),
         "Decimal": "cast it to Float64, or to String",
+        "Object": "make a column of numbers or of text",
     }.get(kind)
     if advice is not None:
-        raise TypeError(
-            f"{format_subject('column', name)} has the type {format_text(dtype)}, which has no "
-            f"datatype: {advice}"
+        raise _no_datatype_error(name, f"the type {format_text(dtype)}", advice)
+
+
+def _no_datatype_error(name: str, found: str, advice: str) -> TypeError:
+    return TypeError(
+        f"{format_subject('column', name)} has {found}, which has no datatype: {advice}"
+    )
+
+
+def _tensor_of_arrow(name: str, column: Any) -> Tensor:
+    """Return the tensor of a column of polars or pyarrow, whose cells may be lists of one size."""
+    shape = [len(column)]
+    is_polars = _is_instance(column, "polars", "Series")
+    while (column.dtype == sys.modules["polars"].List) if is_polars else _has_lists(column.type):
+        is_missing = np.asarray(column.is_null())
+        if is_missing.any():
+            raise _missing_values_error(name, is_missing)
+        if is_polars:
+            shape.append(_size_of_lists(name, column.list.len().to_numpy(), shape[0]))
+            column = (column if shape[-1] else column.clear()).explode()
+        else:
+            if hasattr(column, "combine_chunks"):
+                column = column.combine_chunks()
+            shape.append(_size_of_lists(name, column.value_lengths().to_numpy(), shape[0]))
+            column = column.flatten()
+    tensor = Tensor(name, column)
+    return tensor if len(shape) == 1 else tensor.replace(shape=(*shape, *tensor.shape[1:]))
+
+
+def _has_lists(kind: Any) -> bool:
+    types = sys.modules["pyarrow"].types
+    return bool(types.is_list(kind) or types.is_large_list(kind))
+
+
+def _size_of_lists(name: str, sizes: Any, n_rows: int) -> int:
+    """Return the size that all lists of a column have. Raises EncodeError if they differ."""
+    differ = np.flatnonzero(sizes != sizes[:1])
+    if differ.size:
+        row = int(differ[0]) * n_rows // len(sizes)
+        raise EncodeError(
+            f"row {row} of {format_subject('column', name)} has a list of size {sizes[differ[0]]}, "
+            f"but the first list has size {sizes[0]}: all must have the same size",
+            tensor=name,
         )
+    return int(sizes[0]) if len(sizes) else 0
 
 
 def _tensor_of_series(name: str, column: Any) -> Tensor:
@@ -207,26 +281,35 @@ def _tensor_of_series(name: str, column: Any) -> Tensor:
     advice = None
     if _is_instance(dtype, "pandas", "CategoricalDtype"):
         advice = "send its codes, column.cat.codes, or its values, column.astype(str)"
+    elif str(dtype).startswith(("date32", "date64")):
+        advice = _ADVICE["date"]
     elif dtype.kind in "mM":
         advice = "convert it with column.astype('int64') or column.astype(str)"
     elif not (is_arrow or has_numbers):
         advice = "convert it to numbers or to text"
     if advice is not None:
-        raise TypeError(
-            f"{format_subject('column', name)} has the dtype {format_text(dtype)}, which has no "
-            f"datatype: {advice}"
-        )
+        raise _no_datatype_error(name, f"the dtype {format_text(dtype)}", advice)
+    data = None
     try:
-        return Tensor(name, _data_of_series(column))
-    except (EncodeError, TypeError, ValueError):
+        data = _data_of_series(name, column)
+        is_read = isinstance(data, np.ndarray | list)
+        return Tensor(name, data) if is_read else _tensor_of_arrow(name, data)
+    except (EncodeError, TypeError, ValueError) as error:
         is_missing = column.isna().to_numpy()
-        if not is_missing.any():
+        if is_missing.any():
+            raise _missing_values_error(name, is_missing) from None
+        element = getattr(error, "element", None)
+        if dtype.kind != "O" or not isinstance(data, np.ndarray) or element is None:
             raise
-        raise _missing_values_error(name, is_missing) from None
+        kind = type(data[element]).__name__
+        if kind in ("str", "bytes"):
+            raise
+        advice = _ADVICE.get(kind, "convert it to numbers or to text")
+        raise _no_datatype_error(name, f"a cell of type {kind}", advice) from None
 
 
-def _data_of_series(column: Any) -> Any:
-    """Return the values of a column of pandas as an array of numpy or Arrow."""
+def _data_of_series(name: str, column: Any) -> Any:
+    """Return the values of a column of pandas as an array of numpy or Arrow, or as a list."""
     dtype, values = column.dtype, column.array
     if not isinstance(dtype, np.dtype):
         if _is_instance(dtype, "pandas", "StringDtype", "ArrowDtype"):
@@ -237,28 +320,29 @@ def _data_of_series(column: Any) -> Any:
             raise ValueError("there are missing values")
         return column.to_numpy(dtype.numpy_dtype)
     array = column.to_numpy()
-    if dtype.kind == "O" and len(array) and isinstance(array[0], np.ndarray):
-        _check_rows(column.name, array)
-        return np.stack(array)
-    return array
+    first = array[0] if dtype.kind == "O" and len(array) else None
+    if isinstance(first, list | tuple):
+        return _data_of_lists(name, list(array))
+    if isinstance(first, np.ndarray):
+        kinds = {
+            (row.shape, row.dtype.kind) if isinstance(row, np.ndarray) else None for row in array
+        }
+        return np.stack(array) if len(kinds) == 1 else list(array)
+    can_be_stacked = hasattr(first, "__array__") or hasattr(first, "__array_interface__")
+    return list(array) if can_be_stacked else array
 
 
-def _check_rows(name: str, rows: Any) -> None:
-    """Check that the cells of a column are arrays that can be stacked without a conversion."""
-    first = rows[0]
-    for i, row in enumerate(rows):
-        is_array = isinstance(row, np.ndarray)
-        if not is_array or (row.shape, row.dtype.kind) != (first.shape, first.dtype.kind):
-            found = f"an array of {_format_array(row)}" if is_array else type(row).__name__
-            raise EncodeError(
-                f"row {i} of {format_subject('column', name)} is {found}, but row 0 is an array of "
-                f"{_format_array(first)}: all rows must have the same shape and dtype",
-                tensor=name,
-            )
-
-
-def _format_array(array: Any) -> str:
-    return f"{format_text(array.dtype)} {format_shape(array.shape)}"
+def _data_of_lists(name: str, rows: list[Any]) -> Any:
+    """Return the cells of a column, which are lists: an array if they contain numbers."""
+    if not is_list_of_numbers(rows):
+        return rows
+    try:
+        array = np.asarray(rows)
+        if array.dtype.kind in "biuf":
+            return array
+    except ValueError:  # the lists have different sizes
+        pass
+    return Tensor(name, rows, datatype="FP64").data  # its error says where the first mistake is
 
 
 def _missing_values_error(name: str, is_missing: Any) -> EncodeError:
@@ -293,6 +377,20 @@ def _check_column(tensor: Tensor, first: Tensor) -> None:
         )
 
 
+def _text_columns(
+    columns: Mapping[str, Tensor], text: bool | Iterable[str] | None
+) -> dict[str, bool | None]:
+    """Return which tensors become text. None depends on their elements."""
+    if text is None or isinstance(text, bool):
+        return dict.fromkeys(columns, text)
+    selected = set(text)
+    for name in selected - columns.keys():
+        raise ValueError(
+            f"text contains {format_value(name)}, but the tensors are {format_names([*columns])}"
+        )
+    return {name: name in selected for name in columns}
+
+
 class _Exported:
     """Exports BYTES to Arrow as a type, whatever the consumer requests.
 
@@ -307,16 +405,13 @@ class _Exported:
         return self.elements.__arrow_c_array__(arrow_schema(self.format))
 
 
-def _pandas_column(pandas: Any, tensor: Tensor) -> Any:
+def _pandas_column(pandas: Any, tensor: Tensor, is_text: bool | None) -> Any:
     if isinstance(tensor.data, BytesArray):
-        if len(tensor.shape) == 1:
+        if len(tensor.shape) == 1 and is_text is not False:
             column = _pandas_text(pandas, tensor.data)
             if column is not None:
                 return column
-        try:
-            array = tensor.data.as_strings()
-        except ElementError:
-            array = tensor.data.as_numpy()
+        array = tensor.as_numpy() if is_text is False else _strings(tensor, is_text)
     else:
         array = tensor.as_numpy(aligned=True)
     if array.ndim == 1:
@@ -326,6 +421,15 @@ def _pandas_column(pandas: Any, tensor: Tensor) -> Any:
     for i, row in enumerate(array):
         rows[i] = row
     return pandas.Series(rows, copy=False)
+
+
+def _strings(tensor: Tensor, is_text: bool | None) -> Any:
+    try:
+        return tensor.as_strings()
+    except ElementError:
+        if is_text:
+            raise
+        return tensor.as_numpy()
 
 
 def _pandas_text(pandas: Any, elements: BytesArray) -> Any:
@@ -344,20 +448,26 @@ def _pandas_text(pandas: Any, elements: BytesArray) -> Any:
     return pandas.Series(dtype.__from_arrow__(column), copy=False)
 
 
-def _polars_column(polars: Any, tensor: Tensor) -> Any:
+def _polars_column(polars: Any, tensor: Tensor, is_text: bool | None) -> Any:
     if not isinstance(tensor.data, BytesArray):
         # polars panics when it imports Arrow lists of size 0.
         return polars.Series(tensor.as_numpy() if 0 in tensor.shape[1:] else tensor)
-    column = polars.Series(_Exported(tensor.data, STRING_VIEW))
+    column = polars.Series(_Exported(tensor.data, BINARY_VIEW if is_text is False else STRING_VIEW))
+    if is_text and column.dtype != polars.String:
+        tensor.as_strings()  # raises the error for the element that is not text
     return column if len(tensor.shape) == 1 else column.reshape(tensor.shape)
 
 
-def _arrow_column(pyarrow: Any, tensor: Tensor) -> Any:
+def _arrow_column(pyarrow: Any, tensor: Tensor, is_text: bool | None) -> Any:
     if not isinstance(tensor.data, BytesArray):
         return pyarrow.array(tensor)
     # Many functions of pyarrow do not support views. A type with 64-bit offsets has no limit.
-    column = pyarrow.array(_Exported(tensor.data, LARGE_STRING))
-    if column.type != pyarrow.large_string():
+    column = pyarrow.array(
+        _Exported(tensor.data, LARGE_BINARY if is_text is False else LARGE_STRING)
+    )
+    if is_text is not False and column.type != pyarrow.large_string():
+        if is_text:
+            tensor.as_strings()  # raises the error for the element that is not text
         column = pyarrow.array(_Exported(tensor.data, LARGE_BINARY))
     shape = tensor.shape
     for axis in range(len(shape) - 1, 0, -1):

@@ -235,10 +235,9 @@ cdef unsupported_type_error(bytes format, bint has_dictionary, bint only_bytes):
             f"{SUBJECT} is an Arrow array with a dictionary: replace the indices by the values "
             f"first, for example with dictionary_decode() of pyarrow or cast() of polars")
     name = next((name for start, name in OTHER_TYPES.items() if format.startswith(start)), None)
-    more = "; tensors_from_dataframe makes a tensor of each column of a table"
     return TypeError(
         f"{SUBJECT} is an Arrow array {what}{f' ({name})' if name else ''}, which has no datatype: "
-        f"convert it to numbers, bytes or text first{more if format == b'+s' else ''}")
+        f"convert it to numbers, bytes or text first")
 
 
 cdef int add_chunk(Received received, Chunk chunk) except -1:

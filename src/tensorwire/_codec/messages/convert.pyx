@@ -29,8 +29,6 @@ from ...errors import SUBJECT, EncodeError, format_text, format_value, name_tens
 
 cnp.import_array()
 
-cdef str BYTES_KINDS = "OSUT"  # of the dtypes of arrays of BYTES
-
 cdef enum:
     # Costs: see memory.pxd.
     LIST_COST = 200
@@ -43,11 +41,11 @@ cdef dict SCALARS = {"b": (bool, bool), "i": (int, int), "u": (int, int), "f": (
 cdef object MAX_INTEGER_OF_FP64 = 2 ** 1024 - 2 ** 970 - 1  # larger ones are rounded to infinity
 
 
-cdef tuple convert_data(data, datatype, shape, bint binary):
+cdef tuple convert_data(data, leaf, datatype, shape, bint binary):
     """Return the Datatype, shape and data of a tensor in the form that the encoder needs.
 
-    The parameters are arguments of `Tensor`. A C-contiguous, little-endian array and a BytesArray
-    are not copied.
+    `leaf` is the first leaf of a list; the others are arguments of `Tensor`. A C-contiguous,
+    little-endian array and a BytesArray are not copied.
     """
     if datatype is not None and not isinstance(datatype, str):
         raise TypeError(f"the datatype of {SUBJECT} must be a str, not {type(datatype).__name__}")
@@ -68,10 +66,10 @@ cdef tuple convert_data(data, datatype, shape, bint binary):
         if not isinstance(data, (BytesArray, list, tuple, np.ndarray)) and not exports_dlpack(data):
             data = read_array(
                 data, f"the data of {SUBJECT} must be an array, a list or a BytesArray")
-        converted = convert_bytes(data, datatype, binary)
+        converted = convert_bytes(data, leaf, datatype, binary)
         row = BYTES
         if converted is None:
-            row, converted = convert_numbers(data, datatype)
+            row, converted = convert_numbers(data, leaf, datatype)
     if shape is None:
         return row, converted.shape, converted
     dims = shape_to_send(as_tuple(shape), row)
@@ -93,10 +91,10 @@ def encode_bytes(values: Any) -> bytes:
     values : sequence, array or BytesArray
         Nested lists or an object array of ``bytes``, ``str`` (encoded as UTF-8), ``bytearray`` or
         ``memoryview``; a numpy ``S``, ``U`` or StringDType array (numpy drops the trailing NULs of
-        ``S`` and ``U`` elements); an object that numpy converts to one of these arrays; a column
-        with an Arrow array or stream of bytes or text without nulls, which is consumed; a
-        BytesArray. The lengths of the buffers of an Arrow array cannot be checked, so pass only
-        Arrow arrays from a trusted producer.
+        ``S`` and ``U`` elements) or ``V`` array; an object that numpy converts to one of these
+        arrays; a column with an Arrow array or stream of bytes or text without nulls, which is
+        consumed; a BytesArray. The lengths of the buffers of an Arrow array cannot be checked, so
+        pass only Arrow arrays from a trusted producer.
 
     Returns
     -------
@@ -183,6 +181,17 @@ cdef bint is_column(values) except -1:
     )
 
 
+cdef bint is_array(value) except -1:
+    """Return whether an item of a list is an array, rather than a number or an element of BYTES."""
+    if isinstance(value, (str, bytes, bytearray, memoryview)):
+        return False
+    if isinstance(value, (np.generic, np.ndarray, BytesArray)):
+        return True
+    return not isinstance(value, (int, float)) and (
+        exports_dlpack(value) or is_column(value) or describes_memory(value)
+        or hasattr(value, "__array__"))
+
+
 cdef bint describes_memory(values) except -1:
     """Return whether numpy can read the memory of `values`, without `__array__`."""
     if isinstance(getattr(values, "dtype", None), np.dtype):
@@ -198,7 +207,9 @@ cdef bint describes_memory(values) except -1:
 cdef read_array(values, str expected):
     """Return the array that numpy makes of an object without DLPack. Raises TypeError."""
     if exports_dlpack(values) or not (describes_memory(values) or hasattr(values, "__array__")):
-        raise TypeError(f"{expected}, not {type(values).__name__}")
+        is_element = isinstance(values, (int, float, str, bytes, bytearray))
+        advice = ": pass [value]" if is_element else ""
+        raise TypeError(f"{expected}, not {type(values).__name__}{advice}")
     array = np.asarray(values)
     if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
         # A true element may have any byte in the memory of other packages: 255 in Pillow's.
@@ -208,6 +219,11 @@ cdef read_array(values, str expected):
 
 cdef tuple convert_arrow(values, datatype):
     """Return the Datatype and the data of an Arrow array or stream, which is consumed."""
+    if hasattr(type(values), "columns"):
+        raise TypeError(
+            f"{SUBJECT} is a data frame ({type(values).__name__}): pass an array of its values, "
+            f"for example dataframe.to_numpy(), or make a tensor of each column with "
+            f"tensors_from_dataframe(dataframe)")
     cdef Received received = receive(values, False)
     cdef Datatype row = declared_row(received.row, datatype)
     if row.name == "BYTES":
@@ -218,20 +234,25 @@ cdef tuple convert_arrow(values, datatype):
 # --- BYTES ---------------------------------------------------------------------------------------
 
 
-cdef convert_bytes(data, datatype, bint binary):
+cdef convert_bytes(data, leaf, datatype, bint binary):
     """Return the data as a BytesArray, or None if it is not BYTES."""
     if isinstance(data, BytesArray):
         declared_row(BYTES, datatype)
         return data
     if isinstance(data, (list, tuple)):
-        is_text = isinstance(first_leaf(data), (bytes, str, bytearray, memoryview))
+        is_text = isinstance(leaf, (bytes, str, bytearray, memoryview))
         if datatype == "BYTES" or (datatype is None and is_text):
             return array_of_source(source_of_values(data), binary)
         return None
-    if not isinstance(data, np.ndarray) or data.dtype.kind not in BYTES_KINDS:
+    if not isinstance(data, np.ndarray) or not holds_bytes(data.dtype):
         return None
     declared_row(BYTES, datatype)
     return array_of_source(source_of_values(data), binary)
+
+
+cdef bint holds_bytes(dtype) except -1:
+    # The void dtypes of records and of other packages, such as bfloat16, are not bytes.
+    return dtype.kind in "OSUT" or (dtype.num == cnp.NPY_VOID and dtype.names is None)
 
 
 cdef BytesArray array_of_source(Source source, bint binary):
@@ -256,12 +277,13 @@ cdef Source source_of_values(values):
     if type(values) is not np.ndarray:
         check_not_masked(values)
         values = np.asarray(values)  # the attributes of a subclass are not used
-    kind = values.dtype.kind
-    if kind not in BYTES_KINDS:
+    if not holds_bytes(values.dtype):
         raise EncodeError(
             f"{SUBJECT} is an array of {format_text(values.dtype)}, not BYTES: those are object, "
-            f"S, U and StringDType arrays")
-    shape = values.shape
+            f"S, U, V and StringDType arrays")
+    if values.dtype.kind == "V":
+        values = values.astype(object)
+    kind, shape = values.dtype.kind, values.shape
     if kind != "T":  # a StringDType has no byte order
         values = values.astype(values.dtype.newbyteorder("="), copy=False)
     # The kernels need aligned memory, because they load whole code points.
@@ -349,12 +371,12 @@ cdef tuple flatten(values, int depth):
 # --- numbers -------------------------------------------------------------------------------------
 
 
-cdef tuple convert_numbers(data, datatype):
+cdef tuple convert_numbers(data, leaf, datatype):
     """Return the Datatype of the data and a little-endian, C-contiguous array."""
     cdef Datatype row
     cdef cnp.ndarray array
     if isinstance(data, (list, tuple)):
-        return array_of_list(data, datatype)
+        return array_of_list(data, leaf, datatype)
     if isinstance(data, np.ndarray):
         # A new view: the checks that follow may run Python code, which could change the attributes
         # of the array that was passed.
@@ -371,19 +393,20 @@ cdef tuple convert_numbers(data, datatype):
     return row, array
 
 
-cdef tuple array_of_list(data, datatype):
+cdef tuple array_of_list(data, leaf, datatype):
     """Convert nested lists of numbers. Raises EncodeError for one that does not fit."""
     cdef Datatype row
     cdef list scalars
     cdef Py_ssize_t i, stop = 0, work = 0
     if datatype is None:
-        leaf = first_leaf(data)
         if not isinstance(leaf, (list, tuple, int, float, np.generic)):
             raise EncodeError(
-                f"{SUBJECT} is a list of {type(leaf).__name__}, not of numbers, bytes or str: pass "
-                f"an array, for example numpy.stack(items)")
-        kind = "a list of numbers" if len(data) > 0 else "an empty list"
-        raise EncodeError(f"{SUBJECT} is {kind}: pass an array, or a Tensor with datatype=")
+                f"{SUBJECT} is a list of {type(leaf).__name__}, not of numbers, arrays, bytes "
+                f"or str")
+        empty = isinstance(leaf, (list, tuple)) and not leaf
+        raise EncodeError(
+            f"{SUBJECT} is {'an empty list' if empty else 'a list of numbers'}: pass "
+            f"{'numpy.empty(0, dtype)' if empty else 'an array'}, or a Tensor with datatype=")
     row = DATATYPES[datatype]
     shape, flat = flatten(data, 1)
     scalars = []
@@ -391,11 +414,12 @@ cdef tuple array_of_list(data, datatype):
     first, second = SCALARS[kind]
     for value in flat:
         collect_work(&work, NUMBER_COST)
-        # A timedelta64 is an np.integer, too.
-        if isinstance(value, (np.bool_, np.number)) and not isinstance(value, np.timedelta64):
-            value = value.item()
         if type(value) is not first and type(value) is not second:
-            raise wrong_type_error(value, len(scalars), row)
+            # A timedelta64 is an np.integer, too.
+            if isinstance(value, (np.bool_, np.number)) and not isinstance(value, np.timedelta64):
+                value = value.item()
+            if type(value) is not first and type(value) is not second:
+                raise wrong_type_error(value, len(scalars), row)
         scalars.append(value)
     if len(scalars) != prod(shape):  # methods of subclasses of list have changed the others
         raise EncodeError("the values were modified while they were encoded")

@@ -6,16 +6,18 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 
-from ..bytes.array cimport BytesArray
-from ..datatypes cimport Datatype, dims_as_tuple
+from ..bytes.array cimport BytesArray, bytes_of_wire
+from ..datatypes cimport Datatype, dims_as_tuple, shape_to_send
 from ..exchange.arrow cimport export_array, export_schema
 from ..exchange.dlpack cimport dlpack_capsule
 from ..exchange.dlpack_abi cimport CPU
 from ..wire cimport MAX_RANK
-from ..messages.convert cimport convert_data, iterator_of
+from ..memory cimport count_work
+from ..messages.convert cimport convert_data, first_leaf, flatten, is_array, iterator_of
 from ..messages.parameters cimport checked_flag, checked_name, frozen, own_parameters
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 from operator import index
 from typing import Any
 
@@ -28,7 +30,7 @@ from ..signatures import constructor_signature
 from ...arguments import Datatype as DatatypeName
 from ...errors import (
     SUBJECT, DatatypeError, EncodeError, TensorwireError, format_shape, format_subject,
-    format_value, name_tensor)
+    format_value, name_subject, name_tensor)
 
 cnp.import_array()
 
@@ -52,6 +54,9 @@ for dtype, row in BY_DTYPE.items():
 del dtype, row
 
 cdef Datatype BYTES = DATATYPES["BYTES"]
+
+cdef enum:
+    ITEM_COST = 1000  # of an array in a list: see memory.pxd
 
 
 # The garbage collector does not clear messages and tensors, because they cannot change: code that
@@ -89,13 +94,14 @@ cdef class Tensor(TensorFields):
         An array of a numeric datatype; a tensor of torch, JAX or another package with
         ``__dlpack__``, in the memory of the CPU; a column with an Arrow array or stream of numbers,
         bytes or text, or of fixed-size lists of them, without nulls; another object that numpy
-        reads, such as an image or a buffer, but not ``bytes`` and ``bytearray``; a Tensor. For
-        BYTES: nested lists or an object array of ``bytes`` or ``str``; a numpy ``S``, ``U`` or
-        StringDType array; a BytesArray. With ``datatype``, also nested lists of numbers. None for a
-        tensor in shared memory, which requires ``datatype``, ``shape`` and the parameters of the
-        region. If an object has several protocols, Arrow is used first, but not if the object
-        describes its memory to numpy: by the buffer protocol, ``__array_interface__``,
-        ``__array_struct__`` or a ``dtype`` of numpy. DLPack is next, and then ``numpy.asarray``.
+        reads, such as an image or a buffer, but not ``bytes`` and ``bytearray``; a Tensor; a list
+        of these, which have one datatype and shape and are stacked. For BYTES: nested lists or an
+        object array of ``bytes`` or ``str``; a numpy ``S``, ``U``, ``V`` or StringDType array; a
+        BytesArray. With ``datatype``, also nested lists of numbers. None for a tensor in shared
+        memory, which requires ``datatype``, ``shape`` and the parameters of the region. If an
+        object has several protocols, Arrow is used first, but not if the object describes its
+        memory to numpy: by the buffer protocol, ``__array_interface__``, ``__array_struct__`` or a
+        ``dtype`` of numpy. DLPack is next, and then ``numpy.asarray``.
     datatype : str, optional
         Datatype of the protocol, for example ``"FP32"``. It is derived from ``data`` by default.
         With ``"BF16"``, arrays of ``uint16`` are also accepted.
@@ -168,15 +174,7 @@ cdef class Tensor(TensorFields):
                 dims = dims_of_array(<cnp.ndarray>data) if shape is None else shape
                 row = datatype_of_array(<cnp.ndarray>data, datatype, dims)
             if row is None:
-                if type(data) is Tensor:
-                    if is_shared(data):
-                        raise EncodeError(
-                            f"{SUBJECT} is made from {format_subject('tensor', data.name)}, which "
-                            f"is in shared memory")
-                    # The array of a BF16 tensor may be one of uint16.
-                    datatype = data.datatype if datatype is None else datatype
-                    data = data.data
-                row, dims, data = convert_data(data, datatype, shape, is_binary)
+                row, dims, data = convert(data, datatype, shape, is_binary)
             check_reserved(own, data is None)
         except (EncodeError, TypeError) as error:
             name_tensor(error, "tensor", own_name)
@@ -475,6 +473,61 @@ cdef Datatype datatype_of_array(cnp.ndarray array, datatype, tuple shape):
         ):
             return None
     return row
+
+
+cdef tuple convert(data, datatype, shape, bint binary):
+    """Convert arguments of `Tensor` like `convert_data`, but also Tensors and lists of arrays."""
+    leaf = None
+    if isinstance(data, (list, tuple)):
+        leaf = first_leaf(data)
+        # A list of scalars of numpy is a list of numbers if there is a datatype to convert them to.
+        if is_array(leaf) and (datatype is None or not isinstance(leaf, np.generic)):
+            datatype, data = stacked(data, datatype)
+    elif type(data) is Tensor:
+        if is_shared(data):
+            raise EncodeError(
+                f"{SUBJECT} is made from {format_subject('tensor', data.name)}, which is in shared "
+                f"memory")
+        # The array of a BF16 tensor may be one of uint16.
+        datatype = data.datatype if datatype is None else datatype
+        data = data.data
+    return convert_data(data, leaf, datatype, shape, binary)
+
+
+cdef tuple stacked(data, datatype):
+    """Return the datatype and the joined data of equal arrays in a list, or in nested lists."""
+    cdef Datatype row, first = None
+    cdef tuple outer, dims, inner = ()
+    cdef Py_ssize_t i
+    outer, items = flatten(data, 1)
+    parts = []
+    for i, item in enumerate(items):
+        count_work(ITEM_COST)
+        if not is_array(item):
+            raise EncodeError(
+                f"item {i} of {SUBJECT} is {format_value(item)}, but the items before it are "
+                f"arrays")
+        try:
+            row, dims, part = convert(item, datatype, None, True)
+        except (EncodeError, TypeError) as error:
+            name_subject(error, f"item {i} of {SUBJECT}")
+            if getattr(error, "element", None) is not None:
+                error.element += i * prod(inner)
+            raise
+        if first is None:
+            first, inner = row, dims
+        elif row is not first or dims != inner:
+            raise EncodeError(
+                f"item {i} of {SUBJECT} is {row.name} {format_shape(dims)}, but item 0 is "
+                f"{first.name} {format_shape(inner)}: the arrays in a list must have the same "
+                f"datatype and shape")
+        parts.append(part)
+    if first is None or len(parts) != prod(outer):
+        raise EncodeError("the values were modified while they were encoded")
+    dims = shape_to_send(outer + inner, first)
+    if first.name == "BYTES":
+        return first.name, bytes_of_wire(b"".join([part.wire for part in parts]), dims)
+    return first.name, np.stack(parts).reshape(dims)
 
 
 cdef tuple dims_of_array(cnp.ndarray array):
