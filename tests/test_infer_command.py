@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import pty
@@ -207,19 +208,14 @@ def test_npy_input(
 
 
 @pytest.fixture
-def stdin(tmp_path: Path) -> Iterator[Callable[[bytes], None]]:
-    """Return a function that replaces the standard input by these bytes."""
-    saved = os.dup(0)
+def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes | None], None]:
+    """Return a function that replaces the standard input; by None, it is closed."""
 
-    def replace(content: bytes) -> None:
-        path = tmp_path / "standard input"
-        path.write_bytes(content)
-        with path.open("rb") as file:
-            os.dup2(file.fileno(), 0)
+    def replace(content: bytes | None) -> None:
+        stream = None if content is None else io.TextIOWrapper(io.BytesIO(content))
+        monkeypatch.setattr(sys, "stdin", stream)
 
-    yield replace
-    os.dup2(saved, 0)
-    os.close(saved)
+    return replace
 
 
 JSON_X = b"[[1, 2]]"
@@ -275,6 +271,12 @@ def test_whole_request(call: Call, stdin: Any, tmp_path: Path, path: str) -> Non
     assert (request.id, request.parameters["top_k"]) == ("7", 3)
     assert [output.name for output in request.outputs or ()] == ["x"]
     assert len(headers) == 1  # the metadata is not needed
+
+
+@pytest.mark.parametrize("option", [["--input", "x=@-"], ["--request", "-"]])
+def test_standard_input_that_is_closed(call: Call, stdin: Any, option: list[str]) -> None:
+    stdin(None)
+    assert "the standard input is closed" in call("echo", *option, status=2)
 
 
 def test_file_as_bytes_element(call: Call, tmp_path: Path) -> None:
@@ -333,8 +335,8 @@ JSON_HINT = """--input x=a: it is not JSON; write text as x='"..."', and"""
         (["all"], "input 'FP16' (FP16 [-1, 3]) and 4 more: use --input"),
         (["text", "--input", "t=1"], "the model has no input 't'; it has input 'text' (BYTES [-1,"),
         (["echo"], "the model declares no inputs: use --input"),
-        (["echo", "--input", "x=1"], "does not declare input 'x': use --input x:DATATYPE="),
-        (["echo", "--input", "x=[]"], "does not declare input 'x': use --input x:DATATYPE="),
+        (["echo", "--input", "x=1"], "--input x=1: the model does not declare it: use --input x:D"),
+        (["echo", "--input", "x=[]"], "the model does not declare it: use --input x:DATATYPE="),
         (["echo", "--input", "x=null"], "a request must have at least one input"),
         (["echo", "--input", "x=a"], JSON_HINT),
         (["echo", "--input", f"x={'[' * 99_999}"], "--input x: it is not JSON"),
@@ -346,7 +348,7 @@ JSON_HINT = """--input x=a: it is not JSON; write text as x='"..."', and"""
         (["echo", "--request", "/x", "--input", "x=1"], "--input: not allowed with argument --req"),
         (["echo", "--input", "x=/no.json"], "--input x=/no.json: [Errno 2] No such file"),
         (["echo", "--input", "x:INT8=[300]"], "is 300, which is out of range for INT8"),
-        (["echo", "--input", "x:INT9=[3]"], "does not declare input 'x:INT9'"),
+        (["echo", "--input", "x:INT9=[3]"], "does not declare it: use --input x:INT9:DATATYPE="),
         (["echo", "--input", 'x=["\\ud800"]'], "cannot be encoded as UTF-8"),
         (["echo", "--input", "\udcff:FP32=1"], "UTF-8"),
         (["\udcff"], "can't encode character '\\udcff'"),

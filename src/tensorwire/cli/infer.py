@@ -91,8 +91,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
     add_one = parser.add_mutually_exclusive_group().add_argument
     add_one("--input", metavar="NAME=VALUE", type=assignment, action="append", default=[],
         dest="inputs", help="an input, see above; can be repeated")  # fmt: skip
-    add_one("--request", metavar="FILE", help="a request of the protocol in JSON; - is the "
-        "standard input")  # fmt: skip
+    add_one("--request", metavar="FILE", help="a request in JSON; - is the standard input")
     add("--output", metavar="NAME", action="append", dest="outputs",
         help="an output to return (default: all); can be repeated")  # fmt: skip
     add("--save", metavar="FOLDER", type=Path, help=SAVE_HELP)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import IO, Any, NamedTuple
 from zipfile import ZipFile
 
@@ -107,8 +109,7 @@ def make_input(given: Assignment, spec: tw.TensorSpec | None) -> tw.Tensor | Non
     elif not isinstance(value, list):
         value, shape = [value], [1] * (1 if spec is None else len(spec.shape))
     if datatype is None and is_list_of_numbers(value):
-        name = given.name
-        raise UsageError(f"the model does not declare input {name!r}: use --input {name}:DATATYPE=")
+        raise UsageError(f"the model does not declare it: use --input {given.name}:DATATYPE=")
     return tw.Tensor(given.name, value, datatype=datatype, shape=shape)
 
 
@@ -140,8 +141,11 @@ def read_value(given: Assignment) -> Any:
 
 
 def read_file(path: str) -> bytes:
-    with open(0 if path == STDIN else path, "rb", closefd=path != STDIN) as file:
-        return file.read()
+    if path != STDIN:
+        return Path(path).read_bytes()
+    if sys.stdin is None:
+        raise UsageError("the standard input is closed")
+    return sys.stdin.buffer.read()
 
 
 def read_array(path: str) -> NDArray[Any]:

@@ -21,6 +21,7 @@ from ..client import Progress
 
 DRAW_SECONDS = 0.1  # minimum time between two updates of the progress bar
 LARGE_NBYTES = 8_000_000  # bodies of this size or more get a progress bar at once
+WAITING = "waiting for the response"
 SLOW_SECONDS = 1.0  # calls that take this long get one, too
 
 
@@ -95,7 +96,7 @@ class ProgressBar:
     """A line on stderr that is overwritten, for large or slow calls and if stderr is a terminal."""
 
     def __init__(self) -> None:
-        self._text = "waiting for the response"
+        self._text = WAITING
         self._drawn_at = float("-inf")
         self._timer = Timer(SLOW_SECONDS, self._draw)
         self._timer.daemon = True
@@ -113,19 +114,18 @@ class ProgressBar:
 
     def update(self, progress: Progress) -> None:
         """Show how much has been transferred, unless this was drawn shortly before."""
-        sent, to_send, done, total = progress
-        label = "receiving"
+        label, done, total = "receiving", progress.received_nbytes, progress.response_nbytes
         if not done:
-            label, done, total = "sending", sent, to_send
+            label, done, total = "sending", progress.sent_nbytes, progress.request_nbytes
         self._text = f"{label} {done / 1e6:,.1f} MB"
-        if total:
+        if label == "sending" and done == total:
+            self._text = WAITING
+        elif total is not None:
             filled = "#" * int(30 * done / total)
             self._text = f"{label} [{filled:<30}] {done / 1e6:,.1f} of {total / 1e6:,.1f} MB"
         is_shown = (total or done) >= LARGE_NBYTES or not self._timer.is_alive()
         if is_shown and (done == total or time.monotonic() - self._drawn_at >= DRAW_SECONDS):
             self._draw()
-        if label == "sending" and done == total:
-            self._text = "waiting for the response"
 
     def _draw(self) -> None:
         self._drawn_at = time.monotonic()
