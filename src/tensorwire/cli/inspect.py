@@ -40,9 +40,8 @@ def run(options: argparse.Namespace) -> int:
         return 1
     kind = "request" if isinstance(message, tw.InferRequest) else "response"
     print_line(f"{file}: {kind} of {len(body):,} bytes, {format_fields(message)}")
-    tensors = message.inputs if isinstance(message, tw.InferRequest) else message.outputs
     print_line(f"{'name':<20} {'datatype':<9} {'shape':<16} {'bytes':>12}  first values")
-    for tensor in tensors:
+    for tensor in message.values():
         nbytes = "-" if tensor.data is None else f"{tensor.data.nbytes:,}"
         name, shape, values = escape(tensor.name), str(list(tensor.shape)), format_values(tensor)
         print_line(f"{name:<20} {tensor.datatype:<9} {shape:<16} {nbytes:>12}  {values}")

@@ -209,12 +209,12 @@ def check_inputs(
     """
     for tensor in tensors:
         spec = declared.get(tensor.name)
-        subject = format_subject("input", tensor.name)
-        if spec is None:
-            text = f"unexpected {subject}: {receiver} takes {format_names(list(declared))}"
-            raise HeaderError(text, tensor=tensor.name)
-        if not spec.accepts(tensor):
-            text = f"{subject} is {format_mismatch(tensor, spec, receiver)}"
+        if spec is None or not spec.accepts(tensor):
+            subject = format_subject("input", tensor.name)
+            if spec is None:
+                text = f"unexpected {subject}: {receiver} takes {format_names(list(declared))}"
+            else:
+                text = f"{subject} is {format_mismatch(tensor, spec, receiver)}"
             raise HeaderError(text, tensor=tensor.name)
     if len(tensors) < len(declared):
         missing = min(declared.keys() - {tensor.name for tensor in tensors})
