@@ -202,7 +202,7 @@ def test_streams(elements: list[bytes]) -> None:
 @pytest.mark.parametrize("arrow_type", BINARY_TYPES + TEXT_TYPES, ids=str)
 def test_null_is_rejected_with_its_index(arrow_type: Any) -> None:
     array = pa.array([b"a"] * 9 + [None, b"b"], type=arrow_type)
-    message = "^element 7 of tensor 'x' is null, which tensors cannot have$"
+    message = "^tensor 'x' contains 1 null, which tensors cannot have; the first is element 7$"
     with pytest.raises(tw.EncodeError, match=message) as caught:
         tw.Tensor("x", array[2:])
     assert (caught.value.element, caught.value.tensor) == (7, "x")
@@ -290,7 +290,7 @@ def test_null_that_the_producer_has_counted_or_not(layout: bytes, null_count: in
         if element is None:
             assert tw.Tensor("x", producer).as_numpy().tolist() == [b"a", b"bc", b"def"]
             continue
-        with pytest.raises(tw.EncodeError, match="is null") as caught:
+        with pytest.raises(tw.EncodeError, match="contains [12] nulls?") as caught:
             tw.Tensor("x", producer)
         assert caught.value.element == element
 

@@ -14,7 +14,7 @@ from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uint64_t, uintptr_t
-from libc.string cimport memcmp, memmove
+from libc.string cimport memmove
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from operator import index
@@ -301,21 +301,6 @@ cdef Body owner_of(source):
         source = <object>base
 
 
-cdef bint same_bytes(first, second) except -1:
-    """Return whether two buffers have the same bytes. `==` of memoryviews would compare items."""
-    cdef Body one = Body(first)
-    cdef Body other = Body(second)
-    cdef int difference
-    if one.nbytes != other.nbytes:
-        return False
-    if keeps_gil(one.nbytes):
-        difference = memcmp(one.data, other.data, one.nbytes)
-    else:
-        with nogil:
-            difference = memcmp(one.data, other.data, one.nbytes)
-    return difference == 0
-
-
 cdef unsigned char all_bits(const unsigned char* data, uint64_t nbytes) noexcept nogil:
     cdef unsigned char bits = 0
     cdef uint64_t i
@@ -468,8 +453,8 @@ cdef class BodyBuffer:
     cdef int check_limit(self, nbytes) except -1:
         if self.max_nbytes is not None and nbytes > self.max_nbytes:
             raise HeaderError(
-                f"the body is {format_length(nbytes)} bytes long; the limit is "
-                f"{format_length(self.max_nbytes)}",
+                f"the body is {format_number(nbytes)} bytes long; the limit is "
+                f"{format_number(self.max_nbytes)}",
                 expected=self.max_nbytes, actual=nbytes, status=413)
         return 0
 
@@ -482,7 +467,7 @@ cdef class BodyBuffer:
             memory = <char*>PyMem_RawMalloc(n_allocated)
         if memory == NULL:
             raise HeaderError(
-                f"there is no memory for a body of {format_length(nbytes)} bytes",
+                f"there is no memory for a body of {format_number(nbytes)} bytes",
                 actual=nbytes, status=413)
         if n_allocated >= HUGE_FROM_NBYTES:
             advise_huge_pages(memory, n_allocated)
@@ -681,11 +666,6 @@ cdef class BodyBuffer:
 
 cdef as_int(number):
     return None if number is None else index(number)
-
-
-cdef format_length(number):
-    """Format a length. More than 256 bits are abbreviated, because `str` may raise ValueError."""
-    return str(number) if number.bit_length() <= 256 else format_number(number)
 
 
 @cython.final

@@ -164,11 +164,6 @@ cdef truncated_element_error(Body body, Scan* scan, Py_ssize_t offset, Py_ssize_
 # --- conversion of scanned elements to arrays [n_elements] ---
 
 
-cdef cnp.ndarray new_array(Elements elements):
-    cdef cnp.npy_intp n = elements.span.n
-    return cnp.PyArray_SimpleNew(1, &n, cnp.NPY_OBJECT)
-
-
 cdef element_bytes(Elements elements, Py_ssize_t i):
     cdef Element found = element_at(&elements.span, i)
     return copied_bytes(found.data, found.nbytes)
@@ -187,11 +182,12 @@ cdef Py_ssize_t begin_objects(const Span* span, Py_ssize_t first) noexcept:
 
 
 cdef elements_as_objects(Elements elements):
-    cdef cnp.ndarray array = new_array(elements)
+    cdef cnp.npy_intp n = elements.span.n
+    cdef cnp.ndarray array = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_OBJECT)
     cdef PyObject** items = <PyObject**>cnp.PyArray_DATA(array)  # all NULL; numpy owns them
     cdef Element element
     cdef Py_ssize_t i = 0, stop = 0
-    while stop < elements.span.n:
+    while stop < n:
         i, stop = stop, begin_objects(&elements.span, stop)
         if stop == i + 1:  # it may be long
             store_item(items + i, element_bytes(elements, i))
@@ -204,7 +200,8 @@ cdef elements_as_objects(Elements elements):
 
 
 cdef elements_as_str(Elements elements):
-    cdef cnp.ndarray array = new_array(elements)
+    cdef cnp.npy_intp n = elements.span.n
+    cdef cnp.ndarray array = cnp.PyArray_SimpleNew(1, &n, cnp.NPY_OBJECT)
     cdef PyObject** items = <PyObject**>cnp.PyArray_DATA(array)
     cdef Element element
     cdef Py_ssize_t i = 0, stop = 0

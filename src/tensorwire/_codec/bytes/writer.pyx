@@ -642,8 +642,6 @@ cdef class ArrowSource(Source):
         for item in received.chunks:
             chunk = <Chunk?>item
             for i in range(chunk.elements.offset, chunk.elements.offset + chunk.elements.length):
-                if is_null(&chunk.elements, i):
-                    raise element_error(self, element, "is null, which tensors cannot have")
                 if not locate(&span, chunk, received.layout, i):
                     raise element_error(self, element, "is outside its Arrow buffer")
                 total += wire_nbytes(self, span.nbytes, element)
@@ -655,13 +653,6 @@ cdef class ArrowSource(Source):
                         collect_work(&work, span.nbytes)
                 element += 1
         return total
-
-
-cdef inline bint is_null(const ArrowArray* array, int64_t i) noexcept nogil:
-    cdef const uint8_t* validity = <const uint8_t*>array.buffers[0]
-    if validity == NULL or array.null_count == 0:
-        return False
-    return not validity[i >> 3] >> (i & 7) & 1
 
 
 cdef inline int64_t offset_at(const void* offsets, ArrowLayout layout, int64_t i) noexcept nogil:

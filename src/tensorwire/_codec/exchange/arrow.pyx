@@ -100,7 +100,7 @@ cdef Received receive(values, bint only_bytes):
 
     Raises EncodeError if the values have already been consumed, violate the interface or contain a
     null, or if `only_bytes` is true and they are not bytes or text. Raises TypeError if no capsules
-    are exported, or for a type without a datatype. A null in BYTES is left to the caller.
+    are exported, or for a type without a datatype.
     """
     cdef Received received = Received.__new__(Received)
     received.chunks = []
@@ -116,7 +116,6 @@ cdef Received receive(values, bint only_bytes):
 
 
 cdef void* pointer_of(capsule, const char* kind, method) except NULL:
-    """Return the pointer of a capsule that a method returned. Raises TypeError for others."""
     if not PyCapsule_IsValid(capsule, kind):
         raise TypeError(
             f"{method} must return an {(<bytes>kind).decode()!r} capsule, not "
@@ -241,11 +240,7 @@ cdef unsupported_type_error(bytes format, bint has_dictionary, bint only_bytes):
 
 
 cdef int add_chunk(Received received, Chunk chunk) except -1:
-    """Add a chunk whose structs are valid. Set its `elements`, and count the nulls.
-
-    A null list or number is an error of the whole message, which `receive` raises. The null
-    elements of BYTES are found when they are read. Raises EncodeError.
-    """
+    """Add a chunk whose structs are valid. Set its `elements`, and count the nulls."""
     cdef const ArrowArray* array = &chunk.array
     # The rows of `array` that are used, without its offset: all those of the outermost array, and
     # those that belong to the used lists of any other.
@@ -277,7 +272,7 @@ cdef int add_chunk(Received received, Chunk chunk) except -1:
     if received.layout == NUMBERS:
         if n_rows > 0 and array.buffers[1] == NULL:
             raise invalid_arrow_error(f"it has {n_rows} elements, but its data buffer is NULL")
-        count_nulls(received, received.n_lists, array, first, n_rows, n_before)
+    count_nulls(received, received.n_lists, array, first, n_rows, n_before)
     if chunk.array.length > INT64_MAX - received.n_rows:
         raise invalid_arrow_error("its chunks have more than 2^63 - 1 elements")
     received.n_rows += chunk.array.length
@@ -422,7 +417,6 @@ cdef struct ArrayNode:
 
 
 cdef export_schema(cnp.ndarray array, Datatype row, str name):
-    """Return an `arrow_schema` capsule for the array of a tensor."""
     cdef int axis, rank = cnp.PyArray_NDIM(array)
     if row.name == "BF16":
         raise EncodeError(

@@ -542,7 +542,6 @@ cdef binary_data_output(InferRequest request):
 
 
 cdef int check_listed(dict listed, InferResponse response) except -1:
-    """Raise EncodeError unless the response has all outputs that the request lists."""
     missing = [name for name in listed if name not in response]
     if missing:
         raise EncodeError(

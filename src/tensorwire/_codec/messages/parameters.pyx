@@ -67,7 +67,6 @@ cdef dict own_members(members, parameter, int depth):
 
 
 cdef dict with_exact_keys(dict members, parameter):
-    """Return a copy whose keys are exact `str`."""
     cdef dict own = {}
     for key, value in members.items():
         if not isinstance(key, str):

@@ -40,7 +40,6 @@ del number, row
 
 
 cdef Datatype datatype_named(const unsigned char* name, Py_ssize_t nbytes):
-    """Return the datatype with a name, or None."""
     cdef uint64_t word = 0
     cdef int i
     if 0 < nbytes <= 8 and name[nbytes - 1] != 0:  # a NUL would be like the bytes after the name
@@ -61,7 +60,6 @@ def view_tensor(
 
 
 cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Limits limits):
-    """Return a tensor that is a view of the whole body."""
     cdef Layout layout
     cdef uint64_t n_elements = 0
     cdef Tensor tensor
@@ -127,7 +125,6 @@ cdef bint has_shared_memory(dict parameters) except -1:
 
 
 cdef one_source_error(list sources, list present):
-    """Return the error of a tensor that must have one of the sources of data."""
     return HeaderError(
         f"{SUBJECT} must have exactly one of {', '.join(sources[:-1])} and {sources[-1]}, but has "
         f"{' and '.join(present) or 'none'}")
@@ -144,14 +141,12 @@ cdef int set_tensors(Message message, tuple tensors, str kind) except -1:
 
 
 cdef int set_requested(Message message, tuple outputs) except -1:
-    """Add the requested outputs. Raises HeaderError for equal names."""
     items_by_name(outputs, "output", HeaderError)
     message.requested = outputs
     return 0
 
 
 cdef int check_request(InferRequest request) except -1:
-    """Raise HeaderError if a request has no inputs, or a wrong binary_data_output."""
     if not request.tensors:
         raise HeaderError("the request has no inputs")
     value = binary_data_output(request)
@@ -165,7 +160,6 @@ cdef int check_request(InferRequest request) except -1:
 
 
 cdef int check_name(Py_ssize_t nbytes, bint has_nul, Limits limits) except -1:
-    """Raise HeaderError for a name with a NUL, or one that is too long in UTF-8."""
     if has_nul:
         raise HeaderError(f"the name of {SUBJECT} contains a NUL")
     return check_name_nbytes(nbytes, limits, DECODING)
