@@ -290,7 +290,7 @@ def test_null_that_the_producer_has_counted_or_not(layout: bytes, null_count: in
         if element is None:
             assert tw.Tensor("x", producer).as_numpy().tolist() == [b"a", b"bc", b"def"]
             continue
-        with pytest.raises(tw.EncodeError, match="contains [12] nulls?") as caught:
+        with pytest.raises(tw.EncodeError, match=r"contains [12] nulls?") as caught:
             tw.Tensor("x", producer)
         assert caught.value.element == element
 

@@ -164,8 +164,11 @@ def test_lists_of_arrays() -> None:
         tensor = tw.Tensor("x", [[texts, texts]] * 2, binary=False)
         assert (tensor.datatype, tensor.tolist()) == ("BYTES", [[[b"a", b"bc"]] * 2] * 2)
     assert tw.Tensor("x", [np.bool_(True), np.bool_(False)]).tolist() == [True, False]
-    bits = tw.Tensor("x", [tw.Tensor("b", np.zeros(2, "u2"), datatype="BF16")] * 2)
-    assert (bits.datatype, bits.shape) == ("BF16", (2, 2))
+    halves = [np.zeros(2, ml_dtypes.bfloat16), np.zeros(2, "u2")]
+    for parts in (halves, halves[::-1], [tw.Tensor("b", halves[1], datatype="BF16")] * 2):
+        datatype: Any = "BF16" if parts[0] is not parts[1] else None
+        tensor = tw.Tensor("x", parts, datatype=datatype)
+        assert (tensor.datatype, tensor.shape) == ("BF16", (2, 2))
     for array in (torch.arange(3.0), torch.tensor(1.0)):
         tensor = tw.Tensor("x", [array, array])
         assert (tensor.datatype, tensor.shape) == ("FP32", (2, *array.shape))

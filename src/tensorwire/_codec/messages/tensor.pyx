@@ -527,7 +527,8 @@ cdef tuple stacked(data, datatype):
     dims = shape_to_send(outer + inner, first)
     if first.name == "BYTES":
         return first.name, bytes_of_wire(b"".join([part.wire for part in parts]), dims)
-    return first.name, np.stack(parts).reshape(dims)
+    # The arrays of BF16 may be of bfloat16 and of uint16.
+    return first.name, np.stack([part.view(parts[0].dtype) for part in parts]).reshape(dims)
 
 
 cdef tuple dims_of_array(cnp.ndarray array):
