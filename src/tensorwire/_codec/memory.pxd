@@ -65,6 +65,7 @@ cdef class Body:
     cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes) except -1
 
 
+cdef bint same_bytes(first, second) except -1
 cdef exported_bytes(object owner, const char* data, Py_ssize_t nbytes)
 cdef void drop_reference(void* owned) noexcept nogil
 

@@ -14,7 +14,7 @@ from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF
 from libc.stdint cimport uint64_t, uintptr_t
-from libc.string cimport memmove
+from libc.string cimport memcmp, memmove
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from operator import index
@@ -299,6 +299,21 @@ cdef Body owner_of(source):
         if base == NULL:
             return None
         source = <object>base
+
+
+cdef bint same_bytes(first, second) except -1:
+    """Return whether two buffers have the same bytes. `==` of memoryviews would compare items."""
+    cdef Body one = Body(first)
+    cdef Body other = Body(second)
+    cdef int difference
+    if one.nbytes != other.nbytes:
+        return False
+    if keeps_gil(one.nbytes):
+        difference = memcmp(one.data, other.data, one.nbytes)
+    else:
+        with nogil:
+            difference = memcmp(one.data, other.data, one.nbytes)
+    return difference == 0
 
 
 cdef unsigned char all_bits(const unsigned char* data, uint64_t nbytes) noexcept nogil:

@@ -8,7 +8,7 @@ from ..bytes.reader cimport (
     elements_as_objects, elements_as_str, elements_as_stringdtype, export_elements,
     gather_elements, new_elements, scan_elements)
 from ..bytes.writer cimport pack, source_of
-from ..memory cimport Body, copied_bytes
+from ..memory cimport Body, copied_bytes, same_bytes
 from ..wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE
 
 from collections.abc import Sequence
@@ -152,7 +152,7 @@ cdef class BytesArray:
         """Return whether the other BytesArray has the same shape and elements."""
         if not isinstance(other, BytesArray):
             return NotImplemented
-        return self.shape == other.shape and np.array_equal(self.wire, other.wire)
+        return self.shape == other.shape and same_bytes(self.wire, other.wire)
 
     # --- elements ---
 
