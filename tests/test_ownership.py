@@ -16,6 +16,7 @@ import tensorwire as tw
 from support import reference
 from support.lifetimes import Owned, assert_result_keeps_body_alive
 from support.memory import address, peak_nbytes
+from support.scripts import run_script
 
 
 def response(**arrays: Any) -> tw.Frame:
@@ -261,6 +262,21 @@ def test_scanning_bytes_allocates_8_bytes_per_element(element: bytes, count: int
     n = 100_000
     body = reference.elements([element] * n)
     assert peak_nbytes(lambda: tw.decode_bytes(body, count)) < 8 * n + 4096
+
+
+FREED_LAST = """
+import contextvars
+import tensorwire as tw
+words = tw.decode_bytes(b"\\1\\0\\0\\0a" * 3_000_000)
+contextvars.ContextVar("words").set(words)  # freed when the names of modules are None
+del words
+"""
+
+
+@pytest.mark.thread_unsafe(reason="it starts a process")
+def test_elements_that_are_freed_at_the_end_of_the_interpreter() -> None:
+    done = run_script(FREED_LAST)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.thread_unsafe(reason="it measures the process")

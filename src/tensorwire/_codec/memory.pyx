@@ -17,8 +17,8 @@ from libc.stdint cimport uint64_t, uintptr_t
 from libc.string cimport memcmp, memmove
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
+import sys
 from operator import index
-from sys import getswitchinterval
 from typing import Any
 
 from numpy.typing import NDArray
@@ -89,6 +89,10 @@ cdef extern from *:
     long long work_of_this_turn
     double turn_began  # in seconds of the monotonic clock
 
+# A variable of C. At the end of the interpreter, the names of modules become None before the last
+# objects are freed, which counts as work.
+cdef object switch_interval = sys.getswitchinterval
+
 
 cdef double monotonic_seconds() noexcept nogil:
     cdef timespec now
@@ -109,7 +113,7 @@ cdef void count_work(Py_ssize_t cost) noexcept:
     work_of_this_turn += cost
     if work_of_this_turn >= WORK_PER_TURN:
         work_of_this_turn = 0
-        if monotonic_seconds() - turn_began >= INTERVALS_PER_TURN * getswitchinterval():
+        if monotonic_seconds() - turn_began >= INTERVALS_PER_TURN * switch_interval():
             with nogil:
                 pass
             turn_began = monotonic_seconds()
