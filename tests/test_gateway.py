@@ -1,0 +1,142 @@
+"""The gateway of the manual, between a client and a server of models."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import logging
+import re
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorwire as tw
+from support.examples import ROOT
+from support.requirements import optional, package
+from support.servers import uvicorn_server
+from tensorwire.client import Client, InferenceServerError
+from tensorwire.server import RequestError, create_app
+
+aiohttp, httpx, requests = optional("aiohttp"), optional("httpx"), optional("requests")
+
+pytestmark = [
+    pytest.mark.no_sanitizers(reason="it reads the repository"),
+    pytest.mark.thread_unsafe(reason="all tests share one gateway"),
+]
+
+PAGE = (ROOT / "docs" / "guide" / "gateways.md").read_text()
+PROGRAM, FUNCTIONS = re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
+INFER = "/v2/models/resnet/infer"
+
+
+def resnet(request: tw.InferRequest) -> dict[str, Any]:
+    if request["image"].nbytes == 0:
+        raise RequestError("the image is empty", 422)
+    received.append(request)
+    return {"scores": request["image"].as_numpy() * 2, "embedding": np.zeros(2)}
+
+
+received: list[tw.InferRequest] = []
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with uvicorn_server(create_app({"resnet_v2": resnet})) as address:
+        yield f"http://{address}"
+
+
+@pytest.fixture(scope="module")
+def program(server: str) -> Iterator[ModuleType]:
+    package("httpx2")
+    module = ModuleType("gateway")
+    exec(PROGRAM, module.__dict__)
+    module.SERVER = server  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "gateway", module)
+        yield module
+
+
+@pytest.fixture(scope="module")
+def url(program: Any) -> Iterator[str]:
+    with uvicorn_server(program.app) as address:
+        yield f"http://{address}"
+
+
+async def by_httpx(functions: dict[str, Any], url: str, frame: tw.Frame) -> Any:
+    async with httpx.AsyncClient() as client:
+        return await functions["with_httpx"](client, url, frame)
+
+
+async def by_aiohttp(functions: dict[str, Any], url: str, frame: tw.Frame) -> Any:
+    async with aiohttp.ClientSession() as session:
+        return await functions["with_aiohttp"](session, url, frame)
+
+
+async def by_requests(functions: dict[str, Any], url: str, frame: tw.Frame) -> Any:
+    with requests.Session() as session:
+        return await asyncio.to_thread(functions["with_requests"], session, url, frame)
+
+
+@pytest.mark.parametrize("forward", [None, by_httpx, by_aiohttp, by_requests])
+def test_libraries(
+    program: Any, url: str, forward: Callable[..., Any] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if forward is not None:
+        library = forward.__name__.removeprefix("by_")
+        for name in ("aiohttp", "httpx"):  # the block imports both
+            package(name)
+        functions: dict[str, Any] = {}
+        exec(FUNCTIONS, functions)
+        assert f"with_{library}" in functions
+        monkeypatch.setattr(program, "forward", lambda *arguments: forward(functions, *arguments))
+    image = np.arange(1 << 19, dtype=np.float32)
+    with Client(url) as client:
+        response = client.infer("resnet", {"image": image}, parameters={"tags": {"a": [1]}})
+        assert response.model_name == "resnet" and list(response) == ["scores"]
+        assert response["scores"].binary
+        assert np.array_equal(response["scores"].as_numpy(), image * 2)
+        with pytest.raises(InferenceServerError, match="the image is empty") as error:
+            client.infer("resnet", {"image": image[:0]})
+        assert error.value.status == 422
+
+
+def post(url: str, body: bytes) -> tuple[int, Any]:
+    address = url.removeprefix("http://")
+    with closing(http.client.HTTPConnection(address, timeout=20)) as connection:
+        connection.request("POST", INFER, body)
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def test_what_is_logged_and_forwarded(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    image = {"name": "image", "datatype": "FP32", "shape": [2], "data": [1, 2], "new": 0}
+    parameters = {"tags": {"a": [1, "b"]}}
+    body = {"id": "7", "unknown": 1, "parameters": parameters, "outputs": [], "inputs": [image]}
+    with caplog.at_level(logging.INFO, "gateway"):
+        status, answer = post(url, json.dumps(body).encode())
+    assert status == 200
+    assert [output["name"] for output in answer["outputs"]] == ["scores"]
+    assert answer["id"] == "7"
+    [line] = [record.message for record in caplog.records if record.name == "gateway"]
+    inputs = {"image": ["FP32", 2]}
+    assert json.loads(line) == {"model": "resnet", "inputs": inputs, "parameters": parameters}
+    assert received[-1].parameters["tags"]["a"] == (1, "b")
+    assert b"unknown" not in bytes(tw.encode_request(received[-1]))
+
+
+def test_errors(program: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    n_received = len(received)
+    inputs = [{"name": f"x{i}", "datatype": "FP32", "shape": [0], "data": []} for i in range(65)]
+    status, answer = post(url, json.dumps({"inputs": inputs}).encode())
+    assert status == 400
+    assert answer["error"] == "the message has more than 64 inputs, which is the limit"
+    monkeypatch.setattr(program, "SERVER", "http://127.0.0.1:9")
+    status, answer = post(url, json.dumps({"inputs": inputs[:1]}).encode())
+    assert (status, answer) == (502, {"error": "the server 'resnet' failed: ConnectError"})
+    assert len(received) == n_received
