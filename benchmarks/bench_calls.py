@@ -139,12 +139,14 @@ KSERVE_CALLS: dict[str, tuple[Caller, str]] = {
 }
 ARRAYS: dict[str, tuple[Callable[[], Array], int]] = {  # the array and the number of rounds
     "128 B": (partial(floats, 32), 100),
+    "4 KB": (partial(floats, 1_000), 100),
+    "64 KB": (partial(floats, 16_000), 100),
     "1 MB": (partial(floats, 250_000), 40),
     "16 MB": (partial(floats, 4_000_000), 15),
     "64 MB": (partial(floats, 16_000_000), 7),
     "200k x 0-40 B": (partial(texts, 200_000, 0, 40), 7),
 }
-KSERVE_ROUNDS = {"128 B": 50, "1 MB": 10, "16 MB": 4}
+KSERVE_ROUNDS = {"128 B": 50, "4 KB": 50, "64 KB": 20, "1 MB": 10, "16 MB": 4}
 LARGE = ("16 MB", "64 MB", "200k x 0-40 B")
 
 

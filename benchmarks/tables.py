@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -81,11 +82,15 @@ def cell(rows: Rows, contender: str, base: str) -> str:
         return ""
     notes = []
     if contender != base and base in rows:
-        multiple = float(f"{row['median'] / rows[base]['median']:.2g}")
-        notes += [f"{multiple:g}x"] if 0.001 <= multiple <= 1000 else []
+        notes += ratio(row, rows[base])
     if "copied" in row:
         notes.append(f"{row['copied']:.1f} copied")
     return duration(row["median"]) + (f" ({', '.join(notes)})" if notes else "")
+
+
+def ratio(row: dict[str, float], base: dict[str, float]) -> list[str]:
+    multiple = float(f"{row['median'] / base['median']:.2g}")
+    return [f"{multiple:g}x"] if 0.001 <= multiple <= 1000 else []
 
 
 # --- tables ---
@@ -126,17 +131,17 @@ def by_workload(labels: dict[str, str], contenders: Iterable[str] = ()) -> Table
 
 
 def losses(groups: Groups) -> str:
-    """Return a table of the rows in which another contender is as fast as ours, or faster."""
-    body = []
+    """Return a table of the cases in which another contender is as fast as ours, or faster."""
+    found: dict[tuple[str, str, str], list[str]] = {}
     for group, rows in groups.items():
-        better: dict[str, list[str]] = {}
+        kind, _, case = group.partition(": ")
         for name, row in rows.items():
-            for ours in [] if group.startswith("memory") else counterparts(name, rows):
+            for ours in [] if kind == "memory" else counterparts(name, rows):
                 if row["median"] <= AS_FAST * rows[ours]["median"]:
-                    better.setdefault(ours, []).append(f"{name}: {cell(rows, name, ours)}")
-        for ours, others in better.items():
-            body.append([group, f"{ours}: {duration(rows[ours]['median'])}", ", ".join(others)])
-    return lines([["workload", "on tensorwire", "faster, or as fast"], *body])
+                    cases = found.setdefault((kind, ours, name), [])
+                    cases.append(" ".join([f"{case}:", *ratio(row, rows[ours])]))
+    body = sorted(([*key, "; ".join(cases)] for key, cases in found.items()), key=itemgetter(0))
+    return lines([["workload", "on tensorwire", "faster, or as fast", "cases"], *body])
 
 
 def counterparts(name: str, rows: Rows) -> list[str]:
@@ -204,8 +209,9 @@ PLOTS = {
     "decode.png": ("decode: ", "Time to decode a response with one FP32 tensor"),
     "calls.png": ("call: ", "Time of a call over HTTP on one machine, one FP32 tensor"),
 }
-DRAWN = [OURS, "tritonclient", "tritonclient, drop-in", "kserve", "mlserver", "by hand", "memcpy"]
-DRAWN += ["raw sockets", *TRITON, "KServe: kserve"]
+# At most six of them are in a plot.
+DRAWN = [OURS, "tritonclient", "kserve", "mlserver", "by hand", "memcpy", "raw sockets", *TRITON]
+DRAWN += ["KServe: kserve"]
 UNITS = {"B": 1, "KB": 1e3, "MB": 1e6}
 
 
@@ -214,14 +220,14 @@ def plot(groups: Groups, name: str) -> None:
     sizes = {group: re.fullmatch(rf"{prefix}(\d+) (\w+)", group) for group in groups}
     nbytes = {group: int(size[1]) * UNITS[size[2]] for group, size in sizes.items() if size}
     rows = {nbytes[group]: groups[group] for group in sorted(nbytes, key=nbytes.__getitem__)}
-    figure, axes = plt.subplots(figsize=(7.5, 3.6), dpi=110)
+    figure, axes = plt.subplots(figsize=(7, 4.4), dpi=110)
     for contender in DRAWN:
         found = {n: row[contender]["median"] for n, row in rows.items() if contender in row}
         if found:
             axes.plot(list(found), list(found.values()), marker=".", label=contender)
     axes.set(xscale="log", yscale="log", title=title, xlabel="bytes", ylabel="seconds")
     axes.grid(alpha=0.3)
-    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False)
     figure.savefig(HERE / name, bbox_inches="tight", metadata={"Software": None})
 
 
