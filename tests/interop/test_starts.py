@@ -6,8 +6,8 @@ is an example of it. Other commands start servers, each of which runs until the 
 servers listen on a free port.
 
 On every change, the pages are followed in the environments of the tests. The nightly tests run the
-commands that install packages as well, with a wheel of the checkout in place of `tensorwire`, and
-get the versions that pip chooses on that day.
+commands that install packages as well, with a wheel of the checkout in place of `PATH`, and get the
+versions that pip chooses on that day. They leave out those that install from the repository.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def follow(start: Start, reader: Reader, wheel: Path | None = None) -> None:
             if block.file is not None:
                 (reader.folder / block.file).write_text(reader.localised(block.text))
             elif block.language == "sh" and "pip install" in block.text:
-                if wheel is not None:
-                    reader.run(block.text.replace("tensorwire", str(wheel)), INSTALL_SECONDS)
+                if wheel is not None and "git+https:" not in block.text:
+                    reader.run(re.sub(r"\bPATH\b", str(wheel), block.text), INSTALL_SECONDS)
             elif block.language != "sh":
                 continue
             elif following.language in ("text", "output"):
