@@ -63,7 +63,7 @@ def test_systemd(tmp_path: Path) -> None:
     unit = ConfigParser(interpolation=None)
     unit.read_string(block("ini"))
     service = unit["Service"]
-    command = shlex.split(service["ExecStart"])
+    command = shlex.split(service["ExecStart"].replace("\\\n", " "))
     chosen = parse(command)
     assert Path(chosen.uds).parent == Path("/run", service["RuntimeDirectory"])
     assert service.getint("TimeoutStopSec") > chosen.timeout_graceful_shutdown + END_SECONDS
