@@ -98,7 +98,7 @@ def missing_tools() -> list[str]:
 # By default there is no debug information, because it is ten times as large as the code.
 flags, directives = ["-O3", "-g0", "-fno-strict-aliasing"], {"language_level": 3}
 directives["annotation_typing"] = False  # annotations are for help(), and declare no C types
-directives["freethreading_compatible"] = True  # docs/guide/gil.md
+directives["freethreading_compatible"] = True  # docs/guide/memory.md
 macros = [(name, "NPY_2_0_API_VERSION") for name in ("NPY_NO_DEPRECATED_API", "NPY_TARGET_VERSION")]
 link = []
 if switch("SANITIZE"):

@@ -2,7 +2,7 @@
 
 Each scenario is repeated for a number of seconds, 60 by default. It creates objects that the
 threads share, and one function for each thread. The functions start at the same time. They check
-results that are defined, and accept the exceptions of docs/guide/threads.md where a thread modifies
+results that are defined, and accept the exceptions of docs/guide/memory.md where a thread modifies
 objects that others use. A crash of the process is the error that this program searches for, above
 all in a free-threaded Python. tests/test_api_threads.py runs each scenario for a short time.
 """
