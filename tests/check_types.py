@@ -38,7 +38,6 @@ from typing import Any
 def asgi_app(app: Any) -> Callable[[type], type]: ...
 def service(inner: type) -> Any: ...
 """,
-    "gateway": ANYTHING,
     "kserve/__init__": f"""{ANYTHING}
 class Model:
     name: str
