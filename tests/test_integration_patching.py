@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Barrier
 from types import ModuleType
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import pytest
 
@@ -434,6 +434,16 @@ def test_property_with_an_accessor_of_other_code(peer: Peer, accessor: str) -> N
     assert functions.foreign_code(property(**own), "peer:Thing.x") is None
     replaced = property(**{**own, accessor: marked})
     assert functions.foreign_code(replaced, "peer:Thing.x") == f"{__name__}.marked"
+
+
+def test_mocked_function_is_named(peer: Peer, caplog: pytest.LogCaptureFixture) -> None:
+    """A function that ``autospec`` makes has no module."""
+    with patch.object(peer.module, "double", autospec=True):
+        peer.before = peer.state()
+        with peer.installed():
+            assert peer.replaced() == NAMES - {"double"}
+    reason = r"peer\.double is a function without a module, such as a mock, now\)$"
+    assert re.search(reason, logged(caplog)), logged(caplog)
 
 
 def test_compiled_function_is_foreign() -> None:

@@ -651,6 +651,21 @@ def test_responses_are_equal(server: Server, case: str, is_binary: bool) -> None
         rest.assert_same_answer(plain, ours)
 
 
+@pytest.mark.parametrize("is_binary", [False, True])
+@pytest.mark.parametrize("how", ["array", "binary", "JSON"])
+def test_array_of_text_is_sent_like_objects(server: Server, how: str, is_binary: bool) -> None:
+    text = np.array([["a", "\u20ac"]])
+    body = message(rest.entry([1.5]), parameters={"binary_data_output": is_binary})
+    with installed(integration):
+        answers = []
+        for array in (text, text.astype(object)):
+            server.model.answer = response(made(array, how))
+            answers.append(server.infer(body))
+        assert tensor_of(text).as_numpy().tolist() == [[b"a", b"\xe2\x82\xac"]]
+    assert answers[0][0] == 200
+    rest.assert_same_answer(*answers)
+
+
 class OwnResponse(InferResponse):  # type: ignore[misc]
     """A response that a program writes itself."""
 

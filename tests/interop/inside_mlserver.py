@@ -932,6 +932,26 @@ def test_grpc_server(server: Server, is_installed: bool, monkeypatch: pytest.Mon
     assert not third.raw_output_contents
 
 
+F16 = np.array([1.5, 2], np.float16)
+
+
+@pytest.mark.parametrize(
+    "output", [NumpyCodec.encode_output("y", F16), output(TensorData([1.5, 2]), "FP16")]
+)
+def test_fp16_output_of_a_typed_grpc_request(
+    server: Server, is_installed: bool, monkeypatch: pytest.MonkeyPatch, output: Any
+) -> None:
+    """It has raw contents, as typed contents cannot have FP16. So have the other outputs then."""
+    words = StringCodec.encode_output("words", ["a"])
+    answer = InferenceResponse(model_name="m", outputs=[output, words])
+    monkeypatch.setattr(server.model, "answer", lambda payload: answer)
+    typed = raw_message([("x", "FP32", [1])], [])
+    typed.inputs[0].contents.fp32_contents.append(1)
+    [found] = ask(server, typed)
+    assert list(found.raw_output_contents) == [F16.tobytes(), b"\1\0\0\0a"]
+    assert not any(each.contents.ByteSize() for each in found.outputs)
+
+
 # --- install and uninstall ------------------------------------------------------------------------
 
 

@@ -73,7 +73,9 @@ def place(value: Any) -> str | None:
     value = unwrapped(value)
     kind = type(value)
     if kind is FunctionType:
-        return f"{value.__globals__.get('__name__')}:{value.__code__.co_qualname}"
+        module = value.__globals__.get("__name__")
+        name = value.__code__.co_qualname
+        return f"{module}:{name}" if module else "a function without a module, such as a mock,"
     if issubclass(kind, type):
         return f"{value.__module__}:{value.__qualname__}"
     is_function = callable(value) or hasattr(kind, "__get__")  # or becomes a method in a class

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from kserve import InferResponse
+from kserve import InferInput, InferOutput, InferResponse
 from kserve.errors import InvalidInput
 from kserve.protocol import infer_type
 from kserve.protocol.dataplane import DataPlane
@@ -39,6 +39,8 @@ def replacements() -> list[Replacement]:
     )
     return [
         # BYTES
+        called(InferInput, "set_data_from_numpy", replace_set_input),
+        called(InferOutput, "set_data_from_numpy", replace_set_output),
         Replacement(infer_type, "serialize_byte_tensor", replace_serialize_byte_tensor),
         Replacement(infer_type, "deserialize_bytes_tensor", replace_deserialize_bytes_tensor),
         # BF16
@@ -107,6 +109,26 @@ def replace_response_from_bytes(original: Function) -> Function:
 
 
 # --- BYTES and BF16 ------------------------------------------------------------------------------
+
+
+def replace_set_input(original: Function) -> Function:
+    def set_data_from_numpy(self: Any, input_tensor: Any, binary_data: bool = True) -> Any:
+        return original(self, with_objects(input_tensor), binary_data)
+
+    return set_data_from_numpy
+
+
+def replace_set_output(original: Function) -> Function:
+    def set_data_from_numpy(self: Any, output_tensor: Any, binary_data: bool = True) -> Any:
+        return original(self, with_objects(output_tensor), binary_data)
+
+    return set_data_from_numpy
+
+
+def with_objects(array: Any) -> Any:
+    """Convert text of kind ``U`` or StringDType, which KServe does not serialize, to objects."""
+    is_text = isinstance(array, np.ndarray) and array.dtype.kind in "UT"
+    return array.astype(object) if is_text else array
 
 
 def replace_serialize_byte_tensor(original: Function) -> Function:

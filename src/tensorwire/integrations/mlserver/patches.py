@@ -24,6 +24,7 @@ from mlserver.handlers import DataPlane
 from mlserver.parallel import worker
 from mlserver.rest.app import APIRoute
 from mlserver.rest.endpoints import Endpoints
+from mlserver.types import Datatype
 
 import tensorwire as tw
 
@@ -172,6 +173,9 @@ def replace_pack(original: Function) -> Function:
     return pack
 
 
+FP16 = (Datatype.FP16, Datatype.FP16.value)  # a model may set either
+
+
 @handle_mlserver_error  # type: ignore[untyped-decorator]  # mlserver has no types
 async def infer_split(servicer: Any, request: Any, context: Any) -> Any:
     """Do the same as ``ModelInfer``, with raw contents that are not in generated messages."""
@@ -180,7 +184,9 @@ async def infer_split(servicer: Any, request: Any, context: Any) -> Any:
         payload=payload, name=request.model_name, version=request.model_version
     )
     servicer._SetTrailingMetadata(response, context)
-    if not request.raw_input_contents:
+    # There are no typed contents for FP16.
+    has_fp16 = any(output.datatype in FP16 for output in response.outputs)
+    if not request.raw_input_contents and not has_fp16:
         return converters.ModelInferResponseConverter.from_types(response)
     response.outputs, contents = converters.extract_raw(response.outputs)
     message = converters.ModelInferResponseConverter.from_types(response)
