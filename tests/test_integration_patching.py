@@ -127,7 +127,7 @@ class Peer:
         versions: tuple[str, str] = ("1.4", "1.5"),
         replacements: Callable[[], Any] | None = None,
     ) -> Patch:
-        self.digests.write_text(json.dumps(self.known))
+        self.digests.write_text(json.dumps({"all": self.known}))
         self.relies_on = relies_on
         module("integration.patches", replacements=replacements or self.replacements)
         return Patch("peer", versions, "integration")

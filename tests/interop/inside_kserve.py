@@ -52,7 +52,6 @@ from interop import rest_servers as rest
 from interop.recorded_sources import (
     check_calls_of_wrapper,
     installed,
-    owner_of,
     wrappable_functions,
 )
 from interop.rest_servers import FLAT, PATH, READ_AS_ARRAYS, Answer, both, message, outcome, post
@@ -64,7 +63,6 @@ from support.wrappers import Proxy, functools_wrapper, two_wrappers, wrapped
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.integrations import kserve as integration
 from tensorwire.integrations.kserve.convert import ReceivedTensor, read_request, write_response
-from tensorwire.integrations.kserve.sources import PLANE
 
 pytestmark = pytest.mark.usefixtures("no_logging")
 
@@ -1285,7 +1283,7 @@ def test_wrapper_around_the_endpoint_is_called(server: Server, wrap: Any, is_fir
 
 
 @pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
-@pytest.mark.parametrize("name", [f"{PLANE}.{name}" for name in ("encode", "decode", "infer")])
+@pytest.mark.parametrize("name", ["encode", "decode", "infer"])
 @pytest.mark.parametrize("is_running", [True, False])
 def test_wrapper_that_is_added_later(
     server: Server, name: str, wrap: Any, is_running: bool
@@ -1293,7 +1291,7 @@ def test_wrapper_that_is_added_later(
     """It is added after the installation, and after or before the start of the server."""
     count = Mock()
     plain = server.infer(FLAT)
-    with installed(integration), wrapped(*owner_of(name), wrap, count):
+    with installed(integration), wrapped(DataPlane, name, wrap, count):
         app = server.app if is_running else application(server.plane)
         rest.assert_same_answer(plain, post(app, PATH, FLAT))
     assert count.call_count == 1

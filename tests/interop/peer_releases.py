@@ -5,14 +5,13 @@ of each package since the oldest tested one. It lists which of the functions tha
 replaces or relies on have changed, and in which release. Nothing of the packages is imported.
 
 `--record` writes the digests of the tested releases to `sources.json` of the integration, which
-`install` compares with those of newer releases. It first imports the integration, in order to list
-the functions. Those of KServe and MLServer need the environments of environment.py.
+`install` compares with those of newer releases. The file lists the functions in groups: add a new
+one to a group, with `{}` as its digests.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -28,15 +27,12 @@ from zipfile import ZipFile
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from interop import environment
 from tensorwire.integrations.digests import Sources
 from tensorwire.integrations.patching import release
 
-ROOT = environment.REPOSITORY_ROOT
-WHEELS = ROOT / ".cache" / "releases"
+WHEELS = Path(__file__).resolve().parents[2] / ".cache" / "releases"
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
 N_DOWNLOADS = 4
-CURRENT_INTERPRETER = "tritonclient"  # it is a dependency of the tests, without an environment
 
 # Other packages whose functions the integrations replace, with their first and last version that
 # the tested releases were used with.
@@ -49,13 +45,6 @@ OTHER_PACKAGES = {
     },
     "tritonclient": {"geventhttpclient": ("2.3.3", "2.6")},
 }
-
-LIST_FUNCTIONS = """
-import json
-from interop.recorded_sources import compared_functions
-from tensorwire.integrations import {peer}
-print(json.dumps(compared_functions({peer})))
-"""
 
 Releases = list[str]
 
@@ -84,12 +73,8 @@ def main() -> None:
         sys.exit(f"usage: peer_releases.py [--record] [{'|'.join(OTHER_PACKAGES)} ...]")
     for peer in names or OTHER_PACKAGES:
         integration: Any = import_module(f"tensorwire.integrations.{peer}")
-        file: Path = integration._PATCH.digests
-        functions = (
-            functions_of(peer)
-            if "--record" in sys.argv
-            else list(json.loads(file.read_text("ascii")))
-        )
+        groups = integration._PATCH.groups()
+        functions = [function for group in groups.values() for function in group]
         packages = [Package(peer, integration._PATCH.versions)]
         packages += [Package(name, tested) for name, tested in OTHER_PACKAGES[peer].items()]
         for package in packages:
@@ -97,25 +82,7 @@ def main() -> None:
             examine(package, own, is_peer=package.name == peer)
             print("\n".join(report(package)), end="\n\n")
         if "--record" in sys.argv:
-            record(file, functions, packages)
-
-
-def functions_of(peer: str) -> list[str]:
-    """Return the functions that the integration in the checkout replaces or relies on."""
-    interpreter = sys.executable
-    if peer != CURRENT_INTERPRETER:
-        interpreter = str(environment.interpreter(environment.folder_of(peer)))
-    if not Path(interpreter).exists():
-        sys.exit(f"{interpreter} is missing: run tests/interop/environment.py {peer}")
-    done = subprocess.run(
-        [interpreter, "-c", LIST_FUNCTIONS.format(peer=peer)],
-        env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}:{ROOT / 'tests'}"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    functions: list[str] = json.loads(done.stdout.splitlines()[-1])
-    return functions
+            record(integration._PATCH.file, groups, packages)
 
 
 # --- releases ---
@@ -213,11 +180,11 @@ def report(package: Package) -> Iterator[str]:
         yield f"  newer than the tested releases: {', '.join(newer)}"
 
 
-def record(file: Path, functions: list[str], packages: list[Package]) -> None:
+def record(file: Path, groups: dict[str, dict[str, Any]], packages: list[Package]) -> None:
     """Write the digests of the tested releases, with the releases of each digest."""
     found = {f: digests for package in packages for f, digests in package.digests.items()}
     table: dict[str, dict[str, str]] = {}
-    for function in sorted(functions):
+    for function in found:
         package = next(p for p in packages if function in p.digests)
         versions = package.tested_releases
         digests = [found[function][version] for version in versions]
@@ -228,8 +195,11 @@ def record(file: Path, functions: list[str], packages: list[Package]) -> None:
             for digest in dict.fromkeys(digests)
             if digest
         }
-    rows = (f" {json.dumps(name)}: {json.dumps(digests)}" for name, digests in table.items())
-    text = "{\n" + ",\n".join(rows) + "\n}\n"
+    sections = []
+    for name, functions in groups.items():
+        rows = (f"  {json.dumps(f)}: {json.dumps(table[f])}" for f in sorted(functions))
+        sections.append(f" {json.dumps(name)}: {{\n" + ",\n".join(rows) + "}")
+    text = "{\n" + ",\n".join(sections) + "\n}\n"
     if file.exists() and file.read_text("ascii") == text:
         print(f"{file} is up to date")
         return

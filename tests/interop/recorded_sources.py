@@ -5,7 +5,6 @@ These are their digests in `sources.json`, a simulated next release, and wrapper
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -37,6 +36,12 @@ def installed(integration: Any, **options: Any) -> Iterator[None]:
         integration.uninstall()
 
 
+def known_digests(integration: Any) -> dict[str, dict[str, str]]:
+    """Return the recorded digests of each function, of all groups."""
+    groups = integration._PATCH.groups().values()
+    return {name: digests for group in groups for name, digests in group.items()}
+
+
 def compared_functions(integration: Any) -> list[str]:
     """Return the names of all functions whose sources are compared."""
     replacements = integration._PATCH.replacements()
@@ -52,7 +57,7 @@ def check_recorded(integration: Any) -> None:
     """Fail unless the file has all functions, no others, and the digests of the installed ones."""
     patch = integration._PATCH
     command = f"run python tests/interop/peer_releases.py --record {patch.distribution}"
-    table = json.loads(patch.digests.read_text("ascii"))
+    table = known_digests(integration)
     functions = compared_functions(integration)
     assert sorted(table) == functions, command
     sources = Sources(source_of_imported)
@@ -136,7 +141,7 @@ def owner_of(name: str) -> tuple[Any, str]:
 def wrappable_functions(integration: Any, *kinds: type) -> list[str]:
     """Return the recorded functions that are defined as functions or methods, or of these kinds."""
     kinds = (FunctionType, classmethod, staticmethod, *kinds)
-    names = json.loads(integration._PATCH.digests.read_text("ascii"))
+    names = known_digests(integration)
     return [name for name in names if type(getattr_static(*owner_of(name))) in kinds]
 
 

@@ -19,12 +19,6 @@ def join_name(owner: ModuleType | type, name: str) -> str:
     return f"{owner.__module__}:{owner.__qualname__}.{name}"
 
 
-def within(owner: str, names: str) -> tuple[str, ...]:
-    """Return the functions of a module, or the methods of a class, with these names."""
-    separator = "." if ":" in owner else ":"
-    return tuple(f"{owner}{separator}{name}" for name in names.split())
-
-
 def package_of(name: str) -> str:
     """Return the package of a function, of a module or of a distribution."""
     return name.partition(":")[0].partition(".")[0].replace("-", "_")

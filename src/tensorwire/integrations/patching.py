@@ -51,8 +51,9 @@ class Replacement(NamedTuple):
     The factory takes the original and returns the replacement, which must have the same parameters.
     Both are plain functions, also for a classmethod or staticmethod.
 
-    The replacement relies on the source of the functions in ``relies_on``, and on the replacements
-    of these functions, which must come first. If each call of the replacement calls the original
+    The replacement relies on the source of the functions in ``relies_on``, which names groups of
+    the file with the digests or functions, and on the replacements of these functions, which must
+    come first. If each call of the replacement calls the original
     once (``calls_original``), the original may be a wrapper of other code.
     """
 
@@ -74,8 +75,8 @@ class Patch:
         The first and the last version that were tested. ``"2.73"`` includes every 2.73.x.
     integration
         The name of a package of tensorwire. Its module ``patches``, which is imported after the
-        version check, has the function ``replacements``. Its file ``sources.json``, which
-        ``tests/interop/peer_releases.py`` writes, has the digests of the functions.
+        version check, has the function ``replacements``. Its file ``sources.json`` has groups of
+        functions, and their digests, which ``tests/interop/peer_releases.py`` writes.
     """
 
     def __init__(self, distribution: str, versions: tuple[str, str], integration: str) -> None:
@@ -135,17 +136,28 @@ class Patch:
         return bool(self._changes)
 
     @property
-    def digests(self) -> Path:
+    def file(self) -> Path:
         """The file with the known digests."""
         return Path(str(sys.modules[self.integration].__file__)).with_name("sources.json")
 
+    def groups(self) -> dict[str, dict[str, dict[str, str]]]:
+        """Return the groups of functions, with the releases of each digest of a function."""
+        groups: dict[str, dict[str, dict[str, str]]] = json.loads(self.file.read_text("ascii"))
+        return groups
+
     def replacements(self) -> dict[str, Replacement]:
-        """Return the replacements by the names of the originals. Raises IntegrationError."""
+        """Return the replacements by the names of the originals. Raises IntegrationError.
+
+        They rely on functions: those of the groups that they name.
+        """
+        groups, found = self.groups(), {}
         try:
-            found = import_module(f"{self.integration}.patches").replacements()
-            return {join_name(each.owner, each.name): each for each in found}
+            for each in import_module(f"{self.integration}.patches").replacements():
+                relies_on = [name for key in each.relies_on for name in groups.get(key, (key,))]
+                found[join_name(each.owner, each.name)] = each._replace(relies_on=relies_on)
         except (AttributeError, ImportError) as error:
             raise self._error(f"is not laid out as expected ({error})") from error
+        return found
 
     def _create(self) -> list[Change]:
         """Create the replacements of the functions that do not differ from the tested ones.
@@ -154,7 +166,7 @@ class Patch:
         """
         trusted = None if self._is_newer() else package_of(self.distribution)
         replacements = self.replacements()
-        digests = json.loads(self.digests.read_text("ascii"))
+        digests = {name: known for group in self.groups().values() for name, known in group.items()}
         sources = Sources(source_of_imported)
 
         def check(name: str, replacement: str, may_be_wrapped: bool) -> None:

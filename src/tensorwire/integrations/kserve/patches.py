@@ -26,10 +26,14 @@ from ...errors import DecodeError, EncodeError
 from ..patching import Function, Replacement
 from ..rest import replace_metadata
 from ..split import replace_add_servicer
-from . import _PATCH, _install_and_run, sources
+from . import _PATCH, _install_and_run
 from .convert import read_response
 from .grpc_server import infer_split
 from .route import InferRoute, functions_of
+
+# The route does what KServe's endpoint does. Of the routers of Starlette and FastAPI, it relies on
+# what they document: the first route that matches gets the request.
+ROUTE = ("codec", "inputs", "outputs", "REST")
 
 
 def replacements() -> list[Replacement]:
@@ -49,19 +53,17 @@ def replacements() -> list[Replacement]:
         Replacement(infer_type, "get_content", replace_get_content),
         called(infer_type, "_contains_fp16_datatype", replace_contains_fp16_datatype),
         # the servers
-        called(RESTServer, "_register_endpoints", replace_register, sources.ROUTE),
-        called(V2Endpoints, "metadata", replace_metadata, sources.METADATA),
+        called(RESTServer, "_register_endpoints", replace_register, ROUTE),
+        called(V2Endpoints, "metadata", replace_metadata, ["metadata"]),
         called(
             grpc_predict_v2_pb2_grpc,
             "add_GRPCInferenceServiceServicer_to_server",
             replace_servicer,
-            sources.SERVICER,
+            ["codec", "inputs", "outputs", "gRPC"],
         ),
-        called(RESTServerProcess, "__init__", replace_process_init, sources.WORKER),
+        called(RESTServerProcess, "__init__", replace_process_init, ["worker"]),
         # the REST client
-        Replacement(
-            InferResponse, "from_bytes", replace_response_from_bytes, sources.READS_RESPONSES
-        ),
+        Replacement(InferResponse, "from_bytes", replace_response_from_bytes, ["codec", "outputs"]),
     ]
 
 

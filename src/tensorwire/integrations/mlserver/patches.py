@@ -33,7 +33,7 @@ from ...server.asgi import Receive, Scope, Send
 from ..patching import Function, Replacement
 from ..rest import replace_metadata
 from ..split import SplitMessage, replace_add_servicer
-from . import _PATCH, install, sources
+from . import _PATCH, install
 from .convert import (
     ArrayData,
     array_bytes,
@@ -53,24 +53,26 @@ def replacements() -> list[Replacement]:
     )
     return [
         # REST
-        Replacement(APIRoute, "handle", replace_handle, sources.HANDLE),
+        Replacement(APIRoute, "handle", replace_handle, ["data", "outputs", "REST"]),
         # raw gRPC contents
-        Replacement(mlserver_raw, "inject_raw", replace_inject_raw, sources.INJECT_RAW),
-        Replacement(mlserver_raw, "pack", replace_pack, sources.PACK),
+        Replacement(mlserver_raw, "inject_raw", replace_inject_raw, ["data", "raw", "unpack"]),
+        Replacement(mlserver_raw, "pack", replace_pack, ["data", "raw", "pack"]),
         called(
             dataplane_pb2_grpc,
             "add_GRPCInferenceServiceServicer_to_server",
             replace_servicer,
-            sources.SERVICER,
+            ["gRPC"],
         ),
         # codecs
-        Replacement(NumpyCodec, "decode_input", replace_decode_input, sources.DECODE_INPUT),
-        Replacement(NumpyCodec, "encode_output", replace_encode_output, sources.ENCODE_OUTPUT),
+        Replacement(NumpyCodec, "decode_input", replace_decode_input, ["data", "decode"]),
         Replacement(
-            string_codec, "_decode_input_or_output", replace_decode_strings, sources.DECODE_STRINGS
+            NumpyCodec, "encode_output", replace_encode_output, ["data", "outputs", "encode"]
+        ),
+        Replacement(
+            string_codec, "_decode_input_or_output", replace_decode_strings, ["data", "strings"]
         ),
         # server
-        called(DataPlane, "metadata", replace_metadata, sources.METADATA),
+        called(DataPlane, "metadata", replace_metadata, ["mlserver.rest.app:APIRoute.handle"]),
         Replacement(worker, "Worker", replace_worker),
     ]
 

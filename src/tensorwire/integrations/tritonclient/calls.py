@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import wraps
 from types import ModuleType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..functions import package_of, place
+from ..patching import Function
 
 Value = TypeVar("Value")
+
+
+def setting(
+    variable: ContextVar[Value],
+    value: Callable[[Any, tuple[Any, ...], dict[str, Any]], Value],
+    original: Function,
+    *,
+    is_async: bool = False,
+) -> Function:
+    """Replace a method of a client by one that sets a variable while ``original`` runs.
+
+    ``value`` returns the value for the client and for the arguments of a call.
+    """
+
+    @wraps(original)
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        with during(variable, value(self, arguments, options)):
+            return original(self, *arguments, **options)
+
+    @wraps(original)
+    async def call_async(self: Any, *arguments: Any, **options: Any) -> Any:
+        with during(variable, value(self, arguments, options)):
+            return await original(self, *arguments, **options)
+
+    return call_async if is_async else call
 
 
 @contextmanager

@@ -12,7 +12,6 @@ messages: another serializer or an interceptor expects complete messages.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -39,8 +38,7 @@ from ..._codec.grpc.writer import append_fields
 from ...errors import EncodeError
 from ...grpc_messages import INFER_RESPONSE, RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
 from ..patching import Function, Replacement
-from . import sources
-from .calls import creates_requests, during
+from .calls import creates_requests, during, setting
 from .convert import (
     SHARED_MEMORY_KEYS,
     HeaderInput,
@@ -50,44 +48,49 @@ from .convert import (
     tensor_data,
 )
 
-REQUEST = service_pb2.ModelInferRequest
-RESPONSE = service_pb2.ModelInferResponse
-STREAM_RESPONSE = service_pb2.ModelStreamInferResponse
 ARRAY_INPUT = array_input_class(InferInput, "_raw_content", "_get_content")
 
 # Looking up a method of a generated class takes half as long as parsing a small message with it.
-serialize_request = REQUEST.SerializeToString
-parse_response = RESPONSE.FromString
-parse_stream_response = STREAM_RESPONSE.FromString
+serialize_request = service_pb2.ModelInferRequest.SerializeToString
+parse_response = service_pb2.ModelInferResponse.FromString
+parse_stream_response = service_pb2.ModelStreamInferResponse.FromString
 
-AIO = "tritonclient.grpc.aio"
+GRPC_CALL = ("gRPC requests", "gRPC results")
 
 
 def replacements(aio: ModuleType | None) -> list[Replacement]:
     """Return the replacements in tritonclient.grpc and, if it can be imported, its ``aio``."""
     client, called = InferenceServerClient, partial(Replacement, calls_original=True)
+    infer = set_raw("ModelInfer", _client)
     found = [
-        Replacement(InferInput, "set_data_from_numpy", replace_set_data, sources.GRPC_SET_DATA),
         Replacement(
-            _utils, "_get_inference_request", replace_get_inference_request, sources.GRPC_REQUEST
+            InferInput, "set_data_from_numpy", replace_set_data, ["gRPC inputs", "datatypes"]
+        ),
+        Replacement(
+            _utils, "_get_inference_request", replace_get_inference_request, ["gRPC inputs"]
         ),
         Replacement(InferResult, "as_numpy", replace_as_numpy),
         Replacement(InferResult, "get_response", replace_get_response),
         Replacement(
-            _infer_stream._InferStream, "_enqueue_request", replace_enqueue, sources.GRPC_QUEUE
+            _infer_stream._InferStream, "_enqueue_request", replace_enqueue, ["stream queue"]
         ),
-        called(client, "infer", replace_infer, sources.GRPC_CALL),
-        called(client, "async_infer", replace_infer, sources.GRPC_CALL),
-        called(client, "start_stream", replace_start_stream, sources.GRPC_STREAM),
+        called(client, "infer", infer, GRPC_CALL),
+        called(client, "async_infer", infer, GRPC_CALL),
+        called(client, "start_stream", replace_start_stream, [*GRPC_CALL, "stream results"]),
         called(
-            client, "async_stream_infer", replace_async_stream_infer, sources.GRPC_STREAM_REQUEST
+            client,
+            "async_stream_infer",
+            partial(setting, IS_RAW, has_raw_stream),
+            ["gRPC requests", "stream requests"],
         ),
     ]
     if aio:
-        client = aio.InferenceServerClient
+        client, infer = aio.InferenceServerClient, set_raw("ModelInfer", aio, is_async=True)
+        # grpcio creates a task that reads the requests of a stream. The task inherits IS_RAW.
+        stream_infer = set_raw("ModelStreamInfer", aio)
         found += [
-            called(client, "infer", replace_aio_infer, sources.GRPC_CALL),
-            called(client, "stream_infer", replace_aio_stream_infer, sources.GRPC_CALL),
+            called(client, "infer", infer, GRPC_CALL),
+            called(client, "stream_infer", stream_infer, GRPC_CALL),
         ]
     return found
 
@@ -173,7 +176,7 @@ class RawStreamResponse(RawMessage):
         return parse_stream_response(self.whole)
 
 
-def serialize_for_stream(request: Any) -> bytes:
+def serialize(request: Any) -> bytes:
     """Serialize a request, unless `replace_enqueue` has done that already."""
     if type(request) is RawRequest:
         return request.serialized()
@@ -212,60 +215,37 @@ GRPCIO = ("grpc._channel", "grpc.aio._channel")
 
 
 class StubMethod:
-    """A method of a stub. ``plain`` is that of grpcio, and ``raw`` has our serializers."""
+    """A method of a stub. ``plain`` is that of grpcio, and ``raw`` has our serializers.
+
+    Calls that are not made by a method of the client are the same as before.
+    """
 
     __slots__ = ("plain", "raw")
 
-    name: str
-    response_class: Any
-    serialize: Function
-    deserialize: Function
-
-    def __init__(self, plain: Any) -> None:
+    def __init__(self, plain: Any, read: Function) -> None:
         self.plain = plain
         # There is no public way to create it for the same channel.
         self.raw = copy(plain)
-        self.raw._request_serializer = self.serialize
-        self.raw._response_deserializer = self.deserialize
+        self.raw._request_serializer = serialize
+        self.raw._response_deserializer = read
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.plain, name)
 
-
-class UnaryMethod(StubMethod):
-    """A message of the generated class is sent, and answered, as before."""
-
-    __slots__ = ()
-
-    name = "ModelInfer"
-    response_class = RESPONSE
-    serialize = staticmethod(RawRequest.serialized)
-    deserialize = staticmethod(read_response)
-
-    def __call__(self, request: Any, *arguments: Any, **options: Any) -> Any:
-        method = self.raw if type(request) is RawRequest else self.plain
-        return method(request, *arguments, **options)
-
-    def future(self, request: Any, *arguments: Any, **options: Any) -> Any:
-        method = self.raw if type(request) is RawRequest else self.plain
-        return method.future(request, *arguments, **options)
-
-
-class StreamMethod(StubMethod):
-    """A stream that is not started by a method of the client is the same as before."""
-
-    __slots__ = ()
-
-    name = "ModelStreamInfer"
-    response_class = STREAM_RESPONSE
-    serialize = staticmethod(serialize_for_stream)
-    deserialize = staticmethod(read_stream_response)
-
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         return (self.raw if IS_RAW.get() else self.plain)(*arguments, **options)
 
+    def future(self, *arguments: Any, **options: Any) -> Any:
+        return (self.raw if IS_RAW.get() else self.plain).future(*arguments, **options)
 
-def can_be_raw(client: Any, kind: type[StubMethod], module: ModuleType) -> bool:
+
+READERS = {  # grpcio's and ours, for each method
+    "ModelInfer": (parse_response, read_response),
+    "ModelStreamInfer": (parse_stream_response, read_stream_response),
+}
+
+
+def can_be_raw(client: Any, name: str, module: ModuleType) -> bool:
     """Return whether a client of this module can send a `RawRequest` through a method of its stub.
 
     The method is changed if possible. A stub or method that a program has replaced remains the
@@ -274,45 +254,36 @@ def can_be_raw(client: Any, kind: type[StubMethod], module: ModuleType) -> bool:
     stub = getattr(client, "_client_stub", None)
     if type(stub) is not service_pb2_grpc.GRPCInferenceServiceStub or not creates_requests(module):
         return False
-    method = vars(stub).get(kind.name)
-    if type(method) is kind:
+    method, (parse, read) = vars(stub).get(name), READERS[name]
+    if type(method) is StubMethod:
         return True
     if (
         type(method).__module__ not in GRPCIO
         or getattr(method, "_request_serializer", None) != serialize_request
-        or getattr(method, "_response_deserializer", None) != kind.response_class.FromString
+        or getattr(method, "_response_deserializer", None) != parse
         or getattr(method, "_interceptors", None)  # of asyncio
     ):
         return False
-    setattr(stub, kind.name, kind(method))
+    setattr(stub, name, StubMethod(method, read))
     return True
 
 
 # --- InferenceServerClient -----------------------------------------------------------------------
 
 
-def replace_infer(original: Function) -> Function:
-    @wraps(original)
-    def infer(self: Any, *arguments: Any, **options: Any) -> Any:
-        with during(IS_RAW, can_be_raw(self, UnaryMethod, _client)):
-            return original(self, *arguments, **options)
+def set_raw(name: str, module: ModuleType, **options: Any) -> Function:
+    """Return the factory for a method of clients, which calls the stub's method with a name."""
 
-    return infer
+    def is_raw(client: Any, *_: Any) -> bool:
+        return can_be_raw(client, name, module)
 
-
-def replace_aio_infer(original: Function) -> Function:
-    @wraps(original)
-    async def infer(self: Any, *arguments: Any, **options: Any) -> Any:
-        with during(IS_RAW, can_be_raw(self, UnaryMethod, sys.modules[AIO])):
-            return await original(self, *arguments, **options)
-
-    return infer
+    return partial(setting, IS_RAW, is_raw, **options)
 
 
 def replace_start_stream(original: Function) -> Function:
     @wraps(original)
     def start_stream(self: Any, *arguments: Any, **options: Any) -> Any:
-        is_raw = can_be_raw(self, StreamMethod, _client)
+        is_raw = can_be_raw(self, "ModelStreamInfer", _client)
         with during(IS_RAW, is_raw):
             started = original(self, *arguments, **options)
         if is_raw:
@@ -322,23 +293,8 @@ def replace_start_stream(original: Function) -> Function:
     return start_stream
 
 
-def replace_async_stream_infer(original: Function) -> Function:
-    @wraps(original)
-    def async_stream_infer(self: Any, *arguments: Any, **options: Any) -> Any:
-        with during(IS_RAW, self._stream in RAW_STREAMS and creates_requests(_client)):
-            return original(self, *arguments, **options)
-
-    return async_stream_infer
-
-
-def replace_aio_stream_infer(original: Function) -> Function:
-    @wraps(original)
-    def stream_infer(self: Any, *arguments: Any, **options: Any) -> Any:
-        # grpcio creates a task that reads the requests, and the task inherits IS_RAW.
-        with during(IS_RAW, can_be_raw(self, StreamMethod, sys.modules[AIO])):
-            return original(self, *arguments, **options)
-
-    return stream_infer
+def has_raw_stream(client: Any, *_: Any) -> bool:
+    return client._stream in RAW_STREAMS and creates_requests(_client)
 
 
 def replace_enqueue(original: Function) -> Function:

@@ -19,8 +19,7 @@ from tritonclient.http import InferenceServerClient, InferInput, InferResult, _c
 from tritonclient.http._infer_result import json
 
 from ..patching import Function, Replacement
-from . import sources
-from .calls import creates_requests, during
+from .calls import creates_requests, setting
 from .convert import (
     SHARED_MEMORY_KEYS,
     HeaderInput,
@@ -49,17 +48,20 @@ def replacements(aio: ModuleType | None) -> list[Replacement]:
     client, called = InferenceServerClient, partial(Replacement, calls_original=True)
     replace_async_infer = partial(replace_infer, is_sent_later=True)
     found = [
-        Replacement(InferInput, "set_data_from_numpy", replace_set_data, sources.HTTP_SET_DATA),
         Replacement(
-            _utils, "_get_inference_request", replace_get_inference_request, sources.HTTP_REQUEST
+            InferInput, "set_data_from_numpy", replace_set_data, ["HTTP inputs", "datatypes"]
         ),
-        called(client, "infer", replace_infer, sources.HTTP_INFER),
-        called(client, "async_infer", replace_async_infer, sources.HTTP_INFER),
-        Replacement(InferResult, "__init__", replace_result_init, sources.HTTP_RESULT),
+        Replacement(
+            _utils, "_get_inference_request", replace_get_inference_request, ["HTTP inputs"]
+        ),
+        called(client, "infer", replace_infer, ["HTTP requests", "HTTP client"]),
+        called(client, "async_infer", replace_async_infer, ["HTTP requests", "HTTP client"]),
+        Replacement(InferResult, "__init__", replace_result_init, ["HTTP results"]),
     ]
     if aio:
         replace = partial(replace_aio_infer, aio)
-        found.append(called(aio.InferenceServerClient, "infer", replace, sources.HTTP_AIO_INFER))
+        relies_on = ["HTTP requests", "HTTP aio"]
+        found.append(called(aio.InferenceServerClient, "infer", replace, relies_on))
     return found
 
 
@@ -109,25 +111,12 @@ def replace_infer(original: Function, is_sent_later: bool = False) -> Function:
     stub_class = geventhttpclient.HTTPClient
     transport = Transport("_client_stub", stub_class, ("post", "request"), FileBody)
     body_type = body_type_of(original, _client, transport, is_sent_later)
-
-    @wraps(original)
-    def infer(self: Any, *arguments: Any, **options: Any) -> Any:
-        with during(BODY_TYPE, body_type(self, arguments, options)):
-            return original(self, *arguments, **options)
-
-    return infer
+    return setting(BODY_TYPE, body_type, original)
 
 
 def replace_aio_infer(aio: ModuleType, original: Function) -> Function:
     transport = Transport("_stub", aio.aiohttp.ClientSession, ("post", "_request"), payload_class())
-    body_type = body_type_of(original, aio, transport)
-
-    @wraps(original)
-    async def infer(self: Any, *arguments: Any, **options: Any) -> Any:
-        with during(BODY_TYPE, body_type(self, arguments, options)):
-            return await original(self, *arguments, **options)
-
-    return infer
+    return setting(BODY_TYPE, body_type_of(original, aio, transport), original, is_async=True)
 
 
 def body_type_of(
@@ -143,7 +132,7 @@ def body_type_of(
     if compression not in names:  # a wrapper with other parameters
         names = ["model_name", "inputs"]
 
-    def body_type(client: Any, arguments: Any, options: dict[str, Any]) -> Any:
+    def body_type(client: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         given = {**dict(zip(names, arguments, strict=False)), **options}
         data = large_data(given.get("inputs"), ARRAY_INPUT)
         if (

@@ -13,7 +13,6 @@ from ..._codec.bytes.array import decode_bytes
 from ...errors import TensorwireError
 from ..patching import Function, Replacement
 from .convert import elements_at, object_scalar, serialized
-from .sources import GET_CONTENTS
 
 
 def replacements() -> list[Replacement]:
@@ -23,9 +22,7 @@ def replacements() -> list[Replacement]:
         Replacement(utils, "deserialize_bytes_tensor", replace_deserialize_bytes_tensor),
     ]
     if memory := import_if_usable("tritonclient.utils.shared_memory"):
-        found.append(
-            Replacement(memory, "get_contents_as_numpy", replace_get_contents, GET_CONTENTS)
-        )
+        found.append(Replacement(memory, "get_contents_as_numpy", replace_get_contents, ["memory"]))
     for kind in ("http", "grpc"):
         if import_if_usable(f"tritonclient.{kind}"):
             ours = import_module(f"{__package__}.{kind}")
