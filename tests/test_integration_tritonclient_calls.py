@@ -70,7 +70,7 @@ JSON_BODY = tw.encode_response(tw.InferResponse([tw.Tensor("OUTPUT0", IMAGE, bin
 
 Reasons = dict[str, str]
 NONE: dict[str, Any] = {}
-SMALL = {"http send": "a body below 256 KiB is joined, which takes less time than several sends"}
+SMALL = {"http send": "a small body is joined, which takes less time than several sends"}
 NO_DATA = {"http send": "there is no data"}
 TO_JSON = {"send": "the client's JSON package writes the numbers, so that the text is the same"}
 FROM_JSON = {"receive": "the response has no binary data"}

@@ -20,14 +20,15 @@ from support.requirements import skip_or_fail
 from support.scale import scaled
 from tensorwire.integrations import tritonclient
 from tensorwire.integrations.functions import ABSENT, Change, assign
-from tensorwire.integrations.tritonclient.convert import LARGE_NBYTES
+from tensorwire.integrations.tritonclient import convert
 
 FEW = settings(deadline=None, max_examples=scaled(30))
 MARKS = [
     pytest.mark.no_sanitizers(reason="it tests Python code"),
     pytest.mark.thread_unsafe(reason="it changes the client for the process"),
 ]
-LARGE = LARGE_NBYTES
+# Less than what users get, so that the tests take less time.
+LARGE = convert.LARGE_NBYTES = 256 * 1024
 FLOATS = np.arange(LARGE // 4, dtype=np.float32)
 
 

@@ -16,8 +16,8 @@ What changes:
 - BYTES tensors are serialized and deserialized by the compiled codec. Values that the codec would
   handle differently are passed on to tritonclient, with its own results and errors.
 - An ``InferInput`` copies numbers once, into memory of numpy. ``install(refer_to_arrays=True)``
-  makes it refer to arrays of 256 KiB or more instead.
-- ``infer`` and ``async_infer`` over HTTP send inputs of 256 KiB or more without copying them again.
+  makes it refer to arrays of 2 MiB or more instead.
+- ``infer`` and ``async_infer`` over HTTP send inputs of 2 MiB or more without copying them again.
   Over ``tritonclient.http``, ``infer`` receives the binary data of a response directly into
   separate memory.
 - Requests over gRPC are serialized with one copy of each tensor, and responses are parsed without
@@ -65,7 +65,7 @@ def install(*, untested: Untested = "known", refer_to_arrays: bool = False) -> N
         compare sources. ``"error"`` raises IntegrationError. The sources of tritonclient itself are
         compared if its version is newer than the tested ones, and those of other packages always.
     refer_to_arrays
-        Whether ``set_data_from_numpy`` refers to a C-contiguous array of 256 KiB or more instead of
+        Whether ``set_data_from_numpy`` refers to a C-contiguous array of 2 MiB or more instead of
         copying it. This saves the copy, but a request then sends the values that the array has when
         the request is sent: if a program fills one buffer with the data of several inputs, all of
         them send what it contains last, and if it modifies the array while ``infer`` runs, the

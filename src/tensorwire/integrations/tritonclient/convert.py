@@ -20,9 +20,9 @@ from ..._codec.memory import Body
 from ..._codec.messages.convert import encode_bytes
 from ...errors import EncodeError
 
-# Joining smaller data takes less time than sending them on their own: the socket may then wait for
-# the acknowledgement of what was sent before.
-LARGE_NBYTES = 256 * 1024
+# Joining smaller data takes less time than sending them on their own: each send wakes up the
+# server, and the socket may wait for the acknowledgement of what was sent before.
+LARGE_NBYTES = 2 << 20
 """The minimum size in bytes of the data of an input that are sent without joining them."""
 
 
