@@ -15,11 +15,20 @@ import pytest
 
 import tensorwire as tw
 from support import client_fixtures
-from support.client_fixtures import GOOD, Certificate, Connect, MiB, TlsScripted, X, connect_to
+from support.client_fixtures import (
+    GOOD,
+    Certificate,
+    Connect,
+    MiB,
+    OnUnixSocket,
+    TlsScripted,
+    X,
+    connect_to,
+)
 from support.serve_process import free_port
 from support.servers import Scripted, http
 from support.threads import in_thread
-from tensorwire.client import Client, Timeout
+from tensorwire.client import Client, InferenceServerError, Timeout
 from tensorwire.client.addresses import find_proxy, parse_url
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests change the environment")
@@ -28,17 +37,6 @@ certificate = client_fixtures.certificate
 
 
 # --- Unix sockets ---
-
-
-class OnUnixSocket(Scripted):
-    """A scripted server on a Unix socket."""
-
-    def __init__(self, answers: Any, path: Path, backlog: int = 5) -> None:
-        super().__init__(answers)
-        self.listening.close()
-        self.listening = socket.socket(socket.AF_UNIX)
-        self.listening.bind(str(path))
-        self.listening.listen(backlog)
 
 
 @pytest.mark.parametrize("prefix", ["unix:", "unix://", "UNIX:"])
@@ -124,6 +122,7 @@ SCHEMES = r"must be http, https, grpc, grpcs, unix or grpc\+unix, and have a hos
         ),
         (f"http://{'a' * 64} a..b http://..:80", "the host of a URL is invalid"),
         ("http://[::1", r"the URL of a server is invalid: 'http://.*' \(Invalid IPv6 URL\)"),
+        ("http:/host https:/a/b grpc:/h:1 htp:/x", "the URL of a server must have // after its"),
         ("unix: unix:relative.sock unix://host/x unix:/a%00b", "the .* must be unix:/path"),
         ("grpc+unix:a", r"the URL of a Unix socket must be grpc\+unix:/path, not 'grpc\+unix:a'"),
         ("grpc://x/v2", "the URL of a gRPC server must not have a path"),
@@ -239,7 +238,7 @@ def test_proxy_of_a_tls_server(
 def test_tunnel_to_an_ipv6_address(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     with Scripted([http(b"", status="403 No")]) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
-        fails = pytest.raises(ConnectionError, match=r"status 403 to CONNECT \[::1\]:8443$")
+        fails = pytest.raises(ConnectionError, match=r"status 403 to CONNECT \[::1\]:8443 \(t")
         with connect("https://[::1]:8443") as client, fails:
             client.infer("m", {"x": X})
         assert proxy.heads[0] == "connect [::1]:8443 http/1.1\r\nhost: [::1]:8443"
@@ -271,6 +270,31 @@ def test_proxy_that_does_not_connect(
         fails = pytest.raises(error, match=message)
         with connect("https://models.test", timeout=timeout) as client, fails:
             client.infer("m", {"x": X})
+
+
+@pytest.mark.parametrize("name", ["http_proxy", "All_Proxy"])
+@pytest.mark.parametrize("status", ["407 Who?", "502 Bad Gateway", ""])
+def test_errors_through_a_proxy(
+    connect: Connect, name: str, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They name the proxy and the variable, without credentials."""
+    answer = http(b"<html>no", status=status) if status else b""
+    with Scripted([answer]) as proxy, pytest.raises((InferenceServerError, OSError)) as caught:
+        monkeypatch.setenv(name, f"http://us%40r9:sec%3Aret@{proxy.address}")
+        with connect("http://models.test") as client:
+            client.infer("m", {"x": X})
+    text = str(caught.value)
+    assert text.startswith(
+        f"POST http://models.test/v2/models/m/infer: {'status' if status else ''}"
+    )
+    assert text.endswith(f" (through the proxy http://{proxy.address} of {name})")
+    assert "sec" not in text
+    assert "r9" not in text
+
+
+def test_port_that_a_url_does_not_have(connect: Connect) -> None:
+    with connect("localhost") as client, pytest.raises(ConnectionError, match=r" \(at port 80: "):
+        client.infer("m", {"x": X})
 
 
 def test_environment_that_is_not_trusted(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,24 +334,24 @@ def test_servers_without_a_proxy(
     proxy = find_proxy(parse_url(url))
     assert (proxy is not None) == is_used
     if proxy is not None:
-        assert proxy == ("proxy.test", 3128, None)
+        assert proxy == ("proxy.test", 3128, None, "ALL_PROXY")
 
 
 def test_scheme_of_the_server_selects_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://plain.test")
     monkeypatch.setenv("HTTPS_PROXY", "http://[::1]:3128")
     monkeypatch.setenv("ALL_PROXY", "http://all.test")
-    assert find_proxy(parse_url("http://x")) == ("plain.test", 80, None)
-    assert find_proxy(parse_url("https://x")) == ("::1", 3128, None)
+    assert find_proxy(parse_url("http://x")) == ("plain.test", 80, None, "HTTP_PROXY")
+    assert find_proxy(parse_url("https://x")) == ("::1", 3128, None, "HTTPS_PROXY")
     for credentials, expected in (
         ("user", b"user:"),
         ("us%FFer:\udce9%3A", b"us\xffer:\xe9:"),  # not UTF-8
     ):
         monkeypatch.setenv("HTTP_PROXY", f"http://{credentials}@plain.test")
         header = f"Basic {base64.b64encode(expected).decode()}"
-        assert find_proxy(parse_url("http://x")) == ("plain.test", 80, header)
+        assert find_proxy(parse_url("http://x")) == ("plain.test", 80, header, "HTTP_PROXY")
     monkeypatch.setenv("REQUEST_METHOD", "GET")  # a CGI program: the header Proxy sets HTTP_PROXY
-    assert find_proxy(parse_url("http://x")) == ("all.test", 80, None)
+    assert find_proxy(parse_url("http://x")) == ("all.test", 80, None, "ALL_PROXY")
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import inspect
 import os
 import pickle
@@ -16,15 +17,28 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import uvloop
 
 import tensorwire as tw
 import tensorwire.grpc
 from support import client_fixtures
-from support.client_fixtures import GOOD, Awaited, Connect, MiB, Served, X, app, seen
+from support.client_fixtures import (
+    GOOD,
+    Awaited,
+    Connect,
+    MiB,
+    OnUnixSocket,
+    Served,
+    TlsScripted,
+    X,
+    app,
+    seen,
+)
 from support.grpc_scripted_servers import ScriptedServer
 from support.lifetimes import without_gc
 from support.memory import takes
@@ -32,7 +46,7 @@ from support.requirements import package
 from support.scripts import run_script
 from support.serve_process import free_port
 from support.servers import Scripted, http, uvicorn_server
-from support.threads import Places, in_thread
+from support.threads import Places, in_thread, wait_for
 from tensorwire import threads
 from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout
 from tensorwire.client import http as client_http
@@ -41,6 +55,7 @@ from tensorwire.client import requests as client_requests
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect, server = client_fixtures.connect, client_fixtures.server
 served, grpc_server = client_fixtures.served, client_fixtures.grpc_server
+certificate = client_fixtures.certificate
 
 
 @pytest.fixture
@@ -72,8 +87,9 @@ def test_fields_of_an_infer_request_are_sent(client: Any) -> None:
     assert (list(response), response.id) == (["x"], "other")
     assert response.parameters["saw"].endswith("more")
     assert client.infer("echo", request.replace(id=None)).id.isdigit()
+    typed: Client = client
     with pytest.raises(TypeError, match="outputs must be an iterable of names"):
-        client.infer("echo", request, "y")
+        typed.infer("echo", request, "y")  # type: ignore[arg-type]
 
 
 def test_tensors_of_a_mapping_have_its_names(client: Any) -> None:
@@ -166,7 +182,8 @@ def test_names_and_versions_that_cannot_be_sent(client: Any, served: Served) -> 
         calls.append(lambda m, v: client.infer_raw(m, X, version=v))
     for call in calls:
         for name in [""] if served.is_grpc else ["", ".", ".."]:
-            for model, version in ((name, None), (name, "1"), ("echo", name)):
+            # An empty version is none.
+            for model, version in ((name, None), (name, "1"), ("echo" if name else "", name)):
                 with pytest.raises(ValueError, match=f"of a model must not be '{name}'"):
                     call(model, version)
         with pytest.raises(TypeError, match=r"^the name of a model must be a str, not int$"):
@@ -182,7 +199,7 @@ def test_names_and_versions_that_cannot_be_sent(client: Any, served: Served) -> 
 
 def test_datatypes_of_lists_are_those_of_the_metadata(client: Any, served: Served) -> None:
     inputs = {"x": [1, 2, 3]}
-    for version, n_requests in ((None, 2), (None, 1), ("1", 2), (1, 1)):
+    for version, n_requests in ((None, 2), (None, 1), ("", 1), ("1", 2), (1, 1)):
         before = len(served.requests)
         response = client.infer("declared", inputs, version=version)  # declares FP32
         assert response["y"].as_numpy().tolist() == [2, 4, 6]
@@ -529,9 +546,9 @@ def test_wait_for_a_server_that_starts(connect: Connect, scheme: str) -> None:
 def test_wait_until_ready_reports_what_was_last_seen(connect: Connect) -> None:
     with Scripted([silent]) as http_server, ScriptedServer() as grpc_server:
         for url, model, subject, last_seen in (
-            (f"127.0.0.1:{free_port()}", None, "the server", "GET .*Errno 111"),
-            (http_server.address, None, "the server", "GET .* took longer than"),
-            (grpc_server.url, "loading", "model 'loading'", "ModelReady .*: not ready"),
+            (f"127.0.0.1:{free_port()}", None, "GET .*: the server", ".*Errno 111"),
+            (http_server.address, None, "GET .*: the server", "the call took longer than"),
+            (grpc_server.url, "loading", "ModelReady .*: model 'loading'", "status 503: not ready"),
         ):
             message = f"^{subject} is not ready after 0.2 seconds; last seen: {last_seen}"
             with connect(url) as client, pytest.raises(TimeoutError, match=message):
@@ -575,12 +592,59 @@ def test_client_that_is_not_closed() -> None:
 
 
 def test_async_client_belongs_to_one_event_loop(served: Served) -> None:
+    """As long as that runs, here in another thread."""
     client = AsyncClient(served.url)
-    with asyncio.Runner() as runner:
-        runner.run(client.is_ready())
-        with asyncio.Runner() as other, pytest.raises(RuntimeError, match="another event loop"):
-            other.run(client.is_ready())
-        runner.run(client.close())
+    may_end = threading.Event()
+
+    async def use() -> None:
+        assert await client.is_ready()
+        await asyncio.to_thread(may_end.wait, 10)
+        assert await client.is_ready()
+
+    with ThreadPoolExecutor(1) as thread:
+        first = thread.submit(asyncio.run, use())
+        wait_for(lambda: bool(client._pools))
+        with pytest.raises(RuntimeError, match=r"another event loop.*: make an AsyncClient for"):
+            asyncio.run(client.is_ready())
+        with pytest.raises(RuntimeError, match="another event loop"):
+            asyncio.run(client.close())
+        may_end.set()
+        first.result()
+    asyncio.run(client.close())
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix", "tls", "grpc"])
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_async_client_of_tasks_that_have_an_event_loop_each(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, loop: Any
+) -> None:
+    """The connections of a closed event loop are dropped without a warning."""
+    options: dict[str, Any] = {}
+    with ExitStack() as stack:
+        if kind == "unix":
+            stack.enter_context(OnUnixSocket([GOOD], tmp_path / "s"))
+            url = f"unix:{tmp_path}/s"
+        elif kind == "grpc":
+            url = request.getfixturevalue("grpc_server").url
+        else:
+            certificate = request.getfixturevalue("certificate") if kind == "tls" else None
+            url = stack.enter_context(TlsScripted([GOOD], certificate)).address
+            if certificate is not None:
+                url, options = f"https://{url}", {"ssl_context": certificate.trusting()}
+        client = AsyncClient(url, **options)
+        errors: list[Any] = []
+        for _ in range(3):
+            with asyncio.Runner(loop_factory=loop) as runner:
+                runner.get_loop().set_exception_handler(lambda _, error: errors.append(error))
+                assert runner.run(client.infer("echo", {"x": X}))["x"].shape == X.shape
+            gc.collect()  # a socket that was not closed causes a warning, which is an error
+        with asyncio.Runner() as first, asyncio.Runner() as second:
+            for runner in (first, second, first):  # none of them is closed
+                assert runner.run(client.infer("echo", {"x": X}))["x"].shape == X.shape
+        asyncio.run(client.close())
+        with pytest.raises(RuntimeError, match="the client is closed"):
+            asyncio.run(client.is_ready())
+    assert errors == []
 
 
 def test_client_is_usable_after_a_cancelled_call(served: Served) -> None:

@@ -277,7 +277,21 @@ def test_connection_that_fails(connect: Connect, name: str) -> None:
             assert cause.code() is grpc.StatusCode.UNAVAILABLE
 
 
+def test_proxy_that_refuses(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", f"http://user:secret@127.0.0.1:{free_port()}")
+    with connect("grpc://models.test:8001") as client, pytest.raises(ConnectionError) as caught:
+        client.infer("m", {"x": X})
+    assert str(caught.value).endswith(
+        "refused (through the proxy in http_proxy, unless no_proxy lists the host)"
+    )
+    assert "secret" not in str(caught.value)
+
+
 def test_url_of_the_other_protocol(connect: Connect, server: ScriptedServer) -> None:
+    for scheme, message in (("https", "TLS: use an http://"), ("grpcs", "TLS: use a grpc://")):
+        fails = pytest.raises(ConnectionError, match=f" the server does not use {message} URL$")
+        with connect(f"{scheme}://{server.address}", timeout=20) as client, fails:
+            client.infer("m", {"x": X})
     with connect(f"http://{server.address}", timeout=20) as client:
         for call in (client.server_metadata, lambda: client.infer("m", {"x": np.zeros(1 << 20)})):
             with pytest.raises(ConnectionError, match=r": the server speaks .* use a grpc:// URL$"):
@@ -299,7 +313,7 @@ def test_invalid_response(connect: Connect) -> None:
             lambda: client.wait_until_ready(5, "m"),
         ]
         for call in calls:
-            with pytest.raises(tw.DecodeError, match="malformed"):
+            with pytest.raises(tw.DecodeError, match=rf"^Model\w+ {server.url}: .* is malformed"):
                 call()
         assert len(server.calls) == 4
 
@@ -460,6 +474,19 @@ def test_channel_of_the_caller(connect: Connect, server: ScriptedServer) -> None
             client.infer("echo", {"x": X})
         with pytest.raises(RuntimeError, match="closed"):
             client.stream("repeat", [])
+
+
+def test_channel_of_the_caller_and_another_event_loop(server: ScriptedServer) -> None:
+    async def main() -> Any:
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            client = AsyncClient(server.url, channel=channel)
+            assert await client.is_ready()
+        return client
+
+    client = asyncio.run(main())
+    with pytest.raises(RuntimeError, match="the channel of the caller belongs to another event"):
+        asyncio.run(client.is_ready())
+    asyncio.run(client.close())
 
 
 def test_channel_of_the_wrong_kind(server: ScriptedServer) -> None:
@@ -688,7 +715,7 @@ def test_invalid_response_of_a_stream(connect: Connect) -> None:
 
     with ScriptedServer({"ModelStreamInfer": answer}) as server, connect(server.url) as client:
         responses = client.stream("m", [])
-        with pytest.raises(tw.DecodeError, match="malformed"):
+        with pytest.raises(tw.DecodeError, match=f"^ModelStreamInfer {server.url}: .* malformed"):
             next(responses)
         assert [response["x"].shape for response in responses] == [X.shape]
 

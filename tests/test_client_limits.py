@@ -216,4 +216,5 @@ def test_what_wait_until_ready_has_last_seen(
     fails = pytest.raises(TimeoutError, match=f"last seen: {seen}$")
     with Client("localhost") as client, fails as caught:
         client.wait_until_ready(5)
+    assert str(caught.value).startswith("GET http://localhost/v2/health/ready: the server is not")
     assert str(caught.value.__cause__) == seen

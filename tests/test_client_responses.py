@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import pickle
 import socket
 import threading
 import time
@@ -43,7 +44,10 @@ CUT_GZIP = gzip.compress(b'{"error": "down"}')[:-8]
         (http(b'{"error": "cut', {}, "500 Oh", length=900), 500, ""),
         (http(b"\x01", {"Content-Encoding": "br"}, "502 Bad"), 502, "status 502: Bad"),
         (http(b"\x01", {"Content-Encoding": "gzip"}, "502 Bad"), 502, "status 502: Bad"),
-        (http(b"", {"Location": "/elsewhere"}, "307 Moved"), 307, "status 307: Moved"),
+        (
+            http(b"", {"Location": "//us:sec@there/a"}, "307 Moved"),
+            *(307, "status 307: Moved (Location '//there/a'; redirects are not followed)"),
+        ),
         (b"HTTP/1.1 103 Early\r\n\r\n" + http(b"", {}, "503 Busy"), 503, "status 503: Busy"),
         (http(CUT_GZIP, {"Content-Encoding": "gzip"}, "502 Bad"), 502, "down"),
         (b"HTTP/1.1 101 Other\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", 101, "status 101"),
@@ -203,6 +207,7 @@ def test_content_encoding_of_an_empty_body(connect: Connect, encoding: str) -> N
 
 
 HEADS = b"a: b\r\n" * 60_000
+HTML, SHOWN = b"\n <!doctype\n html><title>Log in" + b"a" * 99, "'<!doctype html><title>Log in"
 GZIP_CHUNKED = {"Transfer-Encoding": "gzip, chunked"}
 NOT_HTTP, LATE = "not valid HTTP", "before the head of the response was"
 TOO_LONG = "{} of the response exceeds the limit of 262144 bytes"
@@ -237,7 +242,9 @@ TOO_LONG = "{} of the response exceeds the limit of 262144 bytes"
         ),
         (http(BODY), tw.HeaderError, "is Inference-Header-Content-Length missing?"),
         (http(BODY, HEADERS | {"Inference-Header-Content-Length": "x"}), tw.HeaderError, "'x'"),
-        (http(b"<html>"), tw.HeaderError, "malformed"),
+        (http(HTML, {"Content-Type": "text/html"}), tw.HeaderError, f"'text/html', text {SHOWN}"),
+        (http(GZIPPED, HEADERS), tw.HeaderError, "octet-stream', gzip data without Content-Enc"),
+        (http(b'{"detail": 1}'), tw.HeaderError, "0, no Content-Type, text '{\"detail\": 1}')"),
         (http(BODY, HEADERS | GZIP), tw.HeaderError, "compressed response is inv"),
         (http(BODY, HEADERS | {"Content-Encoding": "br"}), tw.HeaderError, "'br', which is not"),
         (http(GZIPPED[:-1], HEADERS | GZIP, length=""), tw.HeaderError, "is truncated after"),
@@ -254,7 +261,9 @@ def test_malformed_responses_are_rejected(
             with pytest.raises(error) as caught:
                 client.infer("m", {"x": X})
             assert message in str(caught.value)
+            assert str(caught.value).startswith(f"POST http://{server.address}/v2/models/m/infer: ")
             assert len(str(caught.value)) < 700
+            assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
         call()
         assert server.has_closed.wait(5)  # so that the second call does not use the connection

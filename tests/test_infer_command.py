@@ -574,7 +574,7 @@ def test_server_errors(call: Call, server: str) -> None:
     ("answer", "message"),
     [
         (lambda _: time.sleep(0.5), "GET http://"),
-        (http(b"{"), "the response is invalid: the metadata is invalid"),
+        (http(b"{"), "/v2/models/m: the metadata is invalid: "),
         (http(b'{"inputs": [{}]}'), "the response is invalid: the inputs in the metadata"),
         (http(b'{"inputs": 3}'), "the response is invalid: the inputs in the metadata"),
         (http(b"a\n\x1b[2Jb", status="500 No"), "status 500: a \\x1b[2Jb"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
@@ -193,6 +194,17 @@ def tls(request: pytest.FixtureRequest) -> Certificate | None:
         return None
     found: Certificate = request.getfixturevalue("certificate")
     return found
+
+
+class OnUnixSocket(Scripted):
+    """A scripted server on a Unix socket."""
+
+    def __init__(self, answers: Any, path: Path, backlog: int = 5) -> None:
+        super().__init__(answers)
+        self.listening.close()
+        self.listening = socket.socket(socket.AF_UNIX)
+        self.listening.bind(str(path))
+        self.listening.listen(backlog)
 
 
 class TlsScripted(Scripted):

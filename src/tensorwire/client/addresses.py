@@ -28,10 +28,7 @@ class Server(NamedTuple):
     prefix: str  # the path before /v2
     socket_path: str | None = None  # of a Unix socket
     is_grpc: bool = False
-
-    @property
-    def authority(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+    has_port: bool = True  # whether the URL has a port
 
 
 class Proxy(NamedTuple):
@@ -40,15 +37,20 @@ class Proxy(NamedTuple):
     host: str
     port: int
     authorization: str | None  # the value of Proxy-Authorization
+    variable: str  # of the environment
+
+
+def authority(peer: Server | Proxy) -> str:
+    return f"[{peer.host}]:{peer.port}" if ":" in peer.host else f"{peer.host}:{peer.port}"
 
 
 def parse_url(url: str) -> Server:
     """Split the URL of a server. Raises ValueError and TypeError."""
     check_type("url", url, str, "a str")
-    scheme = url.partition(":")[0].lower()
+    scheme, _, rest = url.partition(":")
+    scheme = scheme.lower()
     if scheme in ("unix", "grpc+unix"):
-        path = unquote(url[len(scheme) + 1 :])
-        path = path.removeprefix("//")  # unix:///path has an empty host
+        path = unquote(rest).removeprefix("//")  # unix:///path has an empty host
         if not path.startswith("/") or "\0" in path:
             raise ValueError(f"the URL of a Unix socket must be {scheme}:/path, not {url!r}")
         is_grpc = scheme == "grpc+unix"
@@ -56,6 +58,8 @@ def parse_url(url: str) -> Server:
         return Server(False, "localhost", 0, "localhost", origin, "", path, is_grpc)
     if "@" in url:  # before the other errors, which show the URL
         raise ValueError("the URL of a server must not have credentials, nor the character @")
+    if rest.startswith("/") and not rest.startswith("//"):
+        raise ValueError(f"the URL of a server must have // after its scheme: {url!r}")
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
     except ValueError as error:
@@ -93,6 +97,7 @@ def parse_url(url: str) -> Server:
         f"{parts.scheme}://{netloc}",
         quote(parts.path.rstrip("/"), safe=_PATH_CHARACTERS),
         is_grpc=is_grpc,
+        has_port=port is not None,
     )
 
 
@@ -109,25 +114,25 @@ def find_proxy(server: Server) -> Proxy | None:
     The variables are HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, as ``urllib.request`` reads
     them. Items of NO_PROXY may also be networks, such as ``10.0.0.0/8``.
     """
-    if server.socket_path is not None:
-        return None
     proxies = getproxies()
-    url = proxies.get("https" if server.is_tls else "http") or proxies.get("all")
-    if not url or proxy_bypass(f"{server.host}:{server.port}"):
+    schemes = ("https" if server.is_tls else "http", "all")
+    scheme = next((scheme for scheme in schemes if proxies.get(scheme)), None)
+    if scheme is None or server.socket_path is not None:
         return None
-    if _is_in_a_network(server.host, proxies.get("no", "")):
+    if proxy_bypass(f"{server.host}:{server.port}") or _is_in_a_network(server.host, proxies):
         return None
+    names = [name for name in os.environ if name.lower() == f"{scheme}_proxy"]
+    variable = max(names, default="the system settings")  # lower case has precedence
+    wanted = f"the proxy in {variable} must be http://host:port"
+    url = proxies[scheme]
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = _ascii_host(parts), parts.port or 80
     except ValueError:  # its text may contain the password
-        raise ValueError(
-            "the proxy in the environment must be http://host:port; trust_env=False ignores it"
-        ) from None
+        raise ValueError(f"{wanted}; trust_env=False ignores it") from None
     if parts.scheme != "http":
         raise ValueError(
-            f"the proxy in the environment must be http://host:port, but its scheme is "
-            f"{parts.scheme!r}; trust_env=False ignores it"
+            f"{wanted}, but its scheme is {parts.scheme!r}; trust_env=False ignores it"
         )
     authorization = None
     if parts.username is not None:
@@ -136,11 +141,11 @@ def find_proxy(server: Server) -> Proxy | None:
             unquote_to_bytes(os.fsencode(part)) for part in (parts.username, parts.password or "")
         )
         authorization = f"Basic {b64encode(b'%b:%b' % (user, password)).decode()}"
-    return Proxy(host, port, authorization)
+    return Proxy(host, port, authorization, variable)
 
 
-def _is_in_a_network(host: str, no_proxy: str) -> bool:
-    for item in no_proxy.split(","):
+def _is_in_a_network(host: str, proxies: dict[str, str]) -> bool:
+    for item in proxies.get("no", "").split(","):
         with suppress(ValueError):  # the host or the item is a name
             if ip_address(host) in ip_network(item.strip(" []"), strict=False):
                 return True

@@ -81,10 +81,18 @@ class LoopBackend:
         self.watchers: weakref.WeakSet[LoopWatcher] = weakref.WeakSet()
         self.is_ended = False
 
+    def is_lost(self) -> bool:
+        if self.loop is asyncio.get_running_loop():
+            return False
+        if self.loop.is_running():
+            raise RuntimeError(
+                "the client is used by another event loop, which still runs: make an AsyncClient "
+                "for each event loop, or use a Client"
+            )
+        return True
+
     def check(self) -> None:
-        if self.loop is not asyncio.get_running_loop():
-            raise RuntimeError("the client belongs to another event loop, which used it first")
-        if self.is_ended:
+        if self.is_lost() or self.is_ended:
             raise RuntimeError("the client is closed")
 
     async def end_calls(self) -> None:

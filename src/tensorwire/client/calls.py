@@ -11,7 +11,7 @@ import os
 import random
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -122,24 +122,31 @@ class BaseClient:
         """Return the pool of this process, which is of the kind that the transport takes.
 
         After a fork, the child process has its own, because it must not use the connections of its
-        parent. No lock is used, because a thread of the parent may have had it.
+        parent. No lock is used, because a thread of the parent may have had it. When its event loop
+        has ended, the next one gets a new pool.
         """
         pid = os.getpid()
         pool = self._pools.get(pid)
-        if pool is None:
-            if self._is_closed:
-                raise RuntimeError("the client is closed")
-            for other in [key for key in self._pools if key != pid]:
-                if inherited := self._pools.pop(other, None):
-                    inherited.forget()
-            made = self._transport.new_pool(self._new_backend())
-            pool = self._pools.setdefault(pid, made)
-        return pool
+        if pool is not None and not pool.backend.is_lost():
+            return pool
+        if self._is_closed:
+            raise RuntimeError("the client is closed")
+        if pool is not None and self._options.channel is not None:
+            raise RuntimeError("the channel of the caller belongs to another event loop")
+        for key, other in list(self._pools.items()):
+            if key != pid or other is pool:
+                self._pools.pop(key, None)
+                other.forget()
+        return self._pools.setdefault(pid, self._transport.new_pool(self._new_backend()))
 
     async def _close(self) -> None:
         self._is_closed = True
         pool = self._pools.get(os.getpid())
-        if pool is not None:
+        if pool is None:
+            return
+        if pool.backend.is_lost():
+            pool.forget()
+        else:
             await pool.close()
 
     # --- calls ---
@@ -154,32 +161,36 @@ class BaseClient:
     async def _infer_encoded(
         self, target: Target, message: Any, encoding: Encoding, call: Call
     ) -> tw.InferResponse:
-        pool = self._open_pool()
-        request = await self._transport.infer_request(target, message, encoding, pool.backend)
-        body = await self._exchange(pool, request, call)
-        return await self._transport.decode(body, pool.backend)
+        backend = self._open_pool().backend
+        request = await self._transport.infer_request(target, message, encoding, backend)
+        response: tw.InferResponse = await self._exchange(request, call)
+        return response
 
     def _open_stream(self, target: Target, deadline: Deadline, requests: Any) -> Any:
         encode = partial(self._encode, target, deadline, encoding=Encoding())
         return self._transport.open_stream(self._open_pool(), target, deadline, requests, encode)
 
     async def _metadata(self, target: Target, call: Call) -> dict[str, Any]:
-        pool = self._open_pool()
-        request: Any = self._transport.metadata_request(target)
-        body = await self._exchange(pool, request, call)
-        return await self._transport.read_metadata(request, body, pool.backend)
+        request = self._transport.metadata_request(target)
+        metadata: dict[str, Any] = await self._exchange(request, call)
+        return metadata
 
     async def _is_ready(self, target: Target, call: Call) -> bool:
         request = self._transport.readiness_request(target)
         try:
-            await self._exchange(self._open_pool(), request, call)
+            await self._exchange(request, call)
         except (InferenceServerError, ConnectionError, TimeoutError):
             return False
         return True
 
     async def _wait_until_ready(self, target: Target, timeout: float) -> None:
-        request: Any = self._transport.readiness_request(target)
+        request = self._transport.readiness_request(target)
         seconds: float = check_seconds("timeout", timeout, or_none=False)
+        subject = "the server" if target.model is None else f"model {target.model[:80]!r}"
+        text = f"{subject} is not ready after {format_seconds(seconds)}"
+        await self._named(request, NO_PROGRESS, self._wait(request, seconds, text))
+
+    async def _wait(self, request: Any, seconds: float, text: str) -> None:
         end = time.monotonic() + seconds
         pause = 0.02
         last_seen: Exception | None = None
@@ -187,21 +198,16 @@ class BaseClient:
         while True:
             remaining = max(end - time.monotonic(), 0.001)
             total = min(self.timeout.total or remaining, remaining)
-            call = Call(Deadline(replace(self.timeout, total=total)))
             try:
-                await self._transport.attempt(pool, request, call)
+                await self._attempts(request, Call(Deadline(replace(self.timeout, total=total))))
                 return
-            except (InferenceServerError, ConnectionError, TimeoutError) as error:
+            except (InferenceServerError, OSError) as error:
                 # The timeout of the last attempt, which is cut short, does not hide an error.
                 if last_seen is None or not isinstance(error, TimeoutError):
                     last_seen = error
             remaining = end - time.monotonic() - _LAST_ATTEMPT_SECONDS
             if remaining <= 0:
-                subject = "the server" if target.model is None else f"model {target.model[:80]!r}"
-                duration = format_seconds(seconds)
-                raise TimeoutError(
-                    f"{subject} is not ready after {duration}; last seen: {last_seen}"
-                ) from last_seen
+                raise TimeoutError(f"{text}; last seen: {last_seen}") from last_seen
             await pool.backend.sleep(min(pause * random.uniform(0.5, 1.0), remaining))
             pause = min(pause * 2, 1.0)
 
@@ -266,12 +272,29 @@ class BaseClient:
             remember(self._datatypes, key, found)
         return found
 
-    async def _exchange(self, pool: Any, request: Any, call: Call) -> Any:
-        """Send a request, and repeat it up to ``retries`` times if that may help."""
+    async def _exchange(self, request: Any, call: Call) -> Any:
+        return await self._named(request, call.progress, self._attempts(request, call))
+
+    async def _named(
+        self, request: Any, progress: ProgressReporter, exchange: Coroutine[Any, Any, Any]
+    ) -> Any:
+        """Wait for an exchange. Only here, and in streams, do errors get the method and the URL."""
+        try:
+            return await exchange
+        except (OSError, tw.TensorwireError) as error:
+            if progress.error is error:
+                raise
+            raise request.operation.named(error)  # noqa: B904 - it has set the cause
+
+    async def _attempts(self, request: Any, call: Call) -> Any:
+        """Send a request, up to ``retries`` times more if that may help, and read the response."""
+        pool = self._open_pool()
+        transport: Any = self._transport
         while True:
             try:
-                return await self._transport.attempt(pool, request, call)
-            except (ConnectionError, InferenceServerError) as error:
+                body = await transport.attempt(pool, request, call)
+                return await transport.read(request, body, pool.backend)
+            except (OSError, InferenceServerError) as error:
                 delay = call.retry_delay(error)
                 if delay is None:
                     raise

@@ -5,7 +5,7 @@ Their calls are the coroutines of ``BaseClient``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
 import tensorwire as tw
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 class Closing:
     """Is closed at the end of a ``with`` block."""
 
-    def close(self) -> None:
-        raise NotImplementedError
+    close: Callable[[Any], None]
 
     def __enter__(self) -> Self:
         return self
@@ -37,8 +36,7 @@ class Closing:
 class AsyncClosing:
     """Is closed at the end of an ``async with`` block."""
 
-    async def close(self) -> None:
-        raise NotImplementedError
+    close: Callable[[Any], Coroutine[Any, Any, None]]
 
     async def __aenter__(self) -> Self:
         return self
@@ -115,10 +113,11 @@ class Client(BaseClient, Closing):
     - ``ConnectionError`` if the connection fails or is closed before the response is complete;
     - ``TimeoutError`` if the server does not respond in time;
     - ``RuntimeError`` if the client is closed;
-    - ``ValueError`` and ``TypeError`` if an argument is invalid, such as the name or version of a
-      model that is empty, "." or "..", which no URL can contain.
+    - ``ValueError`` and ``TypeError`` if an argument is invalid, such as the name or version "." or
+      ".." of a model, which no URL can contain.
 
-    The ``__cause__`` of a ConnectionError or TimeoutError is the exception of the socket.
+    The text of the first four begins with the method and the URL. The ``__cause__`` of a
+    ConnectionError or TimeoutError is the exception of the socket.
 
     With ``retries=0``, an inference request is not sent again after any part of it was sent. If the
     server closes an idle connection while the client begins to use it, the call therefore raises
@@ -204,7 +203,7 @@ class Client(BaseClient, Closing):
             By default, NaN is sent as ``null``, and an infinity raises EncodeError. It has no
             effect on binary data and over gRPC, which has no JSON.
         version : str, optional
-            The version of the model. By default, the server chooses one.
+            The version of the model. By default, or if it is empty, the server chooses one.
         id : str or None, default AUTO_ID
             The id of the request. The server returns it in the response. By default, the client
             numbers its requests: the ids are "1", "2" and so on. If it is None, the request has no
@@ -465,8 +464,6 @@ class Client(BaseClient, Closing):
         """
         target, deadline = Target(model, version, headers), self._deadline(timeout)
         return ResponseStream(self._open_stream(target, deadline, requests))
-        target, deadline = Target(model, version, headers), self._deadline(timeout)
-        return ResponseStream(self._open_stream(target, deadline, requests))
 
     def close(self) -> None:
         """Close the idle connections. The other connections are closed when their calls return.
@@ -515,7 +512,8 @@ class AsyncClient(BaseClient, AsyncClosing):
     """An asynchronous client for a server of the Open Inference Protocol.
 
     It has the same parameters and methods as ``Client``, and raises the same exceptions. It runs on
-    asyncio and uvloop. A client belongs to the event loop in which it is first used. It connects on
+    asyncio and uvloop. One event loop may use it after another has ended, as with ``asyncio.run``
+    in each task, but not two at once (RuntimeError). It connects on
     the first call. If a call is cancelled, its connection is closed. ``on_progress`` is a function
     that does not block, and not a coroutine function. Large messages are read and written in a
     thread.

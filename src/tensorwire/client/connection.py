@@ -16,7 +16,7 @@ import time
 from select import POLLIN, POLLOUT
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .addresses import Proxy, Server
+from .addresses import Proxy, Server, authority
 from .errors import Operation
 from .limits import Call, ConnectDeadline, Deadline
 from .requests import NO_PROGRESS, PIECE_NBYTES, Request
@@ -95,7 +95,7 @@ class Connection:
 
     async def open_tunnel(self, server: Server, proxy: Proxy) -> None:
         """Let a proxy connect to the server (RFC 9110 9.3.6)."""
-        target = server.authority
+        target = authority(server)
         lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
         if proxy.authorization is not None:
             lines.append(f"Proxy-Authorization: {proxy.authorization}")
@@ -268,6 +268,19 @@ class Connector(NamedTuple):
 
     async def connect(self, backend: Backend, deadline: Deadline) -> Connection:
         """Return a connection. Raises OSError."""
+        try:
+            return await self._connect(backend, deadline)
+        except ssl.SSLError as error:
+            if error.reason != "WRONG_VERSION_NUMBER":
+                raise
+            raise ConnectionError("the server does not use TLS: use an http:// URL") from error
+        except OSError as error:
+            if self.server.has_port or self.proxy is not None:
+                raise
+            kind = TimeoutError if isinstance(error, TimeoutError) else ConnectionError
+            raise kind(f"{error} (at port {self.server.port}: the URL has no port)") from error
+
+    async def _connect(self, backend: Backend, deadline: Deadline) -> Connection:
         error: OSError | None = None
         for family, kind, protocol, _, address in await self._addresses(backend, deadline):
             backend.check()

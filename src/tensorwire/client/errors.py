@@ -57,25 +57,35 @@ class InferenceServerError(tw.TensorwireError):
 
 
 class Operation(NamedTuple):
-    """What a request asks of the server, for the texts of errors."""
+    """What a request asks of the server: the subject of every error of its call."""
 
     method: str  # of HTTP, or of the gRPC service
     url: str
     model: str | None = None
+    via: str = ""  # which proxy is used
 
-    def server_error(self, status: int, message: str) -> InferenceServerError:
-        """Return the exception for an error of the server."""
-        message = message[:_MAX_MESSAGE_LENGTH]
-        text = f"{self.method} {self.url}: status {status}"
-        error = InferenceServerError(f"{text}: {message}" if message else text, status=status)
-        error.message, error.url, error.model = message, self.url, self.model
-        return error
+    def named(self, error: OSError | tw.TensorwireError) -> Exception:
+        """Return the exception for an error whose text does not begin with the method and URL."""
+        named: Exception = error
+        reason = str(error)
+        if isinstance(error, OSError):
+            kind = TimeoutError if isinstance(error, TimeoutError) else ConnectionError
+            reason = reason[:_MAX_REASON_LENGTH] or type(error).__name__
+            named = kind()
+            named.__cause__ = error.__cause__ or error
+        elif isinstance(error, InferenceServerError):
+            error.url, error.model = self.url, self.model
+        named.args = (f"{self.method} {self.url}: {reason}{self.via}",)
+        return named
 
-    def connection_error(self, error: OSError) -> OSError:
-        """Return the ConnectionError or TimeoutError for a failed exchange."""
-        kind = TimeoutError if isinstance(error, TimeoutError) else ConnectionError
-        reason = str(error)[:_MAX_REASON_LENGTH] or type(error).__name__
-        return kind(f"{self.method} {self.url}: {reason}")
+
+def server_error(status: int, message: str, hint: str = "") -> InferenceServerError:
+    """Return the exception for an error of the server."""
+    message = message[:_MAX_MESSAGE_LENGTH]
+    text = f"status {status}: {message}" if message else f"status {status}"
+    error = InferenceServerError(f"{text} ({hint})" if hint else text, status=status)
+    error.message = message
+    return error
 
 
 def too_long_error(

@@ -25,8 +25,8 @@ from .._codec.grpc.reader import decode_response, read_message, read_names
 from .._codec.grpc.writer import encode_request, write_message
 from ..arguments import Nonfinite, check_type
 from ..errors import format_value
-from .addresses import Server
-from .errors import Operation, too_long_error
+from .addresses import Server, authority
+from .errors import Operation, server_error, too_long_error
 from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, check_process
 from .grpc_streams import AsyncStream, Stream
 from .limits import MAX_BODY_NBYTES, MAX_INT32, Call, Deadline, Options
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from .aio import Backend
 
 _MAX_BACKOFF_MS = 1000  # how long grpcio waits at most before it tries to connect again
+_PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")  # as grpcio reads them
+_VIA = " (through the proxy in {}, unless no_proxy lists the host)"
 _RESERVED_HEADERS = {"connection", "host", "te", "user-agent"}
 _METADATA_KEY = re.compile(r"(?!grpc-)[0-9a-z_.-]+(?<!-bin)")
 _METADATA_VALUE = re.compile(r"[ -~]*")
@@ -79,7 +81,11 @@ class GrpcTransport:
         check_process()
         channel = self.options.channel
         library = grpc.aio if backend.is_async else grpc
+        via = ""
         if channel is None:
+            if self.options.trust_env and self.server.socket_path is None:
+                names = [name for name in _PROXIES if os.environ.get(name)]
+                via = _VIA.format(names[0]) if names else ""
             if self.server.is_tls:
                 credentials = grpc.ssl_channel_credentials()
                 channel = library.secure_channel(self._address(), credentials, self.channel_options)
@@ -90,12 +96,12 @@ class GrpcTransport:
         elif not isinstance(channel, library.Channel):
             client = "AsyncClient" if backend.is_async else "Client"
             raise TypeError(f"{client} requires a {library.__name__}.Channel")
-        return Channel(backend, self.options, channel)
+        return Channel(backend, self.options, channel, via)
 
     def _address(self) -> str:
         if self.server.socket_path is not None:
             return f"unix:{quote(self.server.socket_path)}"
-        return f"dns:///{quote(self.server.authority, safe='[]:')}"
+        return f"dns:///{quote(authority(self.server), safe='[]:')}"
 
     # --- requests ---
 
@@ -170,15 +176,15 @@ class GrpcTransport:
 
     # --- responses ---
 
-    async def decode(self, message: bytes, backend: Backend) -> tw.InferResponse:
-        is_slow = len(message) > MAX_BODY_NBYTES
-        return await backend.run(is_slow, decode_response, message, limits=self.options.limits)
-
-    async def read_metadata(
-        self, request: GrpcRequest, message: bytes, backend: Backend
-    ) -> dict[str, Any]:
-        arguments = message, request.fields, self.options.limits
-        return await backend.run(len(message) > MAX_BODY_NBYTES, read_message, *arguments)
+    async def read(self, request: GrpcRequest, message: bytes, backend: Backend) -> Any:
+        """Return what a response contains, in the form that the request asks for."""
+        is_slow, limits = len(message) > MAX_BODY_NBYTES, self.options.limits
+        if request.fields is messages.NO_FIELDS:
+            return await backend.run(is_slow, decode_response, message, limits=limits)
+        found = await backend.run(is_slow, read_message, message, request.fields, limits)
+        if request.fields is messages.READY_RESPONSE and not found["ready"]:
+            raise server_error(503, "not ready")
+        return found
 
     # --- calls ---
 
@@ -194,12 +200,7 @@ class GrpcTransport:
         except grpc.RpcError as error:
             status = error.code().name, error.details() or ""
             raise channel.call_error(request, status, call.deadline, step, end) from error
-        except (ConnectionError, TimeoutError) as error:
-            raise request.operation.connection_error(error) from None
         channel.check_length(message)
-        fields = request.fields
-        if fields is messages.READY_RESPONSE and not read_message(message, fields)["ready"]:
-            raise request.operation.server_error(503, "not ready")
         call.progress.sent(nbytes)
         call.progress.received(len(message), len(message), True)
         return message
@@ -247,6 +248,4 @@ def _checked_model(target: Target) -> tuple[str, str]:
     model, version = target.key
     if not model:
         raise ValueError("the name of a model must not be ''")
-    if version == "":
-        raise ValueError("the version of a model must not be ''")
     return model, version or ""

@@ -18,7 +18,7 @@ import tensorwire as tw
 
 from ..errors import format_seconds
 from ..grpc_messages import NO_FIELDS, SERVICE, Fields
-from .errors import CLOSED, Operation, too_long_error
+from .errors import CLOSED, Operation, server_error, too_long_error
 from .limits import Deadline, Options, Step
 from .sync import Result
 
@@ -64,6 +64,7 @@ _CONNECTION_FAILED = (
     "ping timeout",
 )
 _HTTP1 = "http1.x server"
+_NOT_TLS = "WRONG_VERSION_NUMBER"
 # A message above a limit is RESOURCE_EXHAUSTED. A server may send this text, too, with longer
 # numbers than int() accepts.
 _TOO_LARGE = re.compile(
@@ -113,8 +114,9 @@ class Channel:
     ``close`` cancels the calls in ``calls``: the streams and, with ``grpc.aio``, all others, too.
     """
 
-    def __init__(self, backend: Backend, options: Options, channel: Any) -> None:
+    def __init__(self, backend: Backend, options: Options, channel: Any, via: str) -> None:
         self.backend = backend
+        self.via = via  # which proxy is used, for the errors of connections
         self.options = options
         self.channel = channel
         self.is_closed = False
@@ -176,28 +178,29 @@ class Channel:
         deadline: Deadline,
         step: Step,
         end: float | None,
-    ) -> Exception:
+    ) -> OSError | tw.TensorwireError:
         """Return the exception for a status other than OK of a call that had to end at ``end``."""
         code, text = status
         if code == "CANCELLED" and self.is_closed:
-            return request.operation.connection_error(ConnectionError(CLOSED))
+            return ConnectionError(CLOSED)
         # Otherwise it was a deadline of the server.
         if code == "DEADLINE_EXCEEDED" and end is not None and time.monotonic() >= end - 0.01:
-            error = deadline.timeout_error(step)
             if step == "read":
                 duration = format_seconds(deadline.timeout.read or 0)
-                error = TimeoutError(f"no response after {duration} (read timeout)")
-            return request.operation.connection_error(error)
+                return TimeoutError(f"no response after {duration} (read timeout)")
+            return deadline.timeout_error(step)
         return self._status_error(request, code, text)
 
-    def _status_error(self, request: GrpcRequest, code: str, text: str) -> Exception:
+    def _status_error(
+        self, request: GrpcRequest, code: str, text: str
+    ) -> OSError | tw.TensorwireError:
         if code == "RESOURCE_EXHAUSTED":
             if text == _DECOMPRESSED_TOO_LARGE and request.compression is None:
                 problem = "the response is longer than the limit after decompression"
                 return tw.HeaderError(problem, expected=self.options.max_body, status=413)
             found = _TOO_LARGE.search(text)
             if text == _DECOMPRESSED_TOO_LARGE or (found and found["side"] == "SERVER"):
-                return request.operation.server_error(413, text)
+                return server_error(413, text)
             if found:
                 actual, limit = int(found["actual"]), int(found["limit"])
                 if found["direction"] == "Received":
@@ -207,8 +210,10 @@ class Channel:
         if code == "UNAVAILABLE" and text.startswith(_CONNECTION_FAILED):
             if _HTTP1 in text:
                 text = "the server speaks HTTP/1, and not gRPC: use an http:// URL"
-            return request.operation.connection_error(ConnectionError(text))
-        return request.operation.server_error(_STATUSES.get(code, 500), text)
+            elif _NOT_TLS in text:
+                text = "the server does not use TLS: use a grpc:// URL"
+            return ConnectionError(text + self.via)
+        return server_error(_STATUSES.get(code, 500), text)
 
     async def close(self) -> None:
         """Cancel the calls that were added, and close the channel unless it is the caller's."""

@@ -15,6 +15,7 @@ import tensorwire as tw
 
 from .._codec.grpc.reader import read_message, read_stream_response
 from ..grpc_messages import STREAM_ERROR
+from .errors import server_error
 from .grpc_channels import WRITE_FAILED, Channel, GrpcRequest, unless_closed
 from .limits import MAX_BODY_NBYTES, Deadline
 from .sync import complete
@@ -87,9 +88,13 @@ class Stream:
         """Return the next response, or None at the end."""
         if self.has_ended:
             return None
-        failure: Exception | None = None
+        failure: OSError | tw.TensorwireError | None = None
         try:
             message = await self.next_message()
+            if message is not None:
+                return await self.decode(message)
+        except tw.TensorwireError as error:
+            raise self.request.operation.named(error)  # noqa: B904 - it is the same error
         except grpc.RpcError as error:
             status = await self.status_of(error)
             if status[0] != "OK":
@@ -98,14 +103,11 @@ class Stream:
                 )
                 failure.__cause__ = error
         except ConnectionError as error:
-            failure = self.request.operation.connection_error(error)
-        else:
-            if message is not None:
-                return await self.decode(message)
+            failure = error
         self.has_ended = True
         raised, self.error = self.error, None
-        if raised is None and not self.is_closed:
-            raised = failure
+        if raised is None and failure is not None and not self.is_closed:
+            raised = self.request.operation.named(failure)
         try:
             if raised is not None:
                 raise raised
@@ -119,7 +121,7 @@ class Stream:
         text, response = read_stream_response(message, self.channel.options.limits)
         if response is not None:
             return response
-        error = self.request.operation.server_error(500, text or "")
+        error = server_error(500, text or "")
         for failed in read_message(message, STREAM_ERROR)["infer_response"]:
             error.id = failed["id"] or None
         raise error

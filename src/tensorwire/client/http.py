@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import ssl
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
 
 import tensorwire as tw
 
@@ -11,10 +13,11 @@ from .._codec.datatypes import UNLIMITED
 from .._codec.json.reader import read_json
 from ..arguments import Nonfinite
 from ..compression import compress
+from ..errors import format_value
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
-from .addresses import Server, find_proxy
+from .addresses import Server, authority, find_proxy
 from .connection import Connection, Connector
-from .errors import InferenceServerError, Operation, too_long_error
+from .errors import InferenceServerError, Operation, server_error, too_long_error
 from .limits import MAX_BODY_NBYTES, MAX_JSON_NBYTES, Call, Options
 from .pool import Lease, Pool
 from .requests import (
@@ -37,11 +40,19 @@ _JSON_HEADERS = f"Content-Type: {JSON_TYPE}\r\nContent-Length: %d\r\n\r\n".encod
 _BINARY_HEADERS = (
     f"Content-Type: {BINARY_TYPE}\r\n{HEADER_LENGTH}: %d\r\nContent-Length: %d\r\n\r\n"
 ).encode()
+_CREDENTIALS = re.compile(r"//[^/?#]*@")
 _MAX_NESTING = tw.Limits().max_nesting
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
 _JSON_HINT = "if the server reads only JSON, call infer with binary_inputs=False"
 
-Body = tuple[tw.BodyBuffer, int | None]  # of a successful response, and its header length
+
+class Body(NamedTuple):
+    """The body of a successful response, and what its head says of it."""
+
+    buffer: tw.BodyBuffer
+    header_length: int | None
+    status: int
+    content_type: str | None
 
 
 class HttpTransport:
@@ -61,6 +72,9 @@ class HttpTransport:
             context = options.ssl_context or ssl.create_default_context()
         proxy = find_proxy(server) if options.trust_env else None
         self.connector = Connector(server, proxy, context, options.max_body)
+        self.via = ""
+        if proxy is not None:
+            self.via = f" (through the proxy http://{authority(proxy)} of {proxy.variable})"
         self.target_prefix = ""
         if proxy is not None and context is None:  # it only passes TLS on
             self.target_prefix = server.origin
@@ -86,18 +100,20 @@ class HttpTransport:
         return "\r\n".join(lines).encode("latin-1")
 
     def _operation(self, method: str, path: str, target: Target) -> Operation:
-        return Operation(method, f"{self.server.origin}{self.server.prefix}{path}", target.model)
+        url = f"{self.server.origin}{self.server.prefix}{path}"
+        return Operation(method, url, target.model, self.via)
 
-    def _get(self, path: str, target: Target) -> Request:
+    def _get(self, path: str, target: Target, reader: Callable[..., Any] | None) -> Request:
         head = self._head("GET", path, target.headers, "identity") + b"\r\n"
-        return Request(self._operation("GET", path, target), head)
+        return Request(self._operation("GET", path, target), head, reader=reader)
 
     def metadata_request(self, target: Target) -> Request:
-        return self._get("/v2" if target.model is None else model_path(target), target)
+        path = "/v2" if target.model is None else model_path(target)
+        return self._get(path, target, _read_metadata)
 
     def readiness_request(self, target: Target) -> Request:
         path = "/v2/health" if target.model is None else model_path(target)
-        return self._get(f"{path}/ready", target)
+        return self._get(f"{path}/ready", target, None)
 
     async def encode(
         self, _: Target, request: tw.InferRequest, nonfinite: Nonfinite | None, backend: Backend
@@ -150,31 +166,23 @@ class HttpTransport:
             head += _BINARY_HEADERS % (frame.header_length, nbytes)
         else:
             head += _JSON_HEADERS % nbytes
-        return Request(operation, head, buffers, nbytes, is_binary)
+        return Request(operation, head, buffers, nbytes, is_binary, tw.decode_response)
 
     # --- responses ---
 
-    async def decode(self, body: Body, backend: Backend) -> tw.InferResponse:
-        buffer, header_length = body
+    async def read(self, request: Request, body: Body, backend: Backend) -> Any:
+        """Return what the body of a response contains."""
+        if request.reader is None:
+            return None
+        buffer, header_length, limits = body.buffer, body.header_length, self.options.limits
         json_nbytes = len(buffer) if header_length is None else header_length
         is_slow = json_nbytes > MAX_JSON_NBYTES or len(buffer) > MAX_BODY_NBYTES
-        limits = self.options.limits
-        return await backend.run(is_slow, tw.decode_response, buffer, header_length, limits=limits)
-
-    async def read_metadata(self, _: Request, body: Body, backend: Backend) -> dict[str, Any]:
-        """Return the JSON object of a response, within the limits of a JSON header."""
-        buffer, limits = body[0], self.options.limits
-        nbytes = len(buffer)
-        if nbytes > limits.max_header_nbytes:
-            raise too_long_error(tw.HeaderError, "the metadata", nbytes, limits.max_header_nbytes)
         try:
-            is_slow = nbytes > MAX_JSON_NBYTES
-            metadata = await backend.run(is_slow, read_json, bytes(buffer), limits.max_nesting)
+            return await backend.run(is_slow, request.reader, buffer, header_length, limits=limits)
         except tw.HeaderError as error:
-            raise tw.HeaderError(f"the metadata is invalid: {error}") from None
-        if not isinstance(metadata, dict):
-            raise tw.HeaderError("the metadata is invalid: it is not a JSON object")
-        return metadata
+            if error.expected is None:  # it is no limit
+                error.args = (f"{error} ({_description(body)})",)
+            raise
 
     def open_stream(self, *_: Any) -> NoReturn:
         raise ValueError(f"stream requires a grpc:// or grpcs:// URL, not {self.server.origin}")
@@ -211,12 +219,8 @@ class HttpTransport:
             if reader.buffer is None:
                 raise self._response_error(request, reader)
             self.reads_binary |= request.is_binary
-            body, reader.buffer = reader.buffer, None
-            return body, reader.header_length
-        except OSError as error:
-            if call.progress.error is error:
-                raise
-            raise request.operation.connection_error(error) from error
+            buffer, reader.buffer = reader.buffer, None
+            return Body(buffer, reader.header_length, reader.status, reader.header(b"content-type"))
         finally:
             if connection is not None and kept is None:
                 connection.close()
@@ -234,10 +238,40 @@ class HttpTransport:
                 raise TypeError
         except (ValueError, TypeError, LookupError):
             message = reader.error_body.decode("utf-8", "replace").strip()
-        message = message or reader.reason.decode("latin-1")
-        error = request.operation.server_error(reader.status, message)
-        if reader.retry_after and reader.retry_after.isdigit() and len(reader.retry_after) < 10:
-            error.retry_after = float(reader.retry_after)
-        if request.is_binary and error.status in _REJECTED and not self.reads_binary:
-            error.args = (f"{error} ({_JSON_HINT})",)
+        status, hint = reader.status, ""
+        if request.is_binary and status in _REJECTED and not self.reads_binary:
+            hint = _JSON_HINT
+        elif (location := reader.header(b"location")) is not None:
+            location = _CREDENTIALS.sub("//", location)
+            hint = f"Location {format_value(location)}; redirects are not followed"
+        error = server_error(status, message or reader.reason.decode("latin-1"), hint)
+        retry_after = reader.header(b"retry-after") or ""
+        if retry_after.isdigit() and len(retry_after) < 10:
+            error.retry_after = float(retry_after)
         return error
+
+
+def _read_metadata(buffer: tw.BodyBuffer, _: int | None, *, limits: tw.Limits) -> dict[str, Any]:
+    """Return the JSON object of a response, within the limits of a JSON header."""
+    nbytes = len(buffer)
+    if nbytes > limits.max_header_nbytes:
+        raise too_long_error(tw.HeaderError, "the metadata", nbytes, limits.max_header_nbytes)
+    try:
+        metadata = read_json(bytes(buffer), limits.max_nesting)
+    except tw.HeaderError as error:
+        raise tw.HeaderError(f"the metadata is invalid: {error}") from None
+    if not isinstance(metadata, dict):
+        raise tw.HeaderError("the metadata is invalid: it is not a JSON object")
+    return metadata
+
+
+def _description(body: Body) -> str:
+    """Describe a response that is not a message."""
+    kind = "no Content-Type"
+    if body.content_type is not None:
+        kind = f"Content-Type {format_value(body.content_type)}"
+    start = bytes(memoryview(body.buffer)[:1000])
+    text = "gzip data without Content-Encoding"
+    if not start.startswith(b"\x1f\x8b"):
+        text = f"text {format_value(' '.join(start.decode('utf-8', 'replace').split()))}"
+    return f"status {body.status}, {kind}, {text}"

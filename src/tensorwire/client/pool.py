@@ -138,10 +138,10 @@ class Pool:
         await self.backend.end_calls()
 
     def forget(self) -> None:
-        """Close the copies of the idle sockets that a child process has inherited.
+        """Close the idle connections of an event loop that has ended, or of the parent process.
 
-        A thread of the parent process may have had the lock, and its event loop is not that of the
-        child process, so neither is used. The connections of the parent process stay open.
+        A thread of the parent process may have had the lock, so it is not used. A connection
+        of the parent process stays open there.
         """
         for connection in self.idle:
-            connection.socket.close()
+            connection.close()

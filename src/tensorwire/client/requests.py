@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 from urllib.parse import quote
 
 import tensorwire as tw
@@ -48,7 +48,16 @@ Id = str | Literal[AutoId.AUTO_ID] | None
 Algorithm = Literal["gzip", "deflate", "zstd"]
 Algorithms = tuple[Algorithm | None, Algorithm | None]  # of the request and of the response
 Inputs = tw.Frame | bytes | tw.InferRequest | Mapping[str, Any] | Iterable[tw.Tensor]
-Outputs = Iterable[str | tw.RequestedOutput]
+
+
+class Names(Protocol):
+    """Any collection of outputs but a str, in which no other objects can be searched for."""
+
+    def __iter__(self) -> Iterator[str | tw.RequestedOutput]: ...
+    def __contains__(self, item: object, /) -> bool: ...
+
+
+Outputs = Names | Iterator[str | tw.RequestedOutput]
 
 
 class Encoding(NamedTuple):
@@ -72,8 +81,8 @@ class Target(NamedTuple):
 
     @property
     def key(self) -> tuple[str | None, str | None]:
-        """The model and its version. The versions 1 and "1" are the same."""
-        return self.model, None if self.version is None else str(self.version)
+        """The model and its version: 1 and "1" are the same, and "" is none."""
+        return self.model, None if self.version is None else str(self.version) or None
 
 
 def remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
@@ -91,6 +100,7 @@ class Request(NamedTuple):
     buffers: tuple[Any, ...] = ()
     nbytes: int = 0
     is_binary: bool = False  # whether it contains binary tensors
+    reader: Callable[..., Any] | None = None  # of the body of the response, and its header length
 
     def windows(self, max_nbytes: int) -> Iterator[list[Any]]:
         """Iterate over lists of views of head and body, for ``sendmsg``.

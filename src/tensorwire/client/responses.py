@@ -47,6 +47,7 @@ _HEADERS = {  # the headers that are read
     b"content-length",
     b"content-type",
     b"inference-header-content-length",
+    b"location",
     b"retry-after",
     b"transfer-encoding",
 }
@@ -79,7 +80,6 @@ class ResponseReader:
         self.body_nbytes = 0  # bytes of the body that have arrived, before decompression
         self.status = 0  # until the head of the final response is complete
         self.reason = b""
-        self.retry_after: bytes | None = None
         self.content_length: int | None = None
         self.header_length: int | None = None  # of a successful response
         self.buffer: Any = None  # a BodyBuffer for a successful response, decompressed
@@ -271,8 +271,11 @@ class ResponseReader:
             )
             length = None if self._decompressor else self.content_length
             self.buffer = tw.BodyBuffer(length, self.header_length, max_nbytes=self.max_body)
-        elif b"retry-after" in headers:
-            self.retry_after = headers[b"retry-after"][0]
+
+    def header(self, name: bytes) -> str | None:
+        """Return the value of a header in ``_HEADERS``, or None."""
+        values = self._headers.get(name)
+        return None if values is None else values[0].decode("latin-1")
 
     def _write(self, chunk: bytes) -> None:
         if not self._is_readable:

@@ -57,6 +57,10 @@ class BlockingBackend:
         self.lock = threading.Lock()
         self.lookup: Future[list[Any]] | None = None
 
+    def is_lost(self) -> bool:
+        """Return whether the event loop has ended. Raises RuntimeError if it runs elsewhere."""
+        return False
+
     def check(self) -> None:
         """Raise RuntimeError if the caller cannot use this backend."""
 
