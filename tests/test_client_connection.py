@@ -49,7 +49,7 @@ from tensorwire.client.errors import Operation
 from tensorwire.client.limits import Call, Deadline
 from tensorwire.client.requests import Encoding, Request, Target
 from tensorwire.client.responses import ResponseReader
-from tensorwire.client.sync import BlockingBackend, PollWatcher, complete
+from tensorwire.client.sync import Backend, PollWatcher, complete
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
@@ -171,7 +171,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(_: Any, seconds: float) -> None:
         found.append(seconds)
 
-    monkeypatch.setattr(BlockingBackend, "sleep", sleep)
+    monkeypatch.setattr(Backend, "sleep", sleep)
     monkeypatch.setattr(LoopBackend, "sleep", sleep)
     return found
 
@@ -641,7 +641,7 @@ def connection_over(kind: Callable[..., socket.socket]) -> Iterator[tuple[Connec
     """Yield a connection of the client with a socket of this kind, and the socket of its peer."""
     ours, theirs = socket.socketpair()
     with theirs, kind(fileno=ours.detach()) as sock:
-        connection = Connection(sock, BlockingBackend(), None, Deadline(Timeout()))
+        connection = Connection(sock, Backend(), None, Deadline(Timeout()))
         connection.is_tls = True
         yield connection, theirs
 

@@ -16,7 +16,7 @@ from support.client_fixtures import Connect, X
 from tensorwire.client import Client, InferenceServerError, Timeout
 from tensorwire.client.http import HttpTransport
 from tensorwire.client.limits import Call, ConnectDeadline, Deadline
-from tensorwire.client.sync import BlockingBackend
+from tensorwire.client.sync import Backend
 
 connect = client_fixtures.connect
 
@@ -169,7 +169,7 @@ class NotReady:
         self.timeouts: list[Timeout] = []
         self.pauses: list[float] = []
         monkeypatch.setattr(HttpTransport, "attempt", self.attempt)
-        monkeypatch.setattr(BlockingBackend, "sleep", self.sleep)
+        monkeypatch.setattr(Backend, "sleep", self.sleep)
 
     async def attempt(self, pool: Any, request: Any, call: Any) -> None:
         self.timeouts.append(call.deadline.timeout)
@@ -213,7 +213,7 @@ def test_what_wait_until_ready_has_last_seen(
 ) -> None:
     """The timeout of the last attempt, which was cut short, does not hide an error."""
     NotReady(monkeypatch, errors, 5 / len(errors))
-    fails = pytest.raises(TimeoutError, match=f"last seen: {seen}$")
+    fails = pytest.raises(TimeoutError, match=rf"last seen: {seen} \(at port 80: ")
     with Client("localhost") as client, fails as caught:
         client.wait_until_ready(5)
     assert str(caught.value).startswith("GET http://localhost/v2/health/ready: the server is not")

@@ -26,14 +26,14 @@ from tensorwire.client.aio import LoopBackend, LoopWatcher
 from tensorwire.client.connection import Connection, Connector
 from tensorwire.client.limits import Deadline
 from tensorwire.client.pool import Pool
-from tensorwire.client.sync import BlockingBackend, PollWatcher, complete
+from tensorwire.client.sync import Backend, PollWatcher, complete
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect = client_fixtures.connect
 server, client = client_fixtures.server, client_fixtures.client
 
 UNLIMITED = Deadline(Timeout())
-both_backends = pytest.mark.parametrize("backend", [BlockingBackend, LoopBackend])
+both_backends = pytest.mark.parametrize("backend", [Backend, LoopBackend])
 
 
 def pool_of(client: Any) -> Any:
@@ -136,7 +136,7 @@ def test_idle_connections_are_closed_at_the_next_call(
 def test_connection_that_expires_during_another_call() -> None:
     """It is closed when that call ends."""
     ours, theirs = socket.socketpair()
-    pool = Pool(BlockingBackend(), 2, 0.05)
+    pool = Pool(Backend(), 2, 0.05)
     first, second = (complete(pool.acquire(UNLIMITED)) for _ in range(2))
     pool.release(first, Connection(ours, pool.backend, None, UNLIMITED))
     time.sleep(0.1)
@@ -182,7 +182,7 @@ def test_long_wait_for_a_connection(backend: Any, monkeypatch: pytest.MonkeyPatc
     async def main() -> float:
         pool = Pool(backend(), 1, None)
         first = await pool.acquire(UNLIMITED)
-        if backend is BlockingBackend:
+        if backend is Backend:
             threading.Timer(0.3, pool.release, (first, None)).start()
         else:
             asyncio.get_running_loop().call_later(0.3, pool.release, first, None)
@@ -264,7 +264,7 @@ def test_wait_that_is_aborted_releases_its_slot(backend: Any, has_got_it: bool) 
 @pytest.mark.slow(reason="it waits for timeouts")
 def test_lease_that_a_call_could_not_keep() -> None:
     """A signal handler may raise an exception before the call can store it or use it."""
-    pool = Pool(BlockingBackend(), 1, None)
+    pool = Pool(Backend(), 1, None)
     lease = complete(pool.acquire(UNLIMITED))
     with ThreadPoolExecutor(1) as threads:
         waiting = threads.submit(
@@ -278,7 +278,7 @@ def test_lease_that_a_call_could_not_keep() -> None:
 
 def test_child_process_does_not_wait_for_a_lock_of_its_parent() -> None:
     """Another thread of the parent process had it when the child process was made."""
-    pool = Pool(BlockingBackend(), 1, None)
+    pool = Pool(Backend(), 1, None)
     lease = complete(pool.acquire(UNLIMITED))
     pool.pid += 1  # that of another process
     thread = threading.Thread(target=pool.release, args=(lease, None), daemon=True)

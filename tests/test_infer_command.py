@@ -537,7 +537,7 @@ def test_invalid_options(call: Call, arguments: list[str], message: str) -> None
     ("url", "model", "message"),
     [
         ("ftp://x", "echo", "the URL of a server must be http, https, grpc, grpcs, unix or"),
-        ("localhost:abc", "echo", "the port of a URL must be a number from 1 to 65535"),
+        ("localhost:abc", "echo", "the URL of a server is invalid: 'localhost:abc' (Port "),
         ("x", "..", "the name of a model must not be '..'"),
         ("grpc://x", "echo --json", "--json requires HTTP"),
         ("grpcs://x", "echo --insecure", "--insecure requires an https:// URL: grpcio always"),

@@ -45,7 +45,6 @@ def authority(peer: Server | Proxy) -> str:
 
 
 def parse_url(url: str) -> Server:
-    """Split the URL of a server. Raises ValueError and TypeError."""
     check_type("url", url, str, "a str")
     scheme, _, rest = url.partition(":")
     scheme = scheme.lower()
@@ -62,25 +61,18 @@ def parse_url(url: str) -> Server:
         raise ValueError(f"the URL of a server must have // after its scheme: {url!r}")
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
+        host, port = _ascii_host(parts) if parts.hostname else "", parts.port
+        if port == 0:
+            raise ValueError("the port must not be 0")
     except ValueError as error:
         raise ValueError(f"the URL of a server is invalid: {url!r} ({error})") from None
-    if parts.scheme not in ("http", "https", "grpc", "grpcs") or not parts.hostname:
+    if parts.scheme not in ("http", "https", "grpc", "grpcs") or not host:
         raise ValueError(
             "the URL of a server must be http, https, grpc, grpcs, unix or grpc+unix, and have a "
             f"host: {url!r}"
         )
     if parts.query or parts.fragment:
         raise ValueError("the URL of a server must not have a query or a fragment")
-    try:
-        port = parts.port
-    except ValueError:
-        port = 0
-    if port == 0:
-        raise ValueError(f"the port of a URL must be a number from 1 to 65535: {url!r}")
-    try:
-        host = _ascii_host(parts)
-    except ValueError as error:
-        raise ValueError(f"the host of a URL is invalid: {url!r} ({error})") from None
     is_grpc = parts.scheme in ("grpc", "grpcs")
     if is_grpc and parts.path not in ("", "/"):
         raise ValueError(f"the URL of a gRPC server must not have a path: {url!r}")
@@ -104,7 +96,7 @@ def parse_url(url: str) -> Server:
 def _ascii_host(parts: SplitResult) -> str:
     host = (parts.hostname or "").encode("idna").decode("ascii")  # getaddrinfo does the same
     if not re.fullmatch(r"[A-Za-z0-9._~%:-]+", host):
-        raise ValueError("it contains characters that are not allowed")
+        raise ValueError("the host contains characters that are not allowed")
     return host
 
 

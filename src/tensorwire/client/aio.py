@@ -8,12 +8,12 @@ import weakref
 from collections.abc import Callable
 from functools import partial
 from select import POLLIN, POLLOUT
-from typing import Any, TypeAlias
+from typing import Any
 
 from ..threads import in_thread
 from .errors import CLOSED
 from .limits import Deadline
-from .sync import BlockingBackend, Result
+from .sync import Backend, Result
 
 
 class LoopWatcher:
@@ -71,8 +71,8 @@ class LoopWatcher:
         self.user = None  # otherwise only the garbage collector would release it
 
 
-class LoopBackend:
-    """Suspends the task of a call. See ``BlockingBackend``."""
+class LoopBackend(Backend):
+    """Suspends the task of a call."""
 
     is_async = True
 
@@ -111,11 +111,12 @@ class LoopBackend:
     def new_future(self) -> asyncio.Future[None]:
         return self.loop.create_future()
 
-    async def wait_for(self, future: asyncio.Future[None], seconds: float) -> bool:
+    async def wait_for(self, future: Any, seconds: float) -> bool:
         await asyncio.wait({future}, timeout=seconds)
-        return future.done()
+        return bool(future.done())
 
-    sleep = staticmethod(asyncio.sleep)
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
     async def run(
         self, is_slow: bool, function: Callable[..., Result], *arguments: Any, **named: Any
@@ -131,6 +132,3 @@ class LoopBackend:
                 return await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except TimeoutError:
             raise deadline.timeout_error(step) from None
-
-
-Backend: TypeAlias = BlockingBackend | LoopBackend

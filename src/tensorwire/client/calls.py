@@ -46,6 +46,7 @@ from .requests import (
     check_headers,
     remember,
 )
+from .sync import Backend
 
 if TYPE_CHECKING:
     from .grpc import GrpcTransport
@@ -116,7 +117,7 @@ class BaseClient:
 
     # --- connections ---
 
-    _new_backend: Callable[[], Any]  # returns a Backend
+    _new_backend: Callable[[], Backend]
 
     def _open_pool(self) -> Any:
         """Return the pool of this process, which is of the kind that the transport takes.
@@ -158,6 +159,11 @@ class BaseClient:
         message = await self._encode(target, call.deadline, inputs, encoding)
         return await self._infer_encoded(target, message, encoding, call)
 
+    async def _infer_raw(self, target: Target, array: Any, call: Call) -> tw.InferResponse:
+        if self.server.is_grpc:
+            raise ValueError("infer_raw requires HTTP: gRPC has no raw binary requests")
+        return await self._infer_encoded(target, tw.encode_raw_request(array), Encoding(), call)
+
     async def _infer_encoded(
         self, target: Target, message: Any, encoding: Encoding, call: Call
     ) -> tw.InferResponse:
@@ -166,9 +172,13 @@ class BaseClient:
         response: tw.InferResponse = await self._exchange(request, call)
         return response
 
-    def _open_stream(self, target: Target, deadline: Deadline, requests: Any) -> Any:
+    def _open_stream(self, target: Target, requests: Any, timeout: float | Timeout | None) -> Any:
+        transport: Any = self._transport
+        if not self.server.is_grpc:
+            raise ValueError(f"stream requires a grpc:// or grpcs:// URL, not {self.server.origin}")
+        deadline = self._call(timeout).deadline
         encode = partial(self._encode, target, deadline, encoding=Encoding())
-        return self._transport.open_stream(self._open_pool(), target, deadline, requests, encode)
+        return transport.open_stream(self._open_pool(), target, deadline, requests, encode)
 
     async def _metadata(self, target: Target, call: Call) -> dict[str, Any]:
         request = self._transport.metadata_request(target)
@@ -188,7 +198,7 @@ class BaseClient:
         seconds: float = check_seconds("timeout", timeout, or_none=False)
         subject = "the server" if target.model is None else f"model {target.model[:80]!r}"
         text = f"{subject} is not ready after {format_seconds(seconds)}"
-        await self._named(request, NO_PROGRESS, self._wait(request, seconds, text))
+        await self._exchange(request, self._call(None), self._wait(request, seconds, text))
 
     async def _wait(self, request: Any, seconds: float, text: str) -> None:
         end = time.monotonic() + seconds
@@ -212,11 +222,9 @@ class BaseClient:
             pause = min(pause * 2, 1.0)
 
     def _call(self, timeout: float | Timeout | None, on_progress: OnProgress | None = None) -> Call:
+        deadline = Deadline(self.timeout if timeout is None else as_timeout(timeout))
         progress = NO_PROGRESS if on_progress is None else ProgressReporter(on_progress)
-        return Call(self._deadline(timeout), self._options.retries, progress)
-
-    def _deadline(self, timeout: float | Timeout | None) -> Deadline:
-        return Deadline(self.timeout if timeout is None else as_timeout(timeout))
+        return Call(deadline, self._options.retries, progress)
 
     async def _encode(
         self, target: Target, deadline: Deadline, inputs: Inputs, encoding: Encoding
@@ -233,7 +241,9 @@ class BaseClient:
             binary_inputs = self._options.binary_inputs
         if binary_outputs is None:
             binary_outputs = binary_inputs
-        defaults = self._transport.binary_outputs if binary_outputs else {}
+        defaults: dict[str, Any] = {}
+        if binary_outputs and not self.server.is_grpc:
+            defaults = {"binary_data_output": True}
         if isinstance(inputs, tw.InferRequest):
             defaults = {**defaults, **inputs.parameters}
             outputs = inputs.outputs if outputs is None else outputs
@@ -272,17 +282,14 @@ class BaseClient:
             remember(self._datatypes, key, found)
         return found
 
-    async def _exchange(self, request: Any, call: Call) -> Any:
-        return await self._named(request, call.progress, self._attempts(request, call))
-
-    async def _named(
-        self, request: Any, progress: ProgressReporter, exchange: Coroutine[Any, Any, Any]
+    async def _exchange(
+        self, request: Any, call: Call, attempts: Coroutine[Any, Any, Any] | None = None
     ) -> Any:
-        """Wait for an exchange. Only here, and in streams, do errors get the method and the URL."""
+        """Make the attempts of a call. Only here, and in streams, do errors get their subject."""
         try:
-            return await exchange
+            return await (attempts or self._attempts(request, call))
         except (OSError, tw.TensorwireError) as error:
-            if progress.error is error:
+            if call.progress.error is error:
                 raise
             raise request.operation.named(error)  # noqa: B904 - it has set the cause
 

@@ -14,17 +14,16 @@ from ..arguments import Nonfinite
 from .calls import BaseClient
 from .limits import Timeout
 from .requests import AUTO_ID, Algorithm, Encoding, Headers, Id, Inputs, OnProgress, Outputs, Target
-from .sync import BlockingBackend, complete
+from .sync import Backend, complete
 
 if TYPE_CHECKING:
-    from .aio import LoopBackend
     from .grpc_streams import Stream
 
 
 class Closing:
     """Is closed at the end of a ``with`` block."""
 
-    close: Callable[[Any], None]
+    close: Callable[[], None]
 
     def __enter__(self) -> Self:
         return self
@@ -36,7 +35,7 @@ class Closing:
 class AsyncClosing:
     """Is closed at the end of an ``async with`` block."""
 
-    close: Callable[[Any], Coroutine[Any, Any, None]]
+    close: Callable[[], Coroutine[Any, Any, None]]
 
     async def __aenter__(self) -> Self:
         return self
@@ -147,7 +146,7 @@ class Client(BaseClient, Closing):
     >>> client.close()
     """
 
-    _new_backend = BlockingBackend
+    _new_backend = Backend
 
     def infer(
         self,
@@ -301,8 +300,7 @@ class Client(BaseClient, Closing):
         >>> response = client.infer_raw("mean", np.ones(1000, np.float32))    # doctest: +SKIP
         """
         target, call = Target(model, version, headers), self._call(timeout, on_progress)
-        frame = self._transport.encode_raw(array)
-        return complete(self._infer_encoded(target, frame, Encoding(), call))
+        return complete(self._infer_raw(target, array, call))
 
     def server_metadata(
         self, *, headers: Headers | None = None, timeout: float | Timeout | None = None
@@ -462,8 +460,8 @@ class Client(BaseClient, Closing):
         ...     for response in client.stream("llm", prompts):
         ...         print(response.id, response["text"].as_strings())
         """
-        target, deadline = Target(model, version, headers), self._deadline(timeout)
-        return ResponseStream(self._open_stream(target, deadline, requests))
+        target = Target(model, version, headers)
+        return ResponseStream(self._open_stream(target, requests, timeout))
 
     def close(self) -> None:
         """Close the idle connections. The other connections are closed when their calls return.
@@ -527,7 +525,7 @@ class AsyncClient(BaseClient, AsyncClosing):
     ...         return response["scores"].as_numpy()
     """
 
-    def _new_backend(self) -> LoopBackend:
+    def _new_backend(self) -> Backend:
         from .aio import LoopBackend  # noqa: PLC0415 - requires asyncio
 
         return LoopBackend()
@@ -569,8 +567,7 @@ class AsyncClient(BaseClient, AsyncClosing):
         on_progress: OnProgress | None = None,
     ) -> tw.InferResponse:
         target, call = Target(model, version, headers), self._call(timeout, on_progress)
-        frame = self._transport.encode_raw(array)
-        return await self._infer_encoded(target, frame, Encoding(), call)
+        return await self._infer_raw(target, array, call)
 
     async def server_metadata(
         self, *, headers: Headers | None = None, timeout: float | Timeout | None = None
@@ -616,8 +613,8 @@ class AsyncClient(BaseClient, AsyncClosing):
         headers: Headers | None = None,
         timeout: float | Timeout | None = None,
     ) -> AsyncResponseStream:
-        target, deadline = Target(model, version, headers), self._deadline(timeout)
-        return AsyncResponseStream(self._open_stream(target, deadline, requests))
+        target = Target(model, version, headers)
+        return AsyncResponseStream(self._open_stream(target, requests, timeout))
 
     async def close(self) -> None:
         """Close all connections. Calls that have not returned end with an exception.

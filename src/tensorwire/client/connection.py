@@ -14,16 +14,14 @@ import socket
 import ssl
 import time
 from select import POLLIN, POLLOUT
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from .addresses import Proxy, Server, authority
 from .errors import Operation
 from .limits import Call, ConnectDeadline, Deadline
 from .requests import NO_PROGRESS, PIECE_NBYTES, Request
 from .responses import ResponseReader
-
-if TYPE_CHECKING:
-    from .aio import Backend
+from .sync import Backend
 
 _TLS_PIECE_NBYTES = 256 << 10  # OpenSSL encrypts a whole piece before it returns
 _BUSY_SECONDS = 0.01  # the pause before connecting again to a Unix socket whose queue is full
@@ -94,7 +92,7 @@ class Connection:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     async def open_tunnel(self, server: Server, proxy: Proxy) -> None:
-        """Let a proxy connect to the server (RFC 9110 9.3.6)."""
+        """Connect to the server through a proxy (RFC 9110 9.3.6)."""
         target = authority(server)
         lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
         if proxy.authorization is not None:
@@ -124,12 +122,15 @@ class Connection:
                 events = POLLIN
             except ssl.SSLWantWriteError:
                 events = POLLOUT
+            except ssl.SSLError as error:
+                if error.reason == "WRONG_VERSION_NUMBER":
+                    error.strerror = "the server does not use TLS: use an http:// URL"
+                raise
             await self._wait(events)
 
     # --- a request and its response ---
 
     async def exchange(self, request: Request, call: Call) -> ResponseReader:
-        """Send a request, and receive the response. Raises OSError and DecodeError."""
         reader = self.reader
         reader.start()
         self.deadline, self.progress = call.deadline, call.progress
@@ -267,20 +268,6 @@ class Connector(NamedTuple):
     max_body: int | None
 
     async def connect(self, backend: Backend, deadline: Deadline) -> Connection:
-        """Return a connection. Raises OSError."""
-        try:
-            return await self._connect(backend, deadline)
-        except ssl.SSLError as error:
-            if error.reason != "WRONG_VERSION_NUMBER":
-                raise
-            raise ConnectionError("the server does not use TLS: use an http:// URL") from error
-        except OSError as error:
-            if self.server.has_port or self.proxy is not None:
-                raise
-            kind = TimeoutError if isinstance(error, TimeoutError) else ConnectionError
-            raise kind(f"{error} (at port {self.server.port}: the URL has no port)") from error
-
-    async def _connect(self, backend: Backend, deadline: Deadline) -> Connection:
         error: OSError | None = None
         for family, kind, protocol, _, address in await self._addresses(backend, deadline):
             backend.check()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import tensorwire as tw
 
 from ..errors import format_count
 
 CLOSED = "the client was closed during the call"
+CallError: TypeAlias = OSError | tw.TensorwireError
 _MAX_MESSAGE_LENGTH = 2000
 _MAX_REASON_LENGTH = 500
 
@@ -63,14 +64,15 @@ class Operation(NamedTuple):
     url: str
     model: str | None = None
     via: str = ""  # which proxy is used
+    at: str = ""  # which port is used, if the URL has none
 
-    def named(self, error: OSError | tw.TensorwireError) -> Exception:
+    def named(self, error: CallError) -> Exception:
         """Return the exception for an error whose text does not begin with the method and URL."""
         named: Exception = error
         reason = str(error)
         if isinstance(error, OSError):
             kind = TimeoutError if isinstance(error, TimeoutError) else ConnectionError
-            reason = reason[:_MAX_REASON_LENGTH] or type(error).__name__
+            reason = (reason[:_MAX_REASON_LENGTH] or type(error).__name__) + self.at
             named = kind()
             named.__cause__ = error.__cause__ or error
         elif isinstance(error, InferenceServerError):
@@ -80,7 +82,6 @@ class Operation(NamedTuple):
 
 
 def server_error(status: int, message: str, hint: str = "") -> InferenceServerError:
-    """Return the exception for an error of the server."""
     message = message[:_MAX_MESSAGE_LENGTH]
     text = f"status {status}: {message}" if message else f"status {status}"
     error = InferenceServerError(f"{text} ({hint})" if hint else text, status=status)
@@ -96,7 +97,6 @@ def too_long_error(
     limit_name: str = "limit",
     status: int | None = None,
 ) -> tw.TensorwireError:
-    """Return the exception for a message that is longer than its limit."""
     length = format_count("byte", nbytes)
     text = f"{subject} is {length} long; the {limit_name} is {limit}"
     return kind(text, expected=limit, actual=nbytes, status=status)

@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import Any
 from urllib.parse import quote
 
 try:
@@ -31,9 +31,7 @@ from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, check_process
 from .grpc_streams import AsyncStream, Stream
 from .limits import MAX_BODY_NBYTES, MAX_INT32, Call, Deadline, Options
 from .requests import Encoding, Headers, Target, check_headers
-
-if TYPE_CHECKING:
-    from .aio import Backend
+from .sync import Backend
 
 _MAX_BACKOFF_MS = 1000  # how long grpcio waits at most before it tries to connect again
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")  # as grpcio reads them
@@ -45,8 +43,6 @@ _METADATA_VALUE = re.compile(r"[ -~]*")
 
 class GrpcTransport:
     """Builds gRPC requests, and sends them on a channel. See ``HttpTransport``."""
-
-    binary_outputs: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, server: Server, options: Options) -> None:
         if options.ssl_context is not None:
@@ -143,9 +139,6 @@ class GrpcTransport:
         is_slow = sum(x.nbytes for x in request.inputs) > MAX_BODY_NBYTES  # all data is copied
         return await backend.run(is_slow, encode_request, request)
 
-    def encode_raw(self, array: Any) -> NoReturn:
-        raise ValueError("infer_raw requires HTTP: gRPC has no raw binary requests")
-
     def check_encoded(self, target: Target, message: tw.Frame | bytes) -> bytes:
         """Return the message, which must be for the model and version of the call."""
         if isinstance(message, tw.Frame):
@@ -177,7 +170,6 @@ class GrpcTransport:
     # --- responses ---
 
     async def read(self, request: GrpcRequest, message: bytes, backend: Backend) -> Any:
-        """Return what a response contains, in the form that the request asks for."""
         is_slow, limits = len(message) > MAX_BODY_NBYTES, self.options.limits
         if request.fields is messages.NO_FIELDS:
             return await backend.run(is_slow, decode_response, message, limits=limits)
@@ -189,7 +181,6 @@ class GrpcTransport:
     # --- calls ---
 
     async def attempt(self, channel: Channel, request: GrpcRequest, call: Call) -> bytes:
-        """Send a request, and return the response."""
         channel.check()
         nbytes = len(request.message)
         call.progress.start(nbytes)

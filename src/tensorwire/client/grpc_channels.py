@@ -10,7 +10,7 @@ import time
 import traceback
 import weakref
 from collections.abc import Awaitable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import grpc
 
@@ -18,12 +18,9 @@ import tensorwire as tw
 
 from ..errors import format_seconds
 from ..grpc_messages import NO_FIELDS, SERVICE, Fields
-from .errors import CLOSED, Operation, server_error, too_long_error
+from .errors import CLOSED, CallError, Operation, server_error, too_long_error
 from .limits import Deadline, Options, Step
-from .sync import Result
-
-if TYPE_CHECKING:
-    from .aio import Backend
+from .sync import Backend, Result
 
 MAX_SECONDS = 1e9  # grpcio takes a much later deadline for one that has expired
 _STATUSES = {  # those of the other codes are 500
@@ -131,7 +128,6 @@ class Channel:
             raise RuntimeError("the client is closed")
 
     async def call(self, request: GrpcRequest, seconds: float | None) -> bytes:
-        """Return the response to a request. Raises RpcError, and ConnectionError when closed."""
         method = self.channel.unary_unary(request.path)
         result = self.begin(method, request.message, request, seconds)
         if self.backend.is_async:
@@ -161,7 +157,6 @@ class Channel:
             raise
 
     def add(self, call: Any) -> None:
-        """Add a call that ``close`` cancels."""
         with self.lock:
             self.calls.add(call)
 
@@ -178,7 +173,7 @@ class Channel:
         deadline: Deadline,
         step: Step,
         end: float | None,
-    ) -> OSError | tw.TensorwireError:
+    ) -> CallError:
         """Return the exception for a status other than OK of a call that had to end at ``end``."""
         code, text = status
         if code == "CANCELLED" and self.is_closed:
@@ -191,9 +186,7 @@ class Channel:
             return deadline.timeout_error(step)
         return self._status_error(request, code, text)
 
-    def _status_error(
-        self, request: GrpcRequest, code: str, text: str
-    ) -> OSError | tw.TensorwireError:
+    def _status_error(self, request: GrpcRequest, code: str, text: str) -> CallError:
         if code == "RESOURCE_EXHAUSTED":
             if text == _DECOMPRESSED_TOO_LARGE and request.compression is None:
                 problem = "the response is longer than the limit after decompression"

@@ -15,7 +15,7 @@ import tensorwire as tw
 
 from .._codec.grpc.reader import read_message, read_stream_response
 from ..grpc_messages import STREAM_ERROR
-from .errors import server_error
+from .errors import CallError, server_error
 from .grpc_channels import WRITE_FAILED, Channel, GrpcRequest, unless_closed
 from .limits import MAX_BODY_NBYTES, Deadline
 from .sync import complete
@@ -61,7 +61,6 @@ class Stream:
             self.fail(error)
 
     async def next_message(self) -> bytes | None:
-        """Return the next response, or None. Raises RpcError, and ConnectionError when closed."""
         message: bytes | None = next(self.call, None)
         return message
 
@@ -75,7 +74,6 @@ class Stream:
             raise
 
     async def status_of(self, error: Any) -> tuple[str, str]:
-        """Return the code and the text with which the call has ended."""
         return error.code().name, error.details() or ""
 
     def fail(self, error: BaseException) -> None:
@@ -85,10 +83,9 @@ class Stream:
             self.call.cancel()
 
     async def read(self) -> tw.InferResponse | None:
-        """Return the next response, or None at the end."""
         if self.has_ended:
             return None
-        failure: OSError | tw.TensorwireError | None = None
+        failure: CallError | None = None
         try:
             message = await self.next_message()
             if message is not None:
@@ -116,7 +113,6 @@ class Stream:
             del raised, failure  # the exception refers to this frame
 
     def _decode(self, message: bytes) -> tw.InferResponse:
-        """Return a response. Raises InferenceServerError and DecodeError."""
         self.channel.check_length(message)
         text, response = read_stream_response(message, self.channel.options.limits)
         if response is not None:

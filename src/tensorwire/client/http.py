@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, NoReturn
+from typing import Any
 
 import tensorwire as tw
 
@@ -31,9 +31,7 @@ from .requests import (
     remember,
 )
 from .responses import ResponseReader
-
-if TYPE_CHECKING:
-    from .aio import Backend
+from .sync import Backend
 
 # The headers of a body, and the end of the head.
 _JSON_HEADERS = f"Content-Type: {JSON_TYPE}\r\nContent-Length: %d\r\n\r\n".encode()
@@ -44,22 +42,12 @@ _CREDENTIALS = re.compile(r"//[^/?#]*@")
 _MAX_NESTING = tw.Limits().max_nesting
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
 _JSON_HINT = "if the server reads only JSON, call infer with binary_inputs=False"
-
-
-class Body(NamedTuple):
-    """The body of a successful response, and what its head says of it."""
-
-    buffer: tw.BodyBuffer
-    header_length: int | None
-    status: int
-    content_type: str | None
+# Of a successful response: the body, the length of its header, the status and the Content-Type.
+Body = tuple[tw.BodyBuffer, int | None, int, str | None]
 
 
 class HttpTransport:
     """Builds HTTP requests, and sends them on the connections of a pool."""
-
-    # The parameters that request binary outputs.
-    binary_outputs: ClassVar[dict[str, Any]] = {"binary_data_output": True}
 
     def __init__(self, server: Server, options: Options) -> None:
         if options.channel is not None:
@@ -72,7 +60,9 @@ class HttpTransport:
             context = options.ssl_context or ssl.create_default_context()
         proxy = find_proxy(server) if options.trust_env else None
         self.connector = Connector(server, proxy, context, options.max_body)
-        self.via = ""
+        self.via = self.at = ""
+        if not server.has_port and proxy is None:
+            self.at = f" (at port {server.port}: the URL has no port)"
         if proxy is not None:
             self.via = f" (through the proxy http://{authority(proxy)} of {proxy.variable})"
         self.target_prefix = ""
@@ -101,7 +91,7 @@ class HttpTransport:
 
     def _operation(self, method: str, path: str, target: Target) -> Operation:
         url = f"{self.server.origin}{self.server.prefix}{path}"
-        return Operation(method, url, target.model, self.via)
+        return Operation(method, url, target.model, self.via, self.at)
 
     def _get(self, path: str, target: Target, reader: Callable[..., Any] | None) -> Request:
         head = self._head("GET", path, target.headers, "identity") + b"\r\n"
@@ -124,11 +114,7 @@ class HttpTransport:
             is_slow, tw.encode_request, request, nonfinite=nonfinite, limits=UNLIMITED
         )
 
-    def encode_raw(self, array: Any) -> tw.Frame:
-        return tw.encode_raw_request(array)
-
     def check_encoded(self, target: Target, message: tw.Frame | bytes) -> tw.Frame:
-        """Return a request that the caller has encoded. Raises TypeError."""
         if isinstance(message, bytes):
             raise TypeError(
                 f"the inputs are bytes, which are sent over gRPC, but the URL is "
@@ -171,21 +157,24 @@ class HttpTransport:
     # --- responses ---
 
     async def read(self, request: Request, body: Body, backend: Backend) -> Any:
-        """Return what the body of a response contains."""
         if request.reader is None:
             return None
-        buffer, header_length, limits = body.buffer, body.header_length, self.options.limits
+        buffer, header_length, status, content_type = body
+        limits = self.options.limits
         json_nbytes = len(buffer) if header_length is None else header_length
         is_slow = json_nbytes > MAX_JSON_NBYTES or len(buffer) > MAX_BODY_NBYTES
         try:
             return await backend.run(is_slow, request.reader, buffer, header_length, limits=limits)
         except tw.HeaderError as error:
             if error.expected is None:  # it is no limit
-                error.args = (f"{error} ({_description(body)})",)
+                start = _format_start(buffer)
+                kind = (
+                    f"Content-Type {format_value(content_type)}"
+                    if content_type
+                    else "no Content-Type"
+                )
+                error.args = (f"{error} (status {status}, {kind}, {start})",)
             raise
-
-    def open_stream(self, *_: Any) -> NoReturn:
-        raise ValueError(f"stream requires a grpc:// or grpcs:// URL, not {self.server.origin}")
 
     # --- the exchange ---
 
@@ -220,7 +209,7 @@ class HttpTransport:
                 raise self._response_error(request, reader)
             self.reads_binary |= request.is_binary
             buffer, reader.buffer = reader.buffer, None
-            return Body(buffer, reader.header_length, reader.status, reader.header(b"content-type"))
+            return buffer, reader.header_length, reader.status, reader.header(b"content-type")
         finally:
             if connection is not None and kept is None:
                 connection.close()
@@ -265,13 +254,8 @@ def _read_metadata(buffer: tw.BodyBuffer, _: int | None, *, limits: tw.Limits) -
     return metadata
 
 
-def _description(body: Body) -> str:
-    """Describe a response that is not a message."""
-    kind = "no Content-Type"
-    if body.content_type is not None:
-        kind = f"Content-Type {format_value(body.content_type)}"
-    start = bytes(memoryview(body.buffer)[:1000])
-    text = "gzip data without Content-Encoding"
-    if not start.startswith(b"\x1f\x8b"):
-        text = f"text {format_value(' '.join(start.decode('utf-8', 'replace').split()))}"
-    return f"status {body.status}, {kind}, {text}"
+def _format_start(body: tw.BodyBuffer) -> str:
+    start = bytes(memoryview(body)[:1000])
+    if start.startswith(b"\x1f\x8b"):
+        return "gzip data without Content-Encoding"
+    return f"text {format_value(' '.join(start.decode('utf-8', 'replace').split()))}"

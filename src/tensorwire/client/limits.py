@@ -151,7 +151,6 @@ class Deadline:
         return end - now, step
 
     def timeout_error(self, step: Step) -> TimeoutError:
-        """Return the exception for a timeout that has expired."""
         duration = format_seconds(getattr(self.timeout, step))
         if step == "total":
             return TimeoutError(f"the call took longer than {duration} (total timeout)")

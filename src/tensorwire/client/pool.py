@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from .limits import Deadline
+from .sync import Backend
 
 if TYPE_CHECKING:
-    from .aio import Backend
     from .connection import Connection
 
 _LOST_SECONDS = 1.0  # how often a call that waits looks for leases that were lost

@@ -195,7 +195,6 @@ NO_PROGRESS = ProgressReporter(None)
 
 
 def model_path(target: Target) -> str:
-    """Return the path of a model. Raises ValueError if no path can contain its name or version."""
     model, version = target.key
     path = f"/v2/models/{_quote_segment(model, 'name')}"
     return path if version is None else f"{path}/versions/{_quote_segment(version, 'version')}"
@@ -212,11 +211,7 @@ def _quote_segment(value: Any, what: str) -> str:
 
 
 def check_headers(headers: Headers | None) -> dict[str, str]:
-    """Return a copy of the headers, as strings whose methods are those of ``str``.
-
-    Raises ValueError for headers that the client itself sets, and for invalid names and values.
-    Raises TypeError unless the argument is a mapping of str to str.
-    """
+    """Return a copy of the headers, as strings whose methods are those of ``str``."""
     found: dict[str, str] = {}
     if headers is None:
         return found

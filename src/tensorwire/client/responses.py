@@ -116,13 +116,10 @@ class ResponseReader:
             self._parse(nbytes)
 
     def eof(self, is_truncated: bool = False) -> None:
-        """Process the end of the stream.
+        """Process the end of the stream. Raises ConnectionError and HeaderError.
 
-        Raises ConnectionError if the response is incomplete, and HeaderError if it ends with the
-        connection and its compressed body is incomplete.
-
-        ``is_truncated`` is true if TLS was not closed, or the connection was reset: the stream may
-        end anywhere. Such an end is not taken for the end of the body.
+        If TLS was not closed, or the connection was reset, the stream may end anywhere
+        (``is_truncated``). Such an end is not taken for the end of the body.
         """
         self.reusable = False
         if self.complete:

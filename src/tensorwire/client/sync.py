@@ -45,11 +45,8 @@ class PollWatcher:
         """Release the socket, before it is closed."""
 
 
-class BlockingBackend:
-    """Blocks the thread of a call.
-
-    ``LoopBackend`` has the same methods.
-    """
+class Backend:
+    """Blocks the thread of a call. A ``LoopBackend`` suspends its task instead."""
 
     is_async = False
 
@@ -65,20 +62,20 @@ class BlockingBackend:
         """Raise RuntimeError if the caller cannot use this backend."""
 
     async def end_calls(self) -> None:
-        """Let the calls fail that the closing of the client ends."""
+        """End the calls of a client that is closed, if they cannot return."""
 
-    def watch(self, sock: socket.socket, user: object) -> PollWatcher:
+    def watch(self, sock: socket.socket, user: object) -> Any:
         """Return an object that waits for a socket. ``user`` lives as long as it is watched."""
         return PollWatcher(sock)
 
-    def new_future(self) -> Future[None]:
+    def new_future(self) -> Any:
         return Future()
 
-    async def wait_for(self, future: Future[None], seconds: float) -> bool:
+    async def wait_for(self, future: Any, seconds: float) -> bool:
         """Return whether a future is done, at the latest after ``seconds``."""
         with suppress(TimeoutError):
             future.result(seconds)
-        return future.done()
+        return bool(future.done())
 
     async def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
