@@ -35,7 +35,6 @@ from .limits import (
 )
 from .requests import (
     AUTO_ID,
-    NO_PROGRESS,
     Encoding,
     Headers,
     Inputs,
@@ -152,53 +151,50 @@ class BaseClient:
 
     # --- calls ---
 
-    async def _infer(
-        self, target: Target, inputs: Inputs, encoding: Encoding, call: Call
-    ) -> tw.InferResponse:
+    async def _infer(self, call: Call, inputs: Inputs, encoding: Encoding) -> tw.InferResponse:
         check_algorithms(encoding.algorithms)
-        message = await self._encode(target, call.deadline, inputs, encoding)
-        return await self._infer_encoded(target, message, encoding, call)
+        return await self._infer_encoded(call, await self._encode(call, inputs, encoding), encoding)
 
-    async def _infer_raw(self, target: Target, array: Any, call: Call) -> tw.InferResponse:
+    async def _infer_raw(self, call: Call, array: Any) -> tw.InferResponse:
         if self.server.is_grpc:
             raise ValueError("infer_raw requires HTTP: gRPC has no raw binary requests")
-        return await self._infer_encoded(target, tw.encode_raw_request(array), Encoding(), call)
+        return await self._infer_encoded(call, tw.encode_raw_request(array), Encoding())
 
     async def _infer_encoded(
-        self, target: Target, message: Any, encoding: Encoding, call: Call
+        self, call: Call, message: Any, encoding: Encoding
     ) -> tw.InferResponse:
         backend = self._open_pool().backend
-        request = await self._transport.infer_request(target, message, encoding, backend)
+        request = await self._transport.infer_request(call.target, message, encoding, backend)
         response: tw.InferResponse = await self._exchange(request, call)
         return response
 
-    def _open_stream(self, target: Target, requests: Any, timeout: float | Timeout | None) -> Any:
+    def _open_stream(self, call: Call, requests: Any) -> Any:
         transport: Any = self._transport
         if not self.server.is_grpc:
             raise ValueError(f"stream requires a grpc:// or grpcs:// URL, not {self.server.origin}")
-        deadline = self._call(timeout).deadline
-        encode = partial(self._encode, target, deadline, encoding=Encoding())
-        return transport.open_stream(self._open_pool(), target, deadline, requests, encode)
+        encode = partial(self._encode, call, encoding=Encoding())
+        return transport.open_stream(self._open_pool(), call, requests, encode)
 
-    async def _metadata(self, target: Target, call: Call) -> dict[str, Any]:
-        request = self._transport.metadata_request(target)
+    async def _metadata(self, call: Call) -> dict[str, Any]:
+        request = self._transport.metadata_request(call.target)
         metadata: dict[str, Any] = await self._exchange(request, call)
         return metadata
 
-    async def _is_ready(self, target: Target, call: Call) -> bool:
-        request = self._transport.readiness_request(target)
+    async def _is_ready(self, call: Call) -> bool:
+        request = self._transport.readiness_request(call.target)
         try:
             await self._exchange(request, call)
         except (InferenceServerError, ConnectionError, TimeoutError):
             return False
         return True
 
-    async def _wait_until_ready(self, target: Target, timeout: float) -> None:
-        request = self._transport.readiness_request(target)
+    async def _wait_until_ready(self, call: Call, timeout: float) -> None:
+        request = self._transport.readiness_request(call.target)
         seconds: float = check_seconds("timeout", timeout, or_none=False)
-        subject = "the server" if target.model is None else f"model {target.model[:80]!r}"
+        model = call.target.model
+        subject = "the server" if model is None else f"model {model[:80]!r}"
         text = f"{subject} is not ready after {format_seconds(seconds)}"
-        await self._exchange(request, self._call(None), self._wait(request, seconds, text))
+        await self._exchange(request, call, self._wait(request, seconds, text))
 
     async def _wait(self, request: Any, seconds: float, text: str) -> None:
         end = time.monotonic() + seconds
@@ -221,14 +217,19 @@ class BaseClient:
             await pool.backend.sleep(min(pause * random.uniform(0.5, 1.0), remaining))
             pause = min(pause * 2, 1.0)
 
-    def _call(self, timeout: float | Timeout | None, on_progress: OnProgress | None = None) -> Call:
+    def _call(
+        self,
+        target: Target,
+        timeout: float | Timeout | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Call:
         deadline = Deadline(self.timeout if timeout is None else as_timeout(timeout))
-        progress = NO_PROGRESS if on_progress is None else ProgressReporter(on_progress)
-        return Call(deadline, self._options.retries, progress)
+        call = Call(deadline, self._options.retries, target)
+        if on_progress is not None:
+            call.progress = ProgressReporter(on_progress)
+        return call
 
-    async def _encode(
-        self, target: Target, deadline: Deadline, inputs: Inputs, encoding: Encoding
-    ) -> Any:
+    async def _encode(self, call: Call, inputs: Inputs, encoding: Encoding) -> Any:
         outputs, id, parameters, binary_inputs, binary_outputs, nonfinite, _ = encoding
         if isinstance(inputs, tw.Frame | bytes):
             if outputs is not None or parameters is not None or isinstance(id, str):
@@ -236,7 +237,7 @@ class BaseClient:
                     f"the inputs are an encoded {type(inputs).__name__}: outputs, id and "
                     "parameters must be passed to encode_request"
                 )
-            return self._transport.check_encoded(target, inputs)
+            return self._transport.check_encoded(call.target, inputs)
         if binary_inputs is None:
             binary_inputs = self._options.binary_inputs
         if binary_outputs is None:
@@ -253,9 +254,9 @@ class BaseClient:
             tensors = dict(inputs)  # the caller may change it while the metadata is requested
             lists = {name: value for name, value in tensors.items() if is_list_of_numbers(value)}
             if lists:
-                datatypes = await self._input_datatypes(target, deadline)
+                datatypes = await self._input_datatypes(call)
             for name, value in lists.items():
-                tensors[name] = _tensor_of(target.model, name, value, datatypes)
+                tensors[name] = _tensor_of(call.target.model, name, value, datatypes)
         else:
             tensors = _tensors(inputs)
         id = str(next(self._ids)) if id is AUTO_ID else id
@@ -263,15 +264,18 @@ class BaseClient:
         request = tw.InferRequest(tensors, outputs, id=id, parameters=parameters)
         if not binary_inputs:
             request = request.replace(inputs=[t.replace(binary=False) for t in request.inputs])
-        return await self._transport.encode(target, request, nonfinite, self._open_pool().backend)
+        backend = self._open_pool().backend
+        return await self._transport.encode(call.target, request, nonfinite, backend)
 
-    async def _input_datatypes(self, target: Target, deadline: Deadline) -> dict[str, Any]:
+    async def _input_datatypes(self, call: Call) -> dict[str, Any]:
         """Return the datatypes of the inputs that the metadata of a model declares."""
-        key = target.key
+        key = call.target.key
         found = self._datatypes.get(key)
         if found is None:
             try:
-                metadata = await self._metadata(target, Call(deadline, self._options.retries))
+                metadata = await self._metadata(
+                    Call(call.deadline, self._options.retries, call.target)
+                )
             except InferenceServerError as error:
                 error.args = (f"{error} (for the datatype of a list of numbers: {_LIST_HINT})",)
                 raise
@@ -324,7 +328,6 @@ def _tensors(inputs: Any) -> Any:
 
 
 def _tensor_of(model: str | None, name: str, value: Any, datatypes: dict[str, Any]) -> tw.Tensor:
-    """Return the tensor of a list of numbers. Raises ValueError."""
     datatype: Any = datatypes.get(name)
     if not isinstance(datatype, str):
         raise ValueError(

@@ -123,10 +123,8 @@ class Client(BaseClient, Closing):
     ConnectionError. Pass ``retries=1`` if the model may run twice.
 
     A connection is not used again after a response with status 500 or higher, unless the response
-    has the header ``Connection: keep-alive``.
-
-    After a fork, the client of the child process opens new connections. A pickled client has
-    the same options and no connections.
+    has the header ``Connection: keep-alive``. The client of a child process opens new connections.
+    A pickled client has the same options and no connections.
 
     Over gRPC, grpcio makes and keeps the connection: ``connections`` and ``idle_timeout`` have no
     effect. The ``__cause__`` of an InferenceServerError is the RpcError. The status code does not
@@ -175,19 +173,16 @@ class Client(BaseClient, Closing):
         inputs : mapping of str to array or list, iterable of Tensor, InferRequest, Frame or bytes
             The inputs. Large inputs are not copied over HTTP. Their memory must not change until
             the call returns. A list of numbers gets the datatype that the metadata of the model
-            declares. The client requests the metadata once per model and version.
+            declares, which the client requests once per model and version.
 
             The outputs, id and parameters of an InferRequest are those of the call, unless they are
             passed. Its model name and version are not used.
 
-            A Frame is a request that ``encode_request`` returned. It can be sent any number of
-            times, and is not encoded again. ``outputs``, ``id``, ``parameters``, ``binary_inputs``,
-            ``binary_outputs`` and ``nonfinite`` do not apply: set them in the InferRequest, and
-            ``nonfinite`` in the call of ``encode_request``. (To receive all outputs as binary data,
-            set the parameter ``binary_data_output``.)
-
-            Over gRPC, an encoded request is the ``bytes`` that ``tensorwire.grpc.encode_request``
-            returned for an InferRequest with the ``model_name`` and ``model_version`` of the call.
+            A Frame of ``encode_request`` can be sent any number of times, and is not encoded again.
+            Outputs, id, parameters and the form of the data are those of the Frame; for binary
+            outputs, its request has the parameter ``binary_data_output``. Over gRPC, an encoded
+            request is the ``bytes`` of ``tensorwire.grpc.encode_request``, for an InferRequest
+            with the ``model_name`` and ``model_version`` of the call.
         outputs : iterable of str or RequestedOutput, optional
             The outputs to return. By default, the server returns all outputs.
         binary_inputs : bool, optional
@@ -259,13 +254,12 @@ class Client(BaseClient, Closing):
         >>> frame = tw.encode_request(request)
         >>> responses = [client.infer("add", frame) for _ in range(2)]   # doctest: +SKIP
         """
-        target = Target(model, version, headers)
         algorithms = request_compression_algorithm, response_compression_algorithm
         encoding = Encoding(
             outputs, id, parameters, binary_inputs, binary_outputs, nonfinite, algorithms
         )
-        call = self._call(timeout, on_progress)
-        return complete(self._infer(target, inputs, encoding, call))
+        call = self._call(Target(model, version, headers), timeout, on_progress)
+        return complete(self._infer(call, inputs, encoding))
 
     def infer_raw(
         self,
@@ -299,8 +293,8 @@ class Client(BaseClient, Closing):
         --------
         >>> response = client.infer_raw("mean", np.ones(1000, np.float32))    # doctest: +SKIP
         """
-        target, call = Target(model, version, headers), self._call(timeout, on_progress)
-        return complete(self._infer_raw(target, array, call))
+        call = self._call(Target(model, version, headers), timeout, on_progress)
+        return complete(self._infer_raw(call, array))
 
     def server_metadata(
         self, *, headers: Headers | None = None, timeout: float | Timeout | None = None
@@ -322,7 +316,7 @@ class Client(BaseClient, Closing):
         >>> client.server_metadata()["extensions"]                       # doctest: +SKIP
         ['binary_tensor_data']
         """
-        return complete(self._metadata(Target(None, None, headers), self._call(timeout)))
+        return complete(self._metadata(self._call(Target(None, None, headers), timeout)))
 
     def model_metadata(
         self,
@@ -350,7 +344,7 @@ class Client(BaseClient, Closing):
         >>> client.model_metadata("resnet")["inputs"]                    # doctest: +SKIP
         [{'name': 'image', 'datatype': 'FP32', 'shape': [-1, 3, 224, 224]}]
         """
-        return complete(self._metadata(Target(model, version, headers), self._call(timeout)))
+        return complete(self._metadata(self._call(Target(model, version, headers), timeout)))
 
     def is_ready(
         self,
@@ -380,7 +374,7 @@ class Client(BaseClient, Closing):
         >>> client.is_ready("resnet")                                    # doctest: +SKIP
         True
         """
-        return complete(self._is_ready(Target(model, version, headers), self._call(timeout)))
+        return complete(self._is_ready(self._call(Target(model, version, headers), timeout)))
 
     def wait_until_ready(
         self,
@@ -408,7 +402,7 @@ class Client(BaseClient, Closing):
         --------
         >>> client.wait_until_ready(30, "resnet")                        # doctest: +SKIP
         """
-        complete(self._wait_until_ready(Target(model, version, headers), timeout))
+        complete(self._wait_until_ready(self._call(Target(model, version, headers)), timeout))
 
     def stream(
         self,
@@ -460,8 +454,8 @@ class Client(BaseClient, Closing):
         ...     for response in client.stream("llm", prompts):
         ...         print(response.id, response["text"].as_strings())
         """
-        target = Target(model, version, headers)
-        return ResponseStream(self._open_stream(target, requests, timeout))
+        call = self._call(Target(model, version, headers), timeout)
+        return ResponseStream(self._open_stream(call, requests))
 
     def close(self) -> None:
         """Close the idle connections. The other connections are closed when their calls return.
@@ -472,7 +466,17 @@ class Client(BaseClient, Closing):
         complete(self._close())
 
 
-class ResponseStream(Closing):
+class BaseStream:
+    """Refers to a call, whose requests do not refer to it: it is closed when it is released."""
+
+    def __init__(self, call: Any) -> None:  # made by the client: its type is not public
+        self._call: Stream = call
+
+    def __del__(self) -> None:
+        self._call.close()
+
+
+class ResponseStream(BaseStream, Closing):
     """The responses of ``Client.stream``: an iterator of InferResponse.
 
     The call is cancelled by ``close``, at the end of a ``with`` block, and when the last reference
@@ -486,9 +490,6 @@ class ResponseStream(Closing):
     ...         first = next(responses)
     """
 
-    def __init__(self, call: Any) -> None:  # made by the client: its type is not public
-        self._call: Stream = call
-
     def __iter__(self) -> ResponseStream:
         return self
 
@@ -500,9 +501,6 @@ class ResponseStream(Closing):
 
     def close(self) -> None:
         """Cancel the call, unless it has ended. The iterator then ends."""
-        self._call.close()
-
-    def __del__(self) -> None:
         self._call.close()
 
 
@@ -548,13 +546,12 @@ class AsyncClient(BaseClient, AsyncClosing):
         response_compression_algorithm: Algorithm | None = None,
         on_progress: OnProgress | None = None,
     ) -> tw.InferResponse:
-        target = Target(model, version, headers)
         algorithms = request_compression_algorithm, response_compression_algorithm
         encoding = Encoding(
             outputs, id, parameters, binary_inputs, binary_outputs, nonfinite, algorithms
         )
-        call = self._call(timeout, on_progress)
-        return await self._infer(target, inputs, encoding, call)
+        call = self._call(Target(model, version, headers), timeout, on_progress)
+        return await self._infer(call, inputs, encoding)
 
     async def infer_raw(
         self,
@@ -566,13 +563,13 @@ class AsyncClient(BaseClient, AsyncClosing):
         timeout: float | Timeout | None = None,
         on_progress: OnProgress | None = None,
     ) -> tw.InferResponse:
-        target, call = Target(model, version, headers), self._call(timeout, on_progress)
-        return await self._infer_raw(target, array, call)
+        call = self._call(Target(model, version, headers), timeout, on_progress)
+        return await self._infer_raw(call, array)
 
     async def server_metadata(
         self, *, headers: Headers | None = None, timeout: float | Timeout | None = None
     ) -> dict[str, Any]:
-        return await self._metadata(Target(None, None, headers), self._call(timeout))
+        return await self._metadata(self._call(Target(None, None, headers), timeout))
 
     async def model_metadata(
         self,
@@ -582,7 +579,7 @@ class AsyncClient(BaseClient, AsyncClosing):
         headers: Headers | None = None,
         timeout: float | Timeout | None = None,
     ) -> dict[str, Any]:
-        return await self._metadata(Target(model, version, headers), self._call(timeout))
+        return await self._metadata(self._call(Target(model, version, headers), timeout))
 
     async def is_ready(
         self,
@@ -592,7 +589,7 @@ class AsyncClient(BaseClient, AsyncClosing):
         headers: Headers | None = None,
         timeout: float | Timeout | None = None,
     ) -> bool:
-        return await self._is_ready(Target(model, version, headers), self._call(timeout))
+        return await self._is_ready(self._call(Target(model, version, headers), timeout))
 
     async def wait_until_ready(
         self,
@@ -602,7 +599,7 @@ class AsyncClient(BaseClient, AsyncClosing):
         *,
         headers: Headers | None = None,
     ) -> None:
-        await self._wait_until_ready(Target(model, version, headers), timeout)
+        await self._wait_until_ready(self._call(Target(model, version, headers)), timeout)
 
     def stream(
         self,
@@ -613,8 +610,8 @@ class AsyncClient(BaseClient, AsyncClosing):
         headers: Headers | None = None,
         timeout: float | Timeout | None = None,
     ) -> AsyncResponseStream:
-        target = Target(model, version, headers)
-        return AsyncResponseStream(self._open_stream(target, requests, timeout))
+        call = self._call(Target(model, version, headers), timeout)
+        return AsyncResponseStream(self._open_stream(call, requests))
 
     async def close(self) -> None:
         """Close all connections. Calls that have not returned end with an exception.
@@ -630,7 +627,7 @@ for _name, _method in vars(AsyncClient).items():
         _method.__doc__ = getattr(Client, _name).__doc__
 
 
-class AsyncResponseStream(AsyncClosing):
+class AsyncResponseStream(BaseStream, AsyncClosing):
     """The responses of ``AsyncClient.stream``: an asynchronous iterator of InferResponse.
 
     As a ``ResponseStream``, but the call is also cancelled if the task that waits for a response
@@ -645,9 +642,6 @@ class AsyncResponseStream(AsyncClosing):
     ...             print(response.id, response["text"].as_strings())
     """
 
-    def __init__(self, call: Any) -> None:  # made by the client: its type is not public
-        self._call: Stream = call
-
     def __aiter__(self) -> AsyncResponseStream:
         return self
 
@@ -659,7 +653,4 @@ class AsyncResponseStream(AsyncClosing):
 
     async def close(self) -> None:
         """Cancel the call, unless it has ended. The iterator then ends."""
-        self._call.close()
-
-    def __del__(self) -> None:
         self._call.close()

@@ -29,7 +29,7 @@ from .addresses import Server, authority
 from .errors import Operation, server_error, too_long_error
 from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, check_process
 from .grpc_streams import AsyncStream, Stream
-from .limits import MAX_BODY_NBYTES, MAX_INT32, Call, Deadline, Options
+from .limits import MAX_BODY_NBYTES, MAX_INT32, Call, Options
 from .requests import Encoding, Headers, Target, check_headers
 from .sync import Backend
 
@@ -199,8 +199,7 @@ class GrpcTransport:
     def open_stream(
         self,
         channel: Channel,
-        target: Target,
-        deadline: Deadline,
+        call: Call,
         requests: Any,
         encode: Callable[[Any], Coroutine[Any, Any, bytes]],
     ) -> Stream:
@@ -211,9 +210,9 @@ class GrpcTransport:
             raise TypeError(
                 f"requests must be an iterable of inputs, not {type(requests).__name__}"
             )
-        request = self._request("ModelStreamInfer", b"", target)
+        request = self._request("ModelStreamInfer", b"", call.target)
         kind = AsyncStream if channel.backend.is_async else Stream
-        return kind(channel, request, deadline, requests, encode)
+        return kind(channel, request, call.deadline, requests, encode)
 
 
 def _check_metadata(headers: Headers) -> dict[str, str]:

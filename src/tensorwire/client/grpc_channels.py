@@ -164,7 +164,7 @@ class Channel:
         """Raise HeaderError if a response is too long. Only a channel of ours has the limit."""
         limit = self.options.max_body
         if limit is not None and len(message) > limit:
-            raise _response_length_error(len(message), limit)
+            raise too_long_error(tw.HeaderError, "the response", len(message), limit, status=413)
 
     def call_error(
         self,
@@ -197,7 +197,7 @@ class Channel:
             if found:
                 actual, limit = int(found["actual"]), int(found["limit"])
                 if found["direction"] == "Received":
-                    return _response_length_error(actual, limit)
+                    return too_long_error(tw.HeaderError, "the response", actual, limit, status=413)
                 whose = "limit of the channel"
                 return too_long_error(tw.EncodeError, "the gRPC message", actual, limit, whose)
         if code == "UNAVAILABLE" and text.startswith(_CONNECTION_FAILED):
@@ -234,7 +234,3 @@ async def unless_closed(result: Awaitable[Result]) -> Result:
         if task is not None and task.cancelling() > 0:
             raise
         raise ConnectionError(CLOSED) from None  # `close` has cancelled the call, and not the task
-
-
-def _response_length_error(nbytes: int, limit: int) -> tw.TensorwireError:
-    return too_long_error(tw.HeaderError, "the response", nbytes, limit, status=413)

@@ -13,7 +13,7 @@ import tensorwire as tw
 from ..arguments import check_seconds
 from ..errors import format_seconds
 from .errors import InferenceServerError
-from .requests import NO_PROGRESS, ProgressReporter
+from .requests import NO_PROGRESS, NO_TARGET, Target
 
 if TYPE_CHECKING:
     import grpc
@@ -36,11 +36,7 @@ RESPONSE_LIMITS = tw.Limits(
     max_name_nbytes=MAX_INT32,
     max_parameters=MAX_INT32,
 )
-"""Default limits of the clients for ``decode_response``.
-
-They do not limit the header, the names, the parameters and the number of tensors further than
-``max_body`` does.
-"""
+"""Default limits of the clients, which limit a response no further than ``max_body`` does."""
 
 # AsyncClient reads and writes larger JSON in a thread, and reads larger messages there, because
 # their BYTES and BOOL elements are checked one by one. Up to these sizes, this takes up to about
@@ -174,16 +170,15 @@ class ConnectDeadline(Deadline):
 
 
 class Call:
-    """What limits a call: its deadline, and the retries that are left. And its progress."""
+    """A call: what it is for, its deadline, the retries that are left, and its progress."""
 
-    __slots__ = ("deadline", "n_pauses", "n_retries", "progress")
+    __slots__ = ("deadline", "n_pauses", "n_retries", "progress", "target")
 
-    def __init__(
-        self, deadline: Deadline, n_retries: int = 0, progress: ProgressReporter = NO_PROGRESS
-    ) -> None:
+    def __init__(self, deadline: Deadline, n_retries: int = 0, target: Target = NO_TARGET) -> None:
+        self.target = target
         self.deadline = deadline
         self.n_retries = n_retries
-        self.progress = progress
+        self.progress = NO_PROGRESS
         self.n_pauses = 0
 
     def take_retry(self) -> bool:

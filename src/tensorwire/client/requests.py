@@ -85,6 +85,9 @@ class Target(NamedTuple):
         return self.model, None if self.version is None else str(self.version) or None
 
 
+NO_TARGET = Target(None, None, None)
+
+
 def remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
     """Add an entry to a cache, which is emptied when it is full."""
     if len(cache) >= MAX_CACHED:

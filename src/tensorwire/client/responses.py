@@ -16,12 +16,7 @@ from collections.abc import Iterable
 from typing import Any
 
 try:
-    from httptools import (
-        HttpParserCallbackError,
-        HttpParserError,
-        HttpParserUpgrade,
-        HttpResponseParser,
-    )
+    import httptools
 except ImportError:
     raise ImportError(
         "an HTTP client requires httptools: pip install 'tensorwire[client]'"
@@ -69,7 +64,7 @@ class ResponseReader:
         """
         self._has_only_head = has_only_head
         if self._parser is None:
-            self._parser = HttpResponseParser(self)
+            self._parser = httptools.HttpResponseParser(self)
         self._headers: dict[bytes, list[bytes]] = {}
         self._error: BaseException | None = None
         self._decompressor: Decompressor | None = None
@@ -146,10 +141,10 @@ class ResponseReader:
         handled = sys.exc_info()[1]  # if the caller handles an exception, it becomes a context
         try:
             self._parser.feed_data(self._scratch[:nbytes])
-        except (HttpParserError, HttpParserUpgrade) as error:
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self._parser = None
             self.reusable = False
-            if self._error is None and isinstance(error, HttpParserCallbackError):
+            if self._error is None and isinstance(error, httptools.HttpParserCallbackError):
                 # A signal handler has raised an exception before a callback could catch it.
                 self._error = None if error.__context__ is handled else error.__context__
             if self._error is not None:
