@@ -313,10 +313,7 @@ class BaseClient:
 
 
 def _tensors(inputs: Any) -> Any:
-    """Return inputs that are not a mapping. Raises TypeError for a single one.
-
-    InferRequest checks the others, and has an error of its own for a data frame.
-    """
+    """Return inputs that are not a mapping, which InferRequest checks unless they are one array."""
     kind = type(inputs)
     is_single = isinstance(inputs, str | tw.BytesArray) or hasattr(kind, "__array__")
     if hasattr(kind, "columns") or (isinstance(inputs, Iterable) and not is_single):

@@ -115,8 +115,8 @@ class Client(BaseClient, Closing):
     - ``ValueError`` and ``TypeError`` if an argument is invalid, such as the name or version "." or
       ".." of a model, which no URL can contain.
 
-    The text of the first four begins with the method and the URL. The ``__cause__`` of a
-    ConnectionError or TimeoutError is the exception of the socket.
+    The text of the first four begins with the method, such as POST or ModelInfer, and the URL. The
+    ``__cause__`` of a ConnectionError or TimeoutError is the exception of the socket.
 
     With ``retries=0``, an inference request is not sent again after any part of it was sent. If the
     server closes an idle connection while the client begins to use it, the call therefore raises
@@ -127,9 +127,8 @@ class Client(BaseClient, Closing):
     A pickled client has the same options and no connections.
 
     Over gRPC, grpcio makes and keeps the connection: ``connections`` and ``idle_timeout`` have no
-    effect. The ``__cause__`` of an InferenceServerError is the RpcError. The status code does not
-    tell a failed connection (ConnectionError) from an error of the server with status 503: the text
-    of grpcio does.
+    effect. The ``__cause__`` of an InferenceServerError is the RpcError. Only the text of grpcio
+    tells a failed connection (ConnectionError) from an error of the server with status 503.
 
     Examples
     --------
@@ -194,8 +193,7 @@ class Client(BaseClient, Closing):
             ``binary_inputs``.
         nonfinite : {"null", "literal", "error"}, optional
             How to write NaN and infinities in inputs that are sent as JSON; see ``encode_request``.
-            By default, NaN is sent as ``null``, and an infinity raises EncodeError. It has no
-            effect on binary data and over gRPC, which has no JSON.
+            By default, NaN is sent as ``null``, and an infinity raises EncodeError.
         version : str, optional
             The version of the model. By default, or if it is empty, the server chooses one.
         id : str or None, default AUTO_ID

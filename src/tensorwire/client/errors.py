@@ -34,11 +34,6 @@ class InferenceServerError(tw.TensorwireError):
     id : str or None
         The id of the request that has failed, for an error in a stream that names it.
 
-    Notes
-    -----
-    ``str(error)`` contains the method, the URL, the status and the message. The method is that of
-    HTTP, such as POST, or of the gRPC service, such as ModelInfer.
-
     Examples
     --------
     >>> from tensorwire.client import Client, InferenceServerError

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -28,7 +28,7 @@ from ..errors import format_value
 from .addresses import Server, authority
 from .errors import Operation, server_error, too_long_error
 from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, check_process
-from .grpc_streams import AsyncStream, Stream
+from .grpc_streams import AsyncStream, Encode, Stream
 from .limits import MAX_BODY_NBYTES, MAX_INT32, Call, Options
 from .requests import Encoding, Headers, Target, check_headers
 from .sync import Backend
@@ -102,18 +102,13 @@ class GrpcTransport:
     # --- requests ---
 
     def _request(
-        self,
-        method: str,
-        message: bytes,
-        target: Target,
-        fields: messages.Fields = messages.NO_FIELDS,
-        compression: grpc.Compression | None = None,
+        self, method: str, target: Target, message: bytes = b"", **members: Any
     ) -> GrpcRequest:
         metadata = self.metadata
         if target.headers is not None:
             metadata = {**metadata, **_check_metadata(target.headers)}
         operation = Operation(method, self.server.origin, target.model)
-        return GrpcRequest(operation, message, tuple(metadata.items()), fields, compression)
+        return GrpcRequest(operation, message, tuple(metadata.items()), **members)
 
     def metadata_request(self, target: Target) -> GrpcRequest:
         fields = messages.MODEL_METADATA_RESPONSE
@@ -126,10 +121,10 @@ class GrpcTransport:
 
     def _query(self, what: str, target: Target, fields: messages.Fields) -> GrpcRequest:
         if target.model is None:
-            return self._request(f"Server{what}", b"", target, fields)
+            return self._request(f"Server{what}", target, fields=fields)
         name, version = _checked_model(target)
         message = write_message({"name": name, "version": version}, messages.MODEL_REQUEST)
-        return self._request(f"Model{what}", message, target, fields)
+        return self._request(f"Model{what}", target, message, fields=fields)
 
     async def encode(
         self, target: Target, request: tw.InferRequest, _: Nonfinite | None, backend: Backend
@@ -165,7 +160,7 @@ class GrpcTransport:
         if algorithm == "zstd":
             raise ValueError("gRPC has no compression algorithm 'zstd'")
         compression = getattr(grpc.Compression, algorithm.capitalize()) if algorithm else None
-        return self._request("ModelInfer", message, target, compression=compression)
+        return self._request("ModelInfer", target, message, compression=compression)
 
     # --- responses ---
 
@@ -196,13 +191,7 @@ class GrpcTransport:
         call.progress.received(len(message), len(message), True)
         return message
 
-    def open_stream(
-        self,
-        channel: Channel,
-        call: Call,
-        requests: Any,
-        encode: Callable[[Any], Coroutine[Any, Any, bytes]],
-    ) -> Stream:
+    def open_stream(self, channel: Channel, call: Call, requests: Any, encode: Encode) -> Stream:
         channel.check()
         kinds = (Iterable, AsyncIterable) if channel.backend.is_async else Iterable
         one = isinstance(requests, Mapping | tw.InferRequest | tw.Frame | str | bytes)
@@ -210,9 +199,9 @@ class GrpcTransport:
             raise TypeError(
                 f"requests must be an iterable of inputs, not {type(requests).__name__}"
             )
-        request = self._request("ModelStreamInfer", b"", call.target)
+        request = self._request("ModelStreamInfer", call.target)
         kind = AsyncStream if channel.backend.is_async else Stream
-        return kind(channel, request, call.deadline, requests, encode)
+        return kind(channel, request, call, requests, encode)
 
 
 def _check_metadata(headers: Headers) -> dict[str, str]:

@@ -75,6 +75,9 @@ _DECOMPRESSED_TOO_LARGE = "Decompressed message larger than max"
 WRITE_FAILED = "Internal error from Core"
 
 
+Status = tuple[str, str]  # the name of a code, and a text
+
+
 class GrpcRequest(NamedTuple):
     """A serialized request, and the fields of its response unless that has tensors."""
 
@@ -169,7 +172,7 @@ class Channel:
     def call_error(
         self,
         request: GrpcRequest,
-        status: tuple[str, str],
+        status: Status,
         deadline: Deadline,
         step: Step,
         end: float | None,

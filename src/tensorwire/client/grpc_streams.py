@@ -16,10 +16,11 @@ import tensorwire as tw
 from .._codec.grpc.reader import read_message, read_stream_response
 from ..grpc_messages import STREAM_ERROR
 from .errors import CallError, server_error
-from .grpc_channels import WRITE_FAILED, Channel, GrpcRequest, unless_closed
-from .limits import MAX_BODY_NBYTES, Deadline
+from .grpc_channels import WRITE_FAILED, Channel, GrpcRequest, Status, unless_closed
+from .limits import MAX_BODY_NBYTES, Call
 from .sync import complete
 
+Encode = Callable[[Any], Coroutine[Any, Any, bytes]]
 _STATUS_SECONDS = 1.0  # how long to wait for the status of the server after WRITE_FAILED
 
 
@@ -27,21 +28,16 @@ class Stream:
     """A call of ModelStreamInfer whose requests are encoded in a thread of grpcio."""
 
     def __init__(
-        self,
-        channel: Channel,
-        request: GrpcRequest,
-        deadline: Deadline,
-        requests: Any,
-        encode: Callable[[Any], Coroutine[Any, Any, bytes]],
+        self, channel: Channel, request: GrpcRequest, call: Call, requests: Any, encode: Encode
     ) -> None:
         self.channel = channel
         self.request = request
-        self.deadline = deadline
+        self.deadline = call.deadline
         self.encode = encode
         self.is_closed = self.has_ended = False
         self.error: BaseException | None = None  # of the caller's requests
         self.call: Any = None
-        seconds, _ = deadline.limit("total")
+        seconds, _ = call.deadline.limit("total")
         self.end = None if seconds is None else time.monotonic() + seconds
         method = channel.channel.stream_stream(request.path)
         self.call = channel.begin(method, self.messages(requests), request, seconds)
@@ -73,7 +69,7 @@ class Stream:
             self.close()  # as if the task had been cancelled before the response arrived
             raise
 
-    async def status_of(self, error: Any) -> tuple[str, str]:
+    async def status_of(self, error: Any) -> Status:
         return error.code().name, error.details() or ""
 
     def fail(self, error: BaseException) -> None:
@@ -156,16 +152,16 @@ class AsyncStream(Stream):
     async def next_message(self) -> bytes | None:
         return await unless_closed(anext(self.responses, None))
 
-    async def status_of(self, error: Any) -> tuple[str, str]:
+    async def status_of(self, error: Any) -> Status:
         if error.details() == WRITE_FAILED:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STATUS_SECONDS):
-                    status: tuple[str, str] = await self.status
+                    status: Status = await self.status
                     return status
         return await super().status_of(error)
 
 
-def _note_status(status: asyncio.Future[tuple[str, str]], call: Any) -> None:
+def _note_status(status: asyncio.Future[Status], call: Any) -> None:
     """Note the status of the server, which grpc.aio replaces if it ends a call during a write."""
     code, text = complete(call.code()).name, complete(call.details()) or ""
     if text != WRITE_FAILED and not status.done():

@@ -179,10 +179,7 @@ class HttpTransport:
     # --- the exchange ---
 
     async def attempt(self, pool: Pool, request: Request, call: Call) -> Body:
-        """Send a request on a connection of the pool or a new one, and return the response.
-
-        If a kept connection fails, the request may be sent again; see ``Connection.may_repeat``.
-        """
+        """Send a request on a connection of the pool or a new one, and return the response."""
         lease: Lease | None = None
         connection: Connection | None = None
         kept: Connection | None = None
@@ -217,11 +214,7 @@ class HttpTransport:
                 pool.release(lease, kept)
 
     def _response_error(self, request: Request, reader: ResponseReader) -> InferenceServerError:
-        """Return the exception for an error response.
-
-        The Content-Type is ignored, because Triton sends JSON errors as ``text/plain`` (WIRE.md 8).
-        """
-        try:
+        try:  # whatever the Content-Type is: Triton sends JSON errors as text/plain (WIRE.md 8)
             message = read_json(bytes(reader.error_body), _MAX_NESTING)["error"]
             if not isinstance(message, str):
                 raise TypeError
@@ -247,10 +240,10 @@ def _read_metadata(buffer: tw.BodyBuffer, _: int | None, *, limits: tw.Limits) -
         raise too_long_error(tw.HeaderError, "the metadata", nbytes, limits.max_header_nbytes)
     try:
         metadata = read_json(bytes(buffer), limits.max_nesting)
+        if not isinstance(metadata, dict):
+            raise tw.HeaderError("it is not a JSON object")
     except tw.HeaderError as error:
         raise tw.HeaderError(f"the metadata is invalid: {error}") from None
-    if not isinstance(metadata, dict):
-        raise tw.HeaderError("the metadata is invalid: it is not a JSON object")
     return metadata
 
 

@@ -106,10 +106,7 @@ class Request(NamedTuple):
     reader: Callable[..., Any] | None = None  # of the body of the response, and its header length
 
     def windows(self, max_nbytes: int) -> Iterator[list[Any]]:
-        """Iterate over lists of views of head and body, for ``sendmsg``.
-
-        The views in a list have at most ``max_nbytes`` bytes in total. A large body is not copied.
-        """
+        """Iterate over lists of views of head and body, each with at most ``max_nbytes`` bytes."""
         if self.nbytes <= _MAX_JOINED_NBYTES:
             yield [b"".join((self.head, *self.buffers))]
             return

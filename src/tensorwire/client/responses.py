@@ -97,10 +97,7 @@ class ResponseReader:
         return self._scratch
 
     def received(self, nbytes: int) -> None:
-        """Process bytes that were received into ``get_buffer()``.
-
-        Raises ConnectionError if they are not HTTP, and DecodeError if the body cannot be accepted.
-        """
+        """Process bytes in the memory of ``get_buffer``. Raises ConnectionError and DecodeError."""
         self.n_received += nbytes
         if self.is_direct:
             self.buffer.advance(nbytes)
