@@ -127,7 +127,7 @@ class BaseClient:
         """
         pid = os.getpid()
         pool = self._pools.get(pid)
-        if pool is not None and not pool.backend.is_lost():
+        if pool is not None and not (pool.backend.is_async and pool.backend.is_lost()):
             return pool
         if self._is_closed:
             raise RuntimeError("the client is closed")

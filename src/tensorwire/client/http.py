@@ -30,7 +30,7 @@ from .requests import (
     model_path,
     remember,
 )
-from .responses import ResponseReader
+from .responses import ResponseReader, first_value
 from .sync import Backend
 
 # The headers of a body, and the end of the head.
@@ -42,8 +42,8 @@ _CREDENTIALS = re.compile(r"//[^/?#]*@")
 _MAX_NESTING = tw.Limits().max_nesting
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
 _JSON_HINT = "if the server reads only JSON, call infer with binary_inputs=False"
-# Of a successful response: the body, the length of its header, the status and the Content-Type.
-Body = tuple[tw.BodyBuffer, int | None, int, str | None]
+# Of a successful response: the body, the length of its JSON header, the status and the headers.
+Body = tuple[tw.BodyBuffer, int | None, int, dict[bytes, list[bytes]]]
 
 
 class HttpTransport:
@@ -159,7 +159,7 @@ class HttpTransport:
     async def read(self, request: Request, body: Body, backend: Backend) -> Any:
         if request.reader is None:
             return None
-        buffer, header_length, status, content_type = body
+        buffer, header_length, status, headers = body
         limits = self.options.limits
         json_nbytes = len(buffer) if header_length is None else header_length
         is_slow = json_nbytes > MAX_JSON_NBYTES or len(buffer) > MAX_BODY_NBYTES
@@ -167,7 +167,7 @@ class HttpTransport:
             return await backend.run(is_slow, request.reader, buffer, header_length, limits=limits)
         except tw.HeaderError as error:
             if error.expected is None:  # it is no limit
-                start = _format_start(buffer)
+                start, content_type = _format_start(buffer), first_value(headers, b"content-type")
                 kind = (
                     f"Content-Type {format_value(content_type)}"
                     if content_type
@@ -206,7 +206,7 @@ class HttpTransport:
                 raise self._response_error(request, reader)
             self.reads_binary |= request.is_binary
             buffer, reader.buffer = reader.buffer, None
-            return buffer, reader.header_length, reader.status, reader.header(b"content-type")
+            return buffer, reader.header_length, reader.status, reader.headers
         finally:
             if connection is not None and kept is None:
                 connection.close()
@@ -223,11 +223,11 @@ class HttpTransport:
         status, hint = reader.status, ""
         if request.is_binary and status in _REJECTED and not self.reads_binary:
             hint = _JSON_HINT
-        elif (location := reader.header(b"location")) is not None:
+        elif (location := first_value(reader.headers, b"location")) is not None:
             location = _CREDENTIALS.sub("//", location)
             hint = f"Location {format_value(location)}; redirects are not followed"
         error = server_error(status, message or reader.reason.decode("latin-1"), hint)
-        retry_after = reader.header(b"retry-after") or ""
+        retry_after = first_value(reader.headers, b"retry-after") or ""
         if retry_after.isdigit() and len(retry_after) < 10:
             error.retry_after = float(retry_after)
         return error

@@ -65,7 +65,7 @@ class ResponseReader:
         self._has_only_head = has_only_head
         if self._parser is None:
             self._parser = httptools.HttpResponseParser(self)
-        self._headers: dict[bytes, list[bytes]] = {}
+        self.headers: dict[bytes, list[bytes]] = {}
         self._error: BaseException | None = None
         self._decompressor: Decompressor | None = None
         self._until_eof = False
@@ -183,14 +183,14 @@ class ResponseReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         key = name.lower()
         if key in _HEADERS and self.status == 0:  # later headers are trailers
-            self._headers.setdefault(key, []).append(value.strip(_WHITESPACE))
+            self.headers.setdefault(key, []).append(value.strip(_WHITESPACE))
 
     def on_headers_complete(self) -> None:
         if self.complete:
             return
         status = self._parser.get_status_code()
         if 100 <= status < 200 and status != 101:  # an interim response
-            self._headers.clear()
+            self.headers.clear()
             self.reason = b""
             return
         self.status = status
@@ -231,7 +231,7 @@ class ResponseReader:
     # --- the head and the body ---
 
     def _read_head(self) -> None:
-        headers = self._headers
+        headers = self.headers
         self.reusable = self._parser.should_keep_alive()
         if self.status >= 500 and self.reusable:
             # Many servers close the connection after such a response without announcing it.
@@ -261,11 +261,6 @@ class ResponseReader:
             length = None if self._decompressor else self.content_length
             self.buffer = tw.BodyBuffer(length, self.header_length, max_nbytes=self.max_body)
 
-    def header(self, name: bytes) -> str | None:
-        """Return the value of a header in ``_HEADERS``, or None."""
-        values = self._headers.get(name)
-        return None if values is None else values[0].decode("latin-1")
-
     def _write(self, chunk: bytes) -> None:
         if not self._is_readable:
             return
@@ -294,6 +289,11 @@ class ResponseReader:
                 f"({format_count('byte', len(self.buffer))} decompressed)"
             )
         self.complete = True
+
+
+def first_value(headers: dict[bytes, list[bytes]], name: bytes) -> str | None:
+    values = headers.get(name)
+    return None if values is None else values[0].decode("latin-1")
 
 
 def _not_supported_error(header: str, value: bytes) -> tw.HeaderError:
