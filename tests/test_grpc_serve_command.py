@@ -279,7 +279,7 @@ def test_server_that_cannot_start() -> None:
 import uvicorn
 from tensorwire.cli.serve import Options, create
 options = Options(None, True, grpc={{"address": "192.0.2.1:5"}})
-uvicorn.run(lambda: create(options), factory=True, port={free_port()})
+uvicorn.run(lambda: create(options)[0], factory=True, port={free_port()})
 """
     done = run_script(script)
     assert done.returncode == 3
