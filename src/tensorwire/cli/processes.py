@@ -148,7 +148,8 @@ class Processes(Multiprocess):
 
     def join_all(self) -> None:
         """Wait for the processes, which a further SIGINT ends at once."""
-        while running := [each.process for each in self.processes if each.exitcode is None]:
+        processes = [each.process for each in self.processes]
+        while running := [each for each in processes if each.exitcode is None]:
             wait([each.sentinel for each in running], timeout=0.1)
             if signal.SIGINT in self.signal_queue:
                 self.signal_queue.clear()
