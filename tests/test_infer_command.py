@@ -324,6 +324,15 @@ def test_json_output(call_for: Call, arguments: list[str]) -> None:
     assert y == {"name": "y", "datatype": "BYTES", "shape": [2], "data": [TEXT, "a"]}
 
 
+def test_output_that_json_cannot_represent(call: Call) -> None:
+    """The server has sent it as binary data, although the request asks for JSON."""
+    frame = tw.encode_response(tw.InferResponse({"y": np.zeros(1, np.float16)}))
+    length = {tw.http.HEADER_LENGTH: str(frame.header_length)}
+    with Scripted([http(b'{"inputs": []}'), http(bytes(frame), length)]) as server:
+        error = call("m", "--input", "x:FP32=1", "--json", url=server.address, status=1)
+    assert error.startswith("the response cannot be printed as JSON: output 'y'")
+
+
 JSON_HINT = """--input x=a: it is not JSON; write text as x='"..."', and"""
 
 

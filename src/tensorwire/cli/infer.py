@@ -151,7 +151,10 @@ def make_ssl_context(options: argparse.Namespace, server: Server) -> ssl.SSLCont
 def print_json(response: tw.InferResponse) -> None:
     """Print the response as JSON in ASCII, which ``print_line`` does not change."""
     outputs = [tensor.replace(binary=False) for tensor in response.outputs]
-    frame = tw.encode_response(response.replace(outputs=outputs), limits=UNLIMITED)
+    try:
+        frame = tw.encode_response(response.replace(outputs=outputs), limits=UNLIMITED)
+    except tw.EncodeError as error:  # the server has sent it as binary data
+        raise CommandError(f"the response cannot be printed as JSON: {error}") from None
     text = bytes(frame).decode()
     print_line(re.sub("[^ -~]", lambda found: json.dumps(found[0])[1:-1], text))
 
