@@ -168,6 +168,7 @@ UNEQUAL_ROWS: dict[str, tuple[Callable[[], Any], str]] = {
     "lists": (lambda: [TWO, THREE], RAGGED),
     "lists of text": (lambda: [["a", "b"], ["c", "d", "e"]], RAGGED),
     "lists with None": (lambda: [TWO, [0.5, None]], "element 3 of tensor 'x' must be a number"),
+    "lists of large integers": (lambda: [[-1, 2**63]], "is 9223372036854775808, which is out of"),
     "polars": (lambda: pl.Series([TWO, THREE]), SIZES),
     "polars lists": (lambda: pl.Series([[TWO, TWO], [TWO, THREE]]), SIZES),
     "pyarrow": (lambda: pa.array([TWO, THREE]), SIZES),

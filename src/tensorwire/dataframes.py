@@ -336,13 +336,20 @@ def _data_of_lists(name: str, rows: list[Any]) -> Any:
     """Return the cells of a column, which are lists: an array if they contain numbers."""
     if not is_list_of_numbers(rows):
         return rows
+    datatype: Literal["FP64", "INT64"] = "FP64"
     try:
         array = np.asarray(rows)
-        if array.dtype.kind in "biuf":
+        if array.dtype.kind in "biu":
+            return array
+        cells = np.asarray(rows, object)
+        # numpy makes floats of integers that no dtype has all of, such as -1 and 2**63.
+        if cells.size and all(isinstance(cell, int) for cell in cells.flat):
+            datatype = "INT64"
+        elif array.dtype.kind == "f":
             return array
     except ValueError:  # the lists have different sizes
         pass
-    return Tensor(name, rows, datatype="FP64").data  # its error says where the first mistake is
+    return Tensor(name, rows, datatype=datatype).data  # its error says where the first mistake is
 
 
 def _missing_values_error(name: str, is_missing: Any) -> EncodeError:
