@@ -352,11 +352,12 @@ def test_what_becomes_an_output() -> None:
     [
         (["a", "é"], [b"a", "é".encode()]),
         (("a", b"\xff"), [b"a", b"\xff"]),
+        ([X[:2], X[2:4]], [[0, 1], [2, 3]]),
         ([], None),
         ([[]], None),
     ],
 )
-def test_lists_of_text_are_outputs(value: Any, expected: Any) -> None:
+def test_lists_of_text_or_arrays_are_outputs(value: Any, expected: Any) -> None:
     frame = frame_of({"a": value})
     response = tw.decode_response(bytes(frame), frame.header_length)
     assert [tensor.tolist() for tensor in response.outputs] == (

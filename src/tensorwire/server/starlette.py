@@ -124,10 +124,10 @@ class TensorResponse(Response):
     ----------
     content : mapping, InferResponse or Frame
         The values by name. Strings, numbers, booleans, None, mappings, and lists and tuples other
-        than those of text become parameters of the response, which are for few values: a decoder
-        accepts 1024 by default. Whatever else ``Tensor`` accepts becomes an output. A Frame is sent
-        as it is. The memory of the arrays is not copied before it is sent, and must not change
-        until then.
+        than those of text or arrays become parameters of the response, which are for few values: a
+        decoder accepts 1024 by default. Whatever else ``Tensor`` accepts becomes an output. A Frame
+        is sent as it is. The memory of the arrays is not copied before it is sent, and must not
+        change until then.
     request : starlette.requests.Request, optional
         The request, which ``read_tensors`` has read. The response has the outputs that the request
         asks for, as binary data or as JSON. If it does not say how, they are binary if the request

@@ -109,9 +109,9 @@ class TensorResponse:
     ----------
     content : mapping, InferResponse or Frame
         The values by name. Strings, numbers, booleans, None, mappings, and lists and tuples other
-        than those of text become parameters of the response, which are for few values: a decoder
-        accepts 1024 by default. Whatever else ``Tensor`` accepts becomes an output. A Frame is sent
-        as it is. The memory of the arrays must not change until it is sent.
+        than those of text or arrays become parameters of the response, which are for few values: a
+        decoder accepts 1024 by default. Whatever else ``Tensor`` accepts becomes an output. A Frame
+        is sent as it is. The memory of the arrays must not change until it is sent.
     environ : dict, optional
         The WSGI environment, from which ``read_tensors`` has read the request. The response has the
         outputs that the request asks for, as binary data or as JSON. If it does not say how, they
