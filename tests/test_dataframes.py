@@ -436,6 +436,8 @@ def test_choice_of_text_or_bytes(library: Any) -> None:
             rows(text)
     with pytest.raises(ValueError, match=r"text contains 'c', but the tensors are \['a', 'b'"):
         rows(["c"])
+    with pytest.raises(TypeError, match="text must be a bool or a list of names: pass \\['a'\\]"):
+        rows("a")
 
 
 def test_columns_of_pandas_are_views_of_the_tensors() -> None:

@@ -163,7 +163,7 @@ def test_lists_of_arrays() -> None:
     for texts in (words, words.astype("S"), words.astype(object), tw.Tensor("w", words)):
         tensor = tw.Tensor("x", [[texts, texts]] * 2, binary=False)
         assert (tensor.datatype, tensor.tolist()) == ("BYTES", [[[b"a", b"bc"]] * 2] * 2)
-    assert tw.Tensor("x", [np.bool_(True), np.bool_(False)]).tolist() == [True, False]
+    assert tw.Tensor("x", [[np.bool_(True)], [np.bool_(False)]]).tolist() == [[True], [False]]
     halves = [np.zeros(2, ml_dtypes.bfloat16), np.zeros(2, "u2")]
     for parts in (halves, halves[::-1], [tw.Tensor("b", halves[1], datatype="BF16")] * 2):
         datatype: Any = "BF16" if parts[0] is not parts[1] else None

@@ -353,6 +353,7 @@ def test_what_becomes_an_output() -> None:
         (["a", "é"], [b"a", "é".encode()]),
         (("a", b"\xff"), [b"a", b"\xff"]),
         ([X[:2], X[2:4]], [[0, 1], [2, 3]]),
+        ([["a"], ["b"]], [[b"a"], [b"b"]]),
         ([], None),
         ([[]], None),
     ],

@@ -390,6 +390,8 @@ def _text_columns(
     """Return which tensors become text. None depends on their elements."""
     if text is None or isinstance(text, bool):
         return dict.fromkeys(columns, text)
+    if isinstance(text, str):
+        raise TypeError(f"text must be a bool or a list of names: pass [{format_value(text)}]")
     selected = set(text)
     for name in selected - columns.keys():
         raise ValueError(

@@ -223,7 +223,7 @@ class OpenCalls:
         Other calls, such as health checks, are not limited. Raises OverloadedError.
         """
         if self._limit is not None and self._n_inferences >= self._limit:
-            error = OverloadedError.by_connections(self._limit)
+            error = OverloadedError.by_limit_concurrency(self._limit)
             error.status = 429
             raise error
         memory = Reservation(self._service.body_memory, lambda: None)

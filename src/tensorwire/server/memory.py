@@ -56,7 +56,7 @@ class OverloadedError(TensorwireError):
         """The name of the option with the limit."""
 
     @classmethod
-    def by_connections(cls, limit: int) -> OverloadedError:
+    def by_limit_concurrency(cls, limit: int) -> OverloadedError:
         return cls(
             f"the server is overloaded: limit_concurrency is {limit}", limit="limit_concurrency"
         )

@@ -204,7 +204,8 @@ class InferProtocol(asyncio.BufferedProtocol):
         if limit is not None and len(connections) > limit and not self._replace_idle(connections):
             self.is_excess = True
             if len(connections) > limit + _N_RESERVED_CONNECTIONS and not _abort_one(connections):
-                self.service.describe_failure(OverloadedError.by_connections(limit))  # to count it
+                # To count it.
+                self.service.describe_failure(OverloadedError.by_limit_concurrency(limit))
                 self.transport.abort()
                 return
         peer = transport.get_extra_info("peername")
@@ -506,7 +507,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             if isinstance(target, LateReply):  # health checks, for example
                 request.keep_alive = False
             else:
-                request.exchange.reject(OverloadedError.by_connections(limit))
+                request.exchange.reject(OverloadedError.by_limit_concurrency(limit))
         self.requests.append(request)
 
     def _target(self, request: QueuedRequest) -> Target:

@@ -115,5 +115,5 @@ def frame_of(content: Content, scope: Mapping[str, Any] | None = None) -> tw.Fra
 def _is_parameter(value: Any) -> bool:
     """Return whether a value of a response is a parameter. Lists of text or arrays are outputs."""
     if isinstance(value, list | tuple) and value:
-        return not all(isinstance(item, str | bytes | np.ndarray) for item in value)
+        return any(not isinstance(item, str) and _is_parameter(item) for item in value)
     return isinstance(value, _JSON_TYPES)

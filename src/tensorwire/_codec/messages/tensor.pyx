@@ -500,6 +500,10 @@ cdef tuple stacked(data, datatype):
     cdef tuple outer, dims, inner = ()
     cdef Py_ssize_t i
     outer, items = flatten(data, 1)
+    if len(items) == prod(outer) and len(set(map(type, items))) == 1 and (
+        isinstance(items[0], np.generic)
+    ):
+        return datatype, np.array(items).reshape(outer)
     parts = []
     for i, item in enumerate(items):
         count_work(ITEM_COST)
