@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from types import ModuleType
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -103,10 +104,10 @@ def test_libraries(
         assert error.value.status == 422
 
 
-def post(url: str, body: bytes) -> tuple[int, Any]:
+def post(url: str, body: bytes, path: str = INFER) -> tuple[int, Any]:
     address = url.removeprefix("http://")
     with closing(http.client.HTTPConnection(address, timeout=20)) as connection:
-        connection.request("POST", INFER, body)
+        connection.request("POST", path, body)
         answer = connection.getresponse()
         return answer.status, json.loads(answer.read())
 
@@ -137,3 +138,12 @@ def test_errors(program: Any, url: str, monkeypatch: pytest.MonkeyPatch) -> None
     status, answer = post(url, json.dumps({"inputs": inputs[:1]}).encode())
     assert (status, answer) == (502, {"error": "the server 'resnet' failed: ConnectError"})
     assert len(received) == n_received
+
+
+@pytest.mark.parametrize("name", ["resnet_v2?", "resnet_v2#", "a\r\nb", "ä b"])
+def test_name_that_is_not_known(url: str, name: str) -> None:
+    """It is sent as one segment of the path, as it was received."""
+    image = {"name": "image", "datatype": "FP32", "shape": [1], "data": [1]}
+    path = f"/v2/models/{quote(name)}/infer"
+    status, answer = post(url, json.dumps({"inputs": [image]}).encode(), path)
+    assert (status, answer) == (404, {"error": f"model {name!r} is not known"})
