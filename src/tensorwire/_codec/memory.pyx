@@ -487,7 +487,7 @@ cdef class BodyBuffer:
         if memory == NULL:
             raise HeaderError(
                 f"there is no memory for a body of {format_number(nbytes)} bytes",
-                actual=nbytes, status=413)
+                actual=nbytes, status=503 if nbytes < 2 ** 62 else 413)
         if n_allocated >= HUGE_FROM_NBYTES:
             advise_huge_pages(memory, n_allocated)
         if n_copied > 0:

@@ -229,7 +229,8 @@ def run(options: argparse.Namespace) -> int:
             print_outputs(response.outputs)
     except CALL_ERRORS as error:
         prefix = "the response is invalid: " if isinstance(error, tw.DecodeError) else ""
-        raise CommandError(f"{prefix}{' '.join(str(error).split())}") from None
+        text = str(error).replace("call infer with binary_inputs=False", "use --json")
+        raise CommandError(f"{prefix}{' '.join(text.split())}") from None
     except (ImportError, ValueError) as error:  # ValueError: the model, an input or an option
         raise UsageError(str(error)) from None
     return 0

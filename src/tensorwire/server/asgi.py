@@ -258,8 +258,8 @@ class App(Service):
         ``receive_timeout``; one that is larger than the limit waits until it is alone. A body that
         exceeds the limit when it is decompressed, or that has no Content-Length and exceeds it
         while it arrives, gets status 503 at once. Over gRPC, the size of a message is known when it
-        has arrived: before, it counts as twice the largest of the last ones. The default is half of
-        the memory of the machine, its cgroup or the process, divided by the variable
+        has arrived: before, it counts as three times the largest of the last ones. The default is
+        half of the memory of the machine, its cgroup or the process, divided by the variable
         WEB_CONCURRENCY (the number of processes) if it is set.
     zero_copy : bool, default False
         Whether to send large ASGI responses as memoryviews of the arrays, which saves a copy.

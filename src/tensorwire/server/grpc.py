@@ -64,7 +64,8 @@ _TLS_HANDSHAKE_SECONDS = 60.0
 # At the end of a shutdown, grpcio asks clients to close their connections. They have this time.
 _LINGER_SECONDS = 1.0
 # A stream receives the next message when there is room for one of this size.
-_EXPECTED_NBYTES = 4 << 20  # the size of a message before any has arrived
+_FIRST_NBYTES = 4 << 20  # the least size that is expected of the first messages
+_COPIES = 3  # of a message, while grpcio joins its pieces
 _STREAM_NBYTES = UNCOUNTED_NBYTES + 1
 _N_RESERVED_CONNECTIONS = 16  # for health checks, beyond limit_concurrency
 _FOREVER = 1e9  # seconds
@@ -114,6 +115,9 @@ class GrpcModel(ServedModel[bytes, bytes]):
 
     def decode(self, message: bytes) -> tw.InferRequest:
         return decode_request(message, limits=self.limits)
+
+    def request_id(self, context: Any) -> str:
+        return str(dict(context.invocation_metadata()).get("x-request-id", ""))
 
     def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
         return nbytes > MAX_BODY_NBYTES
@@ -298,8 +302,8 @@ class InferenceService:
     def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
         self._service = service
         # The size of the message of a call, which is not known before it has arrived.
-        limits = (service.max_body, service.body_memory.max_nbytes // 8, _EXPECTED_NBYTES)
-        self._expected_nbytes = min(limits)
+        first = max(_FIRST_NBYTES, service.body_memory.max_nbytes // 12)
+        self._expected_nbytes = min(service.max_body, first)
         self._unary = self._models(encode_response)
         self._stream = self._models(encode_stream_response)
         # The requests in progress. If a client does not wait for the response, its request remains
@@ -359,8 +363,10 @@ class InferenceService:
         service = self._service
         try:
             async with self.calls.inference() as memory:
-                # grpcio joins the pieces of a message, for which it needs twice the memory.
-                await memory.wait_for(2 * self._expected_nbytes, service.receive_timeout)
+                nbytes = -1
+                while nbytes < (nbytes := _COPIES * self._expected_nbytes):  # other calls change it
+                    memory.release()
+                    await memory.wait_for(nbytes, service.receive_timeout)
                 message = await self.calls.receive(context, service.max_body)
                 memory.resize(len(message))
                 self._expected_nbytes = max(len(message), self._expected_nbytes * 3 // 4)
@@ -404,7 +410,7 @@ class InferenceService:
                 if len(message) > MAX_BODY_NBYTES
                 else read_names(message, limits)
             )
-            inference = Inference(self._find(models, name, version), message)
+            inference = Inference(self._find(models, name, version), message, context)
             response = inference.now()
         except Exception as error:
             return self.calls.failure(error, request_id)

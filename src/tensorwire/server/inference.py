@@ -63,6 +63,10 @@ class ServedModel(ABC, Generic[Received, Encoded]):
         """Decode a request. Raises TensorwireError."""
 
     @abstractmethod
+    def request_id(self, context: Any) -> str:
+        """Return the id of a request in its headers, or an empty string."""
+
+    @abstractmethod
     def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
         """Return whether encoding tensors of this size may take more than two milliseconds."""
 
@@ -83,8 +87,8 @@ class Inference(Generic[Received, Encoded]):
     served: ServedModel[Received, Encoded]
     message: Received | None
     """What has been received, until it is decoded."""
-    headers: Iterable[tuple[bytes, bytes]] = ()
-    """The HTTP headers of the request."""
+    context: Any = None
+    """Where the transport finds the id of a request that its message does not have."""
     request: Any = None
     result: Any = None
     """What the model has returned."""
@@ -124,6 +128,8 @@ class Inference(Generic[Received, Encoded]):
                 encoded = await self._run(call)
         except BaseException as error:
             self.served.statistics.add(self.started_ns, error)
+            if isinstance(error, asyncio.CancelledError) and self.request is not None:
+                error.add_note(self._subject())
             raise
         finally:
             if type(self.result) is CoroutineType:
@@ -249,10 +255,7 @@ class Inference(Generic[Received, Encoded]):
 
     def _subject(self) -> str:
         """Name the model and the request, for the log."""
-        request_id = self.request.id
-        if not request_id:
-            found = (value for name, value in self.headers if name == b"x-request-id")
-            request_id = next(found, b"").decode("latin-1")
+        request_id = self.request.id or self.served.request_id(self.context)
         request = f", request {format_value(request_id)}" if request_id else ""
         return f"{format_subject('model', self.served.name)} (version {VERSION}{request})"
 

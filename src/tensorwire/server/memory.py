@@ -20,11 +20,18 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def available_nbytes() -> int:
-    """Return the memory of the machine, or the lowest limit of the process and its cgroups."""
+    """Return the memory of the machine, or the lowest limit of the process and its cgroups.
+
+    What the process has already counts only against the limit of its address space, which also
+    limits memory that is never used, such as that of stacks and libraries.
+    """
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if address_space != resource.RLIM_INFINITY:
-        limits.append(address_space)
+        with suppress(OSError):  # not Linux
+            n_pages = int(Path("/proc/self/statm").read_text().split()[0])
+            address_space -= n_pages * os.sysconf("SC_PAGE_SIZE")
+        limits.append(max(1, address_space))
     files = [_CGROUPS / "memory" / "memory.limit_in_bytes"]  # version 1, in a container
     with suppress(OSError, ValueError):  # not Linux, or version 1
         [line] = Path("/proc/self/cgroup").read_text().splitlines()

@@ -77,6 +77,10 @@ class HttpModel(ServedModel[RequestBody, tw.Frame]):
             )
         return message.decode(self.limits, self.model.raw_input)
 
+    def request_id(self, context: RawHeaders) -> str:
+        found = (value for name, value in context if name == b"x-request-id")
+        return next(found, b"").decode("latin-1")
+
     def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
         """Writing JSON is slow. Binary data is sent from the memory of the arrays."""
         if request.outputs:

@@ -622,7 +622,8 @@ class InferProtocol(asyncio.BufferedProtocol):
             if self.state is State.CLOSED:
                 return
             if self.is_shutting_down:
-                logger.warning("the shutdown has cancelled the request to %s", request.url.decode())
+                subject = "; ".join(getattr(error, "__notes__", ())) or request.url.decode()
+                logger.warning("the shutdown has cancelled a request: %s", subject)
             reply = self.service.failure_reply(SHUTTING_DOWN if self.is_shutting_down else error)
             request.keep_alive = False
         try:
