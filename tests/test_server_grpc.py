@@ -389,6 +389,16 @@ def test_model_that_cancels_its_own_task() -> None:
 INTERNAL_ERROR = (Code.INTERNAL, "internal server error")
 
 
+def test_id_of_a_request_in_its_metadata(caplog: pytest.LogCaptureFixture) -> None:
+    def model(request: tw.InferRequest) -> Any:
+        raise ValueError
+
+    with served_app(create_app({"m": model})) as server:
+        call = partial(server.infer, "m", metadata=[("x-request-id", "r9")])
+        assert error_of(call)[0] is Code.INTERNAL
+    assert "model 'm' (version 1, request 'r9') failed" in caplog.text
+
+
 def test_unexpected_exceptions(
     server: ServedApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
