@@ -485,12 +485,13 @@ def test_retries(connect: Connect, answer: Any, is_retried: bool) -> None:
 @pytest.mark.slow(reason="it waits for timeouts")
 def test_retry_after(connect: Connect) -> None:
     def answers(value: str) -> list[Any]:
-        return [failing("503 Busy", {"Connection": "keep-alive", "Retry-After": value}), GOOD]
+        answer = failing("503 Busy", {"Connection": "keep-alive", "Retry-After": value})
+        return [answer.decode().encode("latin-1"), GOOD]
 
     server = Scripted(answers("1"))
     with server, connect(server.address, retries=1) as client, takes(0.95, 5):
         assert client.infer("m", {"x": X})["x"].shape == X.shape
-    for ignored in ("Sat, 21 Nov 2026 21:00:00 GMT", "soon", "9" * 10, "9" * 400, "1.5"):
+    for ignored in ("Sat, 21 Nov 2026 21:00:00 GMT", "soon", "9" * 10, "9" * 400, "1.5", "\xb2"):
         with Scripted(answers(ignored)) as server, connect(server.address, retries=1) as client:
             assert client.infer("m", {"x": X})["x"].shape == X.shape
     with Scripted(answers("61")) as server, connect(server.address, retries=1) as client:
@@ -610,6 +611,7 @@ def test_async_client_belongs_to_one_event_loop(served: Served) -> None:
             asyncio.run(client.close())
         may_end.set()
         first.result()
+    assert asyncio.run(client.is_ready())  # the close that failed has not closed it
     asyncio.run(client.close())
 
 
@@ -642,6 +644,7 @@ def test_async_client_of_tasks_that_have_an_event_loop_each(
             for runner in (first, second, first):  # none of them is closed
                 assert runner.run(client.infer("echo", {"x": X}))["x"].shape == X.shape
         asyncio.run(client.close())
+        assert not client._pools  # a channel of grpcio is closed when it is released
         with pytest.raises(RuntimeError, match="the client is closed"):
             asyncio.run(client.is_ready())
     assert errors == []

@@ -848,6 +848,43 @@ def test_task_that_is_cancelled_while_a_response_is_decoded(
     asyncio.run(main())
 
 
+def test_stream_of_an_event_loop_that_has_ended() -> None:
+    """It does not look like a stream without further responses."""
+    with ScriptedServer() as server:
+        client = AsyncClient(server.url)
+
+        async def begin() -> Any:
+            stream = client.stream("repeat", [request(n=1), request(hang=True)])
+            assert (await anext(stream)).id == "1"
+            return stream
+
+        stream = asyncio.run(begin())
+        with pytest.raises(ConnectionError, match=r": the event loop of the stream has ended$"):
+            asyncio.run(anext(stream))
+        asyncio.run(stream.close())
+        asyncio.run(client.close())
+
+
+def test_event_loops_that_have_ended_are_released() -> None:
+    """grpcio refers to all of them as long as there is a channel."""
+    script = """
+import asyncio, gc, sys, weakref
+from tensorwire.client import AsyncClient
+
+async def call():
+    assert await client.is_ready()
+    return weakref.ref(asyncio.get_running_loop())
+
+client = AsyncClient(sys.argv[1])
+loops = [asyncio.run(call()) for _ in range(5)]
+gc.collect()
+print(sum(loop() is not None for loop in loops))
+"""
+    with ScriptedServer() as server:
+        done = run_script(script, server.url)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
 def test_streams_of_a_server_that_is_not_there(connect: Connect) -> None:
     with connect(f"grpc://127.0.0.1:{free_port()}", retries=3) as client:
         with pytest.raises(ConnectionError, match="refused"):

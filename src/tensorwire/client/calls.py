@@ -137,16 +137,19 @@ class BaseClient:
             if key != pid or other is pool:
                 self._pools.pop(key, None)
                 other.forget()
+        if pool is not None:
+            # grpcio keeps every event loop until no channel is left: before the next one is made.
+            pool = other = None
         return self._pools.setdefault(pid, self._transport.new_pool(self._new_backend()))
 
     async def _close(self) -> None:
-        self._is_closed = True
         pool = self._pools.get(os.getpid())
-        if pool is None:
-            return
-        if pool.backend.is_lost():
+        if pool is not None and pool.backend.is_lost():
+            self._pools.pop(os.getpid(), None)
             pool.forget()
-        else:
+            pool = None
+        self._is_closed = True
+        if pool is not None:
             await pool.close()
 
     # --- calls ---

@@ -150,6 +150,8 @@ class AsyncStream(Stream):
             self.fail(error)
 
     async def next_message(self) -> bytes | None:
+        if self.channel.backend.is_lost():  # asyncio.run has closed the iterator of grpcio
+            raise ConnectionError("the event loop of the stream has ended")
         return await unless_closed(anext(self.responses, None))
 
     async def status_of(self, error: Any) -> Status:

@@ -228,7 +228,7 @@ class HttpTransport:
             hint = f"Location {format_value(location)}; redirects are not followed"
         error = server_error(status, message or reader.reason.decode("latin-1"), hint)
         retry_after = first_value(reader.headers, b"retry-after") or ""
-        if retry_after.isdigit() and len(retry_after) < 10:
+        if retry_after.isdecimal() and len(retry_after) < 10:
             error.retry_after = float(retry_after)
         return error
 
