@@ -375,6 +375,58 @@ def test_shutdown_does_not_wait_for_threads(tmp_path: Path, script: str, status:
             assert not Path(path).exists()
 
 
+LOADING = "import time; print('loading', flush=True); time.sleep(60)"
+FIRST_PROCESS_OF_ALL = FIRST_PROCESS.replace("os.kill =", "os.getpid = lambda: 1; os.kill =")
+
+
+@pytest.mark.parametrize(
+    ("number", "options", "script", "status"),
+    [
+        (signal.SIGTERM, [], "", -signal.SIGTERM),
+        (signal.SIGTERM, [], FIRST_PROCESS_OF_ALL, 0),
+        (signal.SIGTERM, ["--workers", "2"], "", 0),
+        (signal.SIGINT, ["--workers", "2"], "", 0),
+    ],
+)
+def test_shutdown_while_models_are_loaded(
+    tmp_path: Path, number: int, options: list[str], script: str, status: int
+) -> None:
+    program = (sys.executable, "-c", script) if script else PROGRAM
+    server = Serve(tmp_path, LOADING, ["served_here:models", *options], program)
+    try:
+        n_loading = 2 if options else 1
+        wait_for(lambda: server.log.read_text().count("loading") == n_loading, 30)
+        log = server.stop(number)
+        assert server.process.returncode == status
+        assert "serve: error:" not in log
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            server.signal_all(signal.SIGKILL)
+
+
+def test_process_that_has_loaded_its_models_after_the_shutdown(tmp_path: Path) -> None:
+    """It is not announced: the sockets are closed. Its model has replaced the handler."""
+    slow = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("loading", flush=True)
+time.sleep(2)
+models = {"echo": lambda request: request}
+"""
+    server = Serve(tmp_path, slow, ["served_here:models", "--workers", "2"], PROGRAM)
+    try:
+        wait_for(lambda: server.log.read_text().count("loading") == 2, 30)
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: server.log.read_text().count("startup complete") == 2, 30)
+        log = server.log.read_text()
+        assert " serves " not in log
+        assert "serve: error:" not in log
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            server.signal_all(signal.SIGKILL)
+        server.process.wait(10)
+
+
 def test_second_interrupt_of_several_processes(tmp_path: Path) -> None:
     options = ["served_here:models", "--workers", "2"]
     with (

@@ -63,11 +63,15 @@ def create_in_process(
 ) -> Any:
     """Return the application of one of several processes. Report what it serves, or an error."""
     end_with_parent(folder)
+    # The handler of uvicorn would wait until the models are loaded.
+    original = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         app, description = create()
     except UsageError as error:
         report.send((os.getpid(), str(error)))
         sys.exit(STARTUP_FAILURE)
+    finally:
+        signal.signal(signal.SIGTERM, original)
     with suppress(OSError):  # the first process has been killed
         report.send((os.getpid(), description))
     return app
@@ -122,9 +126,10 @@ class Processes(Multiprocess):
             self.has_report.set()
 
     def fail(self, problem: str) -> None:
-        """Stop all processes because of the first problem."""
-        self.failure = self.failure or problem
-        self.should_exit.set()
+        """Stop all processes because of the first problem, unless they are stopped already."""
+        if not self.should_exit.is_set():
+            self.failure = problem
+            self.should_exit.set()
 
     def keep_subprocess_alive(self) -> None:
         codes = [each.process.exitcode for each in self.processes]
@@ -165,6 +170,7 @@ class Processes(Multiprocess):
         super().handle_term()
 
     def close_sockets(self) -> None:
+        self.should_exit.set()  # first: a process that reports now cannot be announced
         # Otherwise, connections would be accepted by these sockets when no process serves them.
         for each in self.sockets:
             each.close()
@@ -178,8 +184,8 @@ def end_with_parent(folder: str | None) -> None:
 
     def watch() -> None:
         wait([parent.sentinel])
-        os.kill(os.getpid(), signal.SIGTERM)
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
+        os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -144,6 +144,8 @@ def run(chosen: argparse.Namespace) -> int:
         import_module("uvicorn")
     except ImportError:
         raise UsageError("uvicorn is not installed: pip install 'tensorwire[serve]'") from None
+    if os.getpid() == 1:  # without a handler, the signal does not end it while the models load
+        signal.signal(signal.SIGTERM, lambda *_: end_process())
     # Models are imported from the working directory, too. `python -m` has put it there.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
