@@ -470,10 +470,13 @@ def test_access_log_behind_a_proxy(tmp_path: Path) -> None:
             with Client(f"unix:{path}", headers={"X-Forwarded-For": "192.0.2.7"}) as client:
                 client.wait_until_ready(20)
                 client.infer("mean", X)
+                forged = {"X-Forwarded-For": '192.0.2.8 - - [] "GET / HTTP/1.1" 200 5 "'}
+                client.infer("mean", X, headers=forged)
             assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
             log = server.stop()
-    line = r'192\.0\.2\.7 - - \[.{26}\] "POST /v2/models/mean/infer HTTP/1\.1" 200 \d+\n'
-    assert re.search(line, log), log
+    for address in (r"192\.0\.2\.7", r"192\.0\.2\.8[^ \"]+"):
+        line = address + r' - - \[.{26}\] "POST /v2/models/mean/infer HTTP/1\.1" 200 \d+\n'
+        assert re.search(line, log), log
 
 
 def test_log_config(tmp_path: Path) -> None:

@@ -155,7 +155,11 @@ class AccessFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         client, method, target, version, status = record.args  # type: ignore[misc]
-        host = str(client).rpartition(":")[0] or "-"
+        host, target = (
+            # A header of a client can contain any text, which must not look like other fields.
+            text.replace(" ", "%20").replace('"', "%22")
+            for text in (str(client).rpartition(":")[0] or "-", str(target))
+        )
         date = self.formatTime(record, "%d/%b/%Y:%H:%M:%S %z")
         nbytes = getattr(record, "nbytes", "-")
         return f'{host} - - [{date}] "{method} {target} HTTP/{version}" {status} {nbytes}'
