@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
 from math import prod
 from typing import Any, Literal
@@ -336,19 +337,14 @@ def _data_of_lists(name: str, rows: list[Any]) -> Any:
     """Return the cells of a column, which are lists: an array if they contain numbers."""
     if not is_list_of_numbers(rows):
         return rows
-    datatype: Literal["FP64", "INT64"] = "FP64"
-    try:
+    datatype: Any = "FP64"
+    with suppress(ValueError):  # the lists have different sizes
         array = np.asarray(rows)
-        if array.dtype.kind in "biu":
+        # numpy rounds integers beyond INT64 to FP64 if there are others.
+        if array.dtype.kind in "biu" or (array.dtype.kind == "f" and (abs(array) < 2**63).all()):
             return array
-        cells = np.asarray(rows, object)
-        # numpy makes floats of integers that no dtype has all of, such as -1 and 2**63.
-        if cells.size and all(isinstance(cell, int) for cell in cells.flat):
-            datatype = "INT64"
-        elif array.dtype.kind == "f":
-            return array
-    except ValueError:  # the lists have different sizes
-        pass
+        if all(isinstance(v, int | np.integer) for v in np.asarray(rows, object).flat):
+            datatype = "UINT64"
     return Tensor(name, rows, datatype=datatype).data  # its error says where the first mistake is
 
 
