@@ -106,7 +106,6 @@ def test_probes_beside_connections_that_send_half_a_head(tmp_path: Path) -> None
     ):
         for _ in range(30):
             stack.enter_context(connect(server.address)).send(b"POST /v2/models/mean/inf")
-        time.sleep(1.2)
         assert [status_of(server.address, LIVE) for _ in range(3)] == [200] * 3
 
 
@@ -356,8 +355,17 @@ def test_request_that_the_shutdown_cuts_off(tmp_path: Path) -> None:
 FIRST_PROCESS = "import os, tensorwire.cli; os.kill = lambda *_: None; tensorwire.cli.main()"
 
 
-@pytest.mark.parametrize(("script", "status"), [("", -signal.SIGTERM), (FIRST_PROCESS, 0)])
-def test_shutdown_does_not_wait_for_threads(tmp_path: Path, script: str, status: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "script", "status"),
+    [
+        (signal.SIGTERM, "", -signal.SIGTERM),
+        (signal.SIGINT, "", -signal.SIGINT),
+        (signal.SIGTERM, FIRST_PROCESS, 0),
+    ],
+)
+def test_shutdown_does_not_wait_for_threads(
+    tmp_path: Path, number: int, script: str, status: int
+) -> None:
     """The threads of models cannot be stopped. The file of the Unix socket is removed."""
     program = (sys.executable, "-c", script) if script else PROGRAM
     with TemporaryDirectory() as folder:
@@ -368,7 +376,7 @@ def test_shutdown_does_not_wait_for_threads(tmp_path: Path, script: str, status:
                 client.wait_until_ready(20)
                 call = pool.submit(client.infer, "sleep", X)
                 time.sleep(0.3)
-                server.stop()
+                server.stop(number)
                 with pytest.raises(InferenceServerError, match="shutting down"):
                     call.result(10)
             assert server.process.returncode == status

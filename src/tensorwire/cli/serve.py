@@ -145,7 +145,7 @@ def run(chosen: argparse.Namespace) -> int:
     except ImportError:
         raise UsageError("uvicorn is not installed: pip install 'tensorwire[serve]'") from None
     if os.getpid() == 1:  # without a handler, the signal does not end it while the models load
-        signal.signal(signal.SIGTERM, lambda *_: end_process())
+        signal.signal(signal.SIGTERM, end_process)
     # Models are imported from the working directory, too. `python -m` has put it there.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -166,8 +166,8 @@ def run(chosen: argparse.Namespace) -> int:
                     stack.enter_context(each) for each in reserve(chosen.host, chosen.grpc_port)
                 ]
             return serve(chosen, sockets, reserved)
-    except Terminated:
-        end_process()
+    except Terminated as error:
+        end_process(*error.args)
 
 
 def serve(
@@ -227,28 +227,31 @@ def serve(
     announce(report)
     config.app = lambda: app
     server = uvicorn.Server(config)
-    original = signal.signal(signal.SIGTERM, terminate)
+    original = signal.getsignal(signal.SIGTERM)
+    if original in (signal.SIG_DFL, end_process):  # otherwise, it is that of the models
+        signal.signal(signal.SIGTERM, terminate)
     try:
         server.run(sockets=sockets)
     except KeyboardInterrupt:
-        pass
+        if is_ours(app) and app.workers.has_calls:
+            raise Terminated(signal.SIGINT) from None
     finally:
         signal.signal(signal.SIGTERM, original)
     return 0 if server.started else 3  # as uvicorn
 
 
 class Terminated(BaseException):
-    """The process has received SIGTERM, which uvicorn raises again when the server has ended."""
+    """A signal has ended the server. uvicorn raises it again then. The argument is its number."""
 
 
 def terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
+    raise Terminated(number)
 
 
-def end_process() -> NoReturn:
-    """End the process by SIGTERM, without waiting for the threads of models."""
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.kill(os.getpid(), signal.SIGTERM)
+def end_process(number: int, frame: FrameType | None = None) -> NoReturn:
+    """End the process by a signal, without waiting for the threads of models."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
     os._exit(0)  # the signal does not end the first process of a container
 
 

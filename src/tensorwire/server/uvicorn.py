@@ -201,9 +201,12 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.transport = cast("asyncio.Transport", transport)  # those of uvloop are not subclasses
         connections, limit = self.server_state.connections, self.config.limit_concurrency
         connections.add(self)
-        if limit is not None and len(connections) > limit and not self._replace_idle(connections):
+        n, replace = len(connections), self._replace_idle
+        if limit is not None and n > limit and not replace(connections, _LAST_REQUEST_SECONDS):
             self.is_excess = True
-            if len(connections) > limit + _N_RESERVED_CONNECTIONS and not _abort_one(connections):
+            if n > limit + _N_RESERVED_CONNECTIONS and not (
+                _abort_one(connections) or replace(connections, 0)
+            ):
                 # To count it.
                 self.service.describe_failure(OverloadedError.by_limit_concurrency(limit))
                 self.transport.abort()
@@ -332,12 +335,12 @@ class InferProtocol(asyncio.BufferedProtocol):
             if request.http_version != "1.0" and expects_continue(request.headers):
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _replace_idle(self, connections: set[Any]) -> bool:
-        """Close the connection that has been idle for the longest time, and for at least a second.
+    def _replace_idle(self, connections: set[Any], seconds: float) -> bool:
+        """Close the connection that has been idle for the longest time, and for these seconds.
 
         Return whether there is one.
         """
-        latest = self.loop.time() - _LAST_REQUEST_SECONDS
+        latest = self.loop.time() - seconds
         idle = [each for each in connections if each.is_idle and each.since <= latest]
         if idle:
             min(idle, key=lambda each: each.since)._close()

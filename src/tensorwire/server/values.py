@@ -42,15 +42,15 @@ def values_of(
     have the same name, an input is in shared memory, or an output is requested in a way that is not
     supported.
     """
-    if inputs:
-        check_inputs(request.inputs, specs_by_name("inputs", inputs), "the route")
-    check_requested_outputs(request)
     if scope is not None:
         is_binary = any(tensor.binary for tensor in request.inputs)
         framing = {_FRAMING_PARAMETER: request.parameters.get(_FRAMING_PARAMETER, is_binary)}
         scope[_REQUEST_KEY] = tw.InferRequest(
             _NO_INPUTS, request.outputs, id=request.id, parameters=framing
         )
+    if inputs:
+        check_inputs(request.inputs, specs_by_name("inputs", inputs), "the route")
+    check_requested_outputs(request)
     parameters = request.parameters.items()
     values = {name: _plain(value) for name, value in parameters if name != _FRAMING_PARAMETER}
     for name, tensor in request.items():

@@ -92,6 +92,10 @@ class Workers:
             self._n_calls -= 1
 
     @property
+    def has_calls(self) -> bool:
+        return self._n_calls > 0
+
+    @property
     def is_busy(self) -> bool:
         return self._n_calls > N_THREADS
 
