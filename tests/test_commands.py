@@ -294,7 +294,7 @@ def test_serve_escapes(tmp_path: Path) -> None:
     check(log, 4)
     assert log.count(r"ValueError: text of the request: label \x1b[31m") == 2
     assert r"serves a\x1b[31m, model at" in log
-    assert r"label \x9b31m - - [" in log
+    assert r"label%20\x9b31m - - [" in log
 
 
 def test_serve_escapes_errors_of_modules(
