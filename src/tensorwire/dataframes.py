@@ -56,7 +56,7 @@ def tensors_from_dataframe(dataframe: Any, *, column_vectors: bool = False) -> l
     with a numpy dtype or a nullable dtype, and columns of Arrow memory (polars, pyarrow, and
     ``ArrowDtype`` of pandas) in one chunk. Several chunks are copied once, and booleans in Arrow
     memory are unpacked. Text and binary columns become BYTES, which are copied once. Columns of
-    lists of one size, and columns of pandas whose cells are arrays of one shape and dtype, become
+    lists of one size, and columns of pandas whose cells are arrays of one shape and kind, become
     tensors with several dimensions. They are copied, except for fixed-size lists.
 
     The index of a pandas frame is ignored. To send it, call ``dataframe.reset_index()`` first.
@@ -78,7 +78,7 @@ def tensors_from_dataframe(dataframe: Any, *, column_vectors: bool = False) -> l
     ------
     EncodeError
         A column has missing values, an element that cannot be encoded, or cells that are lists or
-        arrays of different shapes or dtypes. NaN in a column of floating-point numbers is a
+        arrays of different shapes or kinds. NaN in a column of floating-point numbers is a
         number, unless its dtype is nullable.
     TypeError
         ``dataframe`` is not one of these frames, the name of a column is not a str, or a column has

@@ -510,7 +510,7 @@ cdef tuple stacked(data, datatype):
         if not is_array(item):
             raise EncodeError(
                 f"item {i} of {SUBJECT} is {format_value(item)}, but the items before it are "
-                f"arrays")
+                f"arrays or numpy scalars")
         try:
             row, dims, part = convert(item, datatype, None, True)
         except (EncodeError, TypeError) as error:
