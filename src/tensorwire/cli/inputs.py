@@ -99,7 +99,7 @@ def format_specs(specs: dict[str, tw.TensorSpec]) -> str:
 
 def make_input(given: Assignment, spec: tw.TensorSpec | None) -> tw.Tensor | None:
     """Return the tensor of an ``--input``; None if it is ``null``."""
-    value = read_value(given)
+    value = read_argument(given)
     if value is None:
         return None
     datatype = given.datatype if given.datatype or spec is None else spec.datatype
@@ -122,7 +122,7 @@ def errors_of(argument: object) -> Iterator[None]:
         raise UsageError(f"{argument}: {error}") from None
 
 
-def read_value(given: Assignment) -> Any:
+def read_argument(given: Assignment) -> Any:
     """Return the array, bytes or JSON value that an ``--input`` stands for."""
     name, _, text = given
     if text.startswith("@"):
