@@ -86,7 +86,7 @@ class RequestBody:
         self._reserved_nbytes = UNCOUNTED_NBYTES
         self._held: list[bytes] = []  # what arrives while the body waits
         length = framing.content_length or 0
-        if max_body is None or length <= max_body:
+        if length > UNCOUNTED_NBYTES and (max_body is None or length <= max_body):
             self._provide(length)
         if not self.is_waiting:
             self._allocate()

@@ -55,7 +55,6 @@ class Exchange:
         self._coding = choose_coding(headers) if service.compress_responses else None
         try:
             self.body = RequestBody(headers, service.max_body, self._reserve)
-            self.is_waiting = self.body.is_waiting
         except TensorwireError as error:
             self._fail(error)
             self.is_rejected = (
@@ -74,7 +73,6 @@ class Exchange:
         if self.body is not None:
             try:
                 self.body.write(chunk)
-                self.is_waiting = self.body.is_waiting
             except TensorwireError as error:
                 self._fail(error)
         else:
@@ -87,13 +85,15 @@ class Exchange:
             raise ClientDisconnectedError("the request has ended")
         if self._reservation is None:
             self._reservation = Reservation(self._service.body_memory, self._resume)
-        return self._reservation.reserve(nbytes, may_wait)
+        granted = self._reservation.reserve(nbytes, may_wait)
+        self.is_waiting = not granted
+        return granted
 
     def _resume(self) -> None:
         if self.body is not None:
+            self.is_waiting = False
             try:
                 self.body.resume()
-                self.is_waiting = self.body.is_waiting
             except TensorwireError as error:
                 self._fail(error)
             self._on_memory()
@@ -103,17 +103,16 @@ class Exchange:
         self._is_closed = True
         if not self._is_running:
             self.body = None
-            self.is_waiting = False
             self._release()
 
     def _release(self) -> None:
         if self._reservation is not None:
             self._reservation.release()
             self._reservation = None
+            self.is_waiting = False
 
     def _fail(self, error: TensorwireError) -> None:
         self.body = None  # the rest is discarded
-        self.is_waiting = False
         self._release()
         self._target = self._service.failure_reply(error)
 

@@ -185,9 +185,8 @@ class Inference(Generic[Received, Encoded]):
         try:
             self.result = result = self.served.model.function(self.request)
             # isawaitable is slow for objects that are not awaitable.
-            self.is_awaitable = not isinstance(
-                result, tw.InferResponse | dict
-            ) and inspect.isawaitable(result)
+            if type(result) is not tw.InferResponse and type(result) is not dict:
+                self.is_awaitable = inspect.isawaitable(result)
         except BaseException as error:  # including SystemExit and the panics of Rust extensions
             raise self._model_error(error) from None
 
@@ -300,7 +299,10 @@ def measure(result: Any) -> tuple[int, bool]:
     If lists are larger than MAX_JSON_NBYTES, the size may be any number above this limit.
     """
     if isinstance(result, tw.InferResponse):
-        return sum(tensor.nbytes for tensor in result.outputs), False
+        nbytes = 0
+        for tensor in result.outputs:
+            nbytes += tensor.nbytes
+        return nbytes, False
     left, is_converted = MAX_JSON_NBYTES, False
     if isinstance(result, Mapping):
         for value in result.values():

@@ -115,7 +115,9 @@ class State(Enum):
     CLOSED = auto()  # nothing
 
 
-_BEFORE_READY = (State.IDLE, State.RECEIVING)
+# In Python 3.11, an attribute of an Enum class takes as long as a call.
+IDLE, RECEIVING, READY, RUNNING, SENDING, LINGERING, CLOSING, CLOSED = State
+_BEFORE_READY = (IDLE, RECEIVING)
 
 
 @dataclass(slots=True, eq=False)
@@ -168,13 +170,12 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.client: Any = None
         self.is_tls = False
         self.is_excess = False  # there were more than limit_concurrency connections
-        self.state = State.IDLE
-        # The time that the client has in this state. The timer is not moved whenever the deadline
-        # changes: when it expires early, it begins again.
+        self.state = IDLE
+        # The time that the client has in this state, until the deadline is set. The timer is not
+        # moved whenever the deadline changes: when it expires early, it begins again.
         self.seconds: float | None = None
-        self.is_new_state = True  # since the last deadline
-        self.since = math.inf  # when the state began
-        self.deadline: float | None = None
+        self.since = math.inf  # when the client got this time
+        self.deadline = math.inf
         self.timer: asyncio.TimerHandle | None = None
         # The requests whose replies have not been sent, in their order. The last one may still
         # arrive.
@@ -214,11 +215,11 @@ class InferProtocol(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername")
         self.client = peer[:2] if isinstance(peer, tuple) else None  # a Unix socket has none
         self.is_tls = self.transport.get_extra_info("sslcontext") is not None
-        self._enter(State.IDLE, self.config.timeout_keep_alive or _FIRST_REQUEST_SECONDS)
+        self._enter(IDLE, self.config.timeout_keep_alive or _FIRST_REQUEST_SECONDS)
         self._settle()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.state, self.is_new_state = State.CLOSED, False
+        self.state, self.seconds = CLOSED, None
         self.server_state.connections.discard(self)
         for request in self.requests:
             request.exchange.thread_call.disconnect()
@@ -247,7 +248,7 @@ class InferProtocol(asyncio.BufferedProtocol):
                 self._complete_request()
         if self.state in _BEFORE_READY:
             self._await_next()
-        if self.state is State.READY:
+        if self.state is READY:
             if not self.requests[0].exchange.is_immediate:
                 self._advance()
                 return
@@ -266,7 +267,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.is_eof = self.is_ended = True
         for request in self.requests:
             request.exchange.thread_call.disconnect()
-        is_replying = self.state in (State.RUNNING, State.SENDING) and len(self.requests) == 1
+        is_replying = self.state in (RUNNING, SENDING) and len(self.requests) == 1
         if self.requests and self.requests[-1] is self.arriving and not is_replying:
             self.requests.pop().exchange.close()  # it will not arrive completely
         if self.requests and not self.is_tls:  # a TLS connection cannot be half-closed
@@ -294,43 +295,41 @@ class InferProtocol(asyncio.BufferedProtocol):
             last = self.requests[-1]
             last.keep_alive = False
             self.is_ended = self.is_ended or last.is_received
-        if self.state is State.IDLE:
-            self._enter(State.IDLE, _LAST_REQUEST_SECONDS)
+        if self.state is IDLE:
+            self._enter(IDLE, _LAST_REQUEST_SECONDS)
             self._settle()
-        elif self.state in (State.RECEIVING, State.SENDING, State.CLOSING):
+        elif self.state in (RECEIVING, SENDING, CLOSING):
             self._enter(self.state, self.timeout)
             self._settle()
 
     # --- states and deadlines --------------------------------------------------------------------
 
     @property
-    def timeout(self) -> float | None:
+    def timeout(self) -> float:
         """The time in which the client must send a request, and must read something of a reply."""
-        timeout = self.service.receive_timeout
-        return min(timeout or math.inf, GRACE_SECONDS) if self.is_shutting_down else timeout
+        timeout = self.service.receive_timeout or math.inf
+        return min(timeout, GRACE_SECONDS) if self.is_shutting_down else timeout
 
-    def _enter(self, state: State, seconds: float | None = None) -> None:
-        """Change the state. The deadline is set by `_settle`, after the last change."""
-        self.state, self.seconds, self.is_new_state = state, seconds, True
+    def _enter(self, state: State, seconds: float) -> None:
+        """Change to a state that waits for the client. `_settle` sets the deadline."""
+        self.state, self.seconds = state, seconds
 
     def _await_next(self) -> None:
         """Enter the state in which the next request is."""
         request = self.requests[0] if self.requests else None
+        if request is None and self.arriving is None:
+            if self.state is not IDLE:
+                self._enter(IDLE, self.config.timeout_keep_alive)
+            return
         if request is not None and (
             request.exchange.is_rejected
             or (request.is_received and not request.exchange.is_waiting)
         ):
-            self._enter(State.READY)
-        elif request is None and self.arriving is None:
-            if self.state is not State.IDLE:
-                self._enter(State.IDLE, self.config.timeout_keep_alive)
-        elif self.state is not State.RECEIVING:
-            self._enter(State.RECEIVING, self.timeout)
-        if (
-            request is not None
-            and self.state is State.RECEIVING
-            and not (request.sent_continue or request.exchange.is_waiting)
-        ):
+            self.state = READY
+            return
+        if self.state is not RECEIVING:
+            self._enter(RECEIVING, self.timeout)
+        if request is not None and not (request.sent_continue or request.exchange.is_waiting):
             request.sent_continue = True
             if request.http_version != "1.0" and expects_continue(request.headers):
                 self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -354,7 +353,7 @@ class InferProtocol(asyncio.BufferedProtocol):
     def _close(self) -> None:
         self.transport.close()
         timeout = self.timeout
-        self._enter(State.CLOSING, _LONG_LINGER_SECONDS if timeout is None else timeout)
+        self._enter(CLOSING, timeout if timeout < math.inf else _LONG_LINGER_SECONDS)
         self._settle()
 
     def _settle(self) -> None:
@@ -368,41 +367,39 @@ class InferProtocol(asyncio.BufferedProtocol):
                 self.transport.pause_reading()
             else:
                 self.transport.resume_reading()
-        if self.is_new_state:
-            self.is_new_state = False
-            self._set_deadline()
+        if self.seconds is not None:
+            self._set_deadline(self.seconds)
+            self.seconds = None
 
-    def _set_deadline(self) -> None:
+    def _set_deadline(self, seconds: float) -> None:
         self.since = self.loop.time()
-        if self.seconds is None:
-            self.deadline = None
-            return
-        self.deadline = deadline = self.since + self.seconds
-        if self.timer is not None and self.timer.when() > deadline:
+        self.deadline = self.since + seconds
+        if self.timer is not None and self.timer.when() > self.deadline:
             self.timer.cancel()
             self.timer = None
-        if self.timer is None:
-            self.timer = self.loop.call_at(deadline, self._check_deadline)
+        self._start_timer()
+
+    def _start_timer(self) -> None:
+        if self.timer is None and self.deadline < math.inf:
+            self.timer = self.loop.call_at(self.deadline, self._check_deadline)
 
     def _check_deadline(self) -> None:
         self.timer = None
-        if self.deadline is None:
-            return
         if self.deadline > self.loop.time():
-            self.timer = self.loop.call_at(self.deadline, self._check_deadline)
+            self._start_timer()
             return
-        if self.state is State.SENDING:
+        if self.state is SENDING:
             n_unsent = self.transport.get_write_buffer_size()
             if n_unsent == self.n_unsent:
                 self.transport.abort()
             else:
                 self.n_unsent = n_unsent
-                self._set_deadline()
-        elif self.state is State.CLOSING:
+                self._set_deadline(self.timeout)
+        elif self.state is CLOSING:
             self.transport.abort()
-        elif self.state in (State.IDLE, State.LINGERING):
+        elif self.state in (IDLE, LINGERING):
             self._close()
-        elif self.state is State.RECEIVING:
+        elif self.state is RECEIVING:
             self._reject_late()
             self._await_next()
             self._advance()
@@ -444,12 +441,12 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     def _resume_request(self) -> None:
         """Callback of an exchange: there is memory for the body."""
-        if self.state is State.CLOSED:
+        if self.state is CLOSED:
             return
         if self.arriving is not None and self.arriving.method:
             self._receive_directly(self.arriving)
-        if self.state is State.RECEIVING:
-            self._enter(State.RECEIVING, self.timeout)
+        if self.state is RECEIVING:
+            self._enter(RECEIVING, self.timeout)
             self._await_next()
             self._advance()
 
@@ -590,7 +587,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         """
         n_replies = 0
         try:
-            while self.state is State.READY and not self.transport.is_closing():
+            while self.state is READY and not self.transport.is_closing():
                 if n_replies == _MAX_REPLIES_PER_TURN:
                     self.loop.call_soon(self._advance)
                     break
@@ -602,7 +599,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self._settle()
 
     def _reply(self, request: QueuedRequest) -> None:
-        self._enter(State.RUNNING)
+        self.state = RUNNING
         context = self.context.copy()
         reply = context.run(request.exchange.reply)
         if isinstance(reply, Reply):
@@ -617,12 +614,12 @@ class InferProtocol(asyncio.BufferedProtocol):
         try:
             reply = await awaitable
         except ClientDisconnectedError:
-            if self.state is not State.CLOSED:
+            if self.state is not CLOSED:
                 self._close()
             return
         except asyncio.CancelledError as error:
             # A graceful shutdown takes too long, or a model has cancelled its own task.
-            if self.state is State.CLOSED:
+            if self.state is CLOSED:
                 return
             if self.is_shutting_down:
                 subject = "; ".join(getattr(error, "__notes__", ())) or request.url.decode()
@@ -665,11 +662,11 @@ class InferProtocol(asyncio.BufferedProtocol):
                 self._end_request()
                 return
             self.transport.write(piece)
-        self._enter(State.SENDING, self.timeout)  # the next reply waits, which bounds the memory
+        self._enter(SENDING, self.timeout)  # the next reply waits, which bounds the memory
         self.n_unsent = self.transport.get_write_buffer_size()
 
     def _resume_sending(self) -> None:
-        if self.state is State.SENDING and not self.is_writing_paused:
+        if self.state is SENDING and not self.is_writing_paused:
             self._continue_sending()
             self._advance()
 
@@ -690,7 +687,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             self._close()
             return
         seconds = _LINGER_SECONDS if request.is_received else _LONG_LINGER_SECONDS
-        self._enter(State.LINGERING, min(seconds, self.timeout or math.inf))
+        self._enter(LINGERING, min(seconds, self.timeout))
         if not self.is_tls:
             self.transport.write_eof()
 
@@ -712,9 +709,9 @@ class InferProtocol(asyncio.BufferedProtocol):
 def _abort_one(connections: set[Any]) -> bool:
     """Abort a connection that only waits for its client after the last reply, if there is one."""
     for each in connections:
-        if each.state in (State.LINGERING, State.CLOSING):
+        if each.state in (LINGERING, CLOSING):
             each.transport.abort()
-            each.state = State.CLOSED
+            each.state = CLOSED
             return True
     return False
 
