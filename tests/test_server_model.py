@@ -510,10 +510,10 @@ RETURNED = "the model returned"
             for value, error in (
                 (np.zeros(1, complex), f"{UNSENT} tensor 'y' is an array of complex128"),
                 ([object()], f"{UNSENT} tensor 'y' is a list of object, not of numbers"),
-                ([10**30], f"{UNSENT} tensor 'y' is a list of numbers: pass an array"),
+                ([10**30], f"{UNSENT} element 0 of tensor 'y' is an integer of 100 bits, which"),
                 (["a", None], f"{UNSENT} element 1 of tensor 'y' is None"),
                 (["\ud800"], f"{UNSENT} element 0 of tensor 'y' cannot be encoded as UTF-8"),
-                ([[1], [2, 3]], f"{RETURNED} a ragged list for output 'y'"),
+                ([[1], [2, 3]], f"{UNSENT} tensor 'y' is a ragged list: item 1 has shape [2]"),
                 ({"a": 1}, f"{RETURNED} dict for output 'y', which is not an array, a list or"),
                 (range(3), f"{RETURNED} range for output 'y', which is not an array, a list or"),
                 (None, f"{RETURNED} None for output 'y'"),

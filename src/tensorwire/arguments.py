@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
@@ -77,3 +78,19 @@ def is_list_of_numbers(value: Any) -> bool:
             break
         value = value[0]
     return isinstance(value, list | tuple | int | float | np.number | np.bool_)
+
+
+def choose_datatype(values: Any) -> tuple[Any, Datatype | None]:
+    """Return the data and the datatype for a Tensor of a list of numbers, or of nested lists.
+
+    The data is an array of the dtype that numpy chooses, if integers are not rounded to floats.
+    Otherwise, it is the list, for which Tensor reports the first mistake.
+    """
+    with suppress(ValueError):  # the lists have different sizes
+        array = np.asarray(values)
+        if array.dtype.kind in "biu" or (array.dtype.kind == "f" and (abs(array) < 2**53).all()):
+            return array, None
+        # numpy makes floats of integers if only some of them exceed INT64.
+        if all(isinstance(item, int | np.integer) for item in np.asarray(values, object).flat):
+            return values, "UINT64"
+    return values, "FP64"

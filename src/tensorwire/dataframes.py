@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from importlib import import_module
 from math import prod
 from typing import Any, Literal
@@ -18,7 +17,7 @@ from ._codec.bytes.array import BytesArray
 from ._codec.bytes.reader import arrow_schema
 from ._codec.messages.message import InferRequest, InferResponse
 from ._codec.messages.tensor import Tensor
-from .arguments import is_list_of_numbers
+from .arguments import choose_datatype, is_list_of_numbers
 from .errors import (
     ElementError,
     EncodeError,
@@ -337,15 +336,8 @@ def _data_of_lists(name: str, rows: list[Any]) -> Any:
     """Return the cells of a column, which are lists: an array if they contain numbers."""
     if not is_list_of_numbers(rows):
         return rows
-    datatype: Any = "FP64"
-    with suppress(ValueError):  # the lists have different sizes
-        array = np.asarray(rows)
-        # numpy rounds integers beyond INT64 to FP64 if there are others.
-        if array.dtype.kind in "biu" or (array.dtype.kind == "f" and (abs(array) < 2**63).all()):
-            return array
-        if all(isinstance(v, int | np.integer) for v in np.asarray(rows, object).flat):
-            datatype = "UINT64"
-    return Tensor(name, rows, datatype=datatype).data  # its error says where the first mistake is
+    data, datatype = choose_datatype(rows)
+    return Tensor(name, data, datatype=datatype).data
 
 
 def _missing_values_error(name: str, is_missing: Any) -> EncodeError:

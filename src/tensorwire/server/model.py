@@ -11,7 +11,7 @@ import numpy as np
 
 import tensorwire as tw
 
-from ..arguments import check_type
+from ..arguments import check_type, choose_datatype, is_list_of_numbers
 from ..errors import HeaderError, format_names, format_shape, format_subject, format_value
 
 Result = tw.InferResponse | Mapping[str, Any]
@@ -160,7 +160,7 @@ class InvalidOutputError(tw.TensorwireError):
 def as_tensor(name: str, value: Any, declared: SpecsByName) -> tw.Tensor:
     """Convert an item of the mapping that a model returned to a Tensor.
 
-    Numbers and lists of numbers are converted to the declared datatype, or to the one that numpy
+    Numbers and lists of them are converted to the declared datatype, or to the one that numpy
     chooses if the output is not declared.
     """
     if isinstance(value, tw.Tensor):
@@ -174,13 +174,10 @@ def as_tensor(name: str, value: Any, declared: SpecsByName) -> tw.Tensor:
         shape = () if is_scalar else None
         if spec is not None:
             return tw.Tensor(name, items, datatype=spec.datatype, shape=shape)
-        try:
-            array = np.asarray(items)
-        except ValueError:
-            text = f"the model returned a ragged list for {format_subject('output', name)}"
-            raise InvalidOutputError(text) from None
-        # numpy removes trailing NUL bytes of text, so lists of text are not passed as arrays.
-        return tw.Tensor(name, array if array.dtype.kind in "biuf" else items, shape=shape)
+        if not is_list_of_numbers(items):
+            return tw.Tensor(name, items, shape=shape)
+        data, datatype = choose_datatype(items)
+        return tw.Tensor(name, data, datatype=datatype, shape=shape)
     try:
         return tw.Tensor(name, value)
     except TypeError:
