@@ -265,7 +265,7 @@ def count_of_processes() -> int:
 
 
 def create(options: Options) -> tuple[Any, Report]:
-    """Return the application, and what is said of it. Raises UsageError."""
+    """Return the application and its Report. Raises UsageError."""
     for logger in ("tensorwire.server", "uvicorn.access", "uvicorn.error"):
         logging.getLogger(logger).addFilter(escape_record)
     app = load(options)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from operator import index
 from pickle import PickleBuffer
 
-from ..messages.buffers import one_by_one
+from ..messages.frame_iterator import one_by_one
 from ..signatures import constructor_signature
 
 from ...errors import MAX_FOREIGN_TEXT, format_number, format_text
