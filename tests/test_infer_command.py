@@ -333,6 +333,12 @@ def test_output_that_json_cannot_represent(call: Call) -> None:
     assert error.startswith("the response cannot be printed as JSON: output 'y'")
 
 
+def test_server_that_reads_only_json(call: Call) -> None:
+    with Scripted([http(b'{"inputs": []}'), http(b"what?", status="415 No")]) as server:
+        error = call("m", "--input", "x:FP32=1", url=server.address, status=1)
+    assert error.endswith("status 415: what? (if the server reads only JSON, use --json)")
+
+
 JSON_HINT = """--input x=a: it is not JSON; write text as x='"..."', and"""
 
 

@@ -22,6 +22,7 @@ import tensorwire as tw
 from .._codec.datatypes import UNLIMITED
 from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, Client, InferenceServerError
 from ..client.addresses import Server, parse_url
+from ..client.errors import HOW_TO_SEND_JSON
 from .inputs import assignment, declared_inputs, errors_of, make_inputs, read_file, unique
 from .output import CommandError, ProgressBar, UsageError, print_line
 
@@ -229,7 +230,7 @@ def run(options: argparse.Namespace) -> int:
             print_outputs(response.outputs)
     except CALL_ERRORS as error:
         prefix = "the response is invalid: " if isinstance(error, tw.DecodeError) else ""
-        text = str(error).replace("call infer with binary_inputs=False", "use --json")
+        text = str(error).replace(HOW_TO_SEND_JSON, "use --json")
         raise CommandError(f"{prefix}{' '.join(text.split())}") from None
     except (ImportError, ValueError) as error:  # ValueError: the model, an input or an option
         raise UsageError(str(error)) from None

@@ -17,7 +17,7 @@ from ..errors import format_value
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from .addresses import Server, authority, find_proxy
 from .connection import Connection, Connector
-from .errors import InferenceServerError, Operation, server_error, too_long_error
+from .errors import HOW_TO_SEND_JSON, InferenceServerError, Operation, server_error, too_long_error
 from .limits import MAX_BODY_NBYTES, MAX_JSON_NBYTES, Call, Options
 from .pool import Lease, Pool
 from .requests import (
@@ -41,7 +41,6 @@ _BINARY_HEADERS = (
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
 _MAX_NESTING = tw.Limits().max_nesting
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
-_JSON_HINT = "if the server reads only JSON, call infer with binary_inputs=False"
 # Of a successful response: the body, the length of its JSON header, the status and the headers.
 Body = tuple[tw.BodyBuffer, int | None, int, dict[bytes, list[bytes]]]
 
@@ -222,7 +221,7 @@ class HttpTransport:
             message = reader.error_body.decode("utf-8", "replace").strip()
         status, hint = reader.status, ""
         if request.is_binary and status in _REJECTED and not self.reads_binary:
-            hint = _JSON_HINT
+            hint = f"if the server reads only JSON, {HOW_TO_SEND_JSON}"
         elif (location := first_value(reader.headers, b"location")) is not None:
             location = _CREDENTIALS.sub("//", location)
             hint = f"Location {format_value(location)}; redirects are not followed"
