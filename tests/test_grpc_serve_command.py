@@ -277,9 +277,10 @@ def test_server_that_cannot_start() -> None:
     """The message of the event ends the process of uvicorn."""
     script = f"""
 import uvicorn
-from tensorwire.cli.serve import Options, create
-options = Options(None, True, grpc={{"address": "192.0.2.1:5"}})
-uvicorn.run(lambda: create(options)[0], factory=True, port={free_port()})
+from support.serve_process import parse
+from tensorwire.cli.serve import create
+chosen = parse("--echo", "--host", "192.0.2.1", "--grpc-port", "5")
+uvicorn.run(lambda: create(chosen)[0], factory=True, port={free_port()})
 """
     done = run_script(script)
     assert done.returncode == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import re
@@ -18,8 +17,7 @@ import pytest
 
 from support.examples import ROOT
 from support.requirements import package
-from support.serve_process import serving
-from tensorwire.cli import serve
+from support.serve_process import parse, serving
 from tensorwire.server import create_app
 
 pytestmark = [
@@ -39,15 +37,8 @@ def block(language: str) -> str:
     return str(text)
 
 
-def parse(command: list[str]) -> argparse.Namespace:
-    """Return the options of a command, which is ``serve``. Raises SystemExit if it is wrong."""
-    parser = argparse.ArgumentParser()
-    serve.add_parser(parser.add_subparsers())
-    return parser.parse_args(command[1:])
-
-
 def test_table_has_all_limits_and_times() -> None:
-    options = vars(parse(["tensorwire", "serve"]))
+    options = vars(parse())
     expected = {name for name in options if re.search("max_|limit_|timeout", name)}
     rows = dict(re.findall(r"^\| `--([a-z-]+)` \| ([^|]+) \|", PAGE, re.MULTILINE))
     assert {name.replace("-", "_") for name in rows} == expected
@@ -64,7 +55,7 @@ def test_systemd(tmp_path: Path) -> None:
     unit.read_string(block("ini"))
     service = unit["Service"]
     command = shlex.split(service["ExecStart"].replace("\\\n", " "))
-    chosen = parse(command)
+    chosen = parse(*command[2:])
     assert Path(chosen.uds).parent == Path("/run", service["RuntimeDirectory"])
     assert service.getint("TimeoutStopSec") > chosen.timeout_graceful_shutdown + END_SECONDS
     if (program := shutil.which("systemd-analyze")) is None:
@@ -77,7 +68,7 @@ def test_systemd(tmp_path: Path) -> None:
 
 def test_docker() -> None:
     [command] = re.findall(r"^CMD (.*)$", block("dockerfile"), re.MULTILINE)
-    chosen = parse(json.loads(command))  # the form of a list, without a shell
+    chosen = parse(*json.loads(command)[2:])  # the form of a list, without a shell
     assert chosen.host == "0.0.0.0"
     [seconds] = re.findall(r"`docker run .*--stop-timeout (\d+)`", PAGE)
     assert int(seconds) > chosen.timeout_graceful_shutdown + END_SECONDS
@@ -89,7 +80,7 @@ def test_kubernetes() -> None:
     pod = deployment["spec"]["template"]
     assert deployment["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
     [container] = pod["spec"]["containers"]
-    chosen = parse(container["command"])
+    chosen = parse(*container["command"][2:])
     seconds = container["lifecycle"]["preStop"]["sleep"]["seconds"]
     seconds += chosen.timeout_graceful_shutdown + END_SECONDS
     assert seconds < pod["spec"]["terminationGracePeriodSeconds"]

@@ -20,9 +20,9 @@ from support import client_fixtures
 from support.asgi_requests import infer
 from support.client_fixtures import Certificate
 from support.console_script import programs
-from support.serve_process import serving
+from support.serve_process import parse, serving
 from tensorwire.cli import main, serve
-from tensorwire.cli.serve import FAST_PROTOCOL, Options, describe_app, echo, load, why_not_fast
+from tensorwire.cli.serve import FAST_PROTOCOL, create, echo, load, why_not_fast
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.server import create_app
 from tensorwire.server.uvicorn import TESTED_UVICORN, service_of
@@ -118,7 +118,7 @@ def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize("name", ["model", "with_option", "waits", "instance", "declared"])
 def test_one_model(name: str) -> None:
     """A model has the name of the object."""
-    app = load(Options(f"objects_here:{name}", with_echo=True))
+    app = load(parse(f"objects_here:{name}", "--echo"))
     assert sorted(app.models) == sorted(["echo", name])
     frame = tw.encode_request(tw.InferRequest({"x": np.zeros(1)}))
     assert infer(app, name, frame).response()["y"].as_numpy() == 1
@@ -319,9 +319,9 @@ def test_options_reach_uvicorn_and_the_application(
 
 
 def test_model_of_the_user_with_the_name_echo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "find", lambda _: {"echo": describe_app})
-    model = load(Options("module:models", with_echo=True)).routes["/v2/models/echo/infer"][1]
-    assert model.model.function is describe_app
+    monkeypatch.setattr(serve, "find", lambda _: {"echo": infer_mean})
+    model = load(parse("module:models", "--echo")).routes["/v2/models/echo/infer"][1]
+    assert model.model.function is infer_mean
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
@@ -407,11 +407,14 @@ def test_memory_of_a_64_mb_echo(tmp_path: Path, interface: str) -> None:
         assert peak_nbytes(server.process.pid) - before < sent.nbytes + (8 << 20)
 
 
-def test_application_for_which_asgi_is_used() -> None:
-    options = Options("module:app", with_echo=False)
-    assert describe_app(create_app({"a": echo, "b": echo}), options) == ("a, b", None)
-    name, reason = describe_app(lambda scope, receive, send: None, options)
-    assert (name, reason) == ("module:app", "the application was not created by create_app")
+def test_application_for_which_asgi_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    reason = "the application was not created by create_app"
+    for app, expected in (
+        (create_app({"a": echo, "b": echo}), ("a, b", None)),
+        (lambda scope, receive, send: None, ("module:app", reason)),
+    ):
+        monkeypatch.setattr(serve, "find", lambda _, app=app: app)
+        assert create(parse("module:app")) == (app, expected)
 
 
 @pytest.mark.parametrize("version", ["0.45.9", "0.46.0", "0.54.9", "0.55.0", "1.0a1"])

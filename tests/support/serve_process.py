@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import socket
@@ -12,8 +13,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from tensorwire.cli import serve
+
 HOST = "127.0.0.1"
 PROGRAM = (sys.executable, "-m", "tensorwire")
+
+
+def parse(*arguments: str) -> argparse.Namespace:
+    """Return the options of `tensorwire serve`. Raises SystemExit if they are wrong."""
+    parser = argparse.ArgumentParser()
+    serve.add_parser(parser.add_subparsers())
+    return parser.parse_args(["serve", *arguments])
 
 
 def free_port() -> int:

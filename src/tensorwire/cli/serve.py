@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from traceback import extract_tb
 from types import FrameType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import tensorwire as tw
 
@@ -120,19 +120,6 @@ def _mode(text: str) -> int:
     return int(text, 8)
 
 
-class Options(NamedTuple):
-    """What to serve."""
-
-    models: str | None
-    """``module:name`` of models, a model or an ASGI application. The default name is ``models``."""
-    with_echo: bool
-    """Whether to add the model ``echo``."""
-    app: Mapping[str, Any] = {}
-    """The arguments of ``create_app`` that were passed. They require a mapping of models."""
-    grpc: Mapping[str, Any] | None = None
-    """The arguments of ``grpc.serving`` except for the application; None without gRPC."""
-
-
 def echo(request: tw.InferRequest) -> tw.InferResponse:
     """Return the inputs as outputs, without a copy. This is the model that ``--echo`` adds."""
     return tw.InferResponse(request.inputs)
@@ -155,38 +142,30 @@ def run(chosen: argparse.Namespace) -> int:
     try:
         with ExitStack() as stack:
             if chosen.uds is None:
-                bound = bind_port("--port", chosen.host, chosen.port, socket.SO_REUSEADDR)
+                sockets = bind_port("--port", chosen.host, chosen.port, socket.SO_REUSEADDR)
+                chosen.port = sockets[0].getsockname()[1]  # another one if it was 0
             else:
-                bound = [bind_unix_socket(chosen.uds, chosen.uds_mode)]
+                sockets = [bind_unix_socket(chosen.uds, chosen.uds_mode)]
                 stack.callback(Path(chosen.uds).unlink, missing_ok=True)
-            sockets = [stack.enter_context(each) for each in bound]
-            reserved = []
+            for each in sockets:
+                stack.enter_context(each)
             if chosen.grpc_port is not None:
-                reserved = [
-                    stack.enter_context(each) for each in reserve(chosen.host, chosen.grpc_port)
-                ]
-            return serve(chosen, sockets, reserved)
+                for each in reserve(chosen.host, chosen.grpc_port):
+                    stack.enter_context(each)
+                    chosen.grpc_port = each.getsockname()[1]
+            return serve(chosen, sockets)
     except Terminated as error:
         end_process(*error.args)
 
 
-def serve(
-    chosen: argparse.Namespace, sockets: list[socket.socket], reserved: list[socket.socket]
-) -> int:
+def serve(chosen: argparse.Namespace, sockets: list[socket.socket]) -> int:
     """Run the server with these sockets, and return the exit status. Raises UsageError."""
     uvicorn: Any = import_module("uvicorn")
-    passed = {name: getattr(chosen, name) for name in APP_OPTIONS}
-    options = Options(
-        chosen.models,
-        chosen.echo,
-        {name: value for name, value in passed.items() if value is not None},
-        grpc_options(chosen, reserved),
-    )
     reason = why_not_fast() if chosen.http == "fast" else "as requested"
     workers = chosen.workers or count_of_processes()
     try:
         config = uvicorn.Config(
-            partial(create, options),
+            partial(create, chosen),
             factory=True,
             # h11, because uvicorn's httptools protocol does not read the body of a request with an
             # Upgrade header, and takes it for the next request.
@@ -205,7 +184,7 @@ def serve(
         problem = " ".join(describe(error.__cause__ or error).split())
         raise UsageError(f"--log-config: cannot use {chosen.log_config}: {problem}") from None
 
-    addresses = format_addresses(options, chosen, sockets)
+    addresses = format_addresses(chosen)
     n = config.workers
 
     def announce(report: Report) -> None:
@@ -222,8 +201,8 @@ def serve(
     if config.workers > 1:
         from .processes import serve_processes  # noqa: PLC0415 - uvicorn is optional
 
-        return serve_processes(config, partial(create, options), sockets, announce)
-    app, report = create(options)
+        return serve_processes(config, partial(create, chosen), sockets, announce)
+    app, report = create(chosen)
     announce(report)
     config.app = lambda: app
     server = uvicorn.Server(config)
@@ -264,41 +243,29 @@ def count_of_processes() -> int:
         raise UsageError(f"WEB_CONCURRENCY: {error}") from None
 
 
-def create(options: Options) -> tuple[Any, Report]:
+def create(chosen: argparse.Namespace) -> tuple[Any, Report]:
     """Return the application and its Report. Raises UsageError."""
     for logger in ("tensorwire.server", "uvicorn.access", "uvicorn.error"):
         logging.getLogger(logger).addFilter(escape_record)
-    app = load(options)
-    if options.grpc is not None:
-        if not is_ours(app):
-            problem = "was not created by create_app, which --grpc-port requires"
-            raise UsageError(f"{options.models} {problem}")
+    app = load(chosen)
+    if not is_ours(app):
+        problem = "was not created by create_app"
+        if chosen.grpc_port is not None:
+            raise UsageError(f"{chosen.models} {problem}, which --grpc-port requires")
+        return app, (chosen.models, f"the application {problem}")
+    if chosen.grpc_port is not None:
         from ..server.grpc import serving  # noqa: PLC0415 - grpcio is optional
 
-        app.lifespan = partial(serving, app, **options.grpc)
-    return app, describe_app(app, options)
-
-
-def describe_app(app: Any, options: Options) -> Report:
-    """Return the names of the models, and the reason why InferProtocol cannot serve them."""
-    if is_ours(app):
-        return ", ".join(sorted(app.models)), None
-    return str(options.models), "the application was not created by create_app"
-
-
-def grpc_options(
-    chosen: argparse.Namespace, reserved: list[socket.socket]
-) -> dict[str, Any] | None:
-    """Return the arguments of ``grpc.serving`` except for the application; None without gRPC."""
-    if not reserved:
-        return None
-    return {
-        "address": f"{format_host(chosen.host)}:{reserved[0].getsockname()[1]}",
-        "certfile": chosen.ssl_certfile,
-        "keyfile": chosen.ssl_keyfile,
-        "limit_concurrency": chosen.limit_concurrency,
-        "timeout_graceful_shutdown": chosen.timeout_graceful_shutdown,
-    }
+        app.lifespan = partial(
+            serving,
+            app,
+            f"{format_host(chosen.host)}:{chosen.grpc_port}",
+            certfile=chosen.ssl_certfile,
+            keyfile=chosen.ssl_keyfile,
+            limit_concurrency=chosen.limit_concurrency,
+            timeout_graceful_shutdown=chosen.timeout_graceful_shutdown,
+        )
+    return app, (", ".join(sorted(app.models)), None)
 
 
 def log_config(level: str) -> dict[str, Any]:
@@ -308,7 +275,7 @@ def log_config(level: str) -> dict[str, Any]:
         "disable_existing_loggers": False,
         "formatters": {
             "default": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
-            "access": {"()": f"{AccessFormatter.__module__}.{AccessFormatter.__name__}"},
+            "access": {"()": AccessFormatter},
         },
         "handlers": {
             "default": {"class": "logging.StreamHandler", "formatter": "default"},
@@ -375,36 +342,36 @@ def check_certificate(certfile: str | None, keyfile: str | None) -> None:
         raise UsageError(f"--ssl-certfile: {problem}") from None
 
 
-def format_addresses(
-    options: Options, chosen: argparse.Namespace, sockets: list[socket.socket]
-) -> str:
+def format_addresses(chosen: argparse.Namespace) -> str:
     s = "s" if chosen.ssl_certfile else ""
-    address = f"unix:{chosen.uds}"
-    if chosen.uds is None:
-        address = f"http{s}://{format_host(chosen.host)}:{sockets[0].getsockname()[1]}"
-    return address if options.grpc is None else f"{address} and grpc{s}://{options.grpc['address']}"
+    host = format_host(chosen.host)
+    address = f"http{s}://{host}:{chosen.port}" if chosen.uds is None else f"unix:{chosen.uds}"
+    if chosen.grpc_port is None:
+        return address
+    return f"{address} and grpc{s}://{host}:{chosen.grpc_port}"
 
 
-def load(options: Options) -> Any:
+def load(chosen: argparse.Namespace) -> Any:
     """Return the ASGI application to serve. Raises UsageError, also for errors of the module."""
     try:
-        return make_app(options)
+        return make_app(chosen)
     except UsageError:
         raise
     except BaseException as error:  # a module may raise SystemExit
         problem = f"{describe(error)}{format_failed_lines(error)}"
-        raise UsageError(f"cannot load {options.models or 'echo'}: {problem}") from None
+        raise UsageError(f"cannot load {chosen.models or 'echo'}: {problem}") from None
 
 
-def make_app(options: Options) -> Any:
+def make_app(chosen: argparse.Namespace) -> Any:
     """Return the ASGI application to serve. Raises UsageError, and any other exception."""
     from ..server import Model, create_app  # noqa: PLC0415
 
-    models = options.models
+    models = chosen.models
+    options = {n: value for n in APP_OPTIONS if (value := getattr(chosen, n)) is not None}
     found: Any = {} if models is None else find(models)
     takes = partial(takes_arguments, found)
     if isinstance(found, Model) or (takes(1) and not takes(0) and not takes(3)):
-        found = {name_in(str(models)): found}
+        found = {name_in(models): found}
     if not isinstance(found, Mapping):
         if not callable(found):
             kind = type(found).__name__
@@ -416,16 +383,16 @@ def make_app(options: Options) -> Any:
                 f"{models} is neither a model, which takes one argument, nor an ASGI application, "
                 "which takes three"
             )
-        for name in ("echo", *options.app) if options.with_echo else options.app:
+        for name in ("echo", *options) if chosen.echo else options:
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{models} is an application: {option} requires a mapping of models")
         return found
-    served = {"echo": Model(echo, in_event_loop=True), **found} if options.with_echo else found
+    served = {"echo": Model(echo, in_event_loop=True), **found} if chosen.echo else found
     if not served:
         problem = "no models" if models is None else f"{models} is an empty mapping"
         raise UsageError(f"{problem}: pass module:name of a mapping, or --echo")
     try:
-        return create_app(served, zero_copy=True, **options.app)  # uvicorn accepts memoryviews
+        return create_app(served, zero_copy=True, **options)  # uvicorn accepts memoryviews
     except ImportError as error:
         raise UsageError(f"--metrics: {error}") from None
     except (TypeError, ValueError) as error:  # an invalid model, name or limit
