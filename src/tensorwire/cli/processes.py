@@ -62,7 +62,7 @@ def create_in_process(
     create: Callable[[], tuple[Any, object]], report: Connection, folder: str | None
 ) -> Any:
     """Return the application of one of several processes. Report what it serves, or an error."""
-    end_with_parent(folder)
+    threading.Thread(target=end_with_parent, args=(folder,), daemon=True).start()
     # The handler of uvicorn would wait until the models are loaded.
     original = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
@@ -115,7 +115,7 @@ class Processes(Multiprocess):
             process, report = reports.recv()
             if isinstance(report, str):
                 self.fail(report)
-            elif not self.has_report.is_set():
+            elif not (self.has_report.is_set() or self.should_exit.is_set()):
                 try:
                     announce(report)
                 except UsageError as error:
@@ -145,6 +145,9 @@ class Processes(Multiprocess):
             super().keep_subprocess_alive()
 
     def terminate_all(self) -> None:
+        # Otherwise, connections would be accepted by these sockets when no process serves them.
+        for bound in self.sockets:
+            bound.close()
         # One after another, so that clients whose connections are closed find the next process.
         # The queue of the sockets is lost with the last one, and so it should be empty then.
         for each in self.processes:
@@ -161,31 +164,12 @@ class Processes(Multiprocess):
                 for each in running:
                     each.kill()
 
-    def handle_int(self) -> None:
-        self.close_sockets()
-        super().handle_int()
-
-    def handle_term(self) -> None:
-        self.close_sockets()
-        super().handle_term()
-
-    def close_sockets(self) -> None:
-        self.should_exit.set()  # first: a process that reports now cannot be announced
-        # Otherwise, connections would be accepted by these sockets when no process serves them.
-        for each in self.sockets:
-            each.close()
-
 
 def end_with_parent(folder: str | None) -> None:
-    """Stop this process when the first process has been killed, and remove its folder."""
+    """Wait until the first process is killed. Then remove its folder, and stop this process."""
     parent = multiprocessing.parent_process()
-    if parent is None:
-        return
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
+    assert parent is not None
+    parent.join()
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from contextlib import suppress
@@ -21,16 +22,14 @@ def bind_unix_socket(path: str, mode: int) -> socket.socket:
         if Path(path).is_socket():
             with socket.socket(socket.AF_UNIX) as probe, suppress(ConnectionRefusedError):
                 probe.connect(path)
-                raise UsageError(f"--uds: cannot listen at {path}: another server listens there")
+                raise OSError(errno.EADDRINUSE, "another server listens there")
             os.unlink(path)  # of a server that was killed
         bound.bind(path)
         os.chmod(path, mode)
         bound.listen()  # so that another server finds it while the models are loaded
-    except (OSError, UsageError) as error:
+    except OSError as error:
         bound.close()
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"--uds: cannot listen at {path}: {error.strerror or error}") from None
+        raise listen_error("--uds", path, error) from None
     return bound
 
 
@@ -56,9 +55,8 @@ def bind_port(option: str, host: str, port: int, sharing: int) -> list[socket.so
     except OSError as error:
         for sock in bound:
             sock.close()
-        raise address_error(
-            "--host" if isinstance(error, socket.gaierror) else option, host, port, error
-        ) from None
+        option = "--host" if isinstance(error, socket.gaierror) else option
+        raise listen_error(option, f"{format_host(host)}:{port}", error) from None
     return bound
 
 
@@ -68,11 +66,10 @@ def listen(sockets: list[socket.socket], host: str, port: int) -> None:
         try:
             each.listen(BACKLOG)
         except OSError as error:
-            raise address_error("--port", host, port, error) from None
+            raise listen_error("--port", f"{format_host(host)}:{port}", error) from None
 
 
-def address_error(option: str, host: str, port: int, error: OSError) -> UsageError:
-    where = f"{format_host(host)}:{port}"
+def listen_error(option: str, where: str, error: OSError) -> UsageError:
     return UsageError(f"{option}: cannot listen at {where}: {error.strerror or error}")
 
 
