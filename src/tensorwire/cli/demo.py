@@ -22,22 +22,18 @@ STEPS = ("encode request", "decode request", "strings as objects")
 Images = NDArray[np.float32]
 
 
-class Stopwatch:
-    """Measures the time in seconds of each step."""
+def measure(times: list[float], function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a function, and append the time in seconds."""
+    begin = time.perf_counter()
+    result = function(*arguments)
+    times.append(time.perf_counter() - begin)
+    return result
 
-    def __init__(self) -> None:
-        self.seconds: list[float] = []
 
-    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        begin = time.perf_counter()
-        result = function(*arguments)
-        self.seconds.append(time.perf_counter() - begin)
-        return result
-
-    def rows(self, copied: list[int]) -> list[str]:
-        """Return the row of each step, and that of all steps, with the copied bytes."""
-        rows = [*zip(self.seconds, copied, strict=True), (sum(self.seconds), sum(copied))]
-        return [f"{seconds * 1e3:>9.2f} ms{n / 2**20:>8.1f} MiB" for seconds, n in rows]
+def format_rows(times: list[float], copied: list[int]) -> list[str]:
+    """Return the row of each step, and that of all steps, with the copied bytes."""
+    rows = [*zip(times, copied, strict=True), (sum(times), sum(copied))]
+    return [f"{seconds * 1e3:>9.2f} ms{n / 2**20:>8.1f} MiB" for seconds, n in rows]
 
 
 def count_copied(payload: Iterable[Any], source: Any) -> int:
@@ -49,19 +45,12 @@ def count_copied(payload: Iterable[Any], source: Any) -> int:
 
 def measure_tensorwire(images: Images, prompts: list[str]) -> tuple[list[str], tw.InferRequest]:
     """Return the rows, and the decoded request."""
-    measure = Stopwatch()
-
-    def encode() -> tw.Frame:
-        return tw.encode_request(tw.InferRequest({"images": images, "prompts": prompts}))
-
-    def strings() -> list[str]:
-        texts: list[str] = request["prompts"].as_strings().tolist()
-        return texts
-
-    frame = measure(encode)
+    times: list[float] = []
+    inputs = {"images": images, "prompts": prompts}
+    frame = measure(times, lambda: tw.encode_request(tw.InferRequest(inputs)))
     body = bytes(frame)  # instead of sending it
-    request = measure(tw.decode_request, body, frame.header_length)
-    texts = measure(strings)
+    request = measure(times, tw.decode_request, body, frame.header_length)
+    texts = measure(times, lambda: request["prompts"].as_strings().tolist())
 
     data = request["prompts"].data
     copied = [
@@ -71,19 +60,19 @@ def measure_tensorwire(images: Images, prompts: list[str]) -> tuple[list[str], t
     ]
     assert np.array_equal(request["images"].as_numpy(), images)
     assert texts == prompts
-    return measure.rows(copied), request
+    return format_rows(times, copied), request
 
 
 def measure_plain_python(images: Images, prompts: list[str]) -> list[str]:
     """Return the rows of a struct loop, tobytes, join and slices."""
-    measure = Stopwatch()
-    body, header_nbytes = measure(encode, images, prompts)
-    found, data = measure(decode, body, header_nbytes)
-    texts = measure(strings_of, data)
+    times: list[float] = []
+    body, header_nbytes = measure(times, encode, images, prompts)
+    found, data = measure(times, decode, body, header_nbytes)
+    texts = measure(times, strings_of, data)
     assert np.array_equal(found, images)
     assert texts == prompts
     nbytes = len(body) - header_nbytes
-    return measure.rows([2 * nbytes, nbytes, len(data)])
+    return format_rows(times, [2 * nbytes, nbytes, len(data)])
 
 
 def encode(images: Images, prompts: list[str]) -> tuple[bytes, int]:

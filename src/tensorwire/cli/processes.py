@@ -46,10 +46,11 @@ def serve_processes(
     reports, report = multiprocessing.Pipe(duplex=False)
     with metrics_folder() as folder:
         config.app = partial(create_in_process, create, report, folder)
-        processes = Processes(config, sockets, reports, announce)
+        processes = Processes(config, sockets)
+        threading.Thread(target=processes.receive, args=(reports, announce), daemon=True).start()
         try:
             processes.run()
-        finally:  # if the line cannot be printed, for example
+        finally:  # if one cannot be started, for example
             for each in processes.processes:
                 each.process.terminate()
     if processes.failure:
@@ -94,13 +95,7 @@ def metrics_folder() -> Iterator[str | None]:
 class Processes(Multiprocess):
     """Starts the processes side by side, and stops them all if one cannot load the models."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        sockets: list[socket.socket],
-        reports: Connection,
-        announce: Callable[[Any], None],
-    ) -> None:
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
         options: dict[str, Any] = {"sockets": sockets}
         if "target" in inspect.signature(Multiprocess).parameters:  # until uvicorn 0.50
             options["target"] = uvicorn.Server(config).run
@@ -108,7 +103,6 @@ class Processes(Multiprocess):
         self.failure = ""
         self.loaded: set[int] = set()  # the processes that have loaded the models
         self.has_report = threading.Event()
-        threading.Thread(target=self.receive, args=(reports, announce), daemon=True).start()
 
     def receive(self, reports: Connection, announce: Callable[[Any], None]) -> None:
         while True:
@@ -141,7 +135,7 @@ class Processes(Multiprocess):
             for each in self.processes
             if each.process.exitcode is None and each.pid not in self.loaded
         ]
-        if self.failure or not loading:
+        if not loading:
             super().keep_subprocess_alive()
 
     def terminate_all(self) -> None:
