@@ -336,6 +336,10 @@ NO_SPACE = ": the output cannot be written: [Errno 28] No space left on device\n
         "infer SERVER m --input x=[1]",
         "infer SERVER m --input x=[1] --save folder",
         "serve --echo",
+        pytest.param(
+            "serve --echo --workers 2 --log-level warning",
+            marks=pytest.mark.slow(reason="it starts processes"),
+        ),
         pytest.param("demo", marks=pytest.mark.slow(reason="it encodes 64 MiB")),
     ],
 )

@@ -410,11 +410,11 @@ def test_memory_of_a_64_mb_echo(tmp_path: Path, interface: str) -> None:
 def test_application_for_which_asgi_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     reason = "the application was not created by create_app"
     for app, expected in (
-        (create_app({"a": echo, "b": echo}), ("a, b", None)),
-        (lambda scope, receive, send: None, ("module:app", reason)),
+        (create_app({"a": echo, "b": echo}), ["a, b", None]),
+        (lambda scope, receive, send: None, ["module:app", reason]),
     ):
         monkeypatch.setattr(serve, "find", lambda _, app=app: app)
-        assert create(parse("module:app")) == (app, expected)
+        assert create(parse("module:app")) == (app, *expected)
 
 
 @pytest.mark.parametrize("version", ["0.45.9", "0.46.0", "0.54.9", "0.55.0", "1.0a1"])

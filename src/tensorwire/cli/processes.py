@@ -33,48 +33,49 @@ _STOP_SECONDS = 0.15
 
 def serve_processes(
     config: uvicorn.Config,
-    create: Callable[[], tuple[Any, object]],
+    create: Callable[[], tuple[Any, ...]],
     sockets: list[socket.socket],
-    announce: Callable[[Any], None],
+    announce: Callable[..., None],
 ) -> int:
-    """Serve with several processes, and return the exit status. Raises UsageError.
+    """Serve with several processes, and return the exit status.
 
     Each process calls ``create``, which returns its application and what ``announce`` prints. The
-    first process does not, so that it does not need the memory of the models, too.
+    first process does not, so that it does not need the memory of the models, too. Raises
+    UsageError, and OutputError if ``announce`` does.
     """
     os.environ["WEB_CONCURRENCY"] = str(config.workers)  # they share the memory for bodies
-    reports, report = multiprocessing.Pipe(duplex=False)
+    receiving, sending = multiprocessing.Pipe(duplex=False)
     with metrics_folder() as folder:
-        config.app = partial(create_in_process, create, report, folder)
+        config.app = partial(create_in_process, create, sending, folder)
         processes = Processes(config, sockets)
-        threading.Thread(target=processes.receive, args=(reports, announce), daemon=True).start()
+        threading.Thread(target=processes.receive, args=(receiving, announce), daemon=True).start()
         try:
             processes.run()
         finally:  # if one cannot be started, for example
             for each in processes.processes:
                 each.process.terminate()
-    if processes.failure:
-        raise UsageError(processes.failure)
+    if processes.failure is not None:
+        raise processes.failure
     codes = [each.process.exitcode for each in processes.processes]
     return STARTUP_FAILURE if STARTUP_FAILURE in codes else 0
 
 
 def create_in_process(
-    create: Callable[[], tuple[Any, object]], report: Connection, folder: str | None
+    create: Callable[[], tuple[Any, ...]], reports: Connection, folder: str | None
 ) -> Any:
     """Return the application of one of several processes. Report what it serves, or an error."""
     threading.Thread(target=end_with_parent, args=(folder,), daemon=True).start()
     # The handler of uvicorn would wait until the models are loaded.
     original = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        app, description = create()
+        app, *report = create()
     except UsageError as error:
-        report.send((os.getpid(), str(error)))
+        reports.send((os.getpid(), error))
         sys.exit(STARTUP_FAILURE)
     finally:
         signal.signal(signal.SIGTERM, original)
     with suppress(OSError):  # the first process has been killed
-        report.send((os.getpid(), description))
+        reports.send((os.getpid(), report))
     return app
 
 
@@ -100,35 +101,34 @@ class Processes(Multiprocess):
         if "target" in inspect.signature(Multiprocess).parameters:  # until uvicorn 0.50
             options["target"] = uvicorn.Server(config).run
         super().__init__(config, **options)
-        self.failure = ""
+        self.failure: UsageError | OutputError | None = None
         self.loaded: set[int] = set()  # the processes that have loaded the models
         self.has_report = threading.Event()
 
-    def receive(self, reports: Connection, announce: Callable[[Any], None]) -> None:
+    def receive(self, reports: Connection, announce: Callable[..., None]) -> None:
         while True:
             process, report = reports.recv()
-            if isinstance(report, str):
+            if isinstance(report, UsageError):
                 self.fail(report)
             elif not (self.has_report.is_set() or self.should_exit.is_set()):
                 try:
-                    announce(report)
-                except UsageError as error:
-                    self.fail(str(error))
-                except OutputError as error:
-                    self.fail(f"the standard output cannot be written: {error.__cause__}")
+                    announce(*report)
+                except (UsageError, OutputError) as error:
+                    self.fail(error)
             self.loaded.add(process)
             self.has_report.set()
 
-    def fail(self, problem: str) -> None:
-        """Stop all processes because of the first problem, unless they are stopped already."""
+    def fail(self, error: UsageError | OutputError) -> None:
+        """Stop all processes because of the first error, unless they are stopped already."""
         if not self.should_exit.is_set():
-            self.failure = problem
+            self.failure = error
             self.should_exit.set()
 
     def keep_subprocess_alive(self) -> None:
         codes = [each.process.exitcode for each in self.processes]
         if any(code is not None for code in codes) and not self.has_report.wait(1):
-            self.fail(f"a process ended before it had loaded the models: exit codes {codes}")
+            problem = f"a process ended before it had loaded the models: exit codes {codes}"
+            self.fail(UsageError(problem))
         # uvicorn would kill a process that does not answer within 5 seconds, because it loads them.
         loading = [
             each

@@ -27,8 +27,6 @@ from .output import AccessFormatter, UsageError, escape_record, flush_output, pr
 from .sockets import bind_port, bind_unix_socket, format_host, listen, reserve
 
 FAST_PROTOCOL = "tensorwire.server:InferProtocol"
-Report = tuple[str, str | None]
-"""The names of the models, and the reason why InferProtocol cannot serve them."""
 # Arguments of the command that are passed to `create_app` and to uvicorn, under the same names.
 APP_OPTIONS = (
     *("max_body", "max_body_memory", "receive_timeout", "max_concurrency"),
@@ -181,14 +179,13 @@ def serve(chosen: argparse.Namespace, sockets: list[socket.socket]) -> int:
     except Exception as error:
         if chosen.log_config is None:
             raise
-        problem = " ".join(describe(error.__cause__ or error).split())
-        raise UsageError(f"--log-config: cannot use {chosen.log_config}: {problem}") from None
+        cause = " ".join(describe(error.__cause__ or error).split())
+        raise UsageError(f"--log-config: cannot use {chosen.log_config}: {cause}") from None
 
     addresses = format_addresses(chosen)
     n = config.workers
 
-    def announce(report: Report) -> None:
-        names, problem = report
+    def announce(names: str, problem: str | None) -> None:
         why = reason or problem
         listen(sockets, chosen.host, chosen.port)
         print_line(
@@ -202,8 +199,8 @@ def serve(chosen: argparse.Namespace, sockets: list[socket.socket]) -> int:
         from .processes import serve_processes  # noqa: PLC0415 - uvicorn is optional
 
         return serve_processes(config, partial(create, chosen), sockets, announce)
-    app, report = create(chosen)
-    announce(report)
+    app, names, problem = create(chosen)
+    announce(names, problem)
     config.app = lambda: app
     server = uvicorn.Server(config)
     original = signal.getsignal(signal.SIGTERM)
@@ -212,7 +209,7 @@ def serve(chosen: argparse.Namespace, sockets: list[socket.socket]) -> int:
     try:
         server.run(sockets=sockets)
     except KeyboardInterrupt:
-        if is_ours(app) and app.workers.has_calls:
+        if problem is None and app.workers.has_calls:
             raise Terminated(signal.SIGINT) from None
     finally:
         signal.signal(signal.SIGTERM, original)
@@ -243,16 +240,21 @@ def count_of_processes() -> int:
         raise UsageError(f"WEB_CONCURRENCY: {error}") from None
 
 
-def create(chosen: argparse.Namespace) -> tuple[Any, Report]:
-    """Return the application and its Report. Raises UsageError."""
+def create(chosen: argparse.Namespace) -> tuple[Any, str, str | None]:
+    """Return the application, the names of its models, and why InferProtocol cannot serve them.
+
+    The reason is None for an application of ``create_app``. Raises UsageError.
+    """
+    from ..server import App  # noqa: PLC0415 - the other commands do not need it
+
     for logger in ("tensorwire.server", "uvicorn.access", "uvicorn.error"):
         logging.getLogger(logger).addFilter(escape_record)
     app = load(chosen)
-    if not is_ours(app):
+    if not isinstance(app, App):
         problem = "was not created by create_app"
         if chosen.grpc_port is not None:
             raise UsageError(f"{chosen.models} {problem}, which --grpc-port requires")
-        return app, (chosen.models, f"the application {problem}")
+        return app, chosen.models, f"the application {problem}"
     if chosen.grpc_port is not None:
         from ..server.grpc import serving  # noqa: PLC0415 - grpcio is optional
 
@@ -265,7 +267,7 @@ def create(chosen: argparse.Namespace) -> tuple[Any, Report]:
             limit_concurrency=chosen.limit_concurrency,
             timeout_graceful_shutdown=chosen.timeout_graceful_shutdown,
         )
-    return app, (", ".join(sorted(app.models)), None)
+    return app, ", ".join(sorted(app.models)), None
 
 
 def log_config(level: str) -> dict[str, Any]:
@@ -292,13 +294,6 @@ def log_config(level: str) -> dict[str, Any]:
         },
         "root": {"handlers": ["default"], "level": "WARNING"},
     }
-
-
-def is_ours(app: Any) -> bool:
-    """Return whether an application was created by ``create_app``."""
-    from ..server import App  # noqa: PLC0415 - the other commands do not need it
-
-    return isinstance(app, App)
 
 
 def why_not_fast() -> str | None:
