@@ -220,7 +220,11 @@ GRPC: dict[str, tuple[Callable[[int], bytes], int]] = {
     "integers that are not packed": (typed("INT64", integer(3, 1), 1), ARRAYS),
     "empty texts": (typed("BYTES", delimited(8), 1), ARRAYS),
     "fewer elements than the shape": (
-        lambda n: grpc_cases.typed("x", "INT64", (n + 1,), delimited(3, b"\1" * n)), VIEWS),
+        lambda n: grpc_cases.typed("x", "INT64", (n + 1,), delimited(3, b"\1" * n)), ARRAYS),
+    "fewer bytes than the shape has elements": (
+        lambda n: grpc_cases.typed("x", "INT64", (n + 9,), delimited(3, b"\1" * n)), VIEWS),
+    "a text and unknown fields": (
+        lambda n: grpc_cases.typed("x", "BYTES", (1,), integer(9, 0) * (n // 2), delimited(8)), 2),
     "the last element out of range": (
         lambda n: grpc_cases.typed("x", "INT8", (n + 1,), delimited(2, b"\1" * n, b"\x80\1")), 1),
 }  # fmt: skip

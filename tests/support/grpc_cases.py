@@ -245,6 +245,9 @@ MALFORMED = (
     malformed("packed integer of 11 bytes",
               typed("x", "UINT8", (2,), delimited(4, b"\1", varint(1, 10))), 20,
               f"inputs[0].contents {LONG}"),
+    malformed("packed integer of 11 bytes after too many and another field",
+              typed("x", "INT8", (1,), delimited(6, bytes(4)),
+                    delimited(2, b"\1\1", varint(1, 10))), 26, f"inputs[0].contents {LONG}"),
     malformed("packed floats cut off", typed("x", "FP32", (1,), delimited(6, bytes(5))), 16,
               f"inputs[0].contents {END}"),
     malformed("packed doubles cut off", typed("x", "FP64", (1,), delimited(7, bytes(15))), 16,
@@ -360,6 +363,14 @@ AGAINST_A_RULE = (
     layout("more elements than the shape", typed("x", "BYTES", (), delimited(8), delimited(8)),
            "input 'x' does not match its shape: BYTES [] requires 1 element, but its "
            "bytes_contents have 2", 1, actual=2, tensor="x"),
+    layout("more elements than the shape, one out of range",
+           typed("x", "INT8", (2,), packed(2, (1, 300, 2))),
+           "input 'x' does not match its shape: INT8 [2] requires 2 elements, but its "
+           "int_contents have 3", 2, actual=3, tensor="x"),
+    header("elements of two fields, one out of range",
+           typed("x", "INT8", (2,), packed(2, (300, 1)), delimited(6, bytes(4))),
+           "input 'x' is INT8, which can only be sent as int_contents, but has fp32_contents",
+           tensor="x"),
     *(
         Rejected(f"{datatype} {value}", typed("x", datatype, (2,), packed(number, (0, value))),
                  "ElementError", f"element 1 of input 'x' is {value}, which is out of range for "

@@ -4,20 +4,23 @@
 order. Raw contents are assigned to the tensors at the end. The functions that read the entry of a
 tensor raise errors with SUBJECT in place of its name; `read_tensor` and `finish` replace it.
 
-If a message is not a `bytes` object, another thread could write to it at any time. Every bound is
-therefore checked when it is used, and an element is counted again when it is stored.
+If a message is not a `bytes` object, another thread could write to it at any time. Every length is
+therefore read once, and checked when it is used.
 """
 
 cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
 from ..bytes.array cimport bytes_of_wire
 from ..datatypes cimport (
-    DECODING, Datatype, Layout, Limits, check_n_entries, check_rank, dims_as_tuple, fill_layout)
+    DECODING, Datatype, Layout, Limits, check_n_entries, check_rank, dims_as_tuple, fill_layout,
+    format_range)
 from ..json.reader cimport text_to_str
 from ..json.scanner cimport Text
 from ..memory cimport Body, collect_work, copied_bytes, count_work, keeps_gil
@@ -26,10 +29,11 @@ from ..messages.message cimport (
 from ..messages.parameters cimport has_nul
 from ..messages.tensor cimport Tensor, is_shared, new_tensor, use_converted
 from ..grpc.wire cimport (
-    CHANGED, FIELDS_TOO_DEEP, FIELD_TRUNCATED, FIXED32, FIXED64, GROUP_MISMATCH, LENGTH_DELIMITED,
-    LENGTH_TOO_LARGE, MAX_DEPTH, MAX_MESSAGE_NBYTES, NO_FIELD_FAULT, INTEGER_OUT_OF_RANGE,
-    TAG_INVALID, VARINT, VARINT_TOO_LONG, WIRE_TYPE_INVALID, Field, FieldFault, FieldCursor,
-    WireType, cursor_of, next_field, read_varint)
+    FIELDS_TOO_DEEP, FIELD_TRUNCATED, FIXED32, FIXED64, GROUP_MISMATCH, LENGTH_DELIMITED,
+    LENGTH_TOO_LARGE, MAX_DEPTH, MAX_MESSAGE_NBYTES, NO_FIELD_FAULT, TAG_INVALID, VARINT,
+    VARINT_TOO_LONG, WIRE_TYPE_INVALID, Field, FieldFault, FieldCursor, WireType, cursor_of,
+    next_field, read_varint)
+from ..new_objects cimport address_of, shrink
 from ..utf8 cimport is_ascii, is_valid_utf8, whole_characters
 from ..messages.views cimport (
     check_name, check_request, count_elements, datatype_named, has_shared_memory, one_source_error,
@@ -255,26 +259,25 @@ cdef struct EntryFields:
     # What has been read of the entry of a tensor.
     Py_ssize_t name_nbytes
     Py_ssize_t rank  # the number of dimensions, which may be more than `layout` can store
-    bint has_contents
+    uint64_t contents_nbytes  # of the typed contents
     Layout layout
 
 
 cdef struct Contents:
-    bint is_counted  # whether the elements have been counted, and are stored now
-    # The elements of each field, and the size of BYTES with their length prefixes.
-    uint64_t[N_CONTENTS] n_elements
-    uint64_t nbytes
-    # Where the elements of one field are stored, and how.
-    uint32_t number
+    uint32_t number  # of the field of the datatype, or 0
+    uint32_t other  # the number of the first other field with elements, or 0
+    uint64_t n_read  # elements of the field, whether they are stored or not
+    # Where the elements are stored, and how.
+    uint64_t n_room  # the number of elements for which there is room
     unsigned char* target
     unsigned char* end
-    uint64_t n_read  # of integers and BYTES
     uint64_t itemsize
-    int64_t minimum
-    int64_t maximum
-    # The field or packed integer that is being read, and the integer that is out of range.
-    const unsigned char* begin
+    uint64_t bias  # makes integers in range positive: 2^(n-1) if they are signed, else 0
+    const unsigned char* begin  # of the field or packed integer that is being read
+    # The first integer that is out of range, or NULL; its value and its index.
+    const unsigned char* out_of_range
     int64_t value
+    uint64_t element
 
 
 @cython.final
@@ -546,7 +549,7 @@ cdef class MessageReader:
         self.datatype = None
         self.datatype_text = ""
         entry.rank = entry.layout.rank = 0
-        entry.has_contents = False
+        entry.contents_nbytes = 0
         while fields.position < fields.end:
             self.next(&fields, &field)
             if field.number == 3:
@@ -565,7 +568,7 @@ cdef class MessageReader:
             elif field.number == 4:
                 self.parameters = self.with_parameter(self.parameters, &field)
             elif field.number == 5:
-                entry.has_contents = True
+                entry.contents_nbytes += field.end - field.begin
         return check_name(entry.name_nbytes, has_nul(self.name), self.limits)
 
     cdef int read_shape(self, const Field* field) except -1:
@@ -609,7 +612,7 @@ cdef class MessageReader:
             has_region = has_shared_memory(self.parameters)
         shape = self.measured_shape()
         tensor = new_tensor(self.name, self.datatype, shape, self.parameters or None, False)
-        if self.entry.has_contents:
+        if self.entry.contents_nbytes > 0:
             self.member = "contents"
             data = self.contents(entry, shape)
             self.member = None
@@ -621,83 +624,67 @@ cdef class MessageReader:
     cdef contents(self, FieldCursor entry, tuple shape):
         """Return the elements in the typed contents of an entry; None if there are none.
 
-        Returns an array or a BytesArray. The elements are counted first, so that no memory is
-        allocated for elements that the message does not have.
+        Returns an array or a BytesArray. Its memory is allocated only if the contents have a byte
+        for each element of the shape; otherwise, the elements are only counted.
         """
         cdef Layout* layout = &self.entry.layout
         cdef Datatype datatype = self.datatype
         cdef Contents contents
+        cdef FieldFault fault
         cdef cnp.ndarray array
         cdef bytes wire
-        cdef uint64_t n_elements
-        cdef int number
-        contents.is_counted = False
-        self.read_contents(entry, &contents)
-        number = CONTENTS_OF.get(datatype.name, 0)
-        for other in range(1, N_CONTENTS):
-            if contents.n_elements[other] > 0 and other != number:
-                expected = "raw contents" if number == 0 else CONTENTS_NAMES[number]
-                raise HeaderError(
-                    f"{SUBJECT} is {datatype.name}, which can only be sent as {expected}, but has "
-                    f"{CONTENTS_NAMES[other]}")
-        n_elements = contents.n_elements[number]
-        if number == 0 or n_elements == 0:
+        cdef PyObject* owned
+        memset(&contents, 0, sizeof(contents))
+        contents.number = CONTENTS_OF.get(datatype.name, 0)
+        if contents.number > 0 and 0 < layout.n_elements <= self.entry.contents_nbytes:
+            contents.n_room = layout.n_elements
+            if datatype.dtype is None:
+                # A prefix replaces a tag and a length, which together have at least 2 bytes.
+                wire = PyBytes_FromStringAndSize(
+                    NULL, self.entry.contents_nbytes + (PREFIX_NBYTES - 2) * layout.n_elements)
+                contents.target = <unsigned char*>PyBytes_AS_STRING(wire)
+                contents.end = contents.target + len(wire)
+            else:
+                array = cnp.PyArray_EMPTY(layout.rank, layout.dims, datatype.dtype.type_num, 0)
+                contents.target = <unsigned char*>cnp.PyArray_DATA(array)
+        contents.itemsize = datatype.itemsize
+        if contents.number == 2:
+            contents.bias = <uint64_t>1 << (8 * datatype.itemsize - 1)
+        if keeps_gil(CONTENTS_COST * (entry.end - entry.position)):
+            fault = read_contents(entry, &contents)
+        else:
+            with nogil:
+                fault = read_contents(entry, &contents)
+        if fault != NO_FIELD_FAULT:
+            self.raise_fault(fault, contents.begin)
+        if contents.other > 0:
+            expected = CONTENTS_NAMES[contents.number] or "raw contents"
+            raise HeaderError(
+                f"{SUBJECT} is {datatype.name}, which can only be sent as {expected}, but has "
+                f"{CONTENTS_NAMES[contents.other]}")
+        if contents.n_read == 0:
             return None
-        if n_elements != layout.n_elements:
+        if contents.n_read != contents.n_room:
             raise LayoutError(
                 f"{SUBJECT} does not match its shape: {datatype.name} {format_shape(shape)} "
                 f"requires {format_count('element', layout.n_elements)}, but its "
-                f"{CONTENTS_NAMES[number]} have {n_elements}",
-                expected=layout.n_elements, actual=n_elements)
-        if datatype.dtype is None:
-            wire = PyBytes_FromStringAndSize(NULL, contents.nbytes)
-            contents.target = <unsigned char*>PyBytes_AS_STRING(wire)
-            data = bytes_of_wire(wire, shape)
-        else:
-            array = cnp.PyArray_EMPTY(layout.rank, layout.dims, datatype.dtype.type_num, 0)
-            contents.target = <unsigned char*>cnp.PyArray_DATA(array)
-            contents.nbytes = layout.nbytes
-            data = array
-        contents.end = contents.target + contents.nbytes
-        contents.number = number
-        contents.itemsize = datatype.itemsize
-        contents.minimum, contents.maximum = INT64_MIN, INT64_MAX
-        if number == 2 and datatype.itemsize < 4:
-            contents.maximum = (1 << (8 * datatype.itemsize - 1)) - 1
-            contents.minimum = -contents.maximum - 1
-        elif number == 4 and datatype.itemsize < 4:
-            contents.minimum = 0
-            contents.maximum = (1 << 8 * datatype.itemsize) - 1
-        contents.n_read = 0
-        contents.is_counted = True
-        self.read_contents(entry, &contents)
-        if contents.target != contents.end or (
-            datatype.dtype is None and contents.n_read != n_elements
-        ):
-            raise self.changed_error()
-        return data
-
-    cdef int read_contents(self, FieldCursor entry, Contents* contents) except -1:
-        cdef FieldFault fault
-        if keeps_gil(CONTENTS_COST * (entry.end - entry.position)):
-            fault = walk_contents(entry, contents)
-        else:
-            with nogil:
-                fault = walk_contents(entry, contents)
-        if fault == NO_FIELD_FAULT:
-            return 0
-        if fault == INTEGER_OUT_OF_RANGE:
-            offset = contents.begin - self.body.data
+                f"{CONTENTS_NAMES[contents.number]} have {contents.n_read}",
+                expected=layout.n_elements, actual=contents.n_read)
+        if contents.out_of_range != NULL:
+            offset = contents.out_of_range - self.body.data
             raise ElementError(
-                f"element {contents.n_read} of {SUBJECT} is {contents.value}, which is out of "
-                f"range for {self.datatype.name} ({contents.minimum} to {contents.maximum}) "
-                f"(byte {offset})", element=contents.n_read, offset=offset)
-        if fault == CHANGED:
-            raise self.changed_error()
-        return self.raise_fault(fault, contents.begin)
-
-    cdef changed_error(self):
-        return HeaderError(f"{self.path()} changed while the message was decoded")
+                f"element {contents.element} of {SUBJECT} is {contents.value}, which is out of "
+                f"range for {format_range(datatype)} (byte {offset})",
+                element=contents.element, offset=offset)
+        if datatype.dtype is not None:
+            return array
+        owned = <PyObject*>wire
+        Py_INCREF(wire)
+        wire = None  # now `owned` is the only reference, as `shrink` requires
+        shrink(&owned, contents.target - <unsigned char*>address_of(owned))
+        wire = <bytes>owned
+        Py_DECREF(wire)
+        return bytes_of_wire(wire, shape)
 
     # --- requested outputs ---
 
@@ -752,14 +739,11 @@ cdef bint in_region(Tensor tensor) except -1:
 
 # --- typed contents ------------------------------------------------------------------------------
 
-cdef FieldFault walk_contents(FieldCursor entry, Contents* contents) noexcept nogil:
-    """Count the elements of an entry, or store those of one field. It may have several contents."""
+cdef FieldFault read_contents(FieldCursor entry, Contents* contents) noexcept nogil:
+    """Read the elements in the contents of an entry, which may have several."""
     cdef FieldCursor fields
     cdef Field field
     cdef FieldFault fault
-    if not contents.is_counted:
-        contents.nbytes = 0
-        memset(contents.n_elements, 0, sizeof(contents.n_elements))
     while entry.position < entry.end:
         fault = next_field(&entry, &field)
         contents.begin = field.tag
@@ -775,75 +759,77 @@ cdef FieldFault walk_contents(FieldCursor entry, Contents* contents) noexcept no
                 field.wire_type == ELEMENT_TYPES[field.number]
                 or field.wire_type == LENGTH_DELIMITED  # packed
             ):
-                if not contents.is_counted:
-                    fault = count_in_field(&field, contents)
-                elif field.number == contents.number:
-                    fault = store_elements(&field, contents)
+                fault = read_elements(&field, contents)
             if fault != NO_FIELD_FAULT:
                 return fault
     return NO_FIELD_FAULT
 
 
-cdef FieldFault count_in_field(const Field* field, Contents* contents) noexcept nogil:
-    """Add the number of elements of a field, which is one element, or packed."""
-    cdef uint64_t nbytes = field.end - field.begin
-    cdef uint64_t* n_elements = &contents.n_elements[field.number]
-    cdef uint64_t i, itemsize
-    cdef uint64_t n_ends = 0
-    if ELEMENT_TYPES[field.number] == LENGTH_DELIMITED:
-        n_elements[0] += 1
-        contents.nbytes += PREFIX_NBYTES + nbytes
-        return NO_FIELD_FAULT
-    if ELEMENT_TYPES[field.number] != VARINT:
-        itemsize = 4 if ELEMENT_TYPES[field.number] == FIXED32 else 8
-        n_elements[0] += nbytes // itemsize
-        return FIELD_TRUNCATED if nbytes % itemsize != 0 else NO_FIELD_FAULT
-    for i in range(nbytes):  # the last byte of an integer is below 0x80
-        n_ends += field.begin[i] < 0x80
-    n_elements[0] += n_ends
-    return FIELD_TRUNCATED if nbytes > 0 and field.end[-1] >= 0x80 else NO_FIELD_FAULT
-
-
-cdef FieldFault store_elements(const Field* field, Contents* contents) noexcept nogil:
+cdef FieldFault read_elements(const Field* field, Contents* contents) noexcept nogil:
+    """Read the elements of a field, which is one, or packed. If there is no room, count them."""
+    cdef WireType element_type = ELEMENT_TYPES[field.number]
     cdef uint64_t nbytes = field.end - field.begin
     cdef uint64_t value = 0
+    cdef bint is_cut
     cdef FieldCursor fields
-    cdef FieldFault fault = NO_FIELD_FAULT
-    if ELEMENT_TYPES[field.number] == VARINT:
+    cdef FieldFault fault
+    if element_type != LENGTH_DELIMITED:
+        if nbytes == 0:
+            return NO_FIELD_FAULT  # packed, without elements
+        is_cut = (
+            field.end[-1] >= 0x80 if element_type == VARINT
+            else nbytes % (4 if element_type == FIXED32 else 8) != 0)
+        if is_cut:
+            return FIELD_TRUNCATED
+    if field.number != contents.number:
+        if contents.other == 0:
+            contents.other = field.number
+        return NO_FIELD_FAULT
+    if element_type == VARINT:
         fields = cursor_of(field)
-        while fields.position < fields.end and fault == NO_FIELD_FAULT:
+        while fields.position < fields.end:
             contents.begin = fields.position
             fault = read_varint(&fields, &value)
-            if fault == NO_FIELD_FAULT:
-                fault = store_varint(value, contents)
-        return fault
-    if ELEMENT_TYPES[field.number] == LENGTH_DELIMITED:
-        if <uint64_t>(contents.end - contents.target) < PREFIX_NBYTES:
-            return CHANGED
-        store_le32(contents.target, <uint32_t>nbytes)
-        contents.target += PREFIX_NBYTES
+            if fault != NO_FIELD_FAULT:
+                return fault
+            read_integer(value, contents)
+    elif element_type == LENGTH_DELIMITED:
         contents.n_read += 1
-    if nbytes > <uint64_t>(contents.end - contents.target):
-        return CHANGED
-    memcpy(contents.target, field.begin, nbytes)
-    contents.target += nbytes
+        if contents.n_read <= contents.n_room:
+            if PREFIX_NBYTES + nbytes > <uint64_t>(contents.end - contents.target):
+                return FIELD_TRUNCATED  # another thread has changed the message
+            store_le32(contents.target, <uint32_t>nbytes)
+            memcpy(contents.target + PREFIX_NBYTES, field.begin, nbytes)
+            contents.target += PREFIX_NBYTES + nbytes
+    else:
+        contents.n_read += nbytes // contents.itemsize
+        if contents.n_read <= contents.n_room:
+            memcpy(contents.target, field.begin, nbytes)
+            contents.target += nbytes
     return NO_FIELD_FAULT
 
 
-cdef inline FieldFault store_varint(uint64_t value, Contents* contents) noexcept nogil:
-    """Store an integer or bool. Like protobuf, this ignores the upper half of a 32-bit integer."""
+cdef inline void read_integer(uint64_t value, Contents* contents) noexcept nogil:
+    """Count an integer or bool, and store it if there is room.
+
+    Like protobuf, this ignores the upper half of a 32-bit integer.
+    """
     cdef uint64_t itemsize = contents.itemsize
+    contents.n_read += 1
+    if contents.n_read > contents.n_room:
+        return
     if contents.number == 1:
         value = value != 0
     elif contents.number == 2:
         value = <uint64_t><int64_t><int32_t>value
     elif contents.number == 4:
         value = <uint32_t>value
-    if not contents.minimum <= <int64_t>value <= contents.maximum:
+    if itemsize < 4 and (value + contents.bias) >> (8 * itemsize) != 0 and (
+        contents.out_of_range == NULL
+    ):
+        contents.out_of_range = contents.begin
         contents.value = <int64_t>value
-        return INTEGER_OUT_OF_RANGE
-    if itemsize > <uint64_t>(contents.end - contents.target):
-        return CHANGED
+        contents.element = contents.n_read - 1
     if itemsize == 8:  # sizes that the compiler knows; little-endian, as the machine
         memcpy(contents.target, &value, 8)
     elif itemsize == 4:
@@ -853,8 +839,6 @@ cdef inline FieldFault store_varint(uint64_t value, Contents* contents) noexcept
     else:
         contents.target[0] = <unsigned char>value
     contents.target += itemsize
-    contents.n_read += 1
-    return NO_FIELD_FAULT
 
 
 # --- the other messages of the service -----------------------------------------------------------

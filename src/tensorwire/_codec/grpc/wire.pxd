@@ -27,9 +27,6 @@ cdef enum FieldFault:
     LENGTH_TOO_LARGE
     GROUP_MISMATCH  # the end of a group that was not begun
     FIELDS_TOO_DEEP
-    # Of the typed contents of a tensor
-    INTEGER_OUT_OF_RANGE
-    CHANGED  # there are more elements than were counted
 
 
 # The fields of one message. `begin` and `end` are its bounds, and `position` is between them.
