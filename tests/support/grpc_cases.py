@@ -380,6 +380,9 @@ AGAINST_A_RULE = (
                                             ("UINT8", 4, 0, 255), ("UINT16", 4, 0, 65535))
         for value in (high + 1, *([low - 1] if low else [2**32 - 1]))
     ),
+    Rejected("two integers out of range", typed("x", "INT8", (3,), packed(2, (1, 300, -300))),
+             "ElementError", "element 1 of input 'x' is 300, which is out of range for INT8 (-128 "
+             "to 127) (byte 19)", 19, element=1, tensor="x"),
     Rejected("INT8 that is not packed",
              typed("x", "INT8", (2,), integer(2, 1), integer(2, 128)), "ElementError",
              "element 1 of input 'x' is 128, which is out of range for INT8 (-128 to 127) (byte "
