@@ -99,7 +99,7 @@ def missing_tools() -> list[str]:
 flags, directives = ["-O3", "-g0", "-fno-strict-aliasing"], {"language_level": 3}
 directives["annotation_typing"] = False  # annotations are for help(), and declare no C types
 directives["freethreading_compatible"] = True  # docs/guide/memory.md
-macros = [(name, "NPY_2_0_API_VERSION") for name in ("NPY_NO_DEPRECATED_API", "NPY_TARGET_VERSION")]
+macros = [(name, "NPY_2_1_API_VERSION") for name in ("NPY_NO_DEPRECATED_API", "NPY_TARGET_VERSION")]
 link = []
 if switch("SANITIZE"):
     sanitize = ["-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-g", "-O1"]

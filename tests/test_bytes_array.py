@@ -153,7 +153,6 @@ def test_iterating_rows_allocates_linearly() -> None:
 def test_conversion_to_arrays() -> None:
     tensor, array = grid()
     assert tensor.as_numpy().tolist() == np.asarray(tensor).tolist() == array.tolist()
-    # Not StringDType: numpy 2.0 makes the text "b'x1'" of b"x1".
     assert tensor.as_strings().tolist() == array.astype("S").astype("U").tolist()
     fixed, text = tensor.as_numpy("S"), tensor.as_numpy(STRING)
     assert (fixed.dtype, fixed.shape) == (np.dtype("S6"), (2, 3, 4))

@@ -116,7 +116,7 @@ def test_import_does_not_load(name: str, others: list[str]) -> None:
 
 def test_numpy_is_the_only_dependency() -> None:
     required = metadata.requires("tensorwire") or []
-    assert [name for name in required if "extra ==" not in name] == ["numpy>=2.0"]
+    assert [name for name in required if "extra ==" not in name] == ["numpy>=2.1"]
 
 
 @pytest.mark.parametrize("other", ["byteorder = 'big'", "maxsize = 2**31 - 1"])

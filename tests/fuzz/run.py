@@ -32,7 +32,7 @@ VENV = FOLDER / "venv"
 LIBRARY = FOLDER / "sanitized"
 PYTHON = VENV / "bin" / "python"
 KERNELS = ("kernels", "json_kernels")  # programs without Python code
-BUILD = ["setuptools>=77.0.1", "Cython>=3.1.2", "numpy>=2.0"]
+BUILD = ["setuptools>=77.0.1", "Cython>=3.1.2", "numpy>=2.1"]
 PACKAGES = ["atheris==3.0.0", *BUILD, "hypothesis>=6.100", "pytest>=8", "msgspec>=0.19"]
 PACKAGES += ["ml_dtypes>=0.5", "pyarrow>=18", "tritonclient[grpc]>=2.73,<2.74"]
 CONFIGURED = sysconfig.get_config_vars("LIBDIR", "LDVERSION")

@@ -79,8 +79,9 @@ class Consumed:
         return tuple(self.tensor.shape[: self.tensor.ndim])
 
     @property
-    def strides(self) -> tuple[int, ...]:
-        return tuple(self.tensor.strides[: self.tensor.ndim])
+    def strides(self) -> tuple[int, ...] | None:
+        """None, which means C-contiguous, without dimensions and before numpy 2.4."""
+        return tuple(self.tensor.strides[: self.tensor.ndim]) if self.tensor.strides else None
 
     def delete(self) -> None:
         """Call the deleter without the GIL."""

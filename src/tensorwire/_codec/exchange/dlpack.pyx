@@ -1,28 +1,24 @@
 """DLPack capsules: arrays to capsules, and the capsules of other packages to arrays.
 
-The memory is shared. An exported capsule owns a reference to the array. An imported array owns the
-producer's struct, and calls its deleter when it is released. A consumer renames a capsule when it
-takes the struct over, so that the struct is deleted once.
+The memory is shared. numpy makes the exported capsules, which own references to the arrays. An
+imported array owns the producer's struct, and calls its deleter when it is released. A consumer
+renames a capsule when it takes the struct over, so that the struct is deleted once.
 
 Errors have SUBJECT in place of the name of the tensor.
 """
 
 cimport cython
 cimport numpy as cnp
-from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject, PyTypeObject
-from cpython.pycapsule cimport (
-    PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New, PyCapsule_SetName)
+from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_SetName
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport INT64_MAX, int64_t, uint8_t, uint64_t, uintptr_t
+from libc.stdint cimport INT64_MAX, int64_t, uint64_t, uintptr_t
 
 from ..datatypes cimport (
     ENCODING, Datatype, Layout, check_rank, dims_as_tuple, set_counts, too_large_error)
 from ..exchange.dlpack_abi cimport (
-    CODE_BFLOAT, CODE_BOOL, CODE_FLOAT, CODE_INT, CODE_UINT, CPU, CUDA_HOST, IS_COPIED,
-    MAJOR_VERSION, READ_ONLY, ROCM_HOST, DLDataType, DLManagedTensor, DLManagedTensorVersioned,
-    DLTensor)
-from ..memory cimport drop_reference
+    CODE_BFLOAT, CODE_BOOL, CODE_FLOAT, CODE_INT, CODE_UINT, CPU, CUDA_HOST, MAJOR_VERSION,
+    READ_ONLY, ROCM_HOST, DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLTensor)
 from ..wire cimport MAX_RANK, multiply
 
 from ..datatypes import BY_DTYPE, DATATYPES, RAW_BF16, bf16_dtype
@@ -64,88 +60,35 @@ DEVICE_NAMES = {
 
 # --- export ---
 
-ctypedef fused Managed:
-    DLManagedTensor
-    DLManagedTensorVersioned
 
+cdef dlpack_capsule(cnp.ndarray array, Datatype row, max_version, dl_device, bint copy):
+    """Return a capsule of DLPack 0.x or 1.0 with an array, which is C-contiguous and little-endian.
 
-cdef dlpack_capsule(cnp.ndarray array, Datatype row, max_version, dl_device, bint copied):
-    """Return a capsule that owns a reference to an array, which is C-contiguous and little-endian.
-
-    `max_version` and `dl_device` are the arguments of `__dlpack__`. Raises BufferError.
+    The arguments after `row` are those of `__dlpack__`. Raises BufferError.
     """
-    cdef DLManagedTensorVersioned* versioned
-    cdef DLManagedTensor* unversioned
-    cdef DLDataType dtype
-    cdef bint readonly = not cnp.PyArray_ISWRITEABLE(array)
-    dtype.code = CODE_OF_DATATYPE[row.name]
-    dtype.bits = <uint8_t>(8 * row.itemsize)
-    dtype.lanes = 1
+    cdef bint is_versioned
+    cdef DLTensor* tensor
     if dl_device is not None and tuple(dl_device) != (CPU, 0):
         raise BufferError(f"{SUBJECT} can only be exported to DLPack device (1, 0), the CPU")
-    if max_version is not None and max_version[0] >= MAJOR_VERSION:
-        versioned = <DLManagedTensorVersioned*>allocate(sizeof(DLManagedTensorVersioned), array)
-        versioned.version.major = MAJOR_VERSION
-        versioned.version.minor = 0
-        versioned.flags = (READ_ONLY if readonly else 0) | (IS_COPIED if copied else 0)
-        return capsule_of(versioned, VERSIONED, array, dtype)
-    if readonly:
+    is_versioned = max_version is not None and max_version[0] >= MAJOR_VERSION
+    if not (is_versioned or copy or cnp.PyArray_ISWRITEABLE(array)):
         raise BufferError(
             f"{SUBJECT} is read-only, but the consumer requested a capsule of DLPack 0.x, which "
             "cannot say so: decode from a bytearray or a BodyBuffer, which make the tensors "
             "writable, or export a copy (copy=True)")
-    unversioned = <DLManagedTensor*>allocate(sizeof(DLManagedTensor), array)
-    return capsule_of(unversioned, UNVERSIONED, array, dtype)
-
-
-cdef void* allocate(size_t nbytes, cnp.ndarray array) except NULL:
-    """Return memory for a struct of `nbytes`, followed by the shape and the strides of an array."""
-    cdef void* memory = PyMem_RawMalloc(
-        nbytes + 2 * <size_t>cnp.PyArray_NDIM(array) * sizeof(int64_t))
-    if memory == NULL:
-        raise MemoryError
-    return memory
-
-
-cdef capsule_of(Managed* managed, const char* name, cnp.ndarray array, DLDataType dtype):
-    """Fill a struct from `allocate` for an array, and return a capsule that owns it."""
-    cdef DLTensor* tensor = &managed.dl_tensor
-    cdef int axis, rank = cnp.PyArray_NDIM(array)
-    tensor.data = cnp.PyArray_DATA(array) if cnp.PyArray_SIZE(array) > 0 else NULL
-    tensor.device.device_type = CPU
+    source = array.view(RAW_BF16) if row.name == "BF16" else array
+    capsule = source.__dlpack__(
+        max_version=(MAJOR_VERSION, 0) if is_versioned else None, copy=copy or None)
+    if is_versioned:
+        tensor = &(<DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, VERSIONED)).dl_tensor
+    else:
+        tensor = &(<DLManagedTensor*>PyCapsule_GetPointer(capsule, UNVERSIONED)).dl_tensor
+    tensor.device.device_type = CPU  # even if numpy imported the memory as pinned
     tensor.device.device_id = 0
-    tensor.ndim = rank
-    tensor.dtype = dtype
-    tensor.shape = <int64_t*>(managed + 1)
-    tensor.strides = tensor.shape + rank
-    tensor.byte_offset = 0
-    for axis in range(rank):
-        tensor.shape[axis] = cnp.PyArray_DIM(array, axis)
-        tensor.strides[axis] = cnp.PyArray_STRIDE(array, axis) // cnp.PyArray_ITEMSIZE(array)
-    managed.manager_ctx = <void*>array
-    managed.deleter = delete_managed[Managed]
-    Py_INCREF(array)  # released by the deleter
-    try:
-        return PyCapsule_New(managed, name, delete_unused)
-    except MemoryError:
-        managed.deleter(managed)
-        raise
-
-
-cdef void delete_managed(Managed* managed) noexcept nogil:
-    drop_reference(managed.manager_ctx)
-    PyMem_RawFree(managed)
-
-
-cdef void delete_unused(object capsule) noexcept:
-    cdef DLManagedTensorVersioned* versioned
-    cdef DLManagedTensor* unversioned
-    if PyCapsule_IsValid(capsule, VERSIONED):
-        versioned = <DLManagedTensorVersioned*>PyCapsule_GetPointer(capsule, VERSIONED)
-        versioned.deleter(versioned)
-    elif PyCapsule_IsValid(capsule, UNVERSIONED):
-        unversioned = <DLManagedTensor*>PyCapsule_GetPointer(capsule, UNVERSIONED)
-        unversioned.deleter(unversioned)
+    tensor.dtype.code = CODE_OF_DATATYPE[row.name]  # numpy has no code for bfloat16
+    if cnp.PyArray_SIZE(array) == 0:
+        tensor.data = NULL  # as the specification says
+    return capsule
 
 
 # --- import ---

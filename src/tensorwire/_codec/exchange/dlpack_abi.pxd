@@ -5,9 +5,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 cdef enum:
     MAJOR_VERSION = 1  # another major version has other structs
-    # Bits of `flags`
-    READ_ONLY = 1
-    IS_COPIED = 2
+    READ_ONLY = 1  # a bit of `flags`
 
 
 cdef enum DLDeviceType:

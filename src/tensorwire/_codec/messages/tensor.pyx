@@ -405,15 +405,12 @@ cdef class Tensor(TensorFields):
         """
         if stream is not None:
             raise ValueError("stream must be None for a tensor in the memory of the CPU")
-        cdef cnp.ndarray array
         if self.owner is None:
             raise BufferError(
                 f"{format_subject('tensor', self.name)} cannot be exported: DLPack supports arrays "
                 f"of numbers, not {'shared memory' if self.texts is None else 'BYTES'}")
         try:
-            array = array_of(self)
-            return dlpack_capsule(
-                array.copy() if copy else array, self.row, max_version, dl_device, bool(copy))
+            return dlpack_capsule(array_of(self), self.row, max_version, dl_device, bool(copy))
         except BufferError as error:
             name_tensor(error, "tensor", self.name)
             raise
