@@ -130,7 +130,7 @@ def build_kernels() -> None:
     numpy = do(PYTHON, "-c", "import numpy; print(numpy.get_include())").strip()
     names = {"GENERATED": made, "INTERPRETER": PYTHON, "PACKAGE": LIBRARY / PACKAGE.name}
     defined = [f'-D{name}="{value}"' for name, value in names.items()]
-    defined += ["-DNPY_NO_DEPRECATED_API=NPY_2_0_API_VERSION"]
+    defined += ["-DNPY_NO_DEPRECATED_API=NPY_2_1_API_VERSION"]
     source = TESTS / "fuzz" / "json_kernels.cpp"
     flags += ["-std=c++17", f"-I{numpy}", *defined]
     do("clang++", *flags, "-o", FOLDER / "json_kernels", source, *link)

@@ -123,7 +123,7 @@ def compile_for_macos(folder: Path) -> None:
     include.append(checkout / "src/tensorwire/_codec")
     flags = ["-O1", *(f"-I{path}" for path in include)]
     flags += [
-        f"-DNPY_{name}=NPY_2_0_API_VERSION" for name in ("TARGET_VERSION", "NO_DEPRECATED_API")
+        f"-DNPY_{name}=NPY_2_1_API_VERSION" for name in ("TARGET_VERSION", "NO_DEPRECATED_API")
     ]
     for source in sorted((checkout / "src").rglob("*.c*")):
         compiler = {".c": "cc", ".cpp": "c++"}.get(source.suffix)
