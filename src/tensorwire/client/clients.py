@@ -6,7 +6,8 @@ Their calls are the coroutines of ``BaseClient``.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
 import tensorwire as tw
 
@@ -14,10 +15,12 @@ from ..arguments import Nonfinite
 from .calls import BaseClient
 from .limits import Timeout
 from .requests import AUTO_ID, Algorithm, Encoding, Headers, Id, Inputs, OnProgress, Outputs, Target
-from .sync import Backend, complete
+from .sync import Backend, Result, complete
 
 if TYPE_CHECKING:
     from .grpc_streams import Stream
+
+P = ParamSpec("P")
 
 
 class Closing:
@@ -144,6 +147,7 @@ class Client(BaseClient, Closing):
     """
 
     _new_backend = Backend
+    _complete = staticmethod(complete)
 
     def infer(
         self,
@@ -257,7 +261,7 @@ class Client(BaseClient, Closing):
             outputs, id, parameters, binary_inputs, binary_outputs, nonfinite, algorithms
         )
         call = self._call(Target(model, version, headers), timeout, on_progress)
-        return complete(self._infer(call, inputs, encoding))
+        return self._complete(self._infer(call, inputs, encoding))
 
     def infer_raw(
         self,
@@ -292,7 +296,7 @@ class Client(BaseClient, Closing):
         >>> response = client.infer_raw("mean", np.ones(1000, np.float32))    # doctest: +SKIP
         """
         call = self._call(Target(model, version, headers), timeout, on_progress)
-        return complete(self._infer_raw(call, array))
+        return self._complete(self._infer_raw(call, array))
 
     def server_metadata(
         self, *, headers: Headers | None = None, timeout: float | Timeout | None = None
@@ -314,7 +318,7 @@ class Client(BaseClient, Closing):
         >>> client.server_metadata()["extensions"]                       # doctest: +SKIP
         ['binary_tensor_data']
         """
-        return complete(self._metadata(self._call(Target(None, None, headers), timeout)))
+        return self._complete(self._metadata(self._call(Target(None, None, headers), timeout)))
 
     def model_metadata(
         self,
@@ -342,7 +346,7 @@ class Client(BaseClient, Closing):
         >>> client.model_metadata("resnet")["inputs"]                    # doctest: +SKIP
         [{'name': 'image', 'datatype': 'FP32', 'shape': [-1, 3, 224, 224]}]
         """
-        return complete(self._metadata(self._call(Target(model, version, headers), timeout)))
+        return self._complete(self._metadata(self._call(Target(model, version, headers), timeout)))
 
     def is_ready(
         self,
@@ -372,7 +376,7 @@ class Client(BaseClient, Closing):
         >>> client.is_ready("resnet")                                    # doctest: +SKIP
         True
         """
-        return complete(self._is_ready(self._call(Target(model, version, headers), timeout)))
+        return self._complete(self._is_ready(self._call(Target(model, version, headers), timeout)))
 
     def wait_until_ready(
         self,
@@ -400,7 +404,8 @@ class Client(BaseClient, Closing):
         --------
         >>> client.wait_until_ready(30, "resnet")                        # doctest: +SKIP
         """
-        complete(self._wait_until_ready(self._call(Target(model, version, headers)), timeout))
+        call = self._call(Target(model, version, headers))
+        return self._complete(self._wait_until_ready(call, timeout))
 
     def stream(
         self,
@@ -502,6 +507,24 @@ class ResponseStream(BaseStream, Closing):
         self._call.close()
 
 
+def _as_coroutine(
+    method: Callable[Concatenate[Client, P], Result],
+) -> Callable[[Any], Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, Result]]]:
+    """Replace a function by a method of ``Client`` with an asynchronous ``_complete``.
+
+    Type checkers ask for a function: they may infer the type of an attribute differently.
+    """
+    function: Any = method
+
+    @wraps(function)
+    async def call(self: AsyncClient, /, *args: P.args, **named: P.kwargs) -> Result:
+        result: Result = await function(self, *args, **named)
+        return result
+
+    call.__qualname__ = f"AsyncClient.{function.__name__}"
+    return lambda _: call
+
+
 class AsyncClient(BaseClient, AsyncClosing):
     """An asynchronous client for a server of the Open Inference Protocol.
 
@@ -526,78 +549,26 @@ class AsyncClient(BaseClient, AsyncClosing):
 
         return LoopBackend()
 
-    async def infer(
-        self,
-        model: str,
-        inputs: Inputs,
-        outputs: Outputs | None = None,
-        *,
-        binary_inputs: bool | None = None,
-        binary_outputs: bool | None = None,
-        nonfinite: Nonfinite | None = None,
-        version: str | None = None,
-        id: Id = AUTO_ID,
-        parameters: Mapping[str, Any] | None = None,
-        headers: Headers | None = None,
-        timeout: float | Timeout | None = None,
-        request_compression_algorithm: Algorithm | None = None,
-        response_compression_algorithm: Algorithm | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> tw.InferResponse:
-        algorithms = request_compression_algorithm, response_compression_algorithm
-        encoding = Encoding(
-            outputs, id, parameters, binary_inputs, binary_outputs, nonfinite, algorithms
-        )
-        call = self._call(Target(model, version, headers), timeout, on_progress)
-        return await self._infer(call, inputs, encoding)
+    def _complete(self, coroutine: Coroutine[Any, Any, Result]) -> Coroutine[Any, Any, Result]:
+        return coroutine  # the caller awaits it
 
-    async def infer_raw(
-        self,
-        model: str,
-        array: Any,
-        *,
-        version: str | None = None,
-        headers: Headers | None = None,
-        timeout: float | Timeout | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> tw.InferResponse:
-        call = self._call(Target(model, version, headers), timeout, on_progress)
-        return await self._infer_raw(call, array)
+    @_as_coroutine(Client.infer)
+    def infer(self) -> Any: ...
 
-    async def server_metadata(
-        self, *, headers: Headers | None = None, timeout: float | Timeout | None = None
-    ) -> dict[str, Any]:
-        return await self._metadata(self._call(Target(None, None, headers), timeout))
+    @_as_coroutine(Client.infer_raw)
+    def infer_raw(self) -> Any: ...
 
-    async def model_metadata(
-        self,
-        model: str,
-        version: str | None = None,
-        *,
-        headers: Headers | None = None,
-        timeout: float | Timeout | None = None,
-    ) -> dict[str, Any]:
-        return await self._metadata(self._call(Target(model, version, headers), timeout))
+    @_as_coroutine(Client.server_metadata)
+    def server_metadata(self) -> Any: ...
 
-    async def is_ready(
-        self,
-        model: str | None = None,
-        version: str | None = None,
-        *,
-        headers: Headers | None = None,
-        timeout: float | Timeout | None = None,
-    ) -> bool:
-        return await self._is_ready(self._call(Target(model, version, headers), timeout))
+    @_as_coroutine(Client.model_metadata)
+    def model_metadata(self) -> Any: ...
 
-    async def wait_until_ready(
-        self,
-        timeout: float,
-        model: str | None = None,
-        version: str | None = None,
-        *,
-        headers: Headers | None = None,
-    ) -> None:
-        await self._wait_until_ready(self._call(Target(model, version, headers)), timeout)
+    @_as_coroutine(Client.is_ready)
+    def is_ready(self) -> Any: ...
+
+    @_as_coroutine(Client.wait_until_ready)
+    def wait_until_ready(self) -> Any: ...
 
     def stream(
         self,
@@ -611,6 +582,8 @@ class AsyncClient(BaseClient, AsyncClosing):
         call = self._call(Target(model, version, headers), timeout)
         return AsyncResponseStream(self._open_stream(call, requests))
 
+    stream.__doc__ = Client.stream.__doc__
+
     async def close(self) -> None:
         """Close all connections. Calls that have not returned end with an exception.
 
@@ -618,11 +591,6 @@ class AsyncClient(BaseClient, AsyncClosing):
         calls of this client on it end, too.
         """
         await self._close()
-
-
-for _name, _method in vars(AsyncClient).items():
-    if not _name.startswith("_") and _method.__doc__ is None:
-        _method.__doc__ = getattr(Client, _name).__doc__
 
 
 class AsyncResponseStream(BaseStream, AsyncClosing):
