@@ -662,9 +662,11 @@ def test_request_whose_deadline_has_expired() -> None:
 
     service = served.InferenceService(create_app({"m": Model(model, in_event_loop=True)}))
     models = service._models(tw.grpc.encode_response)
-    failure = asyncio.run(service._infer(models, message("m"), Context()))
-    assert failure == served.Failure("the deadline has expired", 504)
-    assert failure.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    failed = service.calls.fail_request
+    response = asyncio.run(service._infer(models, message("m"), Context(), failed))
+    expected = {"error_message": "the deadline has expired", "infer_response": []}
+    assert read_message(response, STREAM_ERROR) == expected
+    assert served.code_of(504) is grpc.StatusCode.DEADLINE_EXCEEDED
     assert called == []
 
 
@@ -802,7 +804,7 @@ async def test_shutdown_waits_for_a_model_that_is_called_at_the_last_moment() ->
         return b""
 
     class Server:
-        task: asyncio.Future[bytes | served.Failure]
+        task: asyncio.Future[bytes]
 
         async def stop(self, _: float) -> None:
             await asyncio.sleep(0.05)

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorwire as tw
 
@@ -127,30 +127,15 @@ class GrpcModel(ServedModel[bytes, bytes]):
 
 
 GrpcModels = dict[tuple[str, str], GrpcModel]
+Failed = Callable[[BaseException, str], bytes]  # the error and the id of the request
 
 
-class Failure(NamedTuple):
-    """What a client receives instead of a response."""
-
-    text: str
-    status: int
-    request_id: str = ""
-    """The id of the request, which the error of a stream contains."""
-
-    @property
-    def code(self) -> Any:
-        other = grpc.StatusCode
-        return CODES.get(
-            self.status, other.INVALID_ARGUMENT if self.status < 500 else other.INTERNAL
-        )
-
-    @property
-    def details(self) -> str:
-        """The text, cut so that it fits into the metadata of a response."""
-        return self.text.encode()[:MAX_DETAILS_NBYTES].decode(errors="ignore")
+SHUTTING_DOWN = TensorwireError("the server is shutting down", status=503)
 
 
-SHUTTING_DOWN = Failure("the server is shutting down", 503)
+def code_of(status: int) -> Any:
+    other = grpc.StatusCode
+    return CODES.get(status, other.INVALID_ARGUMENT if status < 500 else other.INTERNAL)
 
 
 def check_length(message: bytes, max_nbytes: int) -> None:
@@ -158,17 +143,6 @@ def check_length(message: bytes, max_nbytes: int) -> None:
     if len(message) > max_nbytes:
         text = f"SERVER: Received message larger than max ({len(message)} vs. {max_nbytes})"
         raise TensorwireError(text, status=413)
-
-
-def fail(context: Any, failure: Failure) -> bytes:
-    """Set the error that a call ends with. grpcio does not send what the method then returns.
-
-    ``context.abort`` would raise an exception that is in a reference cycle with the context and the
-    frames of the method, so that the message would remain in memory until a garbage collection.
-    """
-    context.set_code(failure.code)
-    context.set_details(failure.details)
-    return b""
 
 
 class OpenCalls:
@@ -200,25 +174,31 @@ class OpenCalls:
             try:
                 message = await self.receive(context, self.max_small_nbytes)
             except TensorwireError as error:
-                return fail(context, self.failure(error))
+                return self.fail(context, error)
             try:
                 return await respond(message)
             except Exception as error:
-                return fail(context, self.failure(error))
+                return self.fail(context, error)
 
         return grpc.stream_unary_rpc_method_handler(method)
 
-    def failure(self, error: BaseException, request_id: str = "") -> Failure:
-        return Failure(*self._service.describe_failure(error), request_id)
+    def fail(self, context: Any, error: BaseException) -> bytes:
+        """Set the error that a call ends with. grpcio does not send what the method then returns.
 
-    async def settle(
-        self, result: Awaitable[bytes | Failure], request_id: str = ""
-    ) -> bytes | Failure:
-        """Await a response. Return a Failure for an exception."""
-        try:
-            return await result
-        except Exception as error:
-            return self.failure(error, request_id)
+        ``context.abort`` would raise an exception that is in a reference cycle with the context and
+        the frames of the method, so that the message would remain in memory until a garbage
+        collection.
+        """
+        text, status = self._service.describe_failure(error)
+        context.set_code(code_of(status))
+        context.set_details(text.encode()[:MAX_DETAILS_NBYTES].decode(errors="ignore"))
+        return b""
+
+    def fail_request(self, error: BaseException, request_id: str) -> bytes:
+        """Return the response of a stream for a request that failed, which has its id."""
+        text, _ = self._service.describe_failure(error)
+        response = [{"id": request_id}] if request_id else []
+        return write_message({"error_message": text, "infer_response": response}, STREAM_ERROR)
 
     @asynccontextmanager
     async def inference(self) -> AsyncIterator[Reservation]:
@@ -258,7 +238,7 @@ class OpenCalls:
     async def read(self, context: Any) -> Any:
         """Wait for the next message of a stream. EOF is its end, or that of the server."""
         if self.is_ending.is_set():
-            fail(context, SHUTTING_DOWN)
+            self.fail(context, SHUTTING_DOWN)
             return grpc.aio.EOF
         return await self._read(context, self._idle)
 
@@ -273,13 +253,14 @@ class OpenCalls:
         finally:
             waiting.discard(context)
 
-    def _abort(self, context: Any, waiting: set[Any], failure: Failure) -> None:
+    def _abort(self, context: Any, waiting: set[Any], error: TensorwireError) -> None:
         """End a call unless its message arrives first."""
+        text, status = self._service.describe_failure(error)
 
         async def abort() -> None:
             if context in waiting:
                 with suppress(Exception):  # abort always raises an exception, as ``read`` does then
-                    await context.abort(failure.code, failure.details)
+                    await context.abort(code_of(status), text)
 
         # Nothing waits for it: the connection may not accept what is sent.
         task = asyncio.ensure_future(abort())
@@ -289,8 +270,7 @@ class OpenCalls:
     def _end_late(self, context: Any) -> None:
         assert self._timeout is not None
         text = f"the message did not arrive within {format_seconds(self._timeout)}"
-        failure = self.failure(TensorwireError(text, status=408))
-        self._abort(context, self._receiving, failure)
+        self._abort(context, self._receiving, TensorwireError(text, status=408))
 
     def end_streams(self) -> None:
         """End each stream after the response to the request in progress."""
@@ -308,7 +288,7 @@ class InferenceService:
         self._stream = self._models(encode_stream_response)
         # The requests in progress. If a client does not wait for the response, its request remains
         # here until the model returns: models are not interrupted.
-        self.tasks: set[asyncio.Task[bytes | Failure]] = set()
+        self.tasks: set[asyncio.Task[bytes]] = set()
         self.calls = OpenCalls(service, limit_concurrency)
 
     def _models(self, encode: Callable[..., bytes]) -> GrpcModels:
@@ -370,10 +350,11 @@ class InferenceService:
                 message = await self.calls.receive(context, service.max_body)
                 memory.resize(len(message))
                 self._expected_nbytes = max(len(message), self._expected_nbytes * 3 // 4)
-                result = await self._infer(self._unary, message, context)
+                return await self._infer(
+                    self._unary, message, context, lambda error, _: self.calls.fail(context, error)
+                )
         except TensorwireError as error:
-            result = self.calls.failure(error)
-        return fail(context, result) if isinstance(result, Failure) else result
+            return self.calls.fail(context, error)
 
     async def _model_stream_infer(self, _: Any, context: Any) -> None:
         """Respond to the requests of a stream one after another."""
@@ -387,22 +368,25 @@ class InferenceService:
                     if message is grpc.aio.EOF:
                         return
                     memory.resize(len(message))
-                    result = await self._infer(self._stream, message, context)
-                    if isinstance(result, Failure):
-                        result = encode_stream_error(result)
+                    result = await self._infer(
+                        self._stream, message, context, self.calls.fail_request
+                    )
                     del message
                     await context.write(result)
                     del result  # while the client sends nothing
         except TensorwireError as error:
-            fail(context, self.calls.failure(error))
+            self.calls.fail(context, error)
 
-    async def _infer(self, models: GrpcModels, message: bytes, context: Any) -> bytes | Failure:
+    async def _infer(
+        self, models: GrpcModels, message: bytes, context: Any, failed: Failed
+    ) -> bytes:
+        """Return the response to a request, or that of ``failed``, if there is an exception."""
         call = ThreadCall()
         request_id = ""
         service = self._service
         try:
             if context.time_remaining() == 0:
-                return Failure("the deadline has expired", 504)
+                raise TensorwireError("the deadline has expired", status=504)
             check_length(message, service.max_body)
             limits = service.limits
             name, version, request_id = (
@@ -413,28 +397,29 @@ class InferenceService:
             inference = Inference(self._find(models, name, version), message, context)
             response = inference.now()
         except Exception as error:
-            return self.calls.failure(error, request_id)
+            return failed(error, request_id)
         if response is not None:
             return response
-        task = asyncio.ensure_future(self.calls.settle(inference.later(call), request_id))
+        task = asyncio.ensure_future(settle(inference.later(call), failed, request_id))
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError as error:
             if task.cancelled():
-                if self.calls.is_ending.is_set():
-                    return SHUTTING_DOWN._replace(request_id=request_id)
-                # by the model
-                return self.calls.failure(error, request_id)
+                # By the end of the shutdown, or by the model.
+                is_ending = self.calls.is_ending.is_set()
+                return failed(SHUTTING_DOWN if is_ending else error, request_id)
             call.cancel()  # the client does not wait any longer
             raise
 
 
-def encode_stream_error(failure: Failure) -> bytes:
-    """Return the response of a stream for a request that failed. It has the id of the request."""
-    response = [{"id": failure.request_id}] if failure.request_id else []
-    return write_message({"error_message": failure.text, "infer_response": response}, STREAM_ERROR)
+async def settle(response: Awaitable[bytes], failed: Failed, request_id: str) -> bytes:
+    """Await the response to a request, also if its client is gone: failures are counted."""
+    try:
+        return await response
+    except Exception as error:
+        return failed(error, request_id)
 
 
 def number_data_types(config: dict[str, Any]) -> dict[str, Any]:
@@ -475,7 +460,7 @@ class HealthService:
             message = await self._calls.receive(context, self._calls.max_small_nbytes)
             status = self._status(message)
         except TensorwireError as error:
-            fail(context, self._calls.failure(error))
+            self._calls.fail(context, error)
             return
         await context.write(status)
         await self._calls.is_ending.wait()
