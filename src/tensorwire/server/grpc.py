@@ -300,16 +300,24 @@ class InferenceService:
                 models[name, version or ""] = GrpcModel(name, version, model, *shared, encode)
         return models
 
-    def handler(self) -> Any:
+    def handlers(self) -> tuple[Any, Any]:
+        """Return the handlers of the service and of ``grpc.health.v1.Health``.
+
+        Kubernetes and load balancers call the second one. Its messages have one field, so that the
+        package grpcio-health-checking, which requires protobuf, is not needed.
+        """
+        stream = grpc.stream_stream_rpc_method_handler
         methods = {
             name: self.calls.unary(self._respond_with(*method))
             for name, method in SMALL_METHODS.items()
         }
         methods["ModelInfer"] = grpc.stream_unary_rpc_method_handler(self._model_infer)
-        methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
-            self._model_stream_infer
+        methods["ModelStreamInfer"] = stream(self._model_stream_infer)
+        health = {"Check": self.calls.unary(self._check), "Watch": stream(self._watch)}
+        return (
+            grpc.method_handlers_generic_handler(SERVICE, methods),
+            grpc.method_handlers_generic_handler(HEALTH_SERVICE, health),
         )
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
 
     def _respond_with(
         self, endpoint: str, request: Fields, response: Fields
@@ -413,6 +421,30 @@ class InferenceService:
             call.cancel()  # the client does not wait any longer
             raise
 
+    async def _check(self, message: bytes) -> bytes:
+        status = self._status(message)
+        if status == SERVICE_UNKNOWN:
+            raise TensorwireError("the service is not known", status=404)
+        return status
+
+    async def _watch(self, _: Any, context: Any) -> None:
+        calls = self.calls
+        try:
+            status = self._status(await calls.receive(context, calls.max_small_nbytes))
+        except TensorwireError as error:
+            calls.fail(context, error)
+            return
+        await context.write(status)
+        await calls.is_ending.wait()
+        if status != SERVICE_UNKNOWN:
+            await context.write(NOT_SERVING)
+
+    def _status(self, message: bytes) -> bytes:
+        service = read_message(message, HEALTH_REQUEST, self._service.limits)["service"]
+        if service not in ("", SERVICE):
+            return SERVICE_UNKNOWN
+        return NOT_SERVING if self.calls.is_ending.is_set() else SERVING
+
 
 async def settle(response: Awaitable[bytes], failed: Failed, request_id: str) -> bytes:
     """Await the response to a request, also if its client is gone: failures are counted."""
@@ -429,49 +461,6 @@ def number_data_types(config: dict[str, Any]) -> dict[str, Any]:
         return [{**each, "data_type": DATA_TYPES.index(each["data_type"])} for each in tensors]
 
     return {**config, "input": convert(config["input"]), "output": convert(config["output"])}
-
-
-class HealthService:
-    """The service ``grpc.health.v1.Health``, which Kubernetes and load balancers call.
-
-    Its messages have one field, so that the package grpcio-health-checking, which requires
-    protobuf, is not needed.
-    """
-
-    def __init__(self, calls: OpenCalls, limits: tw.Limits) -> None:
-        self._calls = calls
-        self._limits = limits
-
-    def handler(self) -> Any:
-        methods = {
-            "Check": self._calls.unary(self._check),
-            "Watch": grpc.stream_stream_rpc_method_handler(self._watch),
-        }
-        return grpc.method_handlers_generic_handler(HEALTH_SERVICE, methods)
-
-    async def _check(self, message: bytes) -> bytes:
-        status = self._status(message)
-        if status == SERVICE_UNKNOWN:
-            raise TensorwireError("the service is not known", status=404)
-        return status
-
-    async def _watch(self, _: Any, context: Any) -> None:
-        try:
-            message = await self._calls.receive(context, self._calls.max_small_nbytes)
-            status = self._status(message)
-        except TensorwireError as error:
-            self._calls.fail(context, error)
-            return
-        await context.write(status)
-        await self._calls.is_ending.wait()
-        if status != SERVICE_UNKNOWN:
-            await context.write(NOT_SERVING)
-
-    def _status(self, message: bytes) -> bytes:
-        service = read_message(message, HEALTH_REQUEST, self._limits)["service"]
-        if service not in ("", SERVICE):
-            return SERVICE_UNKNOWN
-        return NOT_SERVING if self._calls.is_ending.is_set() else SERVING
 
 
 # --- servers -------------------------------------------------------------------------------------
@@ -522,7 +511,7 @@ def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Mo
     """
     check_type("server", server, grpc.aio.Server, "a server of grpc.aio")
     service = models if isinstance(models, Service) else Service(models)
-    server.add_generic_rpc_handlers((InferenceService(service).handler(),))
+    server.add_generic_rpc_handlers(InferenceService(service).handlers()[:1])  # without health
 
 
 @asynccontextmanager
@@ -544,8 +533,7 @@ async def serving(
     server = grpc.aio.server(options=options)
     inference = InferenceService(service, limit_concurrency)
     calls = inference.calls
-    health = HealthService(calls, service.limits)
-    server.add_generic_rpc_handlers((inference.handler(), health.handler()))
+    server.add_generic_rpc_handlers(inference.handlers())
     try:
         if certfile is None:
             server.add_insecure_port(address)
