@@ -63,6 +63,7 @@ from tensorwire.grpc_messages import (  # noqa: E402
 from tensorwire.server import Model, RequestError, add_to_grpc_server, create_app  # noqa: E402
 from tensorwire.server import grpc as served  # noqa: E402
 from tensorwire.server.body import MAX_BODY_NBYTES, MAX_JSON_NBYTES  # noqa: E402
+from tensorwire.server.inference import Inference  # noqa: E402
 from tensorwire.server.workers import N_THREADS  # noqa: E402
 
 json_format = optional("google.protobuf.json_format")
@@ -365,7 +366,7 @@ def test_statistics() -> None:
         assert len(list(server.stream(iter([message("m")] * 2)))) == 2
         error_of(lambda: server.infer("none"))
     assert infer(app, "m", tw.encode_request(tw.InferRequest({"x": SMALL}))).status == 200
-    stats = app.statistics["m"].describe()["inference_stats"]
+    stats = app.served["m", ""].statistics.describe()["inference_stats"]
     assert (stats["success"]["count"], stats["fail"]["count"]) == (4, 3)
 
 
@@ -477,7 +478,7 @@ def test_config() -> None:
     ):
         for name in app.models:
             found = client.get_model_config(name, "1").config
-            config = {**app.describe("config", name), "backend": ""}
+            config = {**app.describe("config", app.served[name, ""]), "backend": ""}
             assert found == json_format.ParseDict(config, type(found)())
         with pytest.raises(tritonclient.InferenceServerException, match="NOT_FOUND"):
             client.get_model_config("none")
@@ -531,11 +532,11 @@ def test_what_is_done_in_threads(
     places.loop = server.loop
     places.note(served, "read_names")
     places.note(served, "decode_request")
-    places.note(served.GrpcModel, "encode")
+    places.note(Inference, "_encode")
     response = server.infer(model, np.zeros(n_elements, np.float32))
     assert response.outputs[0].as_numpy().tolist() == [0] * n_elements
     decoded = [f"read_names in {decoding}", f"decode_request in {decoding}"]
-    assert places.noted == [*decoded, f"encode in {encoding}"]
+    assert places.noted == [*decoded, f"_encode in {encoding}"]
     places.noted.clear()
     sent = message(model, np.zeros(n_elements, np.float32), id="7") + delimited(5)
     [response] = server.stream(iter([sent]))
@@ -661,9 +662,8 @@ def test_request_whose_deadline_has_expired() -> None:
         called.append(request)
 
     service = served.InferenceService(create_app({"m": Model(model, in_event_loop=True)}))
-    models = service._models(tw.grpc.encode_response)
     failed = service.calls.fail_request
-    response = asyncio.run(service._infer(models, message("m"), Context(), failed))
+    response = asyncio.run(service._infer(service._unary, message("m"), Context(), failed))
     expected = {"error_message": "the deadline has expired", "infer_response": []}
     assert read_message(response, STREAM_ERROR) == expected
     assert served.code_of(504) is grpc.StatusCode.DEADLINE_EXCEEDED

@@ -92,7 +92,7 @@ def test_requests_by_model_and_status(in_event_loop: bool) -> None:
     text = read(app)
     assert samples(text, name) == {"200": 2, "422": 2, "503": 1}
     assert samples(text, other) == {"500": 5}
-    assert app.statistics[name].describe()["inference_stats"]["fail"]["count"] == 3
+    assert app.served[name, ""].statistics.describe()["inference_stats"]["fail"]["count"] == 3
 
 
 def test_duration() -> None:
@@ -168,7 +168,7 @@ def test_request_that_cannot_be_counted(
         patch.setattr(DURATION, "labels", open_file)
         assert infer(app, name).status == 200
     assert "histogram_1.db" in str(caplog.records[-1].exc_info)
-    assert app.statistics[name].describe()["inference_count"] == 1
+    assert app.served[name, ""].statistics.describe()["inference_count"] == 1
     infer(app, name)
     assert samples(read(app), name) == {"200": 1}
 

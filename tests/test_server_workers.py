@@ -419,7 +419,7 @@ def test_coroutine_of_a_request_can_be_closed() -> None:
     body = RequestBody(headers, None)
     body.buffer.write(bytes(frame))
     model = app.infer_targets[b"/v2/models/m/infer"]
-    coroutine: Any = Inference(model, body).later(ThreadCall())
+    coroutine: Any = Inference(app.codec, model, body).later(ThreadCall())
     coroutine.send(None)
     coroutine.close()
 

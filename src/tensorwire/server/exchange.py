@@ -10,9 +10,9 @@ from ..threads import in_thread
 from .body import ClientDisconnectedError, ReceiveTimeoutError, RequestBody
 from .compressed import choose_coding, is_slow_to_compress, negotiated_reply
 from .framing import AmbiguousLengthError, expects_continue
-from .inference import Inference
+from .inference import Inference, ServedModel
 from .memory import Reservation
-from .service import HttpModel, LateReply, Reply, Service, Target
+from .service import LateReply, Reply, Service, Target
 from .workers import ThreadCall
 
 # Up to this size, the body of a rejected request is discarded before the reply. If a server closes
@@ -49,7 +49,7 @@ class Exchange:
         self.is_waiting = False  # for memory
         # Whether the reply must be sent now, without the rest of the body, and be the last one.
         self.is_rejected = False
-        if not isinstance(target, HttpModel):
+        if not isinstance(target, ServedModel):
             self.is_rejected = expects_continue(headers)
             return
         self._coding = choose_coding(headers) if service.compress_responses else None
@@ -66,7 +66,7 @@ class Exchange:
     @property
     def is_immediate(self) -> bool:
         """Whether the reply is probably made without a thread or a task."""
-        return not isinstance(self._target, HttpModel) or self._target.model.in_event_loop
+        return not isinstance(self._target, ServedModel) or self._target.model.in_event_loop
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append a chunk to the body, or discard it."""
@@ -146,7 +146,7 @@ class Exchange:
             return in_thread(target.make) if target.is_slow else target.make()
         body, self.body = self.body, None  # the memory is released with the last array
         assert body is not None
-        inference = Inference(target, body, self._headers)
+        inference = Inference(self._service.codec, target, body, self._headers)
         try:
             frame = inference.now()
             if frame is not None and not is_slow_to_compress(frame, self._coding):

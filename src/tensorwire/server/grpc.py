@@ -10,7 +10,6 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -38,9 +37,9 @@ from ..grpc_messages import (
 )
 from ..threads import in_thread
 from .body import GRACE_SECONDS, MAX_BODY_NBYTES
-from .inference import Inference, ServedModel
+from .inference import Codec, Inference, ServedModel
 from .memory import UNCOUNTED_NBYTES, OverloadedError, Reservation
-from .model import VERSION, Function, Model
+from .model import Function, Model
 from .service import Service, log
 from .workers import ThreadCall
 
@@ -103,17 +102,13 @@ SMALL_METHODS = {
 }
 
 
-@dataclass(eq=False)
-class GrpcModel(ServedModel[bytes, bytes]):
-    """A model as a method of gRPC serves it."""
-
-    encode_message: Callable[..., bytes]
-    """The function for the responses of the method."""
+class GrpcCodec(Codec[bytes, bytes]):
+    """The messages of ModelInfer, or of ModelStreamInfer."""
 
     def is_slow_to_decode(self, message: bytes) -> bool:
         return len(message) > MAX_BODY_NBYTES
 
-    def decode(self, message: bytes) -> tw.InferRequest:
+    def decode(self, message: bytes, model: Model) -> tw.InferRequest:
         return decode_request(message, limits=self.limits)
 
     def request_id(self, context: Any) -> str:
@@ -122,11 +117,7 @@ class GrpcModel(ServedModel[bytes, bytes]):
     def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
         return nbytes > MAX_BODY_NBYTES
 
-    def encode(self, response: tw.InferResponse, request: tw.InferRequest) -> bytes:
-        return self.encode_message(response, request)
 
-
-GrpcModels = dict[tuple[str, str], GrpcModel]
 Failed = Callable[[BaseException, str], bytes]  # the error and the id of the request
 
 
@@ -284,21 +275,12 @@ class InferenceService:
         # The size of the message of a call, which is not known before it has arrived.
         first = max(_FIRST_NBYTES, service.body_memory.max_nbytes // 12)
         self._expected_nbytes = min(service.max_body, first)
-        self._unary = self._models(encode_response)
-        self._stream = self._models(encode_stream_response)
+        self._unary = GrpcCodec(service.workers, service.limits, encode_response)
+        self._stream = GrpcCodec(service.workers, service.limits, encode_stream_response)
         # The requests in progress. If a client does not wait for the response, its request remains
         # here until the model returns: models are not interrupted.
         self.tasks: set[asyncio.Task[bytes]] = set()
         self.calls = OpenCalls(service, limit_concurrency)
-
-    def _models(self, encode: Callable[..., bytes]) -> GrpcModels:
-        service = self._service
-        models: GrpcModels = {}
-        for name, model in service.models.items():
-            for version in (None, VERSION):
-                shared = (service.statistics[name], service.workers, service.limits)
-                models[name, version or ""] = GrpcModel(name, version, model, *shared, encode)
-        return models
 
     def handlers(self) -> tuple[Any, Any]:
         """Return the handlers of the service and of ``grpc.health.v1.Health``.
@@ -324,15 +306,15 @@ class InferenceService:
     ) -> Callable[[bytes], Awaitable[bytes]]:
         async def respond(message: bytes) -> bytes:
             wanted = read_message(message, request, self._service.limits)
-            name = None
+            served = None
             if wanted:
                 try:
-                    name = self._find(self._unary, **wanted).name
+                    served = self._find(**wanted)
                 except TensorwireError:
                     if endpoint != "ready":
                         raise
                     return write_message({"ready": False}, response)
-            found = self._service.describe(endpoint, name)
+            found = self._service.describe(endpoint, served)
             if endpoint == "index":
                 found = {"models": found}
             elif endpoint == "config":
@@ -341,11 +323,11 @@ class InferenceService:
 
         return respond
 
-    def _find(self, models: GrpcModels, name: str, version: str) -> GrpcModel:
-        model = models.get((name, version))
-        if model is None:
+    def _find(self, name: str, version: str) -> ServedModel:
+        served = self._service.served.get((name, version))
+        if served is None:
             raise TensorwireError(self._service.unknown_model(name, version), status=404)
-        return model
+        return served
 
     async def _model_infer(self, _: Any, context: Any) -> bytes:
         service = self._service
@@ -385,9 +367,7 @@ class InferenceService:
         except TensorwireError as error:
             self.calls.fail(context, error)
 
-    async def _infer(
-        self, models: GrpcModels, message: bytes, context: Any, failed: Failed
-    ) -> bytes:
+    async def _infer(self, codec: GrpcCodec, message: bytes, context: Any, failed: Failed) -> bytes:
         """Return the response to a request, or that of ``failed``, if there is an exception."""
         call = ThreadCall()
         request_id = ""
@@ -402,7 +382,7 @@ class InferenceService:
                 if len(message) > MAX_BODY_NBYTES
                 else read_names(message, limits)
             )
-            inference = Inference(self._find(models, name, version), message, context)
+            inference = Inference(codec, self._find(name, version), message, context)
             response = inference.now()
         except Exception as error:
             return failed(error, request_id)

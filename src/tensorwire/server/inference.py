@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import CoroutineType
 from typing import Any, Generic, TypeVar
@@ -41,8 +41,8 @@ Encoded = TypeVar("Encoded")
 
 
 @dataclass(eq=False)
-class ServedModel(ABC, Generic[Received, Encoded]):
-    """A model with its name, and the messages of the transport that serves it."""
+class ServedModel:
+    """A model with its name."""
 
     name: str
     version: str | None
@@ -50,16 +50,23 @@ class ServedModel(ABC, Generic[Received, Encoded]):
     model: Model
     statistics: Statistics
     """The statistics of the model, which its versions and transports share."""
+
+
+@dataclass(eq=False)
+class Codec(ABC, Generic[Received, Encoded]):
+    """The messages of a transport, and what all models and transports of an application share."""
+
     workers: Workers
-    """The threads and the limit of the application, which all models and transports share."""
     limits: tw.Limits
+    encode: Callable[[tw.InferResponse, tw.InferRequest], Encoded]
+    """Encode a response. Raises EncodeError; its status is 400 if the request is the cause."""
 
     @abstractmethod
     def is_slow_to_decode(self, message: Received) -> bool:
         """Return whether decoding a request may take more than about two milliseconds."""
 
     @abstractmethod
-    def decode(self, message: Received) -> tw.InferRequest:
+    def decode(self, message: Received, model: Model) -> tw.InferRequest:
         """Decode a request. Raises TensorwireError."""
 
     @abstractmethod
@@ -69,10 +76,6 @@ class ServedModel(ABC, Generic[Received, Encoded]):
     @abstractmethod
     def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
         """Return whether encoding tensors of this size may take more than two milliseconds."""
-
-    @abstractmethod
-    def encode(self, response: tw.InferResponse, request: tw.InferRequest) -> Encoded:
-        """Encode a response. Raises EncodeError; its status is 400 if the request is the cause."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,7 +87,8 @@ class Inference(Generic[Received, Encoded]):
     thread.
     """
 
-    served: ServedModel[Received, Encoded]
+    codec: Codec[Received, Encoded]
+    served: ServedModel
     message: Received | None
     """What has been received, until it is decoded."""
     context: Any = None
@@ -104,7 +108,7 @@ class Inference(Generic[Received, Encoded]):
         """
         served = self.served
         assert self.message is not None
-        if not served.model.in_event_loop or served.is_slow_to_decode(self.message):
+        if not served.model.in_event_loop or self.codec.is_slow_to_decode(self.message):
             return None
         try:
             self._decode()
@@ -124,7 +128,7 @@ class Inference(Generic[Received, Encoded]):
         Raises ClientDisconnectedError if ``call`` is cancelled before the model runs.
         """
         try:
-            with self.served.workers:
+            with self.codec.workers:
                 encoded = await self._run(call)
         except BaseException as error:
             self.served.statistics.add(self.started_ns, error)
@@ -140,7 +144,7 @@ class Inference(Generic[Received, Encoded]):
     async def _run(self, call: ThreadCall) -> Encoded:
         served = self.served
         if self.message is not None:
-            if served.is_slow_to_decode(self.message):
+            if self.codec.is_slow_to_decode(self.message):
                 await in_thread(self._decode)
             else:
                 self._decode()
@@ -150,7 +154,7 @@ class Inference(Generic[Received, Encoded]):
             if served.model.is_async or served.model.in_event_loop:
                 self._call()
             else:
-                in_time: Encoded | None = await call.run(served.workers, self._call_and_encode)
+                in_time: Encoded | None = await call.run(self.codec.workers, self._call_and_encode)
                 if in_time is not None:
                     return in_time
         if self.is_awaitable:
@@ -169,7 +173,7 @@ class Inference(Generic[Received, Encoded]):
         """Decode and check the request. Its message is released with the last tensor."""
         served, message = self.served, self.message
         assert message is not None
-        request = served.decode(message)
+        request = self.codec.decode(message, served.model)
         self.message = None
         if served.model.inputs:
             check_inputs(request.inputs, served.model.inputs)
@@ -201,7 +205,7 @@ class Inference(Generic[Received, Encoded]):
         except BaseException as error:  # of an object that the model returned
             raise self._model_error(error) from None
         return nbytes > MAX_JSON_NBYTES and (
-            is_converted or self.served.is_slow_to_encode(nbytes, self.request)
+            is_converted or self.codec.is_slow_to_encode(nbytes, self.request)
         )
 
     def _encode(self) -> Encoded:
@@ -220,7 +224,7 @@ class Inference(Generic[Received, Encoded]):
                 )
             if declared:
                 check_outputs(response.outputs, declared)
-            return self.served.encode(response, request)
+            return self.codec.encode(response, request)
         except BaseException as error:  # see _call: objects of the model run code, too
             if type(error) is tw.EncodeError:  # attributes of another class may run code
                 # 400: the request asks for an output that does not exist, or that cannot be JSON
@@ -254,7 +258,7 @@ class Inference(Generic[Received, Encoded]):
 
     def _subject(self) -> str:
         """Name the model and the request, for the log."""
-        request_id = self.request.id or self.served.request_id(self.context)
+        request_id = self.request.id or self.codec.request_id(self.context)
         request = f", request {format_value(request_id)}" if request_id else ""
         return f"{format_subject('model', self.served.name)} (version {VERSION}{request})"
 

@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -23,7 +22,7 @@ from ..errors import TensorwireError, format_subject, format_text, format_value
 from ..http import EXTENSION, HEADER_LENGTH, JSON_TYPE
 from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT, RequestBody
 from .framing import frame_headers
-from .inference import ServedModel
+from .inference import Codec, ServedModel
 from .memory import BodyMemory, default_nbytes
 from .model import VERSION, Function, Model, Models, RequestError
 from .statistics import Statistics
@@ -59,23 +58,19 @@ RawHeaders = Iterable[tuple[bytes, bytes]]
 CLOSE = (b"connection", b"close")  # the server closes the connection after the reply
 
 
-@dataclass(eq=False)
-class HttpModel(ServedModel[RequestBody, tw.Frame]):
-    """A model as HTTP serves it. The last two parameters are those of ``create_app``."""
-
-    selection: Selection
-    nonfinite: Nonfinite
+class HttpCodec(Codec[RequestBody, tw.Frame]):
+    """The messages of HTTP."""
 
     def is_slow_to_decode(self, message: RequestBody) -> bool:
         return message.is_slow_to_decode
 
-    def decode(self, message: RequestBody) -> tw.InferRequest:
-        if message.framing.header_length == 0 and self.model.raw_input is None:
+    def decode(self, message: RequestBody, model: Model) -> tw.InferRequest:
+        if message.framing.header_length == 0 and model.raw_input is None:
             raise RequestError(
                 f"{HEADER_LENGTH} is 0, which means a raw binary request, but the model does not "
                 "declare exactly one input"
             )
-        return message.decode(self.limits, self.model.raw_input)
+        return message.decode(self.limits, model.raw_input)
 
     def request_id(self, context: RawHeaders) -> str:
         found = (value for name, value in context if name == b"x-request-id")
@@ -86,15 +81,6 @@ class HttpModel(ServedModel[RequestBody, tw.Frame]):
         if request.outputs:
             return not all(output.binary for output in request.outputs)
         return request.parameters.get("binary_data_output") is not True
-
-    def encode(self, response: tw.InferResponse, request: tw.InferRequest) -> tw.Frame:
-        return tw.encode_response(
-            response,
-            request,
-            selection=self.selection,
-            nonfinite=self.nonfinite,
-            limits=UNLIMITED,
-        )
 
 
 class Reply(NamedTuple):
@@ -135,7 +121,7 @@ class LateReply(NamedTuple):
     """Whether it takes up to 1 ms for each model, and is made in a thread."""
 
 
-Target = HttpModel | Reply | LateReply
+Target = ServedModel | Reply | LateReply
 """What answers a request: a model, or a reply without inference."""
 
 
@@ -214,26 +200,28 @@ class Service:
         self.zero_copy = zero_copy
         self.compress_responses = compress_responses
         self.has_metrics = metrics
-        self.routes: dict[str, tuple[str, HttpModel | None]] = {}  # endpoints and models
+        self.codec: HttpCodec = HttpCodec(
+            self.workers,
+            limits,
+            # A partial object would make a dict for each call.
+            lambda response, request: tw.encode_response(
+                response, request, selection=selection, nonfinite=nonfinite, limits=UNLIMITED
+            ),
+        )
+        self.routes: dict[str, tuple[str, ServedModel | None]] = {}  # endpoints and models
+        self.served: dict[tuple[str, str], ServedModel] = {}  # by name and version, or ""
         self.models: dict[str, Model] = {}
-        self.statistics: dict[str, Statistics] = {}
+        # The models by the usual form of the request target, which needs no parsing.
+        self.infer_targets: dict[bytes, ServedModel] = {}
         for name, model in models.items():
-            self._add(name, model, selection, nonfinite)
+            self._add(name, model)
         for path, endpoint in SERVER_ENDPOINTS.items():
             self.routes.setdefault(path, (endpoint, None))  # a model may have the name "stats"
         if metrics:
             self.routes["/metrics"] = "metrics", None
         keep_freed_memory()
-        # The models by the usual form of the request target, which needs no parsing.
-        self.infer_targets: dict[bytes, HttpModel] = {
-            quote(path).encode(): model
-            for path, (endpoint, model) in self.routes.items()
-            if endpoint == "infer" and model is not None
-        }
 
-    def _add(
-        self, name: str, function: Function | Model, selection: Selection, nonfinite: Nonfinite
-    ) -> None:
+    def _add(self, name: str, function: Function | Model) -> None:
         check_type("the name of a model", name, str, "a str")
         if not isinstance(function, Model) and not callable(function):
             raise TypeError(
@@ -252,8 +240,8 @@ class Service:
             observe = partial(observe_model, name)
         statistics = Statistics(observe)
         for version in (VERSION, None):
-            shared = (name, version, model, statistics, self.workers, self.limits)
-            served = HttpModel(*shared, selection, nonfinite)
+            served = ServedModel(name, version, model, statistics)
+            self.served[name, version or ""] = served
             prefix = f"/v2/models/{name}" + (f"/versions/{version}" if version else "")
             for suffix, endpoint in MODEL_ENDPOINTS.items():
                 path = prefix + suffix
@@ -263,29 +251,28 @@ class Service:
                         "ambiguous"
                     )
                 self.routes[path] = endpoint, served
+            self.infer_targets[quote(f"{prefix}/infer").encode()] = served
         self.models[name] = model
-        self.statistics[name] = statistics
 
     def route(self, method: str, path: str) -> Target:
         """Return the model of an inference request, or the reply to any other request."""
         found = self.routes.get(path) or self.routes.get(path.rstrip("/"))
         if found is None:
             return error_reply(self._not_found(path), 404)
-        endpoint, model = found
+        endpoint, served = found
         methods = ("POST",) if endpoint in POST_ENDPOINTS else ("GET", "HEAD")
         if method not in methods:
             allowed = [(b"allow", ", ".join(methods).encode())]
             return error_reply(
                 f"{format_text(method)} is not allowed for {format_text(path)}", 405, allowed
             )
-        if endpoint == "infer" and model is not None:
-            return model
-        name = None if model is None else model.name
+        if endpoint == "infer" and served is not None:
+            return served
 
         def make() -> Reply:
             if endpoint == "metrics":
                 return metrics_reply()
-            return json_reply(self.describe(endpoint, name))
+            return json_reply(self.describe(endpoint, served))
 
         return LateReply(make, is_slow=found in ALL_MODELS)
 
@@ -323,39 +310,42 @@ class Service:
             f"only {VERSION!r}"
         )
 
-    def describe(self, endpoint: str, name: str | None) -> Any:
+    def describe(self, endpoint: str, served: ServedModel | None) -> Any:
         """Return the value of an endpoint without inference, of the server or of a model."""
-        if name is not None:
-            return self._describe_model(endpoint, name)
+        if served is not None:
+            return _describe_model(endpoint, served)
         if endpoint == "server":
             return {"name": "tensorwire", "version": tw.__version__, "extensions": [EXTENSION]}
         if endpoint == "stats":
-            return self._describe_statistics(*self.models)
+            return _describe_statistics(*(self.served[name, ""] for name in self.models))
         if endpoint == "index":
             state = {"version": VERSION, "state": "READY", "reason": ""}
             return [{"name": each, **state} for each in self.models]
         return {endpoint: True}
 
-    def _describe_model(self, endpoint: str, name: str) -> dict[str, Any]:
-        if endpoint == "ready":
-            return {"name": name, "ready": True}
-        if endpoint == "stats":
-            return self._describe_statistics(name)
-        model = self.models[name]
-        if endpoint == "config":
-            return _describe_config(name, model)
-        return {
-            "name": name,
-            "versions": [VERSION],
-            "platform": "tensorwire",
-            "inputs": [_describe_tensor(spec) for spec in model.inputs.values()],
-            "outputs": [_describe_tensor(spec) for spec in model.outputs.values()],
-        }
 
-    def _describe_statistics(self, *names: str) -> dict[str, Any]:
-        describe = self.statistics.__getitem__
-        found = [{"name": name, "version": VERSION, **describe(name).describe()} for name in names]
-        return {"model_stats": found}
+def _describe_model(endpoint: str, served: ServedModel) -> dict[str, Any]:
+    name, model = served.name, served.model
+    if endpoint == "ready":
+        return {"name": name, "ready": True}
+    if endpoint == "stats":
+        return _describe_statistics(served)
+    if endpoint == "config":
+        return _describe_config(name, model)
+    return {
+        "name": name,
+        "versions": [VERSION],
+        "platform": "tensorwire",
+        "inputs": [_describe_tensor(spec) for spec in model.inputs.values()],
+        "outputs": [_describe_tensor(spec) for spec in model.outputs.values()],
+    }
+
+
+def _describe_statistics(*models: ServedModel) -> dict[str, Any]:
+    def describe(served: ServedModel) -> dict[str, Any]:
+        return {"name": served.name, "version": VERSION, **served.statistics.describe()}
+
+    return {"model_stats": [describe(served) for served in models]}
 
 
 def _describe_tensor(spec: tw.TensorSpec) -> dict[str, Any]:
