@@ -93,7 +93,6 @@ HTTP_INPUTS = {
 RESULTS = {"http._infer_result.InferResult.__init__"}
 GRPC_REQUEST = {"grpc._utils._get_inference_request"}
 GRPC_STREAM = {"grpc._client.InferenceServerClient.async_stream_infer"}
-GRPC_QUEUE = {"grpc._infer_stream._InferStream._enqueue_request"}
 GRPC_CALLS = {
     "grpc._client.InferenceServerClient.infer",
     "grpc._client.InferenceServerClient.async_infer",
@@ -120,7 +119,7 @@ def installed_functions() -> set[str]:
         ("http._infer_input", "_get_tensor(self):", "_get_tensor(self, x=1):", HTTP_INPUTS),
         ("grpc._infer_result", "get_output(self,", "get_output(self, /,", GRPC_CALLS),
         ("grpc._infer_stream", "_stream = stream", "_stream = (stream)", set()),
-        ("grpc._infer_stream", "_stream = stream", "_stream = [stream]", GRPC_QUEUE | GRPC_STREAM),
+        ("grpc._infer_stream", "_stream = stream", "_stream = [stream]", GRPC_STREAM),
         (
             *("grpc._utils", "request.model_name = model_name", "request.model_name = '' "),
             GRPC_REQUEST | GRPC_CALLS | GRPC_STREAM,

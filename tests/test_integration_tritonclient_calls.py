@@ -76,7 +76,10 @@ TO_JSON = {"send": "the client's JSON package writes the numbers, so that the te
 FROM_JSON = {"receive": "the response has no binary data"}
 COMPRESSED = {"send": "the client compresses the whole body"}
 UNPACKED = {"receive": "the client decompresses the whole body"}
-PRINTED = {"send": "the client prints the body, which must be bytes"}
+PRINTED = {
+    "send": "the client prints the body, which must be bytes, or the message",
+    "grpc receive": "the client prints the message",
+}
 OVERRIDDEN = {"send": "a subclass may override the methods that return the data"}
 ITERATED = {"send": "an iterator can be read only once"}
 NOT_PLAIN = {"grpc send": "the client reads all inputs of a request in the same way"}
@@ -329,7 +332,7 @@ PATTERNS: dict[str, Pattern] = {
         http_response(gzip.compress(BODY), {**HEADERS, "Content-Encoding": "gzip"}),
         response_compression_algorithm="gzip",
     ),
-    "verbose": with_client(PRINTED, "http", verbose=True),
+    "verbose": with_client(PRINTED, verbose=True),
     "channel_args": with_client(only="grpc", channel_args=UNLIMITED),
     "basic auth": with_client(only="http", prepare=register_basic_auth),
     "replaced _post": with_client(CHANGED, "http", prepare=replace_post),
@@ -402,16 +405,17 @@ def functions_that_run() -> Iterator[set[str]]:
         threading.setprofile(None)
 
 
+SPLIT = "tensorwire.integrations.split"
 OURS = "tensorwire.integrations.tritonclient"
 # Functions that run if data are sent, or received, without a copy.
 SENT = {
     f"{OURS}.transport:FileBody.read",
     f"{OURS}.transport:payload_class.<locals>.BuffersPayload.write",
-    f"{OURS}.grpc:RawRequest.serialized",
+    f"{SPLIT}:SplitMessage.SerializeToString",
 }
 RECEIVED = {
     f"{OURS}.http:replace_result_init.<locals>.__init__",
-    f"{OURS}.grpc:RawResponse.__init__",
+    f"{SPLIT}:read_split",
 }
 
 
@@ -419,13 +423,13 @@ def steps_of_tritonclient(ran: set[str], kind: str) -> set[str]:
     """Return the steps that tritonclient has performed itself, with its copies."""
     copies = f"tritonclient.{kind}._infer_input:InferInput.set_data_from_numpy"
     serializes = "tritonclient.utils:serialize_byte_tensor"
-    parses = {"tritonclient.http._infer_result:InferResult.__init__", f"{OURS}.grpc:parse_response"}
+    parses = "tritonclient.http._infer_result:InferResult.__init__"
     # It does not copy BYTES that our function has serialized.
     is_ours = f"{OURS}.convert:serialized" in ran and serializes not in ran
     return {
         *(["set"] if copies in ran and not is_ours else []),
-        *(["send"] if not ran & SENT or f"{OURS}.grpc:RawRequest.message" in ran else []),
-        *(["receive"] if not ran & RECEIVED or ran & parses else []),
+        *(["send"] if not ran & SENT or f"{SPLIT}:SplitMessage.complete" in ran else []),
+        *(["receive"] if not ran & RECEIVED or parses in ran else []),
     }
 
 

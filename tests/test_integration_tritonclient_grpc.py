@@ -38,7 +38,9 @@ from support.tritonclient_calls import (
     service,
 )
 from support.tritonclient_comparison import FLOATS, LARGE, both, described, large, object_array
+from tensorwire.grpc_messages import RAW_OUTPUT_CONTENTS
 from tensorwire.integrations import tritonclient
+from tensorwire.integrations.split import SplitMessage, read_split
 
 pytestmark = comparison.MARKS
 either, installed, any_data = comparison.either, comparison.installed, comparison.any_data
@@ -304,6 +306,28 @@ def test_arrays_are_views_of_the_response(client: str, installed: None) -> None:
         assert np.shares_memory(array, result.as_numpy("OUTPUT1"))
 
     assert exchange(client, read=read).results == described([None])
+
+
+@with_client
+def test_program_changes_the_message_of_a_result(client: str) -> None:
+    def read(result: Any) -> Any:
+        message = result.get_response()
+        message.outputs[0].name = "renamed"
+        return result.as_numpy("renamed"), message.ByteSize(), copy.copy(result).get_response().id
+
+    both(lambda: exchange(client, read=read))
+
+
+def test_message_beside_its_raw_contents() -> None:
+    """All that is no field is that of the complete message, also before it is serialized."""
+    message = service.ModelInferResponse.FromString(WHOLE)
+    for use in (str, copy.copy, copy.deepcopy, lambda split: split.ByteSize()):
+        split = read_split(service.ModelInferResponse.FromString, RAW_OUTPUT_CONTENTS, WHOLE)
+        assert type(split) is SplitMessage
+        split.parameters["later"].bool_param = message.parameters["later"].bool_param = True
+        assert use(split) == use(message)
+        for serialized in (split.SerializeToString(), split.complete().SerializeToString()):
+            assert service.ModelInferResponse.FromString(serialized) == message
 
 
 # --- what programs do beside the methods of the client -------------------------------------------

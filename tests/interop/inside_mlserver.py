@@ -72,6 +72,7 @@ from interop.triton_server import free_ports
 from support.wrappers import Proxy, functools_wrapper
 from tensorwire._codec.grpc.writer import append_fields
 from tensorwire.client import Client, InferenceServerError
+from tensorwire.grpc_messages import RAW_INPUT_CONTENTS
 from tensorwire.integrations import mlserver as integration
 from tensorwire.integrations.mlserver import patches
 from tensorwire.integrations.mlserver.convert import (
@@ -709,7 +710,7 @@ def request_of(tensors: list[tuple[str, str, list[int]]], contents: list[bytes])
 def test_raw_contents_beside_a_message(is_installed: bool, texts: list[bytes]) -> None:
     """They are views, but what a model gets can be pickled, and the message can be copied."""
     head = raw_message([("x", "BYTES", [len(texts)])], [])
-    split = SplitMessage(head, [memoryview(bytes(tw.encode_bytes(texts)))])
+    split = SplitMessage(head, [memoryview(bytes(tw.encode_bytes(texts)))], RAW_INPUT_CONTENTS)
     for sent in (split, copy.copy(split)):
         request = converters.ModelInferRequestConverter.to_types(sent)
         assert list(request.inputs[0].data) == texts

@@ -1,14 +1,16 @@
-"""Inference calls of other packages' gRPC servers, whose raw contents are not in the message.
+"""Messages of other packages' gRPC servers and clients, whose raw contents are beside them.
 
 Generated classes copy raw contents several times. The fields of a message may have any order, so
-the raw contents of a request are taken out before the generated class parses the rest, and those of
-a response are appended to what the generated class has serialized.
+the raw contents of a received message are taken out before the generated class parses the rest, and
+those of a message to send are appended to what the generated class has serialized.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from copy import deepcopy
 from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import grpc
@@ -18,21 +20,58 @@ from .._codec.grpc.writer import append_fields
 from ..grpc_messages import RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS, SERVICE
 from .patching import Function
 
+FIELDS = {RAW_INPUT_CONTENTS: "raw_input_contents", RAW_OUTPUT_CONTENTS: "raw_output_contents"}
+
 
 class SplitMessage:
-    """A ModelInferRequest or ModelInferResponse without its raw contents, and these as buffers.
+    """A ModelInferRequest or ModelInferResponse, and its raw contents as buffers.
 
-    Its attributes are those of the message.
+    ``number`` is that of the field for the raw contents. All other attributes are those of the
+    message, which is complete for everything but its fields.
     """
 
-    def __init__(self, message: Any, contents: list[Any]) -> None:
+    def __init__(self, message: Any, contents: Sequence[Any], number: int) -> None:
         self._message = message
+        self._number = number
         self.raw_input_contents = self.raw_output_contents = contents
 
+    def complete(self) -> Any:
+        """Return the message with its raw contents, as an object of the generated class."""
+        message = self._message  # another thread may replace it
+        if not self._raw_contents_of(message):
+            message = deepcopy(message)
+            self._raw_contents_of(message).extend(map(bytes, self.raw_input_contents))
+            self._message = message
+        return message
+
+    def SerializeToString(self, **options: Any) -> bytes:
+        head = self._message
+        missing = [] if self._raw_contents_of(head) else self.raw_input_contents
+        return append_fields(head.SerializeToString(**options), self._number, missing)
+
+    def _raw_contents_of(self, message: Any) -> Any:
+        return getattr(message, FIELDS[self._number])
+
     def __getattr__(self, name: str) -> Any:
-        if name == "_message" or name.startswith("__"):  # copy and pickle ask before __init__
-            raise AttributeError(name)
-        return getattr(self._message, name)
+        is_field = name in self._message.DESCRIPTOR.fields_by_name
+        return getattr(self._message if is_field else self.complete(), name)
+
+    def __str__(self) -> str:
+        return str(self.complete())
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.complete().__reduce_ex__(protocol)
+
+
+serialize = methodcaller("SerializeToString")
+"""Serialize a generated message or a SplitMessage."""
+
+
+def read_split(parse: Callable[[Any], Any], number: int, message: Any) -> Any:
+    """Parse a message. If it has fields with the number of raw contents, it is a SplitMessage."""
+    head, contents = split_field(message, number)
+    parsed = parse(head)
+    return SplitMessage(parsed, contents, number) if contents else parsed
 
 
 def replace_add_servicer(
@@ -49,23 +88,15 @@ def replace_add_servicer(
     """
     model_infer = servicer_class.ModelInfer  # not a wrapper that other code adds later
 
-    def read(message: bytes) -> Any:
-        head, contents = split_field(message, RAW_INPUT_CONTENTS)
-        request = request_class.FromString(head)
-        return SplitMessage(request, contents) if contents else request
+    read_request = partial(read_split, request_class.FromString, RAW_INPUT_CONTENTS)
 
     def add_GRPCInferenceServiceServicer_to_server(servicer: Any, server: Any) -> None:
         original(servicer, server)
         is_own = getattr(type(servicer), "ModelInfer", None) is model_infer
         if is_own and hasattr(server, "add_registered_method_handlers"):  # since grpcio 1.64
-            handler = grpc.unary_unary_rpc_method_handler(partial(infer, servicer), read, write)
+            handler = grpc.unary_unary_rpc_method_handler(
+                partial(infer, servicer), read_request, serialize
+            )
             server.add_registered_method_handlers(SERVICE, {"ModelInfer": handler})
 
     return add_GRPCInferenceServiceServicer_to_server
-
-
-def write(response: Any) -> Any:
-    head = response.SerializeToString()
-    if not isinstance(response, SplitMessage):
-        return head
-    return append_fields(head, RAW_OUTPUT_CONTENTS, response.raw_output_contents)

@@ -12,6 +12,7 @@ from kserve.protocol import infer_type
 from kserve.protocol.grpc.grpc_predict_v2_pb2 import ModelInferResponse
 from kserve.utils.utils import generate_uuid, to_headers
 
+from ...grpc_messages import RAW_OUTPUT_CONTENTS
 from ..split import SplitMessage
 from .convert import check_raw_data, output_buffer
 
@@ -62,7 +63,7 @@ def to_message(response: Any, request_id: str, is_raw: bool) -> Any:
     response.outputs = outputs
     message = response.to_grpc()
     message.ClearField("raw_output_contents")
-    return SplitMessage(message, contents)
+    return SplitMessage(message, contents, RAW_OUTPUT_CONTENTS)
 
 
 def has_raw_contents(output: Any, is_raw: bool) -> bool:

@@ -29,6 +29,7 @@ from mlserver.types import Datatype
 import tensorwire as tw
 
 from ...errors import ElementError, LayoutError, format_count, format_subject
+from ...grpc_messages import RAW_OUTPUT_CONTENTS
 from ...server.asgi import Receive, Scope, Send
 from ..patching import Function, Replacement
 from ..rest import replace_metadata
@@ -192,7 +193,7 @@ async def infer_split(servicer: Any, request: Any, context: Any) -> Any:
         return converters.ModelInferResponseConverter.from_types(response)
     response.outputs, contents = converters.extract_raw(response.outputs)
     message = converters.ModelInferResponseConverter.from_types(response)
-    return SplitMessage(message, contents)
+    return SplitMessage(message, contents, RAW_OUTPUT_CONTENTS)
 
 
 # --- server --------------------------------------------------------------------------------------
