@@ -27,7 +27,7 @@ class SplitMessage:
     """A ModelInferRequest or ModelInferResponse, and its raw contents as buffers.
 
     ``number`` is that of the field for the raw contents. All other attributes are those of the
-    message, which is complete for everything but its fields.
+    message: other fields can be read at once, and for everything else the message is completed.
     """
 
     def __init__(self, message: Any, contents: Sequence[Any], number: int) -> None:
