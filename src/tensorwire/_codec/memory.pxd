@@ -48,9 +48,8 @@ cdef inline unsigned char* write_memory(
 
 
 cdef class Body:
-    cdef Py_buffer buffer  # released, and obj is NULL, if `owner` or `memory` is set
+    cdef Py_buffer buffer  # released, and obj is NULL, if `memory` is set
     cdef object memory  # a memoryview to which nothing else refers, or None
-    cdef Body owner  # the Body that this is a view of, or None
     cdef const unsigned char* data
     cdef readonly Py_ssize_t nbytes
     cdef readonly bint readonly
@@ -60,7 +59,6 @@ cdef class Body:
     cdef str format_position(self, Py_ssize_t offset)
     cdef bytes immutable_bytes(self, Py_ssize_t nbytes)
     cdef bint is_bytes(self) noexcept
-    cdef bint contains(self, const unsigned char* data, Py_ssize_t nbytes) noexcept
     cdef int check_range(self, Py_ssize_t offset, Py_ssize_t nbytes) except -1
     cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes) except -1
 

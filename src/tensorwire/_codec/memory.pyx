@@ -76,7 +76,6 @@ cdef extern from *:
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
     int Py_IsInitialized() nogil
-    PyObject* PyMemoryView_GET_BASE(object view)  # borrowed; NULL for memory without an owner
 
 
 # --- work with the GIL held ---
@@ -175,16 +174,13 @@ cdef class Body:
     """The memory of a C-contiguous buffer of bytes, which is not copied.
 
     The buffer is exported until the last view of this object is released, because arrays over the
-    memory have this object as their base. A `bytearray` cannot be resized until then. A Body over a
-    view of another Body keeps a reference to that Body instead of the view, so that repeated views
-    do not form a chain.
+    memory have this object as their base. A `bytearray` cannot be resized until then.
 
     Raises TypeError if `source` has no buffer, and BufferError if the buffer is not contiguous or
     has items of several bytes. `name` is its name in error messages; None for "the body".
     """
 
     def __cinit__(self, source, str name=None):
-        cdef Body owner
         self.name = name
         if not PyObject_CheckBuffer(source):
             raise TypeError(
@@ -208,11 +204,7 @@ cdef class Body:
         self.data = <const unsigned char*>self.buffer.buf if self.buffer.len > 0 else &no_data
         self.nbytes = self.buffer.len
         self.readonly = self.buffer.readonly
-        owner = owner_of(source)
-        if owner is not None and owner.contains(self.data, self.nbytes):
-            self.owner = owner
-            PyBuffer_Release(&self.buffer)
-        elif <PyObject*>self.buffer.obj != NULL and type(self.buffer.obj) is memoryview:
+        if <PyObject*>self.buffer.obj != NULL and type(self.buffer.obj) is memoryview:
             # CPython crashes if its garbage collector clears a memoryview that is exported: the
             # view is released a second time with the export. A new view needs no export.
             self.memory = PyMemoryView_FromObject(self.buffer.obj)
@@ -221,10 +213,6 @@ cdef class Body:
     def __dealloc__(self):
         # Does nothing if there is no export, because buffer.obj is NULL then.
         PyBuffer_Release(&self.buffer)
-
-    cdef bint contains(self, const unsigned char* data, Py_ssize_t nbytes) noexcept:
-        cdef uintptr_t offset = <uintptr_t>data - <uintptr_t>self.data
-        return offset <= <uintptr_t>self.nbytes and <uintptr_t>nbytes <= self.nbytes - offset
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
         export_bytes(buffer, self, self.data, self.nbytes, self.readonly, flags)
@@ -244,7 +232,7 @@ cdef class Body:
 
     cdef bint is_bytes(self) noexcept:
         """Return whether the body is a `bytes` object, which nothing can write to."""
-        cdef PyObject* exporter = <PyObject*>self.buffer.obj  # NULL for a view of another Body
+        cdef PyObject* exporter = <PyObject*>self.buffer.obj  # NULL for a memoryview
         return exporter != NULL and PyBytes_CheckExact(<object>exporter) and (
             <const unsigned char*>PyBytes_AS_STRING(<object>exporter) == self.data)
 
@@ -280,29 +268,6 @@ cdef class Body:
                 f"{self.format_position(offset)}",
                 offset=offset, expected=nbytes, actual=remaining)
         return 0
-
-
-cdef Body owner_of(source):
-    """Return the Body that `source` is a view of, also indirectly through memoryviews and arrays.
-
-    The result is not a view of another Body. Returns None if there is no such Body.
-    """
-    cdef PyObject* base
-    while True:  # this ends, because each object was created from the next one
-        if type(source) is memoryview:
-            base = PyMemoryView_GET_BASE(source)
-        elif type(source) is cnp.ndarray:
-            base = cnp.PyArray_BASE(<cnp.ndarray>source)
-        elif type(source) is ExportedBytes:
-            source = (<ExportedBytes>source).owner
-            continue
-        elif type(source) is Body:
-            return source if (<Body>source).owner is None else (<Body>source).owner
-        else:
-            return None
-        if base == NULL:
-            return None
-        source = <object>base
 
 
 cdef bint same_bytes(first, second) except -1:
