@@ -1,14 +1,70 @@
 """Bytes objects and tuples that are being filled, to which nothing else refers."""
 
-from cpython.bytes cimport PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_SET_ITEM
+from libc.string cimport memcpy
 
 cdef extern from "Python.h":
+    PyObject* owned_bytes "PyBytes_FromStringAndSize"(
+        const char* text, Py_ssize_t nbytes) except NULL
     int _PyBytes_Resize(PyObject** text, Py_ssize_t nbytes) except -1
     char* address_of "PyBytes_AS_STRING"(PyObject* text)
     void Py_SET_SIZE(PyObject* text, Py_ssize_t nbytes)
+
+cdef enum:
+    INLINE_CAPACITY = 448  # bytes of memory inside `NewBytes`: enough for most headers
+
+
+cdef struct NewBytes:
+    # Bytes that are being written from front to back. The struct must not move, because `start`,
+    # `position` and `end` may point into it. It owns `grown`, which has to be cleared at the end.
+    char* start
+    char* position  # where the next byte is written
+    char* end  # of the memory
+    PyObject* grown  # a bytes object; NULL while the bytes are in `inline_memory`
+    char[INLINE_CAPACITY] inline_memory
+
+
+cdef inline void begin_bytes(NewBytes* output) noexcept:
+    output.start = output.position = output.inline_memory
+    output.end = output.inline_memory + INLINE_CAPACITY
+    output.grown = NULL
+
+
+cdef inline int reserve(NewBytes* output, Py_ssize_t nbytes) except -1:
+    """Make room for `nbytes` more bytes."""
+    if nbytes > output.end - output.position:
+        grow(output, nbytes)
+    return 0
+
+
+cdef inline int grow(NewBytes* output, Py_ssize_t nbytes) except -1:
+    """Make room for `nbytes` more bytes, and for at least half of the bytes written so far.
+
+    After an error, nothing may be written any more. No overflow: `nbytes` is a small multiple of
+    the size of something in memory.
+    """
+    cdef Py_ssize_t n_written = output.position - output.start
+    cdef Py_ssize_t capacity = n_written + max(nbytes, n_written // 2)
+    if output.grown == NULL:
+        output.grown = owned_bytes(NULL, capacity)
+        memcpy(address_of(output.grown), output.start, n_written)
+    else:
+        _PyBytes_Resize(&output.grown, capacity)
+    output.start = address_of(output.grown)
+    output.position, output.end = output.start + n_written, output.start + capacity
+    return 0
+
+
+cdef inline bytes finished_bytes(NewBytes* output):
+    """Return the bytes. Nothing may be written any more."""
+    cdef Py_ssize_t nbytes = output.position - output.start
+    if output.grown == NULL:
+        return PyBytes_FromStringAndSize(output.start, nbytes)
+    shrink(&output.grown, nbytes)
+    return <bytes>output.grown
 
 
 cdef inline int shrink(PyObject** new_bytes, Py_ssize_t nbytes) except -1:

@@ -5,9 +5,7 @@ from libc.string cimport memcpy, strlen
 from numpy cimport ndarray
 
 from ..bytes.array cimport BytesArray
-
-cdef enum:
-    INLINE_CAPACITY = 448  # bytes of memory inside the writer: enough for most headers
+from ..new_objects cimport NewBytes, reserve
 
 
 cdef enum Nonfinite:
@@ -18,18 +16,10 @@ cdef enum Nonfinite:
     NAN_AS_NULL  # infinities as errors
 
 
-cdef struct WriteCursor:
-    char* position  # where the next byte is written
-    char* end  # of the memory
-
-
 cdef struct JsonWriter:
     # JSON text under construction, and the parts of its frame. The struct must not move, because
-    # the cursor may point into it. It owns `grown` and `parts`, and borrows the other objects.
-    WriteCursor cursor
-    char* start  # of the text
-    PyObject* grown  # a bytes object with the text; NULL while it is in `inline_memory`
-    char[INLINE_CAPACITY] inline_memory
+    # `output` may point into it. It owns `output` and `parts`, and borrows the other objects.
+    NewBytes output
     PyObject* limits  # a Limits object
     Py_ssize_t n_values  # that `write_value` has written
     Nonfinite nonfinite
@@ -54,7 +44,6 @@ cdef inline PyObject* new_reference(object value) noexcept:
 
 cdef void begin_writer(JsonWriter* writer) noexcept
 cdef void release_writer(JsonWriter* writer) noexcept
-cdef int grow(JsonWriter* writer, Py_ssize_t nbytes) except -1
 cdef bytes finish(JsonWriter* writer, Py_ssize_t align)
 
 # The functions below append a value and a comma.
@@ -66,31 +55,24 @@ cdef Py_ssize_t write_array(JsonWriter* writer, ndarray array) except -2
 cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2
 
 
-cdef inline int reserve(JsonWriter* writer, Py_ssize_t nbytes) except -1:
-    """Make room for `nbytes` more bytes."""
-    if nbytes > writer.cursor.end - writer.cursor.position:
-        grow(writer, nbytes)
-    return 0
-
-
 cdef inline int write_literal(JsonWriter* writer, const char* text) except -1:
     """Write text without escaping it."""
     return write_plain(writer, text, <Py_ssize_t>strlen(text))
 
 
 cdef inline int write_plain(JsonWriter* writer, const char* text, Py_ssize_t nbytes) except -1:
-    reserve(writer, nbytes)
-    memcpy(writer.cursor.position, text, nbytes)
-    writer.cursor.position += nbytes
+    reserve(&writer.output, nbytes)
+    memcpy(writer.output.position, text, nbytes)
+    writer.output.position += nbytes
     return 0
 
 
 cdef inline int close(JsonWriter* writer, char bracket) except -1:
     """End a list or an object."""
-    reserve(writer, 2)
-    if writer.cursor.position[-1] == c",":
-        writer.cursor.position -= 1
-    writer.cursor.position[0] = bracket
-    writer.cursor.position[1] = c","
-    writer.cursor.position += 2
+    reserve(&writer.output, 2)
+    if writer.output.position[-1] == c",":
+        writer.output.position -= 1
+    writer.output.position[0] = bracket
+    writer.output.position[1] = c","
+    writer.output.position += 2
     return 0

@@ -11,11 +11,11 @@ is called again after the memory has grown.
 """
 
 cimport numpy as cnp
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.float cimport PyFloat_AS_DOUBLE
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_CLEAR, Py_XDECREF
+from cpython.ref cimport Py_CLEAR
 from cpython.sequence cimport PySequence_Fast_ITEMS
 from cpython.unicode cimport PyUnicode_AsUTF8String
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
@@ -25,7 +25,7 @@ from ..bytes.array cimport BytesArray
 from ..bytes.reader cimport Element, Elements, Span, element_at
 from ..datatypes cimport Limits
 from ..memory cimport count_work, keeps_gil
-from ..new_objects cimport _PyBytes_Resize, shrink
+from ..new_objects cimport NewBytes, begin_bytes, finished_bytes, reserve
 from ..json.shortest cimport (
     FIRST_POWER, MAX_NUMBER_NBYTES, N_POWERS, Float, Integer, Tables, write_float, write_integer)
 from ..utf8 cimport whole_characters, write_utf8
@@ -108,53 +108,25 @@ fill_tables()
 
 cdef void begin_writer(JsonWriter* writer) noexcept:
     """Prepare for writing. Whatever happens afterwards, `release_writer` must be called."""
-    writer.start = writer.cursor.position = writer.inline_memory
-    writer.cursor.end = writer.inline_memory + INLINE_CAPACITY
-    writer.grown = writer.parts = NULL
+    begin_bytes(&writer.output)
+    writer.parts = NULL
     writer.n_values = 0
 
 
 cdef void release_writer(JsonWriter* writer) noexcept:
-    Py_CLEAR(writer.grown)
+    Py_CLEAR(writer.output.grown)
     Py_CLEAR(writer.parts)
-
-
-cdef int grow(JsonWriter* writer, Py_ssize_t nbytes) except -1:
-    """Make room for `nbytes` more bytes, and for at least half of the bytes written so far."""
-    cdef Py_ssize_t n_written = writer.cursor.position - writer.start
-    # No overflow: `nbytes` is a small multiple of the size of something in memory.
-    cdef Py_ssize_t capacity = n_written + max(nbytes, n_written // 2)
-    if writer.grown == NULL:
-        text = PyBytes_FromStringAndSize(NULL, capacity)
-        memcpy(PyBytes_AS_STRING(text), writer.start, n_written)
-        writer.grown = new_reference(text)
-    else:
-        # Resizing may move the bytes object, and deallocates it if there is no memory.
-        writer.start = writer.cursor.position = writer.cursor.end = writer.inline_memory
-        _PyBytes_Resize(&writer.grown, capacity)
-    writer.start = PyBytes_AS_STRING(<object>writer.grown)
-    writer.cursor.position = writer.start + n_written
-    writer.cursor.end = writer.start + capacity
-    return 0
 
 
 cdef bytes finish(JsonWriter* writer, Py_ssize_t align):
     """Return the text without its last comma, padded to a multiple of `align` bytes, once."""
-    cdef Py_ssize_t nbytes = writer.cursor.position - writer.start - 1
-    cdef Py_ssize_t n_spaces = -nbytes % align
-    cdef PyObject* text
-    writer.cursor.position -= 1
-    reserve(writer, n_spaces)
-    memset(writer.cursor.position, c" ", n_spaces)
-    if writer.grown == NULL:
-        whole = PyBytes_FromStringAndSize(writer.start, nbytes + n_spaces)
-    else:
-        shrink(&writer.grown, nbytes + n_spaces)
-        text = writer.grown
-        writer.grown = NULL
-        whole = <object>text
-        Py_XDECREF(text)
-    return whole
+    cdef Py_ssize_t n_spaces
+    writer.output.position -= 1
+    n_spaces = -(writer.output.position - writer.output.start) % align
+    reserve(&writer.output, n_spaces)
+    memset(writer.output.position, c" ", n_spaces)
+    writer.output.position += n_spaces
+    return finished_bytes(&writer.output)
 
 
 # --- values, each with a comma after it ---
@@ -169,13 +141,13 @@ cdef int write_string(JsonWriter* writer, str value) except -1:
 
 cdef int write_key(JsonWriter* writer, str key) except -1:
     write_string(writer, key)
-    writer.cursor.position[-1] = c":"
+    writer.output.position[-1] = c":"
     return 0
 
 
 cdef int write_int64(JsonWriter* writer, int64_t value) except -1:
-    reserve(writer, MAX_ELEMENT_NBYTES)
-    end_element(&writer.cursor, write_integer(writer.cursor.position, &tables, value))
+    reserve(&writer.output, MAX_ELEMENT_NBYTES)
+    end_element(&writer.output, write_integer(writer.output.position, &tables, value))
     return 0
 
 
@@ -186,11 +158,11 @@ cdef uint64_t write_shape(JsonWriter* writer, tuple shape) except? 0:
     """
     cdef uint64_t n_elements = 1
     cdef int64_t dim
-    reserve(writer, len(shape) * MAX_ELEMENT_NBYTES)
+    reserve(&writer.output, len(shape) * MAX_ELEMENT_NBYTES)
     for item in shape:
         dim = item
         n_elements *= <uint64_t>dim
-        end_element(&writer.cursor, write_integer(writer.cursor.position, &tables, dim))
+        end_element(&writer.output, write_integer(writer.output.position, &tables, dim))
     close(writer, c"]")
     return n_elements
 
@@ -218,8 +190,8 @@ cdef int write_value(JsonWriter* writer, value, int depth) except -1:
     if type(value) is int:
         return write_any_int(writer, value)
     if type(value) is float:
-        reserve(writer, MAX_ELEMENT_NBYTES)
-        end = write_float(writer.cursor.position, &tables, PyFloat_AS_DOUBLE(value))
+        reserve(&writer.output, MAX_ELEMENT_NBYTES)
+        end = write_float(writer.output.position, &tables, PyFloat_AS_DOUBLE(value))
         if end == NULL and is_error(PyFloat_AS_DOUBLE(value), writer.nonfinite):
             hint = ": nonfinite='null' sends null" if writer.nonfinite == NAN_AS_NULL else ""
             raise EncodeError(
@@ -227,7 +199,7 @@ cdef int write_value(JsonWriter* writer, value, int depth) except -1:
                 f"cannot represent{hint}")
         if end == NULL:
             return write_literal(writer, b"null,")
-        end_element(&writer.cursor, end)
+        end_element(&writer.output, end)
         return 0
     limit = (<Limits>writer.limits).max_nesting
     if depth >= limit:
@@ -274,7 +246,7 @@ cdef Py_ssize_t write_array(JsonWriter* writer, cnp.ndarray array) except -2:
     elements.nonfinite = writer.nonfinite
     elements.i = 0
     write_literal(writer, b"[")
-    n_before = writer.cursor.position - writer.start
+    n_before = writer.output.position - writer.output.start
     is_short = keeps_gil(NUMBER_COST * elements.n)
     while status == FULL:
         # Enough for a batch, and probably for all elements, by the mean length of those so far. No
@@ -282,14 +254,14 @@ cdef Py_ssize_t write_array(JsonWriter* writer, cnp.ndarray array) except -2:
         n_left = elements.n - elements.i
         room = min(n_left, MIN_BATCH) * MAX_ELEMENT_NBYTES
         if elements.i > 0:
-            n_written = writer.cursor.position - writer.start - n_before
+            n_written = writer.output.position - writer.output.start - n_before
             room = max(room, n_left * (n_written // elements.i + 1))
-        reserve(writer, room)
+        reserve(&writer.output, room)
         if is_short:
-            status = write_elements(&writer.cursor, &elements)
+            status = write_elements(&writer.output, &elements)
         else:
             with nogil:
-                status = write_elements(&writer.cursor, &elements)
+                status = write_elements(&writer.output, &elements)
     if status == INVALID:
         return elements.i
     close(writer, c"]")
@@ -315,15 +287,15 @@ cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2:
         texts.values, texts.span.n = PySequence_Fast_ITEMS(values), len(values)
     write_literal(writer, b"[")
     # Enough for the quotes and commas, and some escapes.
-    reserve(writer, nbytes + nbytes // 8 + PIECE_ROOM)
+    reserve(&writer.output, nbytes + nbytes // 8 + PIECE_ROOM)
     while status == FULL:
         if is_short:
-            status = write_texts(&writer.cursor, &texts)
+            status = write_texts(&writer.output, &texts)
         else:
             with nogil:
-                status = write_texts(&writer.cursor, &texts)
+                status = write_texts(&writer.output, &texts)
         if status == FULL:
-            reserve(writer, PIECE_ROOM)
+            reserve(&writer.output, PIECE_ROOM)
     if status == INVALID:
         return texts.i
     close(writer, c"]")
@@ -333,10 +305,10 @@ cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2:
 # --- helpers of the writer ---
 
 
-cdef inline void end_element(WriteCursor* cursor, char* end) noexcept nogil:
+cdef inline void end_element(NewBytes* output, char* end) noexcept nogil:
     """Write the comma after a value that ends at `end`. Room for both was reserved."""
     end[0] = c","
-    cursor.position = end + 1
+    output.position = end + 1
 
 
 cdef int write_quoted(JsonWriter* writer, const unsigned char* text, Py_ssize_t nbytes) except -1:
@@ -347,15 +319,15 @@ cdef int write_quoted(JsonWriter* writer, const unsigned char* text, Py_ssize_t 
         n = nbytes - i
         if n > PIECE_NBYTES:
             n = whole_characters(text + i, PIECE_NBYTES)
-        reserve(writer, 6 * n + PIECE_ROOM - 6 * PIECE_NBYTES)
-        target = escape_text(<unsigned char*>writer.cursor.position, text + i, n, i, True)
+        reserve(&writer.output, 6 * n + PIECE_ROOM - 6 * PIECE_NBYTES)
+        target = escape_text(<unsigned char*>writer.output.position, text + i, n, i, True)
         i += n
         if i == nbytes:
             break
         count_work(TEXT_COST * n)
-        writer.cursor.position = <char*>target
+        writer.output.position = <char*>target
     memcpy(target, b'",', 2)
-    writer.cursor.position = <char*>target + 2
+    writer.output.position = <char*>target + 2
     return 0
 
 
@@ -387,7 +359,7 @@ cdef struct ArrayElements:
     Nonfinite nonfinite
 
 
-cdef Status write_elements(WriteCursor* cursor, ArrayElements* elements) noexcept nogil:
+cdef Status write_elements(NewBytes* output, ArrayElements* elements) noexcept nogil:
     """Write elements from the next one on, while there is room.
 
     Bounds: no value takes more than MAX_ELEMENT_NBYTES with its comma, and the size of a batch is
@@ -397,49 +369,49 @@ cdef Status write_elements(WriteCursor* cursor, ArrayElements* elements) noexcep
     cdef Status status = DONE
     while status == DONE and elements.i < elements.n:
         n_left = elements.n - elements.i
-        batch = min(n_left, (cursor.end - cursor.position) // MAX_ELEMENT_NBYTES)
+        batch = min(n_left, (output.end - output.position) // MAX_ELEMENT_NBYTES)
         if batch < min(n_left, MIN_BATCH):
             return FULL
-        status = write_batch(cursor, elements, elements.i + batch)
+        status = write_batch(output, elements, elements.i + batch)
     return status
 
 
 cdef Status write_batch(
-    WriteCursor* cursor, ArrayElements* elements, Py_ssize_t stop
+    NewBytes* output, ArrayElements* elements, Py_ssize_t stop
 ) noexcept nogil:
     """Write the elements from the next one on, up to index `stop`. There is room for them."""
     if elements.kind == c"f":
         if elements.itemsize == 4:
-            return write_floats[float](cursor, elements, stop, 0)
-        return write_floats[double](cursor, elements, stop, 0)
+            return write_floats[float](output, elements, stop, 0)
+        return write_floats[double](output, elements, stop, 0)
     if elements.kind == c"b":
-        write_flags(cursor, elements, stop)
+        write_flags(output, elements, stop)
     elif elements.kind == c"i":
         if elements.itemsize == 1:
-            write_integers[int8_t](cursor, elements, stop, 0)
+            write_integers[int8_t](output, elements, stop, 0)
         elif elements.itemsize == 2:
-            write_integers[int16_t](cursor, elements, stop, 0)
+            write_integers[int16_t](output, elements, stop, 0)
         elif elements.itemsize == 4:
-            write_integers[int32_t](cursor, elements, stop, 0)
+            write_integers[int32_t](output, elements, stop, 0)
         else:
-            write_integers[int64_t](cursor, elements, stop, 0)
+            write_integers[int64_t](output, elements, stop, 0)
     elif elements.itemsize == 1:
-        write_integers[uint8_t](cursor, elements, stop, 0)
+        write_integers[uint8_t](output, elements, stop, 0)
     elif elements.itemsize == 2:
-        write_integers[uint16_t](cursor, elements, stop, 0)
+        write_integers[uint16_t](output, elements, stop, 0)
     elif elements.itemsize == 4:
-        write_integers[uint32_t](cursor, elements, stop, 0)
+        write_integers[uint32_t](output, elements, stop, 0)
     else:
-        write_integers[uint64_t](cursor, elements, stop, 0)
+        write_integers[uint64_t](output, elements, stop, 0)
     return DONE
 
 
-cdef void write_flags(WriteCursor* cursor, ArrayElements* elements, Py_ssize_t stop) noexcept nogil:
+cdef void write_flags(NewBytes* output, ArrayElements* elements, Py_ssize_t stop) noexcept nogil:
     """Write booleans. For each, 8 bytes are stored: its text, a comma, and bytes to overwrite.
 
     There is no branch, because the values cannot be predicted.
     """
-    cdef char* target = cursor.position
+    cdef char* target = output.position
     cdef uint64_t as_true, as_false, word
     cdef Py_ssize_t i
     cdef bint flag
@@ -450,15 +422,15 @@ cdef void write_flags(WriteCursor* cursor, ArrayElements* elements, Py_ssize_t s
         word = as_false ^ (as_true ^ as_false) & 0 - <uint64_t>flag
         memcpy(target, &word, 8)
         target += 6 - flag
-    cursor.position = target
+    output.position = target
     elements.i = stop
 
 
 cdef void write_integers(
-    WriteCursor* cursor, ArrayElements* elements, Py_ssize_t stop, Integer number
+    NewBytes* output, ArrayElements* elements, Py_ssize_t stop, Integer number
 ) noexcept nogil:
     """Write integers. The argument `number` only determines their type; its value is not used."""
-    cdef char* target = cursor.position
+    cdef char* target = output.position
     cdef const char* data = elements.data
     cdef Py_ssize_t i
     for i in range(elements.i, stop):
@@ -466,18 +438,18 @@ cdef void write_integers(
         target = write_integer(target, &tables, number)
         target[0] = c","
         target += 1
-    cursor.position = target
+    output.position = target
     elements.i = stop
 
 
 cdef Status write_floats(
-    WriteCursor* cursor, ArrayElements* elements, Py_ssize_t stop, Float number
+    NewBytes* output, ArrayElements* elements, Py_ssize_t stop, Float number
 ) noexcept nogil:
     """Write floating-point numbers. The argument `number` only determines their type.
 
     Returns INVALID if the next element is not finite, and an error according to `nonfinite`.
     """
-    cdef char* target = cursor.position
+    cdef char* target = output.position
     cdef char* end
     cdef const char* data = elements.data
     cdef Py_ssize_t i
@@ -492,7 +464,7 @@ cdef Status write_floats(
             end = write_nonfinite(target, number, elements.nonfinite)
         end[0] = c","
         target = end + 1
-    cursor.position = target
+    output.position = target
     elements.i = stop
     return status
 
@@ -549,10 +521,10 @@ cdef inline ElementText text_at(const ElementTexts* texts, Py_ssize_t i) noexcep
     return text
 
 
-cdef Status write_texts(WriteCursor* cursor, ElementTexts* texts) noexcept nogil:
+cdef Status write_texts(NewBytes* output, ElementTexts* texts) noexcept nogil:
     """Write elements as strings while there is room, from the next piece of the next element on."""
-    cdef unsigned char* target = <unsigned char*>cursor.position
-    cdef const unsigned char* end = <const unsigned char*>cursor.end
+    cdef unsigned char* target = <unsigned char*>output.position
+    cdef const unsigned char* end = <const unsigned char*>output.end
     cdef unsigned char* written
     cdef Status status = DONE
     cdef ElementText text
@@ -589,7 +561,7 @@ cdef Status write_texts(WriteCursor* cursor, ElementTexts* texts) noexcept nogil
             target += 2
             position = BEFORE_TEXT
             i += 1
-    cursor.position = <char*>target
+    output.position = <char*>target
     texts.position, texts.i = position, i
     return status
 
