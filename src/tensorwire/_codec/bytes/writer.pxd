@@ -1,23 +1,17 @@
-from libc.stdint cimport uint64_t
-
 from ..exchange.arrow cimport Received
+from ..new_objects cimport NewBytes
 
 
 cdef class Source:
     cdef object values
     cdef readonly tuple shape
 
-    cdef uint64_t walk(self, Writer* writer) except? 0
-    cdef bint may_overlap(self, const void* begin, const void* end) except -1
+    cdef Py_ssize_t n_elements(self) except -1
+    cdef int write(self, NewBytes* output) except -1
 
 
 cdef Source source_of(str kind, values, tuple shape)
 cdef Source source_of_received(Received received)
 cdef bytes pack(Source source)
-cdef uint64_t pack_into(Source source, buffer) except? 0
+cdef Py_ssize_t pack_into(Source source, buffer) except -1
 cdef tuple immutable_values(Source source, Py_ssize_t* nbytes)
-
-
-cdef struct Writer:
-    unsigned char* target
-    unsigned char* end

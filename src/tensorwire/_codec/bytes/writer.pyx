@@ -1,35 +1,35 @@
 """Write BYTES: convert values of any supported type to length-prefixed wire bytes.
 
-A `Source` wraps the values. The first pass over them computes the size of the wire bytes, and the
-second one fills a single allocation of that size. Other code may change the values, or the
-attributes of an array, between the passes, and some values while the GIL is held. Each pass
-therefore checks the array, and the second one that each element fits the remaining memory.
+A `Source` wraps the values, and writes them in one pass to a block of memory that grows. Other code
+may change some values at any time, even while the GIL is held. The size of each element is
+therefore determined once, and there is room for it when it is copied.
 """
 
 cimport cython
 cimport numpy as cnp
 from cpython.buffer cimport (
     PyBUF_SIMPLE, PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer)
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Check, PyByteArray_GET_SIZE
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytearray cimport PyByteArray_Check
+from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.list cimport PyList_CheckExact
 from cpython.memoryview cimport PyMemoryView_Check
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_CLEAR
 from cpython.sequence cimport PySequence_Fast_GET_SIZE, PySequence_Fast_ITEMS
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_New
 from cpython.unicode cimport (
     PyUnicode_Check, PyUnicode_DATA, PyUnicode_GET_LENGTH, PyUnicode_KIND)
 from libc.stdint cimport UINT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memmove
+from libc.string cimport memcpy
 
 from ..exchange.arrow cimport (
     OFFSETS_32, VIEWS, ArrowLayout, Chunk, Received, invalid_arrow_error)
 from ..exchange.arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, View
-from ..memory cimport FREE_THREADED, collect_work, count_work, end_of_batch, keeps_gil, write_memory
+from ..memory cimport FREE_THREADED, collect_work, count_work, end_of_batch, write_memory
 from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_load, NpyString_release_allocator,
     PyArray_StringDTypeObject, npy_packed_static_string, npy_static_string, npy_string_allocator)
-from ..new_objects cimport set_item
+from ..new_objects cimport NewBytes, begin_bytes, finished_bytes, reserve, set_item
 from ..utf8 cimport NOT_ENCODABLE, utf8_nbytes, write_utf8
 from ..wire cimport PREFIX_NBYTES, store_le32
 
@@ -44,6 +44,9 @@ cdef extern from "Python.h":
     bint is_bytes "PyBytes_Check"(PyObject* value) noexcept
     char* bytes_data "PyBytes_AS_STRING"(PyObject* value) noexcept
     Py_ssize_t bytes_nbytes "PyBytes_GET_SIZE"(PyObject* value) noexcept
+    bint is_bytearray "PyByteArray_Check"(PyObject* value) noexcept
+    char* bytearray_data "PyByteArray_AS_STRING"(PyObject* value) noexcept
+    Py_ssize_t bytearray_nbytes "PyByteArray_GET_SIZE"(PyObject* value) noexcept
     bint is_str "PyUnicode_Check"(PyObject* value) noexcept
     bint is_exact_bytes "PyBytes_CheckExact"(PyObject* value) noexcept
     bint is_exact_str "PyUnicode_CheckExact"(PyObject* value) noexcept
@@ -56,6 +59,7 @@ cdef extern from "Python.h":
 cdef enum:
     ELEMENT_COST = 20  # see memory.pxd
     LONG_NBYTES = 64 << 10  # from this size on, other threads may run while an element is read
+    LARGE_NBYTES = 32 << 20  # a block that the kernel can move without a copy
 
 
 cdef struct ValueBytes:
@@ -70,109 +74,92 @@ cdef class Source:
         self.values = values
         self.shape = shape
 
-    cdef uint64_t walk(self, Writer* writer) except? 0:
-        """Return the size of the wire bytes of all values. With a writer, write them instead."""
-        raise NotImplementedError
+    cdef Py_ssize_t n_elements(self) except -1:
+        cdef Py_ssize_t n = 1
+        for dim in self.shape:
+            n *= <Py_ssize_t>dim
+        return n
 
-    cdef bint may_overlap(self, const void* begin, const void* end) except -1:
-        """Return whether the values may overlap memory. `walk` was called before."""
-        return False
+    cdef int write(self, NewBytes* output) except -1:
+        raise NotImplementedError
 
 
 cdef bytes pack(Source source):
-    cdef Writer writer
-    cdef Py_ssize_t nbytes = checked_size(source.walk(NULL))
-    wire = PyBytes_FromStringAndSize(NULL, nbytes)
-    writer.target = <unsigned char*>PyBytes_AS_STRING(wire)
-    writer.end = writer.target + nbytes
-    fill_exactly(source, &writer)
-    return wire
+    cdef NewBytes output
+    begin_bytes(&output)
+    try:
+        source.write(&output)
+        return finished_bytes(&output)
+    finally:
+        Py_CLEAR(output.grown)
 
 
-cdef Py_ssize_t checked_size(uint64_t nbytes) except -1:
-    if nbytes > <uint64_t>PY_SSIZE_T_MAX:  # a list may contain the same object many times
-        raise MemoryError(f"the elements take {nbytes} bytes")
-    return <Py_ssize_t>nbytes
-
-
-cdef uint64_t pack_into(Source source, buffer) except? 0:
+cdef Py_ssize_t pack_into(Source source, buffer) except -1:
     """Write the wire bytes of `source` to the start of a writable buffer, and return their number.
 
-    Nothing is written if they do not fit. If the memory of the values may overlap with the buffer,
-    the wire bytes are written to other memory first. Raises BufferError for a buffer whose items
-    are not bytes, because the items may be pointers to objects.
+    Nothing is written if they do not fit. Raises BufferError for a buffer whose items are not
+    bytes, because the items may be pointers to objects.
     """
-    cdef Writer writer
     cdef Py_buffer view
-    cdef uint64_t nbytes
-    # The buffer is exported before the values are measured, because that may run Python code.
+    # The buffer is exported before the values are read, because that may run Python code.
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
     try:
         if view.itemsize != 1:
             raise BufferError(
                 f"the items of the buffer must be 1 byte long, not {view.itemsize}: pass "
                 f"memoryview(buffer).cast('B')")
-        nbytes = source.walk(NULL)
-        if nbytes > <uint64_t>view.len:
+        wire = pack(source)
+        if len(wire) > view.len:
             raise EncodeError(
-                f"the elements take {format_count('byte', nbytes)}, but the buffer has {view.len}",
-                expected=nbytes, actual=view.len)
-        writer.target = <unsigned char*>view.buf
-        writer.end = writer.target + nbytes
-        if source.may_overlap(writer.target, writer.end):
-            wire = pack(source)
-            if <uint64_t>PyBytes_GET_SIZE(wire) != nbytes:
-                raise modified_error()
-            memcpy(writer.target, PyBytes_AS_STRING(wire), nbytes)
-        else:
-            fill_exactly(source, &writer)
+                f"the elements take {format_count('byte', len(wire))}, but the buffer has "
+                f"{view.len}", expected=len(wire), actual=view.len)
+        write_memory(<unsigned char*>view.buf, PyBytes_AS_STRING(wire), len(wire))
     finally:
         PyBuffer_Release(&view)
-    return nbytes
+    return len(wire)
 
 
-cdef inline uint64_t wire_nbytes(Source source, uint64_t nbytes, Py_ssize_t element) except 0:
+cdef inline Py_ssize_t wire_nbytes(Source source, uint64_t nbytes, Py_ssize_t element) except -1:
     """Return the size of an element with its prefix. Raises EncodeError if it is too long."""
     if nbytes > UINT32_MAX:
         raise too_long_error(source, nbytes, element)
-    return PREFIX_NBYTES + nbytes
+    return PREFIX_NBYTES + <Py_ssize_t>nbytes
 
 
-cdef inline unsigned char* begin_element(Writer* writer, uint64_t nbytes) noexcept nogil:
-    """Write the length prefix of an element, and return the address for the element.
+cdef int make_room(NewBytes* output, Source source, Py_ssize_t nbytes, Py_ssize_t n_read) except -1:
+    """Make room for `nbytes`, and probably for all later elements, by the mean size so far.
 
-    Returns NULL, and writes nothing, if the memory is too small because the values have changed.
-    `nbytes` fitted 32 bits when the values were measured. If it no longer does, and there is enough
-    memory, the prefix is wrong, but nothing is written beyond the end.
+    `n_read` elements are written or will take the `nbytes`. They may be the long ones, so the
+    estimate is limited: to doubling the size of a large block, which need not be copied.
     """
-    cdef unsigned char* element
-    cdef uint64_t room = writer.end - writer.target
-    if room < PREFIX_NBYTES or nbytes > room - PREFIX_NBYTES:
-        return NULL
-    store_le32(writer.target, <uint32_t>nbytes)
-    element = writer.target + PREFIX_NBYTES
-    writer.target = element + nbytes
-    return element
+    cdef double n_known = <double>(output.position - output.start) + nbytes
+    cdef double n_later = 1.03 * n_known / n_read * (source.n_elements() - n_read)
+    n_later = min(n_later, max(n_known, <double>LARGE_NBYTES))
+    return reserve(output, nbytes + <Py_ssize_t>max(n_later, 0))
 
 
-cdef inline unsigned char* next_element(Writer* writer, uint64_t nbytes) except NULL:
-    cdef unsigned char* target = begin_element(writer, nbytes)
-    if target == NULL:
-        raise modified_error()
-    return target
+cdef inline unsigned char* next_element(
+    NewBytes* output, Source source, uint64_t nbytes, Py_ssize_t i
+) except NULL:
+    """Write the length prefix of element `i`, and return the address for the element."""
+    cdef Py_ssize_t size = wire_nbytes(source, nbytes, i)
+    cdef unsigned char* target
+    if size > output.end - output.position:
+        make_room(output, source, size, i + 1)
+    target = <unsigned char*>output.position
+    store_le32(target, <uint32_t>nbytes)
+    output.position += size
+    return target + PREFIX_NBYTES
 
 
-cdef inline void copy_element(unsigned char* target, const char* data, Py_ssize_t nbytes) noexcept:
-    if nbytes < LONG_NBYTES:
-        memcpy(target, data, nbytes)
-    else:
+cdef inline int write_element(
+    NewBytes* output, Source source, const void* data, Py_ssize_t nbytes, Py_ssize_t i
+) except -1:
+    cdef unsigned char* target = next_element(output, source, nbytes, i)
+    if nbytes >= LONG_NBYTES:
         write_memory(target, data, nbytes)
-
-
-cdef int fill_exactly(Source source, Writer* writer) except -1:
-    source.walk(writer)
-    if writer.target != writer.end:
-        raise modified_error()
+    elif nbytes > 0:  # else the address may be NULL
+        memcpy(target, data, nbytes)
     return 0
 
 
@@ -183,141 +170,103 @@ cdef int fill_exactly(Source source, Writer* writer) except -1:
 cdef class Objects(Source):
     """A list, tuple or contiguous object array of bytes, str, bytearray or memoryview."""
 
-    # The values that are buffers, to which others may write, are between these addresses.
-    cdef const char* lowest
-    cdef const char* highest
-
     cdef PyObject** items(self, Py_ssize_t* n_elements) except? NULL:
         """Return the items and their number. Raises EncodeError unless it matches the shape."""
         cdef PyObject** items = items_of(self.values, n_elements)
-        cdef Py_ssize_t n_expected = 1
-        for dim in self.shape:
-            n_expected *= <Py_ssize_t>dim
-        if n_elements[0] != n_expected:
+        if n_elements[0] != self.n_elements():
             raise modified_error()
         return items
 
-    cdef uint64_t walk(self, Writer* writer) except? 0:
+    cdef int write(self, NewBytes* output) except -1:
         # Other threads may run between batches. Another thread may change a list then, so the items
         # are located again for each batch.
-        cdef Py_ssize_t n_elements = 0, i = 0, stop
+        cdef Py_ssize_t n_elements = 0, i = 0, stop = 0, n_written
         cdef PyObject** items = self.items(&n_elements)
-        cdef const unsigned char* begin
-        cdef uint64_t total = 0
         while i < n_elements:
-            stop = end_of_batch(i, n_elements, ELEMENT_COST)
-            items = self.items(&n_elements)
-            if writer == NULL:
-                i = self.measure_batch(items, i, stop, &total)
-                continue
-            begin = writer.target
-            i = self.write_batch(items, i, stop, writer)
-            count_work(writer.target - begin)
-        return total
+            if i == stop:
+                stop = end_of_batch(i, n_elements, ELEMENT_COST)
+                items = self.items(&n_elements)
+                self.reserve_batch(items, i, stop, output)
+            else:
+                items = self.items(&n_elements)
+            n_written = output.position - output.start
+            i = self.write_batch(items, i, stop, output)
+            count_work(output.position - output.start - n_written)
+        return 0
 
-    cdef Py_ssize_t measure_batch(
-        self, PyObject** items, Py_ssize_t first, Py_ssize_t stop, uint64_t* total
+    cdef int reserve_batch(
+        self, PyObject** items, Py_ssize_t first, Py_ssize_t stop, NewBytes* output
     ) except -1:
-        """Add the sizes of elements to `total`. Return the index of the next one.
-
-        Other threads may run while long text is read, whose element is then the last one.
-        """
-        cdef Py_ssize_t i, nbytes
-        cdef uint64_t subtotal = 0
+        """Make room for the plain values. A list may contain a long one many times."""
+        cdef Py_ssize_t i, nbytes = 0
         cdef ValueBytes span
         for i in range(first, stop):
             if locate_plain(&span, items[i]):
-                subtotal += wire_nbytes(self, span.nbytes, i)
-                continue
-            nbytes = self.value_nbytes(value_at(items, i), i)
-            subtotal += wire_nbytes(self, nbytes, i)
-            if nbytes >= LONG_NBYTES:
-                stop = i + 1
-                break
-        total[0] += subtotal
-        return stop
+                nbytes += wire_nbytes(self, span.nbytes, i)
+        if nbytes > output.end - output.position:
+            make_room(output, self, nbytes, stop)
+        return 0
 
     cdef Py_ssize_t write_batch(
-        self, PyObject** items, Py_ssize_t first, Py_ssize_t stop, Writer* writer
+        self, PyObject** items, Py_ssize_t first, Py_ssize_t stop, NewBytes* output
     ) except -1:
         """Write elements, about LONG_NBYTES at most. Return the index of the next one.
 
-        Other threads may run while a long element is written, which is then the last one.
+        Other threads may run while a long element is written, and Python code while a subclass of
+        bytearray is exported. Such an element is the last one.
         """
-        cdef unsigned char* target = writer.target
-        cdef unsigned char* pause = target + min(
-            writer.end - target, <Py_ssize_t>LONG_NBYTES)
-        cdef Py_ssize_t i
+        cdef Py_ssize_t i = first, pause = output.position - output.start + LONG_NBYTES
+        cdef bint is_safe
+        while i < stop:
+            i = write_plain(items, i, stop, output, min(output.end, output.start + pause))
+            if i == stop:
+                break
+            value = value_at(items, i)
+            self.write_value(value, i, output)
+            i += 1
+            is_safe = PyUnicode_Check(value) or PyMemoryView_Check(value)
+            if not is_safe or output.position - output.start >= pause:
+                break
+        return i
+
+    cdef int write_value(self, value, Py_ssize_t i, NewBytes* output) except -1:
         cdef ValueBytes span
-        for i in range(first, stop):
-            if locate_plain(&span, items[i]) and span.nbytes <= pause - target - PREFIX_NBYTES:
-                store_le32(target, <uint32_t>span.nbytes)
-                memcpy(target + PREFIX_NBYTES, span.data, span.nbytes)
-                target += PREFIX_NBYTES + span.nbytes
-                continue
-            writer.target = target
-            self.write_value(value_at(items, i), writer)
-            target = writer.target
-            if target >= pause:
-                return i + 1
-        writer.target = target
-        return stop
-
-    cdef int write_value(self, value, Writer* writer) except -1:
-        cdef ValueBytes span
-        cdef Py_ssize_t nbytes
-        if locate_plain(&span, <PyObject*>value):
-            copy_element(next_element(writer, span.nbytes), span.data, span.nbytes)
-            return 0
-        if PyUnicode_Check(value):
-            return write_str(writer, value)
-        if PyByteArray_Check(value):
-            nbytes = PyByteArray_GET_SIZE(value)
-            if nbytes < LONG_NBYTES and not FREE_THREADED:  # no other thread can resize it
-                memcpy(next_element(writer, nbytes), PyByteArray_AS_STRING(value), nbytes)
-                return 0
-        return write_buffer(writer, value)
-
-    cdef inline Py_ssize_t value_nbytes(self, value, Py_ssize_t element) except -1:
-        """Return the size of a value that is not plain. Raises EncodeError for an invalid one."""
-        cdef Py_ssize_t nbytes
-        if PyUnicode_Check(value):
-            nbytes = str_nbytes(value)
-            if nbytes == NOT_ENCODABLE:
-                raise lone_surrogate_error(self, element, value)
-            return nbytes
-        if PyByteArray_Check(value):
-            return self.note_memory(PyByteArray_AS_STRING(value), PyByteArray_GET_SIZE(value))
-        return self.buffer_nbytes(value, element)
-
-    cdef Py_ssize_t buffer_nbytes(self, value, Py_ssize_t element) except -1:
         cdef Py_buffer buffer
-        cdef Py_ssize_t nbytes
+        if PyUnicode_Check(value) and not is_ascii_str(<PyObject*>value):
+            return write_str(output, self, value, i)
+        if locate_plain(&span, <PyObject*>value):
+            return write_element(output, self, span.data, span.nbytes, i)
         if value is None:
-            raise element_error(self, element, "is None, which tensors cannot have")
-        if not PyMemoryView_Check(value):  # other objects with buffers are arrays or numbers
-            raise element_error(self, element, f"is {type(value).__name__}, not bytes or str")
+            raise element_error(self, i, "is None, which tensors cannot have")
+        # Other objects with buffers are arrays or numbers.
+        if not PyMemoryView_Check(value) and not PyByteArray_Check(value):
+            raise element_error(self, i, f"is {type(value).__name__}, not bytes or str")
         try:
             PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
         except (BufferError, ValueError):
             raise element_error(
-                self, element, "is a memoryview that is released or not contiguous") from None
-        nbytes = self.note_memory(buffer.buf, buffer.len)
-        PyBuffer_Release(&buffer)
-        return nbytes
+                self, i,
+                f"is a {type(value).__name__} that is released or not contiguous") from None
+        try:
+            return write_element(output, self, buffer.buf, buffer.len, i)
+        finally:
+            PyBuffer_Release(&buffer)
 
-    cdef bint may_overlap(self, const void* begin, const void* end) except -1:
-        return self.lowest < <const char*>end and <const char*>begin < self.highest
 
-    cdef Py_ssize_t note_memory(self, const void* data, Py_ssize_t nbytes) noexcept:
-        """Include the memory of a buffer in the addresses. Return its size."""
-        cdef const char* begin = <const char*>data
-        if nbytes > 0:  # else the address may be NULL
-            if self.lowest == NULL or begin < self.lowest:
-                self.lowest = begin
-            if begin + nbytes > self.highest:
-                self.highest = begin + nbytes
-        return nbytes
+cdef Py_ssize_t write_plain(
+    PyObject** items, Py_ssize_t i, Py_ssize_t stop, NewBytes* output, const char* end
+) noexcept:
+    """Write plain values while there is room before `end`. Return the index of the next one."""
+    cdef unsigned char* target = <unsigned char*>output.position
+    cdef ValueBytes span
+    while i < stop and locate_plain(&span, items[i]) and (
+            span.nbytes <= <const unsigned char*>end - target - PREFIX_NBYTES):
+        store_le32(target, <uint32_t>span.nbytes)
+        memcpy(target + PREFIX_NBYTES, span.data, span.nbytes)
+        target += PREFIX_NBYTES + span.nbytes
+        i += 1
+    output.position = <char*>target
+    return i
 
 
 def all_plain(cnp.ndarray values not None):
@@ -354,7 +303,7 @@ cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
     for i in range(n_elements):
         if i == stop:
             stop = end_of_batch(i, n_elements, ELEMENT_COST)
-            items = (<Objects>source).items(&n_elements)  # see `Objects.walk`
+            items = (<Objects>source).items(&n_elements)  # see `Objects.write`
         item = items[i]
         if item == NULL:
             return None
@@ -372,7 +321,9 @@ cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
             if size >= LONG_NBYTES:
                 stop = i + 1
         total += wire_nbytes(source, size, i)
-    nbytes[0] = checked_size(total)
+    if total > <uint64_t>PY_SSIZE_T_MAX:  # a list may contain the same object many times
+        raise MemoryError(f"the elements take {total} bytes")
+    nbytes[0] = <Py_ssize_t>total
     return values
 
 
@@ -399,18 +350,23 @@ cdef cnp.ndarray checked_array(values, int type_num):
 
 
 cdef inline bint locate_plain(ValueBytes* span, PyObject* value) noexcept:
-    """Set `span` to the memory of bytes or of an ASCII str. Return False for other values.
+    """Set `span` to the memory of bytes, an ASCII str or a short bytearray. Else return False.
 
-    These are the usual values, and neither their size nor their memory changes.
+    These are the usual values, and neither their size nor their memory changes: no other thread
+    can resize a short bytearray before it is copied.
     """
     if value == NULL:
         return False
     if is_bytes(value):
         span.data, span.nbytes = bytes_data(value), bytes_nbytes(value)
         return True
-    if is_str(value) and is_ascii_str(value):
-        span.data, span.nbytes = <const char*>str_data(value), str_length(value)
-        return True
+    if is_str(value):
+        if is_ascii_str(value):
+            span.data, span.nbytes = <const char*>str_data(value), str_length(value)
+            return True
+    elif is_bytearray(value) and not FREE_THREADED:
+        span.data, span.nbytes = bytearray_data(value), bytearray_nbytes(value)
+        return span.nbytes < LONG_NBYTES
     return False
 
 
@@ -437,61 +393,36 @@ cdef Py_ssize_t measure_text(int kind, const void* data, Py_ssize_t n_characters
     return utf8_nbytes(<const uint32_t*>data, n_characters)
 
 
-cdef int write_str(Writer* writer, object text) except -1:
-    """Write a str, which cannot change, and then its size, which fitted 32 bits."""
-    cdef unsigned char* begin = next_element(writer, 0)
-    cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text)
+cdef int write_str(NewBytes* output, Source source, object text, Py_ssize_t i) except -1:
+    """Write a str that is not ASCII."""
+    cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text), nbytes = str_nbytes(text)
     cdef void* data = PyUnicode_DATA(text)
     cdef int kind = PyUnicode_KIND(text)
-    cdef unsigned char* end
+    cdef unsigned char* target
+    if nbytes == NOT_ENCODABLE:
+        raise lone_surrogate_error(source, i, text)
+    target = next_element(output, source, nbytes, i)
     if n_characters < LONG_NBYTES:
-        end = write_text(begin, writer.end, kind, data, n_characters)
+        write_text(target, output.end, kind, data, n_characters)
     else:
         with nogil:
-            end = write_text(begin, writer.end, kind, data, n_characters)
-    if end == NULL:  # other values have grown
-        raise modified_error()
-    store_le32(begin - PREFIX_NBYTES, <uint32_t>(end - begin))
-    writer.target = end
+            write_text(target, output.end, kind, data, n_characters)
     return 0
 
 
-cdef unsigned char* write_text(
-    unsigned char* target, const unsigned char* end, int kind, const void* data,
-    Py_ssize_t n_characters,
+cdef void write_text(
+    unsigned char* target, const void* end, int kind, const void* data, Py_ssize_t n_characters
 ) noexcept nogil:
+    cdef const unsigned char* limit = <const unsigned char*>end
     if kind == 1:
-        return write_utf8(target, end, <const uint8_t*>data, n_characters)
-    if kind == 2:
-        return write_utf8(target, end, <const uint16_t*>data, n_characters)
-    return write_utf8(target, end, <const uint32_t*>data, n_characters)
-
-
-cdef int write_buffer(Writer* writer, object value) except -1:
-    """Write a bytearray or a memoryview, which cannot change its size while it is exported."""
-    cdef Py_buffer buffer
-    if not PyByteArray_Check(value) and not PyMemoryView_Check(value):
-        raise modified_error()
-    try:
-        PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
-    except (BufferError, ValueError):
-        raise modified_error() from None
-    try:
-        if buffer.len > 0:
-            copy_element(next_element(writer, buffer.len), <const char*>buffer.buf, buffer.len)
-        else:
-            next_element(writer, 0)  # the address of an empty buffer may be NULL
-    finally:
-        PyBuffer_Release(&buffer)
-    return 0
+        write_utf8(target, limit, <const uint8_t*>data, n_characters)
+    elif kind == 2:
+        write_utf8(target, limit, <const uint16_t*>data, n_characters)
+    else:
+        write_utf8(target, limit, <const uint32_t*>data, n_characters)
 
 
 # --- numpy arrays of text and bytes ----------------------------------------------------------
-
-
-ctypedef fused Character:
-    char
-    uint32_t
 
 
 @cython.final
@@ -501,54 +432,48 @@ cdef class FixedWidth(Source):
     Trailing NULs are padding, which is not written. numpy limits an item to 2^31 - 1 bytes.
     """
 
-    cdef uint64_t walk(self, Writer* writer) except? 0:
+    cdef int write(self, NewBytes* output) except -1:
         cdef cnp.ndarray array = <cnp.ndarray?>self.values
-        if cnp.PyArray_TYPE(array) == cnp.NPY_STRING:
-            array = checked_array(array, cnp.NPY_STRING)
-            return walk_fixed_width(self, array, <const char*>cnp.PyArray_DATA(array), writer)
-        array = checked_array(array, cnp.NPY_UNICODE)
-        return walk_fixed_width(self, array, <const uint32_t*>cnp.PyArray_DATA(array), writer)
+        cdef bint is_text = cnp.PyArray_TYPE(array) == cnp.NPY_UNICODE
+        array = checked_array(array, cnp.NPY_UNICODE if is_text else cnp.NPY_STRING)
+        cdef const char* item = <const char*>cnp.PyArray_DATA(array)
+        cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
+        cdef Py_ssize_t i, nbytes, work = 0
+        for i in range(cnp.PyArray_SIZE(array)):
+            collect_work(&work, ELEMENT_COST + itemsize)
+            if is_text:
+                self.write_text(<const uint32_t*>item, itemsize // 4, i, output)
+            else:
+                nbytes = itemsize
+                while nbytes > 0 and item[nbytes - 1] == 0:
+                    nbytes -= 1
+                write_element(output, self, item, nbytes, i)
+            item += itemsize
+        return 0
 
-    cdef bint may_overlap(self, const void* begin, const void* end) except -1:
-        cdef cnp.ndarray array = <cnp.ndarray?>self.values
-        cdef const char* data = <const char*>cnp.PyArray_DATA(array)
-        return data < <const char*>end and <const char*>begin < data + cnp.PyArray_NBYTES(array)
-
-
-cdef uint64_t walk_fixed_width(
-    FixedWidth source, cnp.ndarray array, const Character* text, Writer* writer
-) except? 0:
-    cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
-    cdef Py_ssize_t width = itemsize // <Py_ssize_t>sizeof(Character)
-    cdef uint64_t total = 0
-    cdef Py_ssize_t i, n_characters, nbytes, work = 0
-    cdef unsigned char* target
-    for i in range(cnp.PyArray_SIZE(array)):
-        collect_work(&work, ELEMENT_COST + itemsize)
-        n_characters = width
+    cdef inline int write_text(
+        self, const uint32_t* text, Py_ssize_t n_characters, Py_ssize_t i, NewBytes* output
+    ) except -1:
+        cdef Py_ssize_t nbytes
+        cdef unsigned char* target
         while n_characters > 0 and text[n_characters - 1] == 0:
             n_characters -= 1
-        nbytes = n_characters
-        if Character is uint32_t:
-            nbytes = utf8_nbytes(text, n_characters)
-            if nbytes == NOT_ENCODABLE and writer == NULL:
-                raise not_encodable_error(source, i, 4, text, n_characters)
-        total += PREFIX_NBYTES + <uint64_t>nbytes
-        if writer != NULL:
-            target = next_element(writer, nbytes)
-            if Character is char:
-                copy_element(target, text, nbytes)
-            elif write_utf8(target, target + nbytes, text, n_characters) != target + nbytes:
-                raise modified_error()
-        text += width
-    return total
+        nbytes = utf8_nbytes(text, n_characters)
+        if nbytes == NOT_ENCODABLE:
+            raise not_encodable_error(self, i, 4, text, n_characters)
+        target = next_element(output, self, nbytes, i)
+        # Another thread may write to the array meanwhile.
+        if target + nbytes != write_utf8(
+                target, <unsigned char*>output.end, text, n_characters):
+            raise modified_error()
+        return 0
 
 
 @cython.final
 cdef class Strings(Source):
     """A contiguous numpy StringDType array. No `str` objects are created."""
 
-    cdef uint64_t walk(self, Writer* writer) except? 0:
+    cdef int write(self, NewBytes* output) except -1:
         cdef cnp.ndarray array = <cnp.ndarray?>self.values
         cdef const char* item = <const char*>cnp.PyArray_DATA(array)
         cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
@@ -558,53 +483,48 @@ cdef class Strings(Source):
         cdef npy_string_allocator* allocator
         cdef npy_static_string text
         cdef unsigned char* target
-        cdef uint64_t total = 0
         cdef int status = 0
-        with nogil:  # see npystring.pxd
-            allocator = NpyString_acquire_allocator(descr)
-            while i < n_elements:
-                status = NpyString_load(allocator, <const npy_packed_static_string*>item, &text)
-                if status != 0 or text.size > UINT32_MAX:
-                    break
-                if writer != NULL:
-                    target = begin_element(writer, text.size)
-                    if target == NULL:
+        while i < n_elements:
+            with nogil:  # see npystring.pxd
+                allocator = NpyString_acquire_allocator(descr)
+                target = <unsigned char*>output.position
+                while i < n_elements:
+                    status = NpyString_load(allocator, <const npy_packed_static_string*>item, &text)
+                    if status != 0 or text.size > UINT32_MAX or (
+                            PREFIX_NBYTES + text.size > <size_t>(output.end - <char*>target)):
                         break
+                    store_le32(target, <uint32_t>text.size)
+                    target += PREFIX_NBYTES
                     if text.size > 0:
                         memcpy(target, text.buf, text.size)
-                total += PREFIX_NBYTES + text.size
-                item += itemsize
-                i += 1
-            NpyString_release_allocator(allocator)
-        if i == n_elements:
-            return total
-        if status == 1:
-            raise element_error(self, i, "is a missing value, which tensors cannot have")
-        if status != 0:
-            raise element_error(self, i, "cannot be read")
-        if text.size > UINT32_MAX:
-            raise too_long_error(self, text.size, i)
-        raise modified_error()
+                    target += text.size
+                    item += itemsize
+                    i += 1
+                output.position = <char*>target
+                NpyString_release_allocator(allocator)
+            if status == 1:
+                raise element_error(self, i, "is a missing value, which tensors cannot have")
+            if status != 0:
+                raise element_error(self, i, "cannot be read")
+            if i < n_elements:
+                make_room(output, self, wire_nbytes(self, text.size, i), i + 1)
+        return 0
 
 
 @cython.final
 cdef class WireBytes(Source):
 
-    cdef uint64_t walk(self, Writer* writer) except? 0:
+    cdef int write(self, NewBytes* output) except -1:
         cdef Py_buffer buffer
-        cdef Py_ssize_t nbytes
         PyObject_GetBuffer(self.values, &buffer, PyBUF_SIMPLE)
-        nbytes = buffer.len
-        if writer != NULL and nbytes > 0:
-            # There is room: the size of a memoryview does not change. The two may overlap.
-            if keeps_gil(nbytes):
-                memmove(writer.target, buffer.buf, nbytes)
-            else:
-                with nogil:
-                    memmove(writer.target, buffer.buf, nbytes)
-            writer.target += nbytes
-        PyBuffer_Release(&buffer)
-        return nbytes
+        try:
+            reserve(output, buffer.len)
+            if buffer.len > 0:  # else the address may be NULL
+                output.position = <char*>write_memory(
+                    <unsigned char*>output.position, buffer.buf, buffer.len)
+        finally:
+            PyBuffer_Release(&buffer)
+        return 0
 
 
 # The kinds of sources by the `kind` of a numpy dtype; those of objects may also be in a list.
@@ -628,15 +548,10 @@ cdef class ArrowSource(Source):
     buffer.
     """
 
-    cdef bint may_overlap(self, const void* begin, const void* end) except -1:
-        return True
-
-    cdef uint64_t walk(self, Writer* writer) except? 0:
+    cdef int write(self, NewBytes* output) except -1:
         cdef Received received = <Received?>self.values
         cdef Chunk chunk
         cdef ValueBytes span
-        cdef unsigned char* target
-        cdef uint64_t total = 0
         cdef int64_t i, element = 0
         cdef Py_ssize_t work = 0
         for item in received.chunks:
@@ -644,15 +559,10 @@ cdef class ArrowSource(Source):
             for i in range(chunk.elements.offset, chunk.elements.offset + chunk.elements.length):
                 if not locate(&span, chunk, received.layout, i):
                     raise element_error(self, element, "is outside its Arrow buffer")
-                total += wire_nbytes(self, span.nbytes, element)
-                collect_work(&work, ELEMENT_COST)
-                if writer != NULL:
-                    target = next_element(writer, span.nbytes)
-                    if span.nbytes > 0:  # else its address may be NULL
-                        copy_element(target, span.data, span.nbytes)
-                        collect_work(&work, span.nbytes)
+                collect_work(&work, ELEMENT_COST + span.nbytes)
+                write_element(output, self, span.data, span.nbytes, element)
                 element += 1
-        return total
+        return 0
 
 
 cdef inline int64_t offset_at(const void* offsets, ArrowLayout layout, int64_t i) noexcept nogil:

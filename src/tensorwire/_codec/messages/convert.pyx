@@ -99,7 +99,7 @@ def encode_bytes(values: Any) -> bytes:
     Returns
     -------
     bytes
-        The wire bytes in new memory. Each element is copied once.
+        The wire bytes in new memory.
 
     Raises
     ------
@@ -127,8 +127,8 @@ def encode_bytes_into(values: Any, buffer: ReadableBuffer) -> int:
     Parameters
     ----------
     values : sequence, array or BytesArray
-        See ``encode_bytes``. Their memory may overlap with the buffer. The elements of an Arrow
-        array are copied twice, because of this.
+        See ``encode_bytes``. Their memory may overlap with the buffer, because the wire bytes are
+        made in new memory, and then copied.
     buffer : buffer
         A writable, C-contiguous buffer of bytes.
 
@@ -140,9 +140,8 @@ def encode_bytes_into(values: Any, buffer: ReadableBuffer) -> int:
     Raises
     ------
     EncodeError
-        An element cannot be encoded, or the buffer is too small. Nothing is written in these
-        cases. It is also raised if another thread modified the values meanwhile. The content of the
-        buffer is undefined then.
+        An element cannot be encoded, the buffer is too small, or another thread modified the
+        values meanwhile. Nothing is written in these cases.
     TypeError
         ``values`` has an unsupported type, or ``buffer`` is not a buffer.
     BufferError
