@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
+import sysconfig
 from collections.abc import Callable
 from typing import Any
 
@@ -143,6 +145,55 @@ def test_element_of_4_gib_is_rejected() -> None:
     memory = mmap.mmap(-1, 2**32)  # pages that are not written take no memory
     with pytest.raises(tw.EncodeError, match=r"element 1 .* is 4294967296 bytes long; the"):
         tw.encode_bytes(["a", memoryview(memory)])
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [list, np.array, lambda texts: np.array(texts, STRING), lambda texts: np.array(texts, object)],
+)
+@pytest.mark.parametrize("characters", ["a", "é", "日本", "🜚x"])
+def test_elements_of_growing_and_shrinking_sizes(convert: Any, characters: str) -> None:
+    for sizes in (range(300), range(300, 0, -1), [70_000, *[1] * 9, 70_000]):
+        texts = [characters * size for size in sizes]
+        assert tw.encode_bytes(convert(texts)) == reference.elements(encoded(texts))
+
+
+def test_short_elements_after_a_long_one() -> None:
+    """The first element must not determine how much memory is allocated for the others."""
+    long = memoryview(bytes(1 << 20))
+    wire = tw.encode_bytes([long, *["a"] * 1_000_000])
+    assert (wire[:4], wire[4 + len(long) :]) == (b"\0\0\x10\0", b"\1\0\0\0a" * 1_000_000)
+
+
+def test_errors_after_valid_elements() -> None:
+    """A buffer is not written to before all elements have been encoded."""
+    unpaired = np.array(["a" * 500, "b"])
+    unpaired.view(np.uint32)[500] = 0xD800
+    missing = np.array(["a" * 500, None], np.dtypes.StringDType(na_object=None))
+    released = memoryview(b"a")
+    released.release()
+    long = bytearray(100_000)
+    for values in (["a", None], [b"a" * 500, "\ud800"], [long, released], unpaired, missing):
+        buffer = bytearray(200_000)
+        with pytest.raises(tw.EncodeError, match="element 1 of the argument"):
+            tw.encode_bytes_into(values, buffer)
+        assert not any(buffer)
+    long.append(0)  # it is not exported any more
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="classes cannot define __buffer__")
+def test_list_that_changes_while_an_element_is_exported() -> None:
+    class Exporter(bytearray):
+        def __buffer__(self, flags: int, /) -> memoryview:
+            values.clear()
+            return memoryview(b"abc")
+
+    values: list[Any] = [Exporter(100_000), *[b"x" * i for i in range(99)]]
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):  # it is copied before it is read
+        assert tw.encode_bytes(values)[:7] == b"\3\0\0\0abc"
+        return
+    with pytest.raises(tw.EncodeError, match="the values were modified while they were encoded"):
+        tw.encode_bytes(values)
 
 
 def test_bytes_are_not_another_datatype() -> None:
