@@ -114,7 +114,8 @@ cdef Py_ssize_t pack_into(Source source, buffer) except -1:
             raise EncodeError(
                 f"the elements take {format_count('byte', len(wire))}, but the buffer has "
                 f"{view.len}", expected=len(wire), actual=view.len)
-        write_memory(<unsigned char*>view.buf, PyBytes_AS_STRING(wire), len(wire))
+        if view.len > 0:  # else the address may be NULL
+            write_memory(<unsigned char*>view.buf, PyBytes_AS_STRING(wire), len(wire))
     finally:
         PyBuffer_Release(&view)
     return len(wire)
