@@ -126,7 +126,7 @@ class RequestBody:
 
     @property
     def is_slow_to_decode(self) -> bool:
-        nbytes, framing = len(self.buffer), self.framing
+        nbytes, framing = self.buffer.nbytes, self.framing
         json_nbytes = nbytes if framing.header_length is None else framing.header_length
         return bool(framing.encoding) or json_nbytes > MAX_JSON_NBYTES or nbytes > MAX_BODY_NBYTES
 

@@ -12,7 +12,7 @@ from .compressed import choose_coding, is_slow_to_compress, negotiated_reply
 from .framing import AmbiguousLengthError, expects_continue
 from .inference import Inference, ServedModel
 from .memory import Reservation
-from .service import LateReply, Reply, Service, Target
+from .service import Reply, Service, Target
 from .workers import ThreadCall
 
 # Up to this size, the body of a rejected request is discarded before the reply. If a server closes
@@ -140,9 +140,9 @@ class Exchange:
         ran.
         """
         target = self._target
-        if isinstance(target, Reply):
-            return target
-        if isinstance(target, LateReply):
+        if not isinstance(target, ServedModel):
+            if isinstance(target, Reply):
+                return target
             return in_thread(target.make) if target.is_slow else target.make()
         body, self.body = self.body, None  # the memory is released with the last array
         assert body is not None

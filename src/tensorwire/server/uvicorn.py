@@ -183,6 +183,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         # Receiving.
         self.parser: Any = httptools.HttpRequestParser(self)
         self.arriving: QueuedRequest | None = None
+        self.headers: list[tuple[bytes, bytes]] | None = None  # while its head arrives
         self.direct: BodyBuffer | None = None  # its body, if it is received without the parser
         # Received without body data after the chunk in which a request begins: its head, its
         # trailers and the headers of chunks.
@@ -255,6 +256,8 @@ class InferProtocol(asyncio.BufferedProtocol):
             # First receive what other connections have received. Clients that get several replies
             # at once send several requests at once, so that there are fewer system calls.
             self.loop.call_soon(self._advance)
+            if len(self.requests) == 1:
+                return
         self._settle()
 
     def eof_received(self) -> bool:
@@ -461,32 +464,33 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.parser = httptools.HttpRequestParser(self)
         self.parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % lines)
 
-    # The parser also calls these methods for a head that is replayed, whose request has a method,
-    # and for what follows the last request in a chunk, where no request arrives.
+    # The parser also calls these methods for trailers and for a head that is replayed, and for what
+    # follows the last request in a chunk, where no request arrives.
 
     def on_message_begin(self) -> None:
         """Callback of the parser: a message begins."""
         if self.arriving is None and not self.is_ended:
             self.arriving = QueuedRequest()
+            self.headers = self.arriving.headers
             self.head_nbytes = 0  # the chunk may also contain other requests
 
     def on_url(self, url: bytes) -> None:
         """Callback of the parser: a part of the target."""
-        request = self.arriving
-        if request is not None and not request.method:
-            request.url += url
+        if self.arriving is not None and self.headers is not None:
+            self.arriving.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Callback of the parser: a header or a trailer."""
-        request = self.arriving
-        if request is not None and not request.method and len(request.headers) <= _MAX_HEADERS:
-            request.headers.append((name.lower(), value))
+        headers = self.headers
+        if headers is not None and len(headers) <= _MAX_HEADERS:
+            headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Callback of the parser: the headers are complete."""
         request, parser = self.arriving, self.parser
-        if request is None or request.method:
+        if request is None or self.headers is None:
             return
+        self.headers = None
         request.method = method = parser.get_method()
         request.http_version = version = parser.get_http_version()
         is_last = version == "1.0" or method == b"CONNECT"
@@ -494,8 +498,9 @@ class InferProtocol(asyncio.BufferedProtocol):
             not is_last and not self.is_shutting_down and parser.should_keep_alive()
         )
         target = self._target(request)
+        # Keyword arguments would take longer.
         request.exchange = Exchange(
-            self.service, target, request.headers, on_memory=self._resume_request
+            self.service, target, request.headers, None, self._resume_request
         )
         limit, state = self.config.limit_concurrency, self.server_state
         if limit is not None and self.is_excess:
