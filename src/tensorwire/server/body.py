@@ -62,9 +62,9 @@ class RequestBody:
 
     It is received into ``buffer``; a compressed body remains compressed there. ``reserve`` is
     called with the number of bytes for which memory is needed, and whether the body may wait for
-    it. While ``is_waiting`` is true, the transport should receive nothing, until it calls
-    ``resume``. Raises HeaderError with status 413 if Content-Length exceeds ``max_body``, and
-    UnsupportedEncodingError.
+    it. It returns whether there is memory. If not, ``is_waiting`` is true until ``resume`` is
+    called, and what is written before is kept outside the buffer. Raises HeaderError with status
+    413 if Content-Length exceeds ``max_body``, and UnsupportedEncodingError.
     """
 
     buffer: BodyBuffer
@@ -107,7 +107,7 @@ class RequestBody:
     def write(self, chunk: bytes | memoryview) -> None:
         """Append a chunk. Raises HeaderError and OverloadedError."""
         if not self.is_waiting and self.framing.content_length is None:
-            # If bodies waited that have memory, they could wait for each other.
+            # A body that has memory does not wait: two of them could wait for each other.
             may_wait = self._reserved_nbytes == UNCOUNTED_NBYTES
             self._provide(len(self.buffer) + len(chunk), may_wait)
         if self.is_waiting:

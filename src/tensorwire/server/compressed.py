@@ -1,4 +1,7 @@
-"""Compressed responses: the coding that a client accepts, and the reply."""
+"""Compressed responses: the coding that a client accepts, and the reply.
+
+Compressed requests are decompressed in ``body``.
+"""
 
 from __future__ import annotations
 

@@ -23,9 +23,17 @@ MAX_DISCARDED_NBYTES = 16 << 20
 class Exchange:
     """A request whose head has arrived, and its ``target``: the result of ``Service.route``.
 
-    A transport passes the body to ``write``, or receives it into ``body``, until the body ends or
-    ``is_rejected`` is true. While ``is_waiting`` is true, it receives nothing, until ``on_memory``
-    is called in the event loop. Then it sends the ``reply``, and calls ``close``.
+    A transport makes it in the event loop, and calls its methods there, in this order:
+
+    1. It passes the body to ``write``, or receives it into ``body.buffer``, until the body ends or
+       ``is_rejected`` is true. While ``is_waiting`` is true, it receives nothing; ``on_memory`` is
+       called when it may continue. If ``receive_timeout`` expires, it calls ``reject_late``.
+    2. It sends the ``reply``. If ``is_rejected`` is true, it sends ``closing()`` of the reply, and
+       closes the connection. If the client disconnects before, it calls
+       ``thread_call.disconnect``, or has passed ``wait_for_disconnect`` (see ``ThreadCall``).
+    3. It calls ``close``, also if no reply was sent.
+
+    The names of ``headers`` are in lower case.
     """
 
     def __init__(

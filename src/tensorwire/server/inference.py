@@ -42,11 +42,11 @@ Encoded = TypeVar("Encoded")
 
 @dataclass(eq=False)
 class ServedModel:
-    """A model with its name."""
+    """A model with the name and version of its URL."""
 
     name: str
     version: str | None
-    """The version that the requests ask for."""
+    """The version that the requests ask for; None if they do not ask for one."""
     model: Model
     statistics: Statistics
     """The statistics of the model, which its versions and transports share."""
@@ -54,7 +54,10 @@ class ServedModel:
 
 @dataclass(eq=False)
 class Codec(ABC, Generic[Received, Encoded]):
-    """The messages of a transport, and what all models and transports of an application share."""
+    """How a transport reads and writes messages. It keeps nothing of a request.
+
+    The threads and the limits are those of the ``Service``.
+    """
 
     workers: Workers
     limits: tw.Limits
@@ -71,7 +74,7 @@ class Codec(ABC, Generic[Received, Encoded]):
 
     @abstractmethod
     def request_id(self, context: Any) -> str:
-        """Return the id of a request in its headers, or an empty string."""
+        """Return the id in the headers of a request, or an empty string. It is only logged."""
 
     @abstractmethod
     def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
@@ -83,8 +86,8 @@ class Inference(Generic[Received, Encoded]):
     """A request to a model: decode the message, call the function, and encode the response.
 
     ``now`` is the immediate path, and ``later`` does the rest. Both raise TensorwireError, whose
-    status is that of the response. What may take more than about two milliseconds is done in a
-    thread.
+    status is that of the response; ``Service.describe_failure`` returns what the client gets. What
+    may take more than about two milliseconds is done in a thread.
     """
 
     codec: Codec[Received, Encoded]

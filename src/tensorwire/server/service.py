@@ -160,7 +160,11 @@ def keep_freed_memory() -> None:
 
 
 class Service:
-    """Models by name, and the options they are served with: the parameters of ``App``."""
+    """Models by name, and the options they are served with: the parameters of ``App``.
+
+    All transports share one object. Those with the messages of HTTP make an ``Exchange`` for each
+    request, and others an ``Inference`` with a ``Codec`` of their own.
+    """
 
     # Returns an asynchronous context manager, in which the server of the application runs.
     lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
@@ -255,7 +259,10 @@ class Service:
         self.models[name] = model
 
     def route(self, method: str, path: str) -> Target:
-        """Return the model of an inference request, or the reply to any other request."""
+        """Return the model of an inference request, or the reply to any other request.
+
+        The path is percent-decoded, and has no query.
+        """
         found = self.routes.get(path) or self.routes.get(path.rstrip("/"))
         if found is None:
             return error_reply(self._not_found(path), 404)

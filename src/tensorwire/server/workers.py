@@ -116,7 +116,7 @@ class ThreadCall:
         self._wait_for_disconnect = wait_for_disconnect
 
     def cancel(self) -> None:
-        """Cancel the call unless it runs: the client does certainly not wait for the response."""
+        """Cancel the call unless it runs: the client certainly does not wait for the response."""
         self.is_cancelled = True
         if self._future is not None:
             self._future.cancel()
