@@ -529,11 +529,10 @@ class AsyncClient(BaseClient, AsyncClosing):
     """An asynchronous client for a server of the Open Inference Protocol.
 
     It has the same parameters and methods as ``Client``, and raises the same exceptions. It runs on
-    asyncio and uvloop. One event loop may use it after another has ended, as with ``asyncio.run``
-    in each task, but not two at once (RuntimeError). It connects on
-    the first call. If a call is cancelled, its connection is closed. ``on_progress`` is a function
-    that does not block, and not a coroutine function. Large messages are read and written in a
-    thread.
+    asyncio and uvloop. An event loop may use it after another one has ended, as with one call of
+    ``asyncio.run`` after another, but two may not use it at once (RuntimeError). It connects on the
+    first call. If a call is cancelled, its connection is closed. ``on_progress`` is a function that
+    does not block, and not a coroutine function. Large messages are read and written in a thread.
 
     Examples
     --------
@@ -596,8 +595,8 @@ class AsyncClient(BaseClient, AsyncClosing):
 class AsyncResponseStream(BaseStream, AsyncClosing):
     """The responses of ``AsyncClient.stream``: an asynchronous iterator of InferResponse.
 
-    As a ``ResponseStream``, but the call is also cancelled if the task that waits for a response
-    is.
+    It is like a ``ResponseStream``, but the call is also cancelled if the task that waits for a
+    response is cancelled.
 
     Examples
     --------

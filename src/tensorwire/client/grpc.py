@@ -42,7 +42,7 @@ _METADATA_VALUE = re.compile(r"[ -~]*")
 
 
 class GrpcTransport:
-    """Builds gRPC requests, and sends them on a channel. See ``HttpTransport``."""
+    """Builds gRPC requests, and sends them on a channel: the methods of ``HttpTransport``."""
 
     def __init__(self, server: Server, options: Options) -> None:
         if options.ssl_context is not None:

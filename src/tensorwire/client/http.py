@@ -46,7 +46,12 @@ Body = tuple[tw.BodyBuffer, int | None, int, dict[bytes, list[bytes]]]
 
 
 class HttpTransport:
-    """Builds HTTP requests, and sends them on the connections of a pool."""
+    """Builds HTTP requests, and sends them on the connections of a pool.
+
+    ``BaseClient`` calls the methods of a transport whose names do not begin with an underscore. A
+    pool has a ``backend``, ``close`` and ``forget``. A request has an ``operation``. Requests, and
+    what ``attempt`` returns and ``read`` takes, are otherwise of any kind.
+    """
 
     def __init__(self, server: Server, options: Options) -> None:
         if options.channel is not None:

@@ -1,4 +1,4 @@
-"""HTTP requests: their heads, the buffers of their bodies, compression and progress."""
+"""What a call sends: the arguments of ``infer`` and their checks, HTTP requests, and progress."""
 
 from __future__ import annotations
 

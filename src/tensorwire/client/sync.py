@@ -46,7 +46,7 @@ class PollWatcher:
 
 
 class Backend:
-    """Blocks the thread of a call. A ``LoopBackend`` suspends its task instead."""
+    """How a client waits: it blocks the thread of a call. ``LoopBackend`` suspends a task."""
 
     is_async = False
 
