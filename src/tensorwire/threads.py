@@ -16,9 +16,9 @@ _executor: ThreadPoolExecutor | None = None  # made on first use
 def in_thread(function: Callable[..., Result], *arguments: Any) -> Awaitable[Result]:
     """Call a function of this package in a thread of this package.
 
-    It waits neither for models nor for the threads of the event loop, which a program may have
-    filled with calls that wait for this one. If no thread can be started, the function is called in
-    the event loop, because the model may have run already.
+    It does not wait for models, or for the default threads of the event loop: a program may have
+    filled them with calls that wait for this one. If no thread can be started, the function is
+    called in the event loop. It would be too late for an error: the model may have run already.
     """
     global _executor  # noqa: PLW0603
     call = [function, *arguments]

@@ -1,4 +1,4 @@
-"""Messages of other packages' gRPC servers and clients, whose raw contents are beside them.
+"""gRPC messages of other packages, split into the generated message and the raw contents.
 
 Generated classes copy raw contents several times. The fields of a message may have any order, so
 the raw contents of a received message are taken out before the generated class parses the rest, and

@@ -1,4 +1,4 @@
-"""BytesArray: the elements of a BYTES tensor in the memory in which they were received."""
+"""BytesArray: the elements of a BYTES tensor, in received memory or as values of a caller."""
 
 cimport cython
 cimport numpy as cnp

@@ -1,1 +1,1 @@
-"""The same messages in protobuf."""
+"""gRPC: the same messages as in `http`, as protobuf."""

@@ -1,1 +1,1 @@
-"""Messages of the binary tensor data extension: a JSON header and the bytes of the tensors."""
+"""HTTP messages, with the binary tensor data extension: a JSON header and bytes of tensors."""

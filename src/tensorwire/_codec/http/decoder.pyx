@@ -1,4 +1,4 @@
-"""Decode messages. The tensors of a decoded message are views of its body.
+"""Decode HTTP messages. The tensors of a decoded message are views of its body.
 
 `HeaderReader` parses the JSON header once, from its first byte to its last one. Each tensor is
 created at the end of its entry. A binary tensor is a view of the bytes after the previous tensor.

@@ -1,4 +1,4 @@
-"""Encode messages: a JSON header, and the buffers that follow it.
+"""Encode HTTP messages: a JSON header, and the buffers that follow it.
 
 Messages and tensors were checked when they were made. What remains are the limits of the receiver,
 what only JSON cannot represent, and whether a response has the outputs that a request lists. The

@@ -1,4 +1,4 @@
-"""KServe's ``ModelInfer`` for gRPC, with raw contents that are not in generated messages."""
+"""KServe's gRPC method ``ModelInfer``, with the raw contents beside the generated messages."""
 
 from __future__ import annotations
 
