@@ -181,7 +181,7 @@ def test_errors_after_valid_elements() -> None:
     long.append(0)  # it is not exported any more
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="classes cannot define __buffer__")
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="this Python has no classes with __buffer__")
 def test_list_that_changes_while_an_element_is_exported() -> None:
     class Exporter(bytearray):
         def __buffer__(self, flags: int, /) -> memoryview:

@@ -418,8 +418,8 @@ def test_coroutine_of_a_request_can_be_closed() -> None:
     headers = [(b"inference-header-content-length", b"%d" % (frame.header_length or 0))]
     body = RequestBody(headers, None)
     body.buffer.write(bytes(frame))
-    model = app.infer_targets[b"/v2/models/m/infer"]
-    coroutine: Any = Inference(app.codec, model, body).later(ThreadCall())
+    model = app.infer_routes[b"/v2/models/m/infer"]
+    coroutine: Any = Inference(app.http_format, model, body).later(ThreadCall())
     coroutine.send(None)
     coroutine.close()
 

@@ -1,8 +1,4 @@
-"""The calls of both clients, as coroutines. The ``Backend`` of a client waits for them.
-
-The scheme of the URL chooses the transport, which is imported when it is first used. Those of
-HTTP and gRPC have the same methods, but each has its own kinds of pools, messages and requests.
-"""
+"""The calls of both clients, as coroutines. The ``Backend`` of a client waits for them."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import tensorwire as tw
 
@@ -46,10 +42,7 @@ from .requests import (
     remember,
 )
 from .sync import Backend
-
-if TYPE_CHECKING:
-    from .grpc import GrpcTransport
-    from .http import HttpTransport
+from .transport import Transport, transport_of
 
 _LAST_ATTEMPT_SECONDS = 0.02  # minimum duration of an attempt of wait_until_ready
 _LIST_HINT = "pass an array, or a Tensor with a datatype"
@@ -92,15 +85,7 @@ class BaseClient:
             binary_inputs,
             channel,
         )
-        self._transport: HttpTransport | GrpcTransport
-        if self.server.is_grpc:
-            from .grpc import GrpcTransport  # noqa: PLC0415 - requires grpcio
-
-            self._transport = GrpcTransport(self.server, self._options)
-        else:
-            from .http import HttpTransport  # noqa: PLC0415 - requires httptools
-
-            self._transport = HttpTransport(self.server, self._options)
+        self._transport: Transport = transport_of(self.server, self._options)
         self._ids = itertools.count(1)
         self._datatypes: dict[Any, dict[str, Any]] = {}
         self._pools: dict[int, Any] = {}  # by the id of the process: see _open_pool
@@ -159,9 +144,7 @@ class BaseClient:
         return await self._infer_encoded(call, await self._encode(call, inputs, encoding), encoding)
 
     async def _infer_raw(self, call: Call, array: Any) -> tw.InferResponse:
-        if self.server.is_grpc:
-            raise ValueError("infer_raw requires HTTP: gRPC has no raw binary requests")
-        return await self._infer_encoded(call, tw.encode_raw_request(array), Encoding())
+        return await self._infer_encoded(call, self._transport.encode_raw(array), Encoding())
 
     async def _infer_encoded(
         self, call: Call, message: Any, encoding: Encoding
@@ -172,11 +155,8 @@ class BaseClient:
         return response
 
     def _open_stream(self, call: Call, requests: Any) -> Any:
-        transport: Any = self._transport
-        if not self.server.is_grpc:
-            raise ValueError(f"stream requires a grpc:// or grpcs:// URL, not {self.server.origin}")
         encode = partial(self._encode, call, encoding=Encoding())
-        return transport.open_stream(self._open_pool(), call, requests, encode)
+        return self._transport.open_stream(self._open_pool(), call, requests, encode)
 
     async def _metadata(self, call: Call) -> dict[str, Any]:
         request = self._transport.metadata_request(call.target)
@@ -245,9 +225,7 @@ class BaseClient:
             binary_inputs = self._options.binary_inputs
         if binary_outputs is None:
             binary_outputs = binary_inputs
-        defaults: dict[str, Any] = {}
-        if binary_outputs and not self.server.is_grpc:
-            defaults = {"binary_data_output": True}
+        defaults = self._transport.binary_parameters if binary_outputs else {}
         if isinstance(inputs, tw.InferRequest):
             defaults = {**defaults, **inputs.parameters}
             outputs = inputs.outputs if outputs is None else outputs
@@ -303,11 +281,10 @@ class BaseClient:
     async def _attempts(self, request: Any, call: Call) -> Any:
         """Send a request, up to ``retries`` times more if that may help, and read the response."""
         pool = self._open_pool()
-        transport: Any = self._transport
         while True:
             try:
-                body = await transport.attempt(pool, request, call)
-                return await transport.read(request, body, pool.backend)
+                body = await self._transport.attempt(pool, request, call)
+                return await self._transport.read(request, body, pool.backend)
             except (OSError, InferenceServerError) as error:
                 delay = call.retry_delay(error)
                 if delay is None:

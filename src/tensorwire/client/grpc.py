@@ -9,7 +9,7 @@ import os
 import re
 import time
 from collections.abc import AsyncIterable, Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote
 
 try:
@@ -42,7 +42,9 @@ _METADATA_VALUE = re.compile(r"[ -~]*")
 
 
 class GrpcTransport:
-    """Builds gRPC requests, and sends them on a channel: the methods of ``HttpTransport``."""
+    """Builds gRPC requests, and sends them on a channel of grpcio."""
+
+    binary_parameters: Mapping[str, Any] = {}  # all tensors are binary
 
     def __init__(self, server: Server, options: Options) -> None:
         if options.ssl_context is not None:
@@ -133,6 +135,9 @@ class GrpcTransport:
         request = request.replace(model_name=name, model_version=version or None)
         is_slow = sum(x.nbytes for x in request.inputs) > MAX_BODY_NBYTES  # all data is copied
         return await backend.run(is_slow, encode_request, request)
+
+    def encode_raw(self, array: Any) -> NoReturn:
+        raise ValueError("infer_raw requires HTTP: gRPC has no raw binary requests")
 
     def check_encoded(self, target: Target, message: tw.Frame | bytes) -> bytes:
         """Return the message, which must be for the model and version of the call."""

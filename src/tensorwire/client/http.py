@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
 
 import tensorwire as tw
 
@@ -42,16 +42,13 @@ _CREDENTIALS = re.compile(r"//[^/?#]*@")
 _MAX_NESTING = tw.Limits().max_nesting
 _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary data
 # Of a successful response: the body, the length of its JSON header, the status and the headers.
-Body = tuple[tw.BodyBuffer, int | None, int, dict[bytes, list[bytes]]]
+ResponseBody = tuple[tw.BodyBuffer, int | None, int, dict[bytes, list[bytes]]]
 
 
 class HttpTransport:
-    """Builds HTTP requests, and sends them on the connections of a pool.
+    """Builds HTTP requests, and sends them on the connections of a pool."""
 
-    ``BaseClient`` calls the methods of a transport whose names do not begin with an underscore. A
-    pool has a ``backend``, ``close`` and ``forget``. A request has an ``operation``. Requests, and
-    what ``attempt`` returns and ``read`` takes, are otherwise of any kind.
-    """
+    binary_parameters: Mapping[str, Any] = {"binary_data_output": True}
 
     def __init__(self, server: Server, options: Options) -> None:
         if options.channel is not None:
@@ -118,6 +115,9 @@ class HttpTransport:
             is_slow, tw.encode_request, request, nonfinite=nonfinite, limits=UNLIMITED
         )
 
+    def encode_raw(self, array: Any) -> tw.Frame:
+        return tw.encode_raw_request(array)
+
     def check_encoded(self, target: Target, message: tw.Frame | bytes) -> tw.Frame:
         if isinstance(message, bytes):
             raise TypeError(
@@ -160,7 +160,7 @@ class HttpTransport:
 
     # --- responses ---
 
-    async def read(self, request: Request, body: Body, backend: Backend) -> Any:
+    async def read(self, request: Request, body: ResponseBody, backend: Backend) -> Any:
         if request.reader is None:
             return None
         buffer, header_length, status, headers = body
@@ -182,7 +182,7 @@ class HttpTransport:
 
     # --- the exchange ---
 
-    async def attempt(self, pool: Pool, request: Request, call: Call) -> Body:
+    async def attempt(self, pool: Pool, request: Request, call: Call) -> ResponseBody:
         """Send a request on a connection of the pool or a new one, and return the response."""
         lease: Lease | None = None
         connection: Connection | None = None
@@ -216,6 +216,9 @@ class HttpTransport:
                 connection.close()
             if lease is not None:
                 pool.release(lease, kept)
+
+    def open_stream(self, pool: Pool, call: Call, requests: Any, encode: Any) -> NoReturn:
+        raise ValueError(f"stream requires a grpc:// or grpcs:// URL, not {self.server.origin}")
 
     def _response_error(self, request: Request, reader: ResponseReader) -> InferenceServerError:
         try:  # whatever the Content-Type is: Triton sends JSON errors as text/plain (WIRE.md 8)

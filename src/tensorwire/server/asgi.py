@@ -306,10 +306,10 @@ class App(Service):
 
 async def _respond_to_request(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
     path = scope["path"].removeprefix(scope.get("root_path", ""))
-    target = service.route(scope["method"], path)
+    route = service.route(scope["method"], path)
     has_memory = asyncio.Event()
     wait_for_disconnect = partial(_wait_for_disconnect, receive)
-    exchange = Exchange(service, target, scope["headers"], wait_for_disconnect, has_memory.set)
+    exchange = Exchange(service, route, scope["headers"], wait_for_disconnect, has_memory.set)
     try:
         try:
             async with asyncio.timeout(service.receive_timeout):

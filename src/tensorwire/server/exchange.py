@@ -12,7 +12,7 @@ from .compressed import choose_coding, is_slow_to_compress, negotiated_reply
 from .framing import AmbiguousLengthError, expects_continue
 from .inference import Inference, ServedModel
 from .memory import Reservation
-from .service import Reply, Service, Target
+from .service import Reply, Route, Service
 from .workers import ThreadCall
 
 # Up to this size, the body of a rejected request is discarded before the reply. If a server closes
@@ -21,7 +21,7 @@ MAX_DISCARDED_NBYTES = 16 << 20
 
 
 class Exchange:
-    """A request whose head has arrived, and its ``target``: the result of ``Service.route``.
+    """A request whose head has arrived, and its ``route``: the result of ``Service.route``.
 
     A transport makes it in the event loop, and calls its methods there, in this order:
 
@@ -39,13 +39,13 @@ class Exchange:
     def __init__(
         self,
         service: Service,
-        target: Target,
+        route: Route,
         headers: Iterable[tuple[bytes, bytes]],
         wait_for_disconnect: Callable[[], Awaitable[object]] | None = None,
         on_memory: Callable[[], object] = lambda: None,
     ) -> None:
         self._service = service
-        self._target = target
+        self._route = route
         self._n_discarded = 0
         self.body: RequestBody | None = None  # None if it is discarded: the reply does not need it
         self.thread_call = ThreadCall(wait_for_disconnect)
@@ -57,7 +57,7 @@ class Exchange:
         self.is_waiting = False  # for memory
         # Whether the reply must be sent now, without the rest of the body, and be the last one.
         self.is_rejected = False
-        if not isinstance(target, ServedModel):
+        if not isinstance(route, ServedModel):
             self.is_rejected = expects_continue(headers)
             return
         self._coding = choose_coding(headers) if service.compress_responses else None
@@ -74,7 +74,7 @@ class Exchange:
     @property
     def is_immediate(self) -> bool:
         """Whether the reply is probably made without a thread or a task."""
-        return not isinstance(self._target, ServedModel) or self._target.model.in_event_loop
+        return not isinstance(self._route, ServedModel) or self._route.model.in_event_loop
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append a chunk to the body, or discard it."""
@@ -122,7 +122,7 @@ class Exchange:
     def _fail(self, error: TensorwireError) -> None:
         self.body = None  # the rest is discarded
         self._release()
-        self._target = self._service.failure_reply(error)
+        self._route = self._service.failure_reply(error)
 
     def reject(self, error: TensorwireError) -> None:
         """Reply with an error now, and close the connection."""
@@ -147,14 +147,14 @@ class Exchange:
         The awaitable raises ClientDisconnectedError if the client disconnected before the model
         ran.
         """
-        target = self._target
-        if not isinstance(target, ServedModel):
-            if isinstance(target, Reply):
-                return target
-            return in_thread(target.make) if target.is_slow else target.make()
+        route = self._route
+        if not isinstance(route, ServedModel):
+            if isinstance(route, Reply):
+                return route
+            return in_thread(route.make) if route.is_slow else route.make()
         body, self.body = self.body, None  # the memory is released with the last array
         assert body is not None
-        inference = Inference(self._service.codec, target, body, self._headers)
+        inference = Inference(self._service.http_format, route, body, self._headers)
         try:
             frame = inference.now()
             if frame is not None and not is_slow_to_compress(frame, self._coding):

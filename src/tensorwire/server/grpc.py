@@ -37,10 +37,10 @@ from ..grpc_messages import (
 )
 from ..threads import in_thread
 from .body import GRACE_SECONDS, MAX_BODY_NBYTES
-from .inference import Codec, Inference, ServedModel
+from .inference import Inference, MessageFormat, ServedModel
 from .memory import UNCOUNTED_NBYTES, OverloadedError, Reservation
 from .model import Function, Model
-from .service import Service, log
+from .service import SHUTTING_DOWN, Service, log
 from .workers import ThreadCall
 
 try:
@@ -102,7 +102,7 @@ SMALL_METHODS = {
 }
 
 
-class GrpcCodec(Codec[bytes, bytes]):
+class GrpcFormat(MessageFormat[bytes, bytes]):
     """The messages of ModelInfer, or of ModelStreamInfer."""
 
     def is_slow_to_decode(self, message: bytes) -> bool:
@@ -119,9 +119,6 @@ class GrpcCodec(Codec[bytes, bytes]):
 
 
 Failed = Callable[[BaseException, str], bytes]  # the error and the id of the request
-
-
-SHUTTING_DOWN = TensorwireError("the server is shutting down", status=503)
 
 
 def code_of(status: int) -> Any:
@@ -275,8 +272,8 @@ class InferenceService:
         # The size of the message of a call, which is not known before it has arrived.
         first = max(_FIRST_NBYTES, service.body_memory.max_nbytes // 12)
         self._expected_nbytes = min(service.max_body, first)
-        self._unary = GrpcCodec(service.workers, service.limits, encode_response)
-        self._stream = GrpcCodec(service.workers, service.limits, encode_stream_response)
+        self._unary = GrpcFormat(service.workers, service.limits, encode_response)
+        self._stream = GrpcFormat(service.workers, service.limits, encode_stream_response)
         # The requests in progress. If a client does not wait for the response, its request remains
         # here until the model returns: models are not interrupted.
         self.tasks: set[asyncio.Task[bytes]] = set()
@@ -367,7 +364,9 @@ class InferenceService:
         except TensorwireError as error:
             self.calls.fail(context, error)
 
-    async def _infer(self, codec: GrpcCodec, message: bytes, context: Any, failed: Failed) -> bytes:
+    async def _infer(
+        self, message_format: GrpcFormat, message: bytes, context: Any, failed: Failed
+    ) -> bytes:
         """Return the response to a request, or that of ``failed``, if there is an exception."""
         call = ThreadCall()
         request_id = ""
@@ -382,7 +381,7 @@ class InferenceService:
                 if len(message) > MAX_BODY_NBYTES
                 else read_names(message, limits)
             )
-            inference = Inference(codec, self._find(name, version), message, context)
+            inference = Inference(message_format, self._find(name, version), message, context)
             response = inference.now()
         except Exception as error:
             return failed(error, request_id)

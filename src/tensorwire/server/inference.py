@@ -36,7 +36,7 @@ from .workers import ThreadCall, Workers
 
 log = logging.getLogger("tensorwire.server")
 
-Received = TypeVar("Received")
+Undecoded = TypeVar("Undecoded")
 Encoded = TypeVar("Encoded")
 
 
@@ -53,7 +53,7 @@ class ServedModel:
 
 
 @dataclass(eq=False)
-class Codec(ABC, Generic[Received, Encoded]):
+class MessageFormat(ABC, Generic[Undecoded, Encoded]):
     """How a transport reads and writes messages. It keeps nothing of a request.
 
     The threads and the limits are those of the ``Service``.
@@ -65,11 +65,11 @@ class Codec(ABC, Generic[Received, Encoded]):
     """Encode a response. Raises EncodeError; its status is 400 if the request is the cause."""
 
     @abstractmethod
-    def is_slow_to_decode(self, message: Received) -> bool:
+    def is_slow_to_decode(self, message: Undecoded) -> bool:
         """Return whether decoding a request may take more than about two milliseconds."""
 
     @abstractmethod
-    def decode(self, message: Received, model: Model) -> tw.InferRequest:
+    def decode(self, message: Undecoded, model: Model) -> tw.InferRequest:
         """Decode a request. Raises TensorwireError."""
 
     @abstractmethod
@@ -82,7 +82,7 @@ class Codec(ABC, Generic[Received, Encoded]):
 
 
 @dataclass(slots=True, eq=False)
-class Inference(Generic[Received, Encoded]):
+class Inference(Generic[Undecoded, Encoded]):
     """A request to a model: decode the message, call the function, and encode the response.
 
     ``now`` is the immediate path, and ``later`` does the rest. Both raise TensorwireError, whose
@@ -90,9 +90,9 @@ class Inference(Generic[Received, Encoded]):
     may take more than about two milliseconds is done in a thread.
     """
 
-    codec: Codec[Received, Encoded]
+    message_format: MessageFormat[Undecoded, Encoded]
     served: ServedModel
-    message: Received | None
+    message: Undecoded | None
     """What has been received, until it is decoded."""
     context: Any = None
     """Where the transport finds the id of a request that its message does not have."""
@@ -111,7 +111,7 @@ class Inference(Generic[Received, Encoded]):
         """
         served = self.served
         assert self.message is not None
-        if not served.model.in_event_loop or self.codec.is_slow_to_decode(self.message):
+        if not served.model.in_event_loop or self.message_format.is_slow_to_decode(self.message):
             return None
         try:
             self._decode()
@@ -131,7 +131,7 @@ class Inference(Generic[Received, Encoded]):
         Raises ClientDisconnectedError if ``call`` is cancelled before the model runs.
         """
         try:
-            with self.codec.workers:
+            with self.message_format.workers:
                 encoded = await self._run(call)
         except BaseException as error:
             self.served.statistics.add(self.started_ns, error)
@@ -147,7 +147,7 @@ class Inference(Generic[Received, Encoded]):
     async def _run(self, call: ThreadCall) -> Encoded:
         served = self.served
         if self.message is not None:
-            if self.codec.is_slow_to_decode(self.message):
+            if self.message_format.is_slow_to_decode(self.message):
                 await in_thread(self._decode)
             else:
                 self._decode()
@@ -157,7 +157,9 @@ class Inference(Generic[Received, Encoded]):
             if served.model.is_async or served.model.in_event_loop:
                 self._call()
             else:
-                in_time: Encoded | None = await call.run(self.codec.workers, self._call_and_encode)
+                in_time: Encoded | None = await call.run(
+                    self.message_format.workers, self._call_and_encode
+                )
                 if in_time is not None:
                     return in_time
         if self.is_awaitable:
@@ -176,7 +178,7 @@ class Inference(Generic[Received, Encoded]):
         """Decode and check the request. Its message is released with the last tensor."""
         served, message = self.served, self.message
         assert message is not None
-        request = self.codec.decode(message, served.model)
+        request = self.message_format.decode(message, served.model)
         self.message = None
         if served.model.inputs:
             check_inputs(request.inputs, served.model.inputs)
@@ -208,7 +210,7 @@ class Inference(Generic[Received, Encoded]):
         except BaseException as error:  # of an object that the model returned
             raise self._model_error(error) from None
         return nbytes > MAX_JSON_NBYTES and (
-            is_converted or self.codec.is_slow_to_encode(nbytes, self.request)
+            is_converted or self.message_format.is_slow_to_encode(nbytes, self.request)
         )
 
     def _encode(self) -> Encoded:
@@ -227,7 +229,7 @@ class Inference(Generic[Received, Encoded]):
                 )
             if declared:
                 check_outputs(response.outputs, declared)
-            return self.codec.encode(response, request)
+            return self.message_format.encode(response, request)
         except BaseException as error:  # see _call: objects of the model run code, too
             if type(error) is tw.EncodeError:  # attributes of another class may run code
                 # 400: the request asks for an output that does not exist, or that cannot be JSON
@@ -261,7 +263,7 @@ class Inference(Generic[Received, Encoded]):
 
     def _subject(self) -> str:
         """Name the model and the request, for the log."""
-        request_id = self.request.id or self.codec.request_id(self.context)
+        request_id = self.request.id or self.message_format.request_id(self.context)
         request = f", request {format_value(request_id)}" if request_id else ""
         return f"{format_subject('model', self.served.name)} (version {VERSION}{request})"
 

@@ -22,7 +22,7 @@ from ..errors import TensorwireError, format_subject, format_text, format_value
 from ..http import EXTENSION, HEADER_LENGTH, JSON_TYPE
 from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT, RequestBody
 from .framing import frame_headers
-from .inference import Codec, ServedModel
+from .inference import MessageFormat, ServedModel
 from .memory import BodyMemory, default_nbytes
 from .model import VERSION, Function, Model, Models, RequestError
 from .statistics import Statistics
@@ -56,9 +56,10 @@ _KEPT_NBYTES = 4 << 20  # see keep_freed_memory
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 CLOSE = (b"connection", b"close")  # the server closes the connection after the reply
+SHUTTING_DOWN = TensorwireError("the server is shutting down", status=503)
 
 
-class HttpCodec(Codec[RequestBody, tw.Frame]):
+class HttpFormat(MessageFormat[RequestBody, tw.Frame]):
     """The messages of HTTP."""
 
     def is_slow_to_decode(self, message: RequestBody) -> bool:
@@ -121,7 +122,7 @@ class LateReply(NamedTuple):
     """Whether it takes up to 1 ms for each model, and is made in a thread."""
 
 
-Target = ServedModel | Reply | LateReply
+Route = ServedModel | Reply | LateReply
 """What answers a request: a model, or a reply without inference."""
 
 
@@ -163,7 +164,7 @@ class Service:
     """Models by name, and the options they are served with: the parameters of ``App``.
 
     All transports share one object. Those with the messages of HTTP make an ``Exchange`` for each
-    request, and others an ``Inference`` with a ``Codec`` of their own.
+    request, and others an ``Inference`` with a ``MessageFormat`` of their own.
     """
 
     # Returns an asynchronous context manager, in which the server of the application runs.
@@ -204,7 +205,7 @@ class Service:
         self.zero_copy = zero_copy
         self.compress_responses = compress_responses
         self.has_metrics = metrics
-        self.codec: HttpCodec = HttpCodec(
+        self.http_format: HttpFormat = HttpFormat(
             self.workers,
             limits,
             # A partial object would make a dict for each call.
@@ -216,7 +217,7 @@ class Service:
         self.served: dict[tuple[str, str], ServedModel] = {}  # by name and version, or ""
         self.models: dict[str, Model] = {}
         # The models by the usual form of the request target, which needs no parsing.
-        self.infer_targets: dict[bytes, ServedModel] = {}
+        self.infer_routes: dict[bytes, ServedModel] = {}
         for name, model in models.items():
             self._add(name, model)
         for path, endpoint in SERVER_ENDPOINTS.items():
@@ -255,10 +256,10 @@ class Service:
                         "ambiguous"
                     )
                 self.routes[path] = endpoint, served
-            self.infer_targets[quote(f"{prefix}/infer").encode()] = served
+            self.infer_routes[quote(f"{prefix}/infer").encode()] = served
         self.models[name] = model
 
-    def route(self, method: str, path: str) -> Target:
+    def route(self, method: str, path: str) -> Route:
         """Return the model of an inference request, or the reply to any other request.
 
         The path is percent-decoded, and has no query.

@@ -32,7 +32,7 @@ from .body import GRACE_SECONDS, ClientDisconnectedError
 from .exchange import Exchange
 from .framing import expects_continue, joined_headers
 from .memory import OverloadedError
-from .service import LateReply, Reply, Service, Target, error_reply
+from .service import SHUTTING_DOWN, LateReply, Reply, Route, Service, error_reply
 
 try:
     import httptools
@@ -85,8 +85,6 @@ _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
-
-SHUTTING_DOWN = TensorwireError("the server is shutting down", status=503)
 
 logger = logging.getLogger("uvicorn.error")
 access_logger = logging.getLogger("uvicorn.access")
@@ -497,10 +495,10 @@ class InferProtocol(asyncio.BufferedProtocol):
         request.keep_alive = (
             not is_last and not self.is_shutting_down and parser.should_keep_alive()
         )
-        target = self._target(request)
+        route = self._route(request)
         # Keyword arguments would take longer.
         request.exchange = Exchange(
-            self.service, target, request.headers, None, self._resume_request
+            self.service, route, request.headers, None, self._resume_request
         )
         limit, state = self.config.limit_concurrency, self.server_state
         if limit is not None and self.is_excess:
@@ -509,16 +507,16 @@ class InferProtocol(asyncio.BufferedProtocol):
             text = f"the request has more than {_MAX_HEADERS} headers"
             request.exchange.reject(TensorwireError(text, status=431))
         elif self.is_excess or (limit is not None and len(state.tasks) >= limit):
-            if isinstance(target, LateReply):  # health checks, for example
+            if isinstance(route, LateReply):  # health checks, for example
                 request.keep_alive = False
             else:
                 request.exchange.reject(OverloadedError.by_limit_concurrency(limit))
         self.requests.append(request)
 
-    def _target(self, request: QueuedRequest) -> Target:
+    def _route(self, request: QueuedRequest) -> Route:
         url = request.url
         if request.method == b"POST":
-            model = self.service.infer_targets.get(url)
+            model = self.service.infer_routes.get(url)
             if model is not None:
                 return model
         if len(url) > _MAX_TARGET_NBYTES:

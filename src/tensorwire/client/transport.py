@@ -1,0 +1,73 @@
+"""What a transport of the clients does, and which one a URL has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import tensorwire as tw
+
+from ..arguments import Nonfinite
+from .addresses import Server
+from .limits import Call, Options
+from .requests import Encoding, Target
+from .sync import Backend
+
+
+class Transport(Protocol):
+    """Builds the requests of a client, and exchanges them with a server.
+
+    Each transport has its own kinds of pools, messages, requests and bodies of responses. A pool
+    has a ``backend``, ``close`` and ``forget``; a request has an ``operation``. What a transport
+    cannot do raises ValueError.
+    """
+
+    binary_parameters: Mapping[str, Any]
+    """The parameters with which a request asks for binary outputs."""
+
+    def new_pool(self, backend: Backend) -> Any: ...
+
+    def metadata_request(self, target: Target) -> Any: ...
+
+    def readiness_request(self, target: Target) -> Any: ...
+
+    async def encode(
+        self,
+        target: Target,
+        request: tw.InferRequest,
+        nonfinite: Nonfinite | None,
+        backend: Backend,
+        /,
+    ) -> Any:
+        """Return the message of a request."""
+
+    def encode_raw(self, array: Any) -> Any:
+        """Return the message of a raw binary request."""
+
+    def check_encoded(self, target: Target, message: tw.Frame | bytes) -> Any:
+        """Return a message that the caller has encoded."""
+
+    async def infer_request(
+        self, target: Target, message: Any, encoding: Encoding, backend: Backend, /
+    ) -> Any: ...
+
+    async def attempt(self, pool: Any, request: Any, call: Call, /) -> Any:
+        """Send a request once, and return the body of the response.
+
+        Raises OSError, and InferenceServerError; the call may then be repeated.
+        """
+
+    async def read(self, request: Any, body: Any, backend: Backend, /) -> Any:
+        """Return what the body of a response contains."""
+
+    def open_stream(self, pool: Any, call: Call, requests: Any, encode: Any, /) -> Any: ...
+
+
+def transport_of(server: Server, options: Options) -> Transport:
+    if server.is_grpc:
+        from .grpc import GrpcTransport  # noqa: PLC0415 - requires grpcio
+
+        return GrpcTransport(server, options)
+    from .http import HttpTransport  # noqa: PLC0415 - requires httptools
+
+    return HttpTransport(server, options)
