@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import sys
-import sysconfig
 from collections.abc import Callable
 from typing import Any
 
@@ -179,21 +177,6 @@ def test_errors_after_valid_elements() -> None:
             tw.encode_bytes_into(values, buffer)
         assert not any(buffer)
     long.append(0)  # it is not exported any more
-
-
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="this Python has no classes with __buffer__")
-def test_list_that_changes_while_an_element_is_exported() -> None:
-    class Exporter(bytearray):
-        def __buffer__(self, flags: int, /) -> memoryview:
-            values.clear()
-            return memoryview(b"abc")
-
-    values: list[Any] = [Exporter(100_000), *[b"x" * i for i in range(99)]]
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):  # it is copied before it is read
-        assert tw.encode_bytes(values)[:7] == b"\3\0\0\0abc"
-        return
-    with pytest.raises(tw.EncodeError, match="the values were modified while they were encoded"):
-        tw.encode_bytes(values)
 
 
 def test_bytes_are_not_another_datatype() -> None:
