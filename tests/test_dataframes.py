@@ -213,6 +213,12 @@ def test_lists_of_large_integers_are_not_rounded() -> None:
     assert lists_of(tw.tensors_from_dataframe(frame_of(rows))) == {"x": ("UINT64", rows)}
 
 
+def test_lists_of_floats_of_numpy_keep_their_size() -> None:
+    for kind, datatype in ((np.float16, "FP16"), (np.float32, "FP32")):
+        rows: Any = [[kind(1.5), kind("inf")]]
+        assert lists_of(tw.tensors_from_dataframe(frame_of(rows))) == {"x": (datatype, rows)}
+
+
 def test_columns_of_empty_lists() -> None:
     kind = pl.List(pl.List(pl.Int8))
     for rows, shape in ([], (0, 0, 0)), ([[], []], (2, 0, 0)), ([[[]], [[]]], (2, 1, 0)):

@@ -83,14 +83,17 @@ def is_list_of_numbers(value: Any) -> bool:
 def choose_datatype(values: Any) -> tuple[Any, Datatype | None]:
     """Return the data and the datatype for a Tensor of a list of numbers, or of nested lists.
 
-    The data is an array of the dtype that numpy chooses, if integers are not rounded to floats.
-    Otherwise, it is the list, for which Tensor reports the first mistake.
+    The data is an array of the dtype that numpy chooses, unless that rounds integers. Otherwise, it
+    is the list, for which Tensor reports the first mistake.
     """
     with suppress(ValueError):  # the lists have different sizes
         array = np.asarray(values)
-        if array.dtype.kind in "biu" or (array.dtype.kind == "f" and (abs(array) < 2**53).all()):
-            return array, None
-        # numpy makes floats of integers if only some of them exceed INT64.
-        if all(isinstance(item, int | np.integer) for item in np.asarray(values, object).flat):
+        is_float64 = array.dtype == np.float64
+        # numpy makes floats or objects of integers if only some of them exceed INT64.
+        if (array.dtype.kind == "O" or (is_float64 and (array >= 2**63).any())) and all(
+            isinstance(item, int | np.integer) for item in np.asarray(values, object).flat
+        ):
             return values, "UINT64"
+        if array.dtype.kind in "biuf":
+            return array, None
     return values, "FP64"
