@@ -5,7 +5,6 @@ the object that exports the memory. Nothing is copied.
 """
 
 cimport cython
-cimport numpy as cnp
 from cpython.buffer cimport (
     PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_CheckBuffer, PyObject_GetBuffer)
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize
@@ -36,8 +35,6 @@ except ImportError:  # before Python 3.12
 
 # For annotations. numpy declares the buffer protocol for its arrays only from Python 3.12 on.
 ReadableBuffer = Buffer | NDArray[Any]
-
-cnp.import_array()
 
 cdef enum:
     ALIGNMENT = 64  # of the first binary tensor in a BodyBuffer
@@ -165,7 +162,7 @@ cdef unsigned char no_data = 0  # an empty body points here, so that no pointer 
 
 
 # There is no tp_clear, because views of the memory may be used after a cycle was cleared. The
-# trashcan limits the use of the C stack if bodies own each other through other libraries' objects.
+# trashcan limits the use of the C stack if bodies own each other through memoryviews, for example.
 @cython.final
 @cython.freelist(8)
 @cython.no_gc_clear
