@@ -43,8 +43,8 @@ cdef inline int reserve(NewBytes* output, Py_ssize_t nbytes) except -1:
 cdef inline int grow(NewBytes* output, Py_ssize_t nbytes) except -1:
     """Make room for `nbytes` more bytes, and for at least half of the bytes written so far.
 
-    After an error, nothing may be written any more. No overflow: `nbytes` is a small multiple of
-    the size of something in memory.
+    After an error, nothing may be written any more. No overflow: `nbytes` is at most some thousand
+    times the size of something in memory.
     """
     cdef Py_ssize_t n_written = output.position - output.start
     cdef Py_ssize_t capacity = n_written + max(nbytes, n_written // 2)

@@ -9,7 +9,7 @@ import tensorwire as tw
 from ..errors import format_count
 
 CLOSED = "the client was closed during the call"
-HOW_TO_SEND_JSON = "call infer with binary_inputs=False"  # the command infer: "use --json"
+HOW_TO_SEND_JSON = "call infer with binary_inputs=False"
 CallError: TypeAlias = OSError | tw.TensorwireError
 _MAX_MESSAGE_LENGTH = 2000
 _MAX_REASON_LENGTH = 500

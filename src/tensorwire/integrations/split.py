@@ -20,7 +20,10 @@ from .._codec.grpc.writer import append_fields
 from ..grpc_messages import RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS, SERVICE
 from .patching import Function
 
-FIELDS = {RAW_INPUT_CONTENTS: "raw_input_contents", RAW_OUTPUT_CONTENTS: "raw_output_contents"}
+RAW_CONTENTS_NAMES = {
+    RAW_INPUT_CONTENTS: "raw_input_contents",
+    RAW_OUTPUT_CONTENTS: "raw_output_contents",
+}
 
 
 class SplitMessage:
@@ -50,7 +53,7 @@ class SplitMessage:
         return append_fields(head.SerializeToString(**options), self._number, missing)
 
     def _raw_contents_of(self, message: Any) -> Any:
-        return getattr(message, FIELDS[self._number])
+        return getattr(message, RAW_CONTENTS_NAMES[self._number])
 
     def __getattr__(self, name: str) -> Any:
         is_field = name in self._message.DESCRIPTOR.fields_by_name

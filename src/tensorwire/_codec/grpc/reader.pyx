@@ -5,7 +5,7 @@ order. Raw contents are assigned to the tensors at the end. The functions that r
 tensor raise errors with SUBJECT in place of its name; `read_tensor` and `finish` replace it.
 
 If a message is not a `bytes` object, another thread could write to it at any time. Every length is
-therefore read once, and checked when it is used.
+therefore checked wherever it is read, before it is used.
 """
 
 cimport cython
