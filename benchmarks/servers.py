@@ -26,8 +26,8 @@ import pytest
 
 import tensorwire as tw
 from interop import environment, triton_server, triton_setup
-from tensorwire.cli.serve import why_not_fast
 from tensorwire.server import Model, create_app
+from tensorwire.server.uvicorn_check import problem_with_uvicorn
 
 from .measuring import ENVIRON
 
@@ -194,7 +194,7 @@ def serve_generated(mode: str, port: int, grpc_port: int) -> None:
 def serve_command(models: str, server: Server) -> list[str]:
     """Return the command that serves models of this module over HTTP and gRPC."""
     require("uvicorn")
-    if reason := why_not_fast():
+    if reason := problem_with_uvicorn():
         pytest.skip(f"`tensorwire serve` would serve with ASGI: {reason}")
     options = ["--log-level=warning", "--grpc-port", str(server.grpc_port)]
     return [*program("tensorwire", server, "serve", *options), models_of(models)]

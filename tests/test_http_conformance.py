@@ -71,6 +71,9 @@ def parameter(transport: Transport) -> object:
 
 # For tests of what other servers do without the application, and not always as RFC 9112 requires.
 OF_INFER_PROTOCOL = pytest.mark.parametrize("started", [parameter(BY_NAME["fast"])], indirect=True)
+OF_SERVE = pytest.mark.parametrize(
+    "started", [parameter(BY_NAME[name]) for name in ("fast", "asgi-httptools")], indirect=True
+)
 
 
 @pytest.fixture(scope="module", params=[parameter(each) for each in TRANSPORTS])
@@ -255,7 +258,7 @@ def test_expect_continue_rejected(
 # --- Upgrade -------------------------------------------------------------------------------------
 
 
-@OF_INFER_PROTOCOL
+@OF_SERVE
 @pytest.mark.parametrize("name", UPGRADE_LINES)
 @pytest.mark.parametrize("framing", ["Content-Length", "chunked"])
 def test_upgrade_with_a_body_that_arrives_later(server: Server, name: str, framing: str) -> None:
@@ -268,6 +271,31 @@ def test_upgrade_with_a_body_that_arrives_later(server: Server, name: str, frami
         connection.send_in_parts([head(INFER, lines), body], 0.1)
         assert connection.read().status == 400
         check_next(connection)
+
+
+@OF_SERVE
+def test_requests_behind_upgrades(server: Server) -> None:
+    """Thousands of them in one chunk neither get lost nor exhaust the stack."""
+    upgrade = head("GET /v2/health/live HTTP/1.1", [UPGRADE_LINES["h2c"]])
+    with Connection(server.port) as connection:
+        connection.send(upgrade * 1500)
+        assert {connection.read().status for _ in range(1500)} == {200}
+        check_next(connection)
+
+
+@pytest.mark.parametrize("started", [parameter(BY_NAME["asgi-httptools"])], indirect=True)
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        (b"CONNECT /v2 HTTP/1.1\r\nHost: a\r\n\r\n", "Invalid HTTP request received."),
+        (b"GET /v2 HTTP/1.1\r\n" + b"A: b\r\n" * 200_000, "The headers exceed the limit of 65536"),
+    ],
+)
+def test_heads_that_uvicorn_accepts(server: Server, sent: bytes, text: str) -> None:
+    with Connection(server.port) as connection:
+        answer = connection.ask(sent)
+    assert answer.status == 400
+    assert answer.body.decode().startswith(text)
 
 
 @OF_INFER_PROTOCOL

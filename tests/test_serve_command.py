@@ -22,10 +22,10 @@ from support.client_fixtures import Certificate
 from support.console_script import programs
 from support.serve_process import parse, serving
 from tensorwire.cli import main, serve
-from tensorwire.cli.serve import FAST_PROTOCOL, create, echo, load, why_not_fast
+from tensorwire.cli.serve import ASGI_PROTOCOL, FAST_PROTOCOL, create, echo, load
 from tensorwire.client import Client, InferenceServerError
-from tensorwire.server import create_app
-from tensorwire.server.uvicorn import TESTED_UVICORN, service_of
+from tensorwire.server import create_app, uvicorn_check
+from tensorwire.server.uvicorn import service_of
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 certificate = client_fixtures.certificate
@@ -313,7 +313,7 @@ def test_options_reach_uvicorn_and_the_application(
     assert app.compress_responses
     assert app.zero_copy
     assert app.body_memory.max_nbytes == 2000
-    assert config.http == (FAST_PROTOCOL if interface == "fast" else "h11")
+    assert config.http == (FAST_PROTOCOL if interface == "fast" else ASGI_PROTOCOL)
     assert (config.ws, config.limit_concurrency) == ("none", 7)
     assert (config.timeout_keep_alive, config.timeout_graceful_shutdown) == (8, 9)
 
@@ -331,13 +331,6 @@ def test_ipv6_address_in_the_start_message(
     started_configs(monkeypatch)
     assert main(["serve", "--echo", "--host", "::1", "--port", "0"]) == 0
     assert re.search(r"serves echo at http://\[::1\]:[1-9]", capsys.readouterr().out)
-
-
-def test_without_uvicorn(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    assert "pip install 'tensorwire[serve]'" in error_of(capsys, "--echo")
 
 
 @pytest.mark.parametrize(
@@ -417,34 +410,58 @@ def test_application_for_which_asgi_is_used(monkeypatch: pytest.MonkeyPatch) -> 
         assert create(parse("module:app")) == (app, *expected)
 
 
-@pytest.mark.parametrize("version", ["0.45.9", "0.46.0", "0.54.9", "0.55.0", "1.0a1"])
-def test_other_versions_of_uvicorn(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    """ASGI is used with a version that was not tested."""
-    monkeypatch.setattr(uvicorn, "__version__", version)
-    monkeypatch.delitem(sys.modules, "tensorwire.server.uvicorn", raising=False)
-    found = why_not_fast()
-    if version in ("0.46.0", "0.54.9"):
-        assert found is None
-        return
-    assert found == (
-        f"InferProtocol was tested with uvicorn 0.46 to 0.54, not with version {version}"
-    )
+def hide(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    """Make objects look as if an attribute had another name."""
+
+    def missing(_: object) -> None:
+        raise AttributeError(f"{owner.__name__} has no {name}")
+
+    monkeypatch.setattr(owner, name, property(missing, lambda *_: None), raising=False)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (getattr(uvicorn.server, owner, uvicorn.Config), name)
+        for owner, names in uvicorn_check.USED.items()
+        for name in names
+    ],
+)
+def test_uvicorn_whose_private_parts_are_renamed(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str
+) -> None:
+    assert uvicorn_check.problem_with_uvicorn() is None
+    hide(monkeypatch, owner, name)
+    assert uvicorn_check.problem_with_uvicorn() == f"AttributeError: {owner.__name__} has no {name}"
+
+
+def test_uvicorn_with_which_the_protocol_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    started = started_configs(monkeypatch)
+    hide(monkeypatch, uvicorn.server.ServerState, "tasks")
+    monkeypatch.setattr(uvicorn, "__version__", "9.8.7")
+    assert main(["serve", "--echo", "--port", "0"]) == 0
+    assert started[0].http == ASGI_PROTOCOL
+    printed, logged = capsys.readouterr()
+    assert "with ASGI (InferProtocol does not work with uvicorn 9.8.7) on uvicorn 9.8.7" in printed
+    assert re.search(r"tested with uvicorn 0\.\d+ to 0\.\d+, and .* with 9\.8\.7 \(Attri", logged)
 
 
 def test_required_version_of_uvicorn_is_tested() -> None:
-    """The extra ``serve`` requires the versions that InferProtocol accepts."""
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
-    (_, oldest), (_, newest) = TESTED_UVICORN
-    required = f"uvicorn[standard]>=0.{oldest},<0.{newest + 1}"
-    assert required in project["optional-dependencies"]["serve"]
+    oldest = ".".join(map(str, uvicorn_check.TESTED_UVICORN[0]))
+    assert f"uvicorn[standard]>={oldest}" in project["optional-dependencies"]["serve"]
 
 
 @pytest.mark.parametrize("package", ["httptools", "uvicorn"])
-def test_without_a_package(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+def test_without_a_package(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str
+) -> None:
     monkeypatch.delitem(sys.modules, "tensorwire.server.uvicorn", raising=False)
     monkeypatch.setitem(sys.modules, package, None)
+    assert f"{package} is not installed: pip install 'tens" in error_of(capsys, "--echo")
     reason = f"InferProtocol requires {package}: pip install 'tensorwire[serve]'"
-    assert why_not_fast() == reason
     with pytest.raises(ImportError, match="requires") as caught:
         from tensorwire.server import InferProtocol  # noqa: F401, PLC0415
     assert str(caught.value) == reason

@@ -42,6 +42,7 @@ class Transport:
 
 # Without WebSockets, as the manual recommends.
 _UVICORN = "-m uvicorn support.http_models:app --no-access-log --ws none --port {port}"
+ASGI_PROTOCOL = "tensorwire.server.uvicorn_asgi:AsgiProtocol"
 _GRANIAN = "-m granian --interface asgi support.http_models:app --port {port}"
 _SERVE = (
     "-m tensorwire serve support.http_models:models --port {port} "
@@ -50,7 +51,7 @@ _SERVE = (
 
 TRANSPORTS = (
     Transport("asgi-h11", "uvicorn", f"{_UVICORN} --http h11"),
-    Transport("asgi-httptools", "uvicorn", f"{_UVICORN} --http httptools"),
+    Transport("asgi-httptools", "uvicorn", f"{_UVICORN} --http {ASGI_PROTOCOL}"),
     Transport("fast", "uvicorn", _SERVE),
     Transport("granian", "granian", _GRANIAN),
     Transport(

@@ -27,6 +27,7 @@ from .output import AccessFormatter, UsageError, escape_record, flush_output, pr
 from .sockets import bind_port, bind_unix_socket, format_host, listen, reserve
 
 FAST_PROTOCOL = "tensorwire.server:InferProtocol"
+ASGI_PROTOCOL = "tensorwire.server.uvicorn_asgi:AsgiProtocol"
 # Arguments of the command that are passed to `create_app` and to uvicorn, under the same names.
 APP_OPTIONS = (
     *("max_body", "max_body_memory", "receive_timeout", "max_concurrency"),
@@ -125,10 +126,12 @@ def echo(request: tw.InferRequest) -> tw.InferResponse:
 
 def run(chosen: argparse.Namespace) -> int:
     """Run the server until it is interrupted, and return the exit status. Raises UsageError."""
-    try:
-        import_module("uvicorn")
-    except ImportError:
-        raise UsageError("uvicorn is not installed: pip install 'tensorwire[serve]'") from None
+    for package in ("uvicorn", "httptools"):
+        try:
+            import_module(package)
+        except ImportError:
+            problem = f"{package} is not installed: pip install 'tensorwire[serve]'"
+            raise UsageError(problem) from None
     if os.getpid() == 1:  # without a handler, the signal does not end it while the models load
         signal.signal(signal.SIGTERM, end_process)
     # Models are imported from the working directory, too. `python -m` has put it there.
@@ -159,15 +162,12 @@ def run(chosen: argparse.Namespace) -> int:
 def serve(chosen: argparse.Namespace, sockets: list[socket.socket]) -> int:
     """Run the server with these sockets, and return the exit status. Raises UsageError."""
     uvicorn: Any = import_module("uvicorn")
-    reason = why_not_fast() if chosen.http == "fast" else "as requested"
     workers = chosen.workers or count_of_processes()
     try:
         config = uvicorn.Config(
             partial(create, chosen),
             factory=True,
-            # h11, because uvicorn's httptools protocol does not read the body of a request with an
-            # Upgrade header, and takes it for the next request.
-            http="h11" if reason else FAST_PROTOCOL,
+            http=ASGI_PROTOCOL,
             ws="none",
             workers=workers,
             log_level=chosen.log_level or ("info" if chosen.log_config is None else None),
@@ -182,6 +182,9 @@ def serve(chosen: argparse.Namespace, sockets: list[socket.socket]) -> int:
         cause = " ".join(describe(error.__cause__ or error).split())
         raise UsageError(f"--log-config: cannot use {chosen.log_config}: {cause}") from None
 
+    reason = slow_reason() if chosen.http == "fast" else "as requested"
+    if reason is None:
+        config.http = FAST_PROTOCOL
     addresses = format_addresses(chosen)
     n = config.workers
 
@@ -296,13 +299,19 @@ def log_config(level: str) -> dict[str, Any]:
     }
 
 
-def why_not_fast() -> str | None:
-    """Return the reason why InferProtocol cannot be used; None if it can."""
-    try:
-        import_module("tensorwire.server.uvicorn")
-    except ImportError as error:  # httptools is missing, or the version of uvicorn is not tested
-        return str(error)
-    return None
+def slow_reason() -> str | None:
+    """Return why InferProtocol cannot be used, and log a warning; None if it can be used."""
+    from ..server import uvicorn_check as check  # noqa: PLC0415 - uvicorn is optional
+
+    if (problem := check.problem_with_uvicorn()) is None:
+        return None
+    oldest, newest = (".".join(map(str, version)) for version in check.TESTED_UVICORN)
+    version = import_module("uvicorn").__version__
+    logging.getLogger("tensorwire.server").warning(
+        f"InferProtocol was tested with uvicorn {oldest} to {newest}, and does not work with "
+        f"{version} ({problem}). Requests pass through ASGI, and take up to 3 times as long."
+    )
+    return f"InferProtocol does not work with uvicorn {version}"
 
 
 def check_certificate(certfile: str | None, keyfile: str | None) -> None:

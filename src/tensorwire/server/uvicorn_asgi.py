@@ -1,0 +1,86 @@
+"""``AsgiProtocol``: uvicorn's protocol for ASGI applications, without its gaps in security.
+
+httptools stops parsing after the head of a request with an upgrade. uvicorn then takes the body,
+which may arrive later, for the next request. This allows request smuggling behind a proxy. uvicorn
+also keeps a head of any length in memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from .framing import joined_headers
+
+_MAX_HEAD_NBYTES = 64 << 10  # and one chunk; also of trailers and the headers of chunks
+
+
+class AsgiProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with a limit for heads, and upgrades only to WebSockets."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.parser: Any = _Parser(self)
+        self.head_nbytes = 0  # received since the last part of a body
+
+    def data_received(self, data: bytes) -> None:
+        self.head_nbytes += len(data)
+        super().data_received(data)
+        if self.head_nbytes > _MAX_HEAD_NBYTES and not self.transport.is_closing():
+            self.send_400_response(f"The headers exceed the limit of {_MAX_HEAD_NBYTES} bytes.")
+
+    def on_message_begin(self) -> None:
+        self.head_nbytes = 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        if self.parser.get_method() == b"CONNECT":  # an upgrade without the header
+            raise ValueError("tunnels are not supported")  # the response has status 400
+        if not self.ignores_upgrade():
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self.head_nbytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self.ignores_upgrade():
+            super().on_message_complete()
+
+    def ignores_upgrade(self) -> bool:
+        """Whether the request is parsed again, without the upgrade (RFC 9110 7.8)."""
+        return self.parser.should_upgrade() and not self._should_upgrade()
+
+
+class _Parser:
+    """A parser of httptools that continues after a request whose upgrade is ignored."""
+
+    def __init__(self, protocol: AsgiProtocol) -> None:
+        self._protocol = protocol
+        self._start()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._parser, name)
+
+    def _start(self) -> None:
+        self._parser: Any = httptools.HttpRequestParser(self._protocol)
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn
+
+    def feed_data(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while True:
+            try:
+                self._parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                protocol = self._protocol
+                if not protocol.ignores_upgrade():
+                    raise
+                rest = rest[upgrade.args[0] :]
+                line = protocol.url, self._parser.get_http_version().encode()
+                others = joined_headers(pair for pair in protocol.headers if pair[0] != b"upgrade")
+                head = b"%b %b HTTP/%b\r\n%b\r\n" % (self._parser.get_method(), *line, others)
+                self._start()
+                self._parser.feed_data(head)
