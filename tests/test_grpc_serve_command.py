@@ -20,10 +20,9 @@ import tensorwire as tw
 from support import client_fixtures, serve_process
 from support.client_fixtures import Certificate
 from support.requirements import package
-from support.scripts import run_script
-from support.serve_process import HOST, Serve, free_port
+from support.serve_process import HOST, Serve
 from support.threads import wait_for
-from tensorwire.cli import main
+from tensorwire.cli import main, serve
 from tensorwire.cli.output import UsageError
 from tensorwire.cli.sockets import reserve
 from tensorwire.client import Client
@@ -273,16 +272,15 @@ def test_socket_that_cannot_be_bound_is_closed(monkeypatch: pytest.MonkeyPatch) 
     assert [each.fileno() for each in opened] == [-1, -1]
 
 
-def test_server_that_cannot_start() -> None:
-    """The message of the event ends the process of uvicorn."""
-    script = f"""
-import uvicorn
-from support.serve_process import parse
-from tensorwire.cli.serve import create
-chosen = parse("--echo", "--host", "192.0.2.1", "--grpc-port", "5")
-uvicorn.run(lambda: create(chosen)[0], factory=True, port={free_port()})
-"""
-    done = run_script(script)
-    assert done.returncode == 3
-    assert "gRPC cannot listen at 192.0.2.1:5" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_server_that_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another process has taken the port from the reservation."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(serve, "reserve", lambda *_: [])
+    with pytest.raises(SystemExit) as caught:
+        main(["serve", "--echo", "--uds", "socket", "--host", "192.0.2.1", "--grpc-port", "5"])
+    assert (caught.value.code, [*tmp_path.iterdir()]) == (3, [])
+    printed = capsys.readouterr().err
+    assert "ERROR tensorwire.server: gRPC cannot listen at 192.0.2.1:5" in printed
+    assert "Traceback" not in printed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import signal
 import socket
 import sys
 import threading
@@ -943,36 +942,6 @@ def test_silent_connections_are_closed(client: str, monkeypatch: pytest.MonkeyPa
                 pass
         found.close()
         server.infer()
-
-
-def test_signal_handlers() -> None:
-    """The original handlers are called, and restored unless the program has replaced ours."""
-    called: list[Any] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-
-    def original(number: int, frame: Any) -> None:
-        called.append(("original", number))
-
-    def other(number: int, frame: Any) -> None:
-        raise AssertionError
-
-    async def main() -> None:
-        with served.calling_on_signals(called.append):
-            for number in numbers:
-                signal.raise_signal(number)
-            await asyncio.sleep(0)
-        assert [signal.getsignal(number) for number in numbers] == [original, original]
-        with served.calling_on_signals(called.append):
-            signal.signal(signal.SIGTERM, other)
-        assert [signal.getsignal(number) for number in numbers] == [original, other]
-
-    before = {number: signal.signal(number, original) for number in numbers}
-    try:
-        asyncio.run(main())
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    assert called == [("original", number) for number in numbers] + [*numbers]
 
 
 # --- servers -------------------------------------------------------------------------------------

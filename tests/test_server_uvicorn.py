@@ -32,7 +32,7 @@ from support.client_fixtures import Certificate
 from support.http_exchange import Connection, head
 from support.servers import uvicorn_server
 from support.threads import in_thread, wait_for
-from tensorwire.cli.serve import echo
+from tensorwire.cli.models import echo
 from tensorwire.client import Client
 from tensorwire.server import InferProtocol, Model, create_app
 from tensorwire.server import uvicorn as server_uvicorn

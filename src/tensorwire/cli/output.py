@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from textwrap import indent
 from threading import Timer
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ..client import Progress
 
@@ -163,3 +163,29 @@ class AccessFormatter(logging.Formatter):
         date = self.formatTime(record, "%d/%b/%Y:%H:%M:%S %z")
         nbytes = getattr(record, "nbytes", "-")
         return f'{host} - - [{date}] "{method} {target} HTTP/{version}" {status} {nbytes}'
+
+
+def log_config(level: str) -> dict[str, Any]:
+    """Return the configuration of the log: each line has its time, level and logger."""
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {
+            "default": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"},
+            "access": {"()": AccessFormatter},
+        },
+        "handlers": {
+            "default": {"class": "logging.StreamHandler", "formatter": "default"},
+            "access": {
+                "class": "logging.StreamHandler",
+                "formatter": "access",
+                "stream": "ext://sys.stdout",
+            },
+        },
+        "loggers": {
+            "tensorwire": {"level": level.upper()},
+            "uvicorn": {"level": level.upper()},
+            "uvicorn.access": {"handlers": ["access"], "propagate": False},
+        },
+        "root": {"handlers": ["default"], "level": "WARNING"},
+    }

@@ -1,8 +1,10 @@
-"""The processes of ``tensorwire serve --workers N``. This module requires uvicorn."""
+"""The processes of ``tensorwire serve``: the servers of each, and ``--workers N``."""
 
 from __future__ import annotations
 
-import inspect
+import argparse
+import asyncio
+import logging
 import multiprocessing
 import os
 import shutil
@@ -12,71 +14,309 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext, suppress
 from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
 from tempfile import TemporaryDirectory
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import uvicorn
-from uvicorn.supervisors import Multiprocess
 
-from .output import OutputError, UsageError
+from .models import create, describe
+from .output import OutputError, UsageError, escape_record, log_config
+from .sockets import format_host
 
-STARTUP_FAILURE = 3  # the exit code with which uvicorn does not replace a process
+STARTUP_FAILURE = 3  # the exit code with which a process is not replaced, as in uvicorn
+UVICORN_OPTIONS = (  # arguments of the command that are passed to uvicorn, under the same names
+    *("http", "ssl_certfile", "ssl_keyfile", "limit_concurrency", "access_log"),
+    *("timeout_graceful_shutdown", "timeout_keep_alive"),
+)
 # The variable that names the folder in which prometheus_client adds up the metrics of processes.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-# In this time, a process of uvicorn stops accepting connections.
-_STOP_SECONDS = 0.15
+_STOP_SECONDS = 0.15  # in this time, a process stops accepting connections
+_BEAT_SECONDS = 0.5  # between two messages of a process
+_HUNG_SECONDS = 5.0  # without one, for example because code of a model holds the GIL
+
+logger = logging.getLogger("tensorwire.server")
+spawn = multiprocessing.get_context("spawn")
+Announce = Callable[[str, str | None], None]
 
 
-def serve_processes(
-    config: uvicorn.Config,
-    create: Callable[[], tuple[Any, ...]],
-    sockets: list[socket.socket],
-    announce: Callable[..., None],
-) -> int:
-    """Serve with several processes, and return the exit status.
+class Server(uvicorn.Server):
+    """uvicorn's server for HTTP, with which another one for gRPC starts and stops."""
 
-    Each process calls ``create``, which returns its application and what ``announce`` prints. The
-    first process does not, so that it does not need the memory of the models, too. Raises
-    UsageError, and OutputError if ``announce`` does.
-    """
-    os.environ["WEB_CONCURRENCY"] = str(config.workers)  # they share the memory for bodies
-    receiving, sending = multiprocessing.Pipe(duplex=False)
-    with metrics_folder() as folder:
-        config.app = partial(create_in_process, create, sending, folder)
-        processes = Processes(config, sockets)
-        threading.Thread(target=processes.receive, args=(receiving, announce), daemon=True).start()
+    grpc: AbstractAsyncContextManager[None] = nullcontext()
+
+    def __init__(self, chosen: argparse.Namespace, released: ExitStack) -> None:
+        super().__init__(make_config(chosen))
+        self.released = released
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
-            processes.run()
-        finally:  # if one cannot be started, for example
-            for each in processes.processes:
-                each.process.terminate()
-    if processes.failure is not None:
-        raise processes.failure
-    codes = [each.process.exitcode for each in processes.processes]
-    return STARTUP_FAILURE if STARTUP_FAILURE in codes else 0
+            await self.grpc.__aenter__()
+        except OSError as error:
+            logger.error(str(error))
+            sys.exit(STARTUP_FAILURE)
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self.released.close()
+        finishing = asyncio.ensure_future(self.grpc.__aexit__(None, None, None))
+        await super().shutdown(sockets)
+        while not (finishing.done() or self.force_exit):
+            await asyncio.wait({finishing}, timeout=0.1)
+        finishing.cancel()
+        await asyncio.wait({finishing})
 
 
-def create_in_process(
-    create: Callable[[], tuple[Any, ...]], reports: Connection, folder: str | None
-) -> Any:
-    """Return the application of one of several processes. Report what it serves, or an error."""
-    threading.Thread(target=end_with_parent, args=(folder,), daemon=True).start()
-    # The handler of uvicorn would wait until the models are loaded.
-    original = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+def make_config(chosen: argparse.Namespace) -> uvicorn.Config:
+    """Return the configuration of uvicorn, which configures the log. Raises UsageError."""
+    for name in ("tensorwire.server", "uvicorn.access", "uvicorn.error"):
+        logging.getLogger(name).addFilter(escape_record)
     try:
-        app, *report = create()
+        return uvicorn.Config(
+            "",
+            factory=True,
+            ws="none",
+            workers=1,
+            log_level=chosen.log_level or ("info" if chosen.log_config is None else None),
+            log_config=chosen.log_config or log_config(chosen.log_level or "info"),
+            # Only a proxy of this machine can connect to a Unix socket.
+            forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", "*") if chosen.uds else None,
+            **{name: getattr(chosen, name) for name in UVICORN_OPTIONS},
+        )
+    except Exception as error:
+        if chosen.log_config is None:
+            raise
+        cause = " ".join(describe(error.__cause__ or error).split())
+        raise UsageError(f"--log-config: cannot use {chosen.log_config}: {cause}") from None
+
+
+def serve_here(
+    chosen: argparse.Namespace, server: Server, sockets: list[socket.socket], announce: Announce
+) -> int:
+    """Load the models, serve them in this process, and return the status. Raises UsageError."""
+    app, names, problem = create(chosen)
+    announce(names, problem)
+    server.config.app = lambda: app
+    if chosen.grpc_port is not None:
+        from ..server.grpc import serving  # noqa: PLC0415 - grpcio is optional
+
+        server.grpc = serving(
+            app,
+            f"{format_host(chosen.host)}:{chosen.grpc_port}",
+            certfile=chosen.ssl_certfile,
+            keyfile=chosen.ssl_keyfile,
+            limit_concurrency=chosen.limit_concurrency,
+            timeout_graceful_shutdown=chosen.timeout_graceful_shutdown,
+        )
+    try:
+        server.run(sockets=sockets)  # at its end, SIGTERM ends the process
+    except KeyboardInterrupt:
+        if problem is None and app.workers.has_calls:
+            end_process(signal.SIGINT)
+    return 0 if server.started else STARTUP_FAILURE
+
+
+def end_process(number: int, frame: FrameType | None = None) -> NoReturn:
+    """End the process by a signal, without waiting for the threads of models."""
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(0)  # the signal does not end the first process of a container
+
+
+# --- several processes ---------------------------------------------------------------------------
+
+
+def work(
+    chosen: argparse.Namespace, sockets: list[socket.socket], folder: str | None, pipe: Connection
+) -> None:
+    """Serve in one of several processes.
+
+    It sends what `serve_here` announces, or an error, and regularly whether the server has started.
+    """
+    lock = threading.Lock()
+
+    def send(message: Any) -> None:
+        with lock, suppress(OSError):  # the first process has been killed
+            pipe.send(message)
+            return
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    def beat() -> None:
+        while True:
+            send(server.started)
+            time.sleep(_BEAT_SECONDS)
+
+    server = Server(chosen, ExitStack())
+    threading.Thread(target=beat, daemon=True).start()
+    try:
+        status = serve_here(chosen, server, sockets, lambda *found: send(found))
     except UsageError as error:
-        reports.send((os.getpid(), error))
-        sys.exit(STARTUP_FAILURE)
-    finally:
-        signal.signal(signal.SIGTERM, original)
-    with suppress(OSError):  # the first process has been killed
-        reports.send((os.getpid(), report))
-    return app
+        send(error)
+        status = STARTUP_FAILURE
+    sys.exit(status)
+
+
+class Worker:
+    """A process, as the first one sees it."""
+
+    is_serving = False
+    is_old = False  # to be replaced
+    is_ending = False
+
+    def __init__(self, *arguments: Any) -> None:
+        self.pipe, sending = spawn.Pipe(duplex=False)
+        self.process = spawn.Process(target=work, args=(*arguments, sending))
+        self.process.start()
+        sending.close()
+        self.started_at = self.seen_at = time.monotonic()
+
+    def end(self) -> None:
+        self.is_ending = True
+        self.process.terminate()
+
+
+class Processes:
+    """Starts the processes side by side, and replaces those that end.
+
+    The first process does not load the models, so that it does not need the memory for them.
+    """
+
+    failure: UsageError | OutputError | None = None
+    is_announced = False
+    is_stopping = False
+    status = 0
+
+    def __init__(
+        self,
+        chosen: argparse.Namespace,
+        sockets: list[socket.socket],
+        announce: Announce,
+        released: ExitStack,
+    ) -> None:
+        self.chosen, self.sockets = chosen, sockets
+        self.announce, self.released = announce, released
+        self.workers: list[Worker] = []
+        self.signals: list[int] = []
+
+    def run(self) -> int:
+        """Return the exit status. Raises UsageError, and OutputError if ``announce`` does."""
+        os.environ["WEB_CONCURRENCY"] = str(self.chosen.workers)  # they share the memory of bodies
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, lambda number, _: self.signals.append(number))
+        with metrics_folder() as folder:
+            try:
+                while self.workers or not self.is_stopping:
+                    self.step(folder)
+                    sentinels = [each.process.sentinel for each in self.workers]
+                    wait([*sentinels, *(each.pipe for each in self.workers)], timeout=0.1)
+            finally:  # if one cannot be started, for example
+                for each in self.workers:
+                    each.end()
+        if self.failure is not None:
+            raise self.failure
+        return self.status
+
+    def step(self, folder: str | None) -> None:
+        for each in self.workers.copy():
+            self.check(each)
+        while self.signals:
+            self.handle(self.signals.pop(0))
+        if self.is_stopping:
+            return
+        active = [each for each in self.workers if not each.is_ending]
+        old = [each for each in active if each.is_old]
+        is_changing = any(each.is_ending or not each.is_serving for each in self.workers)
+        n_missing = self.chosen.workers - len(active)
+        if old and not is_changing:
+            n_missing += 1
+            if n_missing == 0:
+                old[0].end()
+        for _ in range(n_missing):
+            self.workers.append(Worker(self.chosen, self.sockets, folder))
+
+    def check(self, worker: Worker) -> None:
+        process, code = worker.process, worker.process.exitcode
+        with suppress(EOFError, OSError):  # it has ended
+            while worker.pipe.poll():
+                worker.seen_at = time.monotonic()
+                self.receive(worker, worker.pipe.recv())
+        is_starting = not worker.is_serving and (self.is_restarting or not self.is_announced)
+        limit = self.chosen.timeout_worker_start
+        if code is not None:
+            self.workers.remove(worker)
+            if worker.is_ending or self.is_stopping:
+                return
+            if code == STARTUP_FAILURE and not self.is_restarting:
+                self.status = code
+                self.stop()
+            elif is_starting:
+                text = "a process ended before it had loaded the models: exit code"
+                self.fail(worker, UsageError(f"{text} {code}"))
+            else:
+                logger.error("process %d ended with exit code %d", process.pid, code)
+        elif worker.is_serving and time.monotonic() - worker.seen_at > _HUNG_SECONDS:
+            logger.error("process %d does not respond", process.pid)
+            process.kill()
+        elif self.is_restarting and is_starting and time.monotonic() - worker.started_at > limit:
+            self.fail(worker, UsageError(f"a process was not ready within {limit} seconds"))
+
+    @property
+    def is_restarting(self) -> bool:
+        return any(each.is_old for each in self.workers)
+
+    def receive(self, worker: Worker, message: Any) -> None:
+        if isinstance(message, UsageError):
+            self.fail(worker, message)
+        elif isinstance(message, bool):
+            worker.is_serving = message
+            if message and worker.is_ending:
+                worker.end()  # its model has ignored the first signal
+        elif not (self.is_announced or self.is_stopping):
+            self.is_announced = True
+            try:
+                self.announce(*message)
+            except (UsageError, OutputError) as error:
+                self.stop(error)
+
+    def handle(self, number: int) -> None:
+        if number == signal.SIGHUP:
+            for each in self.workers:
+                each.is_old = True
+        elif not self.is_stopping:
+            self.stop()
+        elif number == signal.SIGINT:
+            for each in self.workers:
+                each.process.kill()
+
+    def fail(self, worker: Worker, error: UsageError) -> None:
+        """Give up a restart, or stop, because a process does not start."""
+        if not self.is_restarting:
+            self.stop(error)
+            return
+        logger.error("a new process cannot serve, so the old ones remain: %s", error)
+        worker.end()
+        for each in self.workers:
+            each.is_old = False
+
+    def stop(self, failure: UsageError | OutputError | None = None) -> None:
+        """Stop all processes, unless they are stopped already."""
+        if self.is_stopping:
+            return
+        self.is_stopping, self.failure = True, failure
+        self.released.close()
+        # Otherwise, connections would be accepted by these sockets when no process serves them.
+        for bound in self.sockets:
+            bound.close()
+        # One after another, so that clients whose connections are closed find the next process.
+        # The queue of the sockets is lost with the last one, and so it should be empty then.
+        for each in self.workers:
+            each.end()
+            time.sleep(_STOP_SECONDS)
 
 
 @contextmanager
@@ -91,79 +331,3 @@ def metrics_folder() -> Iterator[str | None]:
             yield folder
         finally:
             del os.environ[FOLDER_VARIABLE]
-
-
-class Processes(Multiprocess):
-    """Starts the processes side by side, and stops them all if one cannot load the models."""
-
-    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
-        options: dict[str, Any] = {"sockets": sockets}
-        if "target" in inspect.signature(Multiprocess).parameters:  # until uvicorn 0.50
-            options["target"] = uvicorn.Server(config).run
-        super().__init__(config, **options)
-        self.failure: UsageError | OutputError | None = None
-        self.loaded: set[int] = set()  # the processes that have loaded the models
-        self.has_report = threading.Event()
-
-    def receive(self, reports: Connection, announce: Callable[..., None]) -> None:
-        while True:
-            process, report = reports.recv()
-            if isinstance(report, UsageError):
-                self.fail(report)
-            elif not (self.has_report.is_set() or self.should_exit.is_set()):
-                try:
-                    announce(*report)
-                except (UsageError, OutputError) as error:
-                    self.fail(error)
-            self.loaded.add(process)
-            self.has_report.set()
-
-    def fail(self, error: UsageError | OutputError) -> None:
-        """Stop all processes because of the first error, unless they are stopped already."""
-        if not self.should_exit.is_set():
-            self.failure = error
-            self.should_exit.set()
-
-    def keep_subprocess_alive(self) -> None:
-        codes = [each.process.exitcode for each in self.processes]
-        if any(code is not None for code in codes) and not self.has_report.wait(1):
-            problem = f"a process ended before it had loaded the models: exit codes {codes}"
-            self.fail(UsageError(problem))
-        # uvicorn would kill a process that does not answer within 5 seconds, because it loads them.
-        loading = [
-            each
-            for each in self.processes
-            if each.process.exitcode is None and each.pid not in self.loaded
-        ]
-        if not loading:
-            super().keep_subprocess_alive()
-
-    def terminate_all(self) -> None:
-        # Otherwise, connections would be accepted by these sockets when no process serves them.
-        for bound in self.sockets:
-            bound.close()
-        # One after another, so that clients whose connections are closed find the next process.
-        # The queue of the sockets is lost with the last one, and so it should be empty then.
-        for each in self.processes:
-            each.terminate()
-            time.sleep(_STOP_SECONDS)
-
-    def join_all(self) -> None:
-        """Wait for the processes, which a further SIGINT ends at once."""
-        processes = [each.process for each in self.processes]
-        while running := [each for each in processes if each.exitcode is None]:
-            wait([each.sentinel for each in running], timeout=0.1)
-            if signal.SIGINT in self.signal_queue:
-                self.signal_queue.clear()
-                for each in running:
-                    each.kill()
-
-
-def end_with_parent(folder: str | None) -> None:
-    """Wait until the first process is killed. Then remove its folder, and stop this process."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    if folder is not None:
-        shutil.rmtree(folder, ignore_errors=True)
-    os.kill(os.getpid(), signal.SIGTERM)

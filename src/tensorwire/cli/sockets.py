@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -15,8 +16,12 @@ BACKLOG = 2048  # as in uvicorn
 WILDCARDS = ("", "0.0.0.0", "::")
 
 
-def bind_unix_socket(path: str, mode: int) -> socket.socket:
-    """Return a socket at a path, where no other server may listen. Raises UsageError."""
+def bind_unix_socket(path: str, mode: int) -> tuple[socket.socket, Callable[[], None]]:
+    """Return a socket at a path, where no other server may listen, and what removes its file.
+
+    Call it while the socket is open, and once: afterwards, the file is that of another server, or
+    its inode may be. Raises UsageError.
+    """
     bound = socket.socket(socket.AF_UNIX)
     try:
         if Path(path).is_socket():
@@ -27,10 +32,17 @@ def bind_unix_socket(path: str, mode: int) -> socket.socket:
         bound.bind(path)
         os.chmod(path, mode)
         bound.listen()  # so that another server finds it while the models are loaded
+        made = os.stat(path)
     except OSError as error:
         bound.close()
         raise listen_error("--uds", path, error) from None
-    return bound
+
+    def remove() -> None:
+        with suppress(OSError):
+            if os.path.samestat(made, os.stat(path)):
+                os.unlink(path)
+
+    return bound, remove
 
 
 def bind_port(option: str, host: str, port: int, sharing: int) -> list[socket.socket]:

@@ -299,7 +299,9 @@ class App(Service):
         if scope["type"] == "http":
             await _respond_to_request(self, scope, receive, send)
         elif scope["type"] == "lifespan":
-            await _lifespan(self, receive, send)
+            for phase in ("startup", "shutdown"):
+                await receive()
+                await send({"type": f"lifespan.{phase}.complete"})
         elif scope["type"] == "websocket":  # the server responds with status 403
             await send({"type": "websocket.close", "code": 1000})
 
@@ -338,19 +340,3 @@ async def _respond_to_request(service: Service, scope: Scope, receive: Receive, 
 async def _wait_for_disconnect(receive: Receive) -> None:
     if (await receive())["type"] != "http.disconnect":  # middleware may repeat the request
         await asyncio.get_running_loop().create_future()
-
-
-async def _lifespan(service: Service, receive: Receive, send: Send) -> None:
-    await receive()
-    phase = "startup"
-    try:
-        async with service.lifespan():
-            await send({"type": "lifespan.startup.complete"})
-            await receive()
-            phase = "shutdown"
-    except Exception as error:
-        # If the exception was raised, a server would ignore it and run without this application's
-        # other server.
-        await send({"type": f"lifespan.{phase}.failed", "message": str(error)})
-    else:
-        await send({"type": "lifespan.shutdown.complete"})

@@ -6,12 +6,9 @@ There are no generated classes: grpcio passes each message as ``bytes``, and the
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import tensorwire as tw
@@ -503,10 +500,11 @@ async def serving(
     limit_concurrency: int | None = None,
     timeout_graceful_shutdown: float | None = None,
 ) -> AsyncIterator[None]:
-    """Serve the models of an application at an address, until a signal or the end of the context.
+    """Serve the models of an application at an address, until the end of the context.
 
-    Then new calls are refused, and requests in progress are finished. Other processes of this user
-    may listen at the same address. Raises OSError if the server cannot listen.
+    Then new calls are refused, and requests in progress are finished, unless the end is cancelled.
+    Other processes of this user may listen at the same address. Raises OSError if the server cannot
+    listen.
     """
     options = server_options(service, certfile is not None, limit_concurrency)
     server = grpc.aio.server(options=options)
@@ -523,8 +521,10 @@ async def serving(
         raise OSError(f"gRPC cannot listen at {address}: {error}") from None
     await server.start()
 
-    async def finish() -> None:
-        await calls.is_ending.wait()
+    try:
+        yield
+    finally:
+        calls.is_ending.set()
         try:
             async with asyncio.timeout(timeout_graceful_shutdown):
                 await finish_calls(server, inference)
@@ -535,20 +535,6 @@ async def serving(
             await asyncio.sleep(_LINGER_SECONDS)  # while the clients get UNAVAILABLE
         finally:
             await server.stop(None)
-
-    finishing = asyncio.ensure_future(finish())
-
-    def end(number: int) -> None:
-        if number == signal.SIGINT and calls.is_ending.is_set():
-            finishing.cancel()
-        calls.is_ending.set()
-
-    with calling_on_signals(end):
-        try:
-            yield
-        finally:
-            calls.is_ending.set()
-            await asyncio.wait({finishing})
 
 
 def server_options(
@@ -600,35 +586,3 @@ async def finish_calls(server: Any, inference: InferenceService) -> None:
             # A call may have arrived at the last moment, and its client may be gone.
             if not (calls.open or inference.tasks):
                 return
-
-
-@contextmanager
-def calling_on_signals(function: Callable[[int], object]) -> Iterator[None]:
-    """Call a function with the number of each SIGINT or SIGTERM, in the event loop.
-
-    The handlers of uvicorn are called, too. uvicorn tells the application about the first signal
-    only when all HTTP requests have ended, and does not tell it about a second one.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        loop.call_soon_threadsafe(function, number)
-        original = originals[number]
-        if callable(original):
-            original(number, frame)
-
-    numbers: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM)
-    originals = {number: signal.getsignal(number) for number in numbers}
-    for number in originals:
-        signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, original in originals.items():
-            # After a second signal, uvicorn does not wait for the application, and has removed the
-            # handlers already.
-            if signal.getsignal(number) is handle:
-                signal.signal(number, original)

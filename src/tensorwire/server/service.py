@@ -6,7 +6,6 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -166,9 +165,6 @@ class Service:
     All transports share one object. Those with the messages of HTTP make an ``Exchange`` for each
     request, and others an ``Inference`` with a ``MessageFormat`` of their own.
     """
-
-    # Returns an asynchronous context manager, in which the server of the application runs.
-    lifespan: Callable[[], AbstractAsyncContextManager[None]] = nullcontext
 
     def __init__(
         self,

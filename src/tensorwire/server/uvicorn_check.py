@@ -37,13 +37,15 @@ _REQUEST = b"POST /v2/models/x/infer HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r
 def problem_with_uvicorn() -> str | None:
     """Return why InferProtocol does not work with the installed uvicorn; None if it works.
 
+    The text has the versions that were tested.
     uvicorn makes one connection, in memory, on which one request is answered.
     """
     loop = _Loop()
     try:
         loop.run_until_complete(asyncio.wait_for(_answer_one_request(loop), 10))
     except (Exception, SystemExit) as error:  # uvicorn ends the process if it cannot start
-        return f"{type(error).__name__}: {error}"
+        oldest, newest = (".".join(map(str, version)) for version in TESTED_UVICORN)
+        return f"{type(error).__name__}: {error} (tested with uvicorn {oldest} to {newest})"
     finally:
         loop.close()
     return None
