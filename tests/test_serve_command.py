@@ -23,7 +23,9 @@ from support.console_script import programs
 from support.serve_process import parse, serving
 from tensorwire.cli import main, models
 from tensorwire.cli.models import create, echo, load
+from tensorwire.cli.output import UsageError
 from tensorwire.cli.serve import ASGI_PROTOCOL, FAST_PROTOCOL
+from tensorwire.cli.sockets import bind_port, listen
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.server import create_app, uvicorn_check
 from tensorwire.server.uvicorn import service_of
@@ -228,6 +230,31 @@ def test_files_of_tls(
         else:
             assert problem in error_of(capsys, "--echo", *options).splitlines()[-1]
             assert started == []
+
+
+def test_socket_of_another_server_is_not_removed(
+    objects: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+
+        def replace(*_: Any, **__: Any) -> None:
+            (objects / "socket").unlink()
+            other.bind("socket")
+
+        monkeypatch.setattr(uvicorn.Server, "run", replace)
+        main(["serve", "--echo", "--uds", "socket"])
+        assert (objects / "socket").is_socket()
+
+
+def test_server_that_listens_while_this_one_loads() -> None:
+    first = bind_port("--port", "127.0.0.1", 0, socket.SO_REUSEADDR)
+    port = first[0].getsockname()[1]
+    second = bind_port("--port", "127.0.0.1", port, socket.SO_REUSEADDR)
+    with first[0], second[0]:
+        listen(first, "127.0.0.1", port)
+        text = f"^--port: cannot listen at 127.0.0.1:{port}: Address already in use$"
+        with pytest.raises(UsageError, match=text):
+            listen(second, "127.0.0.1", port)
 
 
 def test_socket_of_a_killed_server_is_replaced(

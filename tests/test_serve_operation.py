@@ -322,6 +322,61 @@ def test_rolling_update(tmp_path: Path, retries: int) -> None:
             assert [error for each in calls for error in each.result(60)] == []
 
 
+def test_restart_by_sighup(tmp_path: Path) -> None:
+    """No call fails, also if the new models cannot be loaded."""
+    options = ["served_here:models", "--workers", "2"]
+    with serving(tmp_path, *options, models=MODELS) as server, ThreadPoolExecutor(8) as pool:
+        over = threading.Event()
+        calls = [pool.submit(call_repeatedly, server.address, 0, 10, over.is_set) for _ in range(8)]
+
+        def restart(models: str, is_over: Callable[[str], bool]) -> None:
+            (tmp_path / "served_here.py").write_text(models)
+            server.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: is_over(server.log.read_text()), 30)
+
+        try:
+            wait_for(lambda: server.log.read_text().count("startup complete") == 2, 20)
+            restart("1 / 0", lambda log: "so the old ones remain: cannot load served_here" in log)
+            restart(MODELS, lambda log: log.count("Finished server process") == 2)
+        finally:
+            over.set()
+        assert [error for each in calls for error in each.result(60)] == []
+        assert server.log.read_text().count("startup complete") == 4
+
+
+def test_socket_of_the_next_server(tmp_path: Path) -> None:
+    """It starts while the first one works on its last request, and has the same path."""
+    gate = (
+        MODELS
+        + """
+def wait(request):
+    while not os.path.exists("opened"):
+        time.sleep(0.01)
+    return {"y": 1}
+models["wait"] = wait
+"""
+    )
+    (tmp_path / "b").mkdir()
+    with contextlib.ExitStack() as stack:
+        path = Path(stack.enter_context(TemporaryDirectory()), "socket")
+        options = ["served_here:models", "--uds", str(path)]
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        client = stack.enter_context(Client(f"unix:{path}", timeout=20))
+        first = stack.enter_context(serving(tmp_path, *options, models=gate))
+        client.wait_until_ready(20)
+        call = pool.submit(client.infer, "wait", X)
+        time.sleep(0.3)
+        first.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: not path.exists(), 10)
+        stack.enter_context(serving(tmp_path / "b", *options, models=MODELS))
+        client.wait_until_ready(20)
+        assert not call.done()
+        (tmp_path / "opened").touch()
+        assert call.result(20)["y"].tolist() == 1
+        first.process.wait(20)
+        assert client.infer("mean", X)["mean"].tolist() == [1.5]
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_shutdown_refuses_connections_that_are_not_served(tmp_path: Path, workers: int) -> None:
     options = ["served_here:models", "--workers", str(workers)]

@@ -1,0 +1,156 @@
+"""The first of several processes of `tensorwire serve`, with workers that are not processes."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from support.serve_process import parse
+from tensorwire.cli import processes
+from tensorwire.cli.output import UsageError
+from tensorwire.cli.processes import STARTUP_FAILURE, Processes, Worker
+
+LOADED = ("mean", None)
+pytestmark = pytest.mark.thread_unsafe(reason="it replaces a class")
+
+
+class FakeWorker(Worker):
+    """A worker whose process and pipe are this object."""
+
+    def __init__(self, *_: Any) -> None:
+        self.process: Any = self
+        self.pipe: Any = self
+        self.messages: list[Any] = []
+        self.started_at = self.seen_at = time.monotonic()
+        self.exitcode: int | None = None
+        self.pid = 1
+        self.received: list[str] = []
+
+    def poll(self) -> bool:
+        return bool(self.messages)
+
+    def recv(self) -> Any:
+        return self.messages.pop(0)
+
+    def terminate(self) -> None:
+        self.received.append("SIGTERM")
+
+    def kill(self) -> None:
+        self.received.append("SIGKILL")
+
+
+class Started(Processes):
+    """Two processes, which serve unless the test changes it."""
+
+    workers: Any
+
+    def __init__(self, *options: str) -> None:
+        self.announced: list[Any] = []
+        chosen = parse("--workers", "2", *options)
+        super().__init__(chosen, [], lambda *found: self.announced.append(found), ExitStack())
+
+    def turn(self) -> Any:
+        self.step(None)
+        return self.workers
+
+    def serve(self) -> Any:
+        for each in self.turn():
+            each.messages += [LOADED, True]
+        return self.turn()
+
+
+@pytest.fixture(autouse=True)
+def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "Worker", FakeWorker)
+    monkeypatch.setattr(processes, "_STOP_SECONDS", 0)
+
+
+def test_process_that_ends_is_replaced() -> None:
+    server = Started()
+    first, second = server.serve()
+    assert server.announced == [LOADED]
+    first.exitcode = -9
+    assert server.turn() == [second, server.workers[1]] != [second, first]
+
+
+def test_process_that_does_not_respond_is_killed() -> None:
+    """A process may take longer to load the models."""
+    server = Started()
+    first, second = server.serve()
+    first.seen_at -= 6
+    second.is_serving, second.seen_at = False, 0
+    server.turn()
+    assert (first.received, second.received) == (["SIGKILL"], [])
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "status", "problem"),
+    [
+        (UsageError("no models"), None, 0, "no models"),
+        (None, 9, 0, "a process ended before it had loaded the models: exit code 9"),
+        (LOADED, STARTUP_FAILURE, STARTUP_FAILURE, None),
+    ],
+)
+def test_process_that_does_not_start(message: Any, code: Any, status: int, problem: Any) -> None:
+    server = Started()
+    first, second = server.turn()
+    first.messages = [] if message is None else [message]
+    first.exitcode = code
+    server.turn()
+    assert second.received == ["SIGTERM"]
+    assert (server.status, server.failure and str(server.failure)) == (status, problem)
+
+
+def test_restart_one_after_another() -> None:
+    server = Started()
+    old = server.serve().copy()
+    server.signals.append(signal.SIGHUP)
+    for ended, remaining in ((old[0], old[1]), (old[1], None)):
+        new = server.turn()[-1]
+        assert len(server.turn()) == 3
+        assert ended.received == []
+        new.messages = [LOADED, True]
+        server.turn()
+        assert (ended.received, remaining and remaining.received) == (["SIGTERM"], remaining and [])
+        assert len(server.turn()) == 3  # until the requests in progress have ended
+        ended.exitcode = 0
+    assert len(server.turn()) == 2
+    assert len(server.turn()) == 2
+    assert all(each.received == [] for each in server.workers)
+
+
+@pytest.mark.parametrize("kind", ["error", "end", "late"])
+def test_restart_that_is_given_up(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The old processes remain, and the next restart begins from the start."""
+    server = Started("--timeout-worker-start", "60")
+    old = server.serve().copy()
+    for _ in range(2):
+        server.signals.append(signal.SIGHUP)
+        new = server.turn()[-1]
+        if kind == "error":
+            new.messages = [UsageError("no weights")]
+        elif kind == "late":
+            new.started_at -= 61
+        new.exitcode = STARTUP_FAILURE if kind == "end" else None
+        server.turn()
+        new.exitcode = STARTUP_FAILURE
+        assert server.turn() == old
+        assert [each.received for each in old] == [[], []]
+    text = {"error": "no weights", "end": "exit code 3", "late": "not ready within 60 seconds"}
+    assert text[kind] in caplog.text
+
+
+def test_signals_during_a_restart() -> None:
+    """SIGTERM ends it. A further SIGINT kills what remains."""
+    server = Started()
+    server.serve()
+    server.signals += [signal.SIGHUP, signal.SIGTERM, signal.SIGINT]
+    server.turn()
+    assert [each.received for each in server.workers] == [["SIGTERM", "SIGKILL"]] * 2
+    server.signals.append(signal.SIGHUP)
+    server.workers[0].exitcode = -9
+    assert len(server.turn()) == 1
