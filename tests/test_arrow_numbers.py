@@ -315,7 +315,7 @@ OTHER_TYPES = {
     "of format 'tDs' (duration)": pa.array([1], pa.duration("s")),
     "of format 'd:5,2' (decimal)": pa.array([1], pa.decimal128(5, 2)),
     "of format 'w:2' (fixed-size binary)": pa.array([b"ab"], pa.binary(2)),
-    "of format '+l' (list of variable size)": pa.array([[1]]),
+    "of format '+vl' (list of variable size)": pa.array([[1]], pa.list_view(pa.int8())),
     "of format '+s' (struct or table)": pa.array([{"a": 1}]),
     "of format 'n' (null)": pa.nulls(2),
     "of format 'tdm' (date)": pa.array([[None]], pa.list_(pa.date64(), 1)),

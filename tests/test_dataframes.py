@@ -155,20 +155,33 @@ def test_extension_columns_of_pandas() -> None:
     assert address(tensors["arrow int"].data) == buffer.buffers()[1].address
 
 
+def test_tensors_of_columns_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    package("pandas")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for name in ("Int64", "Float32", "boolean", "python"):
+        dtype, values, *expected = EXTENSIONS[name]
+        column = pd.Series(values, dtype=dtype)
+        tensor, rows = tw.Tensor("x", column), tw.Tensor("x", [column, column])
+        assert [tensor.datatype, tensor.tolist(), rows.shape] == [*expected, (2, 2)]
+    assert tw.encode_bytes(column) == tw.encode_bytes(values)
+    with pytest.raises(TypeError, match=r"tensor 'x' has the dtype category.*column.cat.codes"):
+        tw.Tensor("x", pd.Series([1], dtype="category"))
+
+
 FIRST = "but item 0 is FP64 [2]"
 RAGGED = "is a ragged list: item 1 has shape [3], but the items before it have shape [2]"
 SIZES = "row 1 of column 'x' has a list of size 3, but the first list has size 2"
 TWO, THREE = [0.5, 1.5], [0.5, 1.5, 2.5]
 UNEQUAL_ROWS: dict[str, tuple[Callable[[], Any], str]] = {
-    "shapes": (lambda: [np.zeros(2), np.zeros(3)], f"item 1 of tensor 'x' is FP64 [3], {FIRST}"),
+    "shapes": (lambda: [np.zeros(2), np.zeros(3)], f"item 1 of column 'x' is FP64 [3], {FIRST}"),
     "ranks": (lambda: [np.zeros(2), np.zeros((1, 2))], f"is FP64 [1, 2], {FIRST}"),
     "dtypes": (lambda: [np.zeros(2), np.zeros(2, int)], f"is INT64 [2], {FIRST}"),
     "text": (lambda: [np.zeros(2), np.array(["a", "b"])], f"is BYTES [2], {FIRST}"),
     "no array": (lambda: [np.zeros(2), TWO], "is list, but the items before it are arrays"),
     "lists": (lambda: [TWO, THREE], RAGGED),
     "lists of text": (lambda: [["a", "b"], ["c", "d", "e"]], RAGGED),
-    "lists with None": (lambda: [TWO, [0.5, None]], "element 3 of tensor 'x' must be a number"),
-    "large integers": (lambda: [[2**63], [-1]], "element 1 of tensor 'x' is -1, which is out of"),
+    "lists with None": (lambda: [TWO, [0.5, None]], "element 3 of column 'x' must be a number"),
+    "large integers": (lambda: [[2**63], [-1]], "element 1 of column 'x' is -1, which is out of"),
     "larger integers": (lambda: [[2**64], [1]], "an integer of 65 bits, which is out of range"),
     "polars": (lambda: pl.Series([TWO, THREE]), SIZES),
     "polars lists": (lambda: pl.Series([[TWO, TWO], [TWO, THREE]]), SIZES),
@@ -338,7 +351,9 @@ WITHOUT_DATATYPE: dict[str, tuple[str, Callable[[], Any]]] = {  # the advice, an
         "cell of type UUID, which has no datatype: convert it with",
         lambda: [UUID(int=1)],
     ),
-    "pandas ints": (f"column.{INT64} or column.astype(str)", lambda: ["a", 1]),
+    "pandas ints": (f"{AS_INT64} or column.astype(str)", lambda: [2, 1]),
+    "pandas numbers": ("column.astype('float64') or column.astype(str)", lambda: [1, 0.5]),
+    "pandas text": ("type int, which has no datatype: convert it with c", lambda: ["a", 1]),
     "pandas objects": (CONVERT, lambda: [{"a": 1}]),
     "arrow date": (
         f"pandas.to_datetime(column).{INT64}",
@@ -359,8 +374,11 @@ WITHOUT_DATATYPE: dict[str, tuple[str, Callable[[], Any]]] = {  # the advice, an
 @pytest.mark.parametrize("case", WITHOUT_DATATYPE)
 def test_columns_without_a_datatype_are_rejected(case: str) -> None:
     advice, make = WITHOUT_DATATYPE[case]
-    with pytest.raises(TypeError, match=f"'x'.*{re.escape(advice)}"):
-        tw.tensors_from_dataframe(frame_of(make()))
+    frame = frame_of(make())
+    with pytest.raises(TypeError, match=f"column 'x'.*{re.escape(advice)}") as caught:
+        tw.tensors_from_dataframe(frame)
+    for expression in re.findall(r"\S*column\S*\)", str(caught.value)):
+        tw.Tensor("x", eval(expression, {"column": frame["x"], "pandas": pd}))
 
 
 ONE_OF = "a data frame must be one of pandas, polars or pyarrow"

@@ -5,7 +5,6 @@ None of these packages is imported before a function is called with one of its f
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from math import prod
@@ -15,9 +14,9 @@ import numpy as np
 
 from ._codec.bytes.array import BytesArray
 from ._codec.bytes.reader import arrow_schema
+from ._codec.messages.columns import is_instance
 from ._codec.messages.message import InferRequest, InferResponse
-from ._codec.messages.tensor import Tensor
-from .arguments import choose_datatype, is_list_of_numbers
+from ._codec.messages.tensor import Tensor, tensor_of_column
 from .errors import (
     ElementError,
     EncodeError,
@@ -35,17 +34,6 @@ STRING_VIEW = b"vu"
 BINARY_VIEW = b"vz"
 LARGE_STRING = b"U"
 LARGE_BINARY = b"Z"
-
-# How to convert cells of an object column of pandas, by the name of their type.
-_ADVICE = {
-    kind: f"convert it with {numbers}column.astype(str)"
-    for kind, numbers in {
-        **dict.fromkeys(("int", "bool"), "column.astype('int64') or "),
-        **dict.fromkeys(("float", "Decimal"), "column.astype('float64') or "),
-        **dict.fromkeys(("date", "datetime"), "pandas.to_datetime(column).astype('int64') or "),
-        **dict.fromkeys(("UUID", "time"), ""),
-    }.items()
-}
 
 
 def tensors_from_dataframe(dataframe: Any, *, column_vectors: bool = False) -> list[Tensor]:
@@ -101,7 +89,7 @@ def tensors_from_dataframe(dataframe: Any, *, column_vectors: bool = False) -> l
         if name in columns:
             raise ValueError(f"two columns are named {format_value(name)}")
         columns[name] = column
-    tensors = [_tensor_of_column(name, column) for name, column in columns.items()]
+    tensors = [tensor_of_column(name, column) for name, column in columns.items()]
     if column_vectors:
         return [t.replace(shape=(*t.shape, 1)) if len(t.shape) == 1 else t for t in tensors]
     return tensors
@@ -188,165 +176,16 @@ def dataframe_from_tensors(
 # --- from columns ---
 
 
-def _is_instance(value: Any, package: str, *classes: str) -> bool:
-    """Return whether an object is of a class of a package, which is imported if it is."""
-    module = sys.modules.get(package)
-    return module is not None and isinstance(value, tuple(getattr(module, c) for c in classes))
-
-
 def _columns(dataframe: Any) -> Iterator[tuple[Any, Any]]:
     """Return pairs of the name and the column."""
-    if _is_instance(dataframe, "pandas", "DataFrame"):
+    if is_instance(dataframe, "pandas", "DataFrame"):
         return iter(dataframe.items())
-    if _is_instance(dataframe, "polars", "DataFrame"):
+    if is_instance(dataframe, "polars", "DataFrame"):
         return ((column.name, column) for column in dataframe.get_columns())
-    if _is_instance(dataframe, "pyarrow", "Table", "RecordBatch"):
+    if is_instance(dataframe, "pyarrow", "Table", "RecordBatch"):
         return zip(dataframe.schema.names, dataframe.columns, strict=True)
     raise TypeError(
         f"a data frame must be one of pandas, polars or pyarrow, not {type(dataframe).__name__}"
-    )
-
-
-def _tensor_of_column(name: str, column: Any) -> Tensor:
-    if _is_instance(column, "pandas", "Series"):
-        return _tensor_of_series(name, column)
-    if _is_instance(column, "polars", "Series"):
-        _check_polars_type(name, column.dtype)
-    return _tensor_of_arrow(name, column)
-
-
-def _check_polars_type(name: str, dtype: Any) -> None:
-    kind = str(dtype.base_type())
-    advice = {
-        "Categorical": "cast it to String, or send to_physical()",
-        "Enum": "cast it to String, or send to_physical()",
-        "Date": "cast it to Int32, or format it as text",
-        **dict.fromkeys(("Datetime", "Duration", "Time"), "cast it to Int64, or format it as text"),
-        "Decimal": "cast it to Float64, or to String",
-        "Object": "make a column of numbers or of text",
-    }.get(kind)
-    if advice is not None:
-        raise _no_datatype_error(name, f"the type {format_text(dtype)}", advice)
-
-
-def _no_datatype_error(name: str, found: str, advice: str) -> TypeError:
-    return TypeError(
-        f"{format_subject('column', name)} has {found}, which has no datatype: {advice}"
-    )
-
-
-def _tensor_of_arrow(name: str, column: Any) -> Tensor:
-    """Return the tensor of a column of polars or pyarrow, whose cells may be lists of one size."""
-    shape = [len(column)]
-    is_polars = _is_instance(column, "polars", "Series")
-    while (column.dtype == sys.modules["polars"].List) if is_polars else _has_lists(column.type):
-        is_missing = np.asarray(column.is_null())
-        if is_missing.any():
-            raise _missing_values_error(name, is_missing)
-        if is_polars:
-            shape.append(_size_of_lists(name, column.list.len().to_numpy(), shape[0]))
-            column = (column if shape[-1] else column.clear()).explode()
-        else:
-            if hasattr(column, "combine_chunks"):
-                column = column.combine_chunks()
-            shape.append(_size_of_lists(name, column.value_lengths().to_numpy(), shape[0]))
-            column = column.flatten()
-    tensor = Tensor(name, column)
-    return tensor if len(shape) == 1 else tensor.replace(shape=(*shape, *tensor.shape[1:]))
-
-
-def _has_lists(kind: Any) -> bool:
-    types = sys.modules["pyarrow"].types
-    return bool(types.is_list(kind) or types.is_large_list(kind))
-
-
-def _size_of_lists(name: str, sizes: Any, n_rows: int) -> int:
-    """Return the size that all lists of a column have. Raises EncodeError if they differ."""
-    differ = np.flatnonzero(sizes != sizes[:1])
-    if differ.size:
-        row = int(differ[0]) * n_rows // len(sizes)
-        raise EncodeError(
-            f"row {row} of {format_subject('column', name)} has a list of size {sizes[differ[0]]}, "
-            f"but the first list has size {sizes[0]}: all must have the same size",
-            tensor=name,
-        )
-    return int(sizes[0]) if len(sizes) else 0
-
-
-def _tensor_of_series(name: str, column: Any) -> Tensor:
-    """Return the tensor of a column of pandas."""
-    dtype = column.dtype
-    is_arrow = _is_instance(dtype, "pandas", "StringDtype", "ArrowDtype")
-    has_numbers = isinstance(dtype, np.dtype) or getattr(dtype, "numpy_dtype", None) is not None
-    advice = None
-    if _is_instance(dtype, "pandas", "CategoricalDtype"):
-        advice = "send its codes, column.cat.codes, or its values, column.astype(str)"
-    elif str(dtype).startswith(("date32", "date64")):
-        advice = _ADVICE["date"]
-    elif dtype.kind in "mM":
-        advice = "convert it with column.astype('int64') or column.astype(str)"
-    elif not (is_arrow or has_numbers):
-        advice = "convert it to numbers or to text"
-    if advice is not None:
-        raise _no_datatype_error(name, f"the dtype {format_text(dtype)}", advice)
-    data = None
-    try:
-        data = _data_of_series(name, column)
-        is_read = isinstance(data, np.ndarray | list)
-        return Tensor(name, data) if is_read else _tensor_of_arrow(name, data)
-    except (EncodeError, TypeError, ValueError) as error:
-        is_missing = column.isna().to_numpy()
-        if is_missing.any():
-            raise _missing_values_error(name, is_missing) from None
-        element = getattr(error, "element", None)
-        if dtype.kind != "O" or not isinstance(data, np.ndarray) or element is None:
-            raise
-        kind = type(data[element]).__name__
-        if kind in ("str", "bytes"):
-            raise
-        advice = _ADVICE.get(kind, "convert it to numbers or to text")
-        raise _no_datatype_error(name, f"a cell of type {kind}", advice) from None
-
-
-def _data_of_series(name: str, column: Any) -> Any:
-    """Return the values of a column of pandas as an array of numpy or Arrow, or as a list."""
-    dtype, values = column.dtype, column.array
-    if not isinstance(dtype, np.dtype):
-        if _is_instance(dtype, "pandas", "StringDtype", "ArrowDtype"):
-            if hasattr(values, "__arrow_array__") and getattr(dtype, "storage", "") != "python":
-                return values.__arrow_array__()
-            return column.to_numpy(object)
-        if column.hasnans:
-            raise ValueError("there are missing values")
-        return column.to_numpy(dtype.numpy_dtype)
-    array = column.to_numpy()
-    first = array[0] if dtype.kind == "O" and len(array) else None
-    if isinstance(first, list | tuple):
-        return _data_of_lists(name, list(array))
-    if isinstance(first, np.ndarray):
-        kinds = {
-            (row.shape, row.dtype.kind) if isinstance(row, np.ndarray) else None for row in array
-        }
-        return np.stack(array) if len(kinds) == 1 else list(array)
-    can_be_stacked = hasattr(first, "__array__") or hasattr(first, "__array_interface__")
-    return list(array) if can_be_stacked else array
-
-
-def _data_of_lists(name: str, rows: list[Any]) -> Any:
-    """Return the cells of a column, which are lists: an array if they contain numbers."""
-    if not is_list_of_numbers(rows):
-        return rows
-    data, datatype = choose_datatype(rows)
-    return Tensor(name, data, datatype=datatype).data
-
-
-def _missing_values_error(name: str, is_missing: Any) -> EncodeError:
-    n_missing, first = int(is_missing.sum()), int(is_missing.argmax())
-    return EncodeError(
-        f"{format_subject('column', name)} contains {format_count('missing value', n_missing)}, "
-        f"which tensors cannot have; the first is element {first}",
-        tensor=name,
-        element=first,
     )
 
 

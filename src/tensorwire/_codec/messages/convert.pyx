@@ -24,6 +24,7 @@ import numpy as np
 
 from ..datatypes import DATATYPES, bf16_dtype, datatype_of
 from ..memory import ReadableBuffer
+from ..messages.columns import is_column, read_column
 
 from ...errors import SUBJECT, EncodeError, format_text, format_value, name_tensor, format_shape
 
@@ -57,10 +58,11 @@ cdef tuple convert_data(data, leaf, datatype, shape, bint binary):
     if data is None:
         if datatype is None or shape is None:
             raise EncodeError(
-                f"{SUBJECT} has no data: a tensor in shared memory requires datatype= and shape=")
+                f"the data of {SUBJECT} is None: pass an array, or for a tensor in shared memory "
+                f"datatype=, shape= and the parameters of the region")
         row = DATATYPES[datatype]
         return row, shape_to_send(as_tuple(shape), row), None
-    if is_column(data):
+    if exports_arrow(data):
         row, converted = convert_arrow(data, datatype)
     else:
         if not isinstance(data, (BytesArray, list, tuple, np.ndarray)) and not exports_dlpack(data):
@@ -166,7 +168,7 @@ def encode_bytes_into(values: Any, buffer: ReadableBuffer) -> int:
 # --- arrays of other packages --------------------------------------------------------------------
 
 
-cdef bint is_column(values) except -1:
+cdef bint exports_arrow(values) except -1:
     """Return whether to use the Arrow array or stream of `values`.
 
     An image may export its pixels to Arrow, too, but without their shape. It also describes its
@@ -187,7 +189,7 @@ cdef bint is_array(value) except -1:
     if isinstance(value, (np.generic, np.ndarray, BytesArray)):
         return True
     return not isinstance(value, (int, float)) and (
-        exports_dlpack(value) or is_column(value) or describes_memory(value)
+        exports_dlpack(value) or exports_arrow(value) or describes_memory(value)
         or hasattr(value, "__array__"))
 
 
@@ -266,10 +268,12 @@ cdef BytesArray array_of_source(Source source, bint binary):
 cdef Source source_of_values(values):
     if isinstance(values, BytesArray):
         return source_of("wire", values.wire, values.shape)
+    if not isinstance(values, (list, tuple, np.ndarray)) and is_column(values):
+        values = read_column(values)[0]
     if isinstance(values, (list, tuple)):
         shape, flat = flatten(values, 1)
         return source_of("O", flat, shape)
-    if is_column(values):
+    if exports_arrow(values):
         return source_of_received(receive(values, True))
     if not isinstance(values, np.ndarray):
         values = read_array(values, "BYTES must be a list or an array of bytes or str")

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..datatypes import BY_DTYPE, DATATYPES, RAW_BF16
+from ..messages.columns import column_error, is_column, read_column
 from ..signatures import constructor_signature
 
 from ...arguments import Datatype as DatatypeName
@@ -92,10 +93,11 @@ cdef class Tensor(TensorFields):
         Name of the tensor, without NUL characters.
     data : array, sequence, BytesArray or None
         An array of a numeric datatype; a tensor of torch, JAX or another package with
-        ``__dlpack__``, in the memory of the CPU; a column with an Arrow array or stream of numbers,
-        bytes or text, or of fixed-size lists of them, without nulls; another object that numpy
-        reads, such as an image or a buffer, but not ``bytes`` and ``bytearray``; a Tensor; a list
-        of these, which have one datatype and shape and are stacked. For BYTES: nested lists or an
+        ``__dlpack__``, in the memory of the CPU; a column of pandas, polars or pyarrow, as in
+        ``tensors_from_dataframe``; another object with an Arrow array or stream of numbers, bytes
+        or text, or of fixed-size lists of them, without nulls; another object that numpy reads,
+        such as an image or a buffer, but not ``bytes`` and ``bytearray``; a Tensor; a list of
+        these, which have one datatype and shape and are stacked. For BYTES: nested lists or an
         object array of ``bytes`` or ``str``; a numpy ``S``, ``U``, ``V`` or StringDType array; a
         BytesArray. With ``datatype``, also nested lists of numbers. None for a tensor in shared
         memory, which requires ``datatype``, ``shape`` and the parameters of the region. If an
@@ -488,7 +490,25 @@ cdef tuple convert(data, datatype, shape, bint binary):
         # The array of a BF16 tensor may be one of uint16.
         datatype = data.datatype if datatype is None else datatype
         data = data.data
+    elif not isinstance(data, (BytesArray, cnp.ndarray)) and is_column(data):
+        return convert_column(data, datatype, shape, binary)
     return convert_data(data, leaf, datatype, shape, binary)
+
+
+cdef tuple convert_column(column, datatype, shape, bint binary):
+    """Convert a column of pandas, polars or pyarrow."""
+    values, chosen, outer = read_column(column)
+    datatype = chosen if datatype is None else datatype
+    inner = None if outer else shape
+    try:
+        if isinstance(values, list):
+            return convert(values, datatype, inner, binary)
+        row, dims, data = convert_data(values, None, datatype, inner, binary)
+    except (EncodeError, TypeError) as error:
+        raise column_error(column, values, error) from None
+    if outer:
+        return convert_data(data.reshape(outer + dims[1:]), None, row.name, shape, binary)
+    return row, dims, data
 
 
 cdef tuple stacked(data, datatype):
@@ -605,6 +625,19 @@ cdef int check_reserved(dict parameters, bint is_shared) except -1:
                 source = "a shared_memory_region" if is_shared else "data"
                 raise EncodeError(f"{SUBJECT} has {source}, but also the parameter {key}")
     return 0
+
+
+def tensor_of_column(name, column):
+    """Return the tensor of a column of a data frame. Errors call it a column, not a tensor."""
+    cdef str own_name = checked_name(name, "the name of a tensor")
+    try:
+        row, dims, data = convert(column, None, None, True)
+    except (EncodeError, TypeError) as error:
+        name_tensor(error, "column", own_name)
+        raise
+    tensor = new_tensor(own_name, row, dims, None, True)
+    use_converted(tensor, data)
+    return tensor
 
 
 cdef Tensor new_tensor(str name, Datatype row, tuple shape, dict parameters, bint binary):
