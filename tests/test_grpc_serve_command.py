@@ -124,8 +124,7 @@ def test_both_transports_and_graceful_shutdown(tmp_path: Path, workers: int) -> 
 
 @pytest.mark.slow(reason="it starts and stops servers")
 @pytest.mark.thread_unsafe(reason="it measures time")
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGTERM, 1), (signal.SIGINT, 2)])
 def test_both_transports_shut_down_at_once(tmp_path: Path, workers: int, number: int) -> None:
     """gRPC refuses calls, and finishes the ones in progress, before the HTTP requests end."""
     with serving(tmp_path, *GRPC, "served_here", "--workers", str(workers)) as server:
@@ -155,8 +154,7 @@ def test_both_transports_shut_down_at_once(tmp_path: Path, workers: int, number:
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("first", "workers"), [(signal.SIGTERM, 2), (signal.SIGINT, 1)])
 def test_interrupt_after_a_signal_does_not_wait(
     tmp_path: Path, first: signal.Signals, workers: int
 ) -> None:

@@ -25,7 +25,8 @@ class FakeWorker(Worker):
         self.process: Any = self
         self.pipe: Any = self
         self.messages: list[Any] = []
-        self.started_at = self.seen_at = time.monotonic()
+        self.silent_seconds = 0.0
+        self.started_at = time.monotonic()
         self.exitcode: int | None = None
         self.pid = 1
         self.received: list[str] = []
@@ -78,13 +79,16 @@ def test_process_that_ends_is_replaced() -> None:
 
 
 def test_process_that_does_not_respond_is_killed() -> None:
-    """A process may take longer to load the models."""
+    """A process may take longer to load the models. All of them may be suspended for some time."""
     server = Started()
     first, second = server.serve()
-    first.seen_at -= 6
-    second.is_serving, second.seen_at = False, 0
+    second.is_serving, server.now = False, server.now - 100
     server.turn()
-    assert (first.received, second.received) == (["SIGKILL"], [])
+    assert first.received == []
+    for _ in range(10):
+        server.now -= 100
+        server.turn()
+    assert (set(first.received), second.received) == ({"SIGKILL"}, [])
 
 
 @pytest.mark.parametrize(
@@ -142,6 +146,17 @@ def test_restart_that_is_given_up(kind: str, caplog: pytest.LogCaptureFixture) -
         assert [each.received for each in old] == [[], []]
     text = {"error": "no weights", "end": "exit code 3", "late": "not ready within 60 seconds"}
     assert text[kind] in caplog.text
+
+
+def test_process_that_has_loaded_its_models_after_the_shutdown() -> None:
+    """It is not announced: the sockets are closed. Its model has ignored the first signal."""
+    server = Started()
+    first, _ = server.turn()
+    server.signals.append(signal.SIGTERM)
+    server.turn()
+    first.messages = [LOADED, True]
+    server.turn()
+    assert (first.received, server.announced) == (["SIGTERM", "SIGTERM"], [])
 
 
 def test_signals_during_a_restart() -> None:

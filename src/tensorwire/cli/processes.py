@@ -173,7 +173,8 @@ class Worker:
         self.process = spawn.Process(target=work, args=(*arguments, sending))
         self.process.start()
         sending.close()
-        self.started_at = self.seen_at = time.monotonic()
+        self.started_at = time.monotonic()
+        self.silent_seconds = 0.0  # since its last message
 
     def end(self) -> None:
         self.is_ending = True
@@ -202,6 +203,7 @@ class Processes:
         self.announce, self.released = announce, released
         self.workers: list[Worker] = []
         self.signals: list[int] = []
+        self.now = time.monotonic()
 
     def run(self) -> int:
         """Return the exit status. Raises UsageError, and OutputError if ``announce`` does."""
@@ -222,7 +224,9 @@ class Processes:
         return self.status
 
     def step(self, folder: str | None) -> None:
+        passed, self.now = time.monotonic() - self.now, time.monotonic()
         for each in self.workers.copy():
+            each.silent_seconds += min(passed, _BEAT_SECONDS)  # all may have been suspended
             self.check(each)
         while self.signals:
             self.handle(self.signals.pop(0))
@@ -243,7 +247,7 @@ class Processes:
         process, code = worker.process, worker.process.exitcode
         with suppress(EOFError, OSError):  # it has ended
             while worker.pipe.poll():
-                worker.seen_at = time.monotonic()
+                worker.silent_seconds = 0
                 self.receive(worker, worker.pipe.recv())
         is_starting = not worker.is_serving and (self.is_restarting or not self.is_announced)
         limit = self.chosen.timeout_worker_start
@@ -259,10 +263,10 @@ class Processes:
                 self.fail(worker, UsageError(f"{text} {code}"))
             else:
                 logger.error("process %d ended with exit code %d", process.pid, code)
-        elif worker.is_serving and time.monotonic() - worker.seen_at > _HUNG_SECONDS:
+        elif worker.is_serving and worker.silent_seconds > _HUNG_SECONDS:
             logger.error("process %d does not respond", process.pid)
             process.kill()
-        elif self.is_restarting and is_starting and time.monotonic() - worker.started_at > limit:
+        elif self.is_restarting and is_starting and self.now - worker.started_at > limit:
             self.fail(worker, UsageError(f"a process was not ready within {limit} seconds"))
 
     @property
