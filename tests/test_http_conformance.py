@@ -181,7 +181,8 @@ def test_compressed_response(server: Server, coding: str, nbytes: int) -> None:
             response = connection.read()
             assert response.headers["content-encoding"] == coding
             assert response.headers["vary"].lower() == "accept-encoding"
-            request.check(replace(response, body=zlib.decompress(response.body, 47)))
+            body = zlib.decompress(response.body, 31 if coding == "gzip" else 15)
+            request.check(replace(response, body=body))
         response = connection.ask(post("echo", requests[0]))
         assert "content-encoding" not in response.headers
         assert response.headers["vary"].lower() == "accept-encoding"
