@@ -31,7 +31,16 @@ from support.serve_process import free_port
 from support.servers import uvicorn_server
 from support.threads import in_thread, wait_for
 from tensorwire.client import Client, InferenceServerError
-from tensorwire.server import create_app, read_request, send_error, send_frame, wsgi
+from tensorwire.client.errors import Operation, server_error
+from tensorwire.server import (
+    RequestError,
+    create_app,
+    install_error_handlers,
+    read_request,
+    send_error,
+    send_frame,
+    wsgi,
+)
 from tensorwire.server.values import frame_of, values_of
 
 aiohttp_web = optional("aiohttp.web")
@@ -75,8 +84,8 @@ def recipe(text: str) -> str:
     return str(found)
 
 
-def execute(code: str) -> dict[str, Any]:
-    names: dict[str, Any] = {"__name__": "recipe"}
+def execute(code: str, **names: Any) -> dict[str, Any]:
+    names["__name__"] = "recipe"
     exec(code, names)
     return names
 
@@ -86,20 +95,49 @@ def scaled(values: dict[str, Any]) -> dict[str, Any]:
     return {"y": values["x"] * values["factor"], "unit": "cm"}
 
 
+def raise_(error: Exception) -> Any:
+    raise error
+
+
+CALL = Operation("POST", "http://secret.internal/v2")
+# What a route does, and the status and the text of the response.
+FAILURES: dict[str, tuple[Callable[[], Any], int, str]] = {
+    "text": (lambda: tw.decode_bytes(b"\1\0\0\0\xff").as_strings(), 400, "is not valid UTF-8"),
+    "input": (lambda: REQUEST["secret"], 400, "no tensor 'secret': there are ['x']"),
+    "number": (REQUEST["x"].as_strings, 400, "tensor 'x' is FP32, not BYTES"),
+    "busy": (lambda: raise_(RequestError("the queue is full", 503)), 503, "the queue is full"),
+    "output": (lambda: tw.Tensor("secret", ["a", None]), 500, "internal server error"),
+    "upstream": (lambda: tw.InferResponse({})["secret"], 500, "internal server error"),
+    "call": (lambda: raise_(CALL.named(server_error(404, "-"))), 500, "internal server error"),
+    "reply": (lambda: raise_(CALL.named(tw.HeaderError("-"))), 500, "internal server error"),
+}
+
+
+def fail(name: str) -> Any:
+    return FAILURES[name][0]()
+
+
 # --- applications ---
 
 
 def starlette_app() -> Any:
+    async def failing(request: Any) -> Any:
+        fail(request.path_params["name"])
+
     async def scale(request: Any) -> Any:
         values = await pair.read_tensors(request, inputs=INPUTS, max_body=MAX_BODY)
         return pair.TensorResponse(scaled(values), request)
 
-    return starlette.Starlette(routes=[routing.Route("/scale", scale, methods=["POST"])])
+    routes = [("/scale", scale), ("/fail/{name}", failing)]
+    app = starlette.Starlette(routes=[routing.Route(*r, methods=["POST"]) for r in routes])
+    return install_error_handlers(app)
 
 
 def fastapi_app() -> Any:
     package("fastapi")  # skip the test without it
-    return execute(recipe("httpx.ASGITransport(app)"))["app"]
+    app = execute(recipe("httpx.ASGITransport(app)"))["app"]
+    app.post("/fail/{name}")(fail)
+    return app
 
 
 def litestar_app() -> Any:
@@ -130,14 +168,22 @@ def wsgi_app() -> Any:
 
 def flask_app() -> Any:
     package("flask")  # skip the test without it
-    return execute(recipe('app = flask.Flask("service")'))["app"]
+    code = recipe('app = flask.Flask("service")')
+    called = "install_error_handlers(app)\n"
+    return execute(code.replace(called, f"{called}app.post('/fail/<name>')(fail)\n"), fail=fail)[
+        "app"
+    ]
 
 
 def django_app() -> Any:
     django, conf = package("django"), package("django.conf")
     if not conf.settings.configured:
-        urls = type("Urls", (), execute(recipe("from django.urls import path")))
-        conf.settings.configure(ROOT_URLCONF=urls, ALLOWED_HOSTS=["*"], LOGGING_CONFIG=None)
+        names = execute(recipe("from django.urls import path"))
+        failing = names["csrf_exempt"](lambda _, name: fail(name))
+        names["urlpatterns"].append(names["path"]("fail/<name>", failing))
+        options = {"ALLOWED_HOSTS": ["*"], "LOGGING_CONFIG": None}
+        options["MIDDLEWARE"] = ["tensorwire.server.install_error_handlers"]
+        conf.settings.configure(ROOT_URLCONF=type("Urls", (), names), **options)
         django.setup()
     return package("django.core.wsgi").get_wsgi_application()
 
@@ -221,10 +267,10 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
         yield address
 
 
-def post(address: str, body: Any, headers: dict[str, str]) -> Any:
+def post(address: str, body: Any, headers: dict[str, str], path: str = "/scale") -> Any:
     connection = http.client.HTTPConnection(address, timeout=20)
     with closing(connection):
-        connection.request("POST", "/scale", body, headers)
+        connection.request("POST", path, body, headers)
         answer = connection.getresponse()
         return answer, answer.read()
 
@@ -282,8 +328,35 @@ def test_invalid_request(
 ) -> None:
     answer, content = post(address, body, headers)
     assert answer.status == status, content[:300]
-    assert re.search(message, content.decode().replace('\\"', '"'))
+    assert re.search(message, json.loads(content)["error"])
     check(address, bytes(FRAME), FRAME.headers)  # the next request works
+
+
+WITH_HANDLERS = ["starlette", "fastapi", "flask", "django"]
+
+
+@pytest.mark.parametrize("name", FAILURES)
+@pytest.mark.parametrize("address", WITH_HANDLERS, indirect=True)
+def test_error_of_a_route(address: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
+    _, status, text = FAILURES[name]
+    answer, content = post(address, b"", {}, f"/fail/{name}")
+    error = json.loads(content)
+    assert (answer.status, error.keys()) == (status, {"error"})
+    assert text in error["error"]
+    assert ("a request failed" in caplog.messages) == (status == 500)
+
+
+def test_error_of_a_route_of_asynchronous_django() -> None:
+    django_app()
+    client = package("django.test").AsyncClient()
+    response = asyncio.run(client.post("/fail/busy"))
+    assert (response.status_code, response.content) == (503, b'{"error": "the queue is full"}')
+
+
+def test_error_handlers_of_other_applications() -> None:
+    for app in (create_app({"echo": echo}), aiohttp_web.Application(), None):
+        with pytest.raises(TypeError, match="app must be an application of Starlette, FastAPI or"):
+            install_error_handlers(app)
 
 
 # --- values ---

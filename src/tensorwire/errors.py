@@ -36,6 +36,8 @@ class TensorwireError(Exception):
         contains the unit.
     status : int
         The HTTP status with which a server should respond.
+    url : str or None
+        The URL of the call of a client that has failed; that of the server over gRPC.
 
     Examples
     --------
@@ -48,6 +50,7 @@ class TensorwireError(Exception):
     """
 
     status: int = 500
+    url: str | None = None
 
     def __init__(
         self,
@@ -117,7 +120,8 @@ class EncodeError(TensorwireError, ValueError):
 class TensorNotFoundError(TensorwireError, KeyError):
     """A message has no tensor with the name.
 
-    ``status`` is 400, for servers that read the inputs of a request by their names.
+    ``status`` is 400 for a request, because servers read its inputs by their names, and 500 for a
+    response.
 
     Attributes
     ----------

@@ -26,8 +26,6 @@ class InferenceServerError(tw.TensorwireError):
     message : str
         The error message of the server, shortened to 2000 characters: the ``error`` member of a
         JSON body, or the text of any other body.
-    url : str or None
-        The URL of the request; that of the server over gRPC.
     model : str or None
         The name of the model. None if the request does not concern a model.
     retry_after : float or None
@@ -47,7 +45,6 @@ class InferenceServerError(tw.TensorwireError):
     """
 
     message: str = ""
-    url: str | None = None
     model: str | None = None
     retry_after: float | None = None
     id: str | None = None
@@ -71,8 +68,10 @@ class Operation(NamedTuple):
             reason = (reason[:_MAX_REASON_LENGTH] or type(error).__name__) + self.at
             named = kind()
             named.__cause__ = error.__cause__ or error
-        elif isinstance(error, InferenceServerError):
-            error.url, error.model = self.url, self.model
+        else:
+            error.url = self.url
+            if isinstance(error, InferenceServerError):
+                error.model = self.model
         named.args = (f"{self.method} {self.url}: {reason}{self.via}",)
         return named
 

@@ -3,7 +3,7 @@
 ``create_app`` returns an application that serves models by name, with any ASGI server. uvicorn
 serves it without ASGI if its option ``http`` is ``InferProtocol``.
 ``add_to_grpc_server`` serves the same models with gRPC. To serve inference requests in a route of
-another framework, use ``read_request`` and ``send_frame``.
+another framework, use ``read_request`` and ``send_frame``, and ``install_error_handlers``.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from .body import (
     ReceiveTimeoutError,
     UnsupportedEncodingError,
 )
+from .error_handlers import install_error_handlers
 from .model import Model, Models, RequestError
 from .workers import DEFAULT_MAX_CONCURRENCY
 
@@ -41,6 +42,7 @@ __all__ = [
     "UnsupportedEncodingError",
     "add_to_grpc_server",
     "create_app",
+    "install_error_handlers",
     "read_request",
     "send_error",
     "send_frame",

@@ -92,7 +92,8 @@ async def read_tensors(
     Raises
     ------
     HTTPException
-        The request is not valid: status 400, 413 or 415. The framework sends the response.
+        The request is not valid: status 400, 413 or 415. The framework responds with ``{"detail":
+        text}``, and after ``install_error_handlers(app)`` with ``{"error": text}``.
     ClientDisconnect
         Starlette's exception: the client closed the connection before the whole body had arrived.
 
@@ -114,7 +115,11 @@ async def read_tensors(
         decoded = await body.decode_without_blocking(limits)
         return values_of(decoded, inputs, request.scope)
     except TensorwireError as error:
-        raise HTTPException(error.status, str(error)) from error
+        raise InvalidRequestError(error.status, str(error)) from error
+
+
+class InvalidRequestError(HTTPException):
+    """The request is not valid."""
 
 
 class TensorResponse(Response):
@@ -175,7 +180,7 @@ class TensorResponse(Response):
         try:
             self.frame = frame_of(content, None if request is None else request.scope)
         except HeaderError as error:
-            raise HTTPException(error.status, str(error)) from error
+            raise InvalidRequestError(error.status, str(error)) from error
         super().__init__(None, status_code, headers, background=background)
         self.headers.update(self.frame.headers)
 

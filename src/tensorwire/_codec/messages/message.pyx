@@ -132,7 +132,8 @@ cdef class Message:
             return tensor
         error = TensorNotFoundError(
             f"no tensor {format_value(name)}: there are {format_names(list(self))}",
-            tensor=exact_str(name) if isinstance(name, str) else None)
+            tensor=exact_str(name) if isinstance(name, str) else None,
+            status=500 if isinstance(self, InferResponse) else 400)
         error.tensors = self.tensors
         raise error
 

@@ -1,0 +1,104 @@
+"""Error responses of routes of web frameworks, as clients of the protocol read them."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import EncodeError, TensorwireError
+from .model import RequestError
+from .service import log
+
+
+def install_error_handlers(app: Any) -> Any:
+    """Answer the errors of tensorwire in the routes of an application.
+
+    The response is JSON, ``{"error": text}``, which clients of the protocol read. It has the text
+    and the ``status`` of a ``RequestError``, and of an error in the request: an invalid message, a
+    missing input, elements that are not UTF-8 when they are read as text. Any other error of
+    tensorwire, such as an ``EncodeError`` or the failed call of a client, is logged with its
+    traceback, and its response has status 500 without details. Other exceptions are left to the
+    framework.
+
+    Parameters
+    ----------
+    app : Starlette, FastAPI, Flask or callable
+        The application, or a Flask blueprint. In Django, this function is a middleware:
+        ``MIDDLEWARE = [..., "tensorwire.server.install_error_handlers"]``.
+
+    Returns
+    -------
+    object
+        The application; in Django, the next middleware with a hook for exceptions.
+
+    Raises
+    ------
+    TypeError
+        ``app`` is none of these.
+
+    Examples
+    --------
+    >>> from fastapi import FastAPI
+    >>> from tensorwire.server import install_error_handlers
+    >>> app = install_error_handlers(FastAPI())
+    """
+    if hasattr(app, "add_exception_handler"):  # Starlette and FastAPI
+        _install_in_starlette(app)
+        return app
+    if hasattr(app, "register_error_handler"):  # Flask
+        app.register_error_handler(TensorwireError, describe_error)
+        return app
+    if inspect.isroutine(app) and "django.core.handlers" in sys.modules:
+        return _django_middleware(app)
+    raise TypeError(
+        f"app must be an application of Starlette, FastAPI or Flask, not {type(app).__name__}; in "
+        f"Django, install_error_handlers is a middleware"
+    )
+
+
+def describe_error(error: TensorwireError) -> tuple[dict[str, str], int]:
+    """Return the JSON value and the status that a client receives. Log a mistake of the server."""
+    is_in_request = error.status < 500 and error.url is None and not isinstance(error, EncodeError)
+    if is_in_request or isinstance(error, RequestError):
+        return {"error": str(error)}, error.status
+    log.error("a request failed", exc_info=error)
+    return {"error": "internal server error"}, 500
+
+
+def _install_in_starlette(app: Any) -> None:
+    from starlette.responses import JSONResponse  # noqa: PLC0415 - optional
+
+    from .starlette import InvalidRequestError  # noqa: PLC0415
+
+    app.add_exception_handler(
+        TensorwireError, lambda request, error: JSONResponse(*describe_error(error))
+    )
+    app.add_exception_handler(
+        InvalidRequestError,
+        lambda request, error: JSONResponse({"error": error.detail}, error.status_code),
+    )
+
+
+def _django_middleware(get_response: Callable[..., Any]) -> Callable[..., Any]:
+    from asgiref.sync import iscoroutinefunction, markcoroutinefunction  # noqa: PLC0415 - Django's
+    from django.http import JsonResponse  # noqa: PLC0415 - optional
+
+    def process_exception(request: Any, error: Exception) -> Any:
+        if not isinstance(error, TensorwireError):
+            return None
+        content, status = describe_error(error)
+        return JsonResponse(content, status=status)
+
+    def middleware(request: Any) -> Any:
+        return get_response(request)  # a coroutine if Django runs asynchronously
+
+    if iscoroutinefunction(get_response):
+        markcoroutinefunction(middleware)
+    vars(middleware)["process_exception"] = process_exception
+    return middleware
+
+
+# Django reads these attributes of a middleware.
+vars(install_error_handlers).update(sync_capable=True, async_capable=True)
