@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import re
 import threading
 from collections import deque
 from collections.abc import Awaitable, Iterator
@@ -36,24 +35,13 @@ from .service import SHUTTING_DOWN, LateReply, Reply, Route, Service, error_repl
 
 try:
     import httptools
-    import uvicorn.server
     from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    from .uvicorn_asgi import AsgiProtocol
 except ModuleNotFoundError as error:
     raise ImportError(
         f"InferProtocol requires {error.name}: pip install 'tensorwire[serve]'"
     ) from None
-
-TESTED_UVICORN = (0, 46), (0, 54)
-"""The oldest and the newest version of uvicorn that InferProtocol was tested with."""
-
-version = tuple(map(int, re.findall(r"\d+", uvicorn.__version__)[:2]))
-if not TESTED_UVICORN[0] <= version <= TESTED_UVICORN[1]:
-    oldest, newest = (f"{major}.{minor}" for major, minor in TESTED_UVICORN)
-    raise ImportError(
-        f"InferProtocol was tested with uvicorn {oldest} to {newest}, not with version "
-        f"{uvicorn.__version__}"
-    )
 
 # The parser processes all requests in a chunk at once, so a chunk must not contain too many.
 _SCRATCH_NBYTES = 16 << 10
@@ -137,7 +125,8 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     uvicorn creates an instance for each connection. ASGI middleware does not see the requests.
     Connections are never upgraded: a request with an ``Upgrade`` header is answered like any other,
-    and there are no WebSockets. For any other application, uvicorn's own protocol is used.
+    and there are no WebSockets. For any other application, uvicorn's own protocol for httptools is
+    used, with a limit for headers.
 
     Examples
     --------
@@ -150,7 +139,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         if not config.loaded:
             config.load()
         if service_of(config.loaded_app) is None:
-            return H11Protocol(config, *args, **options)
+            return AsgiProtocol(config, *args, **options)
         return super().__new__(cls)
 
     def __init__(self, config: Any, server_state: Any, app_state: Any, _loop: Any = None) -> None:
