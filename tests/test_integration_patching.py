@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import pickle
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import wraps
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -21,6 +23,7 @@ from unittest.mock import Mock, patch
 import pytest
 
 import tensorwire as tw
+from interop.recorded_sources import shown
 from support.wrappers import WRAPPERS, wrapped
 from tensorwire.integrations import functions, patching
 from tensorwire.integrations.digests import Sources, source_of_imported
@@ -211,6 +214,31 @@ def test_functions_and_methods_are_replaced(peer: Peer) -> None:
             assert thing().static(1) == ("new", ("static", 1))
             assert thing().inherited(1) == ("inherited", 1)
             assert peer.module.double.__doc__ == "Docstring of the peer."
+
+
+@pytest.mark.parametrize("begin", ["def", "async def"])
+def test_replacement_has_the_parameters_of_the_original(make_peer: MakePeer, begin: str) -> None:
+    """In its code, too. A replacement with any parameters gets the arguments by their kinds."""
+    given: Any = Mock()
+
+    def generic(original: Any) -> Any:
+        @wraps(original)
+        def call(*arguments: Any, **options: Any) -> Any:
+            given(*arguments, **options)
+            return original(*arguments, **options)
+
+        return call
+
+    made = "double(x, y=1, /, times=2, *rest, key, other=[5], **options)"
+    peer = make_peer(changes={"def double(x, times=2)": f"{begin} {made}"})
+    replacements = lambda: [Replacement(peer.module, "double", generic)]  # noqa: E731
+    before, patch = shown(peer.module, "double"), peer.patch_of({}, replacements=replacements)
+    patch.install()
+    assert shown(peer.module, "double") == before
+    found = peer.module.double(3, 4, key=1, times=5, more=2)
+    assert (asyncio.run(found) if begin == "async def" else found) == 15
+    given.assert_called_once_with(3, 4, 5, key=1, other=[5], more=2)
+    patch.uninstall()
 
 
 def test_every_binding_of_a_function_is_replaced(peer: Peer) -> None:

@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 import tensorwire as tw
-from interop.recorded_sources import check_recorded, installed, simulate_next_release
+from interop.recorded_sources import (
+    check_recorded,
+    check_replacements_are_shown_alike,
+    installed,
+    simulate_next_release,
+)
 from interop.samples import bits, bytes_array
 from support import tritonclient_comparison as comparison
 from support.scripts import run_script
@@ -81,6 +86,10 @@ except InferenceServerException as error:
 
 def test_digests_are_recorded() -> None:
     check_recorded(tritonclient)
+
+
+def test_replacements_are_shown_like_their_originals() -> None:
+    check_replacements_are_shown_alike(tritonclient)
 
 
 HTTP_INPUTS = {

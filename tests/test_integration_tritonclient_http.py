@@ -196,6 +196,10 @@ def test_inputs_and_results_can_be_copied(
     """An input can also be pickled for a process without the integration."""
     tensor = given(api)
     assert b"tensorwire" not in dumps(tensor)
+    assert (repr(type(tensor)), type(tensor).__doc__) == (
+        repr(api.InferInput),
+        api.InferInput.__doc__,
+    )
     found = copied(tensor)
     assert type(found) is api.InferInput
     assert str(found._get_tensor()) == str(tensor._get_tensor())

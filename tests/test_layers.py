@@ -22,9 +22,9 @@ CODEC = {"arguments", "errors", "http"}
 PUBLIC = {"tensorwire", "_codec", "grpc", "grpc_messages", *CODEC}
 ALLOWED = {
     "_codec": CODEC,
-    "client": {*PUBLIC, "compression", "threads"},
+    "client": {*PUBLIC, "compression", "parameters", "threads"},
     "server": {*PUBLIC, "compression", "threads"},
-    "integrations": {*PUBLIC, "server"},
+    "integrations": {*PUBLIC, "parameters", "server"},
     "cli": {*PUBLIC, "client", "server"},
 }
 IMPORTS = re.compile(

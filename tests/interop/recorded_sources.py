@@ -1,19 +1,23 @@
 """Checks of the functions that an integration replaces or relies on.
 
-These are their digests in `sources.json`, a simulated next release, and wrappers of other code.
+These are their digests in `sources.json`, what a program sees of the replacements, a simulated next
+release, and wrappers of other code.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
+import pickle
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from importlib import import_module
 from importlib.metadata import version
-from inspect import getattr_static
+from inspect import getattr_static, getfullargspec, signature
 from types import FunctionType
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, create_autospec
 
 import pytest
 
@@ -21,7 +25,7 @@ import tensorwire as tw
 from support.wrappers import wrapped
 from tensorwire.integrations import patching
 from tensorwire.integrations.digests import Sources, source_of_imported
-from tensorwire.integrations.functions import defined_name
+from tensorwire.integrations.functions import defined_name, parameters, unwrapped
 
 NEXT_VERSION = "99.0"
 
@@ -65,6 +69,43 @@ def check_recorded(integration: Any) -> None:
         import_module(function.partition(":")[0])
         found = sources.digest(function)
         assert found in table[function], f"{function} {version(patch.distribution)}: {command}"
+
+
+ATTRIBUTES = ["module", "name", "qualname", "doc", "defaults", "kwdefaults", "annotations"]
+ATTRIBUTES += ["type_params"]  # since Python 3.12
+FLAGS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+FLAGS |= inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def shown(owner: Any, name: str) -> dict[str, Any]:
+    """Return what a program sees of a function, also through a wrapper, a mock and a pickle."""
+    value = getattr_static(owner, name)
+    function: Any = unwrapped(value)
+    if isinstance(function, type):
+        return {"parameters": parameters(function)}
+    code = function.__code__
+    is_own = function.__qualname__.rpartition(".")[0] == getattr(owner, "__qualname__", "")
+    attributes = {each: getattr(function, f"__{each}__", None) for each in ATTRIBUTES}
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+    return attributes | {
+        "kind": (type(value), inspect.iscoroutinefunction(function), code.co_flags & FLAGS),
+        "code": (counts, code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]),
+        "argspec": getfullargspec(function),
+        "signature": signature(function),
+        "wrapper": signature(wraps(function)(lambda *arguments, **options: None)),
+        "mock": signature(create_autospec(function)),
+        "source": inspect.getsource(function),
+        # The name of an inherited method is that of the original.
+        "pickle": is_own and pickle.dumps(getattr(owner, name)),
+    }
+
+
+def check_replacements_are_shown_alike(integration: Any) -> None:
+    """Compare what a program sees of each function with and without the integration."""
+    replaced = integration._PATCH.replacements()
+    before = {name: shown(each.owner, each.name) for name, each in replaced.items()}
+    with installed(integration, untested="error"):
+        assert {name: shown(each.owner, each.name) for name, each in replaced.items()} == before
 
 
 def simulate_next_release(

@@ -25,7 +25,12 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from interop.recorded_sources import check_next_release, check_recorded, installed
+from interop.recorded_sources import (
+    check_next_release,
+    check_recorded,
+    check_replacements_are_shown_alike,
+    installed,
+)
 from support.case_types import Malformed
 from support.malformed import MALFORMED
 from support.wrappers import Proxy, functools_wrapper, wrapped
@@ -388,6 +393,9 @@ class RestTests:
 
     def test_digests_are_recorded(self, server: Any) -> None:
         check_recorded(server.integration)
+
+    def test_replacements_are_shown_like_their_originals(self, server: Any) -> None:
+        check_replacements_are_shown_alike(server.integration)
 
     def test_next_release_with_another_source(
         self, server: Any, caplog: pytest.LogCaptureFixture

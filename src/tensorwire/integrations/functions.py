@@ -8,9 +8,21 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import update_wrapper
-from inspect import Parameter, Signature, getattr_static, signature
-from types import FunctionType, ModuleType
+from inspect import (
+    CO_ASYNC_GENERATOR,
+    CO_COROUTINE,
+    CO_GENERATOR,
+    CO_VARARGS,
+    CO_VARKEYWORDS,
+    Parameter,
+    Signature,
+    getattr_static,
+    signature,
+)
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
+
+from ..parameters import forwarder
 
 
 def join_name(owner: ModuleType | type, name: str) -> str:
@@ -95,6 +107,17 @@ def parameters(function: Any) -> str:
     return str(Signature([each.replace(annotation=Parameter.empty) for each in found]))
 
 
+KINDS = CO_VARARGS | CO_VARKEYWORDS | CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR
+
+
+def layout(code: CodeType) -> tuple[object, ...]:
+    """Return what a code object says about the parameters and the kind of its function."""
+    flags, n_named = code.co_flags & KINDS, code.co_argcount + code.co_kwonlyargcount
+    n = n_named + bool(flags & CO_VARARGS) + bool(flags & CO_VARKEYWORDS)
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+    return code.co_varnames[:n], counts, flags
+
+
 class DifferenceError(Exception):
     """The reason why a function is not replaced: it differs from the tested one."""
 
@@ -123,6 +146,12 @@ def make_change(owner: ModuleType | type, name: str, factory: Callable[[Any], An
     if existing != expected:
         raise DifferenceError(f"has the parameters {existing}, not {expected}")
     if not isinstance(new, type):
+        # A wrapper of other code that is no function gets the arguments as they were passed.
+        if type(original) is FunctionType:
+            code = original.__code__
+            if layout(code) != layout(new.__code__):
+                new = forwarder(new, original, is_async=bool(code.co_flags & CO_COROUTINE))
+            new.__defaults__, new.__kwdefaults__ = original.__defaults__, original.__kwdefaults__
         update_wrapper(new, original)  # name and docstring, for `help`
     old = vars(owner).get(name, ABSENT)
     return Change(owner, name, old, new if found is original else type(found)(new))

@@ -105,9 +105,9 @@ def array_input_class(input_class: type, attribute: str, method: str) -> Any:
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         return object.__new__, (input_class,), {**vars(self), attribute: data(self)}
 
-    return type(
-        input_class.__name__, (input_class,), {method: data, "__reduce_ex__": __reduce_ex__}
-    )
+    shown = {name: getattr(input_class, name) for name in ("__module__", "__qualname__", "__doc__")}
+    members = {method: data, "__reduce_ex__": __reduce_ex__, **shown}
+    return type(input_class.__name__, (input_class,), members)
 
 
 def tensor_data(
