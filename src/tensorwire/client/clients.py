@@ -6,12 +6,12 @@ Their calls are the coroutines of ``BaseClient``.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
-from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
 import tensorwire as tw
 
 from ..arguments import Nonfinite
+from ..parameters import forwarder
 from .calls import BaseClient
 from .limits import Timeout
 from .requests import AUTO_ID, Algorithm, Encoding, Headers, Id, Inputs, OnProgress, Outputs, Target
@@ -515,12 +515,7 @@ def _as_coroutine(
     Type checkers ask for a function: they may infer the type of an attribute differently.
     """
     function: Any = method
-
-    @wraps(function)
-    async def call(self: AsyncClient, /, *args: P.args, **named: P.kwargs) -> Result:
-        result: Result = await function(self, *args, **named)
-        return result
-
+    call = forwarder(function, function, is_async=True)
     call.__qualname__ = f"AsyncClient.{function.__name__}"
     return lambda _: call
 
