@@ -330,6 +330,34 @@ def test_message_beside_its_raw_contents() -> None:
             assert service.ModelInferResponse.FromString(serialized) == message
 
 
+@pytest.mark.parametrize("use", [id, str], ids=["not completed", "completed"])
+def test_changes_of_a_message_beside_its_raw_contents_are_sent(use: Any) -> None:
+    """An assigned field, and raw contents that are added or removed. Others are refused."""
+    parse, name = service.ModelInferResponse.FromString, "raw_output_contents"
+    split, parameters = read_split(parse, RAW_OUTPUT_CONTENTS, WHOLE), None
+    parameters = split.parameters
+    use(split)
+    split.model_name, parameters["later"].bool_param = "other", True
+    sent = parse(split.SerializeToString())
+    assert (sent.model_name, sent.parameters["later"].bool_param) == ("other", True)
+    for assigned in (name, "unknown", "_parts"):
+        with pytest.raises(AttributeError):
+            setattr(split, assigned, [])
+    split.ClearField(name)
+    assert not split.raw_output_contents
+    split.raw_output_contents.append(b"more")
+    assert list(parse(split.SerializeToString()).raw_output_contents) == [b"more"]
+    assert isinstance(split.complete(), service.ModelInferResponse)
+
+
+def test_message_that_cannot_be_completed_remains_as_it_was() -> None:
+    message = service.ModelInferResponse()
+    split = SplitMessage(message, [b"", "no buffer"], RAW_OUTPUT_CONTENTS)
+    with pytest.raises(TypeError):
+        split.complete()
+    assert message == service.ModelInferResponse()
+
+
 # --- what programs do beside the methods of the client -------------------------------------------
 
 

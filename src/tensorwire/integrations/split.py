@@ -8,9 +8,9 @@ those of a message to send are appended to what the generated class has serializ
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from copy import deepcopy
 from functools import partial
 from operator import methodcaller
+from threading import Lock
 from typing import Any
 
 import grpc
@@ -29,38 +29,50 @@ RAW_CONTENTS_NAMES = {
 class SplitMessage:
     """A ModelInferRequest or ModelInferResponse, and its raw contents as buffers.
 
-    ``number`` is that of the field for the raw contents. All other attributes are those of the
-    message: other fields can be read at once, and for everything else the message is completed.
+    ``number`` is that of the field for the raw contents. All attributes are those of the message:
+    fields can be read and assigned at once, and for everything else the message is completed.
     """
 
     def __init__(self, message: Any, contents: Sequence[Any], number: int) -> None:
-        self._message = message
-        self._number = number
-        self.raw_input_contents = self.raw_output_contents = contents
+        parts = message, contents, False
+        vars(self).update(_parts=parts, _number=number, _completing=Lock())
 
     def complete(self) -> Any:
-        """Return the message with its raw contents, as an object of the generated class."""
-        message = self._message  # another thread may replace it
-        if not self._raw_contents_of(message):
-            message = deepcopy(message)
-            self._raw_contents_of(message).extend(map(bytes, self.raw_input_contents))
-            self._message = message
+        """Copy the raw contents to the message, an object of the generated class; return it."""
+        with self._completing:
+            message, contents, is_complete = self._parts
+            if not is_complete:
+                field = getattr(message, RAW_CONTENTS_NAMES[self._number])
+                try:
+                    field.extend(map(bytes, contents))
+                except BaseException:  # no memory
+                    del field[:]
+                    raise
+                # Those that are read remain the buffers, but they can no longer be changed.
+                vars(self)["_parts"] = message, tuple(contents), True
         return message
 
     def SerializeToString(self, **options: Any) -> bytes:
-        head = self._message
-        missing = [] if self._raw_contents_of(head) else self.raw_input_contents
-        return append_fields(head.SerializeToString(**options), self._number, missing)
-
-    def _raw_contents_of(self, message: Any) -> Any:
-        return getattr(message, RAW_CONTENTS_NAMES[self._number])
+        with self._completing:
+            message, contents, is_complete = self._parts
+            head = message.SerializeToString(**options)
+        return append_fields(head, self._number, () if is_complete else contents)
 
     def __getattr__(self, name: str) -> Any:
-        is_field = name in self._message.DESCRIPTOR.fields_by_name
-        return getattr(self._message if is_field else self.complete(), name)
+        message, contents, is_complete = self._parts
+        if name not in message.DESCRIPTOR.fields_by_name:
+            return getattr(self.complete(), name)
+        value = getattr(message, name)
+        if name != RAW_CONTENTS_NAMES[self._number]:
+            return value
+        # A program may have changed their number in the message.
+        return value if is_complete and len(value) != len(contents) else contents
 
-    def __str__(self) -> str:
-        return str(self.complete())
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._parts[0], name, value)
+
+    def __repr__(self) -> str:
+        return repr(self.complete())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self.complete().__reduce_ex__(protocol)
