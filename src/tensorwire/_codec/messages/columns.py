@@ -157,10 +157,9 @@ def _read_series(column: Any) -> tuple[Any, Any, tuple[int, ...]]:
     if advice is not None:
         raise _no_datatype_error(f"the dtype {format_text(dtype)}", advice)
     if is_arrow:
-        values = column.array
-        if hasattr(values, "__arrow_array__") and getattr(dtype, "storage", "") != "python":
-            return _read_arrow(values.__arrow_array__())
-        return column.to_numpy(object), None, ()
+        if getattr(dtype, "storage", "") == "python":
+            return column.to_numpy(object), None, ()
+        return _read_arrow(column.array.__arrow_array__())
     if not isinstance(dtype, np.dtype):
         if column.hasnans:
             raise _missing_values_error(column.isna().to_numpy())
