@@ -48,6 +48,7 @@ fastapi = optional("fastapi")
 litestar = optional("litestar")
 starlette = optional("starlette.applications")
 cors = optional("starlette.middleware.cors")
+exceptions = optional("starlette.exceptions")
 starlette_requests = optional("starlette.requests")
 routing = optional("starlette.routing")
 pair = optional("tensorwire.server.starlette")  # requires starlette
@@ -182,7 +183,8 @@ def django_app() -> Any:
         failing = names["csrf_exempt"](lambda _, name: fail(name))
         names["urlpatterns"].append(names["path"]("fail/<name>", failing))
         options = {"ALLOWED_HOSTS": ["*"], "LOGGING_CONFIG": None}
-        options["MIDDLEWARE"] = ["tensorwire.server.install_error_handlers"]
+        common = "django.middleware.common.CommonMiddleware"  # asks whether the next one is async
+        options["MIDDLEWARE"] = [common, "tensorwire.server.install_error_handlers"]
         conf.settings.configure(ROOT_URLCONF=type("Urls", (), names), **options)
         django.setup()
     return package("django.core.wsgi").get_wsgi_application()
@@ -492,6 +494,8 @@ def test_the_request_of_a_response() -> None:
         frame_of({"y": X}, {})
     with pytest.raises(TypeError, match="environ must be a WSGI environment, not int"):
         wsgi.TensorResponse({"y": X}, 201)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="request must be a Request of Starlette, not int"):
+        pair.TensorResponse({"y": X}, 201)
 
 
 @pytest.mark.parametrize("value", [object(), {1}, b"bytes", np.datetime64("2026"), 1j])
@@ -513,8 +517,23 @@ def test_openapi_describes_the_bodies() -> None:
     example = json.dumps(content["application/json"]["example"]).encode()
     assert values_of(tw.decode_request(example), INPUTS)["factor"] == 3
     assert operation["responses"].keys() >= {"400", "413", "415"}
+    assert operation["requestBody"]["required"]
     assert operation["parameters"][0]["name"] == "Inference-Header-Content-Length"
+    assert operation["parameters"][0]["schema"]["minimum"] == 1
     assert operation["responses"]["200"]["content"].keys() == {binary}
+
+
+@pytest.mark.parametrize("outputs", [[], [{"name": "z"}]])
+def test_errors_without_handlers(outputs: list[Any]) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        request = starlette_requests.Request(scope, receive)
+        pair.TensorResponse(await pair.read_tensors(request, inputs=INPUTS), request)
+
+    body = json_body(("x" if outputs else "y", "FP32"), outputs=outputs)
+    with pytest.raises(exceptions.HTTPException) as caught:
+        ask(app, "/", "POST", [body], JSON)
+    text = "asks for output 'z'" if outputs else "unexpected input 'y'"
+    assert (caught.value.status_code, text in caught.value.detail) == (400, True)
 
 
 def test_body_that_was_read_before() -> None:

@@ -86,10 +86,10 @@ def _django_middleware(get_response: Callable[..., Any]) -> Callable[..., Any]:
     from django.http import JsonResponse  # noqa: PLC0415 - optional
 
     def process_exception(request: Any, error: Exception) -> Any:
-        if not isinstance(error, TensorwireError):
-            return None
-        content, status = describe_error(error)
-        return JsonResponse(content, status=status)
+        if isinstance(error, TensorwireError):
+            content, status = describe_error(error)
+            return JsonResponse(content, status=status)
+        return None
 
     def middleware(request: Any) -> Any:
         return get_response(request)  # a coroutine if Django runs asynchronously

@@ -160,11 +160,9 @@ def _read_series(column: Any) -> tuple[Any, Any, tuple[int, ...]]:
         if getattr(dtype, "storage", "") == "python":
             return column.to_numpy(object), None, ()
         return _read_arrow(column.array.__arrow_array__())
-    if not isinstance(dtype, np.dtype):
-        if column.hasnans:
-            raise _missing_values_error(column.isna().to_numpy())
-        return column.to_numpy(dtype.numpy_dtype), None, ()
-    array = column.to_numpy()
+    if not isinstance(dtype, np.dtype) and column.hasnans:
+        raise _missing_values_error(column.isna().to_numpy())
+    array = column.to_numpy(getattr(dtype, "numpy_dtype", None))
     first = array[0] if dtype.kind == "O" and len(array) else None
     if isinstance(first, list | tuple):
         rows = list(array)
