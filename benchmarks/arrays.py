@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Arrays = dict[str, Array]
 
-DATATYPES = {"<f4": "FP32", "<f8": "FP64", "<i8": "INT64", "|O": "BYTES"}
+DATATYPES = {"|b1": "BOOL", "<f4": "FP32", "<f8": "FP64", "<i8": "INT64", "|O": "BYTES"}
 DTYPES = {datatype: np.dtype(dtype) for dtype, datatype in DATATYPES.items()}
 
 
@@ -22,6 +22,11 @@ def datatype_of(array: Array) -> str:
 def floats(n: int) -> Array:
     """Return 0, 1, 2 ... 2047, 0, 1 ... as FP32."""
     return (np.arange(n) % 2048).astype("<f4")
+
+
+def bools(n: int) -> Array:
+    """Return True, False, False, True, False ..."""
+    return np.equal(np.arange(n) % 3, 0)
 
 
 def texts(n: int, low: int, high: int) -> NDArray[np.object_]:
@@ -37,6 +42,11 @@ def numbers(datatype: str, n: int) -> Array:
     if datatype == "INT64":
         return rng.integers(-(1 << 63), (1 << 63) - 1, n, np.int64)
     return rng.standard_normal(n).astype(DTYPES[datatype])
+
+
+def few_digits(n: int) -> Array:
+    """Return random FP32 with two digits before and after the decimal point."""
+    return (np.random.default_rng(7).integers(1000, 10_000, n) / 100).astype("<f4")
 
 
 def json_response(array: Array) -> bytes:

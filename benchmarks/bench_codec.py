@@ -14,14 +14,14 @@ from pytest_benchmark.fixture import BenchmarkFixture
 import tensorwire as tw
 
 from . import arrays as data
-from .arrays import Array, Arrays, floats, read_elements, texts
+from .arrays import Array, Arrays, bools, floats, read_elements, texts
 from .contenders import CODECS
 from .measuring import copies, row
 
 large = pytest.mark.large
 SIZES = [
     *[pytest.param(size, id=size) for size in ("128 B", "50 x 128 B", "4 KB", "64 KB", "1 MB")],
-    *[pytest.param(size, id=size, marks=large) for size in ("16 MB", "64 MB")],
+    *[pytest.param(size, id=size, marks=large) for size in ("16 MB", "64 MB", "16 MB BOOL")],
 ]
 UNITS = {"B": 1, "KB": 1000, "MB": 1_000_000}
 every_codec = pytest.mark.parametrize("contender", CODECS)
@@ -30,8 +30,10 @@ every_size = pytest.mark.parametrize("size", SIZES)
 
 def arrays_of(size: str) -> Arrays:
     count, _, one = size.rpartition(" x ")
-    number, unit = one.split()
-    return {f"x{i}": floats(int(number) * UNITS[unit] // 4) for i in range(int(count or 1))}
+    number, unit, *is_bool = one.split()
+    nbytes = int(number) * UNITS[unit]
+    make, n = (bools, nbytes) if is_bool else (floats, nbytes // 4)
+    return {f"x{i}": make(n) for i in range(int(count or 1))}
 
 
 def as_arrays(sent: Array | Arrays) -> Arrays:

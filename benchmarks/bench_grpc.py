@@ -164,12 +164,13 @@ CALLS: dict[str, tuple[Caller, str]] = {  # the client and the name of the serve
 }
 ARRAYS: dict[str, tuple[Callable[[], Array], int]] = {  # the array and the number of rounds
     "128 B": (partial(floats, 32), 100),
-    "1 MB": (partial(floats, 250_000), 30),
-    "16 MB": (partial(floats, 4_000_000), 10),
+    "1 MB": (partial(floats, 250_000), 100),
+    "16 MB": (partial(floats, 4_000_000), 30),
+    "64 MB": (partial(floats, 16_000_000), 10),
     "200k x 0-40 B": (partial(texts, 200_000, 0, 40), 7),
 }
 every_array = [
-    pytest.param(size, id=size, marks=[large] if size in ("16 MB", "200k x 0-40 B") else [])
+    pytest.param(size, id=size, marks=[] if size in ("128 B", "1 MB") else [large])
     for size in ARRAYS
 ]
 

@@ -1,4 +1,4 @@
-"""Read JSON tensors to arrays and write them from arrays, of 100,000 elements.
+"""Read JSON tensors to arrays and write them from arrays; make tensors of lists of numbers.
 
 A JSON library is used as a program without tensorwire would use it: the library parses the text to
 dictionaries and lists, and numpy converts these to arrays. The message is not validated.
@@ -18,7 +18,17 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import tensorwire as tw
 
-from .arrays import DTYPES, Array, check, datatype_of, json_response, numbers, objects, texts
+from .arrays import (
+    DTYPES,
+    Array,
+    check,
+    datatype_of,
+    few_digits,
+    json_response,
+    numbers,
+    objects,
+    texts,
+)
 from .measuring import OURS, copies, module, row
 
 N_ELEMENTS = 100_000
@@ -42,6 +52,8 @@ def sentences(n: int) -> Array:
 
 ELEMENTS: dict[str, Callable[[int], Array]] = {
     **{datatype: partial(numbers, datatype) for datatype in ("FP32", "FP64", "INT64")},
+    "FP32, few digits": few_digits,
+    "FP32, 4 elements": lambda n: numbers("FP32", 4),
     "str, ASCII": strings,
     "str, UTF-8": sentences,
 }
@@ -147,3 +159,20 @@ def test_write(benchmark: BenchmarkFixture, kind: str, contender: str) -> None:
             return (write,), {}
 
     benchmark.pedantic(lambda write: write(), setup=new_objects, rounds=20)  # type: ignore[no-untyped-call]
+
+
+# --- lists of numbers ---
+
+LISTS: dict[str, Callable[[list[Any], Any], Array]] = {
+    OURS: lambda values, datatype: tw.Tensor("x", values, datatype=datatype).as_numpy(),
+    "numpy": lambda values, datatype: np.array(values, DTYPES[datatype]),
+}
+
+
+@pytest.mark.parametrize("contender", LISTS)
+@pytest.mark.parametrize("kind", ["FP32", "FP64", "INT64"])
+def test_list(benchmark: BenchmarkFixture, kind: str, contender: str) -> None:
+    array = numbers(kind, N_ELEMENTS)
+    with row(benchmark, f"list: {kind}", contender):
+        check(LISTS[contender](array.tolist(), kind), array)
+        benchmark(LISTS[contender], array.tolist(), kind)

@@ -1,15 +1,12 @@
-"""`python -m benchmarks.tables [FILE ...]`: write the tables of the manual and the plots.
+"""`python -m benchmarks.tables`: write the tables of the manual and the plots from `results.json`.
 
-Each FILE is what ``pytest benchmarks --benchmark-json FILE`` has written in one environment. They
-are stored in `results.json` without the data of their rounds. Without a FILE, that file is read. A
-table is written between the markers ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` of a page.
+A table is written between the markers ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` of a page.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable
 from operator import itemgetter
 from pathlib import Path
@@ -154,7 +151,8 @@ def counterparts(name: str, rows: Rows) -> list[str]:
     return [candidate for candidate in candidates if candidate in rows]
 
 
-KINDS = ["FP32", "FP64", "INT64", "str, ASCII", "str, UTF-8"]
+KINDS = ["FP32", "FP32, few digits", "FP32, 4 elements", "FP64", "INT64", "str, ASCII"]
+KINDS += ["str, UTF-8"]
 CALLED, STRINGS = ["128 B", "1 MB", "16 MB"], "300k x 0-40 B"
 SIZES, WAYS = ["128 B", "50 x 128 B", "1 MB", "64 MB"], ("decode", "encode")
 LOADS = ["128 B, 1 connection", "128 B, 8 connections", "1 MB, 1 connection"]
@@ -178,13 +176,16 @@ TRITON = ["Triton: tensorwire", "Triton: tritonclient"]
 PEAKS = ["decode", "encode", "decode BYTES", "HTTP call", "gRPC: encode", "gRPC: decode"]
 TABLES: dict[str, Table] = {
     "headline": by_workload(HEADLINE, [OURS, "tritonclient", "kserve", "by hand"]),
-    "decode": by_contender("decode", [*SIZES, "64 MB, read"]),
-    "encode": by_contender("encode", SIZES),
+    "decode": by_contender("decode", [*SIZES, "64 MB, read", "16 MB BOOL"]),
+    "encode": by_contender("encode", [*SIZES, "16 MB BOOL"]),
     "BYTES": by_contender("BYTES", BYTES),
     "JSON": by_workload({f"{w} {k}": f"JSON: {w} {k}" for w in ("read", "write") for k in KINDS}),
+    "lists": by_workload({kind: f"list: {kind}" for kind in ("FP32", "FP64", "INT64")}),
     "calls": by_contender("call", [*CALLED, "64 MB", "200k x 0-40 B"]),
     "servers": by_contender("servers", LOADS, base="bare ASGI application"),
-    "gRPC": by_contender("gRPC", [*(f"{w} 64 MB" for w in WAYS), *(f"call {s}" for s in CALLED)]),
+    "gRPC": by_contender(
+        "gRPC", [*(f"{w} 64 MB" for w in WAYS), *(f"call {s}" for s in [*CALLED, "64 MB"])]
+    ),
     "memory": by_contender("memory", PEAKS),
     "losses": losses,
     "gRPC or HTTP": by_workload(BOTH, [OURS, "tritonclient", *TRITON]),
@@ -231,8 +232,12 @@ def plot(groups: Groups, name: str) -> None:
     figure.savefig(HERE / name, bbox_inches="tight", metadata={"Software": None})
 
 
-def main() -> None:
-    results = merged([Path(path) for path in sys.argv[1:]] or [RESULTS])
+def publish(paths: Iterable[Path]) -> None:
+    """Store files of pytest-benchmark in `results.json`, and write what is made of them.
+
+    The rows of later files replace those of earlier ones.
+    """
+    results = merged(paths)
     rows = ",\n".join(json.dumps(row) for row in results["benchmarks"])
     machine = json.dumps(results["machine_info"])
     RESULTS.write_text(f'{{"machine_info": {machine},\n"benchmarks": [\n{rows}\n]}}\n')
@@ -253,4 +258,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    publish([RESULTS])

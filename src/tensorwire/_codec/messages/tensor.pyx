@@ -668,7 +668,7 @@ cdef class TensorSpec:
     dims : iterable of int
         Dimensions. -1 is a variable dimension.
     batching : bool, default False
-        Whether the shape has a batch dimension before ``dims``.
+        Whether the shape has a batch dimension before ``dims``. Requests are not combined.
 
     Attributes
     ----------
