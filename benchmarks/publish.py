@@ -1,8 +1,8 @@
 """`python -m benchmarks.publish [EXPRESSION]`: measure, and write the tables and the plots.
 
-EXPRESSION is that of ``pytest -k``: only the rows of these benchmarks are replaced. What runs in
-the process of KServe or MLServer is measured by the interpreter of its environment
-(`tests/interop/environment.py`). Without it, these rows stay as they are.
+EXPRESSION is that of ``pytest -k``. Rows that are not measured stay as they are: those of other
+benchmarks, and of programs that are missing. What runs in the process of KServe or MLServer is
+measured by the interpreter of its environment (`tests/interop/environment.py`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,13 @@ NOTHING_SELECTED = 5  # the exit code of pytest
 
 
 def main() -> None:
-    FOLDER.mkdir(exist_ok=True)
     (expression,) = sys.argv[1:] or [""]
+    FOLDER.mkdir(exist_ok=True)
     pythons = {package: ROOT / f".{package}/venv/bin/python" for package in ("kserve", "mlserver")}
-    missing = [package for package, python in pythons.items() if not python.exists()]
-    if missing:
-        print(f"no environment for {' and '.join(missing)}: their rows stay as they are")
-    paths = [RESULTS] if expression or missing else []
-    for package, python in {"": Path(sys.executable), **pythons}.items():
-        if package in missing:
+    paths = [RESULTS]
+    for package, python in {**pythons, "": Path(sys.executable)}.items():
+        if not python.exists():
+            print(f"{python} does not exist: the rows of {package} stay as they are")
             continue
         path = FOLDER / f"{package or 'main'}.json"
         chosen = " and ".join(f"({part})" for part in (package, expression) if part)

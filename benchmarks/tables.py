@@ -38,7 +38,7 @@ def merged(paths: Iterable[Path]) -> dict[str, Any]:
         machine = {name: found["machine_info"][name] for name in ("system", "is_virtual")}
         machine["cpu"] = {k: found["machine_info"]["cpu"][k] for k in ("brand_raw", "count")}
         python = {"Python": found["machine_info"].get("python_version")}
-        machine["packages"] = {**python, **found["machine_info"]["packages"], **packages}
+        machine["packages"] = {**packages, **python, **found["machine_info"]["packages"]}
         for each in found["benchmarks"]:
             stats = {name: float(f"{each['stats'][name]:.4g}") for name in ("median", "iqr")}
             info = each["extra_info"]
