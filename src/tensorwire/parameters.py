@@ -24,9 +24,12 @@ def forwarder(target: Any, original: Any, *, is_async: bool) -> Any:
     found = signature(FunctionType(original.__code__, {}, closure=original.__closure__))
     passed = [PASSED.get(p.kind, "{0}").format(p.name) for p in found.parameters.values()]
     begin, call = ("async ", "await ") if is_async else ("", "")
-    text = f"{begin}def call{found}: return {call}_target({', '.join(passed)})"
-    namespace = {"__name__": target.__globals__["__name__"], "_target": target}
-    exec(compile(text, f"<tensorwire: {original.__qualname__}>", "exec"), namespace)
-    made: Any = update_wrapper(namespace["call"], original)
+    text = f"""def make(_target):
+        {begin}def call{found}: return {call}_target({", ".join(passed)})
+        return call"""
+    code = compile(text, f"<tensorwire: {original.__qualname__}>", "exec")
+    namespace: dict[str, Any] = {}
+    exec(code, target.__globals__, namespace)
+    made: Any = update_wrapper(namespace["make"](target), original)
     made.__defaults__, made.__kwdefaults__ = original.__defaults__, original.__kwdefaults__
     return made
