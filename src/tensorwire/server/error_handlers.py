@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import EncodeError, TensorwireError
 from .model import RequestError
 from .service import log
 
+Application = TypeVar("Application")
 
-def install_error_handlers(app: Any) -> Any:
+
+def install_error_handlers(app: Application) -> Application:
     """Answer the errors of tensorwire in the routes of an application.
 
     The response is JSON, ``{"error": text}``, which clients of the protocol read. It has the text
@@ -45,13 +47,17 @@ def install_error_handlers(app: Any) -> Any:
     >>> app = install_error_handlers(FastAPI())
     """
     if hasattr(app, "add_exception_handler"):  # Starlette and FastAPI
-        _install_in_starlette(app)
+        from .starlette import InvalidRequestError  # noqa: PLC0415 - optional
+
+        for kind in (TensorwireError, InvalidRequestError):
+            app.add_exception_handler(kind, _respond_in_starlette)
         return app
     if hasattr(app, "register_error_handler"):  # Flask
         app.register_error_handler(TensorwireError, describe_error)
         return app
     if inspect.isroutine(app) and "django.core.handlers" in sys.modules:
-        return _django_middleware(app)
+        middleware: Application = _django_middleware(app)
+        return middleware
     raise TypeError(
         f"app must be an application of Starlette, FastAPI or Flask, not {type(app).__name__}; in "
         f"Django, install_error_handlers is a middleware"
@@ -67,21 +73,15 @@ def describe_error(error: TensorwireError) -> tuple[dict[str, str], int]:
     return {"error": "internal server error"}, 500
 
 
-def _install_in_starlette(app: Any) -> None:
+def _respond_in_starlette(request: Any, error: Any) -> Any:
     from starlette.responses import JSONResponse  # noqa: PLC0415 - optional
 
-    from .starlette import InvalidRequestError  # noqa: PLC0415
-
-    app.add_exception_handler(
-        TensorwireError, lambda request, error: JSONResponse(*describe_error(error))
-    )
-    app.add_exception_handler(
-        InvalidRequestError,
-        lambda request, error: JSONResponse({"error": error.detail}, error.status_code),
-    )
+    if isinstance(error, TensorwireError):
+        return JSONResponse(*describe_error(error))
+    return JSONResponse({"error": error.detail}, error.status_code)  # an InvalidRequestError
 
 
-def _django_middleware(get_response: Callable[..., Any]) -> Callable[..., Any]:
+def _django_middleware(get_response: Callable[..., Any]) -> Any:
     from asgiref.sync import iscoroutinefunction, markcoroutinefunction  # noqa: PLC0415 - Django's
     from django.http import JsonResponse  # noqa: PLC0415 - optional
 
