@@ -34,42 +34,40 @@ class SplitMessage:
     """
 
     def __init__(self, message: Any, contents: Sequence[Any], number: int) -> None:
-        parts = message, contents, False
-        vars(self).update(_parts=parts, _number=number, _completing=Lock())
+        state = vars(self)
+        state["_message"], state["_number"], state["_completing"] = message, number, Lock()
+        state[RAW_CONTENTS_NAMES[number]] = contents
 
     def complete(self) -> Any:
         """Copy the raw contents to the message, an object of the generated class; return it."""
+        state, name = vars(self), RAW_CONTENTS_NAMES[self._number]
         with self._completing:
-            message, contents, is_complete = self._parts
-            if not is_complete:
-                field = getattr(message, RAW_CONTENTS_NAMES[self._number])
+            if name in state:
+                field = getattr(self._message, name)
                 try:
-                    field.extend(map(bytes, contents))
+                    field.extend(map(bytes, state[name]))
                 except BaseException:  # no memory
                     del field[:]
                     raise
-                # Those that are read remain the buffers, but they can no longer be changed.
-                vars(self)["_parts"] = message, tuple(contents), True
-        return message
+                state["_views"] = tuple(state[name])  # before threads look for them
+                del state[name]
+        return self._message
 
     def SerializeToString(self, **options: Any) -> bytes:
         with self._completing:
-            message, contents, is_complete = self._parts
-            head = message.SerializeToString(**options)
-        return append_fields(head, self._number, () if is_complete else contents)
+            missing = vars(self).get(RAW_CONTENTS_NAMES[self._number], ())
+            head = self._message.SerializeToString(**options)
+        return append_fields(head, self._number, missing)
 
     def __getattr__(self, name: str) -> Any:
-        message, contents, is_complete = self._parts
-        if name not in message.DESCRIPTOR.fields_by_name:
-            return getattr(self.complete(), name)
-        value = getattr(message, name)
-        if name != RAW_CONTENTS_NAMES[self._number]:
-            return value
-        # A program may have changed their number in the message.
-        return value if is_complete and len(value) != len(contents) else contents
+        is_field = name in self._message.DESCRIPTOR.fields_by_name
+        value = getattr(self._message if is_field else self.complete(), name)
+        if name == RAW_CONTENTS_NAMES[self._number] and len(value) == len(self._views):
+            return self._views  # otherwise, the program has changed the complete message
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._parts[0], name, value)
+        setattr(self._message, name, value)
 
     def __repr__(self) -> str:
         return repr(self.complete())
