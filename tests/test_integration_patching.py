@@ -404,6 +404,16 @@ def test_replacement_that_calls_the_original_also_calls_its_wrapper(
     count.assert_called_once_with()
 
 
+def test_replacement_has_the_defaults_of_a_wrapper(peer: Peer) -> None:
+    double = peer.module.double
+    peer.module.double = wraps(double)(lambda x, times=5: double(x, times))
+    replacement = Replacement(peer.module, "double", marked, calls_original=True)
+    patch = peer.patch_of({}, replacements=lambda: [replacement])
+    patch.install()
+    assert peer.module.double(3) == ("new", 15)
+    patch.uninstall()
+
+
 @with_wrappers
 @pytest.mark.parametrize("function", [*WRAPPED, "user.double"])
 def test_function_that_is_wrapped_later(peer: Peer, wrap: Any, function: str) -> None:
