@@ -154,7 +154,7 @@ def test_process_that_has_loaded_its_models_after_the_shutdown() -> None:
     first, _ = server.turn()
     server.signals.append(signal.SIGTERM)
     server.turn()
-    first.messages = [LOADED, True]
+    first.messages = [LOADED, True, True]
     server.turn()
     assert (first.received, server.announced) == (["SIGTERM", "SIGTERM"], [])
 

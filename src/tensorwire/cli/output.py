@@ -167,6 +167,7 @@ class AccessFormatter(logging.Formatter):
 
 def log_config(level: str) -> dict[str, Any]:
     """Return the configuration of the log: each line has its time, level and logger."""
+    handler = {"class": "logging.StreamHandler"}
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -175,12 +176,8 @@ def log_config(level: str) -> dict[str, Any]:
             "access": {"()": AccessFormatter},
         },
         "handlers": {
-            "default": {"class": "logging.StreamHandler", "formatter": "default"},
-            "access": {
-                "class": "logging.StreamHandler",
-                "formatter": "access",
-                "stream": "ext://sys.stdout",
-            },
+            "default": {**handler, "formatter": "default"},
+            "access": {**handler, "formatter": "access", "stream": "ext://sys.stdout"},
         },
         "loggers": {
             "tensorwire": {"level": level.upper()},

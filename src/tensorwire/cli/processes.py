@@ -277,9 +277,9 @@ class Processes:
         if isinstance(message, UsageError):
             self.fail(worker, message)
         elif isinstance(message, bool):
-            worker.is_serving = message
-            if message and worker.is_ending:
+            if message and not worker.is_serving and worker.is_ending:
                 worker.end()  # its model has ignored the first signal
+            worker.is_serving = message
         elif not (self.is_announced or self.is_stopping):
             self.is_announced = True
             try:

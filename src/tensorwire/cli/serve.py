@@ -153,11 +153,11 @@ def serve(chosen: argparse.Namespace, sockets: list[socket.socket], released: Ex
     reason = None if chosen.http == "fast" else "as requested"
     failure = None if reason else problem_with_uvicorn()
     chosen.http = ASGI_PROTOCOL if reason or failure else FAST_PROTOCOL
-    server = Server(chosen, released)  # configures the log
+    server = Server(chosen, released)  # it configures the log
     if failure:
         reason = f"InferProtocol does not work with uvicorn {uvicorn.__version__}"
         logging.getLogger("tensorwire.server").warning(
-            "%s: %s. Requests pass through ASGI, and take up to 3 times as long.", reason, failure
+            "%s: %s. Requests pass through ASGI, and need twice the CPU time.", reason, failure
         )
     addresses = format_addresses(chosen)
     n = chosen.workers = chosen.workers or count_of_processes()
