@@ -367,6 +367,8 @@ cdef class BodyBuffer:
     ----------
     nbytes : int
         Number of bytes that have arrived; also ``len(buffer)``.
+    capacity : int
+        Number of bytes for which there is memory, with those that have arrived.
     content_length, max_nbytes : int or None
 
     Raises
@@ -399,7 +401,7 @@ cdef class BodyBuffer:
 
     cdef char* memory  # the allocated block
     cdef char* data  # the start of the body in the block
-    cdef Py_ssize_t capacity  # number of bytes from `data` on that the body may use
+    cdef readonly Py_ssize_t capacity  # number of bytes from `data` on that the body may use
     cdef Py_ssize_t header_remainder  # header length modulo ALIGNMENT
     cdef Py_ssize_t n_exports
     cdef readonly Py_ssize_t nbytes
@@ -484,20 +486,25 @@ cdef class BodyBuffer:
         """Provide memory for `n_more` bytes after those that have arrived, or raise an error."""
         if n_more <= self.capacity - self.nbytes:
             return 0
-        if self.content_length is not None:
-            raise LayoutError(
-                f"the body exceeds Content-Length: {self.nbytes + n_more} bytes have arrived, but "
-                f"Content-Length is {self.content_length}",
-                offset=self.capacity, expected=self.content_length, actual=self.nbytes + n_more)
-        if self.n_exports > 0:
-            raise BufferError(VIEWS_EXPORTED)
         needed = self.nbytes + n_more
+        self.check_growth(needed)
         # Large memory only uses address space until bytes arrive. It therefore grows by a larger
         # factor.
         grown = max(needed, (2 if needed < HUGE_FROM_NBYTES else 4) * self.capacity, FIRST_CAPACITY)
         if self.max_nbytes is not None:
             grown = max(needed, min(grown, self.max_nbytes + 1))  # see `remaining`
         self.allocate(grown)
+        return 0
+
+    cdef int check_growth(self, nbytes) except -1:
+        """Raise an error if there may not be memory for this number of bytes, which is larger."""
+        if self.content_length is not None:
+            raise LayoutError(
+                f"the body exceeds Content-Length: {nbytes} bytes have arrived, but "
+                f"Content-Length is {self.content_length}",
+                offset=self.capacity, expected=self.content_length, actual=nbytes)
+        if self.n_exports > 0:
+            raise BufferError(VIEWS_EXPORTED)
         return 0
 
     @property
@@ -559,6 +566,43 @@ cdef class BodyBuffer:
             self.copy_in(self.data + self.nbytes - nbytes, source, nbytes)
         count_work(nbytes)  # at the end: other threads may use the body
         return 0
+
+    def reserve(self, nbytes: int) -> None:
+        """Provide memory for a number of bytes, with those that have arrived.
+
+        ``write`` and ``remaining`` provide memory themselves. This method is for programs that
+        decide how much a body of unknown length may have.
+
+        Parameters
+        ----------
+        nbytes : int
+            Number of bytes. If there is memory for as many already, nothing changes.
+
+        Raises
+        ------
+        LayoutError
+            The body would exceed ``content_length``.
+        HeaderError
+            There is not enough memory (status 503).
+        BufferError
+            The memory would have to grow while views of it exist.
+        TypeError
+            ``nbytes`` is not an integer.
+
+        Examples
+        --------
+        >>> import tensorwire as tw
+        >>> buffer = tw.BodyBuffer()
+        >>> buffer.reserve(100_000)
+        >>> buffer.capacity
+        100000
+        """
+        number = index(nbytes)
+        with cython.critical_section(self):
+            if number <= self.capacity:
+                return
+            self.check_growth(number)
+            self.allocate(number)
 
     def remaining(self) -> memoryview:
         """Return the free memory as a memoryview, for ``recv_into``.
