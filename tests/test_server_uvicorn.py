@@ -35,6 +35,7 @@ from support.threads import in_thread, wait_for
 from tensorwire.cli.models import echo
 from tensorwire.client import Client
 from tensorwire.server import InferProtocol, Model, create_app
+from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
 from tensorwire.server.workers import N_THREADS
 
@@ -242,7 +243,10 @@ def test_limit_concurrency_counts_connections() -> None:
                 connection = stack.enter_context(connect(address))
                 connection.send(sent)
             assert connection.read().status == 200
-            for sent, status in ((SMALL, 503), (b"GET /v2/health/live HTTP/1.1\r\n\r\n", 200)):
+            for sent, status in (
+                (SMALL, 503),
+                (b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n", 200),
+            ):
                 connection = stack.enter_context(connect(address))
                 answer = connection.ask(sent)
                 assert (answer.status, answer.headers["connection"]) == (status, "close")
@@ -273,7 +277,7 @@ def test_memory_of_an_upload_that_ends_early(framing: str, end: str) -> None:
             for algorithm in (None, "gzip"):
                 answer = client.infer("echo", sent, request_compression_algorithm=algorithm)
                 assert answer["x"].nbytes == 200_000
-        assert not app.body_memory.waiting
+        assert not app.body_memory._arriving
         wait_for(lambda: app.body_memory.nbytes == 0, 10)
 
 
@@ -290,7 +294,7 @@ def test_chunked_uploads_do_not_wait_for_each_other() -> None:
         wait_for(lambda: app.body_memory.nbytes >= 600_000, 10)  # both have a part of the memory
         for connection in (first, second):
             connection.send(b"%x\r\n%b\r\n0\r\n\r\n" % (600_000, bytes(600_000)))
-        assert sorted(each.read().status for each in (first, second)) == [400, 503]
+        assert sorted(each.read().status for each in (first, second)) == [400, 400]
 
 
 def n_protocols() -> int:
@@ -539,7 +543,7 @@ def test_time_in_which_reading_is_paused_does_not_count() -> None:
 def test_slow_body_after_an_early_response(
     timeout: float, linger: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_uvicorn, "_LONG_LINGER_SECONDS", linger)
+    monkeypatch.setattr(server_connection, "_LONG_LINGER_SECONDS", linger)
     app = make_app(receive_timeout=timeout)
     with connected(app) as connection:
         connection.send(b"POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n")
@@ -589,7 +593,9 @@ def http_1_0(sent: bytes) -> bytes:
 
 
 THREAD, LARGE = (request_bytes("thread", np.arange(n)) for n in (3, 500_000))
-REJECTED = b"POST /nope HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\nbody"
+REJECTED = (
+    b"POST /nope HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\nbody"
+)
 LAST_REQUESTS = {
     "close": (with_header(b"Connection: close", THREAD), 200),
     "close, large": (with_header(b"Connection: close", LARGE), 200),
@@ -598,7 +604,7 @@ LAST_REQUESTS = {
     "HTTP/1.0 with keep-alive": (http_1_0(with_header(b"Connection: keep-alive", THREAD)), 200),
     "CONNECT": (b"CONNECT x:1 HTTP/1.1\r\nHost: x:1\r\n\r\n", 404),
     "rejected with Expect": (REJECTED, 404),
-    "too many headers": (b"GET /v2 HTTP/1.1\r\n" + b"a: b\r\n" * 300 + b"\r\n", 431),
+    "too many headers": (b"GET /v2 HTTP/1.1\r\nHost: x\r\n" + b"a: b\r\n" * 300 + b"\r\n", 431),
     "task that is cancelled": (request_bytes("cancels", np.arange(2)), 500),
 }
 
@@ -749,14 +755,12 @@ async def test_request_that_waits_for_its_turn_has_no_deadline() -> None:
     """A model may block the event loop for any time before its turn."""
     protocol, transport = protocol_with_transport()
     receive(protocol, SMALL[:-1])
-    assert protocol.deadline is not None
     receive(protocol, SMALL[-1:])
-    protocol.deadline = 0.0
-    protocol._check_deadline()  # the timer expires
+    protocol._tick()  # the timer of the previous state expires
     await turns()
     assert transport.written.count(b"HTTP/1.1 200 ") == 1
     # until the next request
-    assert protocol.deadline > protocol.loop.time()
+    assert protocol.connection.deadline > protocol.loop.time()
     assert protocol.timer is not None
 
 
@@ -793,7 +797,7 @@ async def test_reply_that_cannot_be_sent(model: str, monkeypatch: pytest.MonkeyP
     errors = []
     asyncio.get_running_loop().set_exception_handler(lambda _, found: errors.append(found))
     protocol, transport = protocol_with_transport()
-    protocol.has_access_log = True
+    protocol.others.has_access_log = True
     receive(protocol, request_bytes(model, np.arange(2)))
     while not transport.is_aborted:
         await asyncio.sleep(0.001)
@@ -808,8 +812,8 @@ async def test_last_reply_that_is_not_read(
     timeout: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection is aborted, also without receive_timeout."""
-    monkeypatch.setattr(server_uvicorn, "_LINGER_SECONDS", 0.1)
-    monkeypatch.setattr(server_uvicorn, "_LONG_LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(server_connection, "_LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(server_connection, "_LONG_LINGER_SECONDS", 0.1)
     protocol, transport = protocol_with_transport(receive_timeout=timeout)
     receive(protocol, request_bytes("echo", np.arange(2), "Connection: close\r\n"))
     await turns()
@@ -831,8 +835,8 @@ async def test_client_that_has_read_a_part_of_a_reply_has_more_time() -> None:
         assert not transport.is_aborted
         if is_read:
             transport.written = transport.written[1:]
-        protocol.deadline = 0.0
-        protocol._check_deadline()  # the timer expires
+        protocol.connection.deadline = 0.0
+        protocol._tick()  # the timer expires
     assert transport.is_aborted
 
 
@@ -862,26 +866,75 @@ async def test_shutdown_does_not_wait_for_a_client(
 
 
 @run_in_event_loop
+async def test_connection_that_is_made_after_the_shutdown() -> None:
+    """A TLS handshake may end late. uvicorn waits for it, and the next request is the last one."""
+    first, _ = protocol_with_transport()
+    state = first.server_state
+    late = InferProtocol(first.config, state, {})
+    failed = InferProtocol(first.config, state, {})  # its handshake fails
+    for each in list(state.connections):
+        each.shutdown()
+    first.connection_lost(None)
+    await turns()
+    assert state.connections  # of the handshakes
+    transport = Transport(late, False)
+    late.connection_made(transport)
+    receive(late, 2 * SMALL)
+    await turns(3)
+    assert transport.written.count(b"HTTP/1.1 200 ") == 1
+    assert b"connection: close" in transport.written
+    late.connection_lost(None)
+    del failed
+    await asyncio.sleep(0.25)
+    assert not state.connections
+
+
+@run_in_event_loop
+async def test_silent_connections_beyond_the_limit_are_closed() -> None:
+    config = uvicorn.Config(make_app(), log_level="warning", limit_concurrency=3)
+    config.load()
+    state = ServerState()
+    transports = []
+    for _ in range(100):
+        protocol = InferProtocol(config, state, {})
+        transports.append(Transport(protocol, False))
+        protocol.connection_made(transports[-1])
+    n_open = sum(not each.is_closed for each in transports)
+    assert n_open <= 3 + server_uvicorn._N_RESERVED_CONNECTIONS
+
+
+@run_in_event_loop
+async def test_request_that_arrives_while_a_short_grace_period_ends() -> None:
+    """Its client gets 503 before uvicorn stops the event loop."""
+    options: Any = {"log_level": "warning", "timeout_graceful_shutdown": 1}
+    config = uvicorn.Config(make_app(), **options)
+    config.load()
+    protocol, transport = protocol_with_transport(config=config)
+    receive(protocol, SMALL[:-1])
+    protocol.shutdown()
+    assert protocol.connection.deadline <= protocol.loop.time() + 1
+    protocol.connection.tick(protocol.connection.deadline)
+    protocol._advance()
+    assert transport.written.startswith(b"HTTP/1.1 503 ")
+
+
+@run_in_event_loop
 async def test_client_closes_its_direction_while_an_early_reply_is_sent() -> None:
-    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: 999999999999\r\n\r\n"
+    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n"
     protocol, transport = protocol_with_transport(is_paused=True)
     receive(protocol, head)
     await turns()
     assert transport.written.startswith(b"HTTP/1.1 413 ")  # the rest is not received
-    assert protocol.eof_received() is True
-    assert not transport.is_closed
-    protocol.resume_writing()
-    assert not transport.is_closed  # asyncio does not expect this while it resumes writing
-    await asyncio.sleep(0.01)
-    assert not protocol.requests
+    assert protocol.eof_received() is False
     assert transport.is_closed
+    assert not transport.is_aborted  # it sends what is left
 
 
 @run_in_event_loop
 async def test_requests_of_one_chunk_are_answered_in_several_turns() -> None:
     n = 120
     protocol, transport = protocol_with_transport()
-    receive(protocol, b"GET /v2/health/live HTTP/1.1\r\n\r\n" * n)
+    receive(protocol, b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n" * n)
     await turns()
     assert 0 < transport.written.count(b"HTTP/1.1 200 ") < n
     await turns(n)

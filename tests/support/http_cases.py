@@ -198,6 +198,7 @@ MALFORMED_BODY = Difference(
     Outcome((500,), False),
     "granian reports a disconnect to the app, and sends its own 500",
 )
+CODED_CHUNKS = Difference(("asgi-httptools", *HYPER), OK, "they ignore codings before chunked")
 UNKNOWN_CODING = Difference(("hypercorn",), Outcome((501,), False), "h11 proposes 501")
 TRAILERS = Difference(LLHTTP, INVALID, "llhttp rejects Content-Length in trailers")
 CLOSE_IN_TRAILERS = (
@@ -278,6 +279,12 @@ CHUNKED_CASES = (
         },
         UNKNOWN_CODING,
     ),
+    case(
+        "Transfer-Encoding gzip, chunked",
+        chunks(CHUNKS, "Transfer-Encoding: gzip, chunked"),
+        error(501, "is not supported", stays_open=False),
+        CODED_CHUNKS,
+    ),
     case("Transfer-Encoding \\v", chunks(CHUNKS, "Transfer-Encoding: \x0bchunked"), INVALID),
 )
 
@@ -286,13 +293,19 @@ CHUNKED_CASES = (
 BARE_LF = Difference((*H11, *HYPER), OK, "they accept a bare LF, as RFC 9112 2.2 allows")
 OBS_FOLD = Difference(H11, OK, "h11 replaces it with a blank, as RFC 9112 5.2 allows")
 EMPTY_LINES = Difference(H11, INVALID, "h11 rejects empty lines")
-HOST_UNCHECKED = Difference((*LLHTTP, *HYPER), OK, "neither llhttp nor hyper checks Host")
+ONE_HOST = Difference(("fast",), error(400, "one Host header", stays_open=False), "its own text")
+HOST_UNCHECKED = Difference(("asgi-httptools", *HYPER), OK, "neither llhttp nor hyper checks Host")
 ANY_METHOD = Difference((*H11, *HYPER), error(405), "h11 and hyper accept any method")
 ANY_METHOD_UPPER = Difference(("hypercorn",), OK, "hypercorn converts methods to upper case")
 ANY_VERSION = Difference(H11, OK, "h11 accepts any version")
 BLANKS = Difference(LLHTTP, OK, "llhttp accepts several blanks")
-HTTP_0_9 = Difference(LLHTTP, OK_CLOSED, "llhttp accepts HTTP/0.9")
-HTTP_2 = Difference(LLHTTP, OK_CLOSED, "llhttp accepts HTTP/2.0 without a connection preface")
+OTHER_VERSION = Difference(
+    ("fast",), error(505, "is not supported", stays_open=False), "its own status"
+)
+HTTP_0_9 = Difference(("asgi-httptools",), OK_CLOSED, "llhttp accepts HTTP/0.9")
+HTTP_2 = Difference(
+    ("asgi-httptools",), OK_CLOSED, "llhttp accepts HTTP/2.0 without a connection preface"
+)
 MANY_HEADERS = (
     Difference(("fast",), error(431, "256 headers", stays_open=False), "the limit is 256"),
     Difference(HYPER, Outcome((431,), False), "hyper accepts 100"),
@@ -336,14 +349,16 @@ SYNTAX_CASES = (
     case("obs-fold", line("A: b\r\n  c"), INVALID, OBS_FOLD),
     case("header value with UTF-8 and Latin-1", line("A: gr\xc3\xb6\xdfe"), OK),
     case("empty lines before the request", b"\r\n\r\n" + VALID, OK, EMPTY_LINES),
-    case("no Host", VALID.replace(b"Host: tests\r\n", b""), INVALID, HOST_UNCHECKED),
-    case("Host twice", line("Host: other"), INVALID, HOST_UNCHECKED),
+    case("no Host", VALID.replace(b"Host: tests\r\n", b""), INVALID, ONE_HOST, HOST_UNCHECKED),
+    case("Host twice", line("Host: other"), INVALID, ONE_HOST, HOST_UNCHECKED),
     case("method in lower case", VALID.replace(b"POST", b"post"), INVALID,
          ANY_METHOD_UPPER, ANY_METHOD),
     case("unknown method", VALID.replace(b"POST", b"INFER"), INVALID, ANY_METHOD),
     case("two blanks in the first line", VALID.replace(b"POST ", b"POST  "), INVALID, BLANKS),
-    case("no version", version(b"").replace(b" \r\n", b"\r\n", 1), INVALID, HTTP_0_9),
-    case("HTTP/2.0 as the version", version(b"HTTP/2.0"), INVALID, HTTP_2, ANY_VERSION),
+    case("no version", version(b"").replace(b" \r\n", b"\r\n", 1), INVALID,
+         OTHER_VERSION, HTTP_0_9),
+    case("HTTP/2.0 as the version", version(b"HTTP/2.0"), INVALID,
+         OTHER_VERSION, HTTP_2, ANY_VERSION),
     case("HTTP/1.2 as the version", version(b"HTTP/1.2"), INVALID, ANY_VERSION),
     case("300 headers", headers(300), OK, *MANY_HEADERS),
     case("90 headers", headers(90), OK),

@@ -7,8 +7,9 @@ without a framework. ``App`` is the application of ``create_app``.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from functools import partial
+from collections.abc import Awaitable, Callable, Generator, MutableMapping
+from contextlib import suppress
+from types import CoroutineType
 from typing import Any
 
 from .._codec.datatypes import Limits
@@ -17,7 +18,8 @@ from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
 from .body import DEFAULT_MAX_BODY, ClientDisconnectedError, RequestBody
 from .exchange import Exchange
-from .service import RawHeaders, Reply, Service, error_reply
+from .memory import TICK_SECONDS
+from .service import SHUTTING_DOWN, RawHeaders, Reply, Service, error_reply, log
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -101,7 +103,10 @@ async def receive_chunk(receive: Receive) -> tuple[bytes, bool]:
 
     Raises ClientDisconnectedError.
     """
-    message = await receive()
+    return _chunk_of(await receive())
+
+
+def _chunk_of(message: Message) -> tuple[bytes, bool]:
     if message["type"] == "http.disconnect":
         raise ClientDisconnectedError(
             "the client closed the connection before the whole body arrived"
@@ -253,13 +258,13 @@ class App(Service):
         at once are not counted.
     max_body_memory : int, optional
         Maximum number of bytes of all request bodies together that have arrived, arrive or are
-        decompressed, until the response was sent. Bodies of up to 64 KiB are not counted. A request
-        that exceeds it waits before its body is received, and gets status 503 after
-        ``receive_timeout``; one that is larger than the limit waits until it is alone. A body that
-        exceeds the limit when it is decompressed, or that has no Content-Length and exceeds it
-        while it arrives, gets status 503 at once. Over gRPC, the size of a message is known when it
-        has arrived: before, it counts as three times the largest of the last ones. The default is
-        half of the memory of the machine, its cgroup or the process, divided by the variable
+        decompressed, until the response was sent. Bodies of up to 64 KiB are not counted. Others
+        are counted in steps as they arrive, and one for which there is no memory is not received
+        any further until there is; it gets status 503 after ``receive_timeout``. One body may
+        exceed the limit, so that bodies do not wait for each other. While others wait, a body that
+        receives less than 64 KiB in 5 seconds gets status 408. One that exceeds the limit when it
+        is decompressed gets status 503. A gRPC message is counted when it has arrived. The default
+        is half of the memory of the machine, its cgroup or the process, divided by the variable
         WEB_CONCURRENCY (the number of processes) if it is set.
     zero_copy : bool, default False
         Whether to send large ASGI responses as memoryviews of the arrays, which saves a copy.
@@ -309,22 +314,18 @@ class App(Service):
 async def _respond_to_request(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     route = service.route(scope["method"], path)
-    has_memory = asyncio.Event()
-    wait_for_disconnect = partial(_wait_for_disconnect, receive)
-    exchange = Exchange(service, route, scope["headers"], wait_for_disconnect, has_memory.set)
+    incoming = _Incoming(service, receive)
+    exchange = Exchange(service, route, scope["headers"], incoming.disconnected, incoming.wake)
     try:
-        try:
-            async with asyncio.timeout(service.receive_timeout):
-                more = True
-                while (more or exchange.is_waiting) and not exchange.is_rejected:
-                    if exchange.is_waiting:
-                        await has_memory.wait()
-                        has_memory.clear()
-                        continue
-                    chunk, more = await receive_chunk(receive)
-                    exchange.write(chunk)
-        except TimeoutError:
-            exchange.reject_late()
+        if not exchange.is_rejected:  # otherwise, the client waits for 100 Continue
+            message = _begin(receive)
+            # Usually, the whole body is there already, and needs no timeout.
+            if type(message) is dict and "body" in message and not message.get("more_body"):
+                exchange.write(message["body"])
+                if not exchange.make_room():
+                    await incoming.receive_body(exchange, None)
+            else:
+                await incoming.receive_body(exchange, message)
         reply = exchange.reply()
         if not isinstance(reply, Reply):
             reply = await reply
@@ -333,10 +334,107 @@ async def _respond_to_request(service: Service, scope: Scope, receive: Receive, 
         await _send_reply(send, reply, service.zero_copy)
     except ClientDisconnectedError:
         return
+    except asyncio.CancelledError as error:
+        if not error.args:  # uvicorn passes a text when a graceful shutdown takes too long
+            raise
+        subject = "; ".join(getattr(error, "__notes__", ())) or path
+        log.warning("the shutdown has cancelled a request: %s", subject)
+        await _send_reply(send, service.failure_reply(SHUTTING_DOWN).closing())
     finally:
         exchange.close()
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
-    if (await receive())["type"] != "http.disconnect":  # middleware may repeat the request
-        await asyncio.get_running_loop().create_future()
+class _Incoming:
+    """The messages of a request, of which one is usually enough."""
+
+    _exchange: Exchange
+    _loop: asyncio.AbstractEventLoop
+    _has_changed: asyncio.Event
+    _timeout: asyncio.Timeout
+
+    def __init__(self, service: Service, receive: Receive) -> None:
+        self._service = service
+        self._receive = receive
+
+    async def receive_body(
+        self, exchange: Exchange, message: Message | Awaitable[Message] | None
+    ) -> None:
+        """Receive the rest of a body, from this message on if there is one."""
+        self._exchange = exchange
+        self._loop = asyncio.get_running_loop()
+        self._has_changed = asyncio.Event()
+        more = message is not None
+        try:
+            async with asyncio.timeout(self._service.receive_timeout) as self._timeout:
+                await self._await_memory()
+                while more and not exchange.is_rejected:
+                    message = self._receive() if message is None else message
+                    if isinstance(message, Awaitable):
+                        message = await message
+                    chunk, more = _chunk_of(message)
+                    message = None
+                    exchange.write(chunk)
+                    await self._await_memory()
+        except TimeoutError:
+            exchange.make_room()  # if the body has been given up, this rejects it
+            if not exchange.is_rejected:
+                exchange.reject_late()
+
+    async def _await_memory(self) -> None:
+        while not self._exchange.make_room():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._has_changed.wait()
+            self._has_changed.clear()
+            self._service.body_memory.tick(self._loop.time())
+
+    def wake(self) -> None:
+        """The body has memory, or is given up. This is called in any thread."""
+        with suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(self._continue)
+
+    def _continue(self) -> None:
+        self._has_changed.set()
+        if self._exchange.is_given_up:
+            with suppress(RuntimeError):  # it has ended already
+                self._timeout.reschedule(0)  # the body may wait for a message
+
+    async def disconnected(self) -> None:
+        message = await self._receive()
+        if message["type"] != "http.disconnect":  # middleware may repeat the request
+            await asyncio.get_running_loop().create_future()
+
+
+def _begin(receive: Receive) -> Message | Awaitable[Message]:
+    """Return the next message if it is there already, and otherwise an awaitable of it."""
+    awaitable = receive()
+    if type(awaitable) is not CoroutineType:
+        return awaitable
+    try:
+        waits_for = awaitable.send(None)
+    except StopIteration as end:
+        found: Message = end.value
+        return found
+    return _Begun(awaitable, waits_for)
+
+
+class _Begun:
+    """An awaitable for a coroutine that has begun and waits for a future of asyncio."""
+
+    def __init__(self, coroutine: CoroutineType[Any, Any, Message], waits_for: Any) -> None:
+        self._coroutine = coroutine
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, Message]:
+        waits_for = self._waits_for
+        try:
+            while True:
+                try:
+                    yield waits_for
+                except BaseException as error:
+                    waits_for = self._coroutine.throw(error)
+                else:
+                    waits_for = self._coroutine.send(None)
+        except StopIteration as end:
+            found: Message = end.value
+            return found

@@ -13,7 +13,7 @@ from ..compression import STEP_NBYTES, CompressionError, Decompressor, is_suppor
 from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError, format_count
 from ..threads import in_thread
 from .framing import Framing
-from .memory import UNCOUNTED_NBYTES
+from .memory import UNCOUNTED_NBYTES, Reservation
 
 DEFAULT_MAX_BODY = 2**31 - 1
 """Default limit of a request body in bytes, after decompression. It is also Triton's limit."""
@@ -60,20 +60,23 @@ class ReceiveTimeoutError(DecodeError):
 class RequestBody:
     """The body of a request, as its HTTP headers describe it.
 
-    It is received into ``buffer``; a compressed body remains compressed there. ``reserve`` is
-    called with the number of bytes for which memory is needed, and whether the body may wait for
-    it. It returns whether there is memory. If not, ``is_waiting`` is true until ``resume`` is
-    called, and what is written before is kept outside the buffer. Raises HeaderError with status
-    413 if Content-Length exceeds ``max_body``, and UnsupportedEncodingError.
-    """
+    It is received into ``buffer``; a compressed body remains compressed there. Without a
+    ``reservation``, ``write`` provides memory for whatever arrives.
 
-    buffer: BodyBuffer
+    With one, a body of more than UNCOUNTED_NBYTES gets its memory in steps: the transport calls
+    ``make_room`` after it has written what has arrived, and again, when the reservation is woken,
+    if the result was False. In between, ``is_waiting`` is true, and what is written is kept outside
+    the buffer. ``reservation`` is a function that returns the reservation of the body.
+
+    Raises HeaderError with status 413 if Content-Length exceeds ``max_body``, and
+    UnsupportedEncodingError.
+    """
 
     def __init__(
         self,
         headers: Iterable[tuple[bytes, bytes]],
         max_body: int | None,
-        reserve: Callable[[int, bool], bool] | None = None,
+        reservation: Callable[[], Reservation] | None = None,
     ) -> None:
         framing = Framing(headers)
         self.framing: Framing = framing
@@ -82,47 +85,88 @@ class RequestBody:
             name = framing.encoding[:40].decode("latin-1")
             raise UnsupportedEncodingError(f"Content-Encoding {name!r} is not supported")
         self.is_waiting: bool = False
-        self._reserve = reserve
-        self._reserved_nbytes = UNCOUNTED_NBYTES
-        self._held: list[bytes] = []  # what arrives while the body waits
-        length = framing.content_length or 0
-        if length > UNCOUNTED_NBYTES and (max_body is None or length <= max_body):
-            self._provide(length)
-        if not self.is_waiting:
-            self._allocate()
+        self._reservation = reservation
+        self._capacity = 0  # of the buffer, as soon as it is used
+        self._held: list[bytes] = []  # what has arrived and is not in the buffer
+        self._n_held = 0
+        length = framing.content_length
+        self.has_steps = reservation is not None and (length is None or length > UNCOUNTED_NBYTES)
+        if self.has_steps and (length is None or max_body is None or length <= max_body):
+            limit = max_body if length is None else length
+            self.buffer = BodyBuffer(None, framing.header_length, max_nbytes=limit)
+        else:
+            self.buffer = BodyBuffer(length, framing.header_length, max_nbytes=max_body)
 
-    def _provide(self, nbytes: int, may_wait: bool = True) -> None:
-        """Reserve memory for this number of bytes in total."""
-        if nbytes > self._reserved_nbytes and self._reserve is not None:
-            nbytes = max(nbytes, 2 * self._reserved_nbytes)
-            self.is_waiting = not self._reserve(nbytes - self._reserved_nbytes, may_wait)
-            self._reserved_nbytes = nbytes
-
-    def _allocate(self) -> None:
-        framing = self.framing
-        self.buffer = BodyBuffer(
-            framing.content_length, framing.header_length, max_nbytes=self.max_body
-        )
+    @property
+    def n_arrived(self) -> int:
+        return self.buffer.nbytes + self._n_held
 
     def write(self, chunk: bytes | memoryview) -> None:
-        """Append a chunk. Raises HeaderError and OverloadedError."""
-        if not self.is_waiting and self.framing.content_length is None:
-            # A body that has memory does not wait: two of them could wait for each other.
-            may_wait = self._reserved_nbytes == UNCOUNTED_NBYTES
-            self._provide(len(self.buffer) + len(chunk), may_wait)
-        if self.is_waiting:
-            self._held.append(bytes(chunk))
+        """Append a chunk. Raises HeaderError and LayoutError."""
+        buffer = self.buffer
+        if not self.has_steps:
+            buffer.write(chunk)
+            return
+        n_arrived = self.n_arrived + len(chunk)
+        length = self.framing.content_length
+        if length is not None and n_arrived > length:
+            raise LayoutError(
+                f"the body exceeds Content-Length: {n_arrived} bytes have arrived, but "
+                f"Content-Length is {length}",
+                offset=length,
+                expected=length,
+                actual=n_arrived,
+            )
+        if self.max_body is not None and n_arrived > self.max_body:
+            BodyBuffer(n_arrived, max_nbytes=self.max_body)  # raises the error
+        if n_arrived <= buffer.capacity or (length is None and n_arrived <= UNCOUNTED_NBYTES):
+            buffer.write(chunk)
         else:
-            self.buffer.write(chunk)
+            self._held.append(bytes(chunk))
+            self._n_held += len(chunk)
 
-    def resume(self) -> None:
-        """Continue when there is memory for the body. Raises HeaderError."""
-        self.is_waiting = False
-        if self.framing.content_length is not None:
-            self._allocate()
-        held, self._held = self._held, []
-        for chunk in held:
-            self.write(chunk)
+    def make_room(self) -> bool:
+        """Provide the memory of the next step, and return whether it is there.
+
+        Raises HeaderError if the process has no memory.
+        """
+        buffer, n_held = self.buffer, self._n_held
+        length = self.framing.content_length
+        is_full = length is not None and buffer.nbytes == buffer.capacity < length
+        if self.has_steps and (n_held or is_full):
+            capacity = self._next_capacity(buffer, buffer.nbytes + n_held, length)
+            self.is_waiting = capacity > UNCOUNTED_NBYTES and not self._reserve(capacity)
+            if not self.is_waiting:
+                self._capacity = capacity
+                if n_held:
+                    buffer.reserve(capacity)
+                for chunk in self._held:
+                    buffer.write(chunk)
+                self._held, self._n_held = [], 0
+        return not self.is_waiting
+
+    def remaining(self) -> memoryview:
+        """Return the memory for what arrives next, after ``make_room``.
+
+        The memory grows here, because the event loop has the previous view while it calls a
+        protocol. Raises HeaderError if the process has no memory.
+        """
+        self.buffer.reserve(self._capacity)
+        return self.buffer.remaining()
+
+    def _reserve(self, nbytes: int) -> bool:
+        assert self._reservation is not None
+        return self._reservation().request(nbytes)
+
+    def _next_capacity(self, buffer: BodyBuffer, needed: int, length: int | None) -> int:
+        """Return how much memory a buffer has after the next step, and has to have at least."""
+        capacity = max(needed, 2 * buffer.capacity, UNCOUNTED_NBYTES)
+        if length is not None and buffer.capacity == 0:
+            assert self._reservation is not None
+            capacity = max(capacity, self._reservation().step_nbytes)
+        return (
+            capacity if buffer.max_nbytes is None else max(needed, min(capacity, buffer.max_nbytes))
+        )
 
     @property
     def is_slow_to_decode(self) -> bool:
@@ -141,13 +185,13 @@ class RequestBody:
 
     def decode(self, limits: Limits, raw_input: TensorSpec | None = None) -> InferRequest:
         """Decode the request, after the end of the body. Raises DecodeError."""
-        body = self.buffer
-        if not body.complete:
+        body, length = self.buffer, self.framing.content_length
+        if length is not None and body.nbytes != length:
             raise LayoutError(
-                f"the body is shorter than Content-Length: {format_count('byte', len(body))} "
-                f"arrived, but Content-Length is {body.content_length}",
-                expected=body.content_length,
-                actual=len(body),
+                f"the body is shorter than Content-Length: {format_count('byte', body.nbytes)} "
+                f"arrived, but Content-Length is {length}",
+                expected=length,
+                actual=body.nbytes,
             )
         if self.framing.encoding:
             body = self._decompress()
@@ -166,7 +210,7 @@ class RequestBody:
         try:
             for start in range(0, len(compressed), STEP_NBYTES):
                 for piece in decompressor.pieces(compressed[start : start + STEP_NBYTES]):
-                    self._provide(len(body) + len(result) + len(piece), may_wait=False)
+                    self._extend(result, result.nbytes + len(piece))
                     result.write(piece)
         except CompressionError as error:
             raise HeaderError(
@@ -179,3 +223,14 @@ class RequestBody:
                 f"({format_count('byte', len(result))} decompressed)"
             )
         return result
+
+    def _extend(self, result: BodyBuffer, needed: int) -> None:
+        """Provide memory for the decompressed bytes. Raises OverloadedError."""
+        is_too_long = result.max_nbytes is not None and needed > result.max_nbytes
+        if self._reservation is None or needed <= result.capacity or is_too_long:
+            return
+        capacity = self._next_capacity(result, needed, None)
+        if capacity > UNCOUNTED_NBYTES:
+            is_counted = result.capacity > UNCOUNTED_NBYTES
+            self._reservation().extend(capacity - (result.capacity if is_counted else 0))
+        result.reserve(capacity)

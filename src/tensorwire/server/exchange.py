@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 
 from .._codec.messages.frame import Frame
-from ..errors import TensorwireError, format_seconds
+from ..errors import TensorwireError, format_count, format_seconds
 from ..threads import in_thread
 from .body import ClientDisconnectedError, ReceiveTimeoutError, RequestBody
 from .compressed import choose_coding, is_slow_to_compress, negotiated_reply
@@ -26,8 +26,9 @@ class Exchange:
     A transport makes it in the event loop, and calls its methods there, in this order:
 
     1. It passes the body to ``write``, or receives it into ``body.buffer``, until the body ends or
-       ``is_rejected`` is true. While ``is_waiting`` is true, it receives nothing; ``on_memory`` is
-       called when it may continue. If ``receive_timeout`` expires, it calls ``reject_late``.
+       ``is_rejected`` is true. If ``make_room`` returns False, it receives nothing more, and calls
+       ``make_room`` again after ``wake`` was called, which may happen in any thread. If
+       ``receive_timeout`` expires, it calls ``reject_late``.
     2. It sends the ``reply``. If ``is_rejected`` is true, it sends ``closing()`` of the reply, and
        closes the connection. If the client disconnects before, it calls
        ``thread_call.disconnect``, or has passed ``wait_for_disconnect`` (see ``ThreadCall``).
@@ -42,7 +43,7 @@ class Exchange:
         route: Route,
         headers: Iterable[tuple[bytes, bytes]],
         wait_for_disconnect: Callable[[], Awaitable[object]] | None = None,
-        on_memory: Callable[[], object] = lambda: None,
+        wake: Callable[[], object] = lambda: None,
     ) -> None:
         self._service = service
         self._route = route
@@ -50,11 +51,10 @@ class Exchange:
         self.body: RequestBody | None = None  # None if it is discarded: the reply does not need it
         self.thread_call = ThreadCall(wait_for_disconnect)
         self._headers = headers
-        self._on_memory = on_memory
-        self._reservation: Reservation | None = None
+        self._wake = wake
+        self._memory: Reservation | None = None
         self._is_running = False
         self._is_closed = False
-        self.is_waiting = False  # for memory
         # Whether the reply must be sent now, without the rest of the body, and be the last one.
         self.is_rejected = False
         if not isinstance(route, ServedModel):
@@ -62,7 +62,7 @@ class Exchange:
             return
         self._coding = choose_coding(headers) if service.compress_responses else None
         try:
-            self.body = RequestBody(headers, service.max_body, self._reserve)
+            self.body = RequestBody(headers, service.max_body, self._reservation)
         except TensorwireError as error:
             self._fail(error)
             self.is_rejected = (
@@ -76,6 +76,16 @@ class Exchange:
         """Whether the reply is probably made without a thread or a task."""
         return not isinstance(self._route, ServedModel) or self._route.model.in_event_loop
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the body waits for memory."""
+        return self.body is not None and self.body.is_waiting
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the body has lost its memory, because it arrives too slowly."""
+        return self._memory is not None and self._memory.is_given_up
+
     def write(self, chunk: bytes | memoryview) -> None:
         """Append a chunk to the body, or discard it."""
         if self.body is not None:
@@ -88,36 +98,47 @@ class Exchange:
             if self._n_discarded > MAX_DISCARDED_NBYTES:
                 self.is_rejected = True
 
-    def _reserve(self, nbytes: int, may_wait: bool) -> bool:
+    def make_room(self) -> bool:
+        """Provide memory for more of the body, and return whether it is there."""
+        body = self.body
+        if body is None:
+            return True
+        if self.is_given_up:
+            self.reject(
+                ReceiveTimeoutError(
+                    f"the body arrives too slowly: {format_count('byte', body.buffer.nbytes)} have "
+                    "arrived, and other requests wait for its memory"
+                )
+            )
+            return True
+        try:
+            return body.make_room()
+        except TensorwireError as error:
+            self.reject(error)
+            return True
+
+    def _reservation(self) -> Reservation:
         if self._is_closed:  # a thread still decompresses the body
             raise ClientDisconnectedError("the request has ended")
-        if self._reservation is None:
-            self._reservation = Reservation(self._service.body_memory, self._resume)
-        granted = self._reservation.reserve(nbytes, may_wait)
-        self.is_waiting = not granted
-        return granted
+        if self._memory is None:
+            self._memory = Reservation(self._service.body_memory, self._wake, self._n_arrived)
+        return self._memory
 
-    def _resume(self) -> None:
-        if self.body is not None:
-            self.is_waiting = False
-            try:
-                self.body.resume()
-            except TensorwireError as error:
-                self._fail(error)
-            self._on_memory()
+    def _n_arrived(self) -> int:
+        return 0 if self.body is None else self.body.n_arrived
 
     def close(self) -> None:
         """End the exchange: the reply has been sent, or it never will be."""
         self._is_closed = True
         if not self._is_running:
             self.body = None
-            self._release()
+            if self._memory is not None:
+                self._release()
 
     def _release(self) -> None:
-        if self._reservation is not None:
-            self._reservation.release()
-            self._reservation = None
-            self.is_waiting = False
+        if self._memory is not None:
+            self._memory.release()
+            self._memory = None
 
     def _fail(self, error: TensorwireError) -> None:
         self.body = None  # the rest is discarded
@@ -134,8 +155,8 @@ class Exchange:
         seconds = self._service.receive_timeout
         assert seconds is not None
         error: TensorwireError
-        if self.is_waiting and self._reservation is not None:
-            error = self._reservation.overloaded_error()
+        if self.is_waiting:
+            error = self._reservation().overloaded_error()
         else:
             text = f"the body did not arrive within {format_seconds(seconds)}"
             error = ReceiveTimeoutError(text)
@@ -154,6 +175,8 @@ class Exchange:
             return in_thread(route.make) if route.is_slow else route.make()
         body, self.body = self.body, None  # the memory is released with the last array
         assert body is not None
+        if self._memory is not None:
+            self._memory.complete()
         inference = Inference(self._service.http_format, route, body, self._headers)
         try:
             frame = inference.now()

@@ -85,6 +85,29 @@ def expects_continue(headers):
         name == b"expect" and value.strip().lower() == b"100-continue" for name, value in headers)
 
 
+def find_head_problem(headers, str version, Py_ssize_t max_headers):
+    """Return the text and the status of the error of a request head; None if it has none.
+
+    Parsers accept what these checks reject (RFC 9112, sections 2.3, 3.2 and 6.1). ``version`` is
+    that of the protocol, and the names of the headers are in lower case.
+    """
+    cdef bytes name, value
+    cdef Py_ssize_t n_hosts = 0
+    if version != "1.1" and version != "1.0":
+        return f"HTTP/{version} is not supported: send HTTP/1.1", 505
+    if len(headers) > max_headers:
+        return f"the request has more than {max_headers} headers", 431
+    for name, value in headers:
+        if name == b"host":
+            n_hosts += 1
+        elif name == b"transfer-encoding" and value.strip().lower() != b"chunked":
+            shown = value[:40].decode("latin-1")
+            return f"Transfer-Encoding {shown!r} is not supported: send 'chunked'", 501
+    if n_hosts > 1 or n_hosts == 0 and version == "1.1":
+        return f"the request must have one Host header, not {n_hosts}", 400
+    return None
+
+
 def joined_headers(headers):
     """Return headers as HTTP/1.1 sends them, each with the end of its line."""
     cdef list parts = []

@@ -35,7 +35,7 @@ from ..grpc_messages import (
 from ..threads import in_thread
 from .body import GRACE_SECONDS, MAX_BODY_NBYTES
 from .inference import Inference, MessageFormat, ServedModel
-from .memory import UNCOUNTED_NBYTES, OverloadedError, Reservation
+from .memory import OverloadedError, Reservation
 from .model import Function, Model
 from .service import SHUTTING_DOWN, Service, log
 from .workers import ThreadCall
@@ -59,10 +59,6 @@ _HANDSHAKE_SECONDS = 5.0
 _TLS_HANDSHAKE_SECONDS = 60.0
 # At the end of a shutdown, grpcio asks clients to close their connections. They have this time.
 _LINGER_SECONDS = 1.0
-# A stream receives the next message when there is room for one of this size.
-_FIRST_NBYTES = 4 << 20  # the least size that is expected of the first messages
-_COPIES = 3  # of a message, while grpcio joins its pieces
-_STREAM_NBYTES = UNCOUNTED_NBYTES + 1
 _N_RESERVED_CONNECTIONS = 16  # for health checks, beyond limit_concurrency
 _FOREVER = 1e9  # seconds
 _MAX_OPTION = 2**31 - 2  # of grpcio; the next integer means infinity
@@ -187,7 +183,7 @@ class OpenCalls:
 
     @asynccontextmanager
     async def inference(self) -> AsyncIterator[Reservation]:
-        """Count a call with inference, and give it memory for its messages.
+        """Count a call with inference, and yield the memory of its messages.
 
         Other calls, such as health checks, are not limited. Raises OverloadedError.
         """
@@ -195,7 +191,7 @@ class OpenCalls:
             error = OverloadedError.by_limit_concurrency(self._limit)
             error.status = 429
             raise error
-        memory = Reservation(self._service.body_memory, lambda: None)
+        memory = Reservation(self._service.body_memory)
         self._n_inferences += 1
         try:
             yield memory
@@ -266,9 +262,6 @@ class OpenCalls:
 class InferenceService:
     def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
         self._service = service
-        # The size of the message of a call, which is not known before it has arrived.
-        first = max(_FIRST_NBYTES, service.body_memory.max_nbytes // 12)
-        self._expected_nbytes = min(service.max_body, first)
         self._unary = GrpcFormat(service.workers, service.limits, encode_response)
         self._stream = GrpcFormat(service.workers, service.limits, encode_stream_response)
         # The requests in progress. If a client does not wait for the response, its request remains
@@ -327,13 +320,8 @@ class InferenceService:
         service = self._service
         try:
             async with self.calls.inference() as memory:
-                nbytes = -1
-                while nbytes < (nbytes := _COPIES * self._expected_nbytes):  # other calls change it
-                    memory.release()
-                    await memory.wait_for(nbytes, service.receive_timeout)
                 message = await self.calls.receive(context, service.max_body)
                 memory.resize(len(message))
-                self._expected_nbytes = max(len(message), self._expected_nbytes * 3 // 4)
                 return await self._infer(
                     self._unary, message, context, lambda error, _: self.calls.fail(context, error)
                 )
@@ -346,8 +334,6 @@ class InferenceService:
             async with self.calls.inference() as memory:
                 while True:
                     memory.release()  # an idle stream has none
-                    await memory.wait_for(_STREAM_NBYTES, self._service.receive_timeout)
-                    memory.release()
                     message = await self.calls.read(context)
                     if message is grpc.aio.EOF:
                         return

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import resource
 import threading
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +13,13 @@ from ..errors import TensorwireError, format_count
 
 UNCOUNTED_NBYTES = 64 << 10
 """A body up to this size is not counted: the limits of connections and requests are enough."""
+
+TICK_SECONDS = 1.0
+"""A transport calls ``BodyMemory.tick`` after this time while one of its bodies waits."""
+
+# While others wait, a body that has memory must receive UNCOUNTED_NBYTES in this number of ticks.
+# They are counted, because the event loop may have been blocked for any time.
+_N_TICKS = 5
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -72,87 +77,145 @@ class OverloadedError(TensorwireError):
 class BodyMemory:
     """The number of bytes that the bodies of an application may have together.
 
-    A body that does not fit waits until enough others have ended, in the order of arrival; only
-    small ones that fit pass the others. One that is larger than the limit waits until it is alone.
+    A body gets its memory in steps, as it arrives. A step that does not fit waits until requests
+    have ended. If all the memory is that of bodies that are not complete, the oldest of them gets
+    its next step, so that they do not wait for each other: one body may exceed the limit. A body
+    that receives too little while others wait is given up. All methods may be called in any thread,
+    and none of them waits.
     """
 
     def __init__(self, max_nbytes: int) -> None:
         self.max_nbytes: int = max_nbytes
-        self.lock: threading.Lock = threading.Lock()  # it may run in several event loops
+        self.step_nbytes: int = max(max_nbytes // 64, UNCOUNTED_NBYTES)
+        """The first step of a body that is at least as large."""
         self.nbytes: int = 0
-        self.waiting: deque[Reservation] = deque()
+        self.complete_nbytes: int = 0
+        """The part of the bodies that are complete. They need no more, and will be released."""
+        self._lock = threading.Lock()
+        # The reservations of bodies that are not complete, the oldest first.
+        self._arriving: dict[Reservation, None] = {}
+        self._next_tick = 0.0
+        self._n_ticks = 0
+
+    def tick(self, now: float) -> None:
+        """Give up the bodies that receive too little. A transport calls it while a body waits."""
+        with self._lock:
+            if now < self._next_tick:
+                return
+            self._next_tick = now + TICK_SECONDS
+            self._n_ticks += 1
+            if self._n_ticks < _N_TICKS:
+                return
+            self._n_ticks = 0
+            given_up = [each for each in self._arriving if not each.has_progress()]
+            for each in given_up:
+                each.is_given_up = True
+        for each in given_up:
+            each.wake()
+
+    def _grant_next(self) -> list[Reservation]:
+        """Grant the steps that fit now, from the oldest body on. The caller wakes these bodies."""
+        granted = []
+        for each in self._arriving:
+            if each.missing_nbytes:
+                if not each.grant():
+                    break
+                granted.append(each)
+        return granted
 
 
 class Reservation:
-    """The part of a ``BodyMemory`` that a request has.
+    """The part of a ``BodyMemory`` that the body of a request has.
 
-    ``resume`` is called in the event loop when there is the memory for which it has waited.
+    ``wake`` is called, in any thread, when the body may continue after ``request`` has returned
+    False: its memory is there, or it ``is_given_up``. ``n_arrived`` returns how many bytes of the
+    body have arrived.
     """
 
-    def __init__(self, memory: BodyMemory, resume: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        memory: BodyMemory,
+        wake: Callable[[], object] = lambda: None,
+        n_arrived: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._memory: BodyMemory = memory
-        self._loop: asyncio.AbstractEventLoop | None = None  # in which it waits
-        self._resume = resume
+        self.wake = wake
+        self._n_arrived = n_arrived
+        self._n_seen = 0  # bytes that had arrived when the progress was looked at
         self._nbytes = 0
-        self._missing_nbytes = 0  # what it waits for
+        self.missing_nbytes: int = 0
+        """What the body waits for."""
+        self.is_given_up: bool = False
 
-    def reserve(self, nbytes: int, may_wait: bool) -> bool:
-        """Reserve more memory, and return whether it is there.
+    @property
+    def step_nbytes(self) -> int:
+        return self._memory.step_nbytes
 
-        Otherwise, it waits for the memory, or the method raises OverloadedError.
+    def request(self, nbytes: int) -> bool:
+        """Ask for memory for this number of bytes in total, and return whether it is there.
+
+        If not, the body waits for it.
         """
         memory = self._memory
-        with memory.lock:
-            self._missing_nbytes = nbytes
-            is_next = not (may_wait and memory.waiting) or nbytes <= memory.max_nbytes // 64
-            if is_next and self._grant():
+        with memory._lock:
+            memory._arriving.setdefault(self)
+            self.missing_nbytes = max(0, nbytes - self._nbytes)
+            if self.grant():
                 return True
-            if may_wait:
-                self._loop = asyncio.get_running_loop()
-                memory.waiting.append(self)
-                return False
-            self._missing_nbytes = 0
-        raise self.overloaded_error()
+            if not any(each.missing_nbytes for each in memory._arriving if each is not self):
+                memory._n_ticks = 0  # from now on, bodies must make progress
+                for each in memory._arriving:
+                    each.has_progress()
+            return False
 
-    def _grant(self) -> bool:
-        memory, missing = self._memory, self._missing_nbytes
-        fits = memory.nbytes == self._nbytes or memory.nbytes + missing <= memory.max_nbytes
+    def grant(self) -> bool:
+        """Grant what is missing if it fits. The caller has the lock."""
+        memory = self._memory
+        nbytes = memory.nbytes + self.missing_nbytes
+        is_oldest = memory.complete_nbytes == 0 and self is next(iter(memory._arriving))
+        fits = is_oldest or nbytes <= memory.max_nbytes or not self.missing_nbytes
         if fits:
-            memory.nbytes += missing
-            self._nbytes += missing
-            self._missing_nbytes = 0
+            memory.nbytes = nbytes
+            self._nbytes += self.missing_nbytes
+            self.missing_nbytes = 0
         return fits
 
+    def has_progress(self) -> bool:
+        """Return whether enough has arrived since the last call. One that waits does not count."""
+        n_arrived = self._n_arrived()
+        n_more, self._n_seen = n_arrived - self._n_seen, n_arrived
+        return n_more >= UNCOUNTED_NBYTES or self.missing_nbytes > 0
+
+    def extend(self, nbytes: int) -> None:
+        """Take more memory for a complete body. Raises OverloadedError if it does not fit."""
+        memory = self._memory
+        with memory._lock:
+            if memory.nbytes + nbytes > memory.max_nbytes and memory.nbytes > self._nbytes:
+                raise self.overloaded_error()
+            memory.nbytes += nbytes
+            memory.complete_nbytes += nbytes
+            self._nbytes += nbytes
+
+    def complete(self) -> None:
+        """Keep the memory of a body that is complete. The next body is the oldest now."""
+        self.resize(self._nbytes)
+
     def resize(self, nbytes: int) -> None:
-        """Change the size to that of a body that is in memory already, and no longer wait."""
-        memory, granted = self._memory, []
+        """Set the size of a body that is complete. It does not wait for memory."""
+        memory = self._memory
         nbytes = nbytes if nbytes > UNCOUNTED_NBYTES else 0
-        with memory.lock:
-            if self._missing_nbytes:
-                memory.waiting.remove(self)
-                self._missing_nbytes = 0
+        with memory._lock:
+            was_complete = self not in memory._arriving
+            memory._arriving.pop(self, None)
+            memory.complete_nbytes += nbytes - (self._nbytes if was_complete else 0)
             memory.nbytes += nbytes - self._nbytes
-            self._nbytes = nbytes
-            while memory.waiting and memory.waiting[0]._grant():
-                granted.append(memory.waiting.popleft())
+            self._nbytes, self.missing_nbytes = nbytes, 0
+            granted = memory._grant_next()
         for each in granted:
-            assert each._loop is not None
-            with suppress(RuntimeError):  # its event loop is closed
-                each._loop.call_soon_threadsafe(each._resume)
+            each.wake()
 
     def release(self) -> None:
         self.resize(0)
-
-    async def wait_for(self, nbytes: int, timeout: float | None) -> None:
-        """Reserve memory, and wait until it is there. Raises OverloadedError."""
-        has_memory = asyncio.Event()
-        self._resume = has_memory.set
-        if nbytes > UNCOUNTED_NBYTES and not self.reserve(nbytes, may_wait=True):
-            try:
-                async with asyncio.timeout(timeout):
-                    await has_memory.wait()
-            except TimeoutError:
-                raise self.overloaded_error() from None
 
     def overloaded_error(self) -> OverloadedError:
         return OverloadedError(

@@ -1,0 +1,369 @@
+"""The server's side of an HTTP/1.1 connection: its states, deadlines and replies, without I/O.
+
+A transport passes on what happens, with the time at which it happens, and then does what the
+connection wants: it sends ``output``, runs the request that ``start`` returns, receives only while
+``may_receive`` is true, does what the state requires of the transport, and calls ``tick`` at the
+``deadline``. The connection reads no clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from http import HTTPStatus
+
+from ..errors import TensorwireError, format_seconds
+from .body import GRACE_SECONDS
+from .exchange import Exchange
+from .framing import expects_continue, joined_headers
+from .memory import TICK_SECONDS, OverloadedError
+from .receiver import CLOSED, DONE, ENDED, HEAD, IDLE, Receiver, Request
+from .service import SHUTTING_DOWN, Reply, Service
+
+# After the last reply, the connection stays open until the client closes it, at most for this time,
+# and what arrives is discarded. If it was closed while data arrives, the client might not get the
+# reply. The time is longer if the client is probably still sending.
+_LINGER_SECONDS = 1.0
+_LONG_LINGER_SECONDS = 10.0
+# During a shutdown, idle connections stay open for this time, because a request may be on its way.
+LAST_REQUEST_SECONDS = 1.0
+_FIRST_REQUEST_SECONDS = 5.0  # until the first request begins, if keep_alive_seconds is 0
+# A frame up to this size is joined and sent with its head. A larger one is sent in pieces: each
+# when the transport has sent enough of the previous one. A TLS transport encrypts a piece at once,
+# and does not count it as unsent.
+MAX_JOINED_NBYTES = 64 << 10
+_PIECE_NBYTES = 1 << 20
+_TLS_PIECE_NBYTES = 64 << 10
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+
+
+class ServerState(Enum):
+    """What the server waits for. The client's side has a state of its own."""
+
+    WAITING = auto()  # the client, which sends a request or none
+    RECEIVING = auto()  # the client, which sends the rest of a request
+    STALLED = auto()  # memory for the body of the first request
+    READY = auto()  # the transport, which runs the first request
+    RUNNING = auto()  # the reply to the first request
+    SENDING = auto()  # the client, which has not read enough of the replies
+    LINGERING = auto()  # the client, which closes the connection after the last reply
+    CLOSING = auto()  # the transport, which sends what it has, and closes the connection
+    ABORTED = auto()  # nothing: the transport drops the connection
+
+
+# In Python 3.11, an attribute of an Enum class takes as long as a call.
+WAITING, RECEIVING, STALLED, READY, RUNNING, SENDING, LINGERING, CLOSING, ABORTED = ServerState
+_BETWEEN_REPLIES = (WAITING, RECEIVING, STALLED, READY)
+_OF_SERVER = (READY, RUNNING, ABORTED)  # the client is not at fault if they take long
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options of the connections of a server. Times are in seconds."""
+
+    keep_alive_seconds: float = 5.0
+    grace_seconds: float = GRACE_SECONDS
+    """How long a client may keep the connection open after ``shut_down``, in all states together.
+
+    So the connection ends at most this time, and that of the requests that run, after the shutdown.
+    """
+    is_tls: bool = False
+    """Whether the transport cannot close its sending direction alone."""
+
+
+class Connection:
+    """One HTTP/1.1 connection of a client, from the time at which it was made.
+
+    Parameters
+    ----------
+    service : Service
+        The models, and the limits.
+    options : Options
+        The options of all connections.
+    now : float
+        The time. Each method gets it, in seconds of the same clock.
+    wake : callable
+        Called in any thread if the connection has waited for memory. The transport then calls
+        ``memory_changed``.
+    is_overloaded : callable, optional
+        Called for each request; see ``Receiver``.
+
+    Attributes
+    ----------
+    output : list of bytes
+        What must be sent now. The transport clears it.
+    deadline : float
+        When to call ``tick``.
+    state, receiver.state
+        What the server waits for, and what the client is doing.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        options: Options,
+        now: float,
+        wake: Callable[[], object],
+        is_overloaded: Callable[[], OverloadedError | None] | None = None,
+    ) -> None:
+        self.service = service
+        self.options = options
+        self.receiver = Receiver(service, wake, is_overloaded)
+        self.requests = self.receiver.requests
+        self.output: list[bytes] = []
+        self.state = WAITING
+        self.since = now  # when the state was entered, or the shutdown began
+        self.deadline = now + (options.keep_alive_seconds or _FIRST_REQUEST_SECONDS)
+        self.grace_seconds = math.inf  # what is left to the client, during a shutdown
+        self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
+        self.n_unsent = 0  # bytes that the transport had when the deadline was set
+
+    # --- what happens ----------------------------------------------------------------------------
+
+    def receive(self, nbytes: int, now: float) -> None:
+        """Take the bytes that have arrived in the memory of ``receiver.buffer()``."""
+        self.receiver.receive(nbytes)
+        if self.state in _BETWEEN_REPLIES:
+            self._await_next(now)
+
+    def end_of_input(self, now: float) -> bool:
+        """The client has closed the connection, or its sending direction.
+
+        Return whether the transport stays open, because the client may still read replies. But
+        probably it has closed the connection, so calls that wait for a thread are dropped.
+        """
+        self.receiver.close()
+        for request in self.requests:
+            request.exchange.thread_call.disconnect()
+        if not self.requests or self.options.is_tls:  # TLS has no sending direction of its own
+            self.close(now)
+            return False
+        if self.state in _BETWEEN_REPLIES:
+            self._await_next(now)
+        return True
+
+    def memory_changed(self, now: float) -> None:
+        """The first request may have memory for its body, or has lost it."""
+        if self.state in _BETWEEN_REPLIES:
+            self.receiver.continue_body()
+            self._await_next(now)
+
+    def tick(self, now: float, n_unsent: int = 0) -> None:
+        """Do what is due. ``n_unsent`` is the number of bytes that the transport has not sent."""
+        if now < self.deadline:
+            return
+        if self.state is SENDING:
+            if n_unsent == self.n_unsent:
+                self._abort()
+            else:
+                self.blocked(n_unsent, now)
+        elif self.state is CLOSING:
+            self._abort()
+        elif self.state in (WAITING, LINGERING):
+            self.close(now)
+        elif self.state is STALLED and now < self._time_limit():
+            self.service.body_memory.tick(now)
+            self._set_deadline(now)
+        elif self.state in (RECEIVING, STALLED):
+            self._reject_late()
+            self._await_next(now)
+
+    def shut_down(self, now: float) -> None:
+        """Close the connection after the replies to the requests whose head has arrived.
+
+        An idle connection accepts one more request.
+        """
+        self._spend_grace(now)
+        self.since = now
+        self.grace_seconds = min(self.grace_seconds, self.options.grace_seconds)
+        receiver = self.receiver
+        receiver.state_after_request = DONE
+        if self.requests and receiver.state in (IDLE, HEAD):
+            receiver.end()
+        self._set_deadline(now)
+
+    def lost(self) -> None:
+        """The transport has closed the connection."""
+        self._abort()
+        self.receiver.forget()
+        for request in self.requests:
+            request.exchange.thread_call.disconnect()
+            request.exchange.close()
+        self.requests.clear()
+        self.pieces = None
+
+    # --- what the transport does -----------------------------------------------------------------
+
+    @property
+    def may_receive(self) -> bool:
+        """Whether there is memory for what arrives."""
+        return len(self.requests) < 2 and self.state is not STALLED
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the connection waits for a request, or for the rest of its head."""
+        return not self.requests and self.state in (WAITING, RECEIVING)
+
+    def start(self) -> Exchange | None:
+        """Return the request to run now, if there is one. ``reply`` takes its reply."""
+        if self.state is not READY:
+            return None
+        self.state = RUNNING
+        return self.requests[0].exchange
+
+    def reply(self, reply: Reply, now: float, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        """Send the reply to the request that runs. Transports refer to the memory of large ones."""
+        if self.state is not RUNNING:  # the connection has been closed since
+            return
+        request, body = self.requests[0], reply.body
+        if self._is_last(request):
+            reply = reply.closing()
+        lines = joined_headers((*headers, *reply.headers()))
+        head = b"%b%b\r\n" % (_STATUS_LINES[reply.status], lines)
+        if request.method == b"HEAD":
+            self.output.append(head)
+        elif len(body) > MAX_JOINED_NBYTES:
+            self.output.append(head)
+            self.pieces = reply.chunks(_TLS_PIECE_NBYTES if self.options.is_tls else _PIECE_NBYTES)
+            self._enter(SENDING, now)
+            return
+        else:
+            self.output.append(head + bytes(body))
+        self._end_request(now)
+
+    def end_after_reply(self) -> None:
+        """Make the request that runs the last one."""
+        while len(self.requests) > 1:
+            self.requests.pop().exchange.close()
+        self.receiver.end()
+
+    def next_piece(self, now: float) -> memoryview | None:
+        """Return what to send next, in the state SENDING, if the client has read enough.
+
+        Otherwise, the transport calls ``blocked``. At the end, the state changes.
+        """
+        if self.pieces is None:
+            self._await_next(now)
+            return None
+        piece = next(self.pieces, None)
+        if piece is None:
+            self.pieces = None
+            self._end_request(now)
+        return piece
+
+    def blocked(self, n_unsent: int, now: float) -> None:
+        """The client has not read enough: the next reply waits, which bounds the memory."""
+        self.n_unsent = n_unsent
+        if self.state is SENDING or self.state in _BETWEEN_REPLIES:
+            self._enter(SENDING, now)
+
+    # --- states and deadlines --------------------------------------------------------------------
+
+    def _await_next(self, now: float) -> None:
+        """Enter the state in which the next request is."""
+        request = self.requests[0] if self.requests else None
+        if request is None:
+            if self.receiver.state in ENDED:
+                self.close(now)
+            else:
+                self._change(WAITING if self.receiver.state is IDLE else RECEIVING, now)
+            return
+        exchange = request.exchange
+        if exchange.is_rejected:
+            self.receiver.end()
+            self._change(READY, now)
+        elif exchange.is_waiting:
+            self._change(STALLED, now)
+        elif request.is_received:
+            self._change(READY, now)
+        else:
+            self._change(RECEIVING, now)
+            if not request.sent_continue:
+                request.sent_continue = True
+                if request.http_version != "1.0" and expects_continue(request.headers):
+                    self.output.append(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def _change(self, state: ServerState, now: float) -> None:
+        if state is not self.state:
+            self._enter(state, now)
+
+    def _enter(self, state: ServerState, now: float) -> None:
+        if self.grace_seconds < math.inf:
+            self._spend_grace(now)
+        self.state, self.since = state, now
+        self._set_deadline(now)
+
+    def _spend_grace(self, now: float) -> None:
+        if self.state not in _OF_SERVER:
+            self.grace_seconds = max(0.0, self.grace_seconds - (now - self.since))
+
+    def _set_deadline(self, now: float) -> None:
+        state = self.state
+        if state in _OF_SERVER:
+            self.deadline = math.inf
+            return
+        limit = self._time_limit()
+        if state is STALLED:
+            limit = min(limit, now + TICK_SECONDS)
+        self.deadline = limit
+
+    def _time_limit(self) -> float:
+        """Return when the state ends at the latest, if the client does nothing."""
+        timeout = self.service.receive_timeout
+        seconds = math.inf if timeout is None else timeout
+        if self.state is WAITING:
+            seconds = self.options.keep_alive_seconds
+            if self.grace_seconds < math.inf:
+                seconds = LAST_REQUEST_SECONDS
+        elif self.state is LINGERING:
+            is_received = self.receiver.is_received
+            seconds = min(_LINGER_SECONDS if is_received else _LONG_LINGER_SECONDS, seconds)
+        elif self.state is CLOSING and timeout is None:
+            seconds = _LONG_LINGER_SECONDS
+        return self.since + min(seconds, self.grace_seconds)
+
+    def _reject_late(self) -> None:
+        request = self.requests[0] if self.requests else None
+        timeout = self.service.receive_timeout
+        if self.grace_seconds < math.inf:
+            error = SHUTTING_DOWN
+        elif request is not None:
+            request.exchange.reject_late()
+            return
+        else:
+            assert timeout is not None
+            text = f"the headers did not arrive within {format_seconds(timeout)}"
+            error = TensorwireError(text, status=408)
+        if request is not None:
+            request.exchange.reject(error)
+        else:
+            self.receiver.reject(error)
+
+    def _is_last(self, request: Request) -> bool:
+        return self.receiver.state in ENDED and request is self.requests[-1]
+
+    def _end_request(self, now: float) -> None:
+        """The reply to the first request has been sent: end the connection if it is the last."""
+        is_last = self._is_last(self.requests[0])
+        request = self.requests.popleft()
+        request.exchange.close()
+        if not is_last:
+            self.receiver.continue_body()
+            self._await_next(now)
+        elif self.receiver.state is CLOSED or (self.options.is_tls and request.is_received):
+            self.close(now)
+        else:
+            self._enter(LINGERING, now)
+
+    def close(self, now: float) -> None:
+        """Close the connection when the transport has sent what it has."""
+        self.receiver.end()
+        if self.state is not ABORTED:
+            self._enter(CLOSING, now)
+
+    def _abort(self) -> None:
+        self.state, self.deadline = ABORTED, math.inf

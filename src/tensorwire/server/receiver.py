@@ -1,0 +1,296 @@
+"""The client's side of an HTTP/1.1 connection: received bytes to requests, without I/O.
+
+llhttp (httptools) parses HTTP.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+from urllib.parse import unquote
+
+import httptools
+
+from ..errors import TensorwireError
+from .body import RequestBody
+from .exchange import Exchange
+from .framing import find_head_problem, joined_headers
+from .memory import OverloadedError
+from .service import LateReply, Route, Service, error_reply
+
+# The parser processes all requests in a chunk at once, so a chunk must not contain too many.
+SCRATCH_NBYTES = 16 << 10
+# If at least this many bytes of a body are missing, they are received without the HTTP parser. A
+# new parser is created afterwards, which costs more than the copy of fewer bytes.
+_DIRECT_FROM_NBYTES = 16 << 10
+_MAX_HEAD_NBYTES = 64 << 10  # and one chunk
+_MAX_HEADERS = 256
+_MAX_TARGET_NBYTES = 16 << 10  # before 0.7, httptools parsed at most 64 KiB correctly
+_BODY_HEADERS = (b"content-length", b"transfer-encoding")
+
+
+class _Scratch(threading.local):
+    """The memory that the connections of an event loop receive into, one after another."""
+
+    def __init__(self) -> None:
+        self.view = memoryview(bytearray(SCRATCH_NBYTES))
+
+
+_scratch = _Scratch()
+
+
+class ClientState(Enum):
+    """What the client is doing."""
+
+    IDLE = auto()  # it has sent nothing of the next request
+    HEAD = auto()  # it sends the head of a request
+    BODY = auto()  # it sends the rest of a request, which is the last of `requests`
+    DONE = auto()  # it has sent its last request; what else arrives is discarded
+    CLOSED = auto()  # it has closed the connection, or its sending direction
+
+
+# In Python 3.11, an attribute of an Enum class takes as long as a call.
+IDLE, HEAD, BODY, DONE, CLOSED = ClientState
+ENDED = (DONE, CLOSED)
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A request on a connection, from its first byte to its reply."""
+
+    method: bytes = b""  # empty until the head is complete, or if it is invalid
+    url: bytes = b""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    http_version: str = "1.1"
+    sent_continue: bool = False
+    is_received: bool = False  # the whole request has arrived
+    exchange: Exchange = field(init=False)  # when the head is complete
+
+
+class Receiver:
+    """Parses the requests of a connection, and makes an ``Exchange`` for each head.
+
+    ``requests`` are those whose head has arrived and whose reply has not been sent, in their order.
+    ``is_overloaded`` is called for each head: if it returns an error, a model is not called.
+    ``wake`` is that of the exchanges.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        wake: Callable[[], object],
+        is_overloaded: Callable[[], OverloadedError | None] | None = None,
+    ) -> None:
+        self._service = service
+        self._wake = wake
+        self._is_overloaded = is_overloaded
+        self.requests: deque[Request] = deque()
+        self.state = IDLE
+        self.state_after_request = IDLE  # or DONE: then the request is the last one
+        self._request = Request()  # the one that arrives, or the last one
+        self._parser: Any = httptools.HttpRequestParser(self)
+        self._direct: RequestBody | None = None  # its body, if it is received without the parser
+        # Received without body data after the chunk in which a request begins: its head, its
+        # trailers and the headers of chunks.
+        self._head_nbytes = 0
+
+    def buffer(self) -> memoryview:
+        """Return the memory for what arrives next. `receive` takes the number of bytes."""
+        if self._direct is None:
+            return _scratch.view
+        try:
+            return self._direct.remaining()
+        except TensorwireError as error:  # there is no memory
+            self.reject(error)
+            return _scratch.view
+
+    def receive(self, nbytes: int) -> None:
+        body = self._direct
+        if self.state in ENDED:
+            return
+        if body is None:
+            self._parse(_scratch.view[:nbytes])
+        else:
+            body.buffer.advance(nbytes)
+            if self.n_missing == 0:
+                self._direct = None
+                # The old parser is in the middle of the body.
+                self._parser = httptools.HttpRequestParser(self)
+                self._complete()
+        if self.state is BODY:
+            self.continue_body()
+
+    def continue_body(self) -> None:
+        """Provide memory for the rest of the body, and receive a large one without the parser.
+
+        A body gets memory when its request is the first one: before, at most one chunk is received.
+        """
+        if not self.requests:
+            return
+        request = self.requests[0]
+        has_room = request.exchange.make_room()
+        if request is not self._request or self.state is not BODY:
+            return
+        body = request.exchange.body
+        if request.exchange.is_rejected:
+            self.end()
+        elif has_room and body is not None and self.n_missing >= _DIRECT_FROM_NBYTES:
+            self._direct = body
+
+    @property
+    def is_received(self) -> bool:
+        """Whether the last request has arrived completely."""
+        return self._request.is_received
+
+    @property
+    def n_missing(self) -> int:
+        """The number of bytes of the body that have not arrived; 1 if its length is unknown."""
+        body = self._request.exchange.body
+        length = None if body is None else body.framing.content_length
+        return 1 if body is None or length is None else length - body.n_arrived
+
+    def forget(self) -> None:
+        """The connection is lost. Break the reference cycles."""
+        self.end()
+        self._parser = self._is_overloaded = None
+        self._request = Request()
+        self._wake = lambda: None
+
+    def end(self) -> None:
+        """Discard what else arrives."""
+        if self.state is not CLOSED:
+            self.state = DONE
+        self._direct = None
+
+    def close(self) -> None:
+        """The client sends nothing more. Forget a request that will not arrive completely."""
+        if self.state is BODY:
+            self.requests.pop().exchange.close()
+        self.state = CLOSED
+        self._direct = None
+
+    def reject(self, error: TensorwireError) -> None:
+        """Reply with an error to the request that arrives, and accept no further bytes."""
+        if self.state is BODY:
+            self._request.exchange.reject(error)
+        else:
+            self._request = request = Request()
+            request.exchange = Exchange(self._service, error_reply(str(error), error.status), ())
+            request.exchange.reject(error)
+            self.requests.append(request)
+        self.end()
+
+    def _parse(self, data: memoryview) -> None:
+        """Parse received bytes, and apply the limits to a request that has not arrived yet."""
+        self._head_nbytes += len(data)
+        while True:
+            try:
+                self._parser.feed_data(data)
+                break
+            except httptools.HttpParserUpgrade as upgrade:
+                data = data[upgrade.args[0] :]
+                self._replay_head()
+            except httptools.HttpParserError:
+                if self.state not in ENDED:
+                    self.reject(TensorwireError("Invalid HTTP request received.", status=400))
+                return
+        if self._head_nbytes > _MAX_HEAD_NBYTES and self.state in (HEAD, BODY):
+            text = f"the headers or trailers exceed the limit of {_MAX_HEAD_NBYTES} bytes"
+            self.reject(TensorwireError(text, status=431))
+
+    def _replay_head(self) -> None:
+        """Continue after the head of a request with an upgrade, which is ignored (RFC 9110 7.8).
+
+        httptools does not parse the body of such a request. A new parser does, after the same head
+        without the upgrade.
+        """
+        lines = joined_headers(pair for pair in self._request.headers if pair[0] in _BODY_HEADERS)
+        self._parser = httptools.HttpRequestParser(self)
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % lines)
+
+    # The parser also calls these methods for trailers and for a head that is replayed, and for what
+    # follows the last request in a chunk.
+
+    def on_message_begin(self) -> None:
+        """Callback of the parser: a message begins."""
+        if self.state is IDLE:
+            self.state = HEAD
+            self._request = Request()
+            self._head_nbytes = 0  # the chunk may also contain other requests
+
+    def on_url(self, url: bytes) -> None:
+        """Callback of the parser: a part of the target."""
+        if self.state is HEAD:
+            self._request.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Callback of the parser: a header or a trailer."""
+        if self.state is HEAD:
+            headers = self._request.headers
+            if len(headers) <= _MAX_HEADERS:
+                headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Callback of the parser: the headers are complete."""
+        if self.state is not HEAD:
+            return
+        request, parser = self._request, self._parser
+        request.method = method = parser.get_method()
+        request.http_version = version = parser.get_http_version()
+        if version == "1.0" or method == b"CONNECT" or not parser.should_keep_alive():
+            self.state_after_request = DONE
+        route = self._route(request)
+        # Keyword arguments would take longer.
+        request.exchange = Exchange(self._service, route, request.headers, None, self._wake)
+        self.state = BODY
+        self.requests.append(request)
+        problem = find_head_problem(request.headers, version, _MAX_HEADERS)
+        if problem is not None:
+            text, status = problem
+            request.exchange.reject(TensorwireError(text, status=status))
+        elif self._is_overloaded is not None and (error := self._is_overloaded()) is not None:
+            if isinstance(route, LateReply):  # health checks, for example
+                self.state_after_request = DONE
+            else:
+                request.exchange.reject(error)
+
+    def _route(self, request: Request) -> Route:
+        url = request.url
+        if request.method == b"POST":
+            model = self._service.infer_routes.get(url)
+            if model is not None:
+                return model
+        if len(url) > _MAX_TARGET_NBYTES:
+            text = f"the request target is {len(url)} bytes long; the limit is "
+            return error_reply(f"{text}{_MAX_TARGET_NBYTES}", 414)
+        try:
+            path = httptools.parse_url(url).path or b"/"
+        except httptools.HttpParserInvalidURLError:  # the authority of CONNECT
+            path = url
+        return self._service.route(request.method.decode(), unquote(path.decode("ascii")))
+
+    def on_body(self, body: bytes) -> None:
+        """Callback of the parser: a part of the body."""
+        self._head_nbytes = 0
+        if self.state is BODY:
+            self._request.exchange.write(body)
+
+    def on_message_complete(self) -> None:
+        """Callback of the parser: the message is complete."""
+        if self.state is not BODY or self._parser.should_upgrade():
+            return  # the body of an upgrade follows: see `_replay_head`
+        if not self._parser.should_keep_alive():  # also because of a trailer
+            self.state_after_request = DONE
+        self._complete()
+
+    def _complete(self) -> None:
+        request = self._request
+        request.is_received = True
+        exchange = request.exchange
+        if exchange.body is not None and exchange.body.has_steps and request is self.requests[0]:
+            exchange.make_room()  # for the last chunk
+        self.state = DONE if exchange.is_rejected else self.state_after_request

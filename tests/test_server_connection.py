@@ -1,0 +1,507 @@
+"""`Connection`, driven as a machine in virtual time: any bytes, times, replies and memory.
+
+The invariants are those of the class: each complete request gets one reply, in order; a model runs
+at most once, and only for a complete request; the memory charged is that of what has arrived; after
+a shutdown, the connection ends by a time that can be computed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+import tensorwire as tw
+from support import http_models
+from support.http_cases import CASES, Case
+from support.scale import SCALE
+from tensorwire.server import Model, create_app
+from tensorwire.server.connection import (
+    ABORTED,
+    CLOSING,
+    LINGERING,
+    READY,
+    RUNNING,
+    SENDING,
+    STALLED,
+    WAITING,
+    Connection,
+    Options,
+)
+from tensorwire.server.memory import BodyMemory
+from tensorwire.server.receiver import BODY, CLOSED, DONE, HEAD, IDLE
+from tensorwire.server.service import Reply
+
+pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
+
+KiB = 1 << 10
+GRACE, TIMEOUT, KEEP_ALIVE = 5.0, 30.0, 4.0
+LIMIT = 1 << 20  # of the memory for bodies
+HEADER = (
+    b'{"id":"%d","inputs":[{"name":"x","datatype":"UINT8","shape":[%d],'
+    b'"parameters":{"binary_data_size":%d}}],"parameters":{"binary_data_output":true}}'
+)
+
+
+def echo(request: tw.InferRequest) -> tw.InferResponse:
+    return tw.InferResponse(request.inputs)
+
+
+def body_of(n: int, number: int) -> tuple[int, bytes]:
+    """Return the header length and the body of a request with n bytes of data, and an id."""
+    header = HEADER % (number, n, n)
+    return len(header), header + bytes(n)
+
+
+def request_bytes(number: int, n: int = 3, *, chunk: int = 0, lines: str = "") -> bytes:
+    header_length, body = body_of(n, number)
+    head = "POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\n"
+    head += f"Inference-Header-Content-Length: {header_length}\r\n{lines}"
+    if not chunk:
+        return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+    chunks = [body[i : i + chunk] for i in range(0, len(body), chunk)]
+    sent = b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in chunks)
+    return f"{head}Transfer-Encoding: chunked\r\n\r\n".encode() + sent + b"0\r\n\r\n"
+
+
+class Client:
+    """A client, its connection and the transport between them, without I/O and without a clock."""
+
+    def __init__(self, app: Any, now: float, *, is_tls: bool = False) -> None:
+        self.app = app
+        self.now = now
+        self.has_woken = False
+        options = Options(keep_alive_seconds=KEEP_ALIVE, grace_seconds=GRACE, is_tls=is_tls)
+        self.connection = Connection(app, options, now, self.wake)
+        self.to_send = b""
+        self.received = b""
+        self.reads = True  # what the server sends
+        self.n_kept = 0  # bytes that the client has not read
+        self.ended_at = math.inf
+        self.running: Any = None
+
+    def wake(self) -> None:
+        self.has_woken = True
+
+    def send(self, n: int) -> None:
+        """Let the server receive up to n bytes, as an event loop does."""
+        while n and self.to_send and self.is_open and self.connection.may_receive:
+            buffer = self.connection.receiver.buffer()
+            k = min(n, len(self.to_send), len(buffer))
+            assert k > 0
+            buffer[:k] = self.to_send[:k]
+            self.to_send, n = self.to_send[k:], n - k
+            self.connection.receive(k, self.now)
+            del buffer
+            self.settle()
+
+    @property
+    def is_open(self) -> bool:
+        return self.connection.state not in (CLOSING, ABORTED)
+
+    def settle(self) -> None:
+        """Do what the connection wants, except to reply."""
+        connection = self.connection
+        for each in connection.output:
+            self.take(each)
+        connection.output.clear()
+        while connection.state is SENDING and self.reads:
+            piece = connection.next_piece(self.now)
+            if piece is not None:
+                self.take(bytes(piece))
+        if not self.reads and self.n_kept:
+            connection.blocked(self.n_kept, self.now)
+        if self.ended_at == math.inf and connection.state in (CLOSING, ABORTED):
+            self.ended_at = self.now
+
+    def take(self, data: bytes) -> None:
+        self.received += data
+        if not self.reads:
+            self.n_kept += len(data)
+
+    def start(self) -> None:
+        """Run the next request. Its reply is kept until `reply` is called."""
+        if self.running is None and (exchange := self.connection.start()) is not None:
+            self.running = exchange.reply()
+
+    def reply(self) -> None:
+        reply, self.running = self.running, None
+        assert isinstance(reply, Reply)
+        self.connection.reply(reply, self.now)
+        self.settle()
+
+    def serve(self) -> None:
+        """Run what is ready."""
+        self.start()
+        while self.running is not None:
+            self.reply()
+            self.start()
+
+    def tick(self, now: float) -> None:
+        self.now = now
+        self.connection.tick(now, self.n_kept)
+        self.settle()
+
+    def memory_changed(self) -> None:
+        if self.has_woken:
+            self.has_woken = False
+            self.connection.memory_changed(self.now)
+            self.settle()
+
+
+def responses(data: bytes, method: str = "POST") -> list[tuple[int, dict[str, str], bytes]]:
+    """Return status, headers and body of each complete response, without 100 Continue."""
+    found = []
+    while b"\r\n\r\n" in data:
+        head, _, data = data.partition(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        headers = {name.lower(): value for name, _, value in (x.partition(": ") for x in lines)}
+        status = int(first.split()[1])
+        if status == 100:
+            continue
+        n = 0 if method == "HEAD" else int(headers["content-length"])
+        if len(data) < n:
+            break
+        found.append((status, headers, data[:n]))
+        data = data[n:]
+    return found
+
+
+def id_of(headers: dict[str, str], body: bytes) -> str:
+    length = int(headers.get("inference-header-content-length", len(body)))
+    return str(json.loads(body[:length])["id"])
+
+
+class ConnectionMachine(RuleBasedStateMachine):
+    """Two connections of one application, whose bodies share a small memory."""
+
+    @initialize(is_tls=st.booleans())
+    def begin(self, is_tls: bool) -> None:
+        self.calls: list[str] = []
+        app = create_app(
+            {"echo": Model(self.model, in_event_loop=True)},
+            max_body_memory=LIMIT,
+            receive_timeout=TIMEOUT,
+        )
+        self.app = app
+        self.is_tls = is_tls
+        self.number = 0
+        self.clients = [Client(app, 0.0, is_tls=is_tls) for _ in range(2)]
+        self.expected: list[list[str]] = [[], []]
+        self.shut_down_at = math.inf
+        self.run_seconds = [0.0, 0.0]
+        self.progress: list[float] = [0.0, 0.0]
+
+    def model(self, request: tw.InferRequest) -> tw.InferResponse:
+        self.calls.append(str(request.id))
+        return echo(request)
+
+    @rule(
+        who=st.integers(0, 1),
+        n=st.sampled_from([0, 3, 30 * KiB, 70 * KiB, 300 * KiB, 700 * KiB, 1500 * KiB]),
+        chunk=st.sampled_from([0, 0, 1000, 100_000]),
+        lines=st.sampled_from(["", "", "", "Connection: close\r\n", "Expect: 100-continue\r\n"]),
+    )
+    def write_request(self, who: int, n: int, chunk: int, lines: str) -> None:
+        self.number += 1
+        self.expected[who].append(str(self.number))
+        self.clients[who].to_send += request_bytes(self.number, n, chunk=chunk, lines=lines)
+
+    @rule(who=st.integers(0, 1), data=st.binary(max_size=20))
+    def write_garbage(self, who: int, data: bytes) -> None:
+        self.clients[who].to_send += data
+        self.expected[who].append("garbage")
+
+    @rule(who=st.integers(0, 1), n=st.sampled_from([1, 100, 5000, 70 * KiB, 4 << 20]))
+    def send(self, who: int, n: int) -> None:
+        self.clients[who].send(n)
+
+    @rule(who=st.integers(0, 1))
+    def start(self, who: int) -> None:
+        self.clients[who].start()
+
+    @rule(who=st.integers(0, 1))
+    def reply(self, who: int) -> None:
+        if self.clients[who].running is not None:
+            self.clients[who].reply()
+
+    @rule(who=st.integers(0, 1))
+    def serve(self, who: int) -> None:
+        self.clients[who].serve()
+
+    @rule(who=st.integers(0, 1), reads=st.booleans())
+    def read(self, who: int, reads: bool) -> None:
+        client = self.clients[who]
+        client.reads = reads
+        client.n_kept = 0 if reads else client.n_kept
+        client.settle()
+
+    @rule(who=st.integers(0, 1))
+    def end_of_input(self, who: int) -> None:
+        client = self.clients[who]
+        if client.is_open:
+            client.to_send = b""
+            client.connection.end_of_input(client.now)
+            client.settle()
+
+    @rule(who=st.integers(0, 1))
+    def lose(self, who: int) -> None:
+        client = self.clients[who]
+        client.to_send, client.running = b"", None
+        client.connection.lost()
+        client.settle()
+
+    @rule()
+    def wake(self) -> None:
+        for client in self.clients:
+            client.memory_changed()
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 1.0, 3.0, 40.0]))
+    def wait(self, seconds: float) -> None:
+        """Time passes, and what is due is done in time."""
+        now = self.clients[0].now
+        end = now + seconds
+        while True:
+            due = min([end, *(each.connection.deadline for each in self.clients)])
+            due = max(due, now)
+            for i, client in enumerate(self.clients):
+                if client.running is not None or client.connection.state is READY:
+                    self.run_seconds[i] += due - max(now, min(due, self.shut_down_at))
+                client.tick(due)
+                client.memory_changed()
+            if due >= end:
+                return
+            now = due
+
+    @rule()
+    def shut_down(self) -> None:
+        if self.shut_down_at == math.inf:
+            self.shut_down_at = self.clients[0].now
+            for client in self.clients:
+                client.connection.shut_down(client.now)
+                client.settle()
+
+    # --- invariants ---
+
+    @invariant()
+    def replies_are_those_of_the_requests_in_order(self) -> None:
+        if not hasattr(self, "clients"):
+            return
+        for client, expected in zip(self.clients, self.expected, strict=True):
+            found = responses(client.received)
+            for i, (status, headers, body) in enumerate(found):
+                if status == 200:
+                    assert id_of(headers, body) == expected[i]
+                if headers.get("connection") == "close":
+                    assert i == len(found) - 1
+        assert len(self.calls) == len(set(self.calls))
+
+    @invariant()
+    def memory_is_that_of_what_has_arrived(self) -> None:
+        if not hasattr(self, "clients"):
+            return
+        memory: BodyMemory = self.app.body_memory
+        if all(not client.connection.requests for client in self.clients):
+            assert memory.nbytes == 0
+        # One body may exceed the limit, whose buffer is at most twice as large as what has arrived.
+        assert memory.nbytes <= LIMIT + 1600 * KiB
+
+    @invariant()
+    def somebody_can_go_on(self) -> None:
+        """A body waits only while another one has memory and can continue."""
+        if hasattr(self, "clients"):
+            stalled = [c for c in self.clients if c.connection.state is STALLED and not c.has_woken]
+            assert len(stalled) < 2
+
+    @invariant()
+    def connection_ends_after_the_shutdown(self) -> None:
+        if not hasattr(self, "clients") or self.shut_down_at == math.inf:
+            return
+        for client, run_seconds in zip(self.clients, self.run_seconds, strict=True):
+            connection = client.connection
+            if connection.state is not ABORTED and client.running is None:
+                assert client.now <= self.shut_down_at + GRACE + run_seconds + 1e-6
+                assert connection.deadline < math.inf or connection.state is READY
+
+    @invariant()
+    def states_agree(self) -> None:
+        for client in getattr(self, "clients", ()):
+            connection, receiver = client.connection, client.connection.receiver
+            if connection.state is WAITING:
+                assert (receiver.state, len(connection.requests)) == (IDLE, 0)
+            if connection.state in (LINGERING, CLOSING, ABORTED):
+                assert receiver.state in (DONE, CLOSED)
+            if connection.state in (READY, RUNNING):
+                first = connection.requests[0]
+                assert first.is_received or first.exchange.is_rejected
+            if connection.state is LINGERING:
+                assert responses(client.received)[-1][1]["connection"] == "close"
+            if receiver.state is CLOSED:
+                assert all(x.is_received or x.exchange.is_rejected for x in connection.requests)
+            if receiver.state is BODY:
+                assert not connection.requests[-1].is_received
+            if receiver.state in (IDLE, HEAD):
+                assert all(request.is_received for request in connection.requests)
+
+    def teardown(self) -> None:
+        """When the clients send and read everything, each complete request gets its reply."""
+        for _ in range(20):
+            for client in getattr(self, "clients", ()):
+                client.reads, client.n_kept = True, 0
+                client.settle()
+                client.send(1 << 24)
+                if client.running is not None:
+                    client.reply()
+                client.serve()
+                client.memory_changed()
+        for client, expected in zip(getattr(self, "clients", ()), self.expected, strict=True):
+            connection = client.connection
+            assert connection.state is not STALLED
+            if connection.state is WAITING:
+                assert not client.to_send
+                assert "garbage" in expected or len(responses(client.received)) == len(expected)
+            elif client.is_open and connection.receiver.state in (BODY, HEAD):
+                assert "garbage" in expected
+
+
+async def statuses_of(case: Case, n: int) -> tuple[tuple[int, ...], bool, str]:
+    """Send n bytes of a case at once. Return the statuses, and whether the connection stays open.
+
+    The third item is the text of the last error.
+    """
+    client = Client(http_models.app, 0.0)
+    client.to_send = case.sent
+    while client.to_send and client.is_open:
+        client.send(n)
+        exchange = client.connection.start()
+        if exchange is not None:
+            try:
+                reply = exchange.reply()
+                reply = reply if isinstance(reply, Reply) else await reply
+            except asyncio.CancelledError as cancelled:  # by the model
+                reply = http_models.app.failure_reply(cancelled)
+                client.connection.end_after_reply()
+            client.connection.reply(reply, client.now)
+            client.settle()
+    found = responses(client.received, case.method)
+    is_error = bool(found) and found[-1][0] >= 400 and case.method != "HEAD"
+    error = json.loads(found[-1][2])["error"] if is_error else case.expected("fast").error or ""
+    return tuple(status for status, *_ in found), client.connection.state is WAITING, error
+
+
+@pytest.mark.parametrize("n", [1, 1 << 20])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_cases(case: Case, n: int) -> None:
+    """The cases of `test_http_conformance`, one byte or all bytes at once."""
+    outcome = case.expected("fast")
+    statuses, stays_open, error = asyncio.run(statuses_of(case, n))
+    assert statuses == outcome.statuses
+    assert outcome.stays_open in (None, stays_open)
+    assert (outcome.error or "") in error
+
+
+def connected(**options: Any) -> Client:
+    app = create_app({"echo": Model(echo, in_event_loop=True)}, receive_timeout=TIMEOUT, **options)
+    return Client(app, 0.0)
+
+
+def test_grace_period_is_that_of_all_states_together() -> None:
+    """A client sends the rest of a request late, and does not read the reply."""
+    client = connected()
+    client.to_send = request_bytes(1, 300 * KiB)
+    client.send(1000)
+    client.connection.shut_down(client.now)
+    client.tick(GRACE - 2)
+    client.send(1 << 20)
+    client.start()
+    client.tick(client.now + 100)  # the model takes this time
+    client.reads = False
+    client.reply()
+    assert client.connection.state is SENDING
+    assert client.connection.deadline == pytest.approx(client.now + 2)
+    client.tick(client.connection.deadline)
+    assert client.connection.state is ABORTED
+
+
+@pytest.mark.parametrize("end", ["replied", "lost", "gone"])
+def test_body_waits_for_memory_and_gets_it(end: str) -> None:
+    """The oldest body never waits, and the next one continues when it is complete."""
+    first = connected(max_body_memory=LIMIT)
+    second = Client(first.app, 0.0)
+    for number, client in enumerate((first, second)):
+        client.to_send = request_bytes(number, 1500 * KiB)
+        client.send(900 * KiB)
+    assert second.connection.state is STALLED
+    assert not second.connection.may_receive
+    assert first.app.body_memory.nbytes <= LIMIT + 64 * KiB
+    if end == "gone":
+        first.connection.end_of_input(0.0)
+    else:
+        first.send(1 << 24)
+        first.start()
+        second.memory_changed()
+        assert second.connection.state is STALLED  # while the model runs
+        if end == "replied":
+            first.reply()
+        else:
+            first.connection.lost()
+    second.memory_changed()
+    second.send(1 << 24)
+    second.serve()
+    assert [status for status, *_ in responses(second.received)] == [200]
+    assert first.app.body_memory.nbytes == 0
+
+
+def test_body_without_progress_is_given_up_if_others_wait() -> None:
+    first = connected(max_body_memory=LIMIT)
+    second = Client(first.app, 0.0)
+    for number, client in enumerate((first, second)):
+        client.to_send = request_bytes(number, 1500 * KiB)
+        client.send(900 * KiB)
+    for now in range(1, 6):
+        assert second.connection.deadline == now
+        second.tick(now)
+        first.now = now
+        first.memory_changed()
+        second.memory_changed()
+    first.serve()
+    second.send(1 << 24)
+    second.serve()
+    assert [status for status, *_ in responses(first.received)] == [408]
+    assert [status for status, *_ in responses(second.received)] == [200]
+
+
+def test_head_of_a_large_body_holds_nothing() -> None:
+    client = connected(max_body_memory=LIMIT)
+    client.to_send = request_bytes(1, 1500 * KiB)[:200]
+    client.send(200)
+    assert client.connection.state is not STALLED
+    assert client.app.body_memory.nbytes == 0
+
+
+def run_machine(n_examples: int) -> None:
+    run_state_machine_as_test(
+        ConnectionMachine,
+        settings=settings(max_examples=n_examples, stateful_step_count=50, deadline=None),
+    )
+
+
+def test_machine() -> None:
+    run_machine(max(20, int(400 * SCALE)))
+
+
+@pytest.mark.slow(reason="it makes 100,000 steps")
+def test_machine_for_long() -> None:
+    run_machine(max(20, int(2000 * SCALE)))
