@@ -19,7 +19,7 @@ from .body import GRACE_SECONDS
 from .exchange import Exchange
 from .framing import expects_continue, joined_headers
 from .memory import TICK_SECONDS, OverloadedError
-from .receiver import CLOSED, DONE, ENDED, HEAD, IDLE, Receiver, Request
+from .receiver import CLOSED, DONE, ENDED, HEAD, IDLE, Receiver
 from .service import SHUTTING_DOWN, Reply, Service
 
 # After the last reply, the connection stays open until the client closes it, at most for this time,
@@ -148,7 +148,7 @@ class Connection:
 
     def memory_changed(self, now: float) -> None:
         """The first request may have memory for its body, or has lost it."""
-        if self.state in _BETWEEN_REPLIES:
+        if self.requests and self.state in _BETWEEN_REPLIES:
             self.receiver.continue_body()
             self._await_next(now)
 
@@ -184,7 +184,8 @@ class Connection:
         receiver.state_after_request = DONE
         if self.requests and receiver.state in (IDLE, HEAD):
             receiver.end()
-        self._set_deadline(now)
+        if self.state not in _OF_SERVER:
+            self._set_deadline(now)
 
     def lost(self) -> None:
         """The transport has closed the connection."""
@@ -212,7 +213,7 @@ class Connection:
         """Return the request to run now, if there is one. ``reply`` takes its reply."""
         if self.state is not READY:
             return None
-        self.state = RUNNING
+        self.state = RUNNING  # as READY, it has no deadline
         return self.requests[0].exchange
 
     def reply(self, reply: Reply, now: float, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
@@ -220,7 +221,7 @@ class Connection:
         if self.state is not RUNNING:  # the connection has been closed since
             return
         request, body = self.requests[0], reply.body
-        if self._is_last(request):
+        if self._is_last():
             reply = reply.closing()
         lines = joined_headers((*headers, *reply.headers()))
         head = b"%b%b\r\n" % (_STATUS_LINES[reply.status], lines)
@@ -269,25 +270,21 @@ class Connection:
         if request is None:
             if self.receiver.state in ENDED:
                 self.close(now)
-            else:
-                self._change(WAITING if self.receiver.state is IDLE else RECEIVING, now)
-            return
-        exchange = request.exchange
-        if exchange.is_rejected:
+                return
+            state = WAITING if self.receiver.state is IDLE else RECEIVING
+        elif request.exchange.is_rejected:
             self.receiver.end()
-            self._change(READY, now)
-        elif exchange.is_waiting:
-            self._change(STALLED, now)
+            state = READY
+        elif request.exchange.is_waiting:
+            state = STALLED
         elif request.is_received:
-            self._change(READY, now)
+            state = READY
         else:
-            self._change(RECEIVING, now)
+            state = RECEIVING
             if not request.sent_continue:
                 request.sent_continue = True
                 if request.http_version != "1.0" and expects_continue(request.headers):
                     self.output.append(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def _change(self, state: ServerState, now: float) -> None:
         if state is not self.state:
             self._enter(state, now)
 
@@ -295,21 +292,18 @@ class Connection:
         if self.grace_seconds < math.inf:
             self._spend_grace(now)
         self.state, self.since = state, now
-        self._set_deadline(now)
+        if state in _OF_SERVER:
+            self.deadline = math.inf
+        else:
+            self._set_deadline(now)
 
     def _spend_grace(self, now: float) -> None:
         if self.state not in _OF_SERVER:
             self.grace_seconds = max(0.0, self.grace_seconds - (now - self.since))
 
     def _set_deadline(self, now: float) -> None:
-        state = self.state
-        if state in _OF_SERVER:
-            self.deadline = math.inf
-            return
         limit = self._time_limit()
-        if state is STALLED:
-            limit = min(limit, now + TICK_SECONDS)
-        self.deadline = limit
+        self.deadline = min(limit, now + TICK_SECONDS) if self.state is STALLED else limit
 
     def _time_limit(self) -> float:
         """Return when the state ends at the latest, if the client does nothing."""
@@ -343,16 +337,18 @@ class Connection:
         else:
             self.receiver.reject(error)
 
-    def _is_last(self, request: Request) -> bool:
-        return self.receiver.state in ENDED and request is self.requests[-1]
+    def _is_last(self) -> bool:
+        """Whether the reply to the first request is the last one of the connection."""
+        return self.receiver.state in ENDED and len(self.requests) == 1
 
     def _end_request(self, now: float) -> None:
         """The reply to the first request has been sent: end the connection if it is the last."""
-        is_last = self._is_last(self.requests[0])
         request = self.requests.popleft()
         request.exchange.close()
-        if not is_last:
+        if self.requests:
             self.receiver.continue_body()
+            self._await_next(now)
+        elif self.receiver.state not in ENDED:
             self._await_next(now)
         elif self.receiver.state is CLOSED or (self.options.is_tls and request.is_received):
             self.close(now)

@@ -12,7 +12,7 @@ from .compressed import choose_coding, is_slow_to_compress, negotiated_reply
 from .framing import AmbiguousLengthError, expects_continue
 from .inference import Inference, ServedModel
 from .memory import Reservation
-from .service import Reply, Route, Service
+from .service import LateReply, Reply, Route, Service
 from .workers import ThreadCall
 
 # Up to this size, the body of a rejected request is discarded before the reply. If a server closes
@@ -57,7 +57,7 @@ class Exchange:
         self._is_closed = False
         # Whether the reply must be sent now, without the rest of the body, and be the last one.
         self.is_rejected = False
-        if not isinstance(route, ServedModel):
+        if type(route) is not ServedModel:
             self.is_rejected = expects_continue(headers)
             return
         self._coding = choose_coding(headers) if service.compress_responses else None
@@ -74,7 +74,8 @@ class Exchange:
     @property
     def is_immediate(self) -> bool:
         """Whether the reply is probably made without a thread or a task."""
-        return not isinstance(self._route, ServedModel) or self._route.model.in_event_loop
+        route = self._route
+        return type(route) is not ServedModel or route.model.in_event_loop
 
     @property
     def is_waiting(self) -> bool:
@@ -169,10 +170,11 @@ class Exchange:
         ran.
         """
         route = self._route
-        if not isinstance(route, ServedModel):
-            if isinstance(route, Reply):
-                return route
+        if type(route) is Reply:
+            return route
+        if type(route) is LateReply:
             return in_thread(route.make) if route.is_slow else route.make()
+        assert type(route) is ServedModel
         body, self.body = self.body, None  # the memory is released with the last array
         assert body is not None
         if self._memory is not None:

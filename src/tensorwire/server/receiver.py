@@ -129,8 +129,6 @@ class Receiver:
 
         A body gets memory when its request is the first one: before, at most one chunk is received.
         """
-        if not self.requests:
-            return
         request = self.requests[0]
         has_room = request.exchange.make_room()
         if request is not self._request or self.state is not BODY:
@@ -230,9 +228,7 @@ class Receiver:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Callback of the parser: a header or a trailer."""
         if self.state is HEAD:
-            headers = self._request.headers
-            if len(headers) <= _MAX_HEADERS:
-                headers.append((name.lower(), value))
+            self._request.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Callback of the parser: the headers are complete."""

@@ -156,7 +156,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             # First receive what other connections have received. Clients that get several replies
             # at once send several requests at once, so that there are fewer system calls.
             self.loop.call_soon(self._advance)
-            if not connection.may_receive:
+            if len(connection.requests) > 1:
                 self._settle()
         else:
             self._advance()
@@ -190,10 +190,10 @@ class InferProtocol(asyncio.BufferedProtocol):
         """Run the requests in their order, as far as possible."""
         connection = self.connection
         try:
-            self._send()
+            if connection.state is SENDING:
+                self._send()
             for _ in range(_MAX_REPLIES_PER_TURN):
-                exchange = connection.start()
-                if exchange is None:
+                if connection.state is not READY or (exchange := connection.start()) is None:
                     break
                 context = self.context.copy()
                 reply = context.run(exchange.reply)
