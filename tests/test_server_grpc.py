@@ -891,6 +891,26 @@ CLIENTS: dict[str, Callable[[int], Any]] = {
 }
 
 
+def test_calls_without_a_message_hold_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same holds for a message that was rejected, and for streams."""
+    for name in ("GRACE_SECONDS", "_LINGER_SECONDS"):
+        monkeypatch.setattr(served, name, 0.2)
+    app = create_app(MODELS, max_body_memory=4 << 20)
+    with (
+        served_app(app) as server,
+        closing(Http2Client(int(server.address.rpartition(":")[2]))) as client,
+    ):
+        for method in [INFER, STREAM] * 4:
+            client.begin(method)
+        client.send(frame(PING, payload=bytes(8)))
+        client.wait(PING)
+        error = error_of(lambda: server.infer("none", LARGE, timeout=10))
+        assert error[0] is Code.NOT_FOUND
+        assert server.infer("echo", LARGE, timeout=10)["x"].shape == LARGE.shape
+        assert app.body_memory.nbytes == 0
+        assert infer(app, "echo", tw.encode_request(tw.InferRequest({"x": LARGE}))).status == 200
+
+
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
 def test_shutdown_does_not_wait_for_a_client(
     client: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
