@@ -224,7 +224,7 @@ ENDLESS: list[Any] = []
 ENDLESS.append(ENDLESS)
 SINGLE = "not {}: pass a single input as"
 UNDECLARED = "^input 'x' is a list of numbers, but the metadata of model '{}' does not declare its"
-NOT_KNOWN = r": model 'unknown' is not known \(.* numbers: pass an array, or a Tensor with a "
+NOT_KNOWN = r": model 'unknown' is not known.* \(.* numbers: pass an array, or a Tensor with a "
 
 
 @pytest.mark.parametrize(
@@ -373,11 +373,12 @@ def test_error_of_the_server(client: Any, served: Served) -> None:
     client.infer("echo", {"x": X})  # the server reads binary data: there is no hint
     with pytest.raises(InferenceServerError) as caught:
         client.infer("unknown", {"x": X})
-    error, message = caught.value, "model 'unknown' is not known"
+    error, message = caught.value, caught.value.message
+    assert message.startswith("model 'unknown' is not known")
     call, url = "ModelInfer", served.url
     if not served.is_grpc:
         call, url = "POST", f"{url}/v2/models/unknown/infer"
-    assert (error.status, error.message, error.retry_after) == (404, message, None)
+    assert (error.status, error.retry_after) == (404, None)
     assert (error.url, error.model) == (url, "unknown")
     assert str(error) == f"{call} {url}: status 404: {message}"
     assert isinstance(error, tw.TensorwireError)

@@ -146,4 +146,5 @@ def test_name_that_is_not_known(url: str, name: str) -> None:
     image = {"name": "image", "datatype": "FP32", "shape": [1], "data": [1]}
     path = f"/v2/models/{quote(name)}/infer"
     status, answer = post(url, json.dumps({"inputs": [image]}).encode(), path)
-    assert (status, answer) == (404, {"error": f"model {name!r} is not known"})
+    error = f"model {name!r} is not known: the models are ['resnet_v2']"
+    assert (status, answer) == (404, {"error": error})

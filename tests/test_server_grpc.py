@@ -50,6 +50,7 @@ from support.http2_client import (  # noqa: E402
 from tensorwire._codec.datatypes import DATATYPES  # noqa: E402
 from tensorwire._codec.grpc.reader import read_message  # noqa: E402
 from tensorwire._codec.grpc.writer import write_message  # noqa: E402
+from tensorwire.errors import format_names  # noqa: E402
 from tensorwire.grpc_messages import (  # noqa: E402
     LIVE_RESPONSE,
     MODEL_METADATA_RESPONSE,
@@ -124,6 +125,11 @@ MODELS: dict[str, Any] = {
     "version": lambda request: {"y": [str(request.model_version)]},
 }
 MAX_BODY = 64 << 20
+NOT_KNOWN = f" is not known: the models are {format_names(list(MODELS))}"
+
+
+def not_known(name: str) -> str:
+    return f"model {name!r}{NOT_KNOWN}"
 
 
 @pytest.fixture(scope="module", params=["asyncio", "uvloop"])
@@ -174,9 +180,7 @@ def test_unknown_model(server: ServedApp, name: str, version: str) -> None:
     """It is not ready, as for Triton. Its metadata does not exist."""
     sent = write_message({"name": name, "version": version}, MODEL_REQUEST)
     assert server.small("ModelReady", READY_RESPONSE, sent) == {"ready": False}
-    text = (
-        "model 'echo' has no version '2', only '1'" if version else f"model {name!r} is not known"
-    )
+    text = "model 'echo' has no version '2', only '1'" if version else not_known(name)
     for call in (
         lambda: server.small("ModelMetadata", MODEL_METADATA_RESPONSE, sent),
         lambda: server.method(message(name, model_version=version or None)),
@@ -292,11 +296,11 @@ INVALID, UNKNOWN, INTERNAL = Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.INTERNA
 @pytest.mark.parametrize(
     ("sent", "code", "text"),
     [
-        (message(model="none"), UNKNOWN, "model 'none' is not known"),
-        (b"", UNKNOWN, "model '' is not known"),
-        (message("n" * 10_000), UNKNOWN, f"model '{'n' * 80}'... is not known"),
+        (message(model="none"), UNKNOWN, not_known("none")),
+        (b"", UNKNOWN, not_known("")),
+        (message("n" * 10_000), UNKNOWN, f"model '{'n' * 80}'..." + NOT_KNOWN),
         (message("\U0001f600" * 900), UNKNOWN, "model '\U0001f600"),
-        (message("a\0\r\n%\u2028"), UNKNOWN, r"model 'a\x00\r\n%\u2028' is not known"),
+        (message("a\0\r\n%\u2028"), UNKNOWN, r"model 'a\x00\r\n%\u2028'" + NOT_KNOWN),
         (b"\xff" * 20, INVALID, "the gRPC message is malformed"),
         (message()[:-1], INVALID, "the gRPC message is malformed"),
         (message() + b"\x3a\x00", INVALID, "raw"),
@@ -495,7 +499,7 @@ def test_stream_of_tritonclient(server: ServedApp) -> None:
     assert len(found) == 50
     for i, (result, error) in enumerate(found):
         if i == 20:
-            assert error.message() == "model 'none' is not known"
+            assert error.message() == not_known("none")
         else:
             assert error is None
             assert result.get_response().id == str(i)

@@ -31,6 +31,7 @@ from support.asgi_requests import (
 from support.requirements import optional
 from support.servers import uvicorn_server
 from tensorwire.arguments import Selection
+from tensorwire.errors import format_names
 from tensorwire.server import InferProtocol, Model, RequestError, create_app
 
 tritonclient_http = optional("tritonclient.http")
@@ -45,6 +46,7 @@ MODELS: dict[str, Any] = {
     "partly": Model(echo, [SPECS[0], tw.TensorSpec("b", "INT8", [2], batching=True)]),
 }
 APP = create_app(MODELS)
+NOT_KNOWN = f"model 'unknown' is not known: the models are {format_names(list(MODELS))}"
 
 
 def get(path: str, app: Any = APP, method: str = "GET") -> Any:
@@ -225,7 +227,7 @@ def test_metadata_of_a_model(name: str, batch: list[int], path: str) -> None:
         ("GET", "/v1/models/echo", 404, "not found: /v1/models/echo"),
         ("POST", "/v2/models//infer", 404, "not found: /v2/models//infer"),
         *(
-            ("GET", f"/v2/models/unknown/{endpoint}", 404, "model 'unknown' is not known")
+            ("GET", f"/v2/models/unknown/{endpoint}", 404, NOT_KNOWN)
             for endpoint in ("infer", "ready", "config", "stats")
         ),
         ("GET", "/v2/models/plain/versions/9", 404, "model 'plain' has no version '9', only '1'"),

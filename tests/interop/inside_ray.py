@@ -111,7 +111,7 @@ def test_numeric_and_bytes_arrays(url: str) -> None:
     [
         ("fail", 500, "model 'fail' failed"),
         ("who", 400, "unexpected input 'words': the model takes ['x']"),
-        ("nothing", 404, "model 'nothing' is not known"),
+        ("nothing", 404, "model 'nothing' is not known: the models are "),
     ],
 )
 def test_error_responses(url: str, model: str, status: int, message: str) -> None:

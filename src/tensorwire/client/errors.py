@@ -41,7 +41,7 @@ class InferenceServerError(tw.TensorwireError):
     ...     client.infer("resnet50", {"x": np.ones(3)})
     ... except InferenceServerError as error:
     ...     print(error.status, error.model, error.message)
-    404 resnet50 model 'resnet50' is not known
+    404 resnet50 model 'resnet50' is not known: the models are ['resnet18']
     """
 
     message: str = ""

@@ -34,6 +34,14 @@ REJECTED = prometheus_client.Counter(
 )
 
 
+def add_model(name: str) -> None:
+    """Make the metrics show a model before its first request. Raises no exceptions."""
+    try:
+        DURATION.labels(name, "200")
+    except Exception:  # see observe
+        log.exception("a model is missing in the metrics")
+
+
 def observe(name: str, duration_ns: int, error: BaseException | None) -> None:
     """Observe the duration of a request to a model.
 

@@ -17,7 +17,7 @@ import tensorwire as tw
 from .._codec.datatypes import UNLIMITED
 from .._codec.messages.frame import Frame
 from ..arguments import Nonfinite, Selection, check_integer, check_seconds, check_type
-from ..errors import TensorwireError, format_subject, format_text, format_value
+from ..errors import TensorwireError, format_names, format_subject, format_text, format_value
 from ..http import EXTENSION, HEADER_LENGTH, JSON_TYPE
 from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT, RequestBody
 from .framing import frame_headers
@@ -236,8 +236,10 @@ class Service:
             )
         observe = None
         if self.has_metrics:
-            from .metrics import observe as observe_model  # noqa: PLC0415 - it is optional
+            from .metrics import add_model  # noqa: PLC0415 - it is optional
+            from .metrics import observe as observe_model  # noqa: PLC0415
 
+            add_model(name)
             observe = partial(observe_model, name)
         statistics = Statistics(observe)
         for version in (VERSION, None):
@@ -308,7 +310,8 @@ class Service:
     def unknown_model(self, name: str, version: str) -> str:
         """Return the text of the error about a model or a version that does not exist."""
         if name not in self.models:
-            return f"{format_subject('model', name)} is not known"
+            names = format_names(list(self.models))
+            return f"{format_subject('model', name)} is not known: the models are {names}"
         return (
             f"{format_subject('model', name)} has no version {format_value(version)}, "
             f"only {VERSION!r}"
