@@ -46,8 +46,7 @@ from support.requirements import package
 from support.scripts import run_script
 from support.serve_process import free_port
 from support.servers import Scripted, http, uvicorn_server
-from support.threads import Places, in_thread, wait_for
-from tensorwire import threads
+from support.threads import Places, forbid_threads, in_thread, wait_for
 from tensorwire.client import AUTO_ID, AsyncClient, Client, InferenceServerError, Timeout
 from tensorwire.client import http as client_http
 from tensorwire.client import requests as client_requests
@@ -355,13 +354,9 @@ def test_large_response_is_decoded_if_no_thread_can_be_started(
 ) -> None:
     """It is decoded in the event loop: the model has run already."""
 
-    def fail_to_start(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
     frame = tw.encode_response(tw.InferResponse([tw.Tensor("y", np.zeros(50_000), binary=False)]))
     with Scripted([http(bytes(frame))]) as server, Awaited(server.address) as client:
-        monkeypatch.setattr(threads, "_executor", None)
-        monkeypatch.setattr(threading.Thread, "start", fail_to_start)
+        forbid_threads(monkeypatch)
         assert client.infer("m", {"x": X})["y"].shape == (50_000,)
         monkeypatch.undo()
 

@@ -30,6 +30,7 @@ from support.asgi_requests import (
 )
 from support.lifetimes import without_gc
 from support.scripts import run_script
+from support.threads import forbid_threads
 from tensorwire.server import ClientDisconnectedError, Model, RequestError, create_app
 from tensorwire.server.body import MAX_BODY_NBYTES, MAX_JSON_NBYTES, RequestBody
 from tensorwire.server.inference import Inference
@@ -439,10 +440,6 @@ async def test_requests_beyond_max_concurrency_are_rejected() -> None:
     assert calls.statuses == [503, 503, 200, 200, 200, 200]
 
 
-def fail_to_start(_: threading.Thread) -> None:
-    raise RuntimeError("can't start new thread")
-
-
 @run_in_event_loop
 async def test_model_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not called later either, and the next requests have as many threads as before."""
@@ -461,7 +458,7 @@ async def test_model_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPa
         return await exchange(app, **inference("m", message(SMALL)), disconnected=asyncio.Event())
 
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", fail_to_start)
+        forbid_threads(patched)
         for _ in range(2 * N_THREADS):
             reply = await post()
             assert reply.status == 503
@@ -470,25 +467,6 @@ async def test_model_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPa
     replies = await asyncio.gather(*[post() for _ in range(N_THREADS)])
     assert [reply.status for reply in replies] == [200] * N_THREADS
     assert n_called == N_THREADS
-
-
-@run_in_event_loop
-async def test_call_that_another_thread_begins_while_no_thread_can_be_started(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The executor does not know yet that this thread is idle."""
-    called = threading.Event()
-
-    def fail(thread: threading.Thread) -> None:
-        assert called.wait(20)
-        fail_to_start(thread)
-
-    workers = Workers(1)
-    assert await ThreadCall().run(workers, lambda: "first") == "first"
-    monkeypatch.setattr(threading.Thread, "start", fail)
-    monkeypatch.setattr(threading.Semaphore, "acquire", lambda *_, **__: False)
-    assert await ThreadCall().run(workers, called.set) is None
-    assert called.is_set()
 
 
 @pytest.mark.parametrize(
@@ -503,7 +481,7 @@ async def test_work_whose_thread_cannot_be_started(
     """It is done in the event loop: the model may have run already."""
     app = create_app({"m": in_event_loop}, compress_responses=True)
     with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", fail_to_start)
+        forbid_threads(patched)
         assert (await exchange(app, "/v2/models/stats")).status == 200
         reply = await exchange(app, **inference("m", frame, headers=frame.headers | headers))
     assert reply.status == 200

@@ -1,49 +1,238 @@
-"""Threads for work of this package that would block an event loop."""
+"""Threads for what would block an event loop: models, and work of this package."""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context, copy_context
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 Result = TypeVar("Result")
 
-_executor: ThreadPoolExecutor | None = None  # made on first use
+IDLE_SECONDS = 60
+"""A thread that gets no call for this time ends."""
 
 
-def in_thread(function: Callable[..., Result], *arguments: Any) -> Awaitable[Result]:
-    """Call a function of this package in a thread of this package.
+class Threads:
+    """Starts calls in threads, ``limit`` at once. Further calls wait, in their order.
+
+    All objects share the threads, which no call keeps alive. A lock guards all that threads share:
+    nothing relies on the GIL.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._forget()
+        _users.add(self)
+
+    def _forget(self) -> None:
+        """Begin without calls, as a process does that was forked."""
+        self._n_running = 0
+        self._waiting: OrderedDict[Call, None] = OrderedDict()
+
+    @property
+    def has_calls(self) -> bool:
+        return self._n_running > 0
+
+    def start(self, call: Call) -> bool:
+        """Return whether a call waits for a thread. Raises RuntimeError if none can be started."""
+        with _lock:
+            if self._n_running >= self._limit:
+                self._waiting[call] = None
+                return True
+            # The lock is held until the thread has started: if that fails, nothing has been
+            # queued, neither this call nor one that would wait for its end.
+            thread = _idle.pop() if _idle else _start_thread()
+            self._n_running += 1
+            thread.call = call
+            thread.wakeup.release()
+            return False
+
+    def drop(self, call: Call) -> bool:
+        """Forget a call that waits. Return False if it does not: it has begun, or was dropped."""
+        with _lock:
+            return self._waiting.pop(call, call) is None
+
+    def end(self, thread: _Thread) -> Call | None:
+        """Return the next call for a thread, which is idle if there is none. It needs the lock."""
+        if self._waiting:
+            return self._waiting.popitem(last=False)[0]
+        self._n_running -= 1
+        if _is_exiting:
+            thread.wakeup.release()  # without a call: it ends
+        else:
+            _idle.append(thread)
+        return None
+
+
+class Call:
+    """A call of a function in a thread, which an event loop waits for."""
+
+    _threads: Threads
+    _future: asyncio.Future[None]
+    _job: tuple[Context, Callable[..., Any], tuple[Any, ...]] | None = None
+    """What is called; None as soon as a thread has begun, or the call was dropped."""
+    _result: Any = None
+    _error: BaseException | None = None
+
+    def start(self, threads: Threads, function: Callable[..., Any], *arguments: Any) -> bool:
+        """Start the call. Return whether it waits for a thread.
+
+        Raises RuntimeError if no thread can be started. The function is then not called.
+        """
+        self._threads = threads
+        self._future = asyncio.get_running_loop().create_future()
+        self._job = copy_context(), function, arguments
+        try:
+            return threads.start(self)
+        except BaseException:
+            self._job = None
+            raise
+
+    async def result(self) -> Any:
+        """Wait for the result. A call that waits for a thread is dropped on cancellation."""
+        try:
+            await self._future
+        except BaseException:
+            self.drop()
+            raise
+        # Nothing here refers to the result or the exception any longer. The exception refers to
+        # this frame: a cycle would keep the request in memory until a garbage collection.
+        result, self._result = self._result, None
+        error, self._error = self._error, None
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            del error
+
+    def drop(self, error: BaseException | None = None) -> None:
+        """Drop the call, with its arguments, if it waits for a thread, and raise ``error``."""
+        if self._job is not None and self._threads.drop(self):
+            self._job = None
+            self._error = error
+            self._settle()
+
+    def do(self, thread: _Thread) -> Call | None:
+        """Do the call in a thread, and return the next one for this thread."""
+        self._call()
+        with _lock:
+            if thread not in _threads:  # the function has forked this process, and returned
+                return None
+            following = self._threads.end(thread)
+        # The event loop does not get the result or the exception as an argument: this thread
+        # would release them only when it runs again.
+        with suppress(RuntimeError):  # the event loop is closed
+            self._future.get_loop().call_soon_threadsafe(self._settle)
+        return following
+
+    def _call(self) -> None:
+        assert self._job is not None
+        context, function, arguments = self._job
+        self._job = None
+        try:
+            self._result = context.run(function, *arguments)
+        except BaseException as error:  # including SystemExit and the panics of Rust extensions
+            self._error = error
+            del self  # the exception refers to this frame
+
+    def _settle(self) -> None:
+        if self._future.done():  # nothing waits any longer
+            self._result = self._error = None
+        else:
+            self._future.set_result(None)
+
+
+class _Thread(threading.Thread):
+    """A thread that waits at a lock of its own for its next call."""
+
+    def __init__(self) -> None:
+        # A daemon, because the interpreter would wait for it before `_wait_for_calls` runs.
+        super().__init__(name="tensorwire", daemon=True)
+        self.wakeup = threading.Lock()
+        self.wakeup.acquire()
+        self.call: Call | None = None
+
+    def run(self) -> None:
+        while True:
+            if not self.wakeup.acquire(timeout=IDLE_SECONDS):
+                with _lock:
+                    if self in _idle:
+                        _idle.remove(self)
+                        _threads.discard(self)
+                        return
+                self.wakeup.acquire()  # it has just been given a call
+            call, self.call = self.call, None
+            if call is None:
+                return
+            while call is not None:
+                call = call.do(self)
+
+
+_lock = threading.Lock()
+_idle: list[_Thread] = []  # the last one is used first
+_threads: set[_Thread] = set()
+_users: WeakSet[Threads] = WeakSet()
+_is_exiting = False
+
+
+def _start_thread() -> _Thread:
+    if _is_exiting:
+        raise RuntimeError("the interpreter exits")
+    thread = _Thread()
+    thread.start()
+    _threads.add(thread)
+    return thread
+
+
+def _forget_threads() -> None:
+    """Begin without threads in a new process: `fork` copies only the thread that calls it."""
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
+    _idle.clear()
+    _threads.clear()
+    for each in _users:
+        each._forget()
+
+
+@atexit.register
+def _wait_for_calls() -> None:
+    """Let idle threads end, and wait for the others, as for threads that are not daemons."""
+    global _is_exiting  # noqa: PLW0603
+    with _lock:
+        _is_exiting = True
+        threads = list(_threads)
+        for each in _idle:
+            each.wakeup.release()
+        _idle.clear()
+    for each in threads:
+        each.join()
+
+
+os.register_at_fork(after_in_child=_forget_threads)
+_package = Threads(min(32, (os.cpu_count() or 1) + 4))
+
+
+async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function of this package in a thread.
 
     It does not wait for models, or for the default threads of the event loop: a program may have
     filled them with calls that wait for this one. If no thread can be started, the function is
     called in the event loop. It would be too late for an error: the model may have run already.
     """
-    global _executor  # noqa: PLW0603
-    call = [function, *arguments]
-    executor = _executor = _executor or ThreadPoolExecutor(thread_name_prefix="tensorwire-codec")
-    try:
-        return asyncio.wrap_future(executor.submit(_call, call))
-    except RuntimeError:
-        call.clear()  # the executor has queued it
-        _forget_threads()
-        executor.shutdown(wait=False)  # it would count the thread that drops the call as idle
-        return _in_event_loop(function, *arguments)
-
-
-def _call(call: list[Any]) -> Any:
-    function, *arguments = call
-    return function(*arguments)
-
-
-async def _in_event_loop(function: Callable[..., Result], *arguments: Any) -> Result:
-    return function(*arguments)
-
-
-def _forget_threads() -> None:
-    global _executor  # noqa: PLW0603
-    _executor = None
-
-
-os.register_at_fork(after_in_child=_forget_threads)
+    call = Call()
+    is_started = False
+    with suppress(RuntimeError):
+        call.start(_package, function, *arguments)
+        is_started = True
+    if not is_started:
+        return function(*arguments)
+    result: Result = await call.result()
+    return result

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tensorwire import threads
+
 
 def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
     """Wait until a condition is true. Raises AssertionError if it is still false at the end."""
@@ -71,3 +73,13 @@ class Places:
             return function(*arguments, **named)
 
         self.monkeypatch.setattr(owner, name, call)
+
+
+def forbid_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no thread of tensorwire be idle, and none be started, until the patches are undone."""
+
+    def fail_to_start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threads, "_idle", [])
+    monkeypatch.setattr(threading.Thread, "start", fail_to_start)

@@ -1,0 +1,215 @@
+"""The threads of the package: for models, and for its own work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import random
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from support.asgi_requests import run_in_event_loop
+from support.lifetimes import without_gc
+from support.scripts import run_script
+from support.threads import wait_for
+from tensorwire import threads
+from tensorwire.server import ClientDisconnectedError
+from tensorwire.server.workers import N_THREADS, ThreadCall, Workers
+from tensorwire.threads import in_thread
+
+STARTERS: list[Any] = [in_thread, lambda *call: ThreadCall().run(Workers(1), *call)]
+
+
+@pytest.mark.parametrize("start", STARTERS, ids=["work", "model"])
+@run_in_event_loop
+async def test_function_is_called_once_if_no_thread_can_be_started(
+    start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No other thread begins the call while the start of a thread fails."""
+    called = threading.Event()
+    calls: list[int] = []
+
+    def call() -> None:
+        calls.append(1)
+        called.set()
+
+    def fail(_: threading.Thread) -> None:
+        called.wait(0.2)
+        raise RuntimeError("can't start new thread")
+
+    await start(time.sleep, 0)
+    monkeypatch.setattr(threads, "_idle", [])
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    results = await asyncio.gather(start(call), return_exceptions=True)
+    assert len(calls) == (start is in_thread)
+    assert isinstance(results[0], Exception) == (start is not in_thread)
+
+
+def test_calls_of_several_event_loops_with_cancellations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call ends, none runs twice, and no thread remains, although few can be started."""
+    start_thread, workers = threading.Thread.start, Workers(1)
+    begun: Counter[int] = Counter()
+
+    def start(thread: threading.Thread) -> None:
+        if isinstance(thread, threads._Thread) and random.random() < 0.3:
+            raise RuntimeError("can't start new thread")
+        start_thread(thread)
+
+    async def run(offset: int) -> None:
+        calls = [
+            in_thread(begun.update, [offset + i])
+            if i % 3 == 0
+            else ThreadCall().run(workers, begun.update, [offset + i])
+            for i in range(500)
+        ]
+        tasks = [asyncio.ensure_future(call) for call in calls]
+        for task in random.sample(tasks, 100):
+            asyncio.get_running_loop().call_later(random.random() / 100, task.cancel)
+        await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
+
+    monkeypatch.setattr(threads, "IDLE_SECONDS", 0.001)
+    monkeypatch.setattr(threading.Thread, "start", start)
+    loops = [threading.Thread(target=lambda n=n: asyncio.run(run(n * 1000))) for n in range(3)]
+    before = set(threads._threads)
+    for loop in loops:
+        loop.start()
+    for loop in loops:
+        loop.join()
+    assert set(begun.values()) == {1}
+    wait_for(lambda: threads._threads <= before)
+    assert not workers.has_calls
+
+
+@run_in_event_loop
+async def test_context_and_exceptions() -> None:
+    variable = contextvars.ContextVar("variable", default=0)
+    variable.set(1)
+
+    def fail(error: BaseException) -> None:
+        variable.set(2)
+        raise error
+
+    for start in STARTERS:
+        assert await start(variable.get) == 1
+        for error in (ValueError(), asyncio.CancelledError(), StopIteration()):
+            expected = RuntimeError if isinstance(error, StopIteration) else type(error)
+            with pytest.raises(expected):
+                await start(fail, error)
+    assert variable.get() == 1
+
+
+@run_in_event_loop
+async def test_call_is_dropped_with_its_arguments() -> None:
+    """It is not kept until a thread is free, whether its client or its task is cancelled."""
+
+    class Argument:
+        pass
+
+    workers, released = Workers(1), threading.Event()
+    running = [
+        asyncio.create_task(ThreadCall().run(workers, released.wait, 20)) for _ in range(N_THREADS)
+    ]
+    await asyncio.sleep(0)
+    with without_gc():
+        for cancel_task in (True, False):
+            argument, call = Argument(), ThreadCall()
+            found = weakref.ref(argument)
+            task = asyncio.create_task(call.run(workers, id, argument))
+            del argument
+            await asyncio.sleep(0)
+            assert found() is not None
+            (task if cancel_task else call).cancel()
+            with suppress(asyncio.CancelledError, ClientDisconnectedError):
+                await task
+            del task
+            await asyncio.sleep(0)  # this task refers to the exception until it waits
+            assert (found(), len(workers._waiting)) == (None, 0)
+    released.set()
+    await asyncio.gather(*running)
+
+
+def test_event_loop_that_is_closed_before_the_answer() -> None:
+    """The thread is free for the next call."""
+    released, workers = threading.Event(), Workers(1)
+
+    async def abandon() -> None:
+        task = asyncio.create_task(ThreadCall().run(workers, released.wait, 20))
+        await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(abandon())
+    assert workers.has_calls
+    n_threads = len(threads._threads)
+    released.set()
+    wait_for(lambda: not workers.has_calls)
+    assert len(threads._threads) == n_threads
+
+
+SCRIPT = """
+import asyncio, os, threading, time
+from tensorwire import threads
+from tensorwire.server.workers import ThreadCall, Workers
+
+workers = Workers(1)
+call = lambda function, *arguments: ThreadCall().run(workers, function, *arguments)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_process_that_is_forked_begins_without_threads() -> None:
+    done = run_script(
+        SCRIPT
+        + """
+async def main():
+    assert await call(int, 1) == await threads.in_thread(int, 1) == 1
+
+async def fork():
+    running = asyncio.create_task(call(time.sleep, 0.2))
+    await main()
+    threads._lock.acquire()  # another thread may have it
+    child = os.fork()
+    threads._lock.release() if child else None
+    return child
+
+child = asyncio.run(fork())
+if child == 0:
+    assert not workers.has_calls and not threads._threads
+    asyncio.run(main())
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    )
+    assert done.stdout == "7\n", done.stderr
+
+
+def test_exit_of_the_interpreter() -> None:
+    """It waits for calls in progress, and not for idle threads; later calls are not started."""
+    done = run_script(
+        SCRIPT
+        + """
+import atexit
+
+async def late():
+    print(await threads.in_thread(threading.current_thread) is threading.main_thread())
+
+async def main():
+    await asyncio.gather(*[call(int, 1) for _ in range(4)])
+    task = asyncio.create_task(call(lambda: (time.sleep(0.1), print("done"))))
+    await asyncio.sleep(0)
+    task.cancel()
+
+atexit._clear()
+atexit.register(lambda: asyncio.run(late()))
+atexit.register(threads._wait_for_calls)
+asyncio.run(main())
+"""
+    )
+    assert (done.returncode, done.stdout) == (0, "done\nTrue\n"), done.stderr
