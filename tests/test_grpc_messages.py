@@ -32,6 +32,8 @@ MESSAGES = {
     "ServerMetadataResponse": fields.SERVER_METADATA_RESPONSE,
     "ModelMetadataResponse": fields.MODEL_METADATA_RESPONSE,
     "ModelConfigResponse": fields.MODEL_CONFIG_RESPONSE,
+    "ModelStatisticsRequest": fields.MODEL_REQUEST,
+    "ModelStatisticsResponse": fields.MODEL_STATISTICS_RESPONSE,
     "RepositoryIndexResponse": fields.REPOSITORY_INDEX_RESPONSE,
     "ModelStreamInferResponse": fields.STREAM_ERROR,
     "ModelInferRequest": {fields.RAW_INPUT_CONTENTS: ("raw_input_contents", [bytes])},
@@ -54,7 +56,7 @@ def check_fields(ours: Fields, theirs: Any) -> None:
             check_fields(inner, field.message_type)
             continue
         assert is_repeated == isinstance(kind, list)
-        kinds = {bool: "bool", str: "string", bytes: "bytes", int: "int64 int32 enum"}
+        kinds = {bool: "bool", str: "string", bytes: "bytes", int: "int64 uint64 int32 enum"}
         allowed = {getattr(field, f"TYPE_{each.upper()}") for each in kinds[inner].split()}
         assert field.type in allowed
 

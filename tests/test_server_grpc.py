@@ -160,7 +160,7 @@ def test_methods_without_inference(server: ServedApp) -> None:
     assert server.small("ServerMetadata", SERVER_METADATA_RESPONSE) == {
         "name": "tensorwire",
         "version": tw.__version__,
-        "extensions": ["binary_tensor_data"],
+        "extensions": ["binary_tensor_data", "statistics"],
     }
     for version in ("", "1"):
         sent = write_message({"name": "declared", "version": version}, MODEL_REQUEST)
@@ -371,6 +371,22 @@ def test_statistics() -> None:
     assert infer(app, "m", tw.encode_request(tw.InferRequest({"x": SMALL}))).status == 200
     stats = app.served["m", ""].statistics.describe()["inference_stats"]
     assert (stats["success"]["count"], stats["fail"]["count"]) == (4, 3)
+
+
+def test_statistics_of_tritonclient() -> None:
+    app = create_app({"m": echo, "other": echo})
+    with served_app(app) as server, tritonclient.InferenceServerClient(server.address) as client:
+        assert server.infer("m").model_version == "1"
+        for name, version, n_models in (("", "", 2), ("m", "", 1), ("m", "1", 1)):
+            found = client.get_inference_statistics(name, version, as_json=True)["model_stats"]
+            assert len(found) == n_models
+            assert (found[0]["name"], found[0]["version"]) == ("m", "1")
+            assert found[0]["inference_count"] == found[0]["execution_count"] == "1"
+            assert found[0]["inference_stats"]["success"]["count"] == "1"
+            assert abs(int(found[0]["last_inference"]) / 1000 - time.time()) < 60
+        with pytest.raises(Exception, match="model 'none' is not known"):
+            client.get_inference_statistics("none")
+        assert "statistics" in client.get_server_metadata().extensions
 
 
 def test_version_of_a_request(server: ServedApp) -> None:

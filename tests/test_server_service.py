@@ -189,7 +189,8 @@ def get_in_all_ways(path: str) -> Any:
     return json.loads(answer.body)
 
 
-SERVER = {"name": "tensorwire", "version": tw.__version__, "extensions": ["binary_tensor_data"]}
+EXTENSIONS = ["binary_tensor_data", "statistics"]
+SERVER = {"name": "tensorwire", "version": tw.__version__, "extensions": EXTENSIONS}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ RAW_OUTPUT_CONTENTS = 6
 INFER_RESPONSE = 2
 
 NO_FIELDS: Fields = {}
-# ModelReadyRequest, ModelMetadataRequest and ModelConfigRequest.
+# ModelReadyRequest, ModelMetadataRequest, ModelConfigRequest and ModelStatisticsRequest.
 MODEL_REQUEST: Fields = {1: ("name", str), 2: ("version", str)}
 LIVE_RESPONSE: Fields = {1: ("live", bool)}
 READY_RESPONSE: Fields = {1: ("ready", bool)}  # also of ModelReady
@@ -53,6 +53,17 @@ _MODEL_INDEX: Fields = {
     4: ("reason", str),
 }
 REPOSITORY_INDEX_RESPONSE: Fields = {1: ("models", [_MODEL_INDEX])}
+_DURATION: Fields = {1: ("count", int), 2: ("ns", int)}
+_INFER_STATISTICS: Fields = {1: ("success", [_DURATION]), 2: ("fail", [_DURATION])}
+_MODEL_STATISTICS: Fields = {
+    1: ("name", str),
+    2: ("version", str),
+    3: ("last_inference", int),
+    4: ("inference_count", int),
+    5: ("execution_count", int),
+    6: ("inference_stats", [_INFER_STATISTICS]),
+}
+MODEL_STATISTICS_RESPONSE: Fields = {1: ("model_stats", [_MODEL_STATISTICS])}
 # The ModelStreamInferResponse to a request that failed.
 STREAM_ERROR: Fields = {
     1: ("error_message", str),

@@ -24,6 +24,7 @@ from ..grpc_messages import (
     MODEL_CONFIG_RESPONSE,
     MODEL_METADATA_RESPONSE,
     MODEL_REQUEST,
+    MODEL_STATISTICS_RESPONSE,
     NO_FIELDS,
     READY_RESPONSE,
     REPOSITORY_INDEX_RESPONSE,
@@ -91,6 +92,7 @@ SMALL_METHODS = {
     "ModelReady": ("ready", MODEL_REQUEST, READY_RESPONSE),
     "ModelMetadata": ("model", MODEL_REQUEST, MODEL_METADATA_RESPONSE),
     "ModelConfig": ("config", MODEL_REQUEST, MODEL_CONFIG_RESPONSE),
+    "ModelStatistics": ("stats", MODEL_REQUEST, MODEL_STATISTICS_RESPONSE),
     "RepositoryIndex": ("index", NO_FIELDS, REPOSITORY_INDEX_RESPONSE),
 }
 
@@ -294,7 +296,7 @@ class InferenceService:
         async def respond(message: bytes) -> bytes:
             wanted = read_message(message, request, self._service.limits)
             served = None
-            if wanted:
+            if wanted and (wanted["name"] or endpoint != "stats"):  # "" means all models
                 try:
                     served = self._find(**wanted)
                 except TensorwireError:
@@ -306,6 +308,10 @@ class InferenceService:
                 found = {"models": found}
             elif endpoint == "config":
                 found = {"config": [number_data_types(found)]}
+            elif endpoint == "stats":
+                for each in found["model_stats"]:
+                    durations = each["inference_stats"].items()
+                    each["inference_stats"] = [{name: [value] for name, value in durations}]
             return write_message(found, response)
 
         return respond
@@ -432,9 +438,9 @@ def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Mo
     """Add the service ``inference.GRPCInferenceService`` to a server of ``grpc.aio``.
 
     Its methods are ServerLive, ServerReady, ServerMetadata, ModelReady, ModelMetadata, ModelConfig,
-    ModelInfer, ModelStreamInfer and RepositoryIndex. A stream has one response for each request, in
-    the order of the requests; the error of a request is an ``error_message``, and the stream
-    continues. For interceptors, the requests of all methods are streams.
+    ModelStatistics, ModelInfer, ModelStreamInfer and RepositoryIndex. A stream has one response
+    for each request, in the order of the requests; the error of a request is an ``error_message``,
+    and the stream continues. For interceptors, the requests of all methods are streams.
 
     Errors have one of these codes: INVALID_ARGUMENT (invalid request), NOT_FOUND (unknown model or
     version), RESOURCE_EXHAUSTED (message too long), DEADLINE_EXCEEDED (the message did not arrive

@@ -218,10 +218,12 @@ class Inference(Generic[Undecoded, Encoded]):
         result, request = self.result, self.request
         try:
             if isinstance(result, tw.InferResponse):
-                response = result.replace(model_name=name, id=request.id)
+                response = result.replace(model_name=name, model_version=VERSION, id=request.id)
             elif isinstance(result, Mapping):
                 outputs = [as_tensor(key, value, declared) for key, value in result.items()]
-                response = tw.InferResponse(outputs, model_name=name, id=request.id)
+                response = tw.InferResponse(
+                    outputs, model_name=name, model_version=VERSION, id=request.id
+                )
             else:
                 raise InvalidOutputError(
                     f"{format_subject('model', name)} must return an InferResponse or a "

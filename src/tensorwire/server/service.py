@@ -322,7 +322,8 @@ class Service:
         if served is not None:
             return _describe_model(endpoint, served)
         if endpoint == "server":
-            return {"name": "tensorwire", "version": tw.__version__, "extensions": [EXTENSION]}
+            extensions = [EXTENSION, "statistics"]
+            return {"name": "tensorwire", "version": tw.__version__, "extensions": extensions}
         if endpoint == "stats":
             return _describe_statistics(*(self.served[name, ""] for name in self.models))
         if endpoint == "index":
