@@ -124,3 +124,12 @@ def test_import_fails_on_other_machines(other: str) -> None:
     done = run_script(f"import sys; sys.{other}; import tensorwire")
     assert done.returncode == 1
     assert "ImportError: tensorwire requires a 64-bit little-endian machine" in done.stderr
+
+
+def test_compiled_modules_have_no_list_comprehensions() -> None:
+    """Cython 3.3.0 and 3.3.1 free an element twice if the list cannot grow."""
+    comprehension = re.compile(r"\[(?:[^\[\]:]|\[[^\[\]]*\])*\sfor\s[^:]*?\sin\s")
+    assert comprehension.search("f([a[0] for a in b])")
+    for source in PACKAGE.rglob("*.pyx"):
+        code = re.sub(r'"""[\s\S]*?"""|"[^"\n]*"|\'[^\'\n]*\'|#.*', "", source.read_text())
+        assert comprehension.search(code) is None, source

@@ -292,3 +292,31 @@ def test_declared_size_allocates_nothing(datatype: str, size: int | None) -> Non
             tw.decode_request(body, length)
 
     assert peak_nbytes(decoding) < 64_000
+
+
+NO_MEMORY = """
+import _testcapi, numpy as np, tensorwire as tw
+a = np.arange(3)
+message = tw.InferRequest({"x": a, "y": a})
+for make in (
+    lambda: tw.Tensor("t", [a, a]),
+    lambda: tw.InferRequest({"x": a, "y": a}),
+    lambda: tw.encode_request(message).buffers,
+):
+    n_failures = 0
+    for i in range(200):
+        _testcapi.set_nomemory(i, i + 1)
+        try:
+            make()
+        except (MemoryError, tw.TensorwireError):
+            n_failures += 1
+        finally:
+            _testcapi.remove_mem_hooks()
+    assert n_failures > 3
+"""
+
+
+@pytest.mark.no_sanitizers(reason="it makes allocations fail")
+def test_each_allocation_may_fail() -> None:
+    pytest.importorskip("_testcapi")
+    assert run_script(NO_MEMORY).stderr == ""

@@ -15,6 +15,7 @@ from .wire cimport MAX_RANK, WIDEST_ITEMSIZE
 
 from functools import cache
 from importlib import import_module
+from functools import partial
 from operator import index
 
 import numpy as np
@@ -196,7 +197,10 @@ cdef class Limits:
 
     def __repr__(self):
         rows = zip(FIELDS, limits_as_tuple(self), limits_as_tuple(Limits()))
-        changed = [f"{name}={value}" for name, value, default in rows if value != default]
+        changed = []
+        for name, value, default in rows:
+            if value != default:
+                changed.append(f"{name}={value}")
         return f"Limits({', '.join(changed)})"
 
 
@@ -206,7 +210,7 @@ cdef tuple FIELDS = (
 
 
 cdef tuple limits_as_tuple(Limits limits):
-    return tuple([getattr(limits, name) for name in FIELDS])
+    return tuple(map(partial(getattr, limits), FIELDS))
 
 
 UNLIMITED = Limits(
@@ -302,7 +306,7 @@ cdef tuple shape_to_send(tuple shape, Datatype datatype):
     """Return the shape of a tensor to send as exact ints."""
     cdef Layout layout
     try:
-        shape = tuple([index(dim) for dim in shape])
+        shape = tuple(map(index, shape))
     except TypeError as error:
         shown = format_text(error, MAX_FOREIGN_TEXT)
         raise TypeError(f"the shape of {SUBJECT} is not a tuple of ints: {shown}") from None

@@ -248,14 +248,14 @@ cdef class BytesArray:
         >>> tw.decode_bytes(tw.encode_bytes(["a", "b"])).reshape((2, 1)).tolist()
         [[b'a'], [b'b']]
         """
-        dims = tuple([as_index(dim) for dim in shape])
-        if any([dim < 0 for dim in dims]):
+        dims = tuple(map(as_index, shape))
+        if min(dims, default=0) < 0:
             raise ValueError(f"a dimension is negative: {format_shape(dims)}")
         if len(dims) > MAX_RANK:
             raise ValueError(f"the shape has {len(dims)} dimensions; the limit is {MAX_RANK}")
         if prod(dims) != self.size:
             raise ValueError(f"{self.size} elements do not fill shape {format_shape(dims)}")
-        if prod([dim for dim in dims if dim], start=WIDEST_ITEMSIZE) >= 1 << 63:
+        if prod(filter(None, dims), start=WIDEST_ITEMSIZE) >= 1 << 63:
             raise ValueError(f"BYTES {format_shape(dims)} exceeds 2^63 - 1 bytes in numpy")
         cdef BytesArray array
         with cython.critical_section(self):
@@ -491,7 +491,7 @@ def pickled_element(element, shape):
 
 
 def scanned_bytes(wire, shape):
-    return scan_body(Body(wire), tuple([as_index(dim) for dim in shape]))
+    return scan_body(Body(wire), tuple(map(as_index, shape)))
 
 
 cdef BytesArray scan_body(Body body, tuple shape):

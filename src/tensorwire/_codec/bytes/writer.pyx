@@ -648,7 +648,7 @@ cdef int check_offsets(Chunk chunk, ArrowLayout layout) except -1:
 
 cdef element_error(Source source, element, what, expected=None, actual=None):
     shape = source.shape
-    index = f" {[int(i) for i in np.unravel_index(element, shape)]}" if len(shape) > 1 else ""
+    index = f" {list(map(int, np.unravel_index(element, shape)))}" if len(shape) > 1 else ""
     return EncodeError(
         f"element {element}{index} of {SUBJECT} {what}",
         element=element, expected=expected, actual=actual)

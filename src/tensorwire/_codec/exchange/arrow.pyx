@@ -108,7 +108,9 @@ cdef Received receive(values, bint only_bytes):
         receive_array(received, values, only_bytes)
     else:
         receive_stream(received, values, only_bytes)
-    list_sizes = [received.list_sizes[level] for level in range(received.n_lists)]
+    cdef list list_sizes = []
+    for level in range(received.n_lists):
+        list_sizes.append(received.list_sizes[level])
     received.shape = shape_to_send((received.n_rows, *list_sizes), received.row)
     if received.n_nulls > 0:
         raise null_error(received)
@@ -336,7 +338,7 @@ cdef void count_nulls(
 
 cdef null_error(Received received):
     position, level = received.first_null, received.null_level
-    index = [int(i) for i in np.unravel_index(position, received.shape[:level + 1])]
+    index = list(map(int, np.unravel_index(position, received.shape[:level + 1])))
     if level < received.n_lists:
         return EncodeError(
             f"{SUBJECT} contains {format_count('null list', received.n_nulls)}, which tensors "

@@ -139,7 +139,7 @@ cdef tuple selected(InferResponse response, InferRequest request):
     for output in request.requested:
         listed[output.name] = None
     check_listed(listed, response)
-    return tuple([tensor for tensor in response.tensors if tensor.name in listed])
+    return tuple(filter(lambda tensor: tensor.name in listed, response.tensors))
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -367,12 +367,15 @@ def write_message(dict values not None, dict kinds not None):
 
     `kinds` is its argument. Fields of the kind ``int`` are written even if they are 0.
     """
-    return b"".join([
-        field_bytes(number, values[name], kind) for number, (name, kind) in kinds.items()])
+    cdef list parts = []
+    for number, (name, kind) in kinds.items():
+        parts.append(field_bytes(number, values[name], kind))
+    return b"".join(parts)
 
 
 cdef bytes field_bytes(unsigned char number, value, kind):
     """Return the fields of a value. Values that are empty, False or None are not written."""
+    cdef list parts = []
     if kind is int and value is not None:
         return varint_bytes(number << 3 | VARINT) + varint_bytes(<uint64_t><int64_t>value)
     if not value:
@@ -382,11 +385,17 @@ cdef bytes field_bytes(unsigned char number, value, kind):
     if kind is bool:
         return varint_bytes(number << 3 | VARINT) + varint_bytes(1)
     if kind == [str]:
-        return b"".join([delimited(number, (<str>item).encode()) for item in value])
+        for item in value:
+            parts.append(delimited(number, (<str>item).encode()))
+        return b"".join(parts)
     if kind == [int]:
-        packed = b"".join([varint_bytes(<uint64_t><int64_t>item) for item in value])
+        for item in value:
+            parts.append(varint_bytes(<uint64_t><int64_t>item))
+        packed = b"".join(parts)
         return delimited(number, packed)
-    return b"".join([delimited(number, write_message(item, kind[0])) for item in value])
+    for item in value:
+        parts.append(delimited(number, write_message(item, kind[0])))
+    return b"".join(parts)
 
 
 cdef bytes delimited(unsigned char number, bytes data):
@@ -408,7 +417,7 @@ def append_fields(head, unsigned char number, contents):
     `number` is that of the fields, 1 to 15. Raises EncodeError if the message exceeds 2^31 - 1
     bytes.
     """
-    cdef list bodies = [Body(content) for content in contents]
+    cdef list bodies = list(map(Body, contents))
     cdef Body first = Body(head)
     cdef Body body
     cdef uint64_t nbytes = first.nbytes

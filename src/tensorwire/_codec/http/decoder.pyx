@@ -281,7 +281,10 @@ cdef class HeaderReader:
                 raise TypeError(
                     f"data must be a bytes-like object or an iterable of them, not "
                     f"{type(data).__name__}") from None
-            self.parts = tuple([Body(part, f"data[{i}]") for i, part in enumerate(parts)])
+            bodies = []
+            for i, part in enumerate(parts):
+                bodies.append(Body(part, f"data[{i}]"))
+            self.parts = tuple(bodies)
         self.body = self.parts[0] if self.parts else Body(b"", "data[0]")
         self.offset = 0
         return 0
@@ -1012,7 +1015,7 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
         shape = batch + deduced_dims(source.nbytes, datatype, spec)
         return tensor_of_body(source, spec.name, spec.datatype, shape, limits)
     shape = batch + spec.dims
-    if any([dim != 1 for dim in shape]):
+    if shape.count(1) != len(shape):
         raise LayoutError(
             f"a raw request of BYTES has one element, but {SUBJECT} is declared as "
             f"{format_shape(spec.dims)}, not [1]")
@@ -1048,4 +1051,4 @@ cdef tuple deduced_dims(Py_ssize_t nbytes, Datatype datatype, TensorSpec spec):
             f"{spec.datatype} {format_shape(spec.dims)} requires "
             f"{multiple}{format_number(row_nbytes)} bytes",
             expected=row_nbytes, actual=nbytes)
-    return tuple([nbytes // row_nbytes if dim == -1 else dim for dim in spec.dims])
+    return tuple(map(lambda dim: nbytes // row_nbytes if dim == -1 else dim, spec.dims))

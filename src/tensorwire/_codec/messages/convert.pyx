@@ -200,9 +200,10 @@ cdef bint describes_memory(values) except -1:
     if PyObject_CheckBuffer(values):
         return not isinstance(values, (bytes, bytearray))  # these are elements of BYTES
     # The class is asked first, because the property of an image copies its pixels.
-    return any([
-        hasattr(type(values), name) or hasattr(values, name)
-        for name in ("__array_interface__", "__array_struct__")])
+    for name in ("__array_interface__", "__array_struct__"):
+        if hasattr(type(values), name) or hasattr(values, name):
+            return True
+    return False
 
 
 cdef read_array(values, str expected):
@@ -298,7 +299,10 @@ cdef tuple as_tuple(shape):
         return shape
     iterator = iterator_of(shape, f"the shape of {SUBJECT}", "a sequence of ints")
     # tuple() would allocate memory for the length that an object with __len__ declares.
-    return tuple([dim for dim in iterator])
+    dims = []
+    for dim in iterator:
+        dims.append(dim)
+    return tuple(dims)
 
 
 cdef iterator_of(items, str what, str expected):
@@ -348,7 +352,10 @@ cdef tuple flatten(values, int depth):
     """
     count_work(LIST_COST)
     if type(values) is not list:  # __iter__ is the only method of a subclass that is used
-        values = [value for value in values]
+        items = []
+        for value in values:
+            items.append(value)
+        values = items
     elif FREE_THREADED:  # else no other thread can change the list while items are added to another
         values = values[:]
     if depth > MAX_RANK:

@@ -79,7 +79,10 @@ cdef class Frame(FrameFields):
     )
 
     def __cinit__(self, tuple buffers not None, header_length):
-        cdef tuple bodies = tuple([body_of(buffer) for buffer in buffers])
+        cdef list of_buffers = []
+        for buffer in buffers:
+            of_buffers.append(body_of(buffer))
+        cdef tuple bodies = tuple(of_buffers)
         cdef Body body
         cdef Py_ssize_t nbytes = 0
         for body in bodies:
@@ -101,9 +104,10 @@ cdef class Frame(FrameFields):
         cdef Body body
         if self.bodies is None:
             return buffers_of(self)
-        return tuple([
-            body.buffer.obj if body.is_bytes() else PyMemoryView_FromObject(body)
-            for body in self.bodies])
+        buffers = []
+        for body in self.bodies:
+            buffers.append(body.buffer.obj if body.is_bytes() else PyMemoryView_FromObject(body))
+        return tuple(buffers)
 
     @property
     def headers(self):
@@ -161,7 +165,7 @@ cdef class Frame(FrameFields):
         size = index(max_nbytes)
         if size < 1:
             raise ValueError(f"max_nbytes must be 1 or more, not {format_number(size)}")
-        views = [memoryview(buffer) for buffer in self.buffers]
+        views = list(map(memoryview, self.buffers))
         return (view[start:start + size] for view in views for start in range(0, len(view), size))
 
     def __bytes__(self):
@@ -181,10 +185,9 @@ cdef class Frame(FrameFields):
         return self
 
     def __reduce_ex__(self, protocol):
-        buffers = [
-            PickleBuffer(buffer) if protocol >= 5 else bytes(buffer)
-            for buffer in self.buffers
-        ]
+        buffers = []
+        for buffer in self.buffers:
+            buffers.append(PickleBuffer(buffer) if protocol >= 5 else bytes(buffer))
         return Frame, (tuple(buffers), self.header_length)
 
     def __repr__(self):

@@ -45,7 +45,10 @@ cdef tuple checked_tensors(items, str what):
     elif type(items) is Tensor:
         raise TypeError(f"{what} must be a mapping or an iterable of tensors, not a Tensor")
     elif isinstance(items, Mapping):
-        return tuple([named_tensor(name, items[name]) for name in items])
+        named = []
+        for name in items:
+            named.append(named_tensor(name, items[name]))
+        return tuple(named)
     else:
         if hasattr(type(items), "columns"):  # a data frame, or a table of pyarrow
             raise TypeError(
@@ -53,7 +56,10 @@ cdef tuple checked_tensors(items, str what):
                 f"pass tensors_from_dataframe({what})")
         # tuple() would allocate memory for the length that an object with __len__ declares.
         iterator = iterator_of(items, what, "a mapping or an iterable of tensors")
-        tensors = tuple([item for item in iterator])
+        collected = []
+        for item in iterator:
+            collected.append(item)
+        tensors = tuple(collected)
     for item in tensors:
         if type(item) is not Tensor:  # a final class
             shown = "None" if item is None else type(item).__name__
@@ -146,7 +152,10 @@ cdef class Message:
         return find(self, name) is not None
 
     def __iter__(self):
-        return iter([(<Tensor>tensor).name for tensor in self.tensors])
+        names = []
+        for tensor in self.tensors:
+            names.append((<Tensor>tensor).name)
+        return iter(names)
 
     def __len__(self):
         return len(self.tensors)
@@ -543,7 +552,10 @@ cdef binary_data_output(InferRequest request):
 
 
 cdef int check_listed(dict listed, InferResponse response) except -1:
-    missing = [name for name in listed if name not in response]
+    missing = []
+    for name in listed:
+        if name not in response:
+            missing.append(name)
     if missing:
         raise EncodeError(
             f"the request asks for output {format_value(min(missing))}, but the response has "

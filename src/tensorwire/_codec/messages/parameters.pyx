@@ -116,7 +116,10 @@ cdef own_value(value, parameter, int depth):
             f"{MAX_DEPTH} levels", expected=MAX_DEPTH, actual=depth)
     if isinstance(value, Mapping):
         return own_members(value, parameter, depth)
-    return [own_value(item, parameter, depth + 1) for item in list(value)]
+    items = []
+    for item in list(value):
+        items.append(own_value(item, parameter, depth + 1))
+    return items
 
 
 cdef frozen(dict parameters):
@@ -131,7 +134,10 @@ cdef frozen_value(value):
     if type(value) is dict:
         return MappingProxyType({key: frozen_value(item) for key, item in value.items()})
     if type(value) is list:
-        return tuple([frozen_value(item) for item in value])
+        items = []
+        for item in value:
+            items.append(frozen_value(item))
+        return tuple(items)
     return value
 
 

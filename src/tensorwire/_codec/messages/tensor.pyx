@@ -547,9 +547,15 @@ cdef tuple stacked(data, datatype):
         raise EncodeError("the values were modified while they were encoded")
     dims = shape_to_send(outer + inner, first)
     if first.name == "BYTES":
-        return first.name, bytes_of_wire(b"".join([part.wire for part in parts]), dims)
+        wires = []
+        for part in parts:
+            wires.append(part.wire)
+        return first.name, bytes_of_wire(b"".join(wires), dims)
     # The arrays of BF16 may be of bfloat16 and of uint16.
-    return first.name, np.stack([part.view(parts[0].dtype) for part in parts]).reshape(dims)
+    views = []
+    for part in parts:
+        views.append(part.view(parts[0].dtype))
+    return first.name, np.stack(views).reshape(dims)
 
 
 cdef tuple dims_of_array(cnp.ndarray array):
@@ -715,7 +721,7 @@ cdef class TensorSpec:
             checked.append(index(dim))
         cdef tuple own_dims = tuple(checked)
         cdef bint is_batched = checked_flag(batching, "batching")
-        if any([dim < -1 for dim in own_dims]):
+        if min(own_dims, default=0) < -1:
             raise ValueError(
                 f"dims must be 0 or more, or -1 if they are variable, not "
                 f"{format_shape(own_dims)}")

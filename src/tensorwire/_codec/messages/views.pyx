@@ -55,7 +55,7 @@ def view_tensor(
 ):
     """Return a tensor that is a view of a whole buffer, as in a gRPC message."""
     # Exact ints: other objects may return different numbers when they are converted again.
-    shape = tuple([index(dim) for dim in shape])
+    shape = tuple(map(index, shape))
     return tensor_of_body(Body(buffer), name, datatype, shape, limits)
 
 
