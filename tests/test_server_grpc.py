@@ -469,7 +469,7 @@ def test_tritonclient(server: ServedApp) -> None:
         assert client.is_server_ready()
         assert client.is_model_ready("echo")
         assert not client.is_model_ready("none")
-        assert client.get_server_metadata().extensions == ["binary_tensor_data"]
+        assert client.get_server_metadata().extensions == ["binary_tensor_data", "statistics"]
         assert client.get_model_metadata("declared").inputs[0].shape == [-1]
         index = client.get_model_repository_index().models
         assert [(each.name, each.version, each.state) for each in index] == [
@@ -510,7 +510,10 @@ def test_stream_of_tritonclient(server: ServedApp) -> None:
         for i in range(50):
             model = "none" if i == 20 else ("async", "thread", "echo")[i % 3]
             x = LARGE if i % 16 == 0 else np.full(2, i, np.float32)
-            client.async_stream_infer(model, [generated_input(tritonclient, x)], request_id=str(i))
+            inputs = [generated_input(tritonclient, x)]
+            client.async_stream_infer(
+                model, inputs, request_id=str(i), enable_empty_final_response=i % 2 == 0
+            )
         client.stop_stream()
     assert len(found) == 50
     for i, (result, error) in enumerate(found):
@@ -519,6 +522,7 @@ def test_stream_of_tritonclient(server: ServedApp) -> None:
         else:
             assert error is None
             assert result.get_response().id == str(i)
+            assert result.get_response().parameters["triton_final_response"].bool_param
             assert result.as_numpy("x")[0] == (0 if i % 16 == 0 else i)
 
 

@@ -116,6 +116,12 @@ class GrpcFormat(MessageFormat[bytes, bytes]):
 Failed = Callable[[BaseException, str], bytes]  # the error and the id of the request
 
 
+def encode_final_response(response: tw.InferResponse, request: tw.InferRequest) -> bytes:
+    """Encode the only response to a request of a stream. Clients read until one is the final."""
+    parameters = {**response.parameters, "triton_final_response": True}
+    return encode_stream_response(response.replace(parameters=parameters), request)
+
+
 def code_of(status: int) -> Any:
     other = grpc.StatusCode
     return CODES.get(status, other.INVALID_ARGUMENT if status < 500 else other.INTERNAL)
@@ -265,7 +271,7 @@ class InferenceService:
     def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
         self._service = service
         self._unary = GrpcFormat(service.workers, service.limits, encode_response)
-        self._stream = GrpcFormat(service.workers, service.limits, encode_stream_response)
+        self._stream = GrpcFormat(service.workers, service.limits, encode_final_response)
         # The requests in progress. If a client does not wait for the response, its request remains
         # here until the model returns: models are not interrupted.
         self.tasks: set[asyncio.Task[bytes]] = set()
@@ -440,7 +446,8 @@ def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Mo
     Its methods are ServerLive, ServerReady, ServerMetadata, ModelReady, ModelMetadata, ModelConfig,
     ModelStatistics, ModelInfer, ModelStreamInfer and RepositoryIndex. A stream has one response
     for each request, in the order of the requests; the error of a request is an ``error_message``,
-    and the stream continues. For interceptors, the requests of all methods are streams.
+    and the stream continues. All other responses have the parameter ``triton_final_response``,
+    which is true. For interceptors, the requests of all methods are streams.
 
     Errors have one of these codes: INVALID_ARGUMENT (invalid request), NOT_FOUND (unknown model or
     version), RESOURCE_EXHAUSTED (message too long), DEADLINE_EXCEEDED (the message did not arrive
