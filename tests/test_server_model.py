@@ -270,11 +270,12 @@ def test_outputs_that_are_not_arrays(
 # --- errors of the client ---
 
 
+@pytest.mark.parametrize("parameter", ["classification", "shared_memory_region"])
 @pytest.mark.parametrize("value", [2, -1, "2", 2.5, True, [2], None, 0, False])
-def test_classification_is_not_supported(value: Any) -> None:
-    """Without it, the client would get all elements instead of the highest ones as text."""
+def test_parameters_of_outputs_that_are_not_supported(value: Any, parameter: str) -> None:
+    """If they were ignored, the client would find another output, or none in its region."""
     called: list[tw.InferRequest] = []
-    output = tw.RequestedOutput("x", parameters={"classification": value})
+    output = tw.RequestedOutput("x", parameters={parameter: value})
     frame = tw.encode_request(tw.InferRequest([X], ["y", output]))
 
     def function(request: tw.InferRequest) -> dict[str, Any]:
@@ -283,7 +284,7 @@ def test_classification_is_not_supported(value: Any) -> None:
 
     answer = serve(function, frame)
     if value:
-        expected = "requested output 'x' has the parameter classification, which is not supported"
+        expected = f"requested output 'x' has the parameter {parameter}, which is not supported"
         assert (answer.status, answer.error, called) == (400, expected, [])
     else:  # as in Triton
         assert answer.response()["x"].datatype == "FP32"

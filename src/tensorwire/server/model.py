@@ -219,17 +219,19 @@ def check_inputs(
 
 
 def check_requested_outputs(request: tw.InferRequest) -> None:
-    """Raise HeaderError if a requested output has the parameter ``classification``.
+    """Raise HeaderError if a requested output has a parameter that Triton would not ignore.
 
-    With this extension, Triton returns the K highest elements as text instead of the output.
+    With ``classification``, Triton returns the K highest elements as text instead of the output,
+    and with ``shared_memory_region``, it writes the output to shared memory.
     """
     for output in request.outputs or ():
-        if output.parameters.get("classification") not in (None, 0):
-            raise HeaderError(
-                f"{format_subject('requested output', output.name)} has the parameter "
-                "classification, which is not supported",
-                tensor=output.name,
-            )
+        for parameter in ("classification", "shared_memory_region"):
+            if output.parameters.get(parameter) not in (None, 0):
+                raise HeaderError(
+                    f"{format_subject('requested output', output.name)} has the parameter "
+                    f"{parameter}, which is not supported",
+                    tensor=output.name,
+                )
 
 
 def check_outputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
