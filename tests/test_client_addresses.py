@@ -124,6 +124,8 @@ SCHEMES = r"must be http, https, grpc, grpcs, unix or grpc\+unix, and have a hos
         ("unix: unix:relative.sock unix://host/x unix:/a%00b", "the .* must be unix:/path"),
         ("grpc+unix:a", r"the URL of a Unix socket must be grpc\+unix:/path, not 'grpc\+unix:a'"),
         ("grpc://x/v2", "the URL of a gRPC server must not have a path"),
+        ("unix:u:sec@/x unix://u:sec@h/x", "the URL of a Unix socket must be unix:/path$"),
+        ("http://x:0?token=sec ftp://x#sec http:/x?sec h/v2?sec grpc://x/v2?sec", "the URL"),
     ],
 )
 def test_invalid_urls(urls: str, message: str) -> None:

@@ -515,6 +515,7 @@ def test_readiness(client: Any) -> None:
     assert client.is_ready("echo", "1")
     assert not client.is_ready("unknown")
     client.wait_until_ready(5, "echo")
+    client.wait_until_ready("echo", 5)
     for seconds in (0, float("inf")):
         message = f"^timeout must be a positive number of seconds, not {seconds}$"
         with pytest.raises(ValueError, match=message):

@@ -85,6 +85,27 @@ def test_tls(connect: Connect, certificate: Certificate) -> None:
             client.infer("echo", {"x": X})
 
 
+def test_waiting_without_poll(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(select, "poll")  # as eventlet does
+    with Scripted([http(b'{"name":"x"}')] * 2) as server, Client(server.address) as client:
+        assert client.server_metadata() == client.server_metadata() == {"name": "x"}
+    one, two = socket.socketpair()
+    with one, two:
+        watcher = Backend().watch(one, None)
+        assert complete(watcher.wait(select.POLLIN, 0.01)) == 0
+        two.send(b"a")
+        assert complete(watcher.wait(select.POLLIN, 5)) == select.POLLIN
+        assert complete(watcher.wait(select.POLLOUT, None)) == select.POLLOUT
+
+
+def test_waiting_takes_no_time_of_the_cpu() -> None:
+    with Reading(stay_silent) as server, Client(server.address, timeout=0.25) as client:
+        before = time.thread_time()
+        with pytest.raises(TimeoutError):
+            client.infer("m", {"x": X})
+        assert time.thread_time() - before < 0.1
+
+
 # --- which requests are sent again ---
 
 
@@ -911,6 +932,7 @@ class Resolver:
         if named.get("flags", 0) & socket.AI_NUMERICHOST or host == HOST:
             return self.original(host, port, *arguments, **named)
         self.n_lookups += 1
+        self.is_daemon = threading.current_thread().daemon
         if host == "slow.test":
             time.sleep(0.8)
             return self.original(HOST, port, *arguments, **named)
@@ -969,6 +991,8 @@ def test_name_that_does_not_exist(connect: Connect, resolver: Resolver, timeout:
                 client.infer("m", {"x": X})
             assert isinstance(caught.value.__cause__, socket.gaierror)
             assert resolver.n_lookups == n + 1
+        if isinstance(client, Client) and timeout is not None:
+            assert resolver.is_daemon  # it does not keep the program alive
 
 
 @python_connect

@@ -48,36 +48,38 @@ def parse_url(url: str) -> Server:
     check_type("url", url, str, "a str")
     scheme, _, rest = url.partition(":")
     scheme = scheme.lower()
+    shown = repr(re.split("[?#]", url)[0])  # a query may be a secret
     if scheme in ("unix", "grpc+unix"):
         path = unquote(rest).removeprefix("//")  # unix:///path has an empty host
         if not path.startswith("/") or "\0" in path:
-            raise ValueError(f"the URL of a Unix socket must be {scheme}:/path, not {url!r}")
+            shown = "" if "@" in url else f", not {shown}"
+            raise ValueError(f"the URL of a Unix socket must be {scheme}:/path{shown}")
         is_grpc = scheme == "grpc+unix"
         origin = f"{scheme}:{path}" if is_grpc else f"unix:{path}:"
         return Server(False, "localhost", 0, "localhost", origin, "", path, is_grpc)
     if "@" in url:  # before the other errors, which show the URL
         raise ValueError("the URL of a server must not have credentials, nor the character @")
     if rest.startswith("/") and not rest.startswith("//"):
-        raise ValueError(f"the URL of a server must have // after its scheme: {url!r}")
+        raise ValueError(f"the URL of a server must have // after its scheme: {shown}")
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         host, port = _ascii_host(parts) if parts.hostname else "", parts.port
         if port == 0:
             raise ValueError("the port must not be 0")
     except ValueError as error:
-        raise ValueError(f"the URL of a server is invalid: {url!r} ({error})") from None
+        raise ValueError(f"the URL of a server is invalid: {shown} ({error})") from None
     if parts.scheme not in ("http", "https", "grpc", "grpcs") or not host:
         raise ValueError(
             "the URL of a server must be http, https, grpc, grpcs, unix or grpc+unix, and have a "
-            f"host: {url!r}"
+            f"host: {shown}"
         )
     if parts.query or parts.fragment:
         raise ValueError("the URL of a server must not have a query or a fragment")
     is_grpc = parts.scheme in ("grpc", "grpcs")
     if is_grpc and parts.path not in ("", "/"):
-        raise ValueError(f"the URL of a gRPC server must not have a path: {url!r}")
+        raise ValueError(f"the URL of a gRPC server must not have a path: {shown}")
     if _API_PATH.search(parts.path):
-        raise ValueError(f"the URL of a server must end before /v2, which the client adds: {url!r}")
+        raise ValueError(f"the URL of a server must end before /v2, which the client adds: {shown}")
     is_tls = parts.scheme in ("https", "grpcs")
     bracketed = f"[{host}]" if ":" in host else host
     netloc = bracketed if port is None else f"{bracketed}:{port}"

@@ -156,7 +156,7 @@ class BaseClient:
 
     def _open_stream(self, call: Call, requests: Any) -> Any:
         encode = partial(self._encode, call, encoding=Encoding())
-        return self._transport.open_stream(self._open_pool(), call, requests, encode)
+        return self._transport.open_stream(self._open_pool, call, requests, encode)
 
     async def _metadata(self, call: Call) -> dict[str, Any]:
         request = self._transport.metadata_request(call.target)
@@ -171,7 +171,7 @@ class BaseClient:
             return False
         return True
 
-    async def _wait_until_ready(self, call: Call, timeout: float) -> None:
+    async def _wait_until_ready(self, call: Call, timeout: Any) -> None:
         request = self._transport.readiness_request(call.target)
         seconds: float = check_seconds("timeout", timeout, or_none=False)
         model = call.target.model

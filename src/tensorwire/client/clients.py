@@ -6,7 +6,7 @@ Their calls are the coroutines of ``BaseClient``.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, cast
 
 import tensorwire as tw
 
@@ -380,8 +380,8 @@ class Client(BaseClient, Closing):
 
     def wait_until_ready(
         self,
-        timeout: float,
-        model: str | None = None,
+        timeout: float | str,
+        model: str | float | None = None,
         version: str | None = None,
         *,
         headers: Headers | None = None,
@@ -391,7 +391,8 @@ class Client(BaseClient, Closing):
         Parameters
         ----------
         timeout : float
-            Maximum duration of the wait in seconds.
+            Maximum duration of the wait in seconds. The model may also be first, as in
+            ``is_ready``.
         model, version, headers
             See ``is_ready``.
 
@@ -404,8 +405,9 @@ class Client(BaseClient, Closing):
         --------
         >>> client.wait_until_ready(30, "resnet")                        # doctest: +SKIP
         """
-        call = self._call(Target(model, version, headers))
-        return self._complete(self._wait_until_ready(call, timeout))
+        seconds, name = (model, timeout) if isinstance(timeout, str) else (timeout, model)
+        call = self._call(Target(cast("str | None", name), version, headers))
+        return self._complete(self._wait_until_ready(call, seconds))
 
     def stream(
         self,

@@ -9,6 +9,7 @@ import tensorwire as tw
 from ..errors import format_count
 
 CLOSED = "the client was closed during the call"
+MAY_REQUIRE_TLS = "if the server requires TLS, the URL must begin with"
 HOW_TO_SEND_JSON = "call infer with binary_inputs=False"
 CallError: TypeAlias = OSError | tw.TensorwireError
 _MAX_MESSAGE_LENGTH = 2000

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import AsyncIterable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import Any, NoReturn
 from urllib.parse import quote
 
@@ -30,7 +30,7 @@ from .errors import Operation, server_error, too_long_error
 from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, check_process
 from .grpc_streams import AsyncStream, Encode, Stream
 from .limits import MAX_BODY_NBYTES, MAX_INT32, Call, Options
-from .requests import Encoding, Headers, Target, check_headers
+from .requests import Encoding, Headers, Target, check_headers, check_value
 from .sync import Backend
 
 _MAX_BACKOFF_MS = 1000  # how long grpcio waits at most before it tries to connect again
@@ -38,7 +38,7 @@ _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")  # as grpcio reads them
 _VIA = " (through the proxy in {}, unless no_proxy lists the host)"
 _RESERVED_HEADERS = {"connection", "host", "te", "user-agent"}
 _METADATA_KEY = re.compile(r"(?!grpc-)[0-9a-z_.-]+(?<!-bin)")
-_METADATA_VALUE = re.compile(r"[ -~]*")
+_NOT_IN_METADATA = re.compile(r"[^ -~]")
 
 
 class GrpcTransport:
@@ -196,7 +196,10 @@ class GrpcTransport:
         call.progress.received(len(message), len(message), True)
         return message
 
-    def open_stream(self, channel: Channel, call: Call, requests: Any, encode: Encode) -> Stream:
+    def open_stream(
+        self, open_pool: Callable[[], Channel], call: Call, requests: Any, encode: Encode
+    ) -> Stream:
+        channel = open_pool()
         channel.check()
         kinds = (Iterable, AsyncIterable) if channel.backend.is_async else Iterable
         one = isinstance(requests, Mapping | tw.InferRequest | tw.Frame | str | bytes)
@@ -218,10 +221,7 @@ def _check_metadata(headers: Headers) -> dict[str, str]:
             raise ValueError(f"the HTTP header {name} cannot be passed: grpcio sets it")
         if not _METADATA_KEY.fullmatch(key):
             raise ValueError(f"the name of an HTTP header cannot be sent over gRPC: {name[:80]!r}")
-        if not _METADATA_VALUE.fullmatch(value):
-            raise ValueError(
-                f"the value of the HTTP header {name} cannot be sent over gRPC: {value[:80]!r}"
-            )
+        check_value(name, value, _NOT_IN_METADATA, "cannot be sent over gRPC")
         found[key] = value
     return found
 

@@ -18,7 +18,7 @@ import tensorwire as tw
 
 from ..errors import format_seconds
 from ..grpc_messages import NO_FIELDS, SERVICE, Fields
-from .errors import CLOSED, CallError, Operation, server_error, too_long_error
+from .errors import CLOSED, MAY_REQUIRE_TLS, CallError, Operation, server_error, too_long_error
 from .limits import Deadline, Options, Step
 from .sync import Backend, Result
 
@@ -61,6 +61,7 @@ _CONNECTION_FAILED = (
     "ping timeout",
 )
 _HTTP1 = "http1.x server"
+_LOST = re.compile("recvmsg:|Socket closed|closed")
 _NOT_TLS = "WRONG_VERSION_NUMBER"
 # A message above a limit is RESOURCE_EXHAUSTED. A server may send this text, too, with longer
 # numbers than int() accepts.
@@ -208,6 +209,10 @@ class Channel:
                 text = "the server speaks HTTP/1, and not gRPC: use an http:// URL"
             elif _NOT_TLS in text:
                 text = "the server does not use TLS: use a grpc:// URL"
+            elif text.startswith(_CONNECTION_FAILED[0]) and _LOST.search(text):
+                is_ours = self.options.channel is None
+                if is_ours and not self.via and request.operation.url.startswith("grpc:"):
+                    text += f" ({MAY_REQUIRE_TLS} grpcs://)"
             return ConnectionError(text + self.via)
         return server_error(_STATUSES.get(code, 500), text)
 

@@ -17,7 +17,14 @@ from ..errors import format_value
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from .addresses import Server, authority, find_proxy
 from .connection import Connection, Connector
-from .errors import HOW_TO_SEND_JSON, InferenceServerError, Operation, server_error, too_long_error
+from .errors import (
+    HOW_TO_SEND_JSON,
+    MAY_REQUIRE_TLS,
+    InferenceServerError,
+    Operation,
+    server_error,
+    too_long_error,
+)
 from .limits import MAX_BODY_NBYTES, MAX_JSON_NBYTES, Call, Options
 from .pool import Lease, Pool
 from .requests import (
@@ -66,6 +73,7 @@ class HttpTransport:
             self.at = f" (at port {server.port}: the URL has no port)"
         if proxy is not None:
             self.via = f" (through the proxy http://{authority(proxy)} of {proxy.variable})"
+        self.may_require_tls = not (server.is_tls or server.socket_path or proxy)
         self.target_prefix = ""
         if proxy is not None and context is None:  # it only passes TLS on
             self.target_prefix = server.origin
@@ -203,7 +211,13 @@ class HttpTransport:
                     connection.close()
                 connection = await self.connector.connect(pool.backend, call.deadline)
                 pool.backend.check()
-                reader = await connection.exchange(request, call)
+                try:
+                    reader = await connection.exchange(request, call)
+                except ConnectionError as error:
+                    is_lost = not pool.is_closed and call.progress.error is None
+                    if self.may_require_tls and is_lost and connection.reader.n_received == 0:
+                        raise ConnectionError(f"{error} ({MAY_REQUIRE_TLS} https://)") from error
+                    raise
             if reader.reusable:
                 kept = connection
             if reader.buffer is None:
@@ -217,16 +231,11 @@ class HttpTransport:
             if lease is not None:
                 pool.release(lease, kept)
 
-    def open_stream(self, pool: Pool, call: Call, requests: Any, encode: Any) -> NoReturn:
+    def open_stream(self, open_pool: Any, call: Call, requests: Any, encode: Any) -> NoReturn:
         raise ValueError(f"stream requires a grpc:// or grpcs:// URL, not {self.server.origin}")
 
     def _response_error(self, request: Request, reader: ResponseReader) -> InferenceServerError:
-        try:  # whatever the Content-Type is: Triton sends JSON errors as text/plain (WIRE.md 8)
-            message = read_json(bytes(reader.error_body), _MAX_NESTING)["error"]
-            if not isinstance(message, str):
-                raise TypeError
-        except (ValueError, TypeError, LookupError):
-            message = reader.error_body.decode("utf-8", "replace").strip()
+        message = _error_text(bytes(reader.error_body))
         status, hint = reader.status, ""
         if request.is_binary and status in _REJECTED and not self.reads_binary:
             hint = f"if the server reads only JSON, {HOW_TO_SEND_JSON}"
@@ -238,6 +247,19 @@ class HttpTransport:
         if retry_after.isdecimal() and len(retry_after) < 10:
             error.retry_after = float(retry_after)
         return error
+
+
+def _error_text(body: bytes) -> str:
+    try:  # whatever the Content-Type is: Triton sends JSON errors as text/plain (WIRE.md 8)
+        members = read_json(body, _MAX_NESTING)
+        text = members["error"] if "error" in members else members["detail"]  # of FastAPI
+        if isinstance(text, list):
+            text = "; ".join(item["msg"] for item in text)
+        if isinstance(text, str):
+            return text
+    except (ValueError, TypeError, LookupError):
+        pass
+    return body.decode("utf-8", "replace").strip()
 
 
 def _read_metadata(buffer: tw.BodyBuffer, _: int | None, *, limits: tw.Limits) -> dict[str, Any]:

@@ -225,10 +225,18 @@ def check_headers(headers: Headers | None) -> dict[str, str]:
             raise ValueError(f"the HTTP header {name} cannot be passed: the client sets it")
         if not _TOKEN.fullmatch(name):
             raise ValueError(f"the name of an HTTP header is invalid: {name[:80]!r}")
-        if _NOT_IN_VALUE.search(value):
-            raise ValueError(f"the value of the HTTP header {name} is invalid: {value[:80]!r}")
+        check_value(name, value, _NOT_IN_VALUE, "is invalid")
         found[name] = value
     return found
+
+
+def check_value(name: str, value: str, forbidden: re.Pattern[str], problem: str) -> None:
+    """Raise ValueError without the value, which may be a secret, if it has a bad character."""
+    if found := forbidden.search(value):
+        raise ValueError(
+            f"the value of the HTTP header {name} {problem}: character {found[0]!r} at position "
+            f"{found.start()}"
+        )
 
 
 def check_algorithms(algorithms: Algorithms) -> None:

@@ -35,6 +35,7 @@ _SCRATCH_NBYTES = 64 << 10
 # the trailer section, have the same limit.
 _MAX_HEAD_NBYTES = 256 << 10
 _HTTP2_SETTINGS = re.compile(rb"\x00..\x04.\x00{4}", re.DOTALL)  # the first frame (RFC 9113 3.4)
+_TLS_ALERT = re.compile(rb"\x15\x03")  # (RFC 8446 5.1)
 _WHITESPACE = b" \t"  # of HTTP headers; bytes.strip() without arguments removes more
 _HEADERS = {  # the headers that are read
     b"connection",
@@ -152,6 +153,8 @@ class ResponseReader:
                 raise ConnectionError(
                     "the server speaks HTTP/2, as gRPC servers do: use a grpc:// URL"
                 ) from error
+            if self.status == 0 and _TLS_ALERT.match(self._scratch[:nbytes]):
+                raise ConnectionError("the server uses TLS: use an https:// URL") from error
             raise ConnectionError(f"the response is not valid HTTP: {error}") from error
         if self.complete:
             if not self.reusable:

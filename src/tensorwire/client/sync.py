@@ -1,4 +1,4 @@
-"""How the blocking client waits: with ``poll``."""
+"""How the blocking client waits: with ``poll``, or ``select`` under eventlet."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
+from select import POLLIN, POLLOUT
 from typing import Any, TypeVar
 
 from .limits import Deadline
@@ -45,6 +46,22 @@ class PollWatcher:
         """Release the socket, before it is closed."""
 
 
+class SelectWatcher(PollWatcher):
+    """Waits with ``select``: eventlet removes ``poll``."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.fd = sock.fileno()
+
+    async def wait(self, events: int, seconds: float | None) -> int:
+        found = select.select(
+            [self.fd] if events & POLLIN else [],
+            [self.fd] if events & POLLOUT else [],
+            [],
+            None if seconds is None else min(seconds, _MAX_SECONDS),
+        )
+        return (POLLIN if found[0] else 0) | (POLLOUT if found[1] else 0)
+
+
 class Backend:
     """How a client waits: it blocks the thread of a call. ``LoopBackend`` suspends a task."""
 
@@ -66,7 +83,7 @@ class Backend:
 
     def watch(self, sock: socket.socket, user: object) -> Any:
         """Return an object that waits for a socket. ``user`` lives as long as it is watched."""
-        return PollWatcher(sock)
+        return PollWatcher(sock) if hasattr(select, "poll") else SelectWatcher(sock)
 
     def new_future(self) -> Any:
         return Future()

@@ -60,7 +60,7 @@ class Transport(Protocol):
     async def read(self, request: Any, body: Any, backend: Backend, /) -> Any:
         """Return what the body of a response contains."""
 
-    def open_stream(self, pool: Any, call: Call, requests: Any, encode: Any, /) -> Any: ...
+    def open_stream(self, open_pool: Any, call: Call, requests: Any, encode: Any, /) -> Any: ...
 
 
 def transport_of(server: Server, options: Options) -> Transport:
