@@ -126,10 +126,10 @@ def test_arrays_are_writable_and_aligned(
 
 
 def test_parameters_that_only_models_read() -> None:
-    """The application does nothing with them: an output is sent also if it has a region."""
+    """The application does nothing with them."""
     parameters = {"sequence_id": 5, "sequence_start": True, "priority": 1, "timeout": 1, "a": "b"}
-    region = {"shared_memory_region": "r", "shared_memory_byte_size": 8, "shared_memory_offset": 1}
-    output = tw.RequestedOutput("y", binary=True, parameters=region)
+    of_output = {"shared_memory_byte_size": 8, "shared_memory_offset": 1}
+    output = tw.RequestedOutput("y", binary=True, parameters=of_output)
     found: list[tw.InferRequest] = []
 
     def function(request: tw.InferRequest) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def test_parameters_that_only_models_read() -> None:
     response = serve(function, frame).response()
     assert response["y"].nbytes == X.nbytes
     assert found[0].parameters == parameters
-    assert [each.parameters for each in found[0].outputs or ()] == [region]
+    assert [each.parameters for each in found[0].outputs or ()] == [of_output]
 
 
 def test_sync_model_runs_in_the_context_of_its_request() -> None:
