@@ -231,6 +231,20 @@ def test_shared_memory(is_first: bool) -> None:
     assert values_of(request["x"]) == [1, 2]
 
 
+def test_outputs_in_shared_memory() -> None:
+    """Each has an empty raw content, by which clients count; or none, as other servers do."""
+    parameters = {"shared_memory_region": "r"}
+    shared = tw.Tensor("s", None, datatype="FP32", shape=(4,), parameters=parameters)
+    message = tw.grpc.encode_response(tw.InferResponse([shared, tw.Tensor("x", ["a"])]))
+    content = delimited(6, b"\1\0\0\0a")
+    assert message.endswith(delimited(6, b"") + content)
+    for found in (message, message.replace(delimited(6, b"") + content, content)):
+        response = tw.grpc.decode_response(found)
+        assert (response["s"].data, response["x"].tolist()) == (None, [b"a"])
+    with pytest.raises(tw.HeaderError, match="but has raw_output_contents and shared_memory"):
+        tw.grpc.decode_response(message.replace(delimited(6, b"") + content, content * 2))
+
+
 # --- errors --------------------------------------------------------------------------------------
 
 

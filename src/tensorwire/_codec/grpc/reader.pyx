@@ -426,19 +426,25 @@ cdef class MessageReader:
         cdef Py_ssize_t n_raw = len(self.raw), n_with_data = 0, i = 0
         for tensor in self.tensors:
             n_with_data += not in_region(tensor)
-        if n_raw > 0 and n_raw != n_with_data:
+        # Triton's responses have an empty content for an output in shared memory.
+        cdef bint has_all = not self.is_request and n_raw == len(self.tensors)
+        if n_raw > 0 and n_raw != n_with_data and not has_all:
             raise LayoutError(
                 f"the message has {format_count('raw content', n_raw)}, but "
                 f"{format_count(self.kind, n_with_data)} outside of shared memory",
                 expected=n_with_data, actual=n_raw)
         for tensor in self.tensors:
-            if in_region(tensor):
+            if in_region(tensor) and not has_all:
                 continue
             try:
                 if n_raw > 0:
                     offset, nbytes = self.raw[i]
-                    self.use_raw(tensor, offset, nbytes)
                     i += 1
+                    if not in_region(tensor):
+                        self.use_raw(tensor, offset, nbytes)
+                    elif nbytes > 0:
+                        raise self.source_error(
+                            ["raw_output_contents", "shared_memory_region"])
                 elif is_shared(tensor):
                     self.use_nothing(tensor)
             except DecodeError as error:

@@ -192,6 +192,8 @@ cdef uint64_t message_nbytes(Message message, str id, tuple tensors) except? 0:
             raise
         if not is_shared(tensor):
             nbytes = min(nbytes, <uint64_t>1 << 63) + field_nbytes(tensor.nbytes)
+        elif kind == "output":
+            nbytes += field_nbytes(0)
     if message.requested is not None:
         for output in message.requested:
             try:
@@ -226,6 +228,8 @@ cdef unsigned char* write_message_fields(
     for tensor in tensors:
         if not is_shared(tensor):
             target = write_data(begin_field(target, raw_number, tensor.nbytes), tensor)
+        elif raw_number == 6:  # clients count the contents of outputs
+            target = begin_field(target, raw_number, 0)
     return target
 
 
