@@ -156,7 +156,7 @@ class _Thread(threading.Thread):
     def __init__(self) -> None:
         # A daemon, because the interpreter would wait for it before `_wait_for_calls` runs.
         super().__init__(name="tensorwire", daemon=True)
-        self.wakeup = threading.Lock()
+        self.wakeup: threading.Lock = threading.Lock()
         self.wakeup.acquire()
         self.call: Call | None = None
 

@@ -72,6 +72,8 @@ class RequestBody:
     UnsupportedEncodingError.
     """
 
+    buffer: BodyBuffer
+
     def __init__(
         self,
         headers: Iterable[tuple[bytes, bytes]],
@@ -90,7 +92,9 @@ class RequestBody:
         self._held: list[bytes] = []  # what has arrived and is not in the buffer
         self._n_held = 0
         length = framing.content_length
-        self.has_steps = reservation is not None and (length is None or length > UNCOUNTED_NBYTES)
+        self.has_steps: bool = reservation is not None and (
+            length is None or length > UNCOUNTED_NBYTES
+        )
         if self.has_steps and (length is None or max_body is None or length <= max_body):
             limit = max_body if length is None else length
             self.buffer = BodyBuffer(None, framing.header_length, max_nbytes=limit)

@@ -139,7 +139,7 @@ class Reservation:
         n_arrived: Callable[[], int] = lambda: 0,
     ) -> None:
         self._memory: BodyMemory = memory
-        self.wake = wake
+        self.wake: Callable[[], object] = wake
         self._n_arrived = n_arrived
         self._n_seen = 0  # bytes that had arrived when the progress was looked at
         self._nbytes = 0
