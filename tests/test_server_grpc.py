@@ -234,7 +234,7 @@ def test_limits_of_small_messages(path: str) -> None:
 
 
 def test_unknown_method(server: ServedApp) -> None:
-    assert error_of(lambda: server.small("ModelStatistics", {}))[0] == Code.UNIMPLEMENTED
+    assert error_of(lambda: server.small("RepositoryModelLoad", {}))[0] == Code.UNIMPLEMENTED
 
 
 def test_health_service() -> None:
