@@ -190,6 +190,13 @@ def test_lists_do_not_depend_on_the_error_state_of_numpy(datatype: Any) -> None:
             tw.Tensor("x", [0, 1e300], datatype=datatype)
 
 
+def test_output_in_a_region_has_no_default_for_binary_data() -> None:
+    """Triton rejects an output with both."""
+    output = tw.RequestedOutput("y", parameters={"shared_memory_region": "r"})
+    request = tw.InferRequest([X], [output], parameters={"binary_data_output": True})
+    assert b'"binary_data":' not in bytes(tw.encode_request(request))
+
+
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 def test_nonfinite_numbers_in_parameters(number: float) -> None:
     output = tw.RequestedOutput("y", parameters={"k": number})

@@ -81,6 +81,13 @@ def test_invalid_header_length_is_rejected(headers: Any) -> None:
     assert len(str(caught.value)) < 150
 
 
+def test_multipart_body_is_rejected() -> None:
+    headers = {"Content-Type": "Multipart/form-data; boundary=a"}
+    with pytest.raises(tw.HeaderError, match="the body is multipart, which is no message"):
+        tw.header_length(headers)
+    assert tw.header_length(headers | {LENGTH: "17"}) == 17
+
+
 @pytest.mark.parametrize("value", ["17, 18", ", ".join(["17"] * 10), ",".join(["17"] * 99)])
 def test_different_or_too_many_items_of_a_list_are_rejected(value: str) -> None:
     with pytest.raises(tw.HeaderError, match=r"two header lengths|is not a number"):

@@ -49,7 +49,7 @@ def header_length(headers: HasItems | Iterable[tuple[str | bytes, str | bytes]])
     Raises
     ------
     HeaderError
-        A length is not a number, or the headers contain different lengths.
+        A length is not a number, the headers contain different lengths, or the body is multipart.
     TypeError
         ``headers`` cannot be iterated over, or a name or value has the wrong type.
 
@@ -63,17 +63,22 @@ def header_length(headers: HasItems | Iterable[tuple[str | bytes, str | bytes]])
     """
     pairs = headers.items() if hasattr(headers, "items") else headers
     found: int | None = None
+    is_multipart = False
     for key, value in pairs:
         name = _decode_latin1(key).lower()
         length: int | None
         if name == HEADER_LENGTH.lower():
             length = parse_header_length(value)
         elif name == "content-type":
-            length = _gateway_length(_decode_latin1(value))
+            media_type = _decode_latin1(value)
+            is_multipart = media_type.lower().startswith("multipart/")
+            length = _gateway_length(media_type)
         else:
             continue
         if length is not None:
             found = _same_length(found, length)
+    if found is None and is_multipart:
+        raise HeaderError("the body is multipart, which is no message: send JSON or binary data")
     return found
 
 

@@ -53,7 +53,8 @@ cdef class Framing:
             elif name == HEADER_LENGTH_NAME or (
                 name == b"content-type"
                 and len(value) > PLAIN_TYPE_NBYTES
-                and b"json-header-size" in value.lower()
+                and (b"json-header-size" in (lower := value.lower())
+                     or lower.startswith(b"multipart/"))
             ):
                 length_headers.append((name, value))
             elif name == b"content-encoding":

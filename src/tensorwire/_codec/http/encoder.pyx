@@ -59,7 +59,8 @@ def encode_request(
     ----------
     request : InferRequest
         The request. Its parameter ``binary_data_output`` is also written to each requested output
-        whose ``binary`` is None, because servers interpret the parameter differently (WIRE.md 7).
+        whose ``binary`` is None, because servers interpret the parameter differently (WIRE.md 7),
+        but not to an output in shared memory, for which Triton rejects it.
     align : int, default 64
         The JSON header is padded with spaces so that the binary data begins at a multiple of this
         number of bytes, from 1 (no padding) to 2^24 (WIRE.md 6).
@@ -417,6 +418,9 @@ cdef int write_requested(JsonWriter* writer, tuple outputs, default) except -1:
 
 cdef int write_requested_output(JsonWriter* writer, RequestedOutput output, default) except -1:
     binary = default if output.binary is None else output.binary
+    if (output.binary is None and output._parameters is not None
+            and "shared_memory_region" in output._parameters):
+        binary = None  # Triton rejects an output with both
     try:
         check_name_nbytes(text_nbytes(output.name), <Limits>writer.limits, ENCODING)
         write_literal(writer, b'{"name":')
