@@ -31,11 +31,11 @@ from support.asgi_requests import (
 from support.lifetimes import without_gc
 from support.scripts import run_script
 from support.threads import forbid_threads
-from tensorwire.server import ClientDisconnectedError, Model, RequestError, create_app
+from tensorwire.server import Model, RequestError, create_app
 from tensorwire.server.body import MAX_BODY_NBYTES, MAX_JSON_NBYTES, RequestBody
 from tensorwire.server.inference import Inference
 from tensorwire.server.model import as_writable
-from tensorwire.server.workers import N_THREADS, ThreadCall, Workers
+from tensorwire.server.workers import N_THREADS, ThreadCall
 
 DECODE = "tensorwire.server.body.decode_request"
 BINARY = {"binary_data_output": True}
@@ -362,30 +362,6 @@ def test_request_of_a_failing_model_is_released(
     with without_gc():
         reply = infer(app, "m", message(SMALL))
         assert (reply.status, [ref() for ref in found]) == (status, [None])
-
-
-@run_in_event_loop
-async def test_call_of_a_client_that_disconnected_while_its_request_was_decoded() -> None:
-    """The call is only dropped if it would wait for a thread."""
-    workers = Workers(1)
-    called: list[int] = []
-
-    async def call_without_client() -> None:
-        call = ThreadCall()
-        call.disconnect()
-        await call.run(workers, called.append, 1)
-
-    for _ in range(2):
-        await call_without_client()
-        waiting = threading.Event()
-        calls = [ThreadCall().run(workers, waiting.wait, 20) for _ in range(N_THREADS)]
-        tasks = [asyncio.create_task(call) for call in calls]
-        await asyncio.sleep(0.05)
-        with pytest.raises(ClientDisconnectedError):
-            await call_without_client()
-        waiting.set()
-        await asyncio.gather(*tasks)
-    assert called == [1, 1]
 
 
 @run_in_event_loop

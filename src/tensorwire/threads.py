@@ -43,6 +43,8 @@ class Threads:
     def start(self, call: Call) -> bool:
         """Return whether a call waits for a thread. Raises RuntimeError if none can be started."""
         with _lock:
+            if _is_exiting:  # threads end when no call waits
+                raise RuntimeError("the interpreter exits")
             if self._n_running >= self._limit:
                 self._waiting[call] = None
                 return True
@@ -184,8 +186,6 @@ _is_exiting = False
 
 
 def _start_thread() -> _Thread:
-    if _is_exiting:
-        raise RuntimeError("the interpreter exits")
     thread = _Thread()
     thread.start()
     _threads.add(thread)
