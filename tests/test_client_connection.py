@@ -103,7 +103,7 @@ def test_waiting_takes_no_time_of_the_cpu() -> None:
         before = time.thread_time()
         with pytest.raises(TimeoutError):
             client.infer("m", {"x": X})
-        assert time.thread_time() - before < 0.1
+        assert time.thread_time() - before < 0.02
 
 
 # --- which requests are sent again ---
