@@ -302,7 +302,7 @@ class ConnectionMachine(RuleBasedStateMachine):
         for client, expected in zip(self.clients, self.expected, strict=True):
             found = responses(client.received)
             for i, (status, headers, body) in enumerate(found):
-                if status == 200:
+                if status == 200 and "garbage" not in expected[: i + 1]:  # it may be empty lines
                     assert id_of(headers, body) == expected[i]
                 if headers.get("connection") == "close":
                     assert i == len(found) - 1

@@ -362,4 +362,5 @@ class Connection:
             self._enter(CLOSING, now)
 
     def _abort(self) -> None:
+        self.receiver.end()
         self.state, self.deadline = ABORTED, math.inf
