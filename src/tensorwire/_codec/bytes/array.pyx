@@ -248,7 +248,7 @@ cdef class BytesArray:
         >>> tw.decode_bytes(tw.encode_bytes(["a", "b"])).reshape((2, 1)).tolist()
         [[b'a'], [b'b']]
         """
-        dims = tuple(map(as_index, shape))
+        dims = exact_dims(shape)
         if min(dims, default=0) < 0:
             raise ValueError(f"a dimension is negative: {format_shape(dims)}")
         if len(dims) > MAX_RANK:
@@ -491,7 +491,14 @@ def pickled_element(element, shape):
 
 
 def scanned_bytes(wire, shape):
-    return scan_body(Body(wire), tuple(map(as_index, shape)))
+    return scan_body(Body(wire), exact_dims(shape))
+
+
+cdef tuple exact_dims(shape):
+    cdef list dims = []
+    for dim in shape:
+        dims.append(as_index(dim))
+    return tuple(dims)
 
 
 cdef BytesArray scan_body(Body body, tuple shape):
