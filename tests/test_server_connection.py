@@ -357,7 +357,7 @@ class ConnectionMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """When the clients send and read everything, each complete request gets its reply."""
-        for _ in range(20):
+        for _ in range(200):  # rounds of at most two requests
             for client in getattr(self, "clients", ()):
                 client.reads, client.n_kept = True, 0
                 client.settle()
