@@ -40,8 +40,13 @@ from tensorwire.server.connection import (
     Connection,
     Options,
 )
-from tensorwire.server.memory import BodyMemory
-from tensorwire.server.receiver import BODY, CLOSED, DONE, HEAD, IDLE
+from tensorwire.server.memory import (
+    UNCOUNTED_NBYTES,
+    BodyMemory,
+    OverloadedError,
+    Reservation,
+)
+from tensorwire.server.receiver import BODY, CLOSED, DONE, HEAD, IDLE, SCRATCH_NBYTES
 from tensorwire.server.service import Reply
 
 pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
@@ -319,6 +324,16 @@ class ConnectionMachine(RuleBasedStateMachine):
         assert memory.nbytes <= LIMIT + 1600 * KiB
 
     @invariant()
+    def bodies_have_only_what_is_counted(self) -> None:
+        for client in getattr(self, "clients", ()):
+            for request in client.connection.requests:
+                if (body := request.exchange.body) is not None:
+                    memory = request.exchange._memory
+                    counted = UNCOUNTED_NBYTES if memory is None else memory._nbytes
+                    assert body.buffer.capacity <= max(counted, UNCOUNTED_NBYTES)
+                    assert body._n_held <= 2 * SCRATCH_NBYTES
+
+    @invariant()
     def somebody_can_go_on(self) -> None:
         """A body waits only while another one has memory and can continue."""
         if hasattr(self, "clients"):
@@ -481,6 +496,88 @@ def test_body_without_progress_is_given_up_if_others_wait() -> None:
     second.serve()
     assert [status for status, *_ in responses(first.received)] == [408]
     assert [status for status, *_ in responses(second.received)] == [200]
+
+
+def test_body_is_not_received_behind_replies_that_are_not_read() -> None:
+    first = connected(max_body_memory=LIMIT)
+    second = Client(first.app, 0.0)
+    first.to_send = request_bytes(1, 900 * KiB)
+    first.send(1 << 20)
+    first.start()  # its model runs
+    second.reads = False
+    for n in (3, 1400 * KiB):
+        second.to_send += request_bytes(n, n)
+        second.send(1 << 24)
+        second.serve()
+    assert second.connection.state is SENDING
+    second.reads, second.n_kept = True, 0
+    second.settle()
+    second.send(1 << 24)
+    assert second.connection.state is STALLED
+    assert first.app.body_memory.nbytes <= LIMIT
+    first.reply()
+    second.memory_changed()
+    second.send(1 << 24)
+    second.serve()
+    assert [status for status, *_ in responses(second.received)] == [200, 200]
+
+
+def test_body_that_has_just_got_memory_is_not_given_up() -> None:
+    memory = BodyMemory(LIMIT)
+    running, first, second = (Reservation(memory) for _ in range(3))
+    running.request(LIMIT)
+    running.complete()
+    assert [first.request(600_000), second.request(900_000)] == [False, False]
+    for now in range(1, 5):
+        memory.tick(now)
+    running.release()
+    for now in range(5, 11):
+        assert not first.is_given_up
+        memory.tick(now)
+    assert first.is_given_up  # one period later
+
+
+def test_younger_bodies_wait_behind_an_older_one() -> None:
+    memory = BodyMemory(LIMIT)
+    running, first, second = (Reservation(memory) for _ in range(3))
+    running.request(LIMIT // 2)
+    running.complete()
+    assert [first.request(LIMIT), second.request(100_000)] == [False, False]
+    running.release()
+    assert (first.missing_nbytes, second.missing_nbytes) == (0, 100_000)
+
+
+def test_memory_that_is_taken_after_the_end_is_not_counted() -> None:
+    """A thread may still decompress the body of a request that has ended."""
+    memory = BodyMemory(LIMIT)
+    reservation = Reservation(memory)
+    reservation.close()
+    with pytest.raises(OverloadedError):
+        reservation.extend(100_000)
+    assert (memory.nbytes, memory.complete_nbytes) == (0, 0)
+
+
+def test_timeout_of_a_body_that_waits_for_memory_in_between() -> None:
+    """It begins with the request, and not with each step."""
+    first = connected(max_body_memory=LIMIT)
+    second = Client(first.app, 0.0)
+    for number, client in enumerate((first, second)):
+        client.to_send = request_bytes(number, 1500 * KiB)
+        client.send(900 * KiB)
+    assert second.connection.state is STALLED
+    second.now = 10.0
+    first.connection.lost()
+    second.memory_changed()
+    assert second.connection.deadline == TIMEOUT
+
+
+def test_nothing_of_a_body_is_missing_while_the_next_head_arrives() -> None:
+    """A transport asks for this number when it looks whether the client is gone."""
+    client = connected()
+    client.to_send = request_bytes(1) + b"POST /"
+    client.send(1 << 20)
+    assert client.connection.receiver.state is HEAD
+    assert client.connection.receiver.n_missing == 0
 
 
 def test_head_of_a_large_body_holds_nothing() -> None:

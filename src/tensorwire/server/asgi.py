@@ -316,6 +316,7 @@ async def _respond_to_request(service: Service, scope: Scope, receive: Receive, 
     route = service.route(scope["method"], path)
     incoming = _Incoming(service, receive)
     exchange = Exchange(service, route, scope["headers"], incoming.disconnected, incoming.wake)
+    is_replying = False
     try:
         if not exchange.is_rejected:  # otherwise, the client waits for 100 Continue
             message = _begin(receive)
@@ -331,6 +332,7 @@ async def _respond_to_request(service: Service, scope: Scope, receive: Receive, 
             reply = await reply
         if exchange.is_rejected:
             reply = reply.closing()
+        is_replying = True
         await _send_reply(send, reply, service.zero_copy)
     except ClientDisconnectedError:
         return
@@ -339,7 +341,8 @@ async def _respond_to_request(service: Service, scope: Scope, receive: Receive, 
             raise
         subject = "; ".join(getattr(error, "__notes__", ())) or path
         log.warning("the shutdown has cancelled a request: %s", subject)
-        await _send_reply(send, service.failure_reply(SHUTTING_DOWN).closing())
+        if not is_replying:
+            await _send_reply(send, service.failure_reply(SHUTTING_DOWN).closing())
     finally:
         exchange.close()
 
@@ -348,7 +351,7 @@ class _Incoming:
     """The messages of a request, of which one is usually enough."""
 
     _exchange: Exchange
-    _loop: asyncio.AbstractEventLoop
+    _loop: asyncio.AbstractEventLoop | None = None
     _has_changed: asyncio.Event
     _timeout: asyncio.Timeout
 
@@ -361,8 +364,8 @@ class _Incoming:
     ) -> None:
         """Receive the rest of a body, from this message on if there is one."""
         self._exchange = exchange
-        self._loop = asyncio.get_running_loop()
         self._has_changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         more = message is not None
         try:
             async with asyncio.timeout(self._service.receive_timeout) as self._timeout:
@@ -386,12 +389,13 @@ class _Incoming:
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._has_changed.wait()
             self._has_changed.clear()
-            self._service.body_memory.tick(self._loop.time())
+            self._service.body_memory.tick(asyncio.get_running_loop().time())
 
     def wake(self) -> None:
         """The body has memory, or is given up. This is called in any thread."""
-        with suppress(RuntimeError):  # the event loop is closed
-            self._loop.call_soon_threadsafe(self._continue)
+        if self._loop is not None:  # otherwise, `receive_body` has not begun
+            with suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self._continue)
 
     def _continue(self) -> None:
         self._has_changed.set()

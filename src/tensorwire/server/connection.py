@@ -57,6 +57,7 @@ class ServerState(Enum):
 
 # In Python 3.11, an attribute of an Enum class takes as long as a call.
 WAITING, RECEIVING, STALLED, READY, RUNNING, SENDING, LINGERING, CLOSING, ABORTED = ServerState
+_ARRIVING = (RECEIVING, STALLED)
 _BETWEEN_REPLIES = (WAITING, RECEIVING, STALLED, READY)
 _OF_SERVER = (READY, RUNNING, ABORTED)  # the client is not at fault if they take long
 
@@ -148,9 +149,10 @@ class Connection:
 
     def memory_changed(self, now: float) -> None:
         """The first request may have memory for its body, or has lost it."""
-        if self.requests and self.state in _BETWEEN_REPLIES:
+        if self.requests and (self.state is SENDING or self.state in _BETWEEN_REPLIES):
             self.receiver.continue_body()
-            self._await_next(now)
+            if self.state is not SENDING:
+                self._await_next(now)
 
     def tick(self, now: float, n_unsent: int = 0) -> None:
         """Do what is due. ``n_unsent`` is the number of bytes that the transport has not sent."""
@@ -168,7 +170,7 @@ class Connection:
         elif self.state is STALLED and now < self._time_limit():
             self.service.body_memory.tick(now)
             self._set_deadline(now)
-        elif self.state in (RECEIVING, STALLED):
+        elif self.state in _ARRIVING:
             self._reject_late()
             self._await_next(now)
 
@@ -201,8 +203,8 @@ class Connection:
 
     @property
     def may_receive(self) -> bool:
-        """Whether there is memory for what arrives."""
-        return len(self.requests) < 2 and self.state is not STALLED
+        """Whether the transport may receive. A client that does not read replies sends nothing."""
+        return len(self.requests) < 2 and self.state not in (STALLED, SENDING)
 
     @property
     def is_idle(self) -> bool:
@@ -289,9 +291,12 @@ class Connection:
             self._enter(state, now)
 
     def _enter(self, state: ServerState, now: float) -> None:
-        if self.grace_seconds < math.inf:
-            self._spend_grace(now)
-        self.state, self.since = state, now
+        # The time in which a request must arrive includes that in which it waits for memory.
+        if not (state in _ARRIVING and self.state in _ARRIVING):
+            if self.grace_seconds < math.inf:
+                self._spend_grace(now)
+            self.since = now
+        self.state = state
         if state in _OF_SERVER:
             self.deadline = math.inf
         else:

@@ -126,7 +126,8 @@ class Exchange:
         return self._memory
 
     def _n_arrived(self) -> int:
-        return 0 if self.body is None else self.body.n_arrived
+        body = self.body  # another event loop may ask
+        return 0 if body is None else body.n_arrived
 
     def close(self) -> None:
         """End the exchange: the reply has been sent, or it never will be."""
@@ -138,7 +139,7 @@ class Exchange:
 
     def _release(self) -> None:
         if self._memory is not None:
-            self._memory.release()
+            self._memory.close()
             self._memory = None
 
     def _fail(self, error: TensorwireError) -> None:
@@ -177,6 +178,8 @@ class Exchange:
         assert type(route) is ServedModel
         body, self.body = self.body, None  # the memory is released with the last array
         assert body is not None
+        if body.framing.encoding:  # a thread will take memory for the decompressed bytes
+            self._reservation()
         if self._memory is not None:
             self._memory.complete()
         inference = Inference(self._service.http_format, route, body, self._headers)

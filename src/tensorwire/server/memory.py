@@ -79,9 +79,9 @@ class BodyMemory:
 
     A body gets its memory in steps, as it arrives. A step that does not fit waits until requests
     have ended. If all the memory is that of bodies that are not complete, the oldest of them gets
-    its next step, so that they do not wait for each other: one body may exceed the limit. A body
-    that receives too little while others wait is given up. All methods may be called in any thread,
-    and none of them waits.
+    its next step, so that they do not wait for each other: one body may exceed the limit. Younger
+    bodies wait behind one that waits. A body that receives too little while others wait is given
+    up. All methods may be called in any thread, and none of them waits.
     """
 
     def __init__(self, max_nbytes: int) -> None:
@@ -146,6 +146,7 @@ class Reservation:
         self.missing_nbytes: int = 0
         """What the body waits for."""
         self.is_given_up: bool = False
+        self._is_closed = False
 
     @property
     def step_nbytes(self) -> int:
@@ -160,7 +161,8 @@ class Reservation:
         with memory._lock:
             memory._arriving.setdefault(self)
             self.missing_nbytes = max(0, nbytes - self._nbytes)
-            if self.grant():
+            waiting = next(each for each in memory._arriving if each is self or each.missing_nbytes)
+            if (waiting is self or not self.missing_nbytes) and self.grant():
                 return True
             if not any(each.missing_nbytes for each in memory._arriving if each is not self):
                 memory._n_ticks = 0  # from now on, bodies must make progress
@@ -174,10 +176,11 @@ class Reservation:
         nbytes = memory.nbytes + self.missing_nbytes
         is_oldest = memory.complete_nbytes == 0 and self is next(iter(memory._arriving))
         fits = is_oldest or nbytes <= memory.max_nbytes or not self.missing_nbytes
-        if fits:
+        if fits and self.missing_nbytes:
             memory.nbytes = nbytes
             self._nbytes += self.missing_nbytes
             self.missing_nbytes = 0
+            self._n_seen = self._n_arrived() - UNCOUNTED_NBYTES  # a step is progress once
         return fits
 
     def has_progress(self) -> bool:
@@ -190,7 +193,8 @@ class Reservation:
         """Take more memory for a complete body. Raises OverloadedError if it does not fit."""
         memory = self._memory
         with memory._lock:
-            if memory.nbytes + nbytes > memory.max_nbytes and memory.nbytes > self._nbytes:
+            exceeds = memory.nbytes + nbytes > memory.max_nbytes and memory.nbytes > self._nbytes
+            if exceeds or self._is_closed:
                 raise self.overloaded_error()
             memory.nbytes += nbytes
             memory.complete_nbytes += nbytes
@@ -215,6 +219,11 @@ class Reservation:
             each.wake()
 
     def release(self) -> None:
+        self.resize(0)
+
+    def close(self) -> None:
+        """Release the memory, and take no more: a thread may still decompress the body."""
+        self._is_closed = True
         self.resize(0)
 
     def overloaded_error(self) -> OverloadedError:

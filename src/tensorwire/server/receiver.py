@@ -102,6 +102,8 @@ class Receiver:
         """Return the memory for what arrives next. `receive` takes the number of bytes."""
         if self._direct is None:
             return _scratch.view
+        if self._direct.is_waiting:  # a TLS transport may have received more before it stopped
+            return _scratch.view[: self.n_missing]
         try:
             return self._direct.remaining()
         except TensorwireError as error:  # there is no memory
@@ -115,7 +117,10 @@ class Receiver:
         if body is None:
             self._parse(_scratch.view[:nbytes])
         else:
-            body.buffer.advance(nbytes)
+            if body.is_waiting:
+                body.write(_scratch.view[:nbytes])
+            else:
+                body.buffer.advance(nbytes)
             if self.n_missing == 0:
                 self._direct = None
                 # The old parser is in the middle of the body.
@@ -147,6 +152,8 @@ class Receiver:
     @property
     def n_missing(self) -> int:
         """The number of bytes of the body that have not arrived; 1 if its length is unknown."""
+        if self.state is not BODY:
+            return 0
         body = self._request.exchange.body
         length = None if body is None else body.framing.content_length
         return 1 if body is None or length is None else length - body.n_arrived

@@ -330,11 +330,11 @@ class InferProtocol(asyncio.BufferedProtocol):
     def _is_admitted(self, now: float) -> bool:
         """Make room for this connection if there are too many, and return whether it may stay."""
         limit, others = self.config.limit_concurrency, self.others
-        if len(others.open) <= limit or others.close_idle(now, LAST_REQUEST_SECONDS):
+        if len(others.open) <= limit or others.close_idle(self, now, LAST_REQUEST_SECONDS):
             return True
         self.is_excess = True
         while len(others.open) > limit + _N_RESERVED_CONNECTIONS:
-            if not (others.abort_ending() or others.close_idle(now, 0)):
+            if not (others.abort_ending() or others.close_idle(self, now, 0)):
                 self.service.describe_failure(OverloadedError.by_limit_concurrency(limit))  # count
                 return False
         return True
@@ -393,15 +393,17 @@ class Connections:
         else:
             self._of_uvicorn.discard(self)
 
-    def close_idle(self, now: float, seconds: float) -> bool:
+    def close_idle(self, new: InferProtocol, now: float, seconds: float) -> bool:
         """Close the connection that has been idle for the longest time, and for these seconds.
 
-        Return whether there is one.
+        It is not the new one. Return whether there is one.
         """
         idle = [
             each
             for each in self.open
-            if each.connection.is_idle and each.connection.since <= now - seconds
+            if each is not new
+            and each.connection.is_idle
+            and each.connection.since <= now - seconds
         ]
         if idle:
             oldest = min(idle, key=lambda each: each.connection.since)
