@@ -299,6 +299,7 @@ MISSING_VALUES: dict[str, tuple[int, int, Callable[[], Any]]] = {
     "str": (1, 2, lambda: pd.array(["a", "b", None], dtype="str")),
     "python": (1, 0, lambda: pd.array([None], dtype="string[python]")),
     "ArrowDtype": (1, 1, lambda: pd.array([1, None], dtype="int8[pyarrow]")),
+    "decimal": (1, 1, lambda: pd.array([Decimal(1), None], pd.ArrowDtype(pa.decimal128(5, 2)))),
     "object": (1, 1, lambda: pd.Series(["a", np.nan], dtype=object)),
     "arrays": (1, 1, lambda: pd.Series([np.zeros(2), None], dtype=object)),
     "lists": (1, 1, lambda: [[0], None]),

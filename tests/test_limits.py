@@ -125,6 +125,7 @@ def test_default_limits_of_the_encoder_and_the_decoder(
     assert decode(bytes(frame), frame.header_length, limits=UNLIMITED)
 
 
+@pytest.mark.thread_unsafe(reason="it changes the interpreter")
 def test_integers_of_more_digits_than_decoders_read() -> None:
     """Python's own limit, which applies when text is converted, can be disabled."""
 
@@ -142,6 +143,9 @@ def test_integers_of_more_digits_than_decoders_read() -> None:
             for number in (10**4301 - 1, -(10**4300)):
                 with pytest.raises(tw.EncodeError, match=r"'n' of .* of 1428\d bits; the limit"):
                     request(number)
+        sys.set_int_max_str_digits(640)
+        with pytest.raises(tw.EncodeError, match=r"'n' .* 2127 bits, which Python is set not to"):
+            tw.encode_request(request(10**640))
     finally:
         sys.set_int_max_str_digits(before)
 

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support import reference
+import tensorwire.grpc
+from support import grpc_cases, reference
 from support.lifetimes import Owned, assert_result_keeps_body_alive
 from support.memory import address, peak_nbytes
+from support.protobuf_wire import delimited
 from support.scripts import run_script
 
 
@@ -292,6 +294,31 @@ def test_declared_size_allocates_nothing(datatype: str, size: int | None) -> Non
             tw.decode_request(body, length)
 
     assert peak_nbytes(decoding) < 64_000
+
+
+LONG = b"x" * 10_000
+IN_JSON = reference.message(
+    {"inputs": [{"name": "x", "shape": [1], "datatype": "BYTES", "data": [LONG.decode()]}]}
+)
+TYPED = grpc_cases.typed("x", "BYTES", (1,), delimited(8, LONG))
+
+
+@pytest.mark.thread_unsafe(reason="it measures the process")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: tw.encode_bytes([LONG]),
+        lambda: tw.encode_request(tw.InferRequest([tw.Tensor("x", [LONG], binary=False)])),
+        lambda: tw.decode_request(*IN_JSON)["x"],
+        lambda: tw.grpc.decode_request(TYPED)["x"],
+    ],
+)
+def test_bytes_that_the_codec_has_written_are_released(make: Callable[[], Any]) -> None:
+    def repeat() -> None:
+        for _ in range(30):
+            make()
+
+    assert peak_nbytes(repeat) < 15 * len(LONG)
 
 
 NO_MEMORY = """
