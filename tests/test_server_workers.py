@@ -35,7 +35,7 @@ from tensorwire.server import Model, RequestError, create_app
 from tensorwire.server.body import MAX_BODY_NBYTES, MAX_JSON_NBYTES, RequestBody
 from tensorwire.server.inference import Inference
 from tensorwire.server.model import as_writable
-from tensorwire.server.workers import N_THREADS, ThreadCall
+from tensorwire.server.workers import N_THREADS, ThreadCall, Workers
 
 DECODE = "tensorwire.server.body.decode_request"
 BINARY = {"binary_data_output": True}
@@ -362,6 +362,26 @@ def test_request_of_a_failing_model_is_released(
     with without_gc():
         reply = infer(app, "m", message(SMALL))
         assert (reply.status, [ref() for ref in found]) == (status, [None])
+
+
+@run_in_event_loop
+async def test_call_that_is_cancelled_when_it_has_just_failed_is_released() -> None:
+    def fail(argument: object) -> None:
+        raise ValueError
+
+    with without_gc():
+        argument = np.zeros(1)
+        found, call = weakref.ref(argument), ThreadCall()
+        call.start(Workers(1), fail, argument)
+        tasks = [asyncio.create_task(call.result())]
+        call._future.add_done_callback(lambda _: tasks[0].cancel())  # before the task continues
+        del argument
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[0]
+        tasks.clear()
+        del call
+        await asyncio.sleep(0)
+        assert found() is None
 
 
 @run_in_event_loop

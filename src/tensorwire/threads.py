@@ -103,6 +103,7 @@ class Call:
             await self._future
         except BaseException:
             self.drop()
+            self._result = self._error = None  # if it was cancelled just when it had ended
             raise
         # Nothing here refers to the result or the exception any longer. The exception refers to
         # this frame: a cycle would keep the request in memory until a garbage collection.
