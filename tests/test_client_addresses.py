@@ -64,8 +64,10 @@ def test_unix_socket_whose_queue_is_full(connect: Connect, tmp_path: Path) -> No
         code = waiting[-1].connect_ex(str(path))
     assert code == errno.EAGAIN
     with connect(f"unix:{path}", timeout=Timeout(connect=0.2)) as client:
+        started = time.thread_time()
         with pytest.raises(TimeoutError, match=r"after 0.2 seconds \(connect timeout\)"):
             client.infer("m", {"x": X})
+        assert time.thread_time() - started < 0.1
         for one in waiting:
             one.close()
         with server:

@@ -6,13 +6,13 @@ import asyncio
 import socket
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from select import POLLIN, POLLOUT
 from typing import Any
 
 from ..threads import in_thread
 from .errors import CLOSED
-from .limits import Deadline
 from .sync import Backend, Result
 
 
@@ -77,6 +77,7 @@ class LoopBackend(Backend):
     is_async = True
 
     def __init__(self) -> None:
+        super().__init__()
         self.loop = asyncio.get_running_loop()
         self.watchers: weakref.WeakSet[LoopWatcher] = weakref.WeakSet()
         self.is_ended = False
@@ -125,10 +126,6 @@ class LoopBackend(Backend):
             return function(*arguments, **named)
         return await in_thread(partial(function, *arguments, **named))
 
-    async def look_up(self, host: str, port: int, deadline: Deadline) -> list[Any]:
-        seconds, step = deadline.limit("connect")
-        try:
-            async with asyncio.timeout(seconds):
-                return await self.loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except TimeoutError:
-            raise deadline.timeout_error(step) from None
+    async def result_of(self, future: Future[Result], seconds: float | None) -> Result:
+        async with asyncio.timeout(seconds):
+            return await asyncio.wrap_future(future)

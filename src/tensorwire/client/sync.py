@@ -69,7 +69,7 @@ class Backend:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.lookup: Future[list[Any]] | None = None
+        self.lookup: Future[Any] | None = None
 
     def is_lost(self) -> bool:
         """Return whether the event loop has ended. Raises RuntimeError if it runs elsewhere."""
@@ -106,31 +106,36 @@ class Backend:
     async def look_up(self, host: str, port: int, deadline: Deadline) -> list[Any]:
         """Return the results of ``getaddrinfo``, which has no timeout. Raises OSError.
 
-        It is called in a thread. A call that needs the addresses while this thread runs waits for
-        it. A client therefore has at most one such thread, also if the name servers do not respond.
+        It is called in a thread, which does not keep the program alive. A call that needs the
+        addresses while this thread runs waits for it. A client therefore has at most one such
+        thread, also if the name servers do not respond.
         """
         seconds, step = deadline.limit("connect")
-        if seconds is None:
-            return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         with self.lock:
             lookup = self.lookup
             if lookup is None or lookup.done():
                 lookup = Future()
+                lookup.set_running_or_notify_cancel()  # a task that is cancelled does not cancel it
                 threading.Thread(target=_look_up, args=(lookup, host, port), daemon=True).start()
                 self.lookup = lookup  # not before: the thread may be impossible to start
         try:
-            error = lookup.exception(min(seconds, _MAX_SECONDS))
+            found = await self.result_of(lookup, seconds)
         except TimeoutError:
             raise deadline.timeout_error(step) from None
-        if error is not None:
-            raise type(error)(*error.args)  # an exception belongs to one thread
-        return lookup.result()
+        if isinstance(found, Exception):
+            raise type(found)(*found.args)  # an exception belongs to one thread
+        addresses: list[Any] = found
+        return addresses
+
+    async def result_of(self, future: Future[Result], seconds: float | None) -> Result:
+        """Return what another thread sets as the result. Raises TimeoutError."""
+        return future.result(None if seconds is None else min(seconds, _MAX_SECONDS))
 
 
-def _look_up(lookup: Future[list[Any]], host: str, port: int) -> None:
+def _look_up(lookup: Future[Any], host: str, port: int) -> None:
+    found: Any
     try:
-        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except Exception as error:
-        lookup.set_exception(error.with_traceback(None))  # it would refer to the future
-    else:
-        lookup.set_result(addresses)
+        found = error.with_traceback(None)  # it would refer to the future
+    lookup.set_result(found)
