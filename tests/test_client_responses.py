@@ -28,6 +28,7 @@ connect = client_fixtures.connect
 
 # --- error responses ---
 
+DETAILS = b'{"detail": [{"loc": ["body", "inputs", 0], "msg": "required", "input": {}}]}'
 CUT_GZIP = gzip.compress(b'{"error": "down"}')[:-8]
 
 
@@ -41,6 +42,7 @@ CUT_GZIP = gzip.compress(b'{"error": "down"}')[:-8]
         (http(b'{"error": 5}', {}, "400 Bad"), 400, '{"error": 5}'),
         (http(b'{"detail": "none"}', {}, "404 No"), 404, "status 404: none"),
         (http(b'{"detail": [{"msg": "a"}, {"msg": "b"}]}', {}, "422 No"), 422, "status 422: a; b"),
+        (http(DETAILS, {}, "422 No"), 422, "status 422: body.inputs.0: required"),
         (http(b'{"detail": [5]}', {}, "422 No"), 422, 'status 422: {"detail": [5]}'),
         (http(b"[" * 60_000, {}, "400 Bad"), 400, "[[["),
         (http(b"\xff" * 200_000, {}, "500 Oh"), 500, "\ufffd" * 2000),
@@ -48,7 +50,7 @@ CUT_GZIP = gzip.compress(b'{"error": "down"}')[:-8]
         (http(b"\x01", {"Content-Encoding": "br"}, "502 Bad"), 502, "status 502: Bad"),
         (http(b"\x01", {"Content-Encoding": "gzip"}, "502 Bad"), 502, "status 502: Bad"),
         (
-            http(b"", {"Location": "//us:sec@there/a"}, "307 Moved"),
+            http(b"", {"Location": "//us:sec@there/a?sec#sec"}, "307 Moved"),
             *(307, "status 307: Moved (Location '//there/a'; redirects are not followed)"),
         ),
         (b"HTTP/1.1 103 Early\r\n\r\n" + http(b"", {}, "503 Busy"), 503, "status 503: Busy"),

@@ -112,7 +112,7 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
 def header(text: str) -> tuple[str, str]:
     name, colon, value = text.partition(":")
     if not colon:
-        raise argparse.ArgumentTypeError(f"{text!r} is not 'NAME: VALUE'")
+        raise argparse.ArgumentTypeError("it must be 'NAME: VALUE', and has no colon")
     return name, value.strip()
 
 

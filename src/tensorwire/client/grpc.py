@@ -30,7 +30,7 @@ from .errors import Operation, server_error, too_long_error
 from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, check_process
 from .grpc_streams import AsyncStream, Encode, Stream
 from .limits import MAX_BODY_NBYTES, MAX_INT32, Call, Options
-from .requests import Encoding, Headers, Target, check_headers, check_value
+from .requests import Encoding, Headers, Target, check_headers, check_text
 from .sync import Backend
 
 _MAX_BACKOFF_MS = 1000  # how long grpcio waits at most before it tries to connect again
@@ -221,7 +221,8 @@ def _check_metadata(headers: Headers) -> dict[str, str]:
             raise ValueError(f"the HTTP header {name} cannot be passed: grpcio sets it")
         if not _METADATA_KEY.fullmatch(key):
             raise ValueError(f"the name of an HTTP header cannot be sent over gRPC: {name[:80]!r}")
-        check_value(name, value, _NOT_IN_METADATA, "cannot be sent over gRPC")
+        subject = f"the value of the HTTP header {name}"
+        check_text(subject, value, _NOT_IN_METADATA, "cannot be sent over gRPC")
         found[key] = value
     return found
 

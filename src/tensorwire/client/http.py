@@ -218,6 +218,7 @@ class HttpTransport:
                     if self.may_require_tls and is_lost and connection.reader.n_received == 0:
                         raise ConnectionError(f"{error} ({MAY_REQUIRE_TLS} https://)") from error
                     raise
+            self.may_require_tls = False  # it has responded
             if reader.reusable:
                 kept = connection
             if reader.buffer is None:
@@ -240,7 +241,7 @@ class HttpTransport:
         if request.is_binary and status in _REJECTED and not self.reads_binary:
             hint = f"if the server reads only JSON, {HOW_TO_SEND_JSON}"
         elif (location := first_value(reader.headers, b"location")) is not None:
-            location = _CREDENTIALS.sub("//", location)
+            location = _CREDENTIALS.sub("//", re.split("[?#]", location)[0])
             hint = f"Location {format_value(location)}; redirects are not followed"
         error = server_error(status, message or reader.reason.decode("latin-1"), hint)
         retry_after = first_value(reader.headers, b"retry-after") or ""
@@ -254,12 +255,18 @@ def _error_text(body: bytes) -> str:
         members = read_json(body, _MAX_NESTING)
         text = members["error"] if "error" in members else members["detail"]  # of FastAPI
         if isinstance(text, list):
-            text = "; ".join(item["msg"] for item in text)
+            text = "; ".join(map(_format_detail, text))
         if isinstance(text, str):
             return text
     except (ValueError, TypeError, LookupError):
         pass
     return body.decode("utf-8", "replace").strip()
+
+
+def _format_detail(detail: dict[str, Any]) -> str:
+    message: str = detail["msg"]
+    path = ".".join(map(str, detail.get("loc", ())))
+    return f"{path}: {message}" if path else message
 
 
 def _read_metadata(buffer: tw.BodyBuffer, _: int | None, *, limits: tw.Limits) -> dict[str, Any]:
