@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import json
 import os
 import pickle
 import signal
@@ -39,9 +40,11 @@ from support.client_fixtures import (
     app,
     seen,
 )
+from support.grpc_cases import tensor
 from support.grpc_scripted_servers import ScriptedServer
 from support.lifetimes import without_gc
 from support.memory import takes
+from support.protobuf_wire import delimited
 from support.requirements import package
 from support.scripts import run_script
 from support.serve_process import free_port
@@ -504,6 +507,31 @@ def test_total_timeout_limits_retries(connect: Connect) -> None:
         with takes(0, 1.2), pytest.raises(InferenceServerError, match="try again"):
             client.infer("m", {"x": X})
         assert 2 <= len(server.heads) <= 6
+
+
+# --- outputs in shared memory ---
+
+REGION = {"shared_memory_region": "r", "shared_memory_byte_size": 8, "shared_memory_offset": 16}
+ENTRIES = [{"name": name, "datatype": "UINT8", "shape": [2]} for name in "abc"]
+
+
+@pytest.mark.parametrize("is_grpc", [False, True])
+def test_outputs_in_shared_memory(connect: Connect, is_grpc: bool) -> None:
+    """Triton's responses do not say where they are. Data that is sent nevertheless is read."""
+    entries = [ENTRIES[0], {**ENTRIES[1], "data": [1, 2]}, {**ENTRIES[2], "data": [3, 4]}]
+    raw = b"".join(delimited(6, content) for content in (b"", b"\1\2", b"\3\4"))
+    message = b"".join(map(tensor, "abc")) + raw
+    http_server = Scripted([http(json.dumps({"outputs": entries}).encode())] * 2)
+    with ScriptedServer({"ModelInfer": lambda *_: message}) as grpc_server, http_server:
+        url = grpc_server.url if is_grpc else http_server.address
+        outputs = [tw.RequestedOutput(name, parameters={**REGION, "k": 1}) for name in "ab"]
+        with connect(url) as client:
+            found = client.infer("m", {"x": X}, [*outputs, "c"])
+            assert (found["a"].data, found["a"].parameters) == (None, REGION)
+            assert [found[name].as_numpy().tolist() for name in "bc"] == [[1, 2], [3, 4]]
+            assert not found["b"].parameters
+            with pytest.raises(tw.DecodeError, match="output 'a'"):  # it was not requested there
+                client.infer("m", {"x": X})
 
 
 # --- readiness ---

@@ -8,6 +8,9 @@ outputs that are selected; test_matrix.py has inputs and outputs in both forms.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from multiprocessing.shared_memory import SharedMemory
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,7 @@ from interop.samples import (
 )
 from interop.triton_models import DATATYPES, identity
 from interop.triton_server import Reply, TritonServer
+from tensorwire.client import Client
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 NUMERIC = [datatype for datatype in DATATYPES if datatype != "BYTES"]
@@ -36,6 +40,19 @@ F2 = np.array([1, 2], np.float32)
 def send(triton: TritonServer, model: str, frame: tw.Frame) -> Reply:
     """Send a frame with its headers and buffers."""
     return triton.post(f"/v2/models/{model}/infer", frame.buffers, frame.headers)
+
+
+@contextmanager
+def registered(triton: TritonServer, memory: SharedMemory) -> Iterator[None]:
+    """Register a region of shared memory under its own name, and delete it at the end."""
+    path = f"/v2/systemsharedmemory/region/{memory.name}"
+    body = json.dumps({"key": f"/{memory.name}", "offset": 0, "byte_size": memory.size}).encode()
+    try:
+        assert triton.post(f"{path}/register", [body], {}).status == 200
+        yield
+    finally:
+        triton.post(f"{path}/unregister", [b""], {})
+        memory.unlink()
 
 
 def request_of(
@@ -138,6 +155,21 @@ def test_raw_requests(triton: TritonServer, model: str, sent: Any, received: Arr
 
 
 # --- errors ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_client_with_an_output_in_shared_memory(triton: TritonServer, scheme: str) -> None:
+    port = triton.port if scheme == "http" else triton.grpc_port
+    with closing(SharedMemory(create=True, size=64)) as memory, registered(triton, memory):
+        parameters = {"shared_memory_region": memory.name, "shared_memory_byte_size": F2.nbytes}
+        outputs = [tw.RequestedOutput("OUTPUT0", parameters=parameters)]
+        with Client(f"{scheme}://{triton.host}:{port}") as client:
+            response = client.infer(identity("FP32"), {"INPUT0": F2}, outputs)
+        assert response["OUTPUT0"].shape == F2.shape
+        assert response["OUTPUT0"].data is None
+        assert response["OUTPUT0"].parameters == parameters
+        assert memory.buf is not None
+        assert bytes(memory.buf[: F2.nbytes]) == F2.tobytes()
 
 
 @pytest.mark.parametrize("datatype", BINARY_ONLY)

@@ -39,6 +39,7 @@ from .requests import (
     Target,
     check_algorithms,
     check_headers,
+    regions_of,
     remember,
 )
 from .sync import Backend
@@ -151,6 +152,8 @@ class BaseClient:
     ) -> tw.InferResponse:
         backend = self._open_pool().backend
         request = await self._transport.infer_request(call.target, message, encoding, backend)
+        if call.regions:
+            request = request._replace(regions=call.regions)
         response: tw.InferResponse = await self._exchange(request, call)
         return response
 
@@ -245,6 +248,7 @@ class BaseClient:
         request = tw.InferRequest(tensors, outputs, id=id, parameters=parameters)
         if not binary_inputs:
             request = request.replace(inputs=[t.replace(binary=False) for t in request.inputs])
+        call.regions = regions_of(request.outputs)
         backend = self._open_pool().backend
         return await self._transport.encode(call.target, request, nonfinite, backend)
 

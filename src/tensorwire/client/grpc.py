@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NoReturn
 from urllib.parse import quote
 
@@ -21,7 +22,12 @@ import tensorwire as tw
 
 from .. import grpc_messages as messages
 from .._codec.datatypes import UNLIMITED
-from .._codec.grpc.reader import decode_response, read_message, read_names
+from .._codec.grpc.reader import (
+    decode_response,
+    decode_response_in_regions,
+    read_message,
+    read_names,
+)
 from .._codec.grpc.writer import encode_request, write_message
 from ..arguments import Nonfinite, check_type
 from ..errors import format_value
@@ -172,7 +178,10 @@ class GrpcTransport:
     async def read(self, request: GrpcRequest, message: bytes, backend: Backend) -> Any:
         is_slow, limits = len(message) > MAX_BODY_NBYTES, self.options.limits
         if request.fields is messages.NO_FIELDS:
-            return await backend.run(is_slow, decode_response, message, limits=limits)
+            decode = decode_response
+            if request.regions:
+                decode = partial(decode_response_in_regions, regions=request.regions)
+            return await backend.run(is_slow, decode, message, limits=limits)
         found = await backend.run(is_slow, read_message, message, request.fields, limits)
         if request.fields is messages.READY_RESPONSE and not found["ready"]:
             raise server_error(503, "not ready")

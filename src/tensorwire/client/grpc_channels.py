@@ -20,6 +20,7 @@ from ..errors import format_seconds
 from ..grpc_messages import NO_FIELDS, SERVICE, Fields
 from .errors import CLOSED, MAY_REQUIRE_TLS, CallError, Operation, server_error, too_long_error
 from .limits import Deadline, Options, Step
+from .requests import Regions
 from .sync import Backend, Result
 
 MAX_SECONDS = 1e9  # grpcio takes a much later deadline for one that has expired
@@ -87,6 +88,7 @@ class GrpcRequest(NamedTuple):
     metadata: tuple[tuple[str, str], ...]
     fields: Fields = NO_FIELDS
     compression: grpc.Compression | None = None
+    regions: Regions | None = None
 
     @property
     def path(self) -> str:

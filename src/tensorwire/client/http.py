@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NoReturn
 
 import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
+from .._codec.http.decoder import decode_response_in_regions
 from .._codec.json.reader import read_json
 from ..arguments import Nonfinite
 from ..compression import compress
@@ -174,9 +176,12 @@ class HttpTransport:
         buffer, header_length, status, headers = body
         limits = self.options.limits
         json_nbytes = len(buffer) if header_length is None else header_length
+        reader = request.reader
+        if request.regions:
+            reader = partial(decode_response_in_regions, regions=request.regions)
         is_slow = json_nbytes > MAX_JSON_NBYTES or len(buffer) > MAX_BODY_NBYTES
         try:
-            return await backend.run(is_slow, request.reader, buffer, header_length, limits=limits)
+            return await backend.run(is_slow, reader, buffer, header_length, limits=limits)
         except tw.HeaderError as error:
             if error.expected is None:  # it is no limit
                 start, content_type = _format_start(buffer), first_value(headers, b"content-type")

@@ -13,7 +13,7 @@ import tensorwire as tw
 from ..arguments import check_seconds
 from ..errors import format_seconds
 from .errors import InferenceServerError
-from .requests import NO_PROGRESS, NO_TARGET, Target
+from .requests import NO_PROGRESS, NO_TARGET, Regions, Target
 
 if TYPE_CHECKING:
     import grpc
@@ -172,7 +172,7 @@ class ConnectDeadline(Deadline):
 class Call:
     """A call: what it is for, its deadline, the retries that are left, and its progress."""
 
-    __slots__ = ("deadline", "n_pauses", "n_retries", "progress", "target")
+    __slots__ = ("deadline", "n_pauses", "n_retries", "progress", "regions", "target")
 
     def __init__(self, deadline: Deadline, n_retries: int = 0, target: Target = NO_TARGET) -> None:
         self.target = target
@@ -180,6 +180,7 @@ class Call:
         self.n_retries = n_retries
         self.progress = NO_PROGRESS
         self.n_pauses = 0
+        self.regions: Regions = {}
 
     def take_retry(self) -> bool:
         """Take a retry without a pause. Returns False if none is left."""

@@ -95,6 +95,21 @@ def remember(cache: dict[Any, Any], key: Any, value: Any) -> None:
     cache[key] = value
 
 
+Regions = dict[str, dict[str, Any]]
+"""The parameters of outputs that are requested in regions of shared memory, by their names."""
+
+
+def regions_of(outputs: Iterable[tw.RequestedOutput] | None) -> Regions:
+    """Return the regions of requested outputs."""
+    found: Regions = {}
+    for output in outputs or ():
+        parameters = output.parameters
+        if "shared_memory_region" in parameters:
+            keys = [key for key in parameters if key.startswith("shared_memory_")]
+            found[output.name] = {key: parameters[key] for key in keys}
+    return found
+
+
 class Request(NamedTuple):
     """An HTTP request: the bytes of its head and the buffers of its body."""
 
@@ -104,6 +119,7 @@ class Request(NamedTuple):
     nbytes: int = 0
     is_binary: bool = False  # whether it contains binary tensors
     reader: Callable[..., Any] | None = None  # of the body of the response, and its header length
+    regions: Regions | None = None
 
     def windows(self, max_nbytes: int) -> Iterator[list[Any]]:
         """Iterate over lists of views of head and body, each with at most ``max_nbytes`` bytes."""

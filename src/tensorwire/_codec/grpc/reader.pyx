@@ -161,6 +161,17 @@ def decode_response(
     return decoded(message, limits, False)
 
 
+def decode_response_in_regions(message, *, dict regions, Limits limits not None=DEFAULT_LIMITS):
+    """Decode a response some of whose outputs were requested in regions of shared memory.
+
+    Triton's response does not say so. `regions` has their parameters, by the names of the outputs.
+    """
+    cdef MessageReader reader = new_reader(message, limits, False)
+    reader.regions = regions
+    reader.read_message(outermost(reader.body))
+    return reader.finish()
+
+
 def decode_stream_response(
     message: ReadableBuffer, *, Limits limits not None: Limits = DEFAULT_LIMITS,
 ) -> InferResponse:
@@ -294,6 +305,7 @@ cdef class MessageReader:
     cdef list tensors
     cdef list requested
     cdef list raw  # the offset and the size of each raw content
+    cdef dict regions  # of outputs in shared memory, or None
     cdef Py_ssize_t n_parameters
     cdef Py_ssize_t header_nbytes  # bytes so far that are not data of a tensor
     cdef Py_ssize_t counted_nbytes  # of these, those whose work has been counted
@@ -424,6 +436,8 @@ cdef class MessageReader:
         """Assign the raw contents, and return the message with its tensors and outputs."""
         cdef Tensor tensor
         cdef Py_ssize_t n_raw = len(self.raw), n_with_data = 0, i = 0
+        if self.regions is not None:
+            self.use_regions()
         for tensor in self.tensors:
             n_with_data += not in_region(tensor)
         # Triton's responses have an empty content for an output in shared memory.
@@ -456,6 +470,17 @@ cdef class MessageReader:
         if self.is_request:
             check_request(<InferRequest>self.message)
         return self.message
+
+    cdef int use_regions(self) except -1:
+        """Add the parameters of regions to the outputs that have no data, or an empty content."""
+        cdef Tensor tensor
+        cdef Py_ssize_t n_raw = len(self.raw), i = 0
+        for tensor in self.tensors:
+            is_empty = n_raw == 0 or (n_raw == len(self.tensors) and self.raw[i][1] == 0)
+            if is_empty and is_shared(tensor) and tensor.name in self.regions:
+                tensor._parameters = {**(tensor._parameters or {}), **self.regions[tensor.name]}
+            i += 1
+        return 0
 
     cdef int use_raw(self, Tensor tensor, Py_ssize_t offset, Py_ssize_t nbytes) except -1:
         cdef Layout layout

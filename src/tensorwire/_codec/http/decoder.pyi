@@ -1,4 +1,5 @@
 from collections.abc import Iterable
+from typing import Any
 
 from ..datatypes import Limits
 from ..memory import ReadableBuffer
@@ -18,5 +19,12 @@ def decode_response(
     header_length: int | str | bytes | None = None,
     *,
     data: ReadableBuffer | Iterable[ReadableBuffer] | None = None,
+    limits: Limits = ...,
+) -> InferResponse: ...
+def decode_response_in_regions(
+    body: ReadableBuffer,
+    header_length: int | None,
+    *,
+    regions: dict[str, dict[str, Any]],
     limits: Limits = ...,
 ) -> InferResponse: ...

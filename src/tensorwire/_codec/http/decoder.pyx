@@ -157,6 +157,18 @@ def decode_response(
     return new_reader(body, header_length, data, limits).read_message(False)
 
 
+def decode_response_in_regions(
+    body, header_length, *, dict regions, Limits limits not None=DEFAULT_LIMITS
+):
+    """Decode a response some of whose outputs were requested in regions of shared memory.
+
+    Triton's response does not say so. `regions` has their parameters, by the names of the outputs.
+    """
+    cdef HeaderReader reader = new_reader(body, header_length, None, limits)
+    reader.regions = regions
+    return reader.read_message(False)
+
+
 cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits) except -1:
     cdef Py_ssize_t nbytes = source.nbytes
     cdef long long announced
@@ -245,6 +257,7 @@ cdef class HeaderReader:
     cdef Text key  # the key of the member that is being read, for error messages
     cdef Message message
     cdef bint has_tensors  # the list of tensors has been read
+    cdef dict regions  # of outputs in shared memory, or None
     # The current entry. Its Python objects cannot be in the struct, which does not own references.
     cdef TensorMembers entry
     cdef str name
@@ -689,6 +702,9 @@ cdef class HeaderReader:
         cdef Source source
         if self.datatype is None:
             raise unknown_datatype_error(self.datatype_text)
+        if (self.regions is not None and self.entry.data == NULL and self.entry.size == NULL
+                and self.name in self.regions):
+            self.parameters = {**(self.parameters or {}), **self.regions[self.name]}
         if self.parameters:
             has_region = has_shared_memory(self.parameters)
             self.parameters = self.parameters or None
