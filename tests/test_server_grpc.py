@@ -59,6 +59,7 @@ from tensorwire.grpc_messages import (  # noqa: E402
     SERVER_METADATA_RESPONSE,
     SERVICE,
     STREAM_ERROR,
+    Fields,
 )
 from tensorwire.server import Model, RequestError, add_to_grpc_server, create_app  # noqa: E402
 from tensorwire.server import grpc as served  # noqa: E402
@@ -289,6 +290,13 @@ def test_arrays_of_the_model_are_views_of_the_message() -> None:
     assert found == [({False}, False)] * 2 + [({True}, True)] * 2
 
 
+_PARAMETER: Fields = {1: ("key", str), 2: ("value", [{1: ("bool_param", bool)}])}
+FINAL_ERROR: Fields = {
+    1: ("error_message", str),
+    2: ("infer_response", [{3: ("id", str), 4: ("parameters", [_PARAMETER])}]),
+}
+FINAL = [{"key": "triton_final_response", "value": [{"bool_param": True}]}]
+WITH_EMPTY = {"triton_enable_empty_final_response": True}
 CLASSES = tw.RequestedOutput("x", parameters={"classification": 1})
 INVALID, UNKNOWN, INTERNAL = Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.INTERNAL
 
@@ -297,6 +305,7 @@ INVALID, UNKNOWN, INTERNAL = Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.INTERNA
     ("sent", "code", "text"),
     [
         (message(model="none"), UNKNOWN, not_known("none")),
+        (message("none", parameters=WITH_EMPTY), UNKNOWN, not_known("none")),
         (b"", UNKNOWN, not_known("")),
         (message("n" * 10_000), UNKNOWN, f"model '{'n' * 80}'..." + NOT_KNOWN),
         (message("\U0001f600" * 900), UNKNOWN, "model '\U0001f600"),
@@ -308,18 +317,19 @@ INVALID, UNKNOWN, INTERNAL = Code.INVALID_ARGUMENT, Code.NOT_FOUND, Code.INTERNA
         (message(outputs=[tw.RequestedOutput("y")]), INVALID, "the request asks for output 'y'"),
         (message(outputs=[CLASSES]), INVALID, "output 'x' has the parameter classification"),
         (message("fail"), INTERNAL, "model 'fail' failed"),
+        (message("fail", parameters=WITH_EMPTY), INTERNAL, "model 'fail' failed"),
         (message("fail in event loop"), INTERNAL, "model 'fail in event loop' failed"),
         (message("cancel"), INTERNAL, "model 'cancel' failed"),
         (message("wrong"), INTERNAL, "the model returned output 'z', which is not declared"),
     ],
 )
 def test_errors(server: ServedApp, sent: bytes, code: Any, text: str) -> None:
-    """The same text as over HTTP, in a call and in a stream. The next request works."""
+    """The same text as over HTTP, in a call and in a stream, where it is the final response."""
     found, details = error_of(lambda: server.method(sent))
     assert (found, text in details) == (code, True)
     first, second = server.stream(iter([sent, message()]))
-    expected = {"error_message": details, "infer_response": []}  # the request has no id
-    assert read_message(first, STREAM_ERROR) == expected
+    expected = {"error_message": details, "infer_response": [{"id": "", "parameters": FINAL}]}
+    assert read_message(first, FINAL_ERROR) == expected
     assert np.array_equal(tw.grpc.decode_stream_response(second)["x"].as_numpy(), SMALL)
     assert np.array_equal(server.infer()["x"].as_numpy(), SMALL)
 
@@ -687,7 +697,7 @@ def test_request_whose_deadline_has_expired() -> None:
     service = served.InferenceService(create_app({"m": Model(model, in_event_loop=True)}))
     failed = service.calls.fail_request
     response = asyncio.run(service._infer(service._unary, message("m"), Context(), failed))
-    expected = {"error_message": "the deadline has expired", "infer_response": []}
+    expected = {"error_message": "the deadline has expired", "infer_response": [{"id": ""}]}
     assert read_message(response, STREAM_ERROR) == expected
     assert served.code_of(504) is grpc.StatusCode.DEADLINE_EXCEEDED
     assert called == []

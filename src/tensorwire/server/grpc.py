@@ -116,7 +116,9 @@ class GrpcFormat(MessageFormat[bytes, bytes]):
 Failed = Callable[[BaseException, str], bytes]  # the error and the id of the request
 
 
-def encode_final_response(response: tw.InferResponse, request: tw.InferRequest) -> bytes:
+def encode_final_response(
+    response: tw.InferResponse, request: tw.InferRequest | None = None
+) -> bytes:
     """Encode the only response to a request of a stream. Clients read until one is the final."""
     parameters = {**response.parameters, "triton_final_response": True}
     return encode_stream_response(response.replace(parameters=parameters), request)
@@ -184,10 +186,11 @@ class OpenCalls:
         return b""
 
     def fail_request(self, error: BaseException, request_id: str) -> bytes:
-        """Return the response of a stream for a request that failed, which has its id."""
+        """Return the only response of a stream to a request that failed. It has its id."""
         text, _ = self._service.describe_failure(error)
-        response = [{"id": request_id}] if request_id else []
-        return write_message({"error_message": text, "infer_response": response}, STREAM_ERROR)
+        message = write_message({"error_message": text, "infer_response": []}, STREAM_ERROR)
+        response = tw.InferResponse([], id=request_id or None)
+        return message + encode_final_response(response)  # joined messages are merged
 
     @asynccontextmanager
     async def inference(self) -> AsyncIterator[Reservation]:
@@ -446,8 +449,8 @@ def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Mo
     Its methods are ServerLive, ServerReady, ServerMetadata, ModelReady, ModelMetadata, ModelConfig,
     ModelStatistics, ModelInfer, ModelStreamInfer and RepositoryIndex. A stream has one response
     for each request, in the order of the requests; the error of a request is an ``error_message``,
-    and the stream continues. All other responses have the parameter ``triton_final_response``,
-    which is true. For interceptors, the requests of all methods are streams.
+    and the stream continues. All responses have the parameter ``triton_final_response``, which is
+    true. For interceptors, the requests of all methods are streams.
 
     Errors have one of these codes: INVALID_ARGUMENT (invalid request), NOT_FOUND (unknown model or
     version), RESOURCE_EXHAUSTED (message too long), DEADLINE_EXCEEDED (the message did not arrive
