@@ -1,4 +1,4 @@
-"""The examples of the page about running a server: units, images, deployments and logs."""
+"""The examples of the pages about running and deploying a server."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ pytestmark = [
     pytest.mark.thread_unsafe(reason="it starts servers"),
 ]
 
-PAGE = (ROOT / "docs" / "guide" / "operation.md").read_text()
+GUIDE = ROOT / "docs" / "guide"
+PAGE = (GUIDE / "operation.md").read_text() + (GUIDE / "deploying.md").read_text()
 REQUEST = '{"id": "r-17", "inputs": [{"name": "x", "datatype": "BOOL", "shape": [0], "data": []}]}'
 END_SECONDS = 5  # between the end of the graceful shutdown and that of the process, at most
 FAILING = "def fails(request): raise ValueError('no weights')\nmodels = {'fails': fails}\n"
 
 
 def block(language: str) -> str:
-    """Return the only block of the page in a language."""
+    """Return the only block of the pages in a language."""
     [text] = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     return str(text)
 
