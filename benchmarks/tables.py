@@ -158,10 +158,14 @@ SIZES, WAYS = ["128 B", "50 x 128 B", "1 MB", "64 MB"], ("decode", "encode")
 LOADS = ["128 B, 1 connection", "128 B, 8 connections", "1 MB, 1 connection"]
 LOADS += ["1 MB, 8 connections", "16 MB, 1 connection"]
 HEADLINE = {
+    "HTTP call, 1 MB FP32": "call: 1 MB",
+    "HTTP call, 16 MB FP32": "call: 16 MB",
+    "HTTP call, 200,000 strings": "call: 200k x 0-40 B",
+    "decode 300,000 strings": f"BYTES: decode {STRINGS}",
+    "read 100,000 FP32 as JSON": "JSON: read FP32",
+    "write 100,000 strings as JSON": "JSON: write str, ASCII",
     "decode one small tensor": "decode: 128 B",
     "decode 64 MB FP32": "decode: 64 MB",
-    "decode 300,000 strings": f"BYTES: decode {STRINGS}",
-    "HTTP call to `tensorwire serve`, 16 MB FP32": "call: 16 MB",
 }
 FORMATS = {
     "decode 64 MB FP32, and read it": "decode: 64 MB, read",
@@ -175,7 +179,7 @@ BYTES = [f"{way} {kind}" for kind in (STRINGS, "100k x 100-300 B") for way in WA
 TRITON = ["Triton: tensorwire", "Triton: tritonclient"]
 PEAKS = ["decode", "encode", "decode BYTES", "HTTP call", "gRPC: encode", "gRPC: decode"]
 TABLES: dict[str, Table] = {
-    "headline": by_workload(HEADLINE, [OURS, "tritonclient", "kserve", "by hand"]),
+    "headline": by_workload(HEADLINE, [OURS, "tritonclient", "kserve", "orjson", "by hand"]),
     "decode": by_contender("decode", [*SIZES, "64 MB, read", "16 MB BOOL"]),
     "encode": by_contender("encode", [*SIZES, "16 MB BOOL"]),
     "BYTES": by_contender("BYTES", BYTES),
