@@ -39,7 +39,7 @@ TODAY = datetime.now(UTC).strftime("%Y%m%d")
 SHARED = ROOT / ".nox" / "shared"
 PYTHON = str(SHARED / "environment" / "bin" / "python")
 # Programs whose requirements conflict with ours: tests/interop/environment.py.
-LARGE = ("kserve", "mlserver", "ray", "torch", "bentoml", "docling", "omle", "triton_clients")
+LARGE = ("kserve", "mlserver", "ray", "torch", "bentoml", "triton_clients")
 # Tests of the codec, which need only these packages.
 CODEC_PACKAGES = ["pytest>=8.2", "hypothesis>=6.100", "ml_dtypes", "msgspec"]
 CODEC = "decode encode encode_errors limits header_length ownership bytes_encode"
@@ -340,8 +340,7 @@ def nightly_mutants(session: nox.Session) -> None:
     """200 generated mutants, and the tests of their modules."""
     environment(session)
     large_environments(session, "kserve", "mlserver")
-    # With a small scale, all of the few mutants may survive.
-    sample = ["--sample", times_scale(200), "--minimum", str(min(85, int(times_scale(85))))]
+    sample = ["--sample", times_scale(200)]
     run(session, PYTHON, "tests/mutation/run.py", *sample, *session.posargs)
 
 

@@ -65,16 +65,6 @@ PROGRAMS = {
     "bentoml": Program(
         ("bentoml==1.4.39", "fastapi==0.165.0", "httptools>=0.6", "pytest>=8"), "bentoml, fastapi"
     ),
-    "omle": Program(
-        ("omle==0.2.0", "omle-server==0.2.1", "httptools>=0.6", "grpcio>=1.71", "pytest>=8"), "omle"
-    ),
-    "docling": Program(
-        (
-            "docling-slim[convert-core,format-pdf-pypdfium2,models-remote]==2.143.0",
-            *("transformers==5.23.0", "httptools>=0.6", "pytest>=8"),
-        ),
-        "docling",
-    ),
     "ray": Program(("ray[serve]==2.60.0", "httptools>=0.6", "pytest>=8"), "ray.serve"),
     "torch": Program(("torch==2.13.0", "pandas>=3", "ml_dtypes>=0.5", "pytest>=8"), "torch"),
 }

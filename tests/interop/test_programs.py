@@ -1,7 +1,7 @@
 """Tests with other programs, each of which has a file and an environment.
 
-The interpreter of the environment (environment.py) runs the file with pytest. Clients of Triton and
-docling call `tensorwire serve` with the models of served_models.py.
+The interpreter of the environment (environment.py) runs the file with pytest. Clients of Triton
+call `tensorwire serve` with the models of served_models.py.
 """
 
 from __future__ import annotations
@@ -40,10 +40,8 @@ PROGRAMS = [
     Program("ray", "inside_ray.py"),
     Program("torch", "inside_torch.py"),
     Program("jax", "inside_jax.py"),
-    Program("docling", "inside_docling.py", is_client=True, is_nightly=True),
     Program("triton_clients", "inside_triton_clients.py", is_client=True, is_nightly=True),
     Program("bentoml", "inside_bentoml.py", is_nightly=True),
-    Program("omle", "inside_omle.py", is_nightly=True),
 ]
 NIGHTLY = pytest.mark.nightly(reason="it needs the environments of other programs")
 

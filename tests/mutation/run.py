@@ -5,8 +5,8 @@
 
 Each mutant (`generate.py`) is inserted in a copy of the checkout. What depends on it is compiled
 without optimisation, and the tests of the module run (`tests.toml`) until one fails; with --whole,
-those that survive also meet all other unit tests, and the slow ones. Survivors that need no test
-are in `accepted.txt`. The copies and the results are in the folder .mutation.
+those that survive also meet all other unit tests, and the slow ones. A survivor
+is read in review. The copies and the results are in the folder .mutation.
 
 The Python that runs this program needs what setup.py and the tests need. The mutants of the KServe
 and MLServer integrations run in the environments of tests/interop/environment.py, and are left out
@@ -64,7 +64,6 @@ def main() -> None:
     parser.add_argument("--sample", type=int, metavar="N", help="one mutant of each of N lines")
     parser.add_argument("--seed", default=time.strftime("%Y%m%d"), help="of --sample; the date")
     parser.add_argument("--whole", action="store_true", help="run all tests on survivors")
-    parser.add_argument("--minimum", type=float, default=0, help="share to be killed, in %%")
     parser.add_argument("--jobs", type=int, default=2, help="mutants at the same time")
     parser.add_argument("--list", action="store_true", help="only print the mutants")
     arguments = parser.parse_args()
@@ -75,7 +74,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     run = Run(arguments.whole, arguments.jobs)
     run.run(mutants)
-    sys.exit(summarise(run.results, arguments.minimum))
+    summarise(run.results)
 
 
 # --- which mutants -------------------------------------------------------------------------------
@@ -330,31 +329,14 @@ def copy_checkout(folder: Path) -> None:
 # --- the result ----------------------------------------------------------------------------------
 
 
-def summarise(results: list[tuple[Mutant, str, str]], minimum: float) -> int:
-    """Print the score and the survivors. Return the exit code."""
-    accepted = read_accepted()
+def summarise(results: list[tuple[Mutant, str, str]]) -> None:
     counts = Counter(status for _, status, _ in results)
-    survivors = [mutant for mutant, status, _ in results if status == "survived"]
-    known = [mutant for mutant in survivors if accepted_row(mutant) in accepted]
-    print(f"\n{dict(counts)}; {len(known)} of the survivors are accepted")
-    for mutant in survivors:
-        if mutant not in known:
-            print(f"survived: {mutant}\n    {accepted_row(mutant)}")
-    n_valid = counts["killed"] + counts["survived"] - len(known)
-    share = 100 * counts["killed"] / max(1, n_valid)
-    print(f"{share:.1f} % of {n_valid} mutants were killed")
-    if minimum:
-        return int(share < minimum)
-    return int(len(survivors) > len(known))
-
-
-def read_accepted() -> set[str]:
-    lines = (HERE / "accepted.txt").read_text().splitlines()
-    return {line for line in lines if line and not line.startswith("#")}
-
-
-def accepted_row(mutant: Mutant) -> str:
-    return f"{mutant.file.removeprefix(PACKAGE + '/')} | {mutant.edit.operator} | {mutant.context}"
+    print(f"\n{dict(counts)}")
+    for mutant, status, _ in results:
+        if status == "survived":
+            print(f"survived: {mutant}")
+    n_valid = counts["killed"] + counts["survived"]
+    print(f"{100 * counts['killed'] / max(1, n_valid):.1f} % of {n_valid} mutants were killed")
 
 
 if __name__ == "__main__":
