@@ -284,7 +284,10 @@ def test_parameters_of_outputs_that_are_not_supported(value: Any, parameter: str
 
     answer = serve(function, frame)
     if value:
-        expected = f"requested output 'x' has the parameter {parameter}, which is not supported"
+        expected = (
+            f"requested output 'x' has the parameter {parameter}, which is not supported: without "
+            "it, the whole output is in the response"
+        )
         assert (answer.status, answer.error, called) == (400, expected, [])
     else:  # as in Triton
         assert answer.response()["x"].datatype == "FP32"

@@ -11,6 +11,7 @@ MESSAGES: dict[str, str] = {
     "B1 no header length, the bytes begin with NUL": "the JSON header is malformed: it is followed by 8 more bytes (is Inference-Header-Content-Length missing?) (byte 93)",
     "B2 no header length, the bytes begin with A": "the JSON header is malformed: it is followed by 8 more bytes (is Inference-Header-Content-Length missing?) (byte 93)",
     "C31 root []": "the JSON header must be an object, not [] (byte 0)",
+    "multipart '--'": "the JSON header is malformed: it begins with '--', as a multipart body does; send the JSON itself as the body",
     "R7 empty body, no header length": "the JSON header is empty",
     "OVMS empty object": 'the JSON header has no "inputs"',
     "J23 utf-8-sig, NaN False": "the JSON header is malformed: expected a value, found the byte 0xEF (byte 0)",

@@ -115,6 +115,9 @@ PARSED = (
     text("R7 empty body, no header length", HEADER, "", "Triton treats it as a raw request"),
     Malformed("header length 0 in a response", "response", GOOD, 0, HEADER),
     text("only white space", HEADER, " \n"),
+    *(text(f"multipart {start!r}", HEADER, f"{start}b\r\nContent-Disposition: form-data\r\n\r\n")
+      for start in ("--", "\r\n--")),
+    text("two hyphens", HEADER, "--"),
     text("OVMS empty object", HEADER, "{}"),
     *(text(f"J22 trailing {tail!r}", HEADER, BASE + tail)
       for tail in ("x", "{}", "//", "\xa0", "       x", "        x")),

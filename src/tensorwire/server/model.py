@@ -229,7 +229,8 @@ def check_requested_outputs(request: tw.InferRequest) -> None:
             if output.parameters.get(parameter) not in (None, 0):
                 raise HeaderError(
                     f"{format_subject('requested output', output.name)} has the parameter "
-                    f"{parameter}, which is not supported",
+                    f"{parameter}, which is not supported: without it, the whole output is in the "
+                    "response",
                     tensor=output.name,
                 )
 

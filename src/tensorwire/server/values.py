@@ -61,7 +61,8 @@ def values_of(
             )
         if tensor.data is None:
             raise HeaderError(
-                f"{format_subject('input', name)} is in shared memory, which is not supported",
+                f"{format_subject('input', name)} is in shared memory, which is not supported: "
+                "send its data in the request",
                 tensor=name,
             )
         values[name] = tensor.data

@@ -347,6 +347,11 @@ cdef class HeaderReader:
         if self.cursor.position == self.cursor.end:
             raise HeaderError("the JSON header is empty: it is only white space", offset=0)
         if not next_is(&self.cursor, c"{"):
+            if memcmp(self.cursor.position, b"--", 2) == 0:  # a NUL follows the text
+                raise HeaderError(
+                    "the JSON header is malformed: it begins with '--', as a multipart body does; "
+                    "send the JSON itself as the body",
+                    offset=self.cursor.position - self.cursor.start)
             raise self.unexpected_value_error("the JSON header", "an object")
         return open_level_or_raise(&self.cursor)
 
