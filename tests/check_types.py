@@ -59,7 +59,7 @@ class InferenceResponse:
     def __init__(self, *, model_name: str, outputs: list[Any]) -> None: ...
 """,
     "module": "from tensorwire.server import Model\nmodels: dict[str, Model]\n",
-    "service": f"{ANYTHING}from tensorwire.server import App\napp: App\n",
+    "service": f"{ANYTHING}from tensorwire.server import create_app\napp: create_app\n",
 }
 # A block of type `python` is also run by the tests. A block of type `py` needs other programs.
 BLOCK = re.compile(r"^```py(?:thon)?\n(.*?)^```$", re.DOTALL | re.MULTILINE)

@@ -75,7 +75,6 @@ def test_image_is_an_output_of_a_model() -> None:
 NO_BYTES = "the argument is an array of uint8, not BYTES"
 NOT_ONE_ARRAY: list[tuple[Callable[[Any], Any], str]] = [
     (tw.encode_bytes, NO_BYTES),
-    (lambda image: tw.encode_bytes_into(image, bytearray(100)), NO_BYTES),
     (lambda image: tw.encode_bytes([image]), "element 0 of the argument is Image, not bytes or"),
     (
         lambda image: tw.Tensor("x", [image, image.rotate(90, expand=True)]),

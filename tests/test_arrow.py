@@ -425,36 +425,3 @@ def test_consumed_stream_is_rejected() -> None:
     for producer in (by_us, by_others):
         with pytest.raises(tw.EncodeError, match=CONSUMED.format("stream")):
             tw.Tensor("x", producer)
-
-
-@pytest.mark.parametrize("arrow_type", BINARY_TYPES + TEXT_TYPES, ids=str)
-def test_encoding_values_that_overlap_the_target(arrow_type: Any) -> None:
-    array = pa.array([b"x" * 40, b"", b"y" * 30, b"z"], type=arrow_type)
-    expected = tw.encode_bytes(array)
-    for at, original in enumerate(array.buffers()):
-        if original is None:
-            continue
-        # The target begins or ends within one of the array's buffers.
-        for before in (0, 70):
-            memory = bytearray(before + original.size + len(expected))
-            memory[before : before + original.size] = original.to_pybytes()
-            moved = list(array.buffers())
-            moved[at] = pa.py_buffer(memory).slice(before, original.size)
-            values = pa.Array.from_buffers(array.type, len(array), moved)
-            assert tw.encode_bytes_into(values, memory) == len(expected)
-            assert memory[: len(expected)] == expected
-
-
-@pytest.mark.parametrize("arrow_type", [pa.binary(), pa.large_binary()], ids=str)
-def test_target_that_begins_at_the_last_offset(arrow_type: Any) -> None:
-    """The first element would be written over the offset where the last one ends."""
-    array = pa.array([b"x" * 40, b"", b"y" * 30, b"z"], type=arrow_type)
-    expected = tw.encode_bytes(array)
-    _, offsets, data = array.buffers()
-    n_offsets = 5 * (4 if arrow_type == pa.binary() else 8)
-    memory = bytearray(n_offsets + len(expected))
-    memory[:n_offsets] = offsets.to_pybytes()[:n_offsets]
-    values = pa.Array.from_buffers(arrow_type, 4, [None, pa.py_buffer(memory), data])
-    target = memoryview(memory)[4 * n_offsets // 5 :]
-    assert tw.encode_bytes_into(values, target) == len(expected)
-    assert target[: len(expected)] == expected

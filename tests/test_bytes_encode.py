@@ -1,4 +1,4 @@
-"""encode_bytes and encode_bytes_into: any array or list of bytes and text as BYTES elements."""
+"""encode_bytes: any array or list of bytes and text as BYTES elements."""
 
 from __future__ import annotations
 
@@ -112,7 +112,6 @@ def test_invalid_elements_are_rejected(values: Any, message: str) -> None:
     """Also if the elements are kept until they are encoded, for a tensor with JSON data."""
     calls: list[Callable[[], Any]] = [
         lambda: tw.encode_bytes(values),
-        lambda: tw.encode_bytes_into(values, bytearray(99)),
         *(lambda b=b: tw.Tensor("x", values, datatype="BYTES", binary=b) for b in (True, False)),
     ]
     for call in calls:
@@ -164,7 +163,6 @@ def test_short_elements_after_a_long_one() -> None:
 
 
 def test_errors_after_valid_elements() -> None:
-    """A buffer is not written to before all elements have been encoded."""
     unpaired = np.array(["a" * 500, "b"])
     unpaired.view(np.uint32)[500] = 0xD800
     missing = np.array(["a" * 500, None], np.dtypes.StringDType(na_object=None))
@@ -172,10 +170,8 @@ def test_errors_after_valid_elements() -> None:
     released.release()
     long = bytearray(100_000)
     for values in (["a", None], [b"a" * 500, "\ud800"], [long, released], unpaired, missing):
-        buffer = bytearray(200_000)
         with pytest.raises(tw.EncodeError, match="element 1 of the argument"):
-            tw.encode_bytes_into(values, buffer)
-        assert not any(buffer)
+            tw.encode_bytes(values)
     long.append(0)  # it is not exported any more
 
 
@@ -199,93 +195,15 @@ def test_nesting_of_lists(item: Any, datatype: Any) -> None:
                 tw.Tensor("x", values, datatype=kind)
 
 
-# --- encoding into existing memory ---
-
-
-@pytest.mark.parametrize("values", [WORDS, np.array(WORDS, object), tw.decode_bytes(WIRE)])
-def test_encode_bytes_into(values: Any) -> None:
-    for extra in (0, 5):
-        buffer = bytearray(b"\xee" * (len(WIRE) + extra))
-        assert tw.encode_bytes_into(values, buffer) == len(WIRE)
-        assert buffer == WIRE + b"\xee" * extra
-    target = np.zeros(len(WIRE), np.uint8)
-    tw.encode_bytes_into(values, target)
-    assert target.tobytes() == WIRE
-    small = bytearray(b"\xee" * (len(WIRE) - 1))
-    with pytest.raises(tw.EncodeError) as caught:
-        tw.encode_bytes_into(values, small)
-    assert str(caught.value) == "the elements take 46 bytes, but the buffer has 45"
-    assert (caught.value.expected, caught.value.actual) == (46, 45)
-    assert small == b"\xee" * 45
-    pointers = np.full(99, b"a", object)  # would be freed
-    for wide in (np.zeros(99, np.int32), np.zeros(99, np.uint16), np.zeros(99, "S4"), pointers):
-        with pytest.raises(BufferError, match="items of"):
-            tw.encode_bytes_into(values, wide)
-    assert pointers.tolist() == [b"a"] * 99
-    wrong: list[Any] = ["text", bytes(99)]
-    for target in wrong:
-        with pytest.raises((TypeError, BufferError)):
-            tw.encode_bytes_into(values, target)
-
-
 @pytest.mark.parametrize("character", ["\x7f", "\xe9", "\u20ac", "\U0001f600"])
-def test_text_is_not_written_beyond_its_end(character: str) -> None:
+def test_text_at_the_end_of_the_memory(character: str) -> None:
     """The kernels write whole words, except where the memory ends."""
     for n_before in range(20):
         for n_after in (0, 1, 7, 8, 9):
             text = "a" * n_before + character + "b" * n_after
             wire = reference.elements([text.encode()])
-            for values in ([text], np.array([text])):
-                buffer = bytearray(b"\xee" * (len(wire) + 16))
-                assert tw.encode_bytes_into(values, buffer) == len(wire)
-                assert buffer == wire + b"\xee" * 16
-
-
-def test_encode_bytes_into_the_memory_of_the_values() -> None:
-    buffer = bytearray(WIRE)
-    assert tw.encode_bytes_into(tw.decode_bytes(buffer)[1:], buffer) == len(WIRE) - 5
-    assert buffer[:-5] == WIRE[5:]
-
-
-def elements_in(memory: bytearray) -> dict[str, Any]:
-    """Return values of several types whose elements are in `memory`, of 60 bytes."""
-    flat = np.frombuffer(memory, np.uint8)
-    return {
-        "list of memoryviews": [memoryview(memory)[:20], memoryview(memory)[10:30]],
-        "memoryview after the target": [b"a" * 20, memoryview(memory)[40:]],
-        "memoryview inside the target": [b"a" * 20, memoryview(memory)[15:35]],
-        "memoryview before the target": [memoryview(memory)[:20], b"a"],
-        "bytearray": [b"a", memory],
-        "object array": np.array([memoryview(memory)[:20], b"x"], object),
-        "S": flat[:40].view("S8"),
-        "S inside the target": flat[4:44].view("S8"),
-        "U": flat[:32].view("U4"),
-    }
-
-
-@pytest.mark.parametrize("start", [0, 4, 10])
-@pytest.mark.parametrize("kind", elements_in(bytearray(60)))
-def test_values_that_overlap_the_target(kind: str, start: int) -> None:
-    """The values are encoded as they were before the call."""
-    memory = bytearray(b"0\0\0\0" * 15)
-    values = elements_in(memory)[kind]
-    expected = tw.encode_bytes(values)
-    target = memoryview(memory)[start : start + len(expected)]
-    if kind == "bytearray":
-        target = memoryview(memory)[:0]
-        with pytest.raises(tw.EncodeError, match="take 69 bytes, but the buffer has 0"):
-            tw.encode_bytes_into(values, target)
-        return
-    assert tw.encode_bytes_into(values, target) == len(expected)
-    assert target == expected
-
-
-def test_empty_values_into_empty_buffer() -> None:
-    nowhere = tw.BodyBuffer()
-    empty: list[Any] = [[], np.empty(0, "S3"), tw.decode_bytes(nowhere), tw.decode_bytes(b"")]
-    for values in empty:
-        assert tw.encode_bytes_into(values, nowhere) == 0
-    assert tw.encode_bytes([memoryview(nowhere)]) == bytes(4)
+            for values in ([text], np.array([text]), ["x" * 1000, text]):
+                assert tw.encode_bytes(values)[-len(wire) :] == wire
 
 
 # --- used by the integrations ---

@@ -28,7 +28,7 @@ from support.client_fixtures import Certificate
 from support.servers import Scripted, http, recording, uvicorn_server
 from tensorwire import TensorSpec
 from tensorwire.cli import infer, main
-from tensorwire.client import RESPONSE_LIMITS
+from tensorwire.client.limits import RESPONSE_LIMITS
 from tensorwire.server import Model, create_app
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server, sys.stdout and sys.stderr")

@@ -159,7 +159,6 @@ REJECTED: dict[str, Callable[[Any], Any]] = {
         b, 0, raw_input=RAW, limits=tw.Limits(max_elements=3)
     ),
     "strided": lambda b: tw.decode_bytes(memoryview(b)[::2]),
-    "target that is too small": lambda b: tw.encode_bytes_into(["a" * 5000], b),
 }
 
 

@@ -17,7 +17,7 @@ from ._codec.datatypes import Limits
 from ._codec.http.decoder import decode_request, decode_response
 from ._codec.http.encoder import encode_raw_request, encode_request, encode_response
 from ._codec.memory import BodyBuffer
-from ._codec.messages.convert import encode_bytes, encode_bytes_into
+from ._codec.messages.convert import encode_bytes
 from ._codec.messages.frame import Frame
 from ._codec.messages.message import InferRequest, InferResponse, RequestedOutput
 from ._codec.messages.tensor import Tensor, TensorSpec
@@ -63,7 +63,6 @@ __all__ = [
     "decode_request",
     "decode_response",
     "encode_bytes",
-    "encode_bytes_into",
     "encode_raw_request",
     "encode_request",
     "encode_response",

@@ -161,7 +161,6 @@ def elements() -> Iterator[Case]:
     text = np.dtypes.StringDType(na_object=None)
     for values in ([["a"], []], [released], np.array(["a", None], text)):
         yield f"encode {values!r:.30}", partial(tw.encode_bytes, values)
-    yield "encode into", partial(tw.encode_bytes_into, tensor, bytearray(100))
     yield "items", lambda: (tensor[1], tensor.element(-1), tensor[1:], tensor[::-1], [*tensor])
     yield "shape of another size", lambda: tensor.reshape((3,))
 

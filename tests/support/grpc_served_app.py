@@ -19,7 +19,7 @@ from support.serve_process import HOST, free_port
 from tensorwire._codec.grpc.reader import read_message
 from tensorwire._codec.grpc.writer import write_message
 from tensorwire.grpc_messages import SERVICE, Fields
-from tensorwire.server import App
+from tensorwire.server.asgi import App
 from tensorwire.server.grpc import HEALTH_REQUEST, HEALTH_SERVICE, serving
 
 grpc = package("grpc")

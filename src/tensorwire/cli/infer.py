@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
-from ..client import DEFAULT_TIMEOUT, RESPONSE_LIMITS, Client, InferenceServerError
+from ..client import Client, InferenceServerError
 from ..client.addresses import Server, parse_url
 from ..client.errors import HOW_TO_SEND_JSON
+from ..client.limits import DEFAULT_TIMEOUT, RESPONSE_LIMITS
 from .inputs import assignment, declared_inputs, errors_of, make_inputs, read_file, unique
 from .output import CommandError, ProgressBar, UsageError, print_line
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import tensorwire as tw
 
-from ..server import App, Model
+from ..server import Model
+from ..server.asgi import App
 from .output import UsageError
 
 # Arguments of the command that are passed to `create_app`, under the same names.

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from .clients import AsyncClient, AsyncResponseStream, Client, ResponseStream
 from .errors import InferenceServerError
-from .limits import DEFAULT_MAX_BODY, DEFAULT_TIMEOUT, RESPONSE_LIMITS, Timeout
-from .requests import AUTO_ID, Progress
+from .limits import Timeout
+from .requests import Progress
 
 __all__ = [
-    "AUTO_ID",
-    "DEFAULT_MAX_BODY",
-    "DEFAULT_TIMEOUT",
-    "RESPONSE_LIMITS",
     "AsyncClient",
     "AsyncResponseStream",
     "Client",

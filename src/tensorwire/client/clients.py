@@ -68,8 +68,9 @@ class Client(BaseClient, Closing):
         Maximum length of a response body in bytes, after decompression. None means no limit. Over
         gRPC, it is the limit of each message that is received.
     limits : Limits, optional
-        The limits for ``decode_response``. They also apply to metadata. By default, they are
-        ``RESPONSE_LIMITS``, which do not limit a response further than ``max_body`` does.
+        The limits for ``decode_response``. They also apply to metadata. By default,
+        ``max_header_nbytes``, ``max_tensors``, ``max_name_nbytes`` and ``max_parameters`` are
+        2**31 - 1, so that they do not limit a response further than ``max_body`` does.
     headers : mapping of str to str, optional
         Headers that are sent with every request. Over gRPC, they are metadata.
     connections : int, default 32
@@ -200,7 +201,7 @@ class Client(BaseClient, Closing):
             By default, NaN is sent as ``null``, and an infinity raises EncodeError.
         version : str, optional
             The version of the model. By default, or if it is empty, the server chooses one.
-        id : str or None, default AUTO_ID
+        id : str or None, optional
             The id of the request. The server returns it in the response. By default, the client
             numbers its requests: the ids are "1", "2" and so on. If it is None, the request has no
             id; models that copy the id to the response then fail on some servers.

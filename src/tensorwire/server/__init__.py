@@ -10,29 +10,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .asgi import App, read_request, send_error, send_frame
+from .asgi import App as create_app
+from .asgi import read_request, send_error, send_frame
 from .body import (
-    DEFAULT_MAX_BODY,
-    DEFAULT_RECEIVE_TIMEOUT,
     ClientDisconnectedError,
     ReceiveTimeoutError,
     UnsupportedEncodingError,
 )
 from .error_handlers import install_error_handlers
 from .model import Model, Models, RequestError
-from .workers import DEFAULT_MAX_CONCURRENCY
-
-create_app = App
 
 if TYPE_CHECKING:
     from .grpc import add_to_grpc_server
     from .uvicorn import InferProtocol
 
 __all__ = [
-    "DEFAULT_MAX_BODY",
-    "DEFAULT_MAX_CONCURRENCY",
-    "DEFAULT_RECEIVE_TIMEOUT",
-    "App",
     "ClientDisconnectedError",
     "InferProtocol",
     "Model",

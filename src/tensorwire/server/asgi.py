@@ -1,7 +1,7 @@
 """Serve with ASGI: read inference requests, and send frames and other replies.
 
 ``read_request``, ``send_frame`` and ``send_error`` can be used in any ASGI application, with or
-without a framework. ``App`` is the application of ``create_app``.
+without a framework. ``App`` is ``create_app``.
 """
 
 from __future__ import annotations
@@ -210,8 +210,6 @@ async def _send_reply(send: Send, reply: Reply, zero_copy: bool = False) -> None
 
 class App(Service):
     """An ASGI application that serves models by name.
-
-    ``create_app`` is another name of this class.
 
     It sends responses from the memory of the arrays that the models return, so a model must not
     modify an array after returning it.

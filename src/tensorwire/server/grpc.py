@@ -464,7 +464,7 @@ def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Mo
     server : grpc.aio.Server
         The server, before it is started. By default, it rejects messages of more than 4 MiB: set
         its option ``grpc.max_receive_message_length`` as in the example.
-    models : App or mapping of str to callable or Model
+    models : application or mapping of str to callable or Model
         The application of ``create_app``, whose models, limits and threads are used for gRPC, too;
         or what ``create_app`` takes.
 

@@ -13,5 +13,4 @@ cdef class Source:
 cdef Source source_of(str kind, values, tuple shape)
 cdef Source source_of_received(Received received)
 cdef bytes pack(Source source)
-cdef Py_ssize_t pack_into(Source source, buffer) except -1
 cdef tuple immutable_values(Source source, Py_ssize_t* nbytes)

@@ -7,10 +7,8 @@ therefore determined once, and there is room for it when it is copied.
 
 cimport cython
 cimport numpy as cnp
-from cpython.buffer cimport (
-    PyBUF_SIMPLE, PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer)
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_Check
-from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.list cimport PyList_CheckExact
 from cpython.memoryview cimport PyMemoryView_Check
 from cpython.object cimport PyObject
@@ -35,7 +33,7 @@ from ..wire cimport PREFIX_NBYTES, store_le32
 
 import numpy as np
 
-from ...errors import SUBJECT, EncodeError, format_count
+from ...errors import SUBJECT, EncodeError
 
 cnp.import_array()
 
@@ -93,32 +91,6 @@ cdef bytes pack(Source source):
         return finished_bytes(&output)
     finally:
         Py_CLEAR(output.grown)
-
-
-cdef Py_ssize_t pack_into(Source source, buffer) except -1:
-    """Write the wire bytes of `source` to the start of a writable buffer, and return their number.
-
-    Nothing is written if they do not fit. Raises BufferError for a buffer whose items are not
-    bytes, because the items may be pointers to objects.
-    """
-    cdef Py_buffer view
-    # The buffer is exported before the values are read, because that may run Python code.
-    PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE | PyBUF_WRITABLE)
-    try:
-        if view.itemsize != 1:
-            raise BufferError(
-                f"the items of the buffer must be 1 byte long, not {view.itemsize}: pass "
-                f"memoryview(buffer).cast('B')")
-        wire = pack(source)
-        if len(wire) > view.len:
-            raise EncodeError(
-                f"the elements take {format_count('byte', len(wire))}, but the buffer has "
-                f"{view.len}", expected=len(wire), actual=view.len)
-        if view.len > 0:  # else the address may be NULL
-            write_memory(<unsigned char*>view.buf, PyBytes_AS_STRING(wire), len(wire))
-    finally:
-        PyBuffer_Release(&view)
-    return len(wire)
 
 
 cdef inline Py_ssize_t wire_nbytes(Source source, uint64_t nbytes, Py_ssize_t element) except -1:

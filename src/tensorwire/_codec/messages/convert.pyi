@@ -1,6 +1,3 @@
 from typing import Any
 
-from ..memory import ReadableBuffer
-
 def encode_bytes(values: Any) -> bytes: ...
-def encode_bytes_into(values: Any, buffer: ReadableBuffer) -> int: ...

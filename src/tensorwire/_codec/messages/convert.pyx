@@ -11,7 +11,7 @@ from cpython.buffer cimport PyObject_CheckBuffer
 from ..exchange.arrow cimport Received, numbers_of, receive
 from ..bytes.array cimport BytesArray, bytes_of_values, bytes_of_wire
 from ..bytes.writer cimport (
-    Source, immutable_values, pack, pack_into, source_of, source_of_received)
+    Source, immutable_values, pack, source_of, source_of_received)
 from ..datatypes cimport Datatype, format_range, shape_to_send
 from ..exchange.dlpack cimport exports_dlpack, import_dlpack
 from ..memory cimport FREE_THREADED, collect_work, count_work, end_of_batch
@@ -23,7 +23,6 @@ from typing import Any
 import numpy as np
 
 from ..datatypes import DATATYPES, bf16_dtype, datatype_of
-from ..memory import ReadableBuffer
 from ..messages.columns import is_column, read_column
 
 from ...errors import SUBJECT, EncodeError, format_text, format_value, name_tensor, format_shape
@@ -118,48 +117,6 @@ def encode_bytes(values: Any) -> bytes:
     """
     try:
         return pack(source_of_values(values))
-    except (EncodeError, TypeError) as error:
-        name_tensor(error, "argument", None)
-        raise
-
-
-def encode_bytes_into(values: Any, buffer: ReadableBuffer) -> int:
-    """Encode values like ``encode_bytes``, and write them to the start of a buffer.
-
-    Parameters
-    ----------
-    values : sequence, array or BytesArray
-        See ``encode_bytes``. Their memory may overlap with the buffer, because the wire bytes are
-        made in new memory, and then copied.
-    buffer : buffer
-        A writable, C-contiguous buffer of bytes.
-
-    Returns
-    -------
-    int
-        The number of bytes written.
-
-    Raises
-    ------
-    EncodeError
-        An element cannot be encoded, the buffer is too small, or another thread modified the
-        values meanwhile. Nothing is written in these cases.
-    TypeError
-        ``values`` has an unsupported type, or ``buffer`` is not a buffer.
-    BufferError
-        The buffer is read-only or not contiguous, or its items are not bytes.
-
-    Examples
-    --------
-    >>> import tensorwire as tw
-    >>> buffer = bytearray(8)
-    >>> tw.encode_bytes_into(["abc"], buffer)
-    7
-    >>> buffer
-    bytearray(b'\\x03\\x00\\x00\\x00abc\\x00')
-    """
-    try:
-        return pack_into(source_of_values(values), buffer)
     except (EncodeError, TypeError) as error:
         name_tensor(error, "argument", None)
         raise
