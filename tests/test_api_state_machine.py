@@ -1085,7 +1085,7 @@ def attempt(use: Use, item: Any, argument: Any) -> Any:
     try:
         return use(item, argument)
     except AttributeError as error:
-        if type(error.obj) not in (*PUBLIC, Cached, MappingProxyType, tuple):
+        if type(error.obj) not in (*PUBLIC, Cached, MappingProxyType):
             raise
     except (pa.ArrowException, pickle.PicklingError):
         return None

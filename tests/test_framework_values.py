@@ -415,7 +415,7 @@ def test_what_becomes_an_output() -> None:
     response = tw.decode_response(bytes(frame), frame.header_length)
     assert list(response) == ["array", "tensor", "bytes"]
     assert response.parameters == {
-        "text": "a", "number": 1.5, "list": (1, "a"), "tuple": (1,), "true": True,
+        "text": "a", "number": 1.5, "list": [1, "a"], "tuple": [1], "true": True,
     }  # fmt: skip
     assert frame_of(frame) is frame
     assert bytes(frame_of(response)) == bytes(frame)

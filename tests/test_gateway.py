@@ -124,7 +124,7 @@ def test_what_is_logged_and_forwarded(url: str, caplog: pytest.LogCaptureFixture
     [line] = [record.message for record in caplog.records if record.name == "gateway"]
     inputs = {"image": ["FP32", 2]}
     assert json.loads(line) == {"model": "resnet", "inputs": inputs, "parameters": parameters}
-    assert received[-1].parameters["tags"]["a"] == (1, "b")
+    assert received[-1].parameters["tags"]["a"] == [1, "b"]
     assert b"unknown" not in bytes(tw.encode_request(received[-1]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import pickle
 import sys
 from collections.abc import Callable, Mapping
@@ -229,6 +230,23 @@ def test_equality(make: Callable[[], Any]) -> None:
     assert (one == other, one != other) == (is_equal, not is_equal)
     assert len({one, other, one}) == (1 if is_equal else 2)
     assert one != object()
+
+
+def test_parameters_are_plain_values_that_do_not_change_the_message() -> None:
+    plain: Any = {"list": [1, {"a": [None]}], "object": {"b": []}, "": 1.5}
+    output = tw.RequestedOutput("y", parameters=plain)
+    tensor = X.replace(parameters=plain)
+    request = tw.InferRequest([tensor], [output], parameters=plain)
+    frame = tw.encode_request(request)
+    decoded = tw.decode_request(bytes(frame), frame.header_length)
+    for owner in (request, decoded, tensor, decoded["x"], output):
+        found: Any = owner.parameters
+        assert found == plain and json.dumps(dict(found)) == json.dumps(plain)
+        for change in (found["list"].clear, found["object"].clear, found["list"][1].clear):
+            change()
+        with pytest.raises(TypeError):
+            found[""] = 2
+        assert owner.parameters == plain != found
 
 
 INVALID_SPECS: list[tuple[str, Any, type[Exception], str]] = [

@@ -160,7 +160,7 @@ def test_reduce_returns_parameters_of_its_own(protocol: int) -> None:
                 item["new"] = 2
             elif isinstance(item, list):
                 item.append(3)
-        assert value.parameters == {"a": {"b": (1,)}}
+        assert value.parameters == {"a": {"b": [1]}}
 
 
 def test_raw_element_gets_no_length_prefix() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -42,19 +41,12 @@ def message_read(message: tw.InferRequest | tw.InferResponse) -> dict[str, Any]:
         "tensors": [tensor_read(tensor) for tensor in tensors_of(message)],
         "outputs": None
         if not is_request or outputs is None
-        else [(output.name, output.binary, plain(output.parameters)) for output in outputs],
-        "parameters": plain(message.parameters),
+        else [(output.name, output.binary, dict(output.parameters)) for output in outputs],
+        "parameters": dict(message.parameters),
         "id": message.id,
         "model_name": message.model_name,
         "model_version": message.model_version,
     }
-
-
-def plain(value: Any) -> Any:
-    """Return parameters with the dicts and lists that the JSON reader of Python returns."""
-    if isinstance(value, MappingProxyType):
-        return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 def tensors_of(message: tw.InferRequest | tw.InferResponse) -> tuple[tw.Tensor, ...]:
@@ -68,7 +60,7 @@ def tensor_read(tensor: tw.Tensor) -> dict[str, Any]:
         "shape": tensor.shape,
         "values": values_of(tensor),
         "binary": tensor.binary,
-        "parameters": plain(tensor.parameters),
+        "parameters": dict(tensor.parameters),
     }
 
 

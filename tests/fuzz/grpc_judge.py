@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 
 import tensorwire as tw
 import tensorwire.grpc
-from fuzz.comparison import check_error, exact, plain, tensors_of
+from fuzz.comparison import check_error, exact, tensors_of
 from support import reference
 from support.grpc_strategies import CONTENTS, RAW
 from tensorwire._codec.grpc import reader, writer
@@ -302,7 +302,7 @@ def reading_of_ours(message: Any) -> Reading:
 
 
 def sorted_parameters(parameters: Any) -> str | None:
-    return repr(sorted(plain(parameters).items())) if parameters else None
+    return repr(sorted(parameters.items())) if parameters else None
 
 
 def data_of(tensor: tw.Tensor) -> Any:

@@ -75,7 +75,7 @@ def format_fields(message: tw.InferRequest | tw.InferResponse) -> str:
     fields = {"id": message.id, "model": message.model_name, "version": message.model_version}
     parts = [f"{key} {value!r}" for key, value in fields.items() if value is not None]
     if message.parameters:
-        parts.append(f"parameters {json.dumps(dict(message.parameters), default=dict)}")
+        parts.append(f"parameters {json.dumps(dict(message.parameters))}")
     if isinstance(message, tw.InferRequest) and message.outputs is not None:
         parts.append(f"outputs {[output.name for output in message.outputs]}")
     return ", ".join(parts) or "no id, model or parameters"

@@ -139,13 +139,6 @@ def replace_metadata(original: Function) -> Function:
 # --- values in JSON ------------------------------------------------------------------------------
 
 
-def plain(value: Any) -> Any:
-    """Return parameters, which are read-only in messages, with dicts and lists."""
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, tuple) else value
-
-
 def flat_numbers(array: NDArray[Any]) -> NDArray[Any]:
     """Return the numbers of an array for orjson, which writes them as a flat list.
 

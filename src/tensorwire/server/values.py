@@ -52,7 +52,7 @@ def values_of(
         check_inputs(request.inputs, specs_by_name("inputs", inputs), "the route")
     check_requested_outputs(request)
     parameters = request.parameters.items()
-    values = {name: _plain(value) for name, value in parameters if name != _FRAMING_PARAMETER}
+    values = {name: value for name, value in parameters if name != _FRAMING_PARAMETER}
     for name, tensor in request.items():
         if name in values:
             raise HeaderError(
@@ -67,26 +67,6 @@ def values_of(
             )
         values[name] = tensor.data
     return values
-
-
-def _plain(value: Any) -> Any:
-    """Return a JSON value with new lists and dicts in place of tuples and read-only mappings.
-
-    It is not recursive, because a value may have more levels than Python's stack.
-    """
-    result: list[Any] = [None]
-    pending: list[tuple[Any, Any, Any]] = [(value, result, 0)]
-    while pending:
-        source, target, key = pending.pop()
-        if isinstance(source, Mapping):
-            target[key] = dict.fromkeys(source)
-            pending.extend((item, target[key], name) for name, item in source.items())
-        elif isinstance(source, tuple):
-            target[key] = [None] * len(source)
-            pending.extend((item, target[key], i) for i, item in enumerate(source))
-        else:
-            target[key] = source
-    return result[0]
 
 
 def frame_of(content: Content, scope: Mapping[str, Any] | None = None) -> tw.Frame:

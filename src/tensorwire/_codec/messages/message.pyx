@@ -4,7 +4,7 @@ cimport cython
 
 from ..messages.convert cimport iterator_of
 from ..messages.parameters cimport (
-    checked_flag, checked_name, checked_text, exact_str, frozen, own_parameters)
+    checked_flag, checked_name, checked_text, exact_str, own_parameters, read_only)
 from ..messages.tensor cimport Tensor, new_object
 
 from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
@@ -130,7 +130,7 @@ cdef class Message:
 
     @property
     def parameters(self):
-        return frozen(self._parameters)
+        return read_only(self._parameters)
 
     def __getitem__(self, name):
         cdef Tensor tensor = find(self, name)
@@ -324,7 +324,7 @@ cdef class RequestedOutput(OutputFields):
 
     @property
     def parameters(self):
-        return frozen(self._parameters)
+        return read_only(self._parameters)
 
     def replace(self, **changes: Any) -> RequestedOutput:
         """Return a requested output with other values for some arguments of the constructor.

@@ -45,7 +45,7 @@ cdef inline str exact_text(value, str what, parameter):
 
 cdef int check_surrogates(str text, str what, parameter) except -1
 cdef dict own_parameters(parameters)
-cdef frozen(dict parameters)
+cdef read_only(dict parameters)
 cdef str checked_name(name, str what)
 cdef bint checked_flag(value, name) except -1
 cdef str checked_text(value, str what)

@@ -2,15 +2,16 @@
 
 What a caller passes is checked and copied once, when a message is made. The copy consists of exact
 `dict`, `list`, `str`, `int`, `float` and `bool` objects that nothing else refers to. Subclasses are
-converted, because they may override comparison and hashing. It is exposed as a read-only copy.
+converted, because they may override comparison and hashing. It is exposed as a read-only mapping of
+another copy.
 """
 
+from cpython.dict cimport PyDictProxy_New
 from cpython.float cimport PyFloat_AS_DOUBLE
 
 from ..json.reader cimport MAX_INTEGER_DIGITS
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 import numpy as np
 
@@ -122,23 +123,30 @@ cdef own_value(value, parameter, int depth):
     return items
 
 
-cdef frozen(dict parameters):
-    """Return a read-only copy of parameters. None is an empty mapping.
+cdef read_only(dict parameters):
+    """Return a read-only mapping of a new dict with what `own_parameters` returned.
 
-    It is a copy because `==` of a MappingProxyType passes its dict to the other object.
+    The dict is new, because `==` of a read-only mapping passes it to the other object.
     """
-    return frozen_value({} if parameters is None else parameters)
+    return PyDictProxy_New({} if parameters is None else copied(parameters))
 
 
-cdef frozen_value(value):
+cdef copied(value):
+    """Return a value of `own_parameters` with new lists and dicts."""
+    cdef list items
+    cdef dict members
     if type(value) is dict:
-        return MappingProxyType({key: frozen_value(item) for key, item in value.items()})
-    if type(value) is list:
-        items = []
-        for item in value:
-            items.append(frozen_value(item))
-        return tuple(items)
-    return value
+        members = (<dict>value).copy()
+        for key, item in members.items():
+            if type(item) is dict or type(item) is list:
+                members[key] = copied(item)  # the key exists, so that the iteration can continue
+        return members
+    if type(value) is not list:
+        return value
+    items = []
+    for item in <list>value:
+        items.append(copied(item))
+    return items
 
 
 # --- other arguments ---

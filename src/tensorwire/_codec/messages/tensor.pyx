@@ -14,7 +14,7 @@ from ..exchange.dlpack_abi cimport CPU
 from ..wire cimport MAX_RANK
 from ..memory cimport count_work
 from ..messages.convert cimport convert_data, first_leaf, flatten, is_array, iterator_of
-from ..messages.parameters cimport checked_flag, checked_name, frozen, own_parameters
+from ..messages.parameters cimport checked_flag, checked_name, own_parameters, read_only
 
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
@@ -191,7 +191,7 @@ cdef class Tensor(TensorFields):
 
     @property
     def parameters(self):
-        return frozen(self._parameters)
+        return read_only(self._parameters)
 
     @property
     def data(self):

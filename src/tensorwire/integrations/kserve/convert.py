@@ -22,7 +22,7 @@ from ..._codec.json.reader import read_json
 from ..._codec.messages.views import view_tensor
 from ...errors import DecodeError, ElementError, LayoutError, format_subject, name_tensor
 from ...http import HEADER_LENGTH, JSON_TYPE
-from ..rest import flat_numbers, has_binary_data, plain
+from ..rest import flat_numbers, has_binary_data
 
 Array = NDArray[Any]
 Buffer = bytes | memoryview
@@ -153,12 +153,11 @@ def read_request(body: Any, header_length: int | None, name: str) -> tuple[tw.In
     # KServe's own code would read JSON that exceeds the limits, which takes longer.
     limits = UNLIMITED if is_json else tw.Limits()
     request = tw.decode_request(body, header_length, limits=limits)
-    convert = scalars if is_json else plain  # KServe validates only JSON
+    convert = scalars if is_json else dict  # KServe validates only JSON
     data = JsonData(memoryview(body)[:header_length], "inputs")
     inputs = [
-        ReceivedInput.of(tensor, convert(parameters) if parameters else {}, data, index)
+        ReceivedInput.of(tensor, convert(tensor.parameters), data, index)
         for index, tensor in enumerate(request.inputs)
-        for parameters in [tensor.parameters]
     ]
     outputs = []
     for output in request.outputs or ():
@@ -204,9 +203,9 @@ def read_response(cls: Any, body: Any, header_length: int) -> Any:
     return cls(
         model_name=response.model_name,
         response_id=response.id,
-        parameters=plain(response.parameters) or None,
+        parameters=dict(response.parameters) or None,
         infer_outputs=[
-            ReceivedOutput.of(tensor, plain(tensor.parameters), data, index)
+            ReceivedOutput.of(tensor, dict(tensor.parameters), data, index)
             for index, tensor in enumerate(response.outputs)
         ],
     )

@@ -34,7 +34,7 @@ import tensorwire as tw
 from ..._codec.datatypes import DATATYPES, UNLIMITED
 from ..._codec.messages.views import view_tensor
 from ...errors import EncodeError, LayoutError, TensorwireError, format_subject, name_tensor
-from ..rest import flat_numbers, plain
+from ..rest import flat_numbers
 
 Array = NDArray[Any]
 Data = Array | tw.BytesArray
@@ -248,14 +248,14 @@ def to_request_input(tensor: tw.Tensor) -> RequestInput:
 
 
 def to_request_output(output: tw.RequestedOutput) -> RequestOutput:
-    parameters = plain(output.parameters)
+    parameters = dict(output.parameters)
     if output.binary is not None:
         parameters["binary_data"] = output.binary
     return RequestOutput(name=output.name, parameters=to_parameters(parameters))
 
 
 def to_parameters(parameters: Mapping[str, Any]) -> Parameters | None:
-    return Parameters.model_validate(plain(parameters)) if parameters else None
+    return Parameters.model_validate(dict(parameters)) if parameters else None
 
 
 # --- responses -----------------------------------------------------------------------------------
