@@ -27,7 +27,14 @@ WITHOUT_TYPES = (
     *("django/core/handlers/wsgi", "django/http", "django/urls", "django/views/__init__"),
     *("django/views/decorators/__init__", "django/views/decorators/csrf", "grpc/__init__"),
     *("jax/__init__", "jax/numpy", "mlserver/codecs", "pandas/__init__", "pyarrow/__init__"),
-    *("ray/__init__", "torch/__init__", "tritonclient/__init__", "tritonclient/grpc/__init__"),
+    *(
+        "ray/__init__",
+        "torch/__init__",
+        "tqdm/__init__",
+        "tqdm/auto",
+        "tritonclient/__init__",
+        "tritonclient/grpc/__init__",
+    ),
     *("tritonclient/http/__init__", "tritonclient/utils/__init__"),
 )
 STUBS = {

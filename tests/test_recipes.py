@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import http.client
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,9 +16,11 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.requirements import optional
+from support.examples import ROOT
+from support.requirements import optional, package
 from support.servers import recording, uvicorn_server
-from tensorwire.server import create_app
+from tensorwire.client import Client
+from tensorwire.server import RequestError, create_app
 
 aiohttp, requests, urllib3 = optional("aiohttp"), optional("requests"), optional("urllib3")
 
@@ -141,3 +145,44 @@ def test_error_response(server: str, library: str) -> None:
     request = tw.InferRequest([tw.Tensor("x", np.zeros(3))])
     with pytest.raises(Exception, match=r"404|unknown.* is not known"):
         RECIPES[library](f"http://{server}/v2/models/unknown/infer", request)
+
+
+# --- the programs of the guide that need a client or a region ---
+
+
+def program(page: str, text: str) -> dict[str, Any]:
+    """Return the names of the block of a page that contains a text."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/guide" / page).read_text(), re.DOTALL)
+    [code] = [block for block in blocks if text in block]
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names
+
+
+def test_progress_with_tqdm(server: str, capsys: pytest.CaptureFixture[str]) -> None:
+    package("tqdm")
+    with Client(server) as client:
+        infer = program("notebook.md", "tqdm")["infer_with_bar"]
+        assert infer(client, "echo", {"x": np.zeros(1 << 22, np.uint8)})["x"].nbytes == 1 << 22
+    assert "100%" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", ["mode", "size", "name", "gone"])
+def test_region_that_is_rejected(change: str) -> None:
+    names = program("one-machine.md", "mmap")
+    _, tensor = names["shared"]("x", (2, 3), "float32")
+    path = Path(names["FOLDER"], tensor.parameters["shared_memory_region"])
+    try:
+        if change == "mode":
+            path.chmod(0o644)
+        if change == "size":
+            path.write_bytes(bytes(23))
+        if change == "name":
+            tensor = tensor.replace(parameters={"shared_memory_region": "../etc/passwd"})
+        if change == "gone":
+            path.rename(path.with_suffix(".gone"))
+            path = path.with_suffix(".gone")
+        with pytest.raises(RequestError):
+            names["mapped"](tensor)
+    finally:
+        path.unlink()
