@@ -682,16 +682,22 @@ class Transport(asyncio.Transport):
 
 
 def protocol_with_transport(
-    is_paused: bool = False, config: Any = None, **options: Any
+    is_paused: bool = False, config: Any = None, state: Any = None, **options: Any
 ) -> tuple[Any, Transport]:
     """Return a protocol and its transport. An event loop must be running."""
     if config is None:
         config = uvicorn.Config(make_app(**options), log_level="warning")
         config.load()
-    protocol = InferProtocol(config, ServerState(), {})
+    protocol = InferProtocol(config, state or ServerState(), {})
     transport = Transport(protocol, is_paused)
     protocol.connection_made(transport)
     return protocol, transport
+
+
+def two_of_one_server() -> list[tuple[Any, Transport]]:
+    """Return two protocols: a model in the event loop runs when both have been read."""
+    state = ServerState()
+    return [protocol_with_transport(state=state) for _ in range(2)]
 
 
 def receive(protocol: Any, data: bytes) -> None:
@@ -741,7 +747,7 @@ async def test_reset_contextvars(is_async: bool, is_reset: bool) -> None:
 @run_in_event_loop
 async def test_ready_requests_are_received_before_one_is_answered() -> None:
     """A model with in_event_loop runs when the other connections have been read."""
-    pairs = [protocol_with_transport() for _ in range(2)]
+    pairs = two_of_one_server()
     for protocol, _ in pairs:
         receive(protocol, SMALL)
     assert [transport.written for _, transport in pairs] == [b"", b""]
@@ -753,7 +759,7 @@ async def test_ready_requests_are_received_before_one_is_answered() -> None:
 @run_in_event_loop
 async def test_request_that_waits_for_its_turn_has_no_deadline() -> None:
     """A model may block the event loop for any time before its turn."""
-    protocol, transport = protocol_with_transport()
+    (protocol, transport), _ = two_of_one_server()
     receive(protocol, SMALL[:-1])
     receive(protocol, SMALL[-1:])
     protocol._tick()  # the timer of the previous state expires
@@ -766,7 +772,7 @@ async def test_request_that_waits_for_its_turn_has_no_deadline() -> None:
 
 @run_in_event_loop
 async def test_client_closes_its_direction_before_its_request_has_its_turn() -> None:
-    protocol, transport = protocol_with_transport()
+    (protocol, transport), _ = two_of_one_server()
     receive(protocol, SMALL)
     assert protocol.eof_received() is False
     assert transport.written.startswith(b"HTTP/1.1 200 ")
@@ -775,7 +781,7 @@ async def test_client_closes_its_direction_before_its_request_has_its_turn() -> 
 
 @run_in_event_loop
 async def test_reading_is_paused_while_requests_wait_for_their_turn() -> None:
-    protocol, transport = protocol_with_transport()
+    (protocol, transport), _ = two_of_one_server()
     receive(protocol, SMALL)
     assert not protocol.is_reading_paused
     receive(protocol, 2 * SMALL)
@@ -796,7 +802,7 @@ async def test_reply_that_cannot_be_sent(model: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(InferProtocol, "_log", fail)
     errors = []
     asyncio.get_running_loop().set_exception_handler(lambda _, found: errors.append(found))
-    protocol, transport = protocol_with_transport()
+    (protocol, transport), _ = two_of_one_server()
     protocol.others.has_access_log = True
     receive(protocol, request_bytes(model, np.arange(2)))
     while not transport.is_aborted:

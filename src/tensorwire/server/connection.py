@@ -167,12 +167,13 @@ class Connection:
             self._abort()
         elif self.state in (WAITING, LINGERING):
             self.close(now)
-        elif self.state is STALLED and now < self._time_limit():
-            self.service.body_memory.tick(now)
-            self._set_deadline(now)
         elif self.state in _ARRIVING:
-            self._reject_late()
-            self._await_next(now)
+            self._set_deadline(now)
+            if now < self.deadline:  # the body waits for memory
+                self.service.body_memory.tick(now)
+            else:
+                self._reject_late()
+                self._await_next(now)
 
     def shut_down(self, now: float) -> None:
         """Close the connection after the replies to the requests whose head has arrived.
@@ -223,7 +224,7 @@ class Connection:
         if self.state is not RUNNING:  # the connection has been closed since
             return
         request, body = self.requests[0], reply.body
-        if self._is_last():
+        if self.receiver.state in ENDED and len(self.requests) == 1:  # it is the last one
             reply = reply.closing()
         lines = joined_headers((*headers, *reply.headers()))
         head = b"%b%b\r\n" % (_STATUS_LINES[reply.status], lines)
@@ -307,11 +308,7 @@ class Connection:
             self.grace_seconds = max(0.0, self.grace_seconds - (now - self.since))
 
     def _set_deadline(self, now: float) -> None:
-        limit = self._time_limit()
-        self.deadline = min(limit, now + TICK_SECONDS) if self.state is STALLED else limit
-
-    def _time_limit(self) -> float:
-        """Return when the state ends at the latest, if the client does nothing."""
+        """Set when the state ends at the latest, if the client does nothing."""
         timeout = self.service.receive_timeout
         seconds = math.inf if timeout is None else timeout
         if self.state is WAITING:
@@ -323,7 +320,9 @@ class Connection:
             seconds = min(_LINGER_SECONDS if is_received else _LONG_LINGER_SECONDS, seconds)
         elif self.state is CLOSING and timeout is None:
             seconds = _LONG_LINGER_SECONDS
-        return self.since + min(seconds, self.grace_seconds)
+        self.deadline = self.since + min(seconds, self.grace_seconds)
+        if self.state is STALLED:
+            self.deadline = min(self.deadline, now + TICK_SECONDS)
 
     def _reject_late(self) -> None:
         request = self.requests[0] if self.requests else None
@@ -341,10 +340,6 @@ class Connection:
             request.exchange.reject(error)
         else:
             self.receiver.reject(error)
-
-    def _is_last(self) -> bool:
-        """Whether the reply to the first request is the last one of the connection."""
-        return self.receiver.state in ENDED and len(self.requests) == 1
 
     def _end_request(self, now: float) -> None:
         """The reply to the first request has been sent: end the connection if it is the last."""

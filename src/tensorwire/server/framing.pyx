@@ -75,6 +75,33 @@ cdef class Framing:
             self.header_length = header_length(length_headers)
 
 
+cdef class Head:
+    """The target and the headers of a request, which a parser of httptools passes on in parts.
+
+    Trailers, and what is parsed before ``begin`` or after ``end``, are ignored.
+    """
+
+    cdef bytes target
+    cdef list headers  # None if no head arrives
+
+    def begin(self):
+        self.target, self.headers = b"", []
+
+    def on_url(self, bytes part not None):
+        if self.headers is not None:
+            self.target += part
+
+    def on_header(self, bytes name not None, bytes value not None):
+        if self.headers is not None:
+            self.headers.append((name.lower(), value))
+
+    def end(self):
+        """Return the target, and the headers with names in lower case."""
+        found = self.target, self.headers
+        self.headers = None
+        return found
+
+
 cdef parse_digits(bytes value):
     """Return the value of 1 to 20 ASCII digits (2^64 has 20 digits). None for any other text."""
     return int(value) if value.isdigit() and len(value) <= 20 else None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -18,7 +18,7 @@ import httptools
 from ..errors import TensorwireError
 from .body import RequestBody
 from .exchange import Exchange
-from .framing import find_head_problem, joined_headers
+from .framing import Head, find_head_problem, joined_headers
 from .memory import OverloadedError
 from .service import LateReply, Route, Service, error_reply
 
@@ -64,7 +64,7 @@ class Request:
 
     method: bytes = b""  # empty until the head is complete, or if it is invalid
     url: bytes = b""
-    headers: list[tuple[bytes, bytes]] = field(default_factory=list)
+    headers: Sequence[tuple[bytes, bytes]] = ()
     http_version: str = "1.1"
     sent_continue: bool = False
     is_received: bool = False  # the whole request has arrived
@@ -92,6 +92,9 @@ class Receiver:
         self.state = IDLE
         self.state_after_request = IDLE  # or DONE: then the request is the last one
         self._request = Request()  # the one that arrives, or the last one
+        self._head = head = Head()
+        self.on_url = head.on_url
+        self.on_header = head.on_header
         self._parser: Any = httptools.HttpRequestParser(self)
         self._direct: RequestBody | None = None  # its body, if it is received without the parser
         # Received without body data after the chunk in which a request begins: its head, its
@@ -225,28 +228,24 @@ class Receiver:
         if self.state is IDLE:
             self.state = HEAD
             self._request = Request()
+            self._head.begin()
             self._head_nbytes = 0  # the chunk may also contain other requests
-
-    def on_url(self, url: bytes) -> None:
-        """Callback of the parser: a part of the target."""
-        if self.state is HEAD:
-            self._request.url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Callback of the parser: a header or a trailer."""
-        if self.state is HEAD:
-            self._request.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Callback of the parser: the headers are complete."""
         if self.state is not HEAD:
             return
         request, parser = self._request, self._parser
+        request.url, request.headers = self._head.end()
         request.method = method = parser.get_method()
         request.http_version = version = parser.get_http_version()
         if version == "1.0" or method == b"CONNECT" or not parser.should_keep_alive():
             self.state_after_request = DONE
-        route = self._route(request)
+        route: Route | None = None
+        if method == b"POST":
+            route = self._service.infer_routes.get(request.url)
+        if route is None:
+            route = self._find_route(request)
         # Keyword arguments would take longer.
         request.exchange = Exchange(self._service, route, request.headers, None, self._wake)
         self.state = BODY
@@ -261,12 +260,8 @@ class Receiver:
             else:
                 request.exchange.reject(error)
 
-    def _route(self, request: Request) -> Route:
+    def _find_route(self, request: Request) -> Route:
         url = request.url
-        if request.method == b"POST":
-            model = self._service.infer_routes.get(url)
-            if model is not None:
-                return model
         if len(url) > _MAX_TARGET_NBYTES:
             text = f"the request target is {len(url)} bytes long; the limit is "
             return error_reply(f"{text}{_MAX_TARGET_NBYTES}", 414)

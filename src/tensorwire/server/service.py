@@ -7,7 +7,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 from urllib.parse import quote
 
 import numpy as np
@@ -83,6 +83,7 @@ class HttpFormat(MessageFormat[RequestBody, tw.Frame]):
         return request.parameters.get("binary_data_output") is not True
 
 
+@final
 class Reply(NamedTuple):
     """A complete HTTP response."""
 

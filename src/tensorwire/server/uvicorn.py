@@ -150,9 +150,11 @@ class InferProtocol(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         connection = self.connection
         connection.receive(nbytes, self.loop.time())
-        if connection.state is not READY:
-            self._settle()
-        elif connection.requests[0].exchange.is_immediate:
+        if (
+            connection.state is READY
+            and len(self.others.open) > 1
+            and connection.requests[0].exchange.is_immediate
+        ):
             # First receive what other connections have received. Clients that get several replies
             # at once send several requests at once, so that there are fewer system calls.
             self.loop.call_soon(self._advance)
@@ -193,7 +195,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             if connection.state is SENDING:
                 self._send()
             for _ in range(_MAX_REPLIES_PER_TURN):
-                if connection.state is not READY or (exchange := connection.start()) is None:
+                if (exchange := connection.start()) is None:
                     break
                 context = self.context.copy()
                 reply = context.run(exchange.reply)
@@ -204,10 +206,8 @@ class InferProtocol(asyncio.BufferedProtocol):
                     continue
                 request = connection.requests[0]
                 # A graceful shutdown waits for the task.
-                later = self._reply_later(request, cast("Awaitable[Reply]", reply))
-                task = self.loop.create_task(later, context=context)
-                self.server_state.tasks.add(task)
-                task.add_done_callback(self.server_state.tasks.discard)
+                later = self._reply_later(request, reply)
+                self.server_state.tasks.add(self.loop.create_task(later, context=context))
             else:
                 self.loop.call_soon(self._advance)
         except BaseException:
@@ -217,16 +217,13 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     async def _reply_later(self, request: Request, awaitable: Awaitable[Reply]) -> None:
         connection = self.connection
+        reply = None
         try:
             reply = await awaitable
         except ClientDisconnectedError:
             connection.close(self.loop.time())
-            self._settle()
-            return
         except asyncio.CancelledError as error:
             # A graceful shutdown takes too long, or a model has cancelled its own task.
-            if connection.state is ABORTED:
-                return
             is_shutting_down = self.others.is_shutting_down
             if is_shutting_down:
                 subject = "; ".join(getattr(error, "__notes__", ())) or request.url.decode()
@@ -234,10 +231,14 @@ class InferProtocol(asyncio.BufferedProtocol):
             reply = self.service.failure_reply(SHUTTING_DOWN if is_shutting_down else error)
             connection.end_after_reply()
         try:
-            self._reply(reply)
+            if reply is not None:
+                self._reply(reply)
         except BaseException:  # of a handler of the log, for example
             self.transport.abort()
             raise
+        finally:
+            # A callback of the task would need another turn of the event loop.
+            self.server_state.tasks.discard(asyncio.current_task())
         self._advance()
 
     def _reply(self, reply: Reply) -> None:
