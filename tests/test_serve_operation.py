@@ -23,6 +23,8 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from support import client_fixtures
+from support.client_fixtures import Certificate
 from support.http_exchange import Connection
 from support.requirements import optional
 from support.serve_process import HOST, PROGRAM, Serve, serving
@@ -31,6 +33,7 @@ from tensorwire.client import Client, InferenceServerError
 
 grpc = optional("grpc")
 
+certificate = client_fixtures.certificate
 pytestmark = [
     pytest.mark.thread_unsafe(reason="the tests start processes"),
     pytest.mark.slow(reason="they wait for processes"),
@@ -254,10 +257,12 @@ class Proxy:
             target.shutdown(socket.SHUT_WR)
 
 
-def call_repeatedly(address: str, n: int, is_over: Callable[[], bool]) -> list[Exception]:
+def call_repeatedly(
+    address: str, n: int, is_over: Callable[[], bool], **options: Any
+) -> list[Exception]:
     """Return the errors of n calls or more, one after another."""
     errors: list[Exception] = []
-    with Client(address, retries=0, timeout=20) as client:
+    with Client(address, retries=0, timeout=20, **options) as client:
         while n > 0 or not is_over():
             n -= 1
             try:
@@ -316,6 +321,56 @@ def test_restart_by_sighup(tmp_path: Path) -> None:
             over.set()
         assert [error for each in calls for error in each.result(60)] == []
         assert server.log.read_text().count("startup complete") == 4
+
+
+@pytest.mark.skipif(grpc is None, reason="grpcio is not installed")
+def test_restart_by_sighup_with_tls_and_grpc(tmp_path: Path, certificate: Certificate) -> None:
+    """Over gRPC, only calls that arrive while a process stops fail, and they do not run."""
+    options = ["served_here:models", "--workers", "2", "--grpc-port"]
+    options += ["--ssl-certfile", certificate.file, "--ssl-keyfile", certificate.key]
+    trusted = grpc.ssl_channel_credentials(Path(certificate.file).read_bytes())
+    with (
+        serving(tmp_path, *options, models=MODELS) as server,
+        contextlib.ExitStack() as stack,
+        ThreadPoolExecutor(8) as pool,
+    ):
+        over = threading.Event()
+        address = f"{HOST}:{server.grpc_port}"
+        own = [("grpc.use_local_subchannel_pool", 1)]
+        channels = [grpc.secure_channel(address, trusted, own) for _ in range(4)]
+        clients = [(f"grpcs://{address}", {"channel": stack.enter_context(c)}) for c in channels]
+        clients += [(f"https://{server.address}", {"ssl_context": certificate.trusting()})] * 4
+        calls = [
+            pool.submit(call_repeatedly, url, 10, over.is_set, **option) for url, option in clients
+        ]
+        try:
+            wait_for(lambda: server.log.read_text().count("startup complete") == 2, 20)
+            server.process.send_signal(signal.SIGHUP)
+            wait_for(lambda: server.log.read_text().count("Finished server process") == 2, 30)
+        finally:
+            over.set()
+        errors = [each.result(60) for each in calls]
+        assert errors[4:] == [[]] * 4
+        for each in errors[:4]:
+            assert len(each) <= 2  # one for each process that has stopped
+            assert {getattr(error, "status", 503) for error in each} <= {499, 503}
+        for url, option in clients[:5]:
+            assert call_repeatedly(url, 1, over.is_set, **option) == []
+        assert "Traceback" not in server.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [("1", "a process was not ready within 1 second"), ("60", "Finished server process")],
+)
+def test_time_for_a_worker_to_start(tmp_path: Path, limit: str, text: str) -> None:
+    options = ["served_here:models", "--workers", "2", "--timeout-worker-start", limit]
+    with serving(tmp_path, *options, models=MODELS) as server:
+        wait_for(lambda: server.log.read_text().count("startup complete") == 2, 20)
+        (tmp_path / "served_here.py").write_text(f"import time\ntime.sleep(1.5)\n{MODELS}")
+        server.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: text in server.log.read_text(), 30)
+        assert call_repeatedly(server.address, 10, lambda: True) == []
 
 
 def test_socket_of_the_next_server(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 import uvicorn
 
+from ..errors import format_seconds
 from .models import create, describe
 from .output import OutputError, UsageError, escape_record, log_config
 from .sockets import format_host
@@ -267,7 +268,8 @@ class Processes:
             logger.error("process %d does not respond", process.pid)
             process.kill()
         elif self.is_restarting and is_starting and self.now - worker.started_at > limit:
-            self.fail(worker, UsageError(f"a process was not ready within {limit} seconds"))
+            text = f"a process was not ready within {format_seconds(limit)}"
+            self.fail(worker, UsageError(text))
 
     @property
     def is_restarting(self) -> bool:
