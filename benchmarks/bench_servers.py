@@ -24,6 +24,7 @@ from .servers import LOOPBACK, Server, Servers
 
 NAMES = {  # the contenders and the names of their servers
     "bare ASGI application": "bare ASGI application",
+    "20 lines of ASGI": "20 lines of ASGI",
     "tensorwire serve": "tensorwire serve",
     "tensorwire serve, in_event_loop": "tensorwire serve, in_event_loop",
     "tensorwire serve, in a thread": "tensorwire serve, in a thread",

@@ -79,15 +79,31 @@ uvicorn_app = create_app(MODELS, zero_copy=True)
 
 async def bare(scope: Any, receive: Any, send: Any) -> None:
     """Return the body without parsing it."""
-    if scope["type"] != "http":
-        return
+    if scope["type"] == "http":
+        body = await read_body(receive)
+        await respond(send, body, [(b"content-length", str(len(body)).encode())])
+
+
+async def twenty_lines(scope: Any, receive: Any, send: Any) -> None:
+    """Call a model with nothing but the codec: what a program needs at least."""
+    if scope["type"] == "http":
+        body = await read_body(receive)
+        request = tw.decode_request(body, tw.header_length(scope["headers"]))
+        frame = tw.encode_response(copied(request), request)
+        headers = [(name.lower().encode(), x.encode()) for name, x in frame.headers.items()]
+        await respond(send, bytes(frame), headers)
+
+
+async def read_body(receive: Any) -> bytes:
     chunks, more = [], True
     while more:
         message = await receive()
         chunks.append(message.get("body", b""))
         more = message.get("more_body", False)
-    body = b"".join(chunks)
-    headers = [(b"content-length", str(len(body)).encode())]
+    return b"".join(chunks)
+
+
+async def respond(send: Any, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -307,6 +323,11 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
         running, partial(own_command, "generated", ""), lambda server: accepts(server.grpc_port)
     ),
     "bare ASGI application": partial(running, partial(asgi_command, "uvicorn", "bare", UVICORN)),
+    "20 lines of ASGI": partial(
+        running,
+        partial(asgi_command, "uvicorn", "twenty_lines", UVICORN),
+        lambda server: accepts(server.port),
+    ),
     "tensorwire serve": partial(running, partial(serve_command, "MODELS")),
     "tensorwire serve, in_event_loop": partial(running, partial(serve_command, "IN_EVENT_LOOP")),
     "tensorwire serve, in a thread": partial(running, partial(serve_command, "IN_THREADS")),
