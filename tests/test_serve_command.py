@@ -82,6 +82,9 @@ def with_option(request, scale=1):
 async def waits(request):
     return {"y": 1}
 
+def with_context(request, context, scale=1):
+    return {"y": scale if context.headers else 0}
+
 class Class:
     def __call__(self, request):
         return {"y": 1}
@@ -121,7 +124,9 @@ def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.usefixtures("objects")
-@pytest.mark.parametrize("name", ["model", "with_option", "waits", "instance", "declared"])
+@pytest.mark.parametrize(
+    "name", ["model", "with_option", "with_context", "waits", "instance", "declared"]
+)
 def test_one_model(name: str) -> None:
     """A model has the name of the object."""
     app = load(parse(f"objects_here:{name}", "--echo"))

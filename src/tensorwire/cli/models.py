@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import os
 from collections.abc import Mapping
 from functools import partial
@@ -15,6 +14,7 @@ import tensorwire as tw
 
 from ..server import Model
 from ..server.asgi import App
+from ..server.model import signature_of, takes_context
 from .output import UsageError
 
 # Arguments of the command that are passed to `create_app`, under the same names.
@@ -60,7 +60,8 @@ def make_app(chosen: argparse.Namespace) -> Any:
     options = {n: value for n in APP_OPTIONS if (value := getattr(chosen, n)) is not None}
     found: Any = {} if models is None else find(models)
     takes = partial(takes_arguments, found)
-    if isinstance(found, Model) or (takes(1) and not takes(0) and not takes(3)):
+    is_model = isinstance(found, Model) or takes_context(found)
+    if is_model or (takes(1) and not takes(0) and not takes(3)):
         found = {name_in(models): found}
     if not isinstance(found, Mapping):
         if not callable(found):
@@ -92,7 +93,7 @@ def make_app(chosen: argparse.Namespace) -> Any:
 def takes_arguments(function: Any, n: int) -> bool:
     """Return whether a function accepts n arguments. It is True if its signature is unknown."""
     try:
-        inspect.signature(function).bind(*range(n))
+        signature_of(function).bind(*range(n))
     except TypeError:  # also for objects that are not callable
         return False
     except ValueError:

@@ -17,6 +17,7 @@ from .body import (
     ReceiveTimeoutError,
     UnsupportedEncodingError,
 )
+from .context import RequestContext
 from .error_handlers import install_error_handlers
 from .model import Model, Models, RequestError
 
@@ -30,6 +31,7 @@ __all__ = [
     "Model",
     "Models",
     "ReceiveTimeoutError",
+    "RequestContext",
     "RequestError",
     "UnsupportedEncodingError",
     "add_to_grpc_server",

@@ -314,6 +314,8 @@ async def _respond_to_request(service: Service, scope: Scope, receive: Receive, 
     route = service.route(scope["method"], path)
     incoming = _Incoming(service, receive)
     exchange = Exchange(service, route, scope["headers"], incoming.disconnected, incoming.wake)
+    if exchange.takes_context and (client := scope.get("client")) is not None:
+        exchange.client = tuple(client)
     is_replying = False
     try:
         if not exchange.is_rejected:  # otherwise, the client waits for 100 Continue

@@ -9,6 +9,7 @@ from ..errors import TensorwireError, format_count, format_seconds
 from ..threads import in_thread
 from .body import ClientDisconnectedError, ReceiveTimeoutError, RequestBody
 from .compressed import choose_coding, is_slow_to_compress, negotiated_reply
+from .context import Address, RequestContext, set_headers
 from .framing import AmbiguousLengthError, expects_continue
 from .inference import Inference, ServedModel
 from .memory import Reservation
@@ -34,8 +35,13 @@ class Exchange:
        ``thread_call.disconnect``, or has passed ``wait_for_disconnect`` (see ``ThreadCall``).
     3. It calls ``close``, also if no reply was sent.
 
-    The names of ``headers`` are in lower case.
+    If ``takes_context`` is true, it sets ``client`` before the first step. The names of ``headers``
+    are in lower case.
     """
+
+    takes_context = False
+    client: Address | None = None
+    _context: RequestContext | None = None
 
     def __init__(
         self,
@@ -60,6 +66,7 @@ class Exchange:
         if type(route) is not ServedModel:
             self.is_rejected = expects_continue(headers)
             return
+        self.takes_context = route.model.takes_context
         self._coding = choose_coding(headers) if service.compress_responses else None
         try:
             self.body = RequestBody(headers, service.max_body, self._reservation)
@@ -182,13 +189,15 @@ class Exchange:
             self._reservation()
         if self._memory is not None:
             self._memory.complete()
-        inference = Inference(self._service.http_format, route, body, self._headers)
+        if self.takes_context:
+            self._context = RequestContext(self._headers, self.client)
+        inference = Inference(self._service.http_format, route, body, self._headers, self._context)
         try:
             frame = inference.now()
             if frame is not None and not is_slow_to_compress(frame, self._coding):
                 return self._reply_with(frame)
         except Exception as error:
-            return self._service.failure_reply(error)
+            return self._with_headers(self._service.failure_reply(error))
         self._is_running = True
         return self._reply_later(inference, frame)
 
@@ -205,7 +214,7 @@ class Exchange:
         except ClientDisconnectedError:
             raise
         except Exception as error:
-            return self._service.failure_reply(error)
+            return self._with_headers(self._service.failure_reply(error))
         finally:
             self._is_running = False
             if self._is_closed:
@@ -213,5 +222,14 @@ class Exchange:
 
     def _reply_with(self, frame: Frame) -> Reply:
         if not self._service.compress_responses:
-            return Reply(200, frame)
-        return negotiated_reply(frame, self._coding)
+            reply = Reply(200, frame)
+        else:
+            reply = negotiated_reply(frame, self._coding)
+        return reply if self._context is None else self._with_headers(reply)
+
+    def _with_headers(self, reply: Reply) -> Reply:
+        """Add the headers that the model has set."""
+        if self._context is None:
+            return reply
+        added = [(k.encode(), v.encode()) for k, v in set_headers(self._context).items()]
+        return reply._replace(extra_headers=(*reply.extra_headers, *added))

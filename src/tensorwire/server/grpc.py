@@ -6,10 +6,13 @@ There are no generated classes: grpcio passes each message as ``bytes``, and the
 from __future__ import annotations
 
 import asyncio
+import time
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import tensorwire as tw
 
@@ -35,6 +38,7 @@ from ..grpc_messages import (
 )
 from ..threads import in_thread
 from .body import GRACE_SECONDS, MAX_BODY_NBYTES
+from .context import RequestContext, set_headers
 from .inference import Inference, MessageFormat, ServedModel
 from .memory import OverloadedError, Reservation
 from .model import Function, Model
@@ -106,11 +110,33 @@ class GrpcFormat(MessageFormat[bytes, bytes]):
     def decode(self, message: bytes, model: Model) -> tw.InferRequest:
         return decode_request(message, limits=self.limits)
 
-    def request_id(self, context: Any) -> str:
-        return str(dict(context.invocation_metadata()).get("x-request-id", ""))
+    def request_id(self, source: Any) -> str:
+        return str(dict(source.invocation_metadata()).get("x-request-id", ""))
 
     def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
         return nbytes > MAX_BODY_NBYTES
+
+
+def context_of(call: Any) -> RequestContext:
+    """Return what a model may know of a call."""
+    metadata = [
+        (name, b64encode(value) if isinstance(value, bytes) else value)
+        for name, value in call.invocation_metadata() or ()
+    ]
+    kind, _, address = unquote(call.peer()).partition(":")
+    host, _, port = address.rpartition(":")
+    client = (host.strip("[]"), int(port)) if kind in ("ipv4", "ipv6") else None
+    remaining = call.time_remaining()
+    return RequestContext(
+        metadata, client, None if remaining is None else time.monotonic() + remaining
+    )
+
+
+def set_metadata(call: Any, context: RequestContext) -> None:
+    """Add the headers that a model has set to the trailing metadata of a call."""
+    if headers := set_headers(context):
+        others = [pair for pair in call.trailing_metadata() or () if pair[0] not in headers]
+        call.set_trailing_metadata((*others, *headers.items()))
 
 
 Failed = Callable[[BaseException, str], bytes]  # the error and the id of the request
@@ -369,6 +395,7 @@ class InferenceService:
         call = ThreadCall()
         request_id = ""
         service = self._service
+        task = request_context = None
         try:
             if context.time_remaining() == 0:
                 raise TensorwireError("the deadline has expired", status=504)
@@ -379,24 +406,29 @@ class InferenceService:
                 if len(message) > MAX_BODY_NBYTES
                 else read_names(message, limits)
             )
-            inference = Inference(message_format, self._find(name, version), message, context)
+            served = self._find(name, version)
+            if served.model.takes_context:
+                request_context = context_of(context)
+            inference = Inference(message_format, served, message, context, request_context)
             response = inference.now()
+            if response is not None:
+                return response
+            task = asyncio.ensure_future(settle(inference.later(call), failed, request_id))
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+            return await asyncio.shield(task)
         except Exception as error:
             return failed(error, request_id)
-        if response is not None:
-            return response
-        task = asyncio.ensure_future(settle(inference.later(call), failed, request_id))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-        try:
-            return await asyncio.shield(task)
         except asyncio.CancelledError as error:
-            if task.cancelled():
+            if task is not None and task.cancelled():
                 # By the end of the shutdown, or by the model.
                 is_ending = self.calls.is_ending.is_set()
                 return failed(SHUTTING_DOWN if is_ending else error, request_id)
             call.cancel()  # the client does not wait any longer
             raise
+        finally:
+            if request_context is not None:
+                set_metadata(context, request_context)
 
     async def _check(self, message: bytes) -> bytes:
         status = self._status(message)

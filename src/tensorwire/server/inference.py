@@ -20,6 +20,7 @@ import tensorwire as tw
 from ..errors import TensorNotFoundError, format_subject, format_value
 from ..threads import in_thread
 from .body import MAX_JSON_NBYTES, ClientDisconnectedError
+from .context import RequestContext
 from .model import (
     VERSION,
     InvalidOutputError,
@@ -73,7 +74,7 @@ class MessageFormat(ABC, Generic[Undecoded, Encoded]):
         """Decode a request. Raises TensorwireError."""
 
     @abstractmethod
-    def request_id(self, context: Any) -> str:
+    def request_id(self, source: Any) -> str:
         """Return the id in the headers of a request, or an empty string. It is only logged."""
 
     @abstractmethod
@@ -94,8 +95,10 @@ class Inference(Generic[Undecoded, Encoded]):
     served: ServedModel
     message: Undecoded | None
     """What has been received, until it is decoded."""
-    context: Any = None
+    source: Any = None
     """Where the transport finds the id of a request that its message does not have."""
+    context: RequestContext | None = None
+    """What the function gets if it takes a context."""
     request: Any = None
     result: Any = None
     """What the model has returned."""
@@ -192,7 +195,12 @@ class Inference(Generic[Undecoded, Encoded]):
     def _call(self) -> None:
         self.is_called = True
         try:
-            self.result = result = self.served.model.function(self.request)
+            function: Any = self.served.model.function
+            self.result = result = (
+                function(self.request)
+                if self.context is None
+                else function(self.request, context=self.context)
+            )
             # isawaitable is slow for objects that are not awaitable.
             if type(result) is not tw.InferResponse and type(result) is not dict:
                 self.is_awaitable = inspect.isawaitable(result)
@@ -265,7 +273,7 @@ class Inference(Generic[Undecoded, Encoded]):
 
     def _subject(self) -> str:
         """Name the model and the request, for the log."""
-        request_id = self.request.id or self.message_format.request_id(self.context)
+        request_id = self.request.id or self.message_format.request_id(self.source)
         request = f", request {format_value(request_id)}" if request_id else ""
         return f"{format_subject('model', self.served.name)} (version {VERSION}{request})"
 

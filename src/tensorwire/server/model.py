@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -13,12 +15,23 @@ import tensorwire as tw
 
 from ..arguments import check_type, choose_datatype, is_list_of_numbers
 from ..errors import HeaderError, format_names, format_shape, format_subject, format_value
+from .context import RequestContext
 
 Result = tw.InferResponse | Mapping[str, Any]
 VERSION = "1"  # the version of every model
 ERROR_STATUSES = frozenset(status for status in HTTPStatus if status >= 400)
 SpecsByName = dict[str, tw.TensorSpec]
-Function = Callable[[tw.InferRequest], Result | Awaitable[Result]]
+
+
+class FunctionWithContext(Protocol):
+    """A function that takes the context of a request."""
+
+    def __call__(
+        self, request: tw.InferRequest, /, *, context: RequestContext
+    ) -> Result | Awaitable[Result]: ...
+
+
+Function = Callable[[tw.InferRequest], Result | Awaitable[Result]] | FunctionWithContext
 
 
 class Model:
@@ -34,7 +47,8 @@ class Model:
     function : callable
         Takes an ``InferRequest``, and returns an ``InferResponse`` or a mapping of output names to
         arrays, lists or numbers. An async function is awaited. Any other function is called in a
-        thread pool, unless ``in_event_loop`` is true.
+        thread pool, unless ``in_event_loop`` is true. If it has a parameter ``context``, it gets a
+        ``RequestContext`` as this keyword argument.
     inputs : sequence of TensorSpec, default ()
         The declared inputs. A request with other inputs is rejected with status 400. If empty, any
         inputs are accepted, and a request is rejected with status 400 if it lacks an input that the
@@ -82,6 +96,7 @@ class Model:
         if not callable(function):
             raise TypeError(f"a model must be a function or a Model, not {type(function).__name__}")
         self.function = function
+        self.takes_context: bool = takes_context(function)
         self.inputs: SpecsByName = specs_by_name("inputs", inputs, batching)
         self.outputs: SpecsByName = specs_by_name("outputs", outputs, batching)
         specs = list(self.inputs.values())
@@ -96,6 +111,30 @@ class Model:
 
 Models = Mapping[str, Function | Model]
 """The models of an application by name: functions, objects with ``__call__`` and ``Model``s."""
+
+
+def signature_of(function: Any, follow_wrapped: bool = True) -> inspect.Signature:
+    """Return a signature. Raises TypeError if there is none, and ValueError if it is unknown."""
+    options: dict[str, Any] = {}
+    if sys.version_info >= (3, 14):  # annotations may have names that are only known to a checker
+        from annotationlib import Format  # noqa: PLC0415
+
+        options["annotation_format"] = Format.FORWARDREF
+    return inspect.signature(function, follow_wrapped=follow_wrapped, **options)
+
+
+def takes_context(function: Any) -> bool:
+    """Return whether a function takes a context, which has not been bound by ``partial``.
+
+    A wrapper with ``**kwargs`` passes it on if the wrapped function takes it.
+    """
+    if isinstance(function, partial) and "context" in function.keywords:
+        return False
+    try:
+        signature_of(function, follow_wrapped=False).bind(None, context=None)
+        return "context" in signature_of(function).parameters
+    except (TypeError, ValueError):
+        return False
 
 
 def specs_by_name(

@@ -72,8 +72,8 @@ class HttpFormat(MessageFormat[RequestBody, tw.Frame]):
             )
         return message.decode(self.limits, model.raw_input)
 
-    def request_id(self, context: RawHeaders) -> str:
-        found = (value for name, value in context if name == b"x-request-id")
+    def request_id(self, source: RawHeaders) -> str:
+        found = (value for name, value in source if name == b"x-request-id")
         return next(found, b"").decode("latin-1")
 
     def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:

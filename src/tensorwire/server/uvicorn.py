@@ -35,6 +35,7 @@ from .connection import (
     Connection,
     Options,
 )
+from .context import Address
 from .memory import OverloadedError
 from .receiver import Request
 from .service import SHUTTING_DOWN, Reply, Service
@@ -95,7 +96,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         is_reset = getattr(config, "reset_contextvars", False)  # not in all versions
         self.context = Context() if is_reset else copy_context()
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
-        self.client: Any = None
+        self.client: Address | None = None
         self.connection: Connection = cast("Connection", None)
         self.is_excess = False  # there were more than limit_concurrency connections
         self.is_reading_paused = False
@@ -197,6 +198,8 @@ class InferProtocol(asyncio.BufferedProtocol):
             for _ in range(_MAX_REPLIES_PER_TURN):
                 if (exchange := connection.start()) is None:
                     break
+                if exchange.takes_context:
+                    exchange.client = self._client_of(connection.requests[0])
                 context = self.context.copy()
                 reply = context.run(exchange.reply)
                 if type(reply) is Reply:
@@ -350,18 +353,23 @@ class InferProtocol(asyncio.BufferedProtocol):
     def _log(self, request: Request, reply: Reply) -> None:
         if not request.method:  # the head was invalid
             return
-        scope: Any = {"type": "http", "client": self.client, "headers": request.headers}
-        if self.config.proxy_headers:  # find the address that a proxy has forwarded
-            proxy_headers = ProxyHeadersMiddleware(_no_app, self.config.forwarded_allow_ips)
-            with suppress(StopIteration):
-                proxy_headers(scope, None, None).send(None)  # type: ignore[arg-type]
-        client = ":".join(map(str, scope["client"] or ()))
+        client = ":".join(map(str, self._client_of(request) or ()))
         target, version = request.url.decode("ascii"), request.http_version
         access_logger.info(
             '%s - "%s %s HTTP/%s" %d',
             *(client, request.method.decode(), target, version, reply.status),
             extra={"nbytes": 0 if request.method == b"HEAD" else len(reply.body)},
         )
+
+    def _client_of(self, request: Request) -> Address | None:
+        """Return the address of the client, or the one that a proxy has forwarded."""
+        scope: Any = {"type": "http", "client": self.client, "headers": request.headers}
+        if self.config.proxy_headers:
+            proxy_headers = ProxyHeadersMiddleware(_no_app, self.config.forwarded_allow_ips)
+            with suppress(StopIteration):
+                proxy_headers(scope, None, None).send(None)  # type: ignore[arg-type]
+        client: Address | None = scope["client"]
+        return client
 
 
 class Connections:
