@@ -5,20 +5,15 @@ None of these packages is imported before a function is called with one of its f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from importlib import import_module
-from math import prod
 from typing import Any, Literal
 
-import numpy as np
-
-from ._codec.bytes.array import BytesArray
-from ._codec.bytes.reader import arrow_schema
-from ._codec.messages.columns import is_instance
+from ._codec.bytes.array import BytesArray, are_texts
+from ._codec.messages.columns import COLUMN_MAKERS, columns_of
 from ._codec.messages.message import InferRequest, InferResponse
 from ._codec.messages.tensor import Tensor, tensor_of_column
 from .errors import (
-    ElementError,
     EncodeError,
     format_count,
     format_names,
@@ -28,12 +23,6 @@ from .errors import (
 )
 
 Library = Literal["pandas", "polars", "pyarrow"]
-
-# Formats of Arrow types.
-STRING_VIEW = b"vu"
-BINARY_VIEW = b"vz"
-LARGE_STRING = b"U"
-LARGE_BINARY = b"Z"
 
 
 def tensors_from_dataframe(dataframe: Any, *, column_vectors: bool = False) -> list[Tensor]:
@@ -65,8 +54,7 @@ def tensors_from_dataframe(dataframe: Any, *, column_vectors: bool = False) -> l
     ------
     EncodeError
         A column has missing values, an element that cannot be encoded, or cells that are lists or
-        arrays of different shapes or kinds. NaN in a column of floating-point numbers is a
-        number, unless its dtype is nullable.
+        arrays of different shapes or kinds. NaN is a number, unless its dtype is nullable.
     TypeError
         ``dataframe`` is not one of these frames, the name of a column is not a str, or a column has
         a type without a datatype, such as dates, decimals, UUIDs and categories.
@@ -80,19 +68,17 @@ def tensors_from_dataframe(dataframe: Any, *, column_vectors: bool = False) -> l
     >>> tw.tensors_from_dataframe(pd.DataFrame({"age": [30, 41], "city": ["Rome", "Oslo"]}))
     [<Tensor 'age' INT64 [2]>, <Tensor 'city' BYTES [2]>]
     """
-    columns = dict[str, Any]()
-    for name, column in _columns(dataframe):
+    tensors = dict[str, Tensor]()
+    for name, column in columns_of(dataframe):
         if not isinstance(name, str):
-            raise TypeError(
-                f"the name of column {len(columns)} must be a str, not {format_text(repr(name))}"
-            )
-        if name in columns:
+            shown = format_text(repr(name))
+            raise TypeError(f"the name of column {len(tensors)} must be a str, not {shown}")
+        if name in tensors:
             raise ValueError(f"two columns are named {format_value(name)}")
-        columns[name] = column
-    tensors = [tensor_of_column(name, column) for name, column in columns.items()]
-    if column_vectors:
-        return [t.replace(shape=(*t.shape, 1)) if len(t.shape) == 1 else t for t in tensors]
-    return tensors
+        tensor = tensor_of_column(name, column)
+        is_vector = column_vectors and len(tensor.shape) == 1
+        tensors[name] = tensor.replace(shape=(*tensor.shape, 1)) if is_vector else tensor
+    return list(tensors.values())
 
 
 def dataframe_from_tensors(
@@ -149,10 +135,9 @@ def dataframe_from_tensors(
     0   0.50   cat
     1   0.25   dog
     """
-    if library not in [*_COLUMNS]:
-        raise ValueError(
-            f"library must be 'pandas', 'polars' or 'pyarrow', not {format_value(library)}"
-        )
+    if library not in [*COLUMN_MAKERS]:
+        expected = "library must be 'pandas', 'polars' or 'pyarrow'"
+        raise ValueError(f"{expected}, not {format_value(library)}")
     columns = dict[str, Tensor]()
     if isinstance(tensors, InferRequest | InferResponse):
         tensors = tensors.values()
@@ -161,156 +146,44 @@ def dataframe_from_tensors(
             raise TypeError(f"tensors[{len(columns)}] must be a Tensor, not {format_value(tensor)}")
         if tensor.name in columns:
             raise ValueError(f"two tensors are named {format_value(tensor.name)}")
-        _check_column(tensor, next(iter(columns.values()), tensor))
-        is_vector = tensor.shape[1:] == (1,)
-        columns[tensor.name] = tensor.replace(shape=tensor.shape[:1]) if is_vector else tensor
-    package = import_module(library)
-    make_column = _COLUMNS[library]
-    is_text = _text_columns(columns, text)
-    made = {name: make_column(package, t, is_text[name]) for name, t in columns.items()}
+        columns[tensor.name] = _as_column(tensor, next(iter(columns.values()), tensor))
+    package, made = import_module(library), {}
+    for name, choice in _text_columns(columns, text).items():
+        tensor = columns[name]
+        may_be_text = isinstance(tensor.data, BytesArray) and choice is not False
+        is_text = may_be_text and are_texts(tensor.data)
+        if choice and may_be_text and not is_text:
+            tensor.as_strings()  # raises the error for the element that is not text
+        made[name] = COLUMN_MAKERS[library](package, tensor, is_text)
     if library == "pandas":
         return package.DataFrame(made, copy=False)
     return package.DataFrame(made) if library == "polars" else package.table(made)
 
 
-# --- from columns ---
-
-
-def _columns(dataframe: Any) -> Iterator[tuple[Any, Any]]:
-    """Return pairs of the name and the column."""
-    if is_instance(dataframe, "pandas", "DataFrame"):
-        return iter(dataframe.items())
-    if is_instance(dataframe, "polars", "DataFrame"):
-        return ((column.name, column) for column in dataframe.get_columns())
-    if is_instance(dataframe, "pyarrow", "Table", "RecordBatch"):
-        return zip(dataframe.schema.names, dataframe.columns, strict=True)
-    raise TypeError(
-        f"a data frame must be one of pandas, polars or pyarrow, not {type(dataframe).__name__}"
-    )
-
-
-# --- to columns ---
-
-
-def _check_column(tensor: Tensor, first: Tensor) -> None:
-    """Check that a tensor can be a column beside the first one."""
-    if not tensor.shape:
-        raise ValueError(
-            f"{format_subject('tensor', tensor.name)} has no dimensions, but a column requires one"
-        )
-    if tensor.shape[0] != first.shape[0]:
-        raise ValueError(
-            f"{format_subject('tensor', tensor.name)} has {format_count('row', tensor.shape[0])}, "
-            f"but {format_subject('tensor', first.name)} has {first.shape[0]}"
-        )
-    if tensor.datatype == "BF16":
-        raise EncodeError(
-            f"{format_subject('tensor', tensor.name)} is BF16, which data frames do not support: "
-            f"convert it to FP32 first",
-            tensor=tensor.name,
-        )
-
-
 def _text_columns(
-    columns: Mapping[str, Tensor], text: bool | Iterable[str] | None
+    columns: dict[str, Tensor], text: bool | Iterable[str] | None
 ) -> dict[str, bool | None]:
     """Return which tensors become text. None depends on their elements."""
     if text is None or isinstance(text, bool):
         return dict.fromkeys(columns, text)
     if isinstance(text, str):
         raise TypeError(f"text must be a bool or a list of names: pass [{format_value(text)}]")
-    selected = set(text)
-    for name in selected - columns.keys():
-        raise ValueError(
-            f"text contains {format_value(name)}, but the tensors are {format_names([*columns])}"
-        )
-    return {name: name in selected for name in columns}
+    is_text: dict[str, bool | None] = {**dict.fromkeys(columns, False), **dict.fromkeys(text, True)}
+    for name in is_text.keys() - columns.keys():
+        known = format_names([*columns])
+        raise ValueError(f"text contains {format_value(name)}, but the tensors are {known}")
+    return is_text
 
 
-class _Exported:
-    """Exports BYTES to Arrow as a type, whatever the consumer requests.
-
-    If it is a type of text, and an element is not UTF-8, they are exported as binary view.
-    """
-
-    def __init__(self, elements: BytesArray, format: bytes) -> None:
-        self.elements = elements
-        self.format = format
-
-    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
-        return self.elements.__arrow_c_array__(arrow_schema(self.format))
-
-
-def _pandas_column(pandas: Any, tensor: Tensor, is_text: bool | None) -> Any:
-    if isinstance(tensor.data, BytesArray):
-        if len(tensor.shape) == 1 and is_text is not False:
-            column = _pandas_text(pandas, tensor.data)
-            if column is not None:
-                return column
-        array = tensor.as_numpy() if is_text is False else _strings(tensor, is_text)
-    else:
-        array = tensor.as_numpy(aligned=True)
-    if array.ndim == 1:
-        # Without copy=False, the array of a Series is copied.
-        return pandas.Series(array, copy=False)
-    rows = np.empty(len(array), object)
-    for i, row in enumerate(array):
-        rows[i] = row
-    return pandas.Series(rows, copy=False)
-
-
-def _strings(tensor: Tensor, is_text: bool | None) -> Any:
-    try:
-        return tensor.as_strings()
-    except ElementError:
-        if is_text:
-            raise
-        return tensor.as_numpy()
-
-
-def _pandas_text(pandas: Any, elements: BytesArray) -> Any:
-    """Return a column of text if pandas keeps text in Arrow memory by default, else None.
-
-    It has the dtype that pandas infers from ``str`` objects, which are not created. The result is
-    None if an element is not UTF-8.
-    """
-    dtype = pandas.Series([""]).dtype
-    if getattr(dtype, "storage", "") != "pyarrow":
-        return None
-    pyarrow = import_module("pyarrow")
-    column = pyarrow.array(_Exported(elements, LARGE_STRING))
-    if column.type != pyarrow.large_string():
-        return None
-    return pandas.Series(dtype.__from_arrow__(column), copy=False)
-
-
-def _polars_column(polars: Any, tensor: Tensor, is_text: bool | None) -> Any:
-    if not isinstance(tensor.data, BytesArray):
-        # polars panics when it imports Arrow lists of size 0.
-        return polars.Series(tensor.as_numpy() if 0 in tensor.shape[1:] else tensor)
-    column = polars.Series(_Exported(tensor.data, BINARY_VIEW if is_text is False else STRING_VIEW))
-    if is_text and column.dtype != polars.String:
-        tensor.as_strings()  # raises the error for the element that is not text
-    return column if len(tensor.shape) == 1 else column.reshape(tensor.shape)
-
-
-def _arrow_column(pyarrow: Any, tensor: Tensor, is_text: bool | None) -> Any:
-    if not isinstance(tensor.data, BytesArray):
-        return pyarrow.array(tensor)
-    # Many functions of pyarrow do not support views. A type with 64-bit offsets has no limit.
-    column = pyarrow.array(
-        _Exported(tensor.data, LARGE_BINARY if is_text is False else LARGE_STRING)
-    )
-    if is_text is not False and column.type != pyarrow.large_string():
-        if is_text:
-            tensor.as_strings()  # raises the error for the element that is not text
-        column = pyarrow.array(_Exported(tensor.data, LARGE_BINARY))
-    shape = tensor.shape
-    for axis in range(len(shape) - 1, 0, -1):
-        # FixedSizeListArray.from_arrays rejects lists of size 0, whose number it cannot compute.
-        kind = pyarrow.list_(column.type, shape[axis])
-        column = pyarrow.Array.from_buffers(kind, prod(shape[:axis]), [None], children=[column])
-    return column
-
-
-_COLUMNS = {"pandas": _pandas_column, "polars": _polars_column, "pyarrow": _arrow_column}
+def _as_column(tensor: Tensor, first: Tensor) -> Tensor:
+    """Return a tensor that can be a column beside the first one, without a dimension of 1."""
+    subject = format_subject("tensor", tensor.name)
+    if not tensor.shape:
+        raise ValueError(f"{subject} has no dimensions, but a column requires one")
+    if tensor.shape[0] != first.shape[0]:
+        rows, other = format_count("row", tensor.shape[0]), format_subject("tensor", first.name)
+        raise ValueError(f"{subject} has {rows}, but {other} has {first.shape[0]}")
+    if tensor.datatype == "BF16":
+        what = "is BF16, which data frames do not support: convert it to FP32 first"
+        raise EncodeError(f"{subject} {what}", tensor=tensor.name)
+    return tensor.replace(shape=tensor.shape[:1]) if tensor.shape[1:] == (1,) else tensor

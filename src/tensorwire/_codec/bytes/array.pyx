@@ -4,9 +4,9 @@ cimport cython
 cimport numpy as cnp
 
 from ..bytes.reader cimport (
-    Element, Elements, Span, count_elements, element_at, element_bytes, elements_as_fixed_width,
-    elements_as_objects, elements_as_str, elements_as_stringdtype, export_elements,
-    gather_elements, new_elements, scan_elements)
+    Element, Elements, Span, are_utf8, count_elements, element_at, element_bytes,
+    elements_as_fixed_width, elements_as_objects, elements_as_str, elements_as_stringdtype,
+    export_elements, gather_elements, new_elements, scan_elements)
 from ..bytes.writer cimport pack, source_of
 from ..memory cimport Body, copied_bytes, same_bytes
 from ..wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE
@@ -484,6 +484,11 @@ cdef BytesArray bytes_of_element(Body body, tuple shape):
     """Return an array whose one element is the whole body: see `is_raw`."""
     elements = new_elements(body, np.array([-PREFIX_NBYTES]), body.nbytes)
     return new_bytes_array(body, elements, -PREFIX_NBYTES, body.nbytes, shape)
+
+
+def are_texts(BytesArray array not None):
+    """Return whether all elements are valid UTF-8."""
+    return are_utf8(array.scanned())
 
 
 def pickled_element(element, shape):

@@ -40,6 +40,7 @@ cdef inline Element element_at(const Span* span, Py_ssize_t i) noexcept nogil:
 cdef Elements new_elements(Body body, ndarray starts, Py_ssize_t end)
 cdef Elements scan_elements(Body body, uint64_t n_elements, Py_ssize_t offset, Py_ssize_t nbytes)
 cdef uint64_t count_elements(Body body) except? 0
+cdef bint are_utf8(Elements elements) noexcept
 cdef element_bytes(Elements elements, Py_ssize_t i)
 cdef elements_as_objects(Elements elements)
 cdef elements_as_str(Elements elements)

@@ -434,7 +434,16 @@ cdef void release_array(ArrowArray* array) noexcept nogil:
     drop_reference(exported)
 
 
-cdef bint are_utf8(const Span* span) noexcept nogil:
+cdef bint are_utf8(Elements elements) noexcept:
+    cdef bint are_valid
+    if keeps_gil(elements.span.end):
+        return are_all_utf8(&elements.span)
+    with nogil:
+        are_valid = are_all_utf8(&elements.span)
+    return are_valid
+
+
+cdef bint are_all_utf8(const Span* span) noexcept nogil:
     cdef Py_ssize_t i
     cdef Element element
     for i in range(span.n):
@@ -476,16 +485,10 @@ cdef class ExportedArray:
     cdef bint build(self, bytes format) except -1:
         """Make the buffers of a type, once. Return False if it cannot represent the elements."""
         cdef bint is_text = format.lower().endswith(b"u")
-        cdef bint is_valid = True
         cdef Py_ssize_t offset_nbytes = OFFSET_NBYTES[format]
         if offset_nbytes > 0:
             return self.build_offsets(offset_nbytes, is_text)
-        if is_text and keeps_gil(self.elements.span.end):
-            is_valid = are_utf8(&self.elements.span)
-        elif is_text:
-            with nogil:
-                is_valid = are_utf8(&self.elements.span)
-        return is_valid and self.build_views()
+        return (not is_text or are_utf8(self.elements)) and self.build_views()
 
     cdef bint build_offsets(self, Py_ssize_t offset_nbytes, bint is_text) except -1:
         cdef const Span* span = &self.elements.span

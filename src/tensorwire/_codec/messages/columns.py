@@ -1,17 +1,23 @@
-"""Columns of pandas, polars and pyarrow as values that `Tensor` converts without these packages.
+"""Columns of pandas, polars and pyarrow as values that `Tensor` converts, and tensors as columns.
 
-None of the packages is imported: a column exists only if its package is. Errors contain SUBJECT.
+None of the packages is imported to read a column, which exists only if its package is. Errors
+contain SUBJECT.
 """
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Iterable
+from importlib import import_module
+from math import prod
+from typing import Any, cast
 
 import numpy as np
 
 from ...arguments import choose_datatype, is_list_of_numbers
 from ...errors import SUBJECT, EncodeError, format_count, format_text
+from ..bytes.array import BytesArray
+from ..bytes.reader import arrow_schema
 
 _TO_TEXT = "column.astype(str)"
 # How to convert an object column of pandas, by the names of the types that its cells may have.
@@ -37,6 +43,19 @@ def is_instance(value: Any, package: str, *classes: str) -> bool:
     module = sys.modules.get(package)
     # The classes do not exist yet while another thread imports the package.
     return module is not None and isinstance(value, tuple(getattr(module, c, ()) for c in classes))
+
+
+def columns_of(dataframe: Any) -> Iterable[tuple[Any, Any]]:
+    """Return the name and the column of each column of a data frame. Raises TypeError."""
+    if is_instance(dataframe, "pandas", "DataFrame"):
+        return cast("Iterable[tuple[Any, Any]]", dataframe.items())
+    if is_instance(dataframe, "polars", "DataFrame"):
+        return zip(dataframe.columns, dataframe.get_columns(), strict=True)
+    if is_instance(dataframe, "pyarrow", "Table", "RecordBatch"):
+        return zip(dataframe.schema.names, dataframe.columns, strict=True)
+    raise TypeError(
+        f"a data frame must be one of pandas, polars or pyarrow, not {type(dataframe).__name__}"
+    )
 
 
 def is_column(value: Any) -> bool:
@@ -175,3 +194,51 @@ def _read_series(column: Any) -> tuple[Any, Any, tuple[int, ...]]:
         return np.stack(array) if len(kinds) == 1 else list(array), None, ()
     can_be_stacked = hasattr(first, "__array__") or hasattr(first, "__array_interface__")
     return list(array) if can_be_stacked else array, None, ()
+
+
+# --- tensors as columns ---
+
+
+class _Exported:
+    """Exports BYTES to Arrow as a type, whatever the consumer requests."""
+
+    def __init__(self, elements: BytesArray, arrow_format: bytes) -> None:
+        self.elements, self.schema = elements, arrow_schema(arrow_format)
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
+        return self.elements.__arrow_c_array__(self.schema)
+
+
+def _pandas_column(pandas: Any, tensor: Any, is_text: bool) -> Any:
+    # The dtype that pandas infers from str objects, which are not created for Arrow memory.
+    dtype: Any = pandas.Series([""]).dtype if is_text and len(tensor.shape) == 1 else None
+    if getattr(dtype, "storage", "") == "pyarrow":
+        column = import_module("pyarrow").array(_Exported(tensor.data, b"U"))
+        return pandas.Series(dtype.__from_arrow__(column), copy=False)
+    array = tensor.as_strings() if is_text else tensor.as_numpy(aligned=True)
+    if array.ndim > 1:
+        array = np.fromiter(array, object, len(array))  # of views of the rows
+    return pandas.Series(array, copy=False)
+
+
+def _polars_column(polars: Any, tensor: Any, is_text: bool) -> Any:
+    if not isinstance(tensor.data, BytesArray):
+        # polars panics when it imports Arrow lists of size 0.
+        return polars.Series(tensor.as_numpy() if 0 in tensor.shape[1:] else tensor)
+    column = polars.Series(_Exported(tensor.data, b"vu" if is_text else b"vz"))
+    return column if len(tensor.shape) == 1 else column.reshape(tensor.shape)
+
+
+def _arrow_column(pyarrow: Any, tensor: Any, is_text: bool) -> Any:
+    if not isinstance(tensor.data, BytesArray):
+        return pyarrow.array(tensor)
+    # Many functions of pyarrow do not support views. A type with 64-bit offsets has no limit.
+    column = pyarrow.array(_Exported(tensor.data, b"U" if is_text else b"Z"))
+    for axis in range(len(tensor.shape) - 1, 0, -1):
+        # FixedSizeListArray.from_arrays rejects lists of size 0, whose number it cannot compute.
+        kind, n_rows = pyarrow.list_(column.type, tensor.shape[axis]), prod(tensor.shape[:axis])
+        column = pyarrow.Array.from_buffers(kind, n_rows, [None], children=[column])
+    return column
+
+
+COLUMN_MAKERS = {"pandas": _pandas_column, "polars": _polars_column, "pyarrow": _arrow_column}
