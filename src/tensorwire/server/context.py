@@ -20,6 +20,7 @@ _VALUE = re.compile(r"([!-~]([ -~]*[!-~])?)?")
 _OF_SERVER = {
     *("connection", "keep-alive", "proxy-connection", "te", "trailer", "upgrade"),
     *("content-encoding", "content-length", "content-type", "transfer-encoding"),
+    *("date", "server"),
     HEADER_LENGTH.lower(),
 }
 
