@@ -125,7 +125,7 @@ WRONG: list[tuple[type[Exception], str, Callable[[], Any]]] = [
     (TypeError, "integer", lambda: tw.BodyBuffer(5, "x")),
     (TypeError, "integer", lambda: tw.BodyBuffer(5, max_nbytes=2.0)),
     (ValueError, "max_nbytes must be 0 or more, not -1", lambda: tw.BodyBuffer(max_nbytes=-1)),
-    (tw.HeaderError, "for a body of more than 2\\^64", lambda: tw.BodyBuffer(10**5000)),
+    (tw.BodyTooLargeError, "for a body of more than 2\\^64", lambda: tw.BodyBuffer(10**5000)),
     (ValueError, f"{2**63} bytes cannot have arr", lambda: tw.BodyBuffer(5).advance(2**63)),
     (TypeError, "integer", lambda: tw.BodyBuffer(5).advance(9.0)),
     (TypeError, "integer", lambda: tw.Frame((b"ab",), "2")),

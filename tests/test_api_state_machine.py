@@ -1062,7 +1062,9 @@ def in_bounds(decode: Any, source: Any, *arguments: Any, **options: Any) -> Any:
     try:
         return decode(source, *arguments, **options)
     except tw.DecodeError as error:
-        assert type(error) in (tw.HeaderError, tw.LayoutError, tw.ElementError)
+        assert type(error) in (
+            *(tw.HeaderError, tw.LayoutError, tw.ElementError, tw.ErrorResponseError),
+        )
         assert error.offset is None or error.offset <= memoryview(source).nbytes
         raise
 

@@ -395,7 +395,7 @@ def test_compressed_message_above_a_limit(connect: Connect, is_request: bool) ->
     with (
         ScriptedServer({"ModelInfer": answer}, max_nbytes=10_000) as server,
         connect(server.url, max_body=10_000, retries=3) as client,
-        pytest.raises(InferenceServerError if is_request else tw.HeaderError) as caught,
+        pytest.raises(InferenceServerError if is_request else tw.BodyTooLargeError) as caught,
     ):
         client.infer("m", inputs, **options)
     assert caught.value.status == 413

@@ -484,7 +484,7 @@ def test_errors_in_the_header_have_offsets_of_the_header() -> None:
         tw.decode_request(b"", data=DATA)
     with pytest.raises(tw.HeaderError, match=r"JSON header is \d+ bytes long; the limit is 5"):
         tw.decode_request(TEXT, data=DATA, limits=tw.Limits(max_header_nbytes=5))
-    with pytest.raises(tw.HeaderError, match="the server returned an error: busy"):
+    with pytest.raises(tw.ErrorResponseError, match="the server returned an error: busy"):
         tw.decode_response(b'{"error": "busy"}', data=b"")
 
 

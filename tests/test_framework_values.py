@@ -33,6 +33,7 @@ from support.threads import in_thread, wait_for
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.client.errors import Operation, server_error
 from tensorwire.server import (
+    InputError,
     RequestError,
     create_app,
     install_error_handlers,
@@ -146,7 +147,7 @@ def litestar_app() -> Any:
         try:
             request = await read_request(scope, receive, max_body=MAX_BODY)
             frame = frame_of(scaled(values_of(request, INPUTS, scope)), scope)
-        except tw.DecodeError as error:
+        except tw.TensorwireError as error:
             await send_error(send, str(error), error.status)
         else:
             await send_frame(send, frame)
@@ -159,7 +160,7 @@ def wsgi_app() -> Any:
         try:
             values = wsgi.read_tensors(environ, inputs=INPUTS, max_body=MAX_BODY)
             response = wsgi.TensorResponse(scaled(values), environ)
-        except tw.DecodeError as error:
+        except tw.TensorwireError as error:
             start_response(f"{error.status} Error", [("Content-Type", "application/json")])
             return [json.dumps({"error": str(error)}).encode()]
         return response(environ, start_response)
@@ -203,7 +204,7 @@ def aiohttp_app() -> Any:
             scope: dict[str, Any] = {}
             values = values_of(tw.decode_request(body, header_length), INPUTS, scope)
             frame = frame_of(scaled(values), scope)
-        except tw.DecodeError as error:
+        except tw.TensorwireError as error:
             return aiohttp_web.json_response({"error": str(error)}, status=error.status)
         response = aiohttp_web.StreamResponse(headers=frame.headers)
         await response.prepare(request)
@@ -370,17 +371,20 @@ CLASSES = tw.RequestedOutput("x", parameters={"classification": 2})
 
 
 @pytest.mark.parametrize(
-    ("request_", "message"),
+    ("request_", "kind", "message"),
     [
-        (tw.InferRequest({"x": X[:2]}, parameters={"x": 1}), "an input and a parameter with the n"),
-        (tw.InferRequest([SHARED]), "input 'x' is in shared memory"),
-        (tw.InferRequest({"y": X}, [CLASSES]), "requested output 'x' has the parameter"),
+        (tw.InferRequest({"x": X}, parameters={"x": 1}), InputError, "an input and a parameter wi"),
+        (tw.InferRequest([SHARED]), InputError, "input 'x' is in shared memory"),
+        (tw.InferRequest({"x": X[:2] > 0}), InputError, "input 'x' is BOOL"),
+        (tw.InferRequest({"y": X}), InputError, "unexpected input 'y'"),
+        (tw.InferRequest({"x": X}, [CLASSES]), RequestError, "requested output 'x' has the param"),
     ],
 )
-def test_request_that_has_no_values(request_: tw.InferRequest, message: str) -> None:
-    with pytest.raises(tw.HeaderError, match=message) as caught:
-        values_of(request_)
-    assert (caught.value.tensor, caught.value.status) == ("x", 400)
+def test_request_that_has_no_values(request_: tw.InferRequest, kind: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message) as caught:
+        values_of(request_, INPUTS if kind is InputError else ())
+    found = (type(caught.value), caught.value.tensor, caught.value.status)
+    assert found == (kind, request_.inputs[0].name, 400)
 
 
 @pytest.mark.parametrize("n_lists", [0, 1, 996])
@@ -482,7 +486,7 @@ def test_outputs_that_the_request_selects() -> None:
     [(X[:1].astype("f2"), "output 'y'.*FP16"), ([b"\xff"], "output 'y'.*not valid UTF-8")],
 )
 def test_values_that_json_cannot_represent(value: Any, message: str) -> None:
-    with pytest.raises(tw.HeaderError, match=message) as caught:
+    with pytest.raises(RequestError, match=message) as caught:
         frame_of({"y": value}, asked(False))
     assert (caught.value.tensor, caught.value.status) == ("y", 400)
     infinite = json.loads(bytes(frame_of({"y": X[1:2] * np.inf}, asked(False))))

@@ -16,7 +16,7 @@ import pytest
 import tensorwire as tw
 from support.memory import peak_nbytes
 from tensorwire import errors
-from tensorwire.client import Progress, Timeout
+from tensorwire.client import InferenceServerError, Progress, Timeout
 
 X = tw.Tensor("x", np.arange(6, dtype=np.int16).reshape(2, 3), parameters={"k": 1})
 WORDS = tw.Tensor("words", ["a", "b"])
@@ -291,6 +291,10 @@ ERROR = {"tensor": "x", "element": 3, "offset": 1048, "expected": 4096, "actual"
         (tw.HeaderError, (tw.DecodeError,), 400),
         (tw.LayoutError, (tw.DecodeError,), 400),
         (tw.ElementError, (tw.DecodeError,), 400),
+        (tw.BodyTooLargeError, (tw.DecodeError,), 413),
+        (tw.DecompressionError, (tw.DecodeError,), 400),
+        (tw.ErrorResponseError, (tw.DecodeError, InferenceServerError), 400),
+        (InferenceServerError, (tw.TensorwireError,), 500),
         (tw.EncodeError, (tw.TensorwireError, ValueError), 500),
         (tw.DatatypeError, (tw.TensorwireError, TypeError), 400),
         (tw.TensorNotFoundError, (tw.TensorwireError, KeyError), 400),

@@ -118,7 +118,7 @@ def test_body_at_and_above_max_body(headers: dict[str, str], sent: bytes) -> Non
     chunks = [sent[:100], sent[100:]]
     for max_body in (len(BODY), len(BODY) + 1):
         assert read(headers, chunks, max_body=max_body)["x"].shape == X.shape
-    with pytest.raises(tw.HeaderError, match=r"the body is \d+ bytes long") as caught:
+    with pytest.raises(tw.BodyTooLargeError, match=r"the body is \d+ bytes long") as caught:
         read(headers, chunks, max_body=len(BODY) - 1)
     assert (caught.value.status, caught.value.expected) == (413, len(BODY) - 1)
 

@@ -15,7 +15,7 @@ import pytest
 
 import tensorwire as tw
 from support.asgi_requests import ALL, OUT, SPEC, WORDS, X, async_echo, double, infer
-from tensorwire.server import Model, Models, RequestError, create_app
+from tensorwire.server import InputError, Model, Models, RequestError, create_app
 
 
 def request_of(*tensors: tw.Tensor, outputs: Any = None, **options: Any) -> tw.Frame:
@@ -444,11 +444,12 @@ def test_model_rejects_a_request(
 
 
 def test_request_error() -> None:
-    error = RequestError("text", 404)
-    assert isinstance(error, tw.TensorwireError)
-    copy = pickle.loads(pickle.dumps(error))
-    assert (type(copy), str(copy), copy.status) == (RequestError, "text", 404)
-    assert RequestError("text").status == 400
+    for kind in (RequestError, InputError):
+        error = kind("text", 404, tensor="x")
+        assert isinstance(error, tw.TensorwireError)
+        copy = pickle.loads(pickle.dumps(error))
+        assert (type(copy), str(copy), copy.status, copy.tensor) == (kind, "text", 404, "x")
+        assert (kind("text").status, kind("text").tensor) == (400, None)
 
 
 # --- errors of the model ---

@@ -24,10 +24,13 @@ from ._codec.messages.tensor import Tensor, TensorSpec
 from .arguments import Datatype
 from .dataframes import dataframe_from_tensors, tensors_from_dataframe
 from .errors import (
+    BodyTooLargeError,
     DatatypeError,
     DecodeError,
+    DecompressionError,
     ElementError,
     EncodeError,
+    ErrorResponseError,
     HeaderError,
     IntegrationError,
     LayoutError,
@@ -40,12 +43,15 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BodyBuffer",
+    "BodyTooLargeError",
     "BytesArray",
     "Datatype",
     "DatatypeError",
     "DecodeError",
+    "DecompressionError",
     "ElementError",
     "EncodeError",
+    "ErrorResponseError",
     "Frame",
     "HeaderError",
     "InferRequest",

@@ -14,16 +14,14 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from .errors import DecompressionError
+
 STEP_NBYTES = 1 << 20
 """Maximum size of what is decompressed at once: a body that expands too much is rejected early."""
 
 # Encoders for HTTP use windows of up to 8 MiB (RFC 9659), which the decoder has to allocate.
 _MAX_WINDOW_LOG = 23
 _ZLIB_NAMES = (b"gzip", b"x-gzip", b"deflate")
-
-
-class CompressionError(ValueError):
-    """Compressed data is invalid."""
 
 
 @cache
@@ -70,11 +68,11 @@ class Decompressor:
         """Decompress a chunk, in pieces of up to 1 MiB.
 
         zlib copies the unconsumed rest of a chunk at every step. Pass chunks of limited size.
-        Raises CompressionError, also for other data after the end of the compressed data.
+        Raises DecompressionError, also for other data after the end of the compressed data.
         """
         state = self._state
         if state.eof:
-            raise CompressionError("it is followed by other data")
+            raise DecompressionError("it is followed by other data")
         try:
             yield state.decompress(chunk, STEP_NBYTES)
             if self._is_zstd:
@@ -85,9 +83,9 @@ class Decompressor:
                 while not state.eof and (rest := state.unconsumed_tail):
                     yield state.decompress(rest, STEP_NBYTES)
         except self._error as error:
-            raise CompressionError(str(error)) from None
+            raise DecompressionError(str(error)) from None
         if state.unused_data:
-            raise CompressionError("it is followed by other data")
+            raise DecompressionError("it is followed by other data")
 
 
 def compress(chunks: Iterable[bytes | memoryview], encoding: str) -> bytes:

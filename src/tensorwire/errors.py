@@ -77,10 +77,7 @@ class TensorwireError(Exception):
 
 
 class DecodeError(TensorwireError, ValueError):
-    """The bytes are not a valid message.
-
-    ``status`` is 400, or 413 if the body is too long.
-    """
+    """The bytes are not a valid message. ``status`` is 400, unless a subclass has another one."""
 
     status = 400
 
@@ -88,9 +85,7 @@ class DecodeError(TensorwireError, ValueError):
 class HeaderError(DecodeError):
     """The JSON header or its length, or a field of a gRPC message, is invalid.
 
-    The rules are in WIRE.md 1, 3, 4 and 12. The exception is also raised for a body
-    that is too long, for one that cannot be decompressed, and for a message that is the error of a
-    server.
+    The rules are in WIRE.md 1, 3, 4 and 12.
     """
 
 
@@ -106,6 +101,69 @@ class ElementError(DecodeError):
 
     The rules are in WIRE.md 2 to 4 and 12.
     """
+
+
+class BodyTooLargeError(DecodeError):
+    """The body is longer than a limit, or there is no memory for it.
+
+    ``status`` is 413. It is 503 if the body could be received at another time.
+    """
+
+    status = 413
+
+
+class DecompressionError(DecodeError):
+    """The body is compressed, and cannot be decompressed."""
+
+
+class InferenceServerError(TensorwireError):
+    """The server responded with an HTTP status that is not 2xx, or with a gRPC status of an error.
+
+    Attributes
+    ----------
+    status : int
+        The HTTP status of the response, or the one that corresponds to a gRPC status: 404 for
+        NOT_FOUND, for example. 500 for an error in a stream, which has no status.
+    message : str
+        The error message of the server, shortened to 2000 characters: the ``error`` member of a
+        JSON body, or the text of any other body.
+    model : str or None
+        The name of the model. None if the request does not concern a model.
+    retry_after : float or None
+        The number of seconds in the Retry-After header of the response. None if there is none.
+    id : str or None
+        The id of the request that has failed, for an error in a stream that names it.
+
+    Examples
+    --------
+    >>> from tensorwire.client import Client, InferenceServerError
+    >>> client = Client("localhost:8000")
+    >>> try:                                              # doctest: +SKIP
+    ...     client.infer("resnet50", {"x": np.ones(3)})
+    ... except InferenceServerError as error:
+    ...     print(error.status, error.model, error.message)
+    404 resnet50 model 'resnet50' is not known: the models are ['resnet18']
+    """
+
+    message: str = ""
+    model: str | None = None
+    retry_after: float | None = None
+    id: str | None = None
+
+
+class ErrorResponseError(InferenceServerError, DecodeError):
+    """The bytes are the error of a server, and not a response with outputs.
+
+    ``status`` is 400, because the message does not contain that of the server. ``message`` is
+    shortened to 500 characters.
+    """
+
+    @classmethod
+    def quoting(cls, text: str) -> ErrorResponseError:
+        message = format_text(text, MAX_FOREIGN_TEXT)
+        error = cls(f"the server returned an error: {message}")
+        error.message = message
+        return error
 
 
 class EncodeError(TensorwireError, ValueError):

@@ -21,7 +21,7 @@ def check_calls(
     """A buffer has the written bytes, is aligned, and enforces its limits."""
     try:
         buffer = tw.BodyBuffer(content_length, header_length, max_nbytes=max_nbytes)
-    except tw.HeaderError as error:
+    except tw.BodyTooLargeError as error:
         assert error.status == 413
         assert content_length is not None
         assert content_length >= 2**62 or (max_nbytes is not None and content_length > max_nbytes)

@@ -12,6 +12,10 @@ import tensorwire as tw
 from support import reference
 
 MAX_TEXT = 2_000  # characters of an error message
+KINDS = (
+    *(tw.HeaderError, tw.LayoutError, tw.ElementError),
+    *(tw.ErrorResponseError, tw.BodyTooLargeError),
+)
 
 
 def exact(data: bytes) -> Any:
@@ -100,7 +104,7 @@ def check_views(message: tw.InferRequest | tw.InferResponse, body: Any, begin: i
 
 def check_error(error: tw.DecodeError, nbytes: int) -> None:
     """Check the class of an error, the length of its text, and its offset."""
-    assert type(error) in (tw.HeaderError, tw.LayoutError, tw.ElementError)
+    assert type(error) in KINDS
     assert error.status in (400, 413)
     assert len(str(error)) <= MAX_TEXT
     str(error).encode(errors="backslashreplace")

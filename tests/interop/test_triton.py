@@ -210,6 +210,6 @@ def test_error_responses(
     headers = {HEADER_LENGTH: str(len(text)), **headers}
     reply = triton.post(f"/v2/models/{model}/infer", [text, F2.tobytes()], headers)
     assert reply.status == status
-    with pytest.raises(tw.HeaderError) as caught:
+    with pytest.raises(tw.ErrorResponseError) as caught:
         answer(reply)
     assert str(caught.value).endswith(f": {server_message(reply)}")

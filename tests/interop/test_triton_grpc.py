@@ -100,9 +100,9 @@ def test_stream(channel: Any) -> None:
     first = decode_stream_response(replies[0])
     assert (first.id, first.parameters) == ("1", {"triton_final_response": True})
     assert bits(first["OUTPUT0"].as_numpy()) == bits(F2)
-    with pytest.raises(tw.HeaderError, match="unknown model: 'none such' is not found"):
+    with pytest.raises(tw.ErrorResponseError, match="unknown model: 'none such' is not found"):
         decode_stream_response(replies[1])
-    with pytest.raises(tw.HeaderError, match="unexpected shape for input 'INPUT0'"):
+    with pytest.raises(tw.ErrorResponseError, match="unexpected shape for input 'INPUT0'"):
         decode_stream_response(replies[2])
     assert bits(decode_stream_response(replies[3])["OUTPUT0"].as_numpy()) == bits(F2 + 1)
     assert len(replies) == 4

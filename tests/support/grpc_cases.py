@@ -387,10 +387,11 @@ AGAINST_A_RULE = (
              typed("x", "INT8", (2,), integer(2, 1), integer(2, 128)), "ElementError",
              "element 1 of input 'x' is 128, which is out of range for INT8 (-128 to 127) (byte "
              "19)", 19, element=1, tensor="x"),
-    header("error of a server", delimited(1, "no such model"),
-           "the server returned an error: no such model", kind="stream"),
-    header("error of a server and a response", delimited(2, delimited(3, "7")) + delimited(1, "no"),
-           "the server returned an error: no", kind="stream"),
+    Rejected("error of a server", delimited(1, "no such model"), "ErrorResponseError",
+             "the server returned an error: no such model", kind="stream"),
+    Rejected("error of a server and a response",
+             delimited(2, delimited(3, "7")) + delimited(1, "no"), "ErrorResponseError",
+             "the server returned an error: no", kind="stream"),
 )  # fmt: skip
 
 REJECTED = (*MALFORMED, *AGAINST_A_RULE)

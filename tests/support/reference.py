@@ -52,6 +52,10 @@ class HeaderError(WireError):
     """The header length, the JSON, or a missing, mistyped or forbidden member."""
 
 
+class ErrorResponseError(WireError):
+    """The error of a server."""
+
+
 class LayoutError(WireError):
     """A size, shape or count that does not fit the bytes."""
 
@@ -426,6 +430,8 @@ def _get(owner: dict[str, Any], key: str, kind: type, default: Any = REQUIRED) -
 
 def _entries(header: dict[str, Any], key: str) -> list[dict[str, Any]]:
     entries: Any = header.get(key)
+    if entries is None and key == "outputs" and type(header.get("error")) is str:
+        raise ErrorResponseError
     if type(entries) is not list:
         raise HeaderError(f"{key} is missing, or not a list")
     if any(type(item) is not dict for item in entries):

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from .signatures import constructor_signature
 
 from ..errors import (
-    MAX_FOREIGN_TEXT, SUBJECT, ElementError, HeaderError, LayoutError, format_count, format_number,
-    format_text)
+    MAX_FOREIGN_TEXT, SUBJECT, BodyTooLargeError, ElementError, HeaderError, LayoutError,
+    format_count, format_number, format_text)
 
 try:
     from collections.abc import Buffer
@@ -374,8 +374,9 @@ cdef class BodyBuffer:
     Raises
     ------
     HeaderError
-        ``content_length`` is negative (status 400), or exceeds ``max_nbytes`` or the available
-        memory (status 413).
+        ``content_length`` is negative.
+    BodyTooLargeError
+        ``content_length`` exceeds ``max_nbytes`` or the available memory.
     ValueError
         ``max_nbytes`` is negative.
     TypeError
@@ -435,10 +436,9 @@ cdef class BodyBuffer:
 
     cdef int check_limit(self, nbytes) except -1:
         if self.max_nbytes is not None and nbytes > self.max_nbytes:
-            raise HeaderError(
+            raise BodyTooLargeError(
                 f"the body is {format_number(nbytes)} bytes long; the limit is "
-                f"{format_number(self.max_nbytes)}",
-                expected=self.max_nbytes, actual=nbytes, status=413)
+                f"{format_number(self.max_nbytes)}", expected=self.max_nbytes, actual=nbytes)
         return 0
 
     cdef int allocate(self, nbytes) except -1:
@@ -449,7 +449,7 @@ cdef class BodyBuffer:
             n_allocated = nbytes + ALIGNMENT
             memory = <char*>PyMem_RawMalloc(n_allocated)
         if memory == NULL:
-            raise HeaderError(
+            raise BodyTooLargeError(
                 f"there is no memory for a body of {format_number(nbytes)} bytes",
                 actual=nbytes, status=503 if nbytes < 2 ** 62 else 413)
         if n_allocated >= HUGE_FROM_NBYTES:
@@ -530,8 +530,8 @@ cdef class BodyBuffer:
         ------
         LayoutError
             The body would exceed ``content_length``.
-        HeaderError
-            The body would exceed ``max_nbytes``, or there is not enough memory (status 413).
+        BodyTooLargeError
+            The body would exceed ``max_nbytes``, or there is not enough memory.
         BufferError
             The memory would have to grow while views of it exist, or ``chunk`` is not contiguous.
         TypeError
@@ -555,9 +555,9 @@ cdef class BodyBuffer:
     @cython.critical_section
     cdef int append(self, const void* source, Py_ssize_t nbytes) except -1:
         if nbytes > PY_SSIZE_T_MAX - self.nbytes:  # a ctypes array may declare any size
-            raise HeaderError(
+            raise BodyTooLargeError(
                 f"there is no memory for {nbytes} more bytes of the body after "
-                f"{self.nbytes} bytes", actual=nbytes, status=413)
+                f"{self.nbytes} bytes", actual=nbytes)
         if self.content_length is None:
             self.check_limit(self.nbytes + nbytes)
         self.make_room(nbytes)
@@ -582,8 +582,8 @@ cdef class BodyBuffer:
         ------
         LayoutError
             The body would exceed ``content_length``.
-        HeaderError
-            There is not enough memory (status 503).
+        BodyTooLargeError
+            There is not enough memory.
         BufferError
             The memory would have to grow while views of it exist.
         TypeError
@@ -620,8 +620,8 @@ cdef class BodyBuffer:
         ------
         BufferError
             The memory would have to grow while views of it exist.
-        HeaderError
-            There is not enough memory (status 413).
+        BodyTooLargeError
+            There is not enough memory.
 
         Examples
         --------
@@ -652,8 +652,8 @@ cdef class BodyBuffer:
 
         Raises
         ------
-        HeaderError
-            The body would exceed ``max_nbytes`` (status 413).
+        BodyTooLargeError
+            The body would exceed ``max_nbytes``.
         ValueError
             ``nbytes`` is negative, or exceeds the free memory.
         TypeError

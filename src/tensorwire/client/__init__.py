@@ -6,8 +6,8 @@ gRPC requires grpcio.
 
 from __future__ import annotations
 
+from ..errors import InferenceServerError
 from .clients import AsyncClient, AsyncResponseStream, Client, ResponseStream
-from .errors import InferenceServerError
 from .limits import Timeout
 from .requests import Progress
 

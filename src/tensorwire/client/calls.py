@@ -15,9 +15,8 @@ from typing import Any, cast
 import tensorwire as tw
 
 from ..arguments import check_integer, check_seconds, check_type, is_list_of_numbers
-from ..errors import format_seconds, format_value
+from ..errors import InferenceServerError, format_seconds, format_value
 from .addresses import Server, parse_url
-from .errors import InferenceServerError
 from .limits import (
     DEFAULT_MAX_BODY,
     DEFAULT_TIMEOUT,

@@ -167,10 +167,10 @@ class Channel:
             self.calls.add(call)
 
     def check_length(self, message: bytes) -> None:
-        """Raise HeaderError if a response is too long. Only a channel of ours has the limit."""
+        """Raise BodyTooLargeError at the limit, which only a channel of ours has."""
         limit = self.options.max_body
         if limit is not None and len(message) > limit:
-            raise too_long_error(tw.HeaderError, "the response", len(message), limit, status=413)
+            raise too_long_error(tw.BodyTooLargeError, "the response", len(message), limit)
 
     def call_error(
         self,
@@ -196,14 +196,14 @@ class Channel:
         if code == "RESOURCE_EXHAUSTED":
             if text == _DECOMPRESSED_TOO_LARGE and request.compression is None:
                 problem = "the response is longer than the limit after decompression"
-                return tw.HeaderError(problem, expected=self.options.max_body, status=413)
+                return tw.BodyTooLargeError(problem, expected=self.options.max_body)
             found = _TOO_LARGE.search(text)
             if text == _DECOMPRESSED_TOO_LARGE or (found and found["side"] == "SERVER"):
                 return server_error(413, text)
             if found:
                 actual, limit = int(found["actual"]), int(found["limit"])
                 if found["direction"] == "Received":
-                    return too_long_error(tw.HeaderError, "the response", actual, limit, status=413)
+                    return too_long_error(tw.BodyTooLargeError, "the response", actual, limit)
                 whose = "limit of the channel"
                 return too_long_error(tw.EncodeError, "the gRPC message", actual, limit, whose)
         if code == "UNAVAILABLE" and text.startswith(_CONNECTION_FAILED):

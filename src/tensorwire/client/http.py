@@ -15,14 +15,13 @@ from .._codec.http.decoder import decode_response_in_regions
 from .._codec.json.reader import read_json
 from ..arguments import Nonfinite
 from ..compression import compress
-from ..errors import format_value
+from ..errors import InferenceServerError, format_value
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from .addresses import Server, authority, find_proxy
 from .connection import Connection, Connector
 from .errors import (
     HOW_TO_SEND_JSON,
     MAY_REQUIRE_TLS,
-    InferenceServerError,
     Operation,
     server_error,
     too_long_error,
@@ -182,7 +181,7 @@ class HttpTransport:
         is_slow = json_nbytes > MAX_JSON_NBYTES or len(buffer) > MAX_BODY_NBYTES
         try:
             return await backend.run(is_slow, reader, buffer, header_length, limits=limits)
-        except tw.HeaderError as error:
+        except (tw.HeaderError, tw.ErrorResponseError) as error:
             if error.expected is None:  # it is no limit
                 start, content_type = _format_start(buffer), first_value(headers, b"content-type")
                 kind = (

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import tensorwire as tw
 
 from ..arguments import check_seconds
-from ..errors import format_seconds
-from .errors import InferenceServerError
+from ..errors import InferenceServerError, format_seconds
 from .requests import NO_PROGRESS, NO_TARGET, Regions, Target
 
 if TYPE_CHECKING:

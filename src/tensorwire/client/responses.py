@@ -24,7 +24,7 @@ except ImportError:
 
 import tensorwire as tw
 
-from ..compression import CompressionError, Decompressor, is_supported
+from ..compression import Decompressor, is_supported
 from ..errors import format_count, format_value
 
 ERROR_NBYTES = 64 << 10
@@ -109,7 +109,7 @@ class ResponseReader:
             self._parse(nbytes)
 
     def eof(self, is_truncated: bool = False) -> None:
-        """Process the end of the stream. Raises ConnectionError and HeaderError.
+        """Process the end of the stream. Raises ConnectionError and DecodeError.
 
         If TLS was not closed, or the connection was reset, the stream may end anywhere
         (``is_truncated``). Such an end is not taken for the end of the body.
@@ -278,15 +278,17 @@ class ResponseReader:
                 self.error_body += piece[: ERROR_NBYTES - len(self.error_body)]
                 if len(self.error_body) == ERROR_NBYTES:
                     break
-        except CompressionError as error:
+        except tw.DecompressionError as error:
             if self.buffer is not None:
-                raise tw.HeaderError(f"the compressed response is invalid: {error}") from None
+                raise tw.DecompressionError(
+                    f"the compressed response is invalid: {error}"
+                ) from None
             self._is_readable = False  # the status of the error is more important
 
     def _finish(self) -> None:
         is_complete = self._decompressor is None or self._decompressor.is_complete
         if not is_complete and self.buffer is not None and self.body_nbytes > 0:
-            raise tw.HeaderError(
+            raise tw.DecompressionError(
                 f"the compressed response is truncated after "
                 f"{format_count('byte', self.body_nbytes)} "
                 f"({format_count('byte', len(self.buffer))} decompressed)"
@@ -299,6 +301,6 @@ def first_value(headers: dict[bytes, list[bytes]], name: bytes) -> str | None:
     return None if values is None else values[0].decode("latin-1")
 
 
-def _not_supported_error(header: str, value: bytes) -> tw.HeaderError:
+def _not_supported_error(header: str, value: bytes) -> tw.DecompressionError:
     shown = format_value(value.decode("latin-1"))
-    return tw.HeaderError(f"the response has {header} {shown}, which is not supported")
+    return tw.DecompressionError(f"the response has {header} {shown}, which is not supported")

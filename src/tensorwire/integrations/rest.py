@@ -69,8 +69,8 @@ class RestPatch(Patch):
 async def receive_body(scope: Scope, receive: Receive, max_body: int) -> tuple[Framing, BodyBuffer]:
     """Return what the headers of a request say about its body, and the body as it was sent.
 
-    Raises HeaderError, with status 413 if the body is longer than ``max_body``, LayoutError and
-    ClientDisconnectedError.
+    Raises HeaderError, LayoutError, ClientDisconnectedError, and BodyTooLargeError if the body is
+    longer than ``max_body``.
     """
     framing = Framing(scope["headers"])
     body = BodyBuffer(framing.content_length, framing.header_length, max_nbytes=max_body)

@@ -19,7 +19,7 @@ from .body import (
 )
 from .context import RequestContext
 from .error_handlers import install_error_handlers
-from .model import Model, Models, RequestError
+from .model import InputError, Model, Models, RequestError
 
 if TYPE_CHECKING:
     from .grpc import add_to_grpc_server
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ClientDisconnectedError",
     "InferProtocol",
+    "InputError",
     "Model",
     "Models",
     "ReceiveTimeoutError",

@@ -9,8 +9,8 @@ from .._codec.http.decoder import decode_request
 from .._codec.memory import BodyBuffer
 from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
-from ..compression import STEP_NBYTES, CompressionError, Decompressor, is_supported
-from ..errors import DecodeError, HeaderError, LayoutError, TensorwireError, format_count
+from ..compression import STEP_NBYTES, Decompressor, is_supported
+from ..errors import DecodeError, DecompressionError, LayoutError, TensorwireError, format_count
 from ..threads import in_thread
 from .framing import Framing
 from .memory import UNCOUNTED_NBYTES, Reservation
@@ -41,7 +41,7 @@ class ClientDisconnectedError(TensorwireError):
     status = 499
 
 
-class UnsupportedEncodingError(DecodeError):
+class UnsupportedEncodingError(DecompressionError):
     """The Content-Encoding of the body is not supported. ``status`` is 415.
 
     The supported ones are gzip, deflate, identity and, with Python 3.14 or ``tensorwire[zstd]``,
@@ -68,7 +68,7 @@ class RequestBody:
     if the result was False. In between, ``is_waiting`` is true, and what is written is kept outside
     the buffer. ``reservation`` is a function that returns the reservation of the body.
 
-    Raises HeaderError with status 413 if Content-Length exceeds ``max_body``, and
+    Raises BodyTooLargeError if Content-Length exceeds ``max_body``, and
     UnsupportedEncodingError.
     """
 
@@ -106,7 +106,7 @@ class RequestBody:
         return self.buffer.nbytes + self._n_held
 
     def write(self, chunk: bytes | memoryview) -> None:
-        """Append a chunk. Raises HeaderError and LayoutError."""
+        """Append a chunk. Raises BodyTooLargeError and LayoutError."""
         buffer = self.buffer
         if not self.has_steps:
             buffer.write(chunk)
@@ -132,7 +132,7 @@ class RequestBody:
     def make_room(self) -> bool:
         """Provide the memory of the next step, and return whether it is there.
 
-        Raises HeaderError if the process has no memory.
+        Raises BodyTooLargeError if the process has no memory.
         """
         buffer, n_held = self.buffer, self._n_held
         length = self.framing.content_length
@@ -153,7 +153,7 @@ class RequestBody:
         """Return the memory for what arrives next, after ``make_room``.
 
         The memory grows here, because the event loop has the previous view while it calls a
-        protocol. Raises HeaderError if the process has no memory.
+        protocol. Raises BodyTooLargeError if the process has no memory.
         """
         self.buffer.reserve(self._capacity)
         return self.buffer.remaining()
@@ -204,8 +204,8 @@ class RequestBody:
     def _decompress(self) -> BodyBuffer:
         """Return the decompressed bytes.
 
-        This takes up to 3 ns per decompressed byte. Raises HeaderError, with status 413 if the
-        result is longer than ``max_body``, and OverloadedError.
+        This takes up to 3 ns per decompressed byte. Raises DecompressionError, BodyTooLargeError if
+        the result is longer than ``max_body``, and OverloadedError.
         """
         body = self.buffer
         result = BodyBuffer(None, self.framing.header_length, max_nbytes=self.max_body)
@@ -216,13 +216,13 @@ class RequestBody:
                 for piece in decompressor.pieces(compressed[start : start + STEP_NBYTES]):
                     self._extend(result, result.nbytes + len(piece))
                     result.write(piece)
-        except CompressionError as error:
-            raise HeaderError(
+        except DecompressionError as error:
+            raise DecompressionError(
                 "the compressed body is invalid after "
                 f"{format_count('decompressed byte', len(result))}: {error}"
             ) from None
         if not decompressor.is_complete:
-            raise HeaderError(
+            raise DecompressionError(
                 f"the compressed body is truncated after {format_count('byte', len(body))} "
                 f"({format_count('byte', len(result))} decompressed)"
             )

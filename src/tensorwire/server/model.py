@@ -14,7 +14,7 @@ import numpy as np
 import tensorwire as tw
 
 from ..arguments import check_type, choose_datatype, is_list_of_numbers
-from ..errors import HeaderError, format_names, format_shape, format_subject, format_value
+from ..errors import format_names, format_shape, format_subject, format_value
 from .context import RequestContext
 
 Result = tw.InferResponse | Mapping[str, Any]
@@ -162,6 +162,8 @@ class RequestError(tw.TensorwireError):
         The text of the error. If it is empty, it is the phrase of the status.
     status : int, default 400
         The HTTP status, 400 to 599. gRPC clients receive the code for it.
+    tensor : str, optional
+        The name of the input or output that the error is about.
 
     Raises
     ------
@@ -182,14 +184,21 @@ class RequestError(tw.TensorwireError):
 
     status = 400
 
-    def __init__(self, text: str, status: int = 400) -> None:
+    def __init__(self, text: str, status: int = 400, *, tensor: str | None = None) -> None:
         check_type("text", text, str, "a str")
         if status not in ERROR_STATUSES:
             raise ValueError(f"status must be that of an error, not {format_value(status)}")
         # gRPC and JSON in UTF-8 cannot contain lone surrogates. In a stream of gRPC, an empty text
         # would not be an error.
         sent = text.encode(errors="backslashreplace").decode() or HTTPStatus(status).phrase
-        super().__init__(sent, status=int(status))
+        super().__init__(sent, tensor=tensor, status=int(status))
+
+
+class InputError(RequestError):
+    """The inputs of a request are not those that the model or the route takes.
+
+    An input is missing or unexpected, or its datatype or shape is not the declared one.
+    """
 
 
 class InvalidOutputError(tw.TensorwireError):
@@ -239,7 +248,7 @@ def as_writable(tensor: tw.Tensor) -> tw.Tensor:
 def check_inputs(
     tensors: Sequence[tw.Tensor], declared: SpecsByName, receiver: str = "the model"
 ) -> None:
-    """Raise HeaderError unless the inputs are exactly the declared ones, in any order.
+    """Raise InputError unless the inputs are exactly the declared ones, in any order.
 
     The decoder has already rejected duplicate names.
     """
@@ -251,14 +260,14 @@ def check_inputs(
                 text = f"unexpected {subject}: {receiver} takes {format_names(list(declared))}"
             else:
                 text = f"{subject} is {format_mismatch(tensor, spec, receiver)}"
-            raise HeaderError(text, tensor=tensor.name)
+            raise InputError(text, tensor=tensor.name)
     if len(tensors) < len(declared):
         missing = min(declared.keys() - {tensor.name for tensor in tensors})
-        raise HeaderError(f"{format_subject('input', missing)} is missing", tensor=missing)
+        raise InputError(f"{format_subject('input', missing)} is missing", tensor=missing)
 
 
 def check_requested_outputs(request: tw.InferRequest) -> None:
-    """Raise HeaderError if a requested output has a parameter that Triton would not ignore.
+    """Raise RequestError if a requested output has a parameter that Triton would not ignore.
 
     With ``classification``, Triton returns the K highest elements as text instead of the output,
     and with ``shared_memory_region``, it writes the output to shared memory.
@@ -266,7 +275,7 @@ def check_requested_outputs(request: tw.InferRequest) -> None:
     for output in request.outputs or ():
         for parameter in ("classification", "shared_memory_region"):
             if output.parameters.get(parameter) not in (None, 0):
-                raise HeaderError(
+                raise RequestError(
                     f"{format_subject('requested output', output.name)} has the parameter "
                     f"{parameter}, which is not supported: without it, the whole output is in the "
                     "response",

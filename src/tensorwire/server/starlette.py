@@ -18,10 +18,11 @@ from starlette.types import Receive, Scope, Send
 from .._codec.datatypes import Limits
 from .._codec.messages.tensor import TensorSpec
 from ..arguments import check_type
-from ..errors import HeaderError, TensorwireError
+from ..errors import TensorwireError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from .asgi import send_frame
 from .body import DEFAULT_MAX_BODY, RequestBody
+from .model import RequestError
 from .values import FRAME_HEADERS, Content, frame_of, values_of
 
 __all__ = ["OPENAPI", "TensorResponse", "read_tensors"]
@@ -179,7 +180,7 @@ class TensorResponse(Response):
             check_type("request", request, Request, "a Request of Starlette")
         try:
             self.frame = frame_of(content, None if request is None else request.scope)
-        except HeaderError as error:
+        except RequestError as error:
             raise InvalidRequestError(error.status, str(error)) from error
         super().__init__(None, status_code, headers, background=background)
         self.headers.update(self.frame.headers)

@@ -11,9 +11,15 @@ import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
 from ..arguments import check_type
-from ..errors import HeaderError, format_subject, format_value
+from ..errors import format_subject, format_value
 from ..http import HEADER_LENGTH
-from .model import check_inputs, check_requested_outputs, specs_by_name
+from .model import (
+    InputError,
+    RequestError,
+    check_inputs,
+    check_requested_outputs,
+    specs_by_name,
+)
 
 # Of the request itself: it says how the client wants the outputs, and not what the model computes.
 _FRAMING_PARAMETER = "binary_data_output"
@@ -38,7 +44,7 @@ def values_of(
     """Return the parameters and the inputs of a request by name.
 
     An input is an ``ndarray``, or a ``BytesArray`` for BYTES. What the request asks for is kept in
-    the scope. Raises HeaderError if the inputs are not the declared ones, an input and a parameter
+    the scope. Raises RequestError if the inputs are not the declared ones, an input and a parameter
     have the same name, an input is in shared memory, or an output is requested in a way that is not
     supported.
     """
@@ -55,12 +61,12 @@ def values_of(
     values = {name: value for name, value in parameters if name != _FRAMING_PARAMETER}
     for name, tensor in request.items():
         if name in values:
-            raise HeaderError(
+            raise InputError(
                 f"the request has an input and a parameter with the name {format_value(name)}",
                 tensor=name,
             )
         if tensor.data is None:
-            raise HeaderError(
+            raise InputError(
                 f"{format_subject('input', name)} is in shared memory, which is not supported: "
                 "send its data in the request",
                 tensor=name,
@@ -72,7 +78,7 @@ def values_of(
 def frame_of(content: Content, scope: Mapping[str, Any] | None = None) -> tw.Frame:
     """Return the frame of a response. Without the scope of the request, its tensors are binary.
 
-    Raises HeaderError if the response cannot be what the request asks for.
+    Raises RequestError if the response cannot be what the request asks for.
     """
     if isinstance(content, tw.Frame):
         return content
@@ -90,7 +96,7 @@ def frame_of(content: Content, scope: Mapping[str, Any] | None = None) -> tw.Fra
     except tw.EncodeError as error:
         if error.status != 400:
             raise
-        raise HeaderError(str(error), tensor=error.tensor) from error
+        raise RequestError(str(error), tensor=error.tensor) from error
 
 
 def _is_parameter(value: Any) -> bool:

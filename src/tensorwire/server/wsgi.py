@@ -57,7 +57,7 @@ def read_tensors(
 
     Raises
     ------
-    DecodeError
+    DecodeError, RequestError
         The request is not valid. Its ``status`` is the HTTP status to respond with: 400, 413 or
         415.
 
@@ -72,7 +72,7 @@ def read_tensors(
     ...     try:
     ...         values = read_tensors(environ, inputs=[tw.TensorSpec("x", "FP32", [-1])])
     ...         response = TensorResponse({"y": values["x"] * 2}, environ)
-    ...     except tw.DecodeError as error:
+    ...     except tw.TensorwireError as error:
     ...         start_response(f"{error.status} Error", [("Content-Type", "application/json")])
     ...         return [json.dumps({"error": str(error)}).encode()]
     ...     return response(environ, start_response)
@@ -130,7 +130,7 @@ class TensorResponse:
 
     Raises
     ------
-    DecodeError
+    RequestError
         Its ``status`` is 400: the request asks for an output that does not exist, or for JSON that
         cannot represent an output: FP16, BF16, or BYTES that are not UTF-8.
     EncodeError, TypeError

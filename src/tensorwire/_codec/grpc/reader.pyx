@@ -43,8 +43,8 @@ from ..wire cimport MAX_RANK, PREFIX_NBYTES, store_le32
 from ..memory import ReadableBuffer
 
 from ...errors import (
-    MAX_FOREIGN_TEXT, SUBJECT, DecodeError, ElementError, HeaderError, LayoutError, format_count,
-    format_shape, format_text, format_value, name_tensor)
+    SUBJECT, DecodeError, ElementError, ErrorResponseError, HeaderError, LayoutError, format_count,
+    format_shape, format_value, name_tensor)
 
 cnp.import_array()
 
@@ -189,7 +189,7 @@ def decode_stream_response(
 
     Raises
     ------
-    HeaderError
+    ErrorResponseError
         The message is the error of a server. The text of the exception contains the server's text.
     DecodeError, TypeError, BufferError
         See ``decode_response``.
@@ -199,12 +199,11 @@ def decode_stream_response(
     >>> import tensorwire.grpc
     >>> tensorwire.grpc.decode_stream_response(b"\\n\\x0cout of order")
     Traceback (most recent call last):
-    tensorwire.errors.HeaderError: the server returned an error: out of order
+    tensorwire.errors.ErrorResponseError: the server returned an error: out of order
     """
     error, response = read_stream_response(message, limits)
     if error is not None:
-        raise HeaderError(
-            f"the server returned an error: {format_text(error, MAX_FOREIGN_TEXT)}")
+        raise ErrorResponseError.quoting(error)
     return response
 
 

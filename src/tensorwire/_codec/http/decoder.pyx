@@ -49,8 +49,8 @@ from ..datatypes import DATATYPES
 from ..memory import ReadableBuffer
 
 from ...errors import (
-    MAX_FOREIGN_TEXT, SUBJECT, DecodeError, ElementError, HeaderError, LayoutError, format_count,
-    format_number, format_shape, format_text, name_tensor)
+    SUBJECT, DecodeError, ElementError, ErrorResponseError, HeaderError, LayoutError, format_count,
+    format_number, format_shape, name_tensor)
 from ...http import HEADER_LENGTH, parse_header_length
 
 cnp.import_array()
@@ -143,7 +143,7 @@ def decode_response(
     ------
     DecodeError
         The body is not a valid response; see ``decode_request``. If it is the ``{"error": ...}`` of
-        a server, a HeaderError with that text is raised.
+        a server, an ErrorResponseError with that text is raised.
     TypeError, BufferError
         See ``decode_request``.
 
@@ -379,9 +379,7 @@ cdef class HeaderReader:
         self.check_end()
         if not self.has_tensors:
             if self.server_error is not None:
-                raise HeaderError(
-                    f"the server returned an error: "
-                    f"{format_text(self.server_error, MAX_FOREIGN_TEXT)}")
+                raise ErrorResponseError.quoting(self.server_error)
             raise HeaderError(f'the JSON header has no "{self.kind}s"')
         if self.parts is not None:
             self.use_next_part()

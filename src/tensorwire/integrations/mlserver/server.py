@@ -148,8 +148,8 @@ def is_gzip(scope: Scope) -> bool:
 def decompress(body: bytes) -> bytes:
     """Return the same as ``gzip.decompress``: a body may have several members.
 
-    Raises HeaderError with status 413 if the result is longer than ``max_body``, and OSError,
-    EOFError and zlib.error.
+    Raises BodyTooLargeError if the result is longer than ``max_body``, and OSError, EOFError and
+    zlib.error.
     """
     result = BodyBuffer(max_nbytes=_PATCH.max_body)
     with gzip.GzipFile(fileobj=BytesIO(body)) as file:
