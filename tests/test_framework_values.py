@@ -137,7 +137,7 @@ def starlette_app() -> Any:
 
 def fastapi_app() -> Any:
     package("fastapi")  # skip the test without it
-    app = execute(recipe("httpx.ASGITransport(app)"))["app"]
+    app = execute(recipe("TestClient(app)"))["app"]
     app.post("/fail/{name}")(fail)
     return app
 
