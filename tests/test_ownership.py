@@ -28,7 +28,7 @@ def response(**arrays: Any) -> tw.Frame:
 PIXELS = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
 FRAME = response(pixels=PIXELS, flags=np.array([True, False]), words=["a", "bc"])
 WORDS_AT = len(FRAME) - 11
-RAW, RAW_WORD = tw.TensorSpec("x", "UINT8", [-1]), tw.TensorSpec("x", "BYTES", [1])
+RAW = tw.TensorSpec("x", "UINT8", [-1])
 
 
 def test_decoded_tensors_are_views_of_the_body() -> None:
@@ -113,7 +113,6 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
     "a Tensor of elements": lambda b: tw.Tensor("x", tw.decode_bytes(memoryview(b)[WORDS_AT:])),
     "an iterator": lambda b: iter(tw.decode_bytes(memoryview(b)[WORDS_AT:])),
     "Arrow's capsule": lambda b: decoded(b)["words"].elements.__arrow_c_array__()[1],
-    "a raw request": lambda b: tw.decode_request(b, 0, raw_input=RAW_WORD),
     "an array of a raw request": lambda b: tw.decode_request(b, 0, raw_input=RAW)["x"].data,
 }
 

@@ -2,9 +2,10 @@
 
 cimport cython
 cimport numpy as cnp
+from cpython.bytes cimport PyBytes_AS_STRING
 
 from ..bytes.reader cimport (
-    Element, Elements, Span, are_utf8, count_elements, element_at, element_bytes,
+    Element, Elements, Span, are_utf8, begin_of, count_elements, element_at, element_bytes,
     elements_as_fixed_width, elements_as_objects, elements_as_str, elements_as_stringdtype,
     export_elements, gather_elements, new_elements, scan_elements)
 from ..bytes.writer cimport pack, source_of
@@ -27,8 +28,6 @@ from ...errors import (
     format_shape, format_text, name_tensor)
 
 cnp.import_array()
-
-cdef Body NO_BODY = Body(b"")
 
 
 @cython.final
@@ -68,30 +67,31 @@ cdef class BytesArray:
 
     def __cinit__(self):
         # Python code can call __new__ without __init__. The result is a valid, empty array.
-        self.body = NO_BODY
+        self.source = b""
         self.shape = (0,)
 
     def __init__(self, *args, **kwargs):
         raise TypeError(
             "a BytesArray is created by decode_bytes, by decoding a message, or by Tensor")
 
-    cdef Body packed(self):
-        """Return the body. The first call encodes values that are not encoded yet.
+    cdef tuple values_or_none(self):
+        """Return values that are not encoded yet, each exactly bytes or str."""
+        with cython.critical_section(self):  # another thread may encode them
+            source = self.source
+        return source if type(source) is tuple else None
 
-        Several threads may do so at once. One of the results, which are equal, is kept.
+    cdef bytes encoded(self):
+        """Return the wire bytes; None if the array was scanned from the start.
+
+        Several threads may encode values at once. One of the results, which are equal, is kept.
         """
         cdef tuple values = self.values_or_none()
         if values is not None:
-            body = Body(pack(source_of("O", values, self.shape)))
+            wire = pack(source_of("O", values, self.shape))
             with cython.critical_section(self):
-                if self.values is not None:
-                    self.body = body
-                    self.values = None
-        return self.body
-
-    cdef tuple values_or_none(self):
-        with cython.critical_section(self):  # another thread may encode them
-            return self.values
+                if type(self.source) is tuple:
+                    self.source = wire
+        return self.source
 
     cdef Elements scanned(self):
         """Return the elements. The first call scans them if they were just encoded.
@@ -102,10 +102,17 @@ cdef class BytesArray:
         with cython.critical_section(self):  # another thread may set it
             elements = self.elements
         if elements is None:
-            elements = scan_elements(self.packed(), self.size, self.begin, self.nbytes)
+            elements = scan_elements(Body(self.encoded()), self.size, 0, self.nbytes)
             with cython.critical_section(self):
                 self.elements = elements
         return elements
+
+    cdef const unsigned char* wire_data(self) except NULL:
+        """Return the address of the wire bytes, which exist as long as this object does."""
+        cdef bytes wire = self.encoded()
+        if wire is not None:
+            return <const unsigned char*>PyBytes_AS_STRING(wire)
+        return self.elements.span.data + begin_of(self.elements)
 
     # --- attributes ---
 
@@ -123,22 +130,12 @@ cdef class BytesArray:
         return size
 
     @property
-    def nbytes(self):
-        """Size of the wire bytes, length prefixes included."""
-        return self.end - self.begin
-
-    @property
     def wire(self):
-        """The wire bytes, length prefixes included, as a memoryview of the buffer.
-
-        Only the element of a raw binary request, which has no prefix there, is copied.
-        """
-        if not is_raw(self):
-            return self.packed().view(self.begin, self.nbytes)
-        if self.size == 0:  # an empty slice
-            return memoryview(b"")
-        element = self[(0,) * len(self.shape)]
-        return memoryview(len(element).to_bytes(PREFIX_NBYTES, "little") + element)
+        """The wire bytes, length prefixes included, as a memoryview of the buffer."""
+        wire = self.encoded()
+        if wire is not None:
+            return memoryview(wire)
+        return self.elements.body.view(begin_of(self.elements), self.nbytes)
 
     def __len__(self):
         if not self.shape:
@@ -217,7 +214,7 @@ cdef class BytesArray:
         flat = flat + size if flat < 0 else flat
         cdef Elements elements = self.scanned()
         cdef Element found = element_at(&elements.span, flat)
-        return self.body.view(found.data - elements.span.data, found.nbytes)
+        return elements.body.view(found.data - elements.span.data, found.nbytes)
 
     # --- conversion ---
 
@@ -257,11 +254,8 @@ cdef class BytesArray:
             raise ValueError(f"{self.size} elements do not fill shape {format_shape(dims)}")
         if prod(filter(None, dims), start=WIDEST_ITEMSIZE) >= 1 << 63:
             raise ValueError(f"BYTES {format_shape(dims)} exceeds 2^63 - 1 bytes in numpy")
-        cdef BytesArray array
         with cython.critical_section(self):
-            array = new_bytes_array(self.body, self.elements, self.begin, self.end, dims)
-            array.values = self.values
-        return array
+            return new_bytes_array(self.source, self.elements, self.nbytes, dims)
 
     def as_numpy(self, dtype: DTypeLike = object) -> NDArray[Any]:
         """Return copies of the elements as a new array.
@@ -389,10 +383,8 @@ cdef class BytesArray:
     def __reduce_ex__(self, protocol):
         # Only the bytes of these elements are pickled, not the whole body. From protocol 5 on, they
         # are a buffer that can be stored out of band. They are scanned again when they are loaded.
-        load, wire = scanned_bytes, self.wire
-        if is_raw(self) and self.size:
-            load, wire = pickled_element, self.element(0)
-        return load, (
+        wire = Body(self.wire)  # CPython 3.11 crashes if it collects a memoryview that is exported
+        return scanned_bytes, (
             PickleBuffer(wire) if as_index(protocol) >= 5 else bytes(wire), self.shape)
 
     def __arrow_c_schema__(self):
@@ -451,48 +443,35 @@ cdef BytesArray elements_between(
     """Return the elements from `first` up to `last` as a view of the same memory."""
     cdef Elements elements = array.scanned()
     cdef const Span* span = &elements.span
-    cdef Py_ssize_t begin = span.starts[first] if first < span.n else span.end
     cdef Py_ssize_t end = span.starts[last] if last < span.n else span.end
-    elements = new_elements(array.body, elements.starts[first:last], end)
-    return new_bytes_array(array.body, elements, begin, end, shape)
+    return bytes_of_elements(new_elements(elements.body, elements.starts[first:last], end), shape)
 
 
-cdef BytesArray new_bytes_array(
-    Body body, Elements elements, Py_ssize_t begin, Py_ssize_t end, tuple shape
-):
+cdef BytesArray new_bytes_array(source, Elements elements, Py_ssize_t nbytes, tuple shape):
     cdef BytesArray array = BytesArray.__new__(BytesArray)
-    array.body = body
+    array.source = source
     array.elements = elements
-    array.begin = begin
-    array.end = end
+    array.nbytes = nbytes
     array.shape = shape
     return array
 
 
+cdef BytesArray bytes_of_elements(Elements elements, tuple shape):
+    return new_bytes_array(None, elements, elements.span.end - begin_of(elements), shape)
+
+
 cdef BytesArray bytes_of_wire(bytes wire, tuple shape):
-    return new_bytes_array(Body(wire), None, 0, len(wire), shape)
+    return new_bytes_array(wire, None, len(wire), shape)
 
 
 cdef BytesArray bytes_of_values(tuple values, Py_ssize_t nbytes, tuple shape):
     """The values, each exactly bytes or str, were measured, and are encoded when that is needed."""
-    cdef BytesArray array = new_bytes_array(NO_BODY, None, 0, nbytes, shape)
-    array.values = values
-    return array
-
-
-cdef BytesArray bytes_of_element(Body body, tuple shape):
-    """Return an array whose one element is the whole body: see `is_raw`."""
-    elements = new_elements(body, np.array([-PREFIX_NBYTES]), body.nbytes)
-    return new_bytes_array(body, elements, -PREFIX_NBYTES, body.nbytes, shape)
+    return new_bytes_array(values, None, nbytes, shape)
 
 
 def are_texts(BytesArray array not None):
     """Return whether all elements are valid UTF-8."""
     return are_utf8(array.scanned())
-
-
-def pickled_element(element, shape):
-    return bytes_of_element(Body(element), (1,)).reshape(shape)
 
 
 def scanned_bytes(wire, shape):
@@ -520,7 +499,7 @@ cdef BytesArray scan_body(Body body, tuple shape):
     except DecodeError as error:
         name_tensor(error, "body", None)
         raise
-    array = new_bytes_array(body, elements, 0, body.nbytes, (size,))
+    array = bytes_of_elements(elements, (size,))
     return array if shape is None or len(shape) == 1 else array.reshape(shape)
 
 

@@ -37,6 +37,11 @@ cdef inline Element element_at(const Span* span, Py_ssize_t i) noexcept nogil:
     return element
 
 
+cdef inline Py_ssize_t begin_of(Elements elements) noexcept:
+    """Return the offset of the first prefix in the body, or the end if there are no elements."""
+    return <Py_ssize_t>elements.span.starts[0] if elements.span.n > 0 else elements.span.end
+
+
 cdef Elements new_elements(Body body, ndarray starts, Py_ssize_t end)
 cdef Elements scan_elements(Body body, uint64_t n_elements, Py_ssize_t offset, Py_ssize_t nbytes)
 cdef uint64_t count_elements(Body body) except? 0

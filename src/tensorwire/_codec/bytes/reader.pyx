@@ -69,6 +69,7 @@ cdef Scan scan_all(
 
 
 @cython.final
+@cython.no_gc_clear  # a BytesArray may use the memory after a cycle was cleared
 cdef class Elements:
     def __dealloc__(self):
         count_work(FREE_COST * self.span.n)
@@ -294,7 +295,7 @@ cdef elements_as_fixed_width(Elements elements):
     width = max(1, element_at(&elements.span, widest).nbytes)
     # No overflow: the wire bytes are in memory, so 64 times their number fits in 64 bits.
     if width > (
-        max(MAX_PADDED_NBYTES, MAX_PADDED_MULTIPLE * (elements.span.end - elements.span.starts[0]))
+        max(MAX_PADDED_NBYTES, MAX_PADDED_MULTIPLE * (elements.span.end - begin_of(elements)))
         // n_elements
     ):
         raise ElementError(
@@ -493,8 +494,7 @@ cdef class ExportedArray:
     cdef bint build_offsets(self, Py_ssize_t offset_nbytes, bint is_text) except -1:
         cdef const Span* span = &self.elements.span
         # No overflow: each element has a prefix of 4 bytes, and the elements are in memory.
-        cdef Py_ssize_t nbytes = (
-            span.end - <Py_ssize_t>span.starts[0] - span.n * PREFIX_NBYTES if span.n else 0)
+        cdef Py_ssize_t nbytes = span.end - begin_of(self.elements) - span.n * PREFIX_NBYTES
         cdef bint is_valid
         if offset_nbytes == sizeof(int32_t) and nbytes > INT32_MAX:
             return False
@@ -540,11 +540,10 @@ cdef class ExportedArray:
         cdef const Span* span = &self.elements.span
         cdef Element element
         cdef Py_ssize_t i
-        cdef Py_ssize_t begin = <Py_ssize_t>span.starts[0] if span.n else span.end
         # A new data buffer begins at an element that would end more than 2^31 - 1 bytes after the
         # start of the current one. Any two consecutive data buffers therefore cover at least
         # 2^31 - 1 bytes, which limits their number.
-        cdef Py_ssize_t room = 2 + 2 * ((span.end - begin) // INT32_MAX)
+        cdef Py_ssize_t room = 2 + 2 * ((span.end - begin_of(self.elements)) // INT32_MAX)
         self.views = <View*>PyMem_RawCalloc(max(span.n, 1), sizeof(View))
         self.buffers = <const void**>PyMem_RawCalloc(N_VIEW_BUFFERS + room, sizeof(void*))
         self.data_nbytes = <int64_t*>PyMem_RawCalloc(room, sizeof(int64_t))

@@ -21,7 +21,8 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport INT64_MAX, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from ..bytes.array cimport bytes_of_element, bytes_of_wire
+from ..bytes.array cimport bytes_of_wire
+from ..bytes.writer cimport pack, source_of
 from ..datatypes cimport (
     DECODING, Datatype, Layout, Limits, add_elements, check_n_entries, check_rank, dims_as_tuple,
     fill_layout, format_range)
@@ -90,7 +91,8 @@ def decode_request(
     -------
     InferRequest
         Binary tensors are views of ``body`` or ``data``: they are not copied, keep the whole buffer
-        alive, and are writable if it is. JSON tensors have their own memory.
+        alive, and are writable if it is. JSON tensors have their own memory, and so does the
+        element of a raw request of BYTES.
 
     Raises
     ------
@@ -1045,7 +1047,8 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
     fill_layout(&layout, shape, datatype, limits.max_rank, DECODING)
     add_elements(&n_elements, layout.n_elements, limits, DECODING)
     tensor = new_tensor(spec.name, datatype, shape, None, True)
-    use_texts(tensor, bytes_of_element(source, shape))
+    wire = pack(source_of("O", [source.view(0, source.nbytes)], shape))  # with a length prefix
+    use_texts(tensor, bytes_of_wire(wire, shape))
     return tensor
 
 

@@ -277,7 +277,7 @@ cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2:
     # The array may get others from another thread. These references keep them alive.
     cdef tuple values = array.values_or_none()
     cdef Elements elements = array.scanned() if values is None else None
-    cdef Py_ssize_t nbytes = array.end - array.begin
+    cdef Py_ssize_t nbytes = array.nbytes
     cdef Status status = FULL
     cdef bint is_short = keeps_gil(TEXT_COST * nbytes)
     texts.i, texts.position = 0, BEFORE_TEXT

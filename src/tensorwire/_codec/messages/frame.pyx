@@ -187,7 +187,7 @@ cdef class Frame(FrameFields):
     def __reduce_ex__(self, protocol):
         buffers = []
         for buffer in self.buffers:
-            buffers.append(PickleBuffer(buffer) if protocol >= 5 else bytes(buffer))
+            buffers.append(PickleBuffer(Body(buffer)) if protocol >= 5 else bytes(buffer))
         return Frame, (tuple(buffers), self.header_length)
 
     def __repr__(self):

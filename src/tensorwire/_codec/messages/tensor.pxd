@@ -1,11 +1,9 @@
 cimport numpy as cnp
 from cpython.object cimport PyObject, PyTypeObject
-from libc.stdint cimport uint32_t
 
-from ..bytes.array cimport BytesArray, is_raw
+from ..bytes.array cimport BytesArray
 from ..datatypes cimport Datatype
 from ..memory cimport write_memory
-from ..wire cimport PREFIX_NBYTES, store_le32
 
 # Tensors, messages and frames cannot change: their constructors do everything in `__cinit__`, which
 # runs once. Their fields are in base classes, so that decoders and encoders can make objects
@@ -63,13 +61,6 @@ cdef inline unsigned char* write_data(unsigned char* target, Tensor tensor) exce
 
     `tensor.nbytes` bytes are written: BYTES have their length prefixes.
     """
-    cdef Py_ssize_t begin, nbytes = tensor.nbytes
     if tensor.texts is None:
-        return write_memory(target, tensor.memory, nbytes)
-    begin = tensor.texts.begin
-    if is_raw(tensor.texts) and nbytes >= PREFIX_NBYTES:
-        nbytes -= PREFIX_NBYTES
-        store_le32(target, <uint32_t>nbytes)
-        target += PREFIX_NBYTES
-        begin += PREFIX_NBYTES
-    return write_memory(target, tensor.texts.packed().data + begin, nbytes)
+        return write_memory(target, tensor.memory, tensor.nbytes)
+    return write_memory(target, tensor.texts.wire_data(), tensor.nbytes)

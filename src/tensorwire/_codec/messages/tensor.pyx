@@ -592,7 +592,7 @@ cdef void use_memory(
 
 cdef void use_texts(Tensor tensor, BytesArray texts) noexcept:
     tensor.texts = texts
-    tensor.nbytes = texts.end - texts.begin
+    tensor.nbytes = texts.nbytes
 
 
 cdef cnp.ndarray array_of(Tensor tensor):

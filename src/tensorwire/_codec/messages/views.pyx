@@ -8,7 +8,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from ..bytes.array cimport new_bytes_array
+from ..bytes.array cimport bytes_of_elements
 from ..bytes.reader cimport scan_elements
 from ..datatypes cimport (
     DECODING, Datatype, Layout, Limits, add_elements, check_name_nbytes, fill_layout)
@@ -85,7 +85,7 @@ cdef int view_body(
     if row.itemsize == 0:
         body.check_range(offset, nbytes)
         elements = scan_elements(body, layout.n_elements, offset, nbytes)
-        use_texts(tensor, new_bytes_array(body, elements, offset, offset + nbytes, tensor.shape))
+        use_texts(tensor, bytes_of_elements(elements, tensor.shape))
         return 0
     if dtype is None:
         dtype = dtype_of_bf16(limits)
