@@ -94,7 +94,7 @@ async def read_request(
     more = True
     while more:
         chunk, more = await receive_chunk(receive)
-        body.write(chunk)
+        body.buffer.write(chunk)
     return await body.decode_without_blocking(limits, raw_input)
 
 
@@ -299,52 +299,54 @@ class App(Service):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to an ASGI event."""
-        if scope["type"] == "http":
-            await _respond_to_request(self, scope, receive, send)
-        elif scope["type"] == "lifespan":
-            for phase in ("startup", "shutdown"):
-                await receive()
-                await send({"type": f"lifespan.{phase}.complete"})
-        elif scope["type"] == "websocket":  # the server responds with status 403
-            await send({"type": "websocket.close", "code": 1000})
+        if scope["type"] != "http":
+            await _respond_to_server(scope["type"], receive, send)
+            return
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        route = self.route(scope["method"], path)
+        incoming = _Incoming(self, receive)
+        exchange = Exchange(self, route, scope["headers"], incoming.wake)
+        exchange.thread_call.wait_for_disconnect = incoming.disconnected
+        if exchange.takes_context and (client := scope.get("client")) is not None:
+            exchange.client = tuple(client)
+        is_replying = False
+        try:
+            if not exchange.is_rejected:  # otherwise, the client waits for 100 Continue
+                message: Message | Awaitable[Message] | None = _begin(receive)
+                # Usually, the whole body is there already, and needs no timeout.
+                if type(message) is dict and "body" in message and not message.get("more_body"):
+                    exchange.write(message["body"])
+                    message = None
+                if message is not None or not exchange.make_room():
+                    await incoming.receive_body(exchange, message)
+            reply = exchange.reply()
+            if type(reply) is not Reply:
+                reply = await reply
+            if exchange.is_rejected:
+                reply = reply.closing()
+            is_replying = True
+            await _send_reply(send, reply, self.zero_copy)
+        except ClientDisconnectedError:
+            return
+        except asyncio.CancelledError as error:
+            if not error.args:  # uvicorn passes a text when a graceful shutdown takes too long
+                raise
+            subject = "; ".join(getattr(error, "__notes__", ())) or path
+            log.warning("the shutdown has cancelled a request: %s", subject)
+            if not is_replying:
+                await _send_reply(send, self.failure_reply(SHUTTING_DOWN).closing())
+        finally:
+            exchange.close()
 
 
-async def _respond_to_request(service: Service, scope: Scope, receive: Receive, send: Send) -> None:
-    path = scope["path"].removeprefix(scope.get("root_path", ""))
-    route = service.route(scope["method"], path)
-    incoming = _Incoming(service, receive)
-    exchange = Exchange(service, route, scope["headers"], incoming.disconnected, incoming.wake)
-    if exchange.takes_context and (client := scope.get("client")) is not None:
-        exchange.client = tuple(client)
-    is_replying = False
-    try:
-        if not exchange.is_rejected:  # otherwise, the client waits for 100 Continue
-            message = _begin(receive)
-            # Usually, the whole body is there already, and needs no timeout.
-            if type(message) is dict and "body" in message and not message.get("more_body"):
-                exchange.write(message["body"])
-                if not exchange.make_room():
-                    await incoming.receive_body(exchange, None)
-            else:
-                await incoming.receive_body(exchange, message)
-        reply = exchange.reply()
-        if not isinstance(reply, Reply):
-            reply = await reply
-        if exchange.is_rejected:
-            reply = reply.closing()
-        is_replying = True
-        await _send_reply(send, reply, service.zero_copy)
-    except ClientDisconnectedError:
-        return
-    except asyncio.CancelledError as error:
-        if not error.args:  # uvicorn passes a text when a graceful shutdown takes too long
-            raise
-        subject = "; ".join(getattr(error, "__notes__", ())) or path
-        log.warning("the shutdown has cancelled a request: %s", subject)
-        if not is_replying:
-            await _send_reply(send, service.failure_reply(SHUTTING_DOWN).closing())
-    finally:
-        exchange.close()
+async def _respond_to_server(kind: str, receive: Receive, send: Send) -> None:
+    """Respond to an event that is no request."""
+    if kind == "lifespan":
+        for phase in ("startup", "shutdown"):
+            await receive()
+            await send({"type": f"lifespan.{phase}.complete"})
+    elif kind == "websocket":  # the server responds with status 403
+        await send({"type": "websocket.close", "code": 1000})
 
 
 class _Incoming:

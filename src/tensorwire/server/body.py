@@ -60,13 +60,13 @@ class ReceiveTimeoutError(DecodeError):
 class RequestBody:
     """The body of a request, as its HTTP headers describe it.
 
-    It is received into ``buffer``; a compressed body remains compressed there. Without a
-    ``reservation``, ``write`` provides memory for whatever arrives.
+    It is received into ``buffer``; a compressed body remains compressed there.
 
-    With one, a body of more than UNCOUNTED_NBYTES gets its memory in steps: the transport calls
-    ``make_room`` after it has written what has arrived, and again, when the reservation is woken,
-    if the result was False. In between, ``is_waiting`` is true, and what is written is kept outside
-    the buffer. ``reservation`` is a function that returns the reservation of the body.
+    With a ``reservation``, a body of more than UNCOUNTED_NBYTES ``has_steps``: it gets its memory
+    as it arrives. What arrives is passed to ``write`` instead of the buffer. The transport then
+    calls ``make_room``, and again, when the reservation is woken, if the result was False. In
+    between, ``is_waiting`` is true, and what is written is kept outside the buffer. ``reservation``
+    is a function that returns the reservation of the body.
 
     Raises BodyTooLargeError if Content-Length exceeds ``max_body``, and
     UnsupportedEncodingError.
@@ -108,9 +108,6 @@ class RequestBody:
     def write(self, chunk: bytes | memoryview) -> None:
         """Append a chunk. Raises BodyTooLargeError and LayoutError."""
         buffer = self.buffer
-        if not self.has_steps:
-            buffer.write(chunk)
-            return
         n_arrived = self.n_arrived + len(chunk)
         length = self.framing.content_length
         if length is not None and n_arrived > length:
@@ -172,7 +169,6 @@ class RequestBody:
             capacity if buffer.max_nbytes is None else max(needed, min(capacity, buffer.max_nbytes))
         )
 
-    @property
     def is_slow_to_decode(self) -> bool:
         nbytes, framing = self.buffer.nbytes, self.framing
         json_nbytes = nbytes if framing.header_length is None else framing.header_length
@@ -182,7 +178,7 @@ class RequestBody:
         self, limits: Limits, raw_input: TensorSpec | None = None
     ) -> InferRequest:
         """Decode the request, in a thread if it is slow. Raises DecodeError."""
-        if not self.is_slow_to_decode:
+        if not self.is_slow_to_decode():
             return self.decode(limits, raw_input)
         request: InferRequest = await in_thread(self.decode, limits, raw_input)
         return request

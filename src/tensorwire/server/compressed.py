@@ -42,9 +42,9 @@ def choose_coding(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     return best if best_weight >= weights.get(b"identity", 0) else None
 
 
-def is_slow_to_compress(frame: Frame, coding: str | None) -> bool:
-    """Return whether ``negotiated_reply`` may take more than about two milliseconds."""
-    return coding is not None and len(frame) > MAX_QUICK_NBYTES
+def is_quick_to_compress(frame: Frame) -> bool:
+    """Return whether compressing a frame takes at most about two milliseconds."""
+    return len(frame) <= MAX_QUICK_NBYTES
 
 
 def negotiated_reply(frame: Frame, coding: str | None) -> Reply:

@@ -168,7 +168,7 @@ class Connection:
         elif self.state in (WAITING, LINGERING):
             self.close(now)
         elif self.state in _ARRIVING:
-            self._set_deadline(now)
+            self._enter(self.state, now)  # what is left of the time
             if now < self.deadline:  # the body waits for memory
                 self.service.body_memory.tick(now)
             else:
@@ -187,8 +187,7 @@ class Connection:
         receiver.state_after_request = DONE
         if self.requests and receiver.state in (IDLE, HEAD):
             receiver.end()
-        if self.state not in _OF_SERVER:
-            self._set_deadline(now)
+        self._enter(self.state, now)
 
     def lost(self) -> None:
         """The transport has closed the connection."""
@@ -278,7 +277,7 @@ class Connection:
         elif request.exchange.is_rejected:
             self.receiver.end()
             state = READY
-        elif request.exchange.is_waiting:
+        elif (body := request.exchange.body) is not None and body.is_waiting:
             state = STALLED
         elif request.is_received:
             state = READY
@@ -300,29 +299,25 @@ class Connection:
         self.state = state
         if state in _OF_SERVER:
             self.deadline = math.inf
-        else:
-            self._set_deadline(now)
+            return
+        timeout = self.service.receive_timeout
+        seconds = math.inf if timeout is None else timeout
+        if state is WAITING:
+            seconds = self.options.keep_alive_seconds
+            if self.grace_seconds < math.inf:
+                seconds = LAST_REQUEST_SECONDS
+        elif state is LINGERING:
+            is_received = self.receiver.is_received
+            seconds = min(_LINGER_SECONDS if is_received else _LONG_LINGER_SECONDS, seconds)
+        elif state is CLOSING and timeout is None:
+            seconds = _LONG_LINGER_SECONDS
+        self.deadline = self.since + min(seconds, self.grace_seconds)
+        if state is STALLED:
+            self.deadline = min(self.deadline, now + TICK_SECONDS)
 
     def _spend_grace(self, now: float) -> None:
         if self.state not in _OF_SERVER:
             self.grace_seconds = max(0.0, self.grace_seconds - (now - self.since))
-
-    def _set_deadline(self, now: float) -> None:
-        """Set when the state ends at the latest, if the client does nothing."""
-        timeout = self.service.receive_timeout
-        seconds = math.inf if timeout is None else timeout
-        if self.state is WAITING:
-            seconds = self.options.keep_alive_seconds
-            if self.grace_seconds < math.inf:
-                seconds = LAST_REQUEST_SECONDS
-        elif self.state is LINGERING:
-            is_received = self.receiver.is_received
-            seconds = min(_LINGER_SECONDS if is_received else _LONG_LINGER_SECONDS, seconds)
-        elif self.state is CLOSING and timeout is None:
-            seconds = _LONG_LINGER_SECONDS
-        self.deadline = self.since + min(seconds, self.grace_seconds)
-        if self.state is STALLED:
-            self.deadline = min(self.deadline, now + TICK_SECONDS)
 
     def _reject_late(self) -> None:
         request = self.requests[0] if self.requests else None

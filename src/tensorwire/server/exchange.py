@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 
 from .._codec.messages.frame import Frame
 from ..errors import TensorwireError, format_count, format_seconds
 from ..threads import in_thread
 from .body import ClientDisconnectedError, ReceiveTimeoutError, RequestBody
-from .compressed import choose_coding, is_slow_to_compress, negotiated_reply
+from .compressed import choose_coding, is_quick_to_compress, negotiated_reply
 from .context import Address, RequestContext, set_headers
 from .framing import AmbiguousLengthError, expects_continue
 from .inference import Inference, ServedModel
@@ -32,7 +33,7 @@ class Exchange:
        ``receive_timeout`` expires, it calls ``reject_late``.
     2. It sends the ``reply``. If ``is_rejected`` is true, it sends ``closing()`` of the reply, and
        closes the connection. If the client disconnects before, it calls
-       ``thread_call.disconnect``, or has passed ``wait_for_disconnect`` (see ``ThreadCall``).
+       ``thread_call.disconnect``, or has set ``thread_call.wait_for_disconnect``.
     3. It calls ``close``, also if no reply was sent.
 
     If ``takes_context`` is true, it sets ``client`` before the first step. The names of ``headers``
@@ -48,14 +49,13 @@ class Exchange:
         service: Service,
         route: Route,
         headers: Iterable[tuple[bytes, bytes]],
-        wait_for_disconnect: Callable[[], Awaitable[object]] | None = None,
         wake: Callable[[], object] = lambda: None,
     ) -> None:
         self._service = service
         self._route = route
         self._n_discarded = 0
         self.body: RequestBody | None = None  # None if it is discarded: the reply does not need it
-        self.thread_call = ThreadCall(wait_for_disconnect)
+        self.thread_call = ThreadCall()
         self._headers = headers
         self._wake = wake
         self._memory: Reservation | None = None
@@ -85,20 +85,16 @@ class Exchange:
         return type(route) is not ServedModel or route.model.in_event_loop
 
     @property
-    def is_waiting(self) -> bool:
-        """Whether the body waits for memory."""
-        return self.body is not None and self.body.is_waiting
-
-    @property
     def is_given_up(self) -> bool:
         """Whether the body has lost its memory, because it arrives too slowly."""
         return self._memory is not None and self._memory.is_given_up
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append a chunk to the body, or discard it."""
-        if self.body is not None:
+        body = self.body
+        if body is not None:
             try:
-                self.body.write(chunk)
+                (body.write if body.has_steps else body.buffer.write)(chunk)
             except TensorwireError as error:
                 self._fail(error)
         else:
@@ -109,7 +105,7 @@ class Exchange:
     def make_room(self) -> bool:
         """Provide memory for more of the body, and return whether it is there."""
         body = self.body
-        if body is None:
+        if body is None or not body.has_steps:
             return True
         if self.is_given_up:
             self.reject(
@@ -164,7 +160,7 @@ class Exchange:
         seconds = self._service.receive_timeout
         assert seconds is not None
         error: TensorwireError
-        if self.is_waiting:
+        if self.body is not None and self.body.is_waiting:
             error = self._reservation().overloaded_error()
         else:
             text = f"the body did not arrive within {format_seconds(seconds)}"
@@ -192,9 +188,11 @@ class Exchange:
         if self.takes_context:
             self._context = RequestContext(self._headers, self.client)
         inference = Inference(self._service.http_format, route, body, self._headers, self._context)
+        frame = None
         try:
-            frame = inference.now()
-            if frame is not None and not is_slow_to_compress(frame, self._coding):
+            if route.model.in_event_loop:
+                frame = inference.now()
+            if frame is not None and (self._coding is None or is_quick_to_compress(frame)):
                 return self._reply_with(frame)
         except Exception as error:
             return self._with_headers(self._service.failure_reply(error))
@@ -207,7 +205,7 @@ class Exchange:
         try:
             if frame is None:
                 frame = await inference.later(self.thread_call)
-            if not is_slow_to_compress(frame, self._coding):
+            if self._coding is None or is_quick_to_compress(frame):
                 return self._reply_with(frame)
             reply: Reply = await in_thread(self._reply_with, frame)
             return reply
@@ -232,4 +230,4 @@ class Exchange:
         if self._context is None:
             return reply
         added = [(k.encode(), v.encode()) for k, v in set_headers(self._context).items()]
-        return reply._replace(extra_headers=(*reply.extra_headers, *added))
+        return replace(reply, extra_headers=(*reply.extra_headers, *added))

@@ -410,7 +410,7 @@ class InferenceService:
             if served.model.takes_context:
                 request_context = context_of(context)
             inference = Inference(message_format, served, message, context, request_context)
-            response = inference.now()
+            response = inference.now() if served.model.in_event_loop else None
             if response is not None:
                 return response
             task = asyncio.ensure_future(settle(inference.later(call), failed, request_id))

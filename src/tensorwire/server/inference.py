@@ -108,13 +108,13 @@ class Inference(Generic[Undecoded, Encoded]):
     started_ns: int = field(default_factory=time.perf_counter_ns)
 
     def now(self) -> Encoded | None:
-        """Return the response if the model has ``in_event_loop`` and returns it at once.
+        """Return the response of a model with ``in_event_loop`` if it returns it at once.
 
         Return None if an awaitable or a thread is needed.
         """
         served = self.served
         assert self.message is not None
-        if not served.model.in_event_loop or self.message_format.is_slow_to_decode(self.message):
+        if self.message_format.is_slow_to_decode(self.message):
             return None
         try:
             self._decode()
@@ -185,7 +185,8 @@ class Inference(Generic[Undecoded, Encoded]):
         self.message = None
         if served.model.inputs:
             check_inputs(request.inputs, served.model.inputs)
-        check_requested_outputs(request)
+        if request.outputs:
+            check_requested_outputs(request)
         if served.model.writable_inputs:
             request = request.replace(inputs=[as_writable(tensor) for tensor in request.inputs])
         if request.model_name != served.name or request.model_version != served.version:
@@ -201,9 +202,10 @@ class Inference(Generic[Undecoded, Encoded]):
                 if self.context is None
                 else function(self.request, context=self.context)
             )
-            # isawaitable is slow for objects that are not awaitable.
-            if type(result) is not tw.InferResponse and type(result) is not dict:
-                self.is_awaitable = inspect.isawaitable(result)
+            kind = type(result)  # isawaitable is slow for objects that are not awaitable
+            self.is_awaitable = kind is CoroutineType or (
+                kind is not tw.InferResponse and kind is not dict and inspect.isawaitable(result)
+            )
         except BaseException as error:  # including SystemExit and the panics of Rust extensions
             raise self._model_error(error) from None
 
@@ -213,8 +215,21 @@ class Inference(Generic[Undecoded, Encoded]):
         return None if self.is_awaitable else self._encode()
 
     def _is_slow_to_encode(self) -> bool:
+        result, nbytes, is_converted = self.result, 0, False
         try:
-            nbytes, is_converted = measure(self.result)
+            if type(result) is tw.InferResponse or isinstance(result, tw.InferResponse):
+                for tensor in result.outputs:
+                    nbytes += tensor.nbytes
+            elif isinstance(result, Mapping):
+                left = MAX_JSON_NBYTES
+                for value in result.values():
+                    left = subtract_nbytes(left, value)
+                    # Lists and objects must be converted.
+                    is_converted |= not (
+                        isinstance(value, tw.Tensor)
+                        or getattr(getattr(value, "dtype", None), "kind", "O") in "biuf"
+                    )
+                nbytes = MAX_JSON_NBYTES - left
         except BaseException as error:  # of an object that the model returned
             raise self._model_error(error) from None
         return nbytes > MAX_JSON_NBYTES and (
@@ -225,7 +240,7 @@ class Inference(Generic[Undecoded, Encoded]):
         name, declared = self.served.name, self.served.model.outputs
         result, request = self.result, self.request
         try:
-            if isinstance(result, tw.InferResponse):
+            if type(result) is tw.InferResponse or isinstance(result, tw.InferResponse):
                 response = result.replace(model_name=name, model_version=VERSION, id=request.id)
             elif isinstance(result, Mapping):
                 outputs = [as_tensor(key, value, declared) for key, value in result.items()]
@@ -310,27 +325,6 @@ def is_ended_by_server(error: BaseException) -> bool:
     if isinstance(error, asyncio.CancelledError):
         return task is None or task.cancelling() > 0
     return isinstance(error, GeneratorExit) and task is None
-
-
-def measure(result: Any) -> tuple[int, bool]:
-    """Return the size of what a model returned, and whether lists or objects must be converted.
-
-    If lists are larger than MAX_JSON_NBYTES, the size may be any number above this limit.
-    """
-    if isinstance(result, tw.InferResponse):
-        nbytes = 0
-        for tensor in result.outputs:
-            nbytes += tensor.nbytes
-        return nbytes, False
-    left, is_converted = MAX_JSON_NBYTES, False
-    if isinstance(result, Mapping):
-        for value in result.values():
-            left = subtract_nbytes(left, value)
-            is_converted |= not (
-                isinstance(value, tw.Tensor)
-                or getattr(getattr(value, "dtype", None), "kind", "O") in "biuf"
-            )
-    return MAX_JSON_NBYTES - left, is_converted
 
 
 def subtract_nbytes(left: int, value: Any) -> int:

@@ -246,8 +246,7 @@ class Receiver:
             route = self._service.infer_routes.get(request.url)
         if route is None:
             route = self._find_route(request)
-        # Keyword arguments would take longer.
-        request.exchange = Exchange(self._service, route, request.headers, None, self._wake)
+        request.exchange = Exchange(self._service, route, request.headers, self._wake)
         self.state = BODY
         self.requests.append(request)
         problem = find_head_problem(request.headers, version, _MAX_HEADERS)

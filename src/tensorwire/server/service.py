@@ -6,6 +6,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, final
 from urllib.parse import quote
@@ -61,8 +62,7 @@ SHUTTING_DOWN = TensorwireError("the server is shutting down", status=503)
 class HttpFormat(MessageFormat[RequestBody, tw.Frame]):
     """The messages of HTTP."""
 
-    def is_slow_to_decode(self, message: RequestBody) -> bool:
-        return message.is_slow_to_decode
+    is_slow_to_decode = staticmethod(RequestBody.is_slow_to_decode)  # type: ignore[assignment]
 
     def decode(self, message: RequestBody, model: Model) -> tw.InferRequest:
         if message.framing.header_length == 0 and model.raw_input is None:
@@ -84,7 +84,8 @@ class HttpFormat(MessageFormat[RequestBody, tw.Frame]):
 
 
 @final
-class Reply(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Reply:
     """A complete HTTP response."""
 
     status: int
@@ -94,7 +95,7 @@ class Reply(NamedTuple):
     content_type: str = JSON_TYPE
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        if isinstance(self.body, Frame):
+        if type(self.body) is Frame:
             return [*frame_headers(self.body), *self.extra_headers]
         content_length = (b"content-length", b"%d" % len(self.body))
         content_type = (b"content-type", self.content_type.encode())
@@ -107,7 +108,7 @@ class Reply(NamedTuple):
         return (view[i : i + max_nbytes] for i in range(0, len(view), max_nbytes))
 
     def closing(self) -> Reply:
-        return self._replace(extra_headers=(*self.extra_headers, CLOSE))
+        return replace(self, extra_headers=(*self.extra_headers, CLOSE))
 
 
 class LateReply(NamedTuple):

@@ -112,7 +112,7 @@ async def read_tensors(
     try:
         body = RequestBody(request.headers.raw, max_body)
         async for chunk in request.stream():  # also if the body was read before
-            body.write(chunk)
+            body.buffer.write(chunk)
         decoded = await body.decode_without_blocking(limits)
         return values_of(decoded, inputs, request.scope)
     except TensorwireError as error:

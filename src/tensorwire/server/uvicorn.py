@@ -196,7 +196,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             if connection.state is SENDING:
                 self._send()
             for _ in range(_MAX_REPLIES_PER_TURN):
-                if (exchange := connection.start()) is None:
+                if connection.state is not READY or (exchange := connection.start()) is None:
                     break
                 if exchange.takes_context:
                     exchange.client = self._client_of(connection.requests[0])
@@ -210,7 +210,9 @@ class InferProtocol(asyncio.BufferedProtocol):
                 request = connection.requests[0]
                 # A graceful shutdown waits for the task.
                 later = self._reply_later(request, reply)
-                self.server_state.tasks.add(self.loop.create_task(later, context=context))
+                task = self.loop.create_task(later, context=context)
+                if not task.done():  # with an eager task factory
+                    self.server_state.tasks.add(task)
             else:
                 self.loop.call_soon(self._advance)
         except BaseException:
@@ -241,7 +243,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             raise
         finally:
             # A callback of the task would need another turn of the event loop.
-            self.server_state.tasks.discard(asyncio.current_task())
+            self.server_state.tasks.discard(asyncio.current_task(self.loop))
         self._advance()
 
     def _reply(self, reply: Reply) -> None:
@@ -258,8 +260,8 @@ class InferProtocol(asyncio.BufferedProtocol):
         """Send what the client may read. The transport refers to large buffers until then."""
         connection, transport = self.connection, self.transport
         if output := connection.output:
-            transport.write(output[0] if len(output) == 1 else b"".join(output))
-            output.clear()
+            connection.output = []
+            transport.write(b"".join(output))
         while connection.state is SENDING and not self.is_writing_paused:
             piece = connection.next_piece(self.loop.time())
             if piece is not None and not transport.is_closing():

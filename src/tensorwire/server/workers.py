@@ -61,14 +61,12 @@ class ThreadCall(Call):
     """The call of a synchronous model, which does not begin if the client is gone by then.
 
     ``wait_for_disconnect`` is an async function that returns when the client disconnects. A
-    transport that calls ``disconnect`` or ``cancel`` itself does not need it.
+    transport that calls ``disconnect`` or ``cancel`` itself does not set it.
     """
 
+    wait_for_disconnect: Callable[[], Awaitable[object]] | None = None
     is_cancelled: bool = False  # the client does not wait for the response
     _is_disconnected = False
-
-    def __init__(self, wait_for_disconnect: Callable[[], Awaitable[object]] | None = None) -> None:
-        self._wait_for_disconnect = wait_for_disconnect
 
     def cancel(self) -> None:
         """Cancel the call unless it runs: the client certainly does not wait for the response."""
@@ -101,8 +99,8 @@ class ThreadCall(Call):
         watcher = None
         if self._is_disconnected:  # while the request was decoded
             self.disconnect()
-        elif self._wait_for_disconnect is not None:
-            watcher = asyncio.create_task(self._watch(self._wait_for_disconnect))
+        elif self.wait_for_disconnect is not None:
+            watcher = asyncio.create_task(self._watch(self.wait_for_disconnect))
         try:
             return await self.result()
         finally:

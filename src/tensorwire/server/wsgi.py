@@ -79,7 +79,7 @@ def read_tensors(
     """
     body = RequestBody(_headers(environ), max_body)
     for chunk in _chunks(environ, body.framing.content_length):
-        body.write(chunk)
+        body.buffer.write(chunk)
     return values_of(body.decode(limits), inputs, environ)
 
 
