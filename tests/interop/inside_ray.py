@@ -156,7 +156,7 @@ def test_manual_example(monkeypatch: pytest.MonkeyPatch) -> None:
     module: Any = types.ModuleType("module")
     module.models = {"echo": echo}
     monkeypatch.setitem(sys.modules, "module", module)
-    deployment = example("servers.md", monkeypatch)._bound_deployment
+    deployment = example("endpoints.md", monkeypatch)._bound_deployment
     assert (deployment.name, deployment.num_replicas) == ("ASGIIngressDeployment", 2)
 
 
