@@ -10,7 +10,7 @@ import sys
 import sysconfig
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -370,24 +370,23 @@ def test_altered_pickles_of_limits(at: int, value: Any) -> None:
 # --- objects that a constructor did not make ---
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [tw.Tensor, tw.TensorSpec, tw.RequestedOutput, tw.InferRequest, tw.InferResponse, tw.Frame],
-)
-def test_new_alone_makes_no_object(kind: Any) -> None:
-    with pytest.raises(TypeError, match="positional argument"):
-        kind.__new__(kind)
-
-
-def test_second_init_changes_nothing() -> None:
-    output = tw.RequestedOutput("u")
+def test_init_sets_an_object_once() -> None:
+    """Decoders, encoders and `__new__` make objects without `__init__`."""
+    output, response = tw.RequestedOutput("u"), tw.InferResponse([X_TENSOR])
     request = tw.InferRequest([X_TENSOR], [output])
-    before = bytes(tw.encode_request(request))
-    calls: list[tuple[Any, ...]] = [(X_TENSOR, "y", X), (output, "v"), (request, [], ())]
-    for each, *arguments in calls:
-        with suppress(TypeError):
-            each.__init__(*arguments)
-    assert bytes(tw.encode_request(request)) == before
+    frame = tw.encode_request(request)
+    decoded = tw.decode_request(bytes(frame), frame.header_length)
+    calls: list[tuple[Any, ...]] = [(X_TENSOR, "y", X), (decoded["x"], "y", X), (output, "v")]
+    calls += [(request, [X_TENSOR]), (decoded, [X_TENSOR]), (response, []), (frame, (), 0)]
+    for made, *arguments in [*calls, (decoded.outputs[0], "v")]:
+        kind: Any = type(made)
+        before = repr(made)
+        with pytest.raises(TypeError, match=f"{kind.__name__} objects cannot be changed"):
+            made.__init__(*arguments)
+        assert repr(made) == before
+        empty = kind.__new__(kind)
+        empty.__init__(*arguments)
+        assert repr(empty) == repr(kind(*arguments))
 
 
 # --- arguments that change in a garbage collection ---

@@ -647,7 +647,7 @@ class Api(RuleBasedStateMachine):
         return value
 
     def keep_unfinished(self, value: Any) -> None:
-        """Keep an object that was made by `__new__` alone, or by a damaged pickle."""
+        """Keep an object that was made by a damaged pickle."""
         self.pool.append(Live(value, None, None, 0))
 
     def pick(self, kinds: Any, at: int) -> Any:
@@ -804,13 +804,6 @@ class Api(RuleBasedStateMachine):
             found = self.call(function, made)
             if isinstance(found, PUBLIC):
                 self.keep(found)
-
-    @rule(kind=chosen(PUBLIC))
-    def make_uninitialized(self, kind: Any) -> None:
-        """Make an object without `__init__`. It may have any value, and must not crash."""
-        made = self.call(kind.__new__, kind)
-        if made is not None:
-            self.keep_unfinished(made)
 
     # --- bodies ---
 

@@ -1,13 +1,10 @@
-cdef class FrameFields:
+cdef class Frame:
     cdef bytes header  # the JSON header; None in a raw request, and if the caller made the buffers
     cdef tuple tensors  # whose memory follows the header
     cdef tuple bodies  # of the buffers that the caller passed; None if an encoder made the frame
     cdef readonly object header_length  # int or None
     cdef Py_ssize_t nbytes
-
-
-cdef class Frame(FrameFields):
-    pass
+    cdef bint is_made
 
 
 cdef Frame new_frame(bytes header, tuple tensors, header_length, Py_ssize_t nbytes)

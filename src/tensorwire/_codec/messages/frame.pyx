@@ -7,7 +7,7 @@ from cpython.tuple cimport PyTuple_New
 
 from ..memory cimport Body, exported_bytes, write_memory
 from ..new_objects cimport set_item
-from ..messages.tensor cimport Tensor, new_object, write_data
+from ..messages.tensor cimport Tensor, make_once, write_data
 
 from collections.abc import Iterator
 from operator import index
@@ -22,14 +22,9 @@ from ...http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 Buffer = bytes | memoryview  # for the signature
 
 
-@cython.freelist(8)
-cdef class FrameFields:
-    def __cinit__(self):
-        self.tensors = ()  # valid: see TensorFields
-
-
 @cython.final
-cdef class Frame(FrameFields):
+@cython.freelist(8)
+cdef class Frame:
     """An encoded message: the buffers of its body, and its HTTP headers.
 
     ``len(frame)`` is the size of the body in bytes, and ``bytes(frame)`` is a copy of the body.
@@ -78,7 +73,11 @@ cdef class Frame(FrameFields):
         "buffers: tuple[Buffer, ...], header_length: int | None"
     )
 
-    def __cinit__(self, tuple buffers not None, header_length):
+    def __cinit__(self):
+        self.tensors = ()
+
+    def __init__(self, tuple buffers not None, header_length):
+        make_once(self, &self.is_made)
         cdef list of_buffers = []
         for buffer in buffers:
             of_buffers.append(body_of(buffer))
@@ -198,7 +197,8 @@ cdef class Frame(FrameFields):
 
 
 cdef Frame new_frame(bytes header, tuple tensors, header_length, Py_ssize_t nbytes):
-    cdef Frame frame = <Frame>new_object(Frame, FrameFields)
+    cdef Frame frame = Frame.__new__(Frame)
+    frame.is_made = True
     frame.header = header
     frame.tensors = tensors
     frame.header_length = header_length

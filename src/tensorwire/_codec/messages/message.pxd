@@ -1,11 +1,8 @@
-cdef class OutputFields:
+cdef class RequestedOutput:
     cdef readonly str name
     cdef readonly object binary  # True, False or None
     cdef dict _parameters
-
-
-cdef class RequestedOutput(OutputFields):
-    pass
+    cdef bint is_made
 
 
 cdef class Message:
@@ -17,6 +14,7 @@ cdef class Message:
     cdef readonly str model_name
     cdef readonly str model_version
     cdef dict _parameters
+    cdef bint is_made
 
 
 cdef class InferRequest(Message):

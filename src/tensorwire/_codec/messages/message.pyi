@@ -16,13 +16,13 @@ class RequestedOutput:
     def binary(self) -> bool | None: ...
     @property
     def parameters(self) -> Mapping[str, Any]: ...
-    def __new__(
-        cls,
+    def __init__(
+        self,
         name: str,
         *,
         binary: bool | None = None,
         parameters: Mapping[str, Any] | None = None,
-    ) -> RequestedOutput: ...
+    ) -> None: ...
     def replace(
         self,
         *,
@@ -63,8 +63,8 @@ class InferRequest(Message):
     def inputs(self) -> tuple[Tensor, ...]: ...
     @property
     def outputs(self) -> tuple[RequestedOutput, ...] | None: ...
-    def __new__(
-        cls,
+    def __init__(
+        self,
         inputs: Tensors,
         outputs: Iterable[RequestedOutput | str] | None = None,
         *,
@@ -72,7 +72,7 @@ class InferRequest(Message):
         model_name: str | None = None,
         model_version: str | None = None,
         parameters: Mapping[str, Any] | None = None,
-    ) -> InferRequest: ...
+    ) -> None: ...
     def replace(
         self,
         *,
@@ -89,15 +89,15 @@ class InferRequest(Message):
 class InferResponse(Message):
     @property
     def outputs(self) -> tuple[Tensor, ...]: ...
-    def __new__(
-        cls,
+    def __init__(
+        self,
         outputs: Tensors,
         *,
         model_name: str | None = None,
         model_version: str | None = None,
         id: str | None = None,
         parameters: Mapping[str, Any] | None = None,
-    ) -> InferResponse: ...
+    ) -> None: ...
     def replace(
         self,
         *,

@@ -5,7 +5,7 @@ cimport cython
 from ..messages.convert cimport iterator_of
 from ..messages.parameters cimport (
     checked_flag, checked_name, checked_text, exact_str, own_parameters, read_only)
-from ..messages.tensor cimport Tensor, new_object
+from ..messages.tensor cimport Tensor, make_once
 
 from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
 from typing import Any, Self, TypeVar
@@ -126,7 +126,7 @@ cdef class Message:
     """What requests and responses have in common: a mapping of names to tensors, and its copies."""
 
     def __cinit__(self):
-        self.tensors = ()  # valid: see TensorFields
+        self.tensors = ()
 
     @property
     def parameters(self):
@@ -254,16 +254,10 @@ def _unpickled(kind, arguments):
     return kind(**arguments)
 
 
+@cython.final
 @cython.freelist(8)
 @cython.no_gc  # it is not in a cycle: its parameters are JSON values
-cdef class OutputFields:
-    def __cinit__(self):
-        self.name = ""  # valid: see TensorFields
-
-
-@cython.final
-@cython.no_gc
-cdef class RequestedOutput(OutputFields):
+cdef class RequestedOutput:
     """An output that a request selects. It cannot be changed, and compares by identity.
 
     Parameters
@@ -302,7 +296,11 @@ cdef class RequestedOutput(OutputFields):
         "name: str, *, binary: bool | None = None, parameters: Mapping[str, Any] | None = None"
     )
 
-    def __cinit__(self, name, *, binary=None, parameters=None):
+    def __cinit__(self):
+        self.name = ""
+
+    def __init__(self, name, *, binary=None, parameters=None):
+        make_once(self, &self.is_made)
         cdef dict own
         cdef str own_name = checked_name(name, "the name of an output")
         try:
@@ -369,7 +367,8 @@ cdef dict output_arguments(RequestedOutput output):
 
 
 cdef RequestedOutput new_output(str name, binary, dict parameters):
-    cdef RequestedOutput output = <RequestedOutput>new_object(RequestedOutput, OutputFields)
+    cdef RequestedOutput output = RequestedOutput.__new__(RequestedOutput)
+    output.is_made = True
     output.name = name
     output.binary = binary
     output._parameters = parameters
@@ -431,10 +430,11 @@ cdef class InferRequest(Message):
         "parameters: Mapping[str, Any] | None = None"
     )
 
-    def __cinit__(
+    def __init__(
         self, inputs, outputs=None, *,
         id=None, model_name=None, model_version=None, parameters=None,
     ):
+        make_once(self, &self.is_made)
         cdef tuple tensors = checked_tensors(inputs, "inputs")
         cdef dict by_name = items_by_name(tensors, "input", EncodeError)
         cdef dict own = None if parameters is None else message_parameters(parameters)
@@ -502,9 +502,10 @@ cdef class InferResponse(Message):
         "id: str | None = None, parameters: Mapping[str, Any] | None = None"
     )
 
-    def __cinit__(
+    def __init__(
         self, outputs, *, model_name=None, model_version=None, id=None, parameters=None,
     ):
+        make_once(self, &self.is_made)
         cdef tuple tensors = checked_tensors(outputs, "outputs")
         cdef dict by_name = items_by_name(tensors, "output", EncodeError)
         cdef dict own = None if parameters is None else message_parameters(parameters)
@@ -522,7 +523,10 @@ del kind
 
 cdef Message new_message(bint is_request):
     """Return a message without tensors, whose fields the caller sets."""
-    return <Message>new_object(InferRequest if is_request else InferResponse, Message)
+    cdef Message message = (
+        InferRequest.__new__(InferRequest) if is_request else InferResponse.__new__(InferResponse))
+    message.is_made = True
+    return message
 
 
 cdef int fill_message(

@@ -1,21 +1,25 @@
+cimport cython
 cimport numpy as cnp
-from cpython.object cimport PyObject, PyTypeObject
 
 from ..bytes.array cimport BytesArray
 from ..datatypes cimport Datatype
 from ..memory cimport write_memory
 
-# Tensors, messages and frames cannot change: their constructors do everything in `__cinit__`, which
-# runs once. Their fields are in base classes, so that decoders and encoders can make objects
-# without calling a constructor.
+# Tensors, messages and frames are made by `__cinit__` without arguments: valid, but empty. Decoders
+# and encoders set the fields. Callers do so with `__init__`, but only once, because the objects
+# cannot change.
 
 
-cdef inline new_object(type kind, type base):
-    """Return an object of a class with the fields of `base`, which the caller sets."""
-    return (<PyTypeObject*>base).tp_new(kind, <PyObject*>(), NULL)
+cdef inline int make_once(made, bint* is_made) except -1:
+    """Raise TypeError if an object is already made. Python code can call `__init__` again."""
+    with cython.critical_section(made):
+        if is_made[0]:
+            raise TypeError(f"{type(made).__name__} objects cannot be changed")
+        is_made[0] = True
+    return 0
 
 
-cdef class TensorFields:
+cdef class Tensor:
     cdef object __weakref__
     cdef readonly str name
     cdef readonly tuple shape
@@ -29,10 +33,7 @@ cdef class TensorFields:
     cdef cnp.dtype dtype
     cdef char* memory
     cdef bint is_readonly
-
-
-cdef class Tensor(TensorFields):
-    pass
+    cdef bint is_made
 
 
 cdef class TensorSpec:

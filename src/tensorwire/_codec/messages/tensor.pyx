@@ -62,19 +62,11 @@ cdef enum:
 
 # The garbage collector does not clear messages and tensors, because they cannot change: code that
 # runs while a cycle is cleared may still use them. A cycle always has another object to clear.
+@cython.final
 @cython.freelist(64)  # a message may have many
 @cython.no_gc_clear
 @cython.trashcan(True)  # the memory may belong to another library's object, which owns a tensor
-cdef class TensorFields:
-    # Valid values, because the garbage collector shows objects whose constructor is running.
-    def __cinit__(self):
-        self.name, self.row, self.shape = "", BYTES, ()
-
-
-@cython.final
-@cython.no_gc_clear
-@cython.trashcan(True)
-cdef class Tensor(TensorFields):
+cdef class Tensor:
     """A named tensor of a decoded message, or of a message to encode. It cannot be changed.
 
     Tensors compare by identity. ``numpy.array_equal(one, other)`` compares their elements.
@@ -160,8 +152,12 @@ cdef class Tensor(TensorFields):
         "binary: bool = True"
     )
 
-    # In __cinit__, because Python code can create objects without calling __init__.
-    def __cinit__(self, name, data, *, datatype=None, shape=None, parameters=None, binary=True):
+    # Valid values, because the garbage collector shows objects whose constructor is running.
+    def __cinit__(self):
+        self.name, self.row, self.shape = "", BYTES, ()
+
+    def __init__(self, name, data, *, datatype=None, shape=None, parameters=None, binary=True):
+        make_once(self, &self.is_made)
         cdef str own_name = checked_name(name, "the name of a tensor")
         cdef bint is_binary = checked_flag(binary, "binary")
         cdef dict own = None
@@ -648,7 +644,8 @@ def tensor_of_column(name, column):
 
 cdef Tensor new_tensor(str name, Datatype row, tuple shape, dict parameters, bint binary):
     """Return a tensor without data, as in shared memory. The caller has checked the arguments."""
-    cdef Tensor tensor = <Tensor>new_object(Tensor, TensorFields)
+    cdef Tensor tensor = Tensor.__new__(Tensor)
+    tensor.is_made = True
     tensor.name = name
     tensor.row = row
     tensor.shape = shape
