@@ -162,6 +162,30 @@ def test_event_loop_that_is_closed_before_the_answer() -> None:
     assert len(threads._threads) == n_threads
 
 
+@pytest.mark.thread_unsafe(reason="it counts the threads of the package")
+def test_event_loop_that_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread is free for the next call, also if there is no memory for the answer."""
+    answered = threading.Event()
+
+    def fail(*_: Any) -> None:
+        answered.set()
+        raise MemoryError
+
+    @run_in_event_loop
+    async def ask() -> None:
+        loop = asyncio.get_running_loop()
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "call_soon_threadsafe", fail)
+            lost = asyncio.create_task(in_thread(int, 1))
+            await asyncio.sleep(0)
+            assert answered.wait(20)
+            lost.cancel()
+        assert await asyncio.wait_for(in_thread(int, 2), 20) == 2
+
+    monkeypatch.setattr(threads, "_idle", [])
+    ask()
+
+
 SCRIPT = """
 import asyncio, os, threading, time
 from tensorwire import threads
@@ -197,6 +221,42 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     )
     assert done.stdout == "7\n", done.stderr
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_model_that_forks() -> None:
+    """When it returns in the new process, its thread ends, which is the only one."""
+    done = run_script(
+        SCRIPT
+        + """
+child = asyncio.run(call(os.fork))
+threading.Timer(10, os.kill, (child, 9)).start()
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+os._exit(0)
+"""
+    )
+    assert done.stdout == "0\n", done.stderr
+
+
+def test_event_loop_that_runs_while_the_interpreter_exits() -> None:
+    """Its calls fail, and are not waited for."""
+    done = run_script(
+        SCRIPT
+        + """
+async def main():
+    await asyncio.gather(*[repeat() for _ in range(2 * workers._limit)])
+
+async def repeat():
+    while True:
+        await call(time.sleep, 0.01)
+        begun.set()
+
+begun = threading.Event()
+threading.Thread(target=lambda: asyncio.run(main()), daemon=True).start()
+begun.wait()
+"""
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_exit_of_the_interpreter() -> None:

@@ -132,7 +132,7 @@ class Call:
             following = self._threads.end(thread)
         # The event loop does not get the result or the exception as an argument: this thread
         # would release them only when it runs again.
-        with suppress(RuntimeError):  # the event loop is closed
+        with suppress(RuntimeError, MemoryError):  # the event loop is closed, or nothing is left
             self._future.get_loop().call_soon_threadsafe(self._settle)
         return following
 
@@ -177,6 +177,8 @@ class _Thread(threading.Thread):
                 return
             while call is not None:
                 call = call.do(self)
+            if self not in _threads:  # the call has forked this process
+                return
 
 
 _lock = threading.Lock()
