@@ -545,6 +545,7 @@ FUNCTIONS: tuple[Callable[[Any], Any], ...] = (
     *(tw.InferRequest, lambda x: tw.InferRequest([x]), tw.InferResponse),
     *(lambda x: tw.InferRequest({"x": X}, x), lambda x: tw.InferRequest({"x": X}, ["y", x])),
     *(lambda x: tw.InferRequest({"x": x}), lambda x: tw.InferRequest({"x": X}, parameters=x)),
+    lambda x: tw.ResponseOptions(x, id=x),
     *(lambda x: tw.InferResponse([x], id=x), lambda x: tw.InferResponse({"x": X}, model_name=x)),
     *(lambda x: tw.TensorSpec("x", "FP32", x), lambda x: tw.TensorSpec(x, x, [x], x)),
     *(lambda x: tw.Frame((x,), None), lambda x: tw.Frame(x, x), lambda x: tw.Frame((b"a",), x)),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
+import pickle
 from typing import Any
 
 import numpy as np
@@ -250,11 +253,16 @@ Out = tw.RequestedOutput
 def test_selection_of_outputs(outputs: Any, parameters: Any, spec: Any, triton: Any) -> None:
     requested = None if outputs is None else [Out(name, binary=binary) for name, binary in outputs]
     request = tw.InferRequest([X], requested, parameters=parameters)
-    for selection, expected in (("spec", spec), ("triton", triton or spec)):
+    options = tw.ResponseOptions(requested, binary=parameters.get("binary_data_output", False))
+    cases = itertools.product(
+        (request, options, pickle.loads(pickle.dumps(options)), copy.copy(options)),
+        (("spec", spec), ("triton", triton or spec)),
+    )
+    for asked, (selection, expected) in cases:
         frame = tw.encode_response(
             tw.InferResponse([A, B]),
-            request,
-            selection=selection,  # type: ignore[arg-type]
+            asked,
+            selection=selection,
         )
         decoded = tw.decode_response(bytes(frame), frame.header_length)
         assert {tensor.name: tensor.binary for tensor in decoded.outputs} == expected
@@ -280,9 +288,10 @@ def test_unknown_requested_output_is_rejected() -> None:
 
 def test_response_repeats_the_request_id() -> None:
     request = tw.InferRequest([X], id="seven")
-    assert json_of(tw.encode_response(tw.InferResponse([A]), request))["id"] == "seven"
     own = tw.InferResponse([A], id="own")
-    assert json_of(tw.encode_response(own, request))["id"] == "own"
+    for asked in (request, tw.ResponseOptions(id="seven")):
+        assert json_of(tw.encode_response(tw.InferResponse([A]), asked))["id"] == "seven"
+        assert json_of(tw.encode_response(own, asked))["id"] == "own"
 
 
 def test_response_to_a_raw_request_is_binary() -> None:

@@ -233,6 +233,11 @@ def test_raw_request_of_shared_memory_is_rejected() -> None:
     [
         lambda: untyped.encode_request("x"),
         lambda: untyped.encode_response("x"),
+        lambda: untyped.encode_response(tw.InferResponse([X]), tw.InferResponse([X])),
+        lambda: untyped.grpc.encode_response(tw.InferResponse([X]), "x"),
+        lambda: untyped.ResponseOptions("y"),
+        lambda: untyped.ResponseOptions(binary=None),
+        lambda: untyped.ResponseOptions(id=5),
         lambda: untyped.encode_request(tw.InferResponse([X])),
         lambda: untyped.Tensor(5, [1]),
         lambda: untyped.Tensor("x", HALF, shape=[2.0, 3.0]),

@@ -446,9 +446,9 @@ def test_lists_of_text_or_arrays_are_outputs(value: Any, expected: Any) -> None:
     assert list(response.parameters) == (["a"] if expected is None else [])
 
 
-def asked(binary: bool, parameter: bool | None = None, output: bool | None = None) -> Any:
+def asked(binary: bool, parameter: Any = (), output: bool | None = None) -> Any:
     """Return a scope of a request which asks for outputs in these ways."""
-    parameters = {} if parameter is None else {"binary_data_output": parameter}
+    parameters = {} if parameter == () else {"binary_data_output": parameter}
     outputs = None if output is None else [tw.RequestedOutput("y", binary=output)]
     x = tw.Tensor("x", X[:2], binary=binary)
     scope: dict[str, Any] = {}
@@ -466,6 +466,7 @@ def asked(binary: bool, parameter: bool | None = None, output: bool | None = Non
         (asked(True), True),
         (asked(True, False), False),
         (asked(True, None, False), False),
+        (asked(True, None), True),
     ],
 )
 def test_responses_are_as_the_request_asks(scope: Any, is_binary: bool) -> None:

@@ -87,6 +87,12 @@ MESSAGES = {
         tw.grpc.encode_stream_response(tw.InferResponse([X], id="7")),
         delimited(2, delimited(3, "7") + cases.tensor() + delimited(6, b"\1\2")),
     ),
+    "a response with options": (
+        tw.grpc.encode_response(
+            tw.InferResponse({"a": [b""], "x": X}), tw.ResponseOptions(["x"], id="7")
+        ),
+        delimited(3, "7") + cases.tensor() + delimited(6, b"\1\2"),
+    ),
     "an empty response": (tw.grpc.encode_response(tw.InferResponse([])), b""),
     "an empty response of a stream": (
         tw.grpc.encode_stream_response(tw.InferResponse([])), delimited(2),

@@ -19,7 +19,7 @@ from ._codec.http.encoder import encode_raw_request, encode_request, encode_resp
 from ._codec.memory import BodyBuffer
 from ._codec.messages.convert import encode_bytes
 from ._codec.messages.frame import Frame
-from ._codec.messages.message import InferRequest, InferResponse, RequestedOutput
+from ._codec.messages.message import InferRequest, InferResponse, RequestedOutput, ResponseOptions
 from ._codec.messages.tensor import Tensor, TensorSpec
 from .arguments import Datatype
 from .dataframes import dataframe_from_tensors, tensors_from_dataframe
@@ -60,6 +60,7 @@ __all__ = [
     "LayoutError",
     "Limits",
     "RequestedOutput",
+    "ResponseOptions",
     "Tensor",
     "TensorNotFoundError",
     "TensorSpec",

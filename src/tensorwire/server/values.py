@@ -23,9 +23,8 @@ from .model import (
 
 # Of the request itself: it says how the client wants the outputs, and not what the model computes.
 _FRAMING_PARAMETER = "binary_data_output"
-# In an ASGI scope or a WSGI environment: the request without its tensors, for the response.
-_REQUEST_KEY = "tensorwire.request"
-_NO_INPUTS = [tw.Tensor("none", [], datatype="INT8")]
+# In an ASGI scope or a WSGI environment: what the request says about the response.
+_OPTIONS_KEY = "tensorwire.response_options"
 # JSON responses have any size, as those of `create_app`.
 _LIMITS = tw.Limits(max_header_nbytes=UNLIMITED.max_header_nbytes)
 _JSON_TYPES = (str, bool, int, float, type(None), Mapping, list, tuple, np.generic)
@@ -49,11 +48,10 @@ def values_of(
     supported.
     """
     if scope is not None:
-        is_binary = any(tensor.binary for tensor in request.inputs)
-        framing = {_FRAMING_PARAMETER: request.parameters.get(_FRAMING_PARAMETER, is_binary)}
-        scope[_REQUEST_KEY] = tw.InferRequest(
-            _NO_INPUTS, request.outputs, id=request.id, parameters=framing
-        )
+        binary = request.parameters.get(_FRAMING_PARAMETER)
+        if binary is None:
+            binary = any(tensor.binary for tensor in request.inputs)
+        scope[_OPTIONS_KEY] = tw.ResponseOptions(request.outputs, binary=binary, id=request.id)
     if inputs:
         check_inputs(request.inputs, specs_by_name("inputs", inputs), "the route")
     check_requested_outputs(request)
@@ -89,10 +87,10 @@ def frame_of(content: Content, scope: Mapping[str, Any] | None = None) -> tw.Fra
         content = tw.InferResponse(outputs, parameters=parameters)
     if scope is None:
         return tw.encode_response(content)
-    if _REQUEST_KEY not in scope:
+    if _OPTIONS_KEY not in scope:
         raise ValueError("read_tensors has not read the request of this response")
     try:
-        return tw.encode_response(content, scope[_REQUEST_KEY], limits=_LIMITS)
+        return tw.encode_response(content, scope[_OPTIONS_KEY], limits=_LIMITS)
     except tw.EncodeError as error:
         if error.status != 400:
             raise

@@ -2,12 +2,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..memory import ReadableBuffer
-from ..messages.message import InferRequest, InferResponse
+from ..messages.message import InferRequest, InferResponse, ResponseOptions
 
 def encode_request(request: InferRequest) -> bytes: ...
-def encode_response(response: InferResponse, request: InferRequest | None = None) -> bytes: ...
+def encode_response(
+    response: InferResponse, request: InferRequest | ResponseOptions | None = None
+) -> bytes: ...
 def encode_stream_response(
-    response: InferResponse, request: InferRequest | None = None
+    response: InferResponse, request: InferRequest | ResponseOptions | None = None
 ) -> bytes: ...
 def write_message(values: dict[str, Any], kinds: dict[int, tuple[str, Any]]) -> bytes: ...
 def append_fields(

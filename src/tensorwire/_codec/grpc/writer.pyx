@@ -13,7 +13,9 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
 from ..memory cimport Body, write_memory
-from ..messages.message cimport InferRequest, InferResponse, Message, RequestedOutput, check_listed
+from ..messages.message cimport (
+    InferRequest, InferResponse, Message, RequestedOutput, ResponseOptions, check_listed,
+    check_options, id_for, requested_by)
 from ..messages.tensor cimport Tensor, is_shared, write_data
 from ..messages.parameters cimport text_nbytes
 from ..grpc.wire cimport (
@@ -23,7 +25,8 @@ from ..grpc.wire cimport (
 from ...errors import SUBJECT, EncodeError, format_value, name_subject, name_tensor
 
 # For annotations: what is declared in C has no name in this module at run time.
-globals().update(InferRequest=InferRequest, InferResponse=InferResponse)
+globals().update(
+    InferRequest=InferRequest, InferResponse=InferResponse, ResponseOptions=ResponseOptions)
 
 
 def encode_request(InferRequest request not None: InferRequest) -> bytes:
@@ -56,12 +59,12 @@ def encode_request(InferRequest request not None: InferRequest) -> bytes:
     >>> tw.grpc.encode_request(tw.InferRequest({"x": np.array([1, 2], np.uint8)}))
     b'*\\r\\n\\x01x\\x12\\x05UINT8\\x1a\\x01\\x02:\\x02\\x01\\x02'
     """
-    return encoded(request, request.tensors, None, 0)
+    return encoded(request, request.tensors, request.id, 0)
 
 
 def encode_response(
     InferResponse response not None: InferResponse,
-    InferRequest request: InferRequest | None = None,
+    request: InferRequest | ResponseOptions | None = None,
 ) -> bytes:
     """Encode a response as a ``ModelInferResponse`` (WIRE.md 12).
 
@@ -70,8 +73,8 @@ def encode_response(
     response : InferResponse
         The response. The data of all outputs is sent in ``raw_output_contents``, whatever their
         ``binary`` is.
-    request : InferRequest, optional
-        The request to which it responds. It determines which outputs are sent: those that it lists,
+    request : InferRequest or ResponseOptions, optional
+        The request to which it responds, or what it says about the response. It determines which outputs are sent: those that it lists,
         or all. The ``id`` of the request is used if the response has none.
 
     Returns
@@ -95,12 +98,12 @@ def encode_response(
     >>> tw.grpc.encode_response(tw.InferResponse({"y": np.array([7], np.uint8)}, id="1"))
     b'\\x1a\\x011*\\r\\n\\x01y\\x12\\x05UINT8\\x1a\\x01\\x012\\x01\\x07'
     """
-    return encoded(response, selected(response, request), request, 0)
+    return encoded(response, selected(response, request), id_for(response, request), 0)
 
 
 def encode_stream_response(
     InferResponse response not None: InferResponse,
-    InferRequest request: InferRequest | None = None,
+    request: InferRequest | ResponseOptions | None = None,
 ) -> bytes:
     """Encode a response as a ``ModelStreamInferResponse`` (WIRE.md 12).
 
@@ -126,17 +129,19 @@ def encode_stream_response(
     >>> tw.grpc.encode_stream_response(tw.InferResponse([], id="7"))
     b'\\x12\\x03\\x1a\\x017'
     """
-    return encoded(response, selected(response, request), request, 2)
+    return encoded(response, selected(response, request), id_for(response, request), 2)
 
 
-cdef tuple selected(InferResponse response, InferRequest request):
-    """Return the outputs that the request selects (WIRE.md 7), in the order of the response."""
+cdef tuple selected(InferResponse response, options):
+    """Return the outputs that a request selects (WIRE.md 7), in the order of the response."""
     cdef dict listed = {}
     cdef RequestedOutput output
     cdef Tensor tensor
-    if request is None or not request.requested:
+    check_options(options)
+    cdef tuple requested = requested_by(options)
+    if not requested:
         return response.tensors
-    for output in request.requested:
+    for output in requested:
         listed[output.name] = None
     check_listed(listed, response)
     return tuple(filter(lambda tensor: tensor.name in listed, response.tensors))
@@ -145,9 +150,8 @@ cdef tuple selected(InferResponse response, InferRequest request):
 # --- messages ------------------------------------------------------------------------------------
 
 
-cdef bytes encoded(Message message, tuple tensors, InferRequest request, unsigned char number):
+cdef bytes encoded(Message message, tuple tensors, str id, unsigned char number):
     """Return the serialized message, as the value of field `number` unless that is 0."""
-    cdef str id = request.id if message.id is None and request is not None else message.id
     cdef uint64_t nbytes = message_nbytes(message, id, tensors)
     cdef uint64_t total = nbytes if number == 0 else field_nbytes(nbytes)
     cdef bytes result = checked_bytes(total)

@@ -3,7 +3,7 @@ from typing import Any
 from ...arguments import Nonfinite, Selection
 from ..datatypes import Limits
 from ..messages.frame import Frame
-from ..messages.message import InferRequest, InferResponse
+from ..messages.message import InferRequest, InferResponse, ResponseOptions
 
 def encode_request(
     request: InferRequest,
@@ -14,7 +14,7 @@ def encode_request(
 ) -> Frame: ...
 def encode_response(
     response: InferResponse,
-    request: InferRequest | None = None,
+    request: InferRequest | ResponseOptions | None = None,
     *,
     selection: Selection = "spec",
     align: int = 64,

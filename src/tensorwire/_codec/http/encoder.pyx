@@ -19,7 +19,8 @@ from ..json.writer cimport (
     write_plain, write_shape, write_string, write_strings)
 from ..messages.frame cimport Frame, new_frame
 from ..messages.message cimport (
-    InferRequest, InferResponse, RequestedOutput, binary_data_output, check_listed)
+    InferRequest, InferResponse, RequestedOutput, ResponseOptions, binary_data_output,
+    check_listed, check_options, id_for, is_binary_for, requested_by)
 from ..messages.tensor cimport Tensor, array_of, is_shared
 from ..messages.parameters cimport text_nbytes
 
@@ -37,7 +38,7 @@ cdef Limits DEFAULT_LIMITS = Limits()
 # For annotations: what is declared in C has no name in this module at run time.
 globals().update(
     Frame=Frame, InferRequest=InferRequest, InferResponse=InferResponse, Limits=Limits,
-    Nonfinite=arguments.Nonfinite, Selection=arguments.Selection)
+    ResponseOptions=ResponseOptions, Nonfinite=arguments.Nonfinite, Selection=arguments.Selection)
 
 cdef dict NONFINITE = {"null": AS_NULL, "literal": AS_LITERAL, "error": AS_ERROR}
 
@@ -111,8 +112,8 @@ def encode_request(
 
 def encode_response(
     InferResponse response not None: InferResponse,
-    InferRequest request: InferRequest | None = None, *, str selection: Selection = "spec",
-    align: int = 64, str nonfinite: Nonfinite = "null",
+    request: InferRequest | ResponseOptions | None = None, *,
+    str selection: Selection = "spec", align: int = 64, str nonfinite: Nonfinite = "null",
     Limits limits not None: Limits = DEFAULT_LIMITS,
 ) -> Frame:
     """Encode a response (WIRE.md 1 to 7).
@@ -121,8 +122,8 @@ def encode_response(
     ----------
     response : InferResponse
         The response.
-    request : InferRequest, optional
-        The request to which it responds. It determines which outputs are sent: those that it lists,
+    request : InferRequest or ResponseOptions, optional
+        The request to which it responds, or what it says about the response. It determines which outputs are sent: those that it lists,
         or all. It also determines which of them are sent as binary data: this depends on the
         ``binary`` of the requested output; if that is None, on the request's parameter
         ``binary_data_output``; without that, outputs are sent as JSON. The ``id`` of the request is
@@ -163,6 +164,7 @@ def encode_response(
     """
     if selection not in ("spec", "triton"):
         raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
+    check_options(request)
     cdef JsonWriter writer
     begin_message(&writer, "output", response.tensors, nonfinite_of(nonfinite), limits)
     try:
@@ -262,15 +264,14 @@ cdef int write_request(JsonWriter* writer, InferRequest request) except -1:
 
 
 cdef int write_response(
-    JsonWriter* writer, InferResponse response, InferRequest request, str selection
+    JsonWriter* writer, InferResponse response, options, str selection
 ) except -1:
     write_literal(writer, b'{"outputs":[')
-    add_outputs(writer, response, request, selection)
+    add_outputs(writer, response, options, selection)
     close(writer, c"]")
     write_text_member(writer, b'"model_name":', response.model_name)
     write_text_member(writer, b'"model_version":', response.model_version)
-    id = request.id if response.id is None and request is not None else response.id
-    write_text_member(writer, b'"id":', id)
+    write_text_member(writer, b'"id":', id_for(response, options))
     write_message_parameters(writer, response._parameters)
     return close(writer, c"}")
 
@@ -441,16 +442,17 @@ cdef int write_requested_output(JsonWriter* writer, RequestedOutput output, defa
 
 
 cdef int add_outputs(
-    JsonWriter* writer, InferResponse response, InferRequest request, str selection,
+    JsonWriter* writer, InferResponse response, options, str selection,
 ) except -1:
     """Add the outputs that the request selects (WIRE.md 7)."""
     cdef dict listed = None
     cdef Tensor tensor
     cdef RequestedOutput output
-    cdef bint default = request is not None and binary_data_output(request) is True
-    if request is not None and request.requested:
+    cdef bint default = is_binary_for(options)
+    cdef tuple requested = requested_by(options)
+    if requested:
         listed = {}
-        for output in request.requested:
+        for output in requested:
             if output.binary is None:
                 listed[output.name] = default and selection == "spec"
             else:
@@ -458,7 +460,7 @@ cdef int add_outputs(
         check_listed(listed, response)
     for tensor in response.tensors:
         if listed is None:
-            write_tensor(writer, tensor, tensor.binary if request is None else default)
+            write_tensor(writer, tensor, tensor.binary if options is None else default)
         elif tensor.name in listed:
             write_tensor(writer, tensor, listed[tensor.name])
     return 0

@@ -86,6 +86,23 @@ class InferRequest(Message):
     __replace__ = replace
 
 @final
+class ResponseOptions:
+    @property
+    def outputs(self) -> tuple[RequestedOutput, ...] | None: ...
+    @property
+    def binary(self) -> bool: ...
+    @property
+    def id(self) -> str | None: ...
+    def __new__(
+        cls,
+        outputs: Iterable[RequestedOutput | str] | None = None,
+        *,
+        binary: bool = False,
+        id: str | None = None,
+    ) -> ResponseOptions: ...
+    def __copy__(self) -> ResponseOptions: ...
+
+@final
 class InferResponse(Message):
     @property
     def outputs(self) -> tuple[Tensor, ...]: ...

@@ -521,6 +521,76 @@ for kind in (Message, InferRequest, InferResponse):
 del kind
 
 
+@cython.final
+@cython.no_gc  # it is not in a cycle, as RequestedOutput
+cdef class ResponseOptions:
+    """What a request says about its response. It cannot be changed, and compares by identity.
+
+    Pass it to ``encode_response`` in place of a request whose inputs are not kept until then.
+
+    Parameters
+    ----------
+    outputs : iterable of RequestedOutput or str, optional
+        The outputs to send, or their names. By default, or if there are none, all are sent.
+    binary : bool, default False
+        Whether outputs whose ``binary`` is None are sent as binary data: ``binary_data_output`` of
+        a request (WIRE.md 7).
+    id : str, optional
+        The ``id`` of a response that has none.
+
+    Attributes
+    ----------
+    outputs : tuple of RequestedOutput or None
+    binary : bool
+    id : str or None
+
+    Raises
+    ------
+    EncodeError
+        An output is listed twice.
+    TypeError
+        An argument has the wrong type.
+
+    Examples
+    --------
+    >>> import tensorwire as tw
+    >>> request = tw.InferRequest({"text": ["a"]}, id="1")
+    >>> options = tw.ResponseOptions(request.outputs, id=request.id)
+    >>> bytes(tw.encode_response(tw.InferResponse({"y": ["b"]}), options))
+    b'{"outputs":[{"name":"y","datatype":"BYTES","shape":[1],"data":["b"]}],"id":"1"}'
+    """
+
+    __signature__ = constructor_signature(
+        "outputs: Iterable[RequestedOutput | str] | None = None, *, binary: bool = False, "
+        "id: str | None = None"
+    )
+
+    def __cinit__(self, outputs=None, *, binary=False, id=None):
+        self.outputs = checked_outputs(outputs)
+        self.binary = checked_flag(binary, "binary")
+        self.id = checked_text(id, "id")
+
+    def __copy__(self):
+        return self
+
+    def __reduce__(self):
+        arguments = {"outputs": self.outputs, "binary": self.binary, "id": self.id}
+        return _unpickled, (ResponseOptions, arguments)
+
+    def __repr__(self):
+        outputs = None if self.outputs is None else list(self.outputs)
+        return f"<ResponseOptions {outputs} binary={self.binary} id={self.id!r}>"
+
+
+cdef int check_options(options) except -1:
+    """Raise TypeError unless the argument ``request`` of ``encode_response`` has the right type."""
+    kind = type(options)
+    if kind is not InferRequest and kind is not ResponseOptions and options is not None:
+        raise TypeError(
+            f"request must be an InferRequest or ResponseOptions, not {kind.__name__}")
+    return 0
+
+
 cdef Message new_message(bint is_request):
     """Return a message without tensors, whose fields the caller sets."""
     cdef Message message = (
