@@ -925,6 +925,20 @@ async def test_request_that_arrives_while_a_short_grace_period_ends() -> None:
 
 
 @run_in_event_loop
+async def test_task_that_a_shutdown_cancels_before_it_begins() -> None:
+    protocol, transport = protocol_with_transport()
+    state = protocol.server_state
+    for each in list(state.connections):
+        each.shutdown()
+    receive(protocol, request_bytes("async", np.arange(2)))
+    (task,) = state.tasks
+    task.cancel("Task cancelled, timeout graceful shutdown exceeded")
+    await turns(3)
+    assert transport.written.startswith(b"HTTP/1.1 503 ")
+    assert (transport.has_written_eof, state.tasks) == (True, set())
+
+
+@run_in_event_loop
 async def test_client_closes_its_direction_while_an_early_reply_is_sent() -> None:
     head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n"
     protocol, transport = protocol_with_transport(is_paused=True)

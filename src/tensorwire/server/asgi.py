@@ -304,9 +304,8 @@ class App(Service):
             return
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         route = self.route(scope["method"], path)
-        incoming = _Incoming(self, receive)
-        exchange = Exchange(self, route, scope["headers"], incoming.wake)
-        exchange.thread_call.wait_for_disconnect = incoming.disconnected
+        exchange = _Exchange(self, route, scope["headers"])
+        exchange.receive = receive
         if exchange.takes_context and (client := scope.get("client")) is not None:
             exchange.client = tuple(client)
         is_replying = False
@@ -318,7 +317,7 @@ class App(Service):
                     exchange.write(message["body"])
                     message = None
                 if message is not None or not exchange.make_room():
-                    await incoming.receive_body(exchange, message)
+                    await exchange.receive_body(message)
             reply = exchange.reply()
             if type(reply) is not Reply:
                 reply = await reply
@@ -349,44 +348,37 @@ async def _respond_to_server(kind: str, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.close", "code": 1000})
 
 
-class _Incoming:
-    """The messages of a request, of which one is usually enough."""
+class _Exchange(Exchange):
+    """A request whose body arrives in messages, of which one is usually enough."""
 
-    _exchange: Exchange
+    receive: Receive
     _loop: asyncio.AbstractEventLoop | None = None
     _has_changed: asyncio.Event
     _timeout: asyncio.Timeout
 
-    def __init__(self, service: Service, receive: Receive) -> None:
-        self._service = service
-        self._receive = receive
-
-    async def receive_body(
-        self, exchange: Exchange, message: Message | Awaitable[Message] | None
-    ) -> None:
+    async def receive_body(self, message: Message | Awaitable[Message] | None) -> None:
         """Receive the rest of a body, from this message on if there is one."""
-        self._exchange = exchange
         self._has_changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         more = message is not None
         try:
             async with asyncio.timeout(self._service.receive_timeout) as self._timeout:
                 await self._await_memory()
-                while more and not exchange.is_rejected:
-                    message = self._receive() if message is None else message
+                while more and not self.is_rejected:
+                    message = self.receive() if message is None else message
                     if isinstance(message, Awaitable):
                         message = await message
                     chunk, more = _chunk_of(message)
                     message = None
-                    exchange.write(chunk)
+                    self.write(chunk)
                     await self._await_memory()
         except TimeoutError:
-            exchange.make_room()  # if the body has been given up, this rejects it
-            if not exchange.is_rejected:
-                exchange.reject_late()
+            self.make_room()  # if the body has been given up, this rejects it
+            if not self.is_rejected:
+                self.reject_late()
 
     async def _await_memory(self) -> None:
-        while not self._exchange.make_room():
+        while not self.make_room():
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._has_changed.wait()
@@ -394,19 +386,18 @@ class _Incoming:
             self._service.body_memory.tick(asyncio.get_running_loop().time())
 
     def wake(self) -> None:
-        """The body has memory, or is given up. This is called in any thread."""
         if self._loop is not None:  # otherwise, `receive_body` has not begun
             with suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self._continue)
 
     def _continue(self) -> None:
         self._has_changed.set()
-        if self._exchange.is_given_up:
+        if self.is_given_up:
             with suppress(RuntimeError):  # it has ended already
                 self._timeout.reschedule(0)  # the body may wait for a message
 
-    async def disconnected(self) -> None:
-        message = await self._receive()
+    async def wait_for_disconnect(self) -> None:
+        message = await self.receive()
         if message["type"] != "http.disconnect":  # middleware may repeat the request
             await asyncio.get_running_loop().create_future()
 

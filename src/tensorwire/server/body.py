@@ -73,6 +73,9 @@ class RequestBody:
     """
 
     buffer: BodyBuffer
+    is_waiting = False
+    _capacity = 0  # of the buffer, as soon as it is used
+    _n_held = 0
 
     def __init__(
         self,
@@ -86,16 +89,13 @@ class RequestBody:
         if framing.encoding and not is_supported(framing.encoding):
             name = framing.encoding[:40].decode("latin-1")
             raise UnsupportedEncodingError(f"Content-Encoding {name!r} is not supported")
-        self.is_waiting: bool = False
         self._reservation = reservation
-        self._capacity = 0  # of the buffer, as soon as it is used
-        self._held: list[bytes] = []  # what has arrived and is not in the buffer
-        self._n_held = 0
         length = framing.content_length
         self.has_steps: bool = reservation is not None and (
             length is None or length > UNCOUNTED_NBYTES
         )
         if self.has_steps and (length is None or max_body is None or length <= max_body):
+            self._held: list[bytes] = []  # what has arrived and is not in the buffer
             limit = max_body if length is None else length
             self.buffer = BodyBuffer(None, framing.header_length, max_nbytes=limit)
         else:

@@ -139,7 +139,7 @@ class Connection:
         """
         self.receiver.close()
         for request in self.requests:
-            request.exchange.thread_call.disconnect()
+            request.exchange.disconnect()
         if not self.requests or self.options.is_tls:  # TLS has no sending direction of its own
             self.close(now)
             return False
@@ -194,7 +194,7 @@ class Connection:
         self._abort()
         self.receiver.forget()
         for request in self.requests:
-            request.exchange.thread_call.disconnect()
+            request.exchange.disconnect()
             request.exchange.close()
         self.requests.clear()
         self.pieces = None

@@ -22,7 +22,7 @@ from .workers import ThreadCall
 MAX_DISCARDED_NBYTES = 16 << 20
 
 
-class Exchange:
+class Exchange(ThreadCall):
     """A request whose head has arrived, and its ``route``: the result of ``Service.route``.
 
     A transport makes it in the event loop, and calls its methods there, in this order:
@@ -32,8 +32,7 @@ class Exchange:
        ``make_room`` again after ``wake`` was called, which may happen in any thread. If
        ``receive_timeout`` expires, it calls ``reject_late``.
     2. It sends the ``reply``. If ``is_rejected`` is true, it sends ``closing()`` of the reply, and
-       closes the connection. If the client disconnects before, it calls
-       ``thread_call.disconnect``, or has set ``thread_call.wait_for_disconnect``.
+       closes the connection. If the client disconnects before, it calls ``disconnect``.
     3. It calls ``close``, also if no reply was sent.
 
     If ``takes_context`` is true, it sets ``client`` before the first step. The names of ``headers``
@@ -42,32 +41,35 @@ class Exchange:
 
     takes_context = False
     client: Address | None = None
+    body: RequestBody | None = None
+    """None if it is discarded: the reply does not need it."""
+    is_rejected = False
+    """Whether the reply must be sent now, without the rest of the body, and be the last one."""
     _context: RequestContext | None = None
+    _coding: str | None = None
+    _memory: Reservation | None = None
+    _n_discarded = 0
+    _is_running = False
+    _is_closed = False
 
     def __init__(
         self,
         service: Service,
         route: Route,
         headers: Iterable[tuple[bytes, bytes]],
-        wake: Callable[[], object] = lambda: None,
+        wake: Callable[[], object] | None = None,
     ) -> None:
         self._service = service
         self._route = route
-        self._n_discarded = 0
-        self.body: RequestBody | None = None  # None if it is discarded: the reply does not need it
-        self.thread_call = ThreadCall()
         self._headers = headers
-        self._wake = wake
-        self._memory: Reservation | None = None
-        self._is_running = False
-        self._is_closed = False
-        # Whether the reply must be sent now, without the rest of the body, and be the last one.
-        self.is_rejected = False
+        if wake is not None:
+            self.wake = wake  # type: ignore[method-assign]
         if type(route) is not ServedModel:
             self.is_rejected = expects_continue(headers)
             return
         self.takes_context = route.model.takes_context
-        self._coding = choose_coding(headers) if service.compress_responses else None
+        if service.compress_responses:
+            self._coding = choose_coding(headers)
         try:
             self.body = RequestBody(headers, service.max_body, self._reservation)
         except TensorwireError as error:
@@ -88,6 +90,9 @@ class Exchange:
     def is_given_up(self) -> bool:
         """Whether the body has lost its memory, because it arrives too slowly."""
         return self._memory is not None and self._memory.is_given_up
+
+    def wake(self) -> object:
+        """The body has memory, or is given up. This is called in any thread."""
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append a chunk to the body, or discard it."""
@@ -125,7 +130,7 @@ class Exchange:
         if self._is_closed:  # a thread still decompresses the body
             raise ClientDisconnectedError("the request has ended")
         if self._memory is None:
-            self._memory = Reservation(self._service.body_memory, self._wake, self._n_arrived)
+            self._memory = Reservation(self._service.body_memory, self.wake, self._n_arrived)
         return self._memory
 
     def _n_arrived(self) -> int:
@@ -204,7 +209,7 @@ class Exchange:
     ) -> Reply:
         try:
             if frame is None:
-                frame = await inference.later(self.thread_call)
+                frame = await inference.later(self)
             if self._coding is None or is_quick_to_compress(frame):
                 return self._reply_with(frame)
             reply: Reply = await in_thread(self._reply_with, frame)

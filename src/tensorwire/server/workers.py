@@ -61,7 +61,7 @@ class ThreadCall(Call):
     """The call of a synchronous model, which does not begin if the client is gone by then.
 
     ``wait_for_disconnect`` is an async function that returns when the client disconnects. A
-    transport that calls ``disconnect`` or ``cancel`` itself does not set it.
+    transport that calls ``disconnect`` or ``cancel`` itself does not have it.
     """
 
     wait_for_disconnect: Callable[[], Awaitable[object]] | None = None
