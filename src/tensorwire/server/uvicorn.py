@@ -19,6 +19,7 @@ import termios
 from collections.abc import Awaitable
 from contextlib import suppress
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -213,6 +214,8 @@ class InferProtocol(asyncio.BufferedProtocol):
                 task = self.loop.create_task(later, context=context)
                 if not task.done():  # with an eager task factory
                     self.server_state.tasks.add(task)
+                    if self.others.is_shutting_down:
+                        task.add_done_callback(partial(self._task_ended, reply))
             else:
                 self.loop.call_soon(self._advance)
         except BaseException:
@@ -245,6 +248,15 @@ class InferProtocol(asyncio.BufferedProtocol):
             # A callback of the task would need another turn of the event loop.
             self.server_state.tasks.discard(asyncio.current_task(self.loop))
         self._advance()
+
+    def _task_ended(self, awaitable: Any, task: asyncio.Task[None]) -> None:
+        """Reply if a graceful shutdown has cancelled a task before it began."""
+        if task.cancelled():
+            awaitable.close()
+            self.server_state.tasks.discard(task)
+            self.connection.end_after_reply()
+            self._reply(self.service.failure_reply(SHUTTING_DOWN))
+            self._advance()
 
     def _reply(self, reply: Reply) -> None:
         connection = self.connection
