@@ -42,6 +42,7 @@ from support.client_fixtures import (
 )
 from support.grpc_cases import tensor
 from support.grpc_scripted_servers import ScriptedServer
+from support.grpc_served_app import served_app
 from support.lifetimes import without_gc
 from support.memory import takes
 from support.protobuf_wire import delimited
@@ -53,6 +54,7 @@ from support.threads import Places, forbid_threads, in_thread, wait_for
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
 from tensorwire.client import http as client_http
 from tensorwire.client import requests as client_requests
+from tensorwire.server import create_app
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 connect, server = client_fixtures.connect, client_fixtures.server
@@ -155,6 +157,8 @@ def test_headers_and_timeouts_of_all_methods(connect: Connect, served: Served) -
         ]
         if not served.is_grpc:
             calls.append(partial(client.infer_raw, "declared", X))
+            calls.append(partial(client.request_json, "GET", "/v2"))
+            calls.append(partial(client.model_config, "declared"))
         for call in calls:
             call(headers={"Authorization": "Bearer 7"})
         assert client.is_ready("declared", headers={"Authorization": "Bearer 7"})
@@ -167,6 +171,146 @@ def test_headers_and_timeouts_of_all_methods(connect: Connect, served: Served) -
             with pytest.raises(TimeoutError, match=r"\(total timeout\)"):
                 call(timeout=Timeout(total=1e-9))
         assert not client.is_ready("declared", timeout=Timeout(total=1e-9))
+
+
+@pytest.mark.parametrize("is_grpc", [False, True])
+def test_endpoints_without_inference(connect: Connect, is_grpc: bool) -> None:
+    app = create_app({"declared": client_fixtures.declared})
+    with ExitStack() as stack:
+        if is_grpc:
+            url = f"grpc://{stack.enter_context(served_app(app)).address}"
+        else:
+            url = stack.enter_context(uvicorn_server(app))
+        client = stack.enter_context(connect(url, timeout=20))
+        client.infer("declared", {"x": X})
+        item = {"name": "declared", "version": "1", "state": "READY", "reason": ""}
+        assert client.repository_index() == [item]
+        [found] = client.statistics("declared", "1")["model_stats"]
+        assert client.statistics()["model_stats"] == [found]
+        assert (found["name"], found["inference_count"]) == ("declared", 1)
+        assert found["inference_stats"]["success"]["count"] == 1
+        config = client.model_config("declared")
+        [x] = config["input"]
+        assert (x["name"], x["data_type"], x["dims"]) == ("x", "TYPE_FP32", [-1])
+        for control in (client.load_model, client.unload_model):
+            with pytest.raises(InferenceServerError) as caught:
+                control("declared")
+            assert (caught.value.status, caught.value.model) == (
+                501 if is_grpc else 404,
+                "declared",
+            )
+
+
+def test_endpoints_over_grpc(connect: Connect) -> None:
+    """What is sent, and what another server may send: unknown numbers, empty and joined fields."""
+    sent: list[bytes] = []
+    x = delimited(5, delimited(1, b"x") + b"\x10\x63")
+    parameters = delimited(14, delimited(1, b"k")) + delimited(14, b"")
+    statistics = delimited(1, delimited(1, b"m") + delimited(6, delimited(1, b"\x08\x05")) * 2)
+    answers = {
+        "ModelConfig": delimited(1, x + parameters),
+        "ModelStatistics": statistics + delimited(1, b""),
+        "RepositoryModelLoad": b"",
+        "RepositoryModelUnload": b"",
+    }
+
+    def answer(name: str, message: bytes, _: Any) -> bytes:
+        sent.append(message)
+        return answers[name]
+
+    scripted: dict[str, Any] = {name: partial(answer, name) for name in answers}
+    with ScriptedServer(scripted) as server, connect(server.url) as client:
+        config = client.model_config("m")
+        assert config["input"] == [{"name": "x", "data_type": 99, "dims": []}]
+        assert config["parameters"] == {"k": {}, "": {}}
+        first, second = client.statistics()["model_stats"]
+        assert first["inference_stats"]["success"] == {"count": 5, "ns": 0}
+        assert second["inference_stats"] == {}
+        assert client.load_model("m", config={"a": 1}) is None
+        assert client.unload_model("m", unload_dependents=True) is None
+        assert client.load_model("m") is None
+        key, value = b"unload_dependents", delimited(2, b"\x08\x01")
+        config_value = delimited(1, b"config") + delimited(2, delimited(3, b'{"a": 1}'))
+        assert sent[2:] == [
+            delimited(2, b"m") + delimited(3, config_value),
+            delimited(2, b"m") + delimited(3, delimited(1, key) + value),
+            delimited(2, b"m"),
+        ]
+        with pytest.raises(tw.EncodeError, match=rf"^RepositoryModelLoad {server.url}: the body"):
+            client.load_model("m", config={"a": {1}})
+        with pytest.raises(ValueError, match="request_json requires an HTTP URL"):
+            client.request_json("GET", "/v2")
+
+
+DEEP: list[Any] = []
+for _ in range(10_000):
+    DEEP = [DEEP]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "error", "text"),
+    [
+        *(("GET", path, None, ValueError, f"the path {path!r} is not under the URL: it must begin")
+          for path in ("", "v2", "//host/v2", "http://host/v2", "/v2/../x", "/v2/%2e%2E", "/.")),
+        ("POST", "/a b", None, ValueError, "the path is invalid: character ' ' at position 2"),
+        ("PUT", "/a\r\nb: c", None, ValueError, r"the path is invalid: character '\r' at "),
+        ("DELETE", "/ü#", None, ValueError, "the path is invalid: character 'ü' at position 1"),
+        ("GET", "/x#y", None, ValueError, "the path is invalid: character '#' at position 2"),
+        ("GET", "x?secret", None, ValueError, "the path 'x' is not under the URL"),
+        ("POST", "/v2", {1}, tw.EncodeError, "the body cannot be written as JSON: Object of type"),
+        ("POST", "/v2", [np.nan], tw.EncodeError, "the body cannot be written as JSON: Out of"),
+        ("POST", "/v2", DEEP, tw.EncodeError, "the body cannot be written as JSON: maximum"),
+    ],
+)  # fmt: skip
+def test_json_that_cannot_be_sent(
+    connect: Connect, method: str, path: str, body: Any, error: Any, text: str
+) -> None:
+    with Scripted([]) as server, connect(f"http://{server.address}/p") as client:
+        with pytest.raises(error) as caught:
+            client.request_json(method, path, body)
+        url = f"http://{server.address}/p"
+        begin = f"{method} {url}{'' if body is None else path}: {text}"
+        assert str(caught.value).startswith(begin)
+        assert "secret" not in str(caught.value)
+        assert server.n_connections == 0
+
+
+def test_json_of_any_path(connect: Connect) -> None:
+    """A body may be absent, and an empty response is None. A failed request is sent again."""
+    busy = http(b"", status="503 Busy")
+    answers = [http(b'{"a": [1, 2.5]}'), http(b""), http(b"null"), http(b'"b"')]
+    with Scripted([*answers, busy, answers[0]]) as server:
+        server.answers = [*answers, busy]
+        with connect(f"{server.address}/p", retries=1, headers={"X-Key": "7"}) as client:
+            assert client.request_json("POST", "/v2/x?y=%20", {"b": None}) == {"a": [1, 2.5]}
+            assert client.request_json("POST", "/v2/x") is None
+            assert client.request_json("GET", "/v2/x") is None
+            assert client.request_json("PATCH", "/v2/x", [], headers={"x-key": "8"}) == "b"
+            heads = [head.lower().splitlines() for head in server.heads]
+            assert [head[0].split()[1] for head in heads] == ["/p/v2/x?y=%20", *["/p/v2/x"] * 3]
+            lengths = [[line for line in head if "content-" in line] for head in heads]
+            assert lengths[0] == ["content-type: application/json", "content-length: 11"]
+            assert lengths[1:3] == [["content-length: 0"], []]
+            assert ("x-key: 7" in heads[0], "x-key: 8" in heads[3]) == (True, True)
+            server.answers = answers
+            assert client.request_json("POST", "/v2/x", {}) == {"a": [1, 2.5]}
+            assert len(server.heads) == 6
+            with pytest.raises(ValueError, match=r"'HEAD' http://.*: the method must be one of"):
+                client.request_json("HEAD", "/v2/x")
+
+
+@pytest.mark.parametrize("body", [b"<html>", b"[1", b"\xff", b"NaN", b"[" * 200, b"{} {}"])
+def test_response_that_is_not_json(connect: Connect, body: bytes) -> None:
+    with Scripted([http(body)]) as server, connect(server.address) as client:
+        with pytest.raises(tw.DecodeError) as caught:
+            client.request_json("GET", "/v2/x?secret=1")
+        url = f"http://{server.address}/v2/x"
+        assert str(caught.value).startswith(f"GET {url}: the response is invalid: ")
+        assert "(status 200, no Content-Type, text " in str(caught.value)
+        assert (caught.value.url, "secret" in str(caught.value)) == (url, False)
+    fails = pytest.raises(tw.DecodeError, match="the response is invalid: it is not a JSON array")
+    with Scripted([http(b"{}")]) as server, connect(server.address) as client, fails:
+        client.repository_index()
 
 
 def test_names_and_versions_that_cannot_be_sent(client: Any, served: Served) -> None:

@@ -34,7 +34,7 @@ server, client = client_fixtures.server, client_fixtures.client
 def test_paths(connect: Connect) -> None:
     """Errors name the URL and the model."""
     answer = http(b'{"error": "no"}', status="404 Not Found")
-    with Scripted([answer] * 9) as server:
+    with Scripted([answer] * 15) as server:
         address = server.address.replace("127.0.0.1", "LOCALHOST")
         with connect(f"http://{address}/a b/\u00fc%20/") as client:
             infer = partial(client.infer, "m", {"x": X})
@@ -46,6 +46,12 @@ def test_paths(connect: Connect) -> None:
                 (partial(client.infer_raw, "m", X), "/models/m/infer", "m"),
                 (partial(client.model_metadata, "ü b/?"), "/models/%C3%BC%20b%2F%3F", "ü b/?"),
                 (client.server_metadata, "", None),
+                (partial(client.model_config, "m", "1"), "/models/m/versions/1/config", "m"),
+                (partial(client.statistics, "m/.."), "/models/m%2F../stats", "m/.."),
+                (client.statistics, "/models/stats", None),
+                (client.repository_index, "/repository/index", None),
+                (partial(client.load_model, "/v2"), "/repository/models/%2Fv2/load", "/v2"),
+                (partial(client.unload_model, "m"), "/repository/models/m/unload", "m"),
             ]
             for call, path, model in calls:
                 with pytest.raises(InferenceServerError) as caught:

@@ -41,9 +41,20 @@ MESSAGES = {
 }
 
 
-@pytest.mark.parametrize("name", MESSAGES)
-def test_fields(name: str) -> None:
-    check_fields(MESSAGES[name], pb.DESCRIPTOR.message_types_by_name[name])
+# What only the clients know.
+OF_TRITON = (
+    ("ModelConfigResponse", fields.TRITON_CONFIG_RESPONSE),
+    ("ModelStatisticsResponse", fields.TRITON_STATISTICS_RESPONSE),
+    ("RepositoryModelLoadRequest", fields.LOAD_REQUEST),
+    ("RepositoryModelUnloadRequest", fields.LOAD_REQUEST),
+    ("RepositoryModelLoadResponse", fields.LOAD_RESPONSE),
+    ("RepositoryModelUnloadResponse", fields.LOAD_RESPONSE),
+)
+
+
+@pytest.mark.parametrize(("name", "ours"), [*MESSAGES.items(), *OF_TRITON])
+def test_fields(name: str, ours: Fields) -> None:
+    check_fields(ours, pb.DESCRIPTOR.message_types_by_name[name])
 
 
 def check_fields(ours: Fields, theirs: Any) -> None:

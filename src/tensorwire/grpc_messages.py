@@ -40,6 +40,10 @@ _MODEL_CONFIG: Fields = {
     6: ("output", [{1: ("name", str), 2: ("data_type", int), 3: ("dims", [int])}]),
 }
 MODEL_CONFIG_RESPONSE: Fields = {1: ("config", [_MODEL_CONFIG])}
+_STRING_PARAMETER: Fields = {1: ("key", str), 2: ("value", [{1: ("string_value", str)}])}
+TRITON_CONFIG_RESPONSE: Fields = {
+    1: ("config", [_MODEL_CONFIG | {14: ("parameters", [_STRING_PARAMETER]), 17: ("backend", str)}])
+}
 # The enum of ``data_type``: the value of a name is its index.
 DATA_TYPES = (
     *("TYPE_INVALID", "TYPE_BOOL", "TYPE_UINT8", "TYPE_UINT16", "TYPE_UINT32", "TYPE_UINT64"),
@@ -54,16 +58,32 @@ _MODEL_INDEX: Fields = {
 }
 REPOSITORY_INDEX_RESPONSE: Fields = {1: ("models", [_MODEL_INDEX])}
 _DURATION: Fields = {1: ("count", int), 2: ("ns", int)}
-_INFER_STATISTICS: Fields = {1: ("success", [_DURATION]), 2: ("fail", [_DURATION])}
-_MODEL_STATISTICS: Fields = {
-    1: ("name", str),
-    2: ("version", str),
-    3: ("last_inference", int),
-    4: ("inference_count", int),
-    5: ("execution_count", int),
-    6: ("inference_stats", [_INFER_STATISTICS]),
+
+
+def _statistics(*durations: str) -> Fields:
+    model: Fields = {
+        1: ("name", str),
+        2: ("version", str),
+        3: ("last_inference", int),
+        4: ("inference_count", int),
+        5: ("execution_count", int),
+        6: ("inference_stats", [{i: (name, [_DURATION]) for i, name in enumerate(durations, 1)}]),
+    }
+    return {1: ("model_stats", [model])}
+
+
+MODEL_STATISTICS_RESPONSE = _statistics("success", "fail")
+TRITON_STATISTICS_RESPONSE = _statistics(
+    *("success", "fail", "queue", "compute_input", "compute_infer", "compute_output"),
+    *("cache_hit", "cache_miss"),
+)
+_REPOSITORY_PARAMETER: Fields = {
+    1: ("key", str),
+    2: ("value", [{1: ("bool_param", bool), 3: ("string_param", str)}]),
 }
-MODEL_STATISTICS_RESPONSE: Fields = {1: ("model_stats", [_MODEL_STATISTICS])}
+# RepositoryModelLoadRequest and RepositoryModelUnloadRequest, and their responses.
+LOAD_REQUEST: Fields = {2: ("model_name", str), 3: ("parameters", [_REPOSITORY_PARAMETER])}
+LOAD_RESPONSE: Fields = {}
 # The ModelStreamInferResponse to a request that failed.
 STREAM_ERROR: Fields = {
     1: ("error_message", str),

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,9 +29,10 @@ from interop.samples import (
     bytes_array,
     json_sample,
 )
-from interop.triton_models import DATATYPES, identity
-from interop.triton_server import Reply, TritonServer
-from tensorwire.client import Client
+from interop.triton_models import DATATYPES, MODELS, identity
+from interop.triton_server import Reply, TritonServer, running_triton
+from support.threads import wait_for
+from tensorwire.client import Client, InferenceServerError
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 NUMERIC = [datatype for datatype in DATATYPES if datatype != "BYTES"]
@@ -170,6 +172,48 @@ def test_client_with_an_output_in_shared_memory(triton: TritonServer, scheme: st
         assert response["OUTPUT0"].parameters == parameters
         assert memory.buf is not None
         assert bytes(memory.buf[: F2.nbytes]) == F2.tobytes()
+
+
+@pytest.fixture(scope="module")
+def controlled(triton_folder: Path) -> Iterator[TritonServer]:
+    """A Triton that loads models when it is asked to."""
+    options = ["--model-control-mode=explicit"]
+    with running_triton(triton_folder, MODELS[:1], more_options=options) as server:
+        yield server
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_client_controls_models(controlled: TritonServer, scheme: str) -> None:
+    port = controlled.port if scheme == "http" else controlled.grpc_port
+    name = identity("BOOL")
+    with Client(f"{scheme}://{controlled.host}:{port}") as client:
+        assert {each["name"] for each in client.repository_index()} == {name, "any"}
+        client.load_model(name)
+        assert client.infer(name, {"INPUT0": [True]})["OUTPUT0"].tolist() == [True]
+        wait_for(lambda: client.statistics(name)["model_stats"][0]["inference_count"] == 1)
+        [found] = client.statistics(name)["model_stats"]
+        assert (found["name"], found["version"]) == (name, "1")
+        assert found["inference_stats"]["success"]["count"] == 1
+        assert found["inference_stats"]["queue"]["ns"] > 0
+        config = client.model_config(name)
+        assert (config["max_batch_size"], config["backend"]) == (0, "python")
+        assert config["input"][0]["data_type"] == "TYPE_BOOL"
+        parameters = {"names": {"string_value": "a,b"}}
+        client.load_model(name, config={**config, "parameters": parameters, "max_batch_size": 4})
+        found = client.model_config(name)
+        assert (found["max_batch_size"], found["parameters"]) == (4, parameters)
+        client.unload_model(name, unload_dependents=True)
+        states = {each["name"]: each.get("state") for each in client.repository_index()}
+        assert states[name] in ("UNAVAILABLE", "UNLOADING")
+        with pytest.raises(InferenceServerError, match="failed to load 'absent'"):
+            client.load_model("absent")
+
+
+def test_client_reads_and_changes_settings(controlled: TritonServer) -> None:
+    with Client(f"{controlled.host}:{controlled.port}") as client:
+        assert client.request_json("POST", "/v2/logging", {"log_verbose_level": 1})
+        assert client.request_json("GET", "/v2/logging")["log_verbose_level"] == 1
+        assert client.request_json("GET", "/v2/systemsharedmemory/status") == []
 
 
 @pytest.mark.parametrize("datatype", BINARY_ONLY)

@@ -86,7 +86,10 @@ class TritonServer:
 
 @contextmanager
 def running_triton(
-    folder: Path, models: Iterable[Model] = MODELS, stop_seconds: float = STOP_SECONDS
+    folder: Path,
+    models: Iterable[Model] = MODELS,
+    stop_seconds: float = STOP_SECONDS,
+    more_options: Iterable[str] = (),
 ) -> Iterator[TritonServer]:
     """Run the server of this folder, with these models and `any`, on a free port.
 
@@ -104,7 +107,7 @@ def running_triton(
         write_models(repository, models)
         ports = free_ports(2)
         program = str(server_program(folder))
-        command = [program, *options(folder, ports, repository, shared_memory)]
+        command = [program, *options(folder, ports, repository, shared_memory), *more_options]
         process = start(command, folder, recipe, log)
         server = TritonServer(LOOPBACK, ports[0], ports[1], process.pid)
         try:

@@ -31,6 +31,7 @@ from .limits import (
 from .requests import (
     AUTO_ID,
     Encoding,
+    Endpoint,
     Headers,
     Inputs,
     OnProgress,
@@ -164,6 +165,18 @@ class BaseClient:
         request = self._transport.metadata_request(call.target)
         metadata: dict[str, Any] = await self._exchange(request, call)
         return metadata
+
+    async def _request_json(self, call: Call, method: str, path: str, body: Any) -> Any:
+        request = self._transport.json_request(call.target, method, path, body)
+        return await self._exchange(request, call)
+
+    async def _endpoint(self, call: Call, endpoint: Endpoint, **parameters: Any) -> Any:
+        given = {name: value for name, value in parameters.items() if value not in (None, False)}
+        request = self._transport.endpoint_request(endpoint, call.target, given)
+        return await self._exchange(request, call)
+
+    async def _control(self, call: Call, endpoint: Endpoint, **parameters: Any) -> None:
+        await self._endpoint(call, endpoint, **parameters)
 
     async def _is_ready(self, call: Call) -> bool:
         request = self._transport.readiness_request(call.target)

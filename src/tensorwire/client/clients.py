@@ -14,7 +14,18 @@ from ..arguments import Nonfinite
 from ..parameters import forwarder
 from .calls import BaseClient
 from .limits import Timeout
-from .requests import AUTO_ID, Algorithm, Encoding, Headers, Id, Inputs, OnProgress, Outputs, Target
+from .requests import (
+    AUTO_ID,
+    Algorithm,
+    Encoding,
+    Headers,
+    Id,
+    Inputs,
+    Method,
+    OnProgress,
+    Outputs,
+    Target,
+)
 from .sync import Backend, Result, complete
 
 if TYPE_CHECKING:
@@ -349,6 +360,185 @@ class Client(BaseClient, Closing):
         """
         return self._complete(self._metadata(self._call(Target(model, version, headers), timeout)))
 
+    def model_config(
+        self,
+        model: str,
+        version: str | None = None,
+        *,
+        headers: Headers | None = None,
+        timeout: float | Timeout | None = None,
+    ) -> dict[str, Any]:
+        """Return the configuration of a model.
+
+        Parameters
+        ----------
+        model, version, headers, timeout
+            See ``infer``.
+
+        Returns
+        -------
+        dict
+            The ModelConfig of Triton. Over gRPC, it has only ``name``, ``platform``, ``backend``,
+            ``max_batch_size``, ``input``, ``output`` and ``parameters``.
+
+        Examples
+        --------
+        >>> client.model_config("resnet")["max_batch_size"]              # doctest: +SKIP
+        8
+        """
+        call = self._call(Target(model, version, headers), timeout)
+        return self._complete(self._endpoint(call, "config"))
+
+    def statistics(
+        self,
+        model: str | None = None,
+        version: str | None = None,
+        *,
+        headers: Headers | None = None,
+        timeout: float | Timeout | None = None,
+    ) -> dict[str, Any]:
+        """Return the statistics of a model, or of all models.
+
+        Parameters
+        ----------
+        model : str, optional
+            The name of a model. By default, the statistics of all models are returned.
+        version, headers, timeout
+            See ``infer``.
+
+        Returns
+        -------
+        dict
+            The JSON object of the server: ``model_stats`` is a list with an item for each model.
+            Over gRPC, the statistics of batches and of memory are absent.
+
+        Examples
+        --------
+        >>> client.statistics("resnet")["model_stats"][0]["inference_count"]    # doctest: +SKIP
+        27
+        """
+        call = self._call(Target(model, version, headers), timeout)
+        return self._complete(self._endpoint(call, "stats"))
+
+    def repository_index(
+        self, *, headers: Headers | None = None, timeout: float | Timeout | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the models that the server has, or can load.
+
+        Parameters
+        ----------
+        headers, timeout
+            See ``infer``.
+
+        Returns
+        -------
+        list of dict
+            An item for each model, usually with ``name``, ``version``, ``state`` and ``reason``.
+
+        Examples
+        --------
+        >>> [each["name"] for each in client.repository_index()]         # doctest: +SKIP
+        ['resnet']
+        """
+        call = self._call(Target(None, None, headers), timeout)
+        return self._complete(self._endpoint(call, "index"))
+
+    def load_model(
+        self,
+        model: str,
+        *,
+        config: Mapping[str, Any] | None = None,
+        headers: Headers | None = None,
+        timeout: float | Timeout | None = None,
+    ) -> None:
+        """Load a model, or load it again (Triton with ``--model-control-mode=explicit``).
+
+        Parameters
+        ----------
+        model, headers
+            See ``infer``.
+        config : mapping, optional
+            A ModelConfig, which is used instead of the file in the repository.
+        timeout : float or Timeout, optional
+            See ``infer``. The server responds when the model is loaded.
+
+        Examples
+        --------
+        >>> client.load_model("resnet", timeout=300)                     # doctest: +SKIP
+        """
+        call = self._call(Target(model, None, headers), timeout)
+        return self._complete(self._control(call, "load", config=config))
+
+    def unload_model(
+        self,
+        model: str,
+        *,
+        unload_dependents: bool = False,
+        headers: Headers | None = None,
+        timeout: float | Timeout | None = None,
+    ) -> None:
+        """Unload a model (Triton with ``--model-control-mode=explicit``).
+
+        Parameters
+        ----------
+        model, headers, timeout
+            See ``infer``.
+        unload_dependents : bool, default False
+            Whether to unload the models of an ensemble, too.
+
+        Examples
+        --------
+        >>> client.unload_model("resnet")                                # doctest: +SKIP
+        """
+        call = self._call(Target(model, None, headers), timeout)
+        return self._complete(self._control(call, "unload", unload_dependents=unload_dependents))
+
+    def request_json(
+        self,
+        method: Method,
+        path: str,
+        body: Any = None,
+        *,
+        headers: Headers | None = None,
+        timeout: float | Timeout | None = None,
+    ) -> Any:
+        """Send JSON to any path of the server, and return the JSON of the response (HTTP only).
+
+        Parameters
+        ----------
+        method : {"GET", "POST", "PUT", "PATCH", "DELETE"}
+            The HTTP method.
+        path : str
+            The path, which is appended to that of the client's URL: it begins with "/", and is
+            percent-encoded. It may have a query.
+        body : object, optional
+            What ``json.dumps`` accepts. By default, and if it is None, the request has no body.
+        headers, timeout
+            See ``infer``.
+
+        Returns
+        -------
+        object
+            The JSON value, of dict, list, str, int, float, bool and None. None if there is no body.
+
+        Raises
+        ------
+        EncodeError
+            The body cannot be written as JSON.
+        DecodeError
+            The response is not JSON. The other exceptions are those of ``Client``.
+        ValueError
+            The method or the path is invalid, or the URL is one of gRPC.
+
+        Examples
+        --------
+        >>> client.request_json("GET", "/v2/logging")["log_verbose_level"]    # doctest: +SKIP
+        0
+        >>> client.request_json("POST", "/v2/logging", {"log_verbose_level": 1})    # doctest: +SKIP
+        """
+        call = self._call(Target(None, None, headers), timeout)
+        return self._complete(self._request_json(call, method, path, body))
+
     def is_ready(
         self,
         model: str | None = None,
@@ -560,6 +750,24 @@ class AsyncClient(BaseClient, AsyncClosing):
 
     @_as_coroutine(Client.model_metadata)
     def model_metadata(self) -> Any: ...
+
+    @_as_coroutine(Client.model_config)
+    def model_config(self) -> Any: ...
+
+    @_as_coroutine(Client.statistics)
+    def statistics(self) -> Any: ...
+
+    @_as_coroutine(Client.repository_index)
+    def repository_index(self) -> Any: ...
+
+    @_as_coroutine(Client.load_model)
+    def load_model(self) -> Any: ...
+
+    @_as_coroutine(Client.unload_model)
+    def unload_model(self) -> Any: ...
+
+    @_as_coroutine(Client.request_json)
+    def request_json(self) -> Any: ...
 
     @_as_coroutine(Client.is_ready)
     def is_ready(self) -> Any: ...

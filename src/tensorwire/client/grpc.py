@@ -36,9 +36,24 @@ from .errors import Operation, server_error, too_long_error
 from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, check_process
 from .grpc_streams import AsyncStream, Encode, Stream
 from .limits import MAX_BODY_NBYTES, MAX_INT32, Call, Options
-from .requests import Encoding, Headers, Target, check_headers, check_text
+from .requests import (
+    Encoding,
+    Endpoint,
+    Headers,
+    Target,
+    check_headers,
+    check_text,
+    dump_json,
+)
 from .sync import Backend
 
+_ENDPOINTS: dict[Endpoint, tuple[str, messages.Fields]] = {
+    "config": ("ModelConfig", messages.TRITON_CONFIG_RESPONSE),
+    "stats": ("ModelStatistics", messages.TRITON_STATISTICS_RESPONSE),
+    "index": ("RepositoryIndex", messages.REPOSITORY_INDEX_RESPONSE),
+    "load": ("RepositoryModelLoad", messages.LOAD_RESPONSE),
+    "unload": ("RepositoryModelUnload", messages.LOAD_RESPONSE),
+}
 _MAX_BACKOFF_MS = 1000  # how long grpcio waits at most before it tries to connect again
 _PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")  # as grpcio reads them
 _VIA = " (through the proxy in {}, unless no_proxy lists the host)"
@@ -127,6 +142,28 @@ class GrpcTransport:
     def readiness_request(self, target: Target) -> GrpcRequest:
         return self._query("Ready", target, messages.READY_RESPONSE)
 
+    def endpoint_request(
+        self, endpoint: Endpoint, target: Target, parameters: Mapping[str, Any]
+    ) -> GrpcRequest:
+        method, fields = _ENDPOINTS[endpoint]
+        message = b""
+        if endpoint in ("config", "stats"):
+            name, version = ("", "") if target.model is None else _checked_model(target)
+            message = write_message({"name": name, "version": version}, messages.MODEL_REQUEST)
+        elif endpoint != "index":
+            operation = Operation(method, self.server.origin, target.model)
+            entries = []
+            for key, value in parameters.items():
+                text = dump_json(value, operation) if isinstance(value, Mapping) else ""
+                sent = {"bool_param": not text, "string_param": text}
+                entries.append({"key": key, "value": [sent]})
+            values = {"model_name": _checked_model(target)[0], "parameters": entries}
+            message = write_message(values, messages.LOAD_REQUEST)
+        return self._request(method, target, message, fields=fields)
+
+    def json_request(self, target: Target, method: str, path: str, body: Any) -> NoReturn:
+        raise ValueError(f"request_json requires an HTTP URL, not {self.server.origin}")
+
     def _query(self, what: str, target: Target, fields: messages.Fields) -> GrpcRequest:
         if target.model is None:
             return self._request(f"Server{what}", target, fields=fields)
@@ -185,7 +222,7 @@ class GrpcTransport:
         found = await backend.run(is_slow, read_message, message, request.fields, limits)
         if request.fields is messages.READY_RESPONSE and not found["ready"]:
             raise server_error(503, "not ready")
-        return found
+        return _as_over_http(found)
 
     # --- calls ---
 
@@ -219,6 +256,24 @@ class GrpcTransport:
         request = self._request("ModelStreamInfer", call.target)
         kind = AsyncStream if channel.backend.is_async else Stream
         return kind(channel, request, call, requests, encode)
+
+
+def _as_over_http(found: dict[str, Any]) -> Any:
+    """Return what a message without tensors contains in the form of the JSON of Triton."""
+    for config in found.get("config", ()):
+        for tensor in (*config["input"], *config["output"]):
+            number = tensor["data_type"]
+            tensor["data_type"] = dict(enumerate(messages.DATA_TYPES)).get(number, number)
+        entries = config["parameters"]
+        return {**config, "parameters": {each["key"]: _last(each["value"]) for each in entries}}
+    for model in found.get("model_stats", ()):
+        durations = _last(model["inference_stats"]).items()
+        model["inference_stats"] = {name: _last(each) for name, each in durations}
+    return found.get("models", found)
+
+
+def _last(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    return messages[-1] if messages else {}
 
 
 def _check_metadata(headers: Headers) -> dict[str, str]:

@@ -31,10 +31,13 @@ from .pool import Lease, Pool
 from .requests import (
     PIECE_NBYTES,
     Encoding,
+    Endpoint,
     Headers,
     Request,
     Target,
     check_headers,
+    check_path,
+    dump_json,
     model_path,
     remember,
 )
@@ -109,11 +112,41 @@ class HttpTransport:
 
     def metadata_request(self, target: Target) -> Request:
         path = "/v2" if target.model is None else model_path(target)
-        return self._get(path, target, _read_metadata)
+        return self._get(path, target, partial(_read_json, kind=dict, subject="the metadata"))
 
     def readiness_request(self, target: Target) -> Request:
         path = "/v2/health" if target.model is None else model_path(target)
         return self._get(f"{path}/ready", target, None)
+
+    def endpoint_request(
+        self, endpoint: Endpoint, target: Target, parameters: Mapping[str, Any]
+    ) -> Request:
+        if endpoint == "index":
+            return self.json_request(target, "POST", "/v2/repository/index", {}, list)
+        path = "/v2/models" if target.model is None else model_path(target)
+        if endpoint in ("config", "stats"):
+            return self.json_request(target, "GET", f"{path}/{endpoint}", None, dict)
+        path = f"{path.replace('/v2', '/v2/repository', 1)}/{endpoint}"
+        operation = self._operation("POST", path, target)
+        parameters = {
+            name: dump_json(value, operation) if isinstance(value, Mapping) else value
+            for name, value in parameters.items()
+        }
+        return self.json_request(target, "POST", path, {"parameters": parameters})
+
+    def json_request(
+        self, target: Target, method: str, path: str, body: Any, kind: type = object
+    ) -> Request:
+        check_path(method, path, f"{self.server.origin}{self.server.prefix}")
+        operation = self._operation(method, path.partition("?")[0], target)
+        head = self._head(method, path, target.headers, "identity")
+        reader = partial(_read_json, kind=kind)
+        if body is None:
+            head += b"\r\n" if method in ("GET", "DELETE") else b"Content-Length: 0\r\n\r\n"
+            return Request(operation, head, reader=reader)
+        text = dump_json(body, operation).encode()
+        head += _JSON_HEADERS % len(text)
+        return Request(operation, head, (text,), len(text), reader=reader)
 
     async def encode(
         self, _: Target, request: tw.InferRequest, nonfinite: Nonfinite | None, backend: Backend
@@ -273,18 +306,30 @@ def _format_detail(detail: dict[str, Any]) -> str:
     return f"{path}: {message}" if path else message
 
 
-def _read_metadata(buffer: tw.BodyBuffer, _: int | None, *, limits: tw.Limits) -> dict[str, Any]:
-    """Return the JSON object of a response, within the limits of a JSON header."""
+def _read_json(
+    buffer: tw.BodyBuffer,
+    _: int | None,
+    *,
+    limits: tw.Limits,
+    kind: type,
+    subject: str = "the response",
+) -> Any:
+    """Return the JSON value of a response, within the limits of a JSON header.
+
+    It must be of a kind, such as dict. If it may be any, it is None for an empty body.
+    """
     nbytes = len(buffer)
     if nbytes > limits.max_header_nbytes:
-        raise too_long_error(tw.HeaderError, "the metadata", nbytes, limits.max_header_nbytes)
+        raise too_long_error(tw.HeaderError, subject, nbytes, limits.max_header_nbytes)
+    if nbytes == 0 and kind is object:
+        return None
     try:
-        metadata = read_json(bytes(buffer), limits.max_nesting)
-        if not isinstance(metadata, dict):
-            raise tw.HeaderError("it is not a JSON object")
+        value = read_json(bytes(buffer), limits.max_nesting)
+        if not isinstance(value, kind):
+            raise tw.HeaderError(f"it is not a JSON {'object' if kind is dict else 'array'}")
     except tw.HeaderError as error:
-        raise tw.HeaderError(f"the metadata is invalid: {error}") from None
-    return metadata
+        raise tw.HeaderError(f"{subject} is invalid: {error}") from None
+    return value
 
 
 def _format_start(body: tw.BodyBuffer) -> str:

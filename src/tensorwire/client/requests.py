@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import enum
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, Protocol
-from urllib.parse import quote
+from typing import Any, Literal, NamedTuple, Protocol, get_args
+from urllib.parse import quote, unquote
 
 import tensorwire as tw
 
 from ..arguments import Nonfinite, check_type
 from ..compression import find_zstd
+from ..errors import format_value
 from .errors import Operation
 
 PIECE_NBYTES = 1 << 20  # the read timeout applies to sending each piece, not to a whole tensor
@@ -26,6 +28,7 @@ _RESERVED_HEADERS = {
     "transfer-encoding",
 }
 _NOT_IN_NAME = re.compile(r"[^!#$%&'*+\-.^_`|~0-9A-Za-z]")  # RFC 9110 5.6.2
+_NOT_IN_PATH = re.compile(r"[^A-Za-z0-9\-._~!$&'()*+,;=:@/?%]")  # RFC 3986 3.3 and 3.4
 _NOT_IN_VALUE = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 
 
@@ -45,6 +48,8 @@ MAX_CACHED = 1000  # entries of each cache of a client
 
 Headers = Mapping[str, str]
 Id = str | Literal[AutoId.AUTO_ID] | None
+Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+Endpoint = Literal["config", "stats", "index", "load", "unload"]
 Algorithm = Literal["gzip", "deflate", "zstd"]
 Algorithms = tuple[Algorithm | None, Algorithm | None]  # of the request and of the response
 Inputs = tw.Frame | bytes | tw.InferRequest | Mapping[str, Any] | Iterable[tw.Tensor]
@@ -224,6 +229,32 @@ def _quote_segment(value: Any, what: str) -> str:
             f"the {what} of a model must not be {value!r}, which cannot be a part of a URL path"
         )
     return quote(value, safe="")
+
+
+def check_path(method: Any, path: Any, url: str) -> None:
+    """Raise ValueError unless a request can be sent to a path, with a query, below a URL."""
+    check_type("method", method, str, "a str")
+    check_type("path", path, str, "a str")
+    methods = get_args(Method)
+    if method not in methods:
+        raise ValueError(f"{method[:80]!r} {url}: the method must be one of {', '.join(methods)}")
+    path_only = path.partition("?")[0]
+    segments = {unquote(segment) for segment in path_only.split("/")}
+    if not path.startswith("/") or path.startswith("//") or segments & {".", ".."}:
+        raise ValueError(
+            f"{method} {url}: the path {format_value(path_only)} is not under the URL: it must "
+            "begin with one / and have no segment . or .."
+        )
+    check_text(f"{method} {url}: the path", path, _NOT_IN_PATH, "is invalid")
+
+
+def dump_json(value: Any, operation: Operation) -> str:
+    """Return a value of the caller as JSON. Raises EncodeError."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        text = f"the body cannot be written as JSON: {error}"
+        raise operation.named(tw.EncodeError(text)) from None
 
 
 def check_headers(headers: Headers | None) -> dict[str, str]:

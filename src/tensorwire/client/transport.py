@@ -10,7 +10,7 @@ import tensorwire as tw
 from ..arguments import Nonfinite
 from .addresses import Server
 from .limits import Call, Options
-from .requests import Encoding, Target
+from .requests import Encoding, Endpoint, Target
 from .sync import Backend
 
 
@@ -30,6 +30,13 @@ class Transport(Protocol):
     def metadata_request(self, target: Target) -> Any: ...
 
     def readiness_request(self, target: Target) -> Any: ...
+
+    def endpoint_request(
+        self, endpoint: Endpoint, target: Target, parameters: Mapping[str, Any], /
+    ) -> Any:
+        """Return a request without inference. Parameters that are mappings are sent as JSON."""
+
+    def json_request(self, target: Target, method: str, path: str, body: Any) -> Any: ...
 
     async def encode(
         self,

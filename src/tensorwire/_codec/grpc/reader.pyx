@@ -883,7 +883,7 @@ def read_message(message, dict kinds not None, Limits limits not None = DEFAULT_
     """Return the fields of a message by their names. A missing field has its default value.
 
     `kinds` has the name and the kind of each field number. The kinds are ``str``, ``[str]``,
-    ``bool`` and ``[int]``; a list that contains a dict is a list of messages with these fields.
+    ``bool``, ``int`` and ``[int]``; a list that contains a dict is a list of messages with these fields.
     Of the limits, ``max_header_nbytes`` applies. Raises HeaderError if the message is malformed or
     too long.
     """
@@ -914,6 +914,8 @@ cdef dict read_kinds(MessageReader reader, FieldCursor fields, dict kinds):
                 values[name].append(<int64_t>value)
         elif kind is bool and field.wire_type == VARINT:
             values[name] = field.value != 0
+        elif kind is int and field.wire_type == VARINT:
+            values[name] = <int64_t>field.value
         elif field.wire_type != LENGTH_DELIMITED:
             continue
         elif kind is str:
