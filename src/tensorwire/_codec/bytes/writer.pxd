@@ -5,8 +5,8 @@ from ..new_objects cimport NewBytes
 cdef class Source:
     cdef object values
     cdef readonly tuple shape
+    cdef Py_ssize_t n_elements
 
-    cdef Py_ssize_t n_elements(self) except -1
     cdef int write(self, NewBytes* output) except -1
 
 

@@ -23,7 +23,7 @@ from libc.string cimport memcpy
 from ..exchange.arrow cimport (
     OFFSETS_32, VIEWS, ArrowLayout, Chunk, Received, invalid_arrow_error)
 from ..exchange.arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, View
-from ..memory cimport FREE_THREADED, collect_work, count_work, end_of_batch, write_memory
+from ..memory cimport collect_work, count_work, end_of_batch, write_memory
 from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_load, NpyString_release_allocator,
     PyArray_StringDTypeObject, npy_packed_static_string, npy_static_string, npy_string_allocator)
@@ -43,13 +43,11 @@ cdef extern from "Python.h":
     bint is_bytes "PyBytes_Check"(PyObject* value) noexcept
     char* bytes_data "PyBytes_AS_STRING"(PyObject* value) noexcept
     Py_ssize_t bytes_nbytes "PyBytes_GET_SIZE"(PyObject* value) noexcept
-    bint is_bytearray "PyByteArray_Check"(PyObject* value) noexcept
-    char* bytearray_data "PyByteArray_AS_STRING"(PyObject* value) noexcept
-    Py_ssize_t bytearray_nbytes "PyByteArray_GET_SIZE"(PyObject* value) noexcept
     bint is_str "PyUnicode_Check"(PyObject* value) noexcept
     bint is_exact_bytes "PyBytes_CheckExact"(PyObject* value) noexcept
     bint is_exact_str "PyUnicode_CheckExact"(PyObject* value) noexcept
     bint is_ascii_str "PyUnicode_IS_ASCII"(PyObject* value) noexcept
+    int str_kind "PyUnicode_KIND"(PyObject* value) noexcept
     void* str_data "PyUnicode_DATA"(PyObject* value) noexcept
     Py_ssize_t str_length "PyUnicode_GET_LENGTH"(PyObject* value) noexcept
     uint32_t PyUnicode_READ(int kind, const void* data, Py_ssize_t i) noexcept
@@ -72,12 +70,9 @@ cdef class Source:
     def __init__(self, values, tuple shape not None):
         self.values = values
         self.shape = shape
-
-    cdef Py_ssize_t n_elements(self) except -1:
-        cdef Py_ssize_t n = 1
-        for dim in self.shape:
-            n *= <Py_ssize_t>dim
-        return n
+        self.n_elements = 1
+        for dim in shape:
+            self.n_elements *= <Py_ssize_t>dim
 
     cdef int write(self, NewBytes* output) except -1:
         raise NotImplementedError
@@ -107,7 +102,7 @@ cdef int make_room(NewBytes* output, Source source, Py_ssize_t nbytes, Py_ssize_
     estimate is limited. A large block grows without a copy.
     """
     cdef double mean = (<double>(output.position - output.start) + nbytes) / n_read
-    cdef double n_later = 1.03 * mean * (source.n_elements() - n_read)
+    cdef double n_later = 1.03 * mean * (source.n_elements - n_read)
     return reserve(output, nbytes + <Py_ssize_t>min(max(n_later, 0), <double>LARGE_NBYTES))
 
 
@@ -143,64 +138,56 @@ cdef inline int write_element(
 cdef class Objects(Source):
     """A list, tuple or contiguous object array of bytes, str, bytearray or memoryview."""
 
-    cdef PyObject** items(self, Py_ssize_t* n_elements) except? NULL:
-        """Return the items and their number. Raises EncodeError unless it matches the shape."""
-        cdef PyObject** items = items_of(self.values, n_elements)
-        if n_elements[0] != self.n_elements():
+    cdef int write(self, NewBytes* output) except -1:
+        cdef PyObject** items
+        cdef Py_ssize_t i = 0, stop = 0, n_before
+        while i < self.n_elements:
+            if i < stop:
+                items = self.items()  # located again whenever other code may have run
+            else:
+                stop = end_of_batch(i, self.n_elements, ELEMENT_COST)
+                items = self.items()
+                self.reserve_batch(items, i, stop, output)
+            n_before = output.position - output.start
+            i = write_plain(items, i, stop, output)
+            if i < stop:
+                self.write_value(value_at(items, i), i, output)
+                i += 1
+            count_work(output.position - output.start - n_before)
+        return 0
+
+    cdef PyObject** items(self) except? NULL:
+        """Return the items as borrowed references. Raises EncodeError if their number changed.
+
+        The values own the objects until other threads or Python code can run. In a free-threaded
+        Python, a list is a copy that no other thread has (`flatten` in convert.pyx). An array of
+        objects can only be changed by code that does not follow the rules of numpy.
+        """
+        cdef cnp.ndarray array
+        cdef PyObject** items
+        cdef Py_ssize_t n_elements
+        if PyList_CheckExact(self.values) or PyTuple_CheckExact(self.values):
+            n_elements = PySequence_Fast_GET_SIZE(self.values)
+            items = PySequence_Fast_ITEMS(self.values)
+        else:
+            array = checked_array(self.values, cnp.NPY_OBJECT)
+            n_elements, items = cnp.PyArray_SIZE(array), <PyObject**>cnp.PyArray_DATA(array)
+        if n_elements != self.n_elements:
             raise modified_error()
         return items
 
-    cdef int write(self, NewBytes* output) except -1:
-        # Other threads may run between batches. Another thread may change a list then, so the items
-        # are located again for each batch.
-        cdef Py_ssize_t n_elements = 0, i = 0, stop = 0, n_written
-        cdef PyObject** items = self.items(&n_elements)
-        while i < n_elements:
-            if i == stop:
-                stop = end_of_batch(i, n_elements, ELEMENT_COST)
-                items = self.items(&n_elements)
-                self.reserve_batch(items, i, stop, output)
-            else:
-                items = self.items(&n_elements)
-            n_written = output.position - output.start
-            i = self.write_batch(items, i, stop, output)
-            count_work(output.position - output.start - n_written)
-        return 0
-
     cdef int reserve_batch(
-        self, PyObject** items, Py_ssize_t first, Py_ssize_t stop, NewBytes* output
+        self, PyObject** items, Py_ssize_t i, Py_ssize_t stop, NewBytes* output
     ) except -1:
-        """Make room for the plain values. A list may contain a long one many times."""
-        cdef Py_ssize_t i, nbytes = 0
+        """Make room for the plain values of a batch, and probably for all later values."""
+        cdef Py_ssize_t nbytes = 0
         cdef ValueBytes span
-        for i in range(first, stop):
+        for i in range(i, stop):
             if locate_plain(&span, items[i]):
                 nbytes += wire_nbytes(self, span.nbytes, i)
         if nbytes > output.end - output.position:
             make_room(output, self, nbytes, stop)
         return 0
-
-    cdef Py_ssize_t write_batch(
-        self, PyObject** items, Py_ssize_t first, Py_ssize_t stop, NewBytes* output
-    ) except -1:
-        """Write elements, about LONG_NBYTES at most. Return the index of the next one.
-
-        Other threads may run while a long element is written, and Python code while a subclass of
-        bytearray is exported. Such an element is the last one.
-        """
-        cdef Py_ssize_t i = first, pause = output.position - output.start + LONG_NBYTES
-        cdef bint is_safe
-        while i < stop:
-            i = write_plain(items, i, stop, output, min(output.end, output.start + pause))
-            if i == stop:
-                break
-            value = value_at(items, i)
-            self.write_value(value, i, output)
-            i += 1
-            is_safe = PyUnicode_Check(value) or PyMemoryView_Check(value)
-            if not is_safe or output.position - output.start >= pause:
-                break
-        return i
 
     cdef int write_value(self, value, Py_ssize_t i, NewBytes* output) except -1:
         cdef ValueBytes span
@@ -227,28 +214,51 @@ cdef class Objects(Source):
 
 
 cdef Py_ssize_t write_plain(
-    PyObject** items, Py_ssize_t i, Py_ssize_t stop, NewBytes* output, const char* end
+    PyObject** items, Py_ssize_t i, Py_ssize_t stop, NewBytes* output
 ) noexcept:
-    """Write plain values while there is room before `end`. Return the index of the next one."""
-    cdef unsigned char* target = <unsigned char*>output.position
+    """Write bytes and str while there is room. Return the index of the first item that remains.
+
+    About LONG_NBYTES are written at most, because no other thread can run meanwhile.
+    """
+    cdef unsigned char* target = <unsigned char*>output.position + PREFIX_NBYTES
+    cdef const unsigned char* end = target + min(
+        output.end - output.position - PREFIX_NBYTES, <Py_ssize_t>LONG_NBYTES)
     cdef ValueBytes span
-    while i < stop and locate_plain(&span, items[i]) and (
-            span.nbytes <= <const unsigned char*>end - target - PREFIX_NBYTES):
-        store_le32(target, <uint32_t>span.nbytes)
-        memcpy(target + PREFIX_NBYTES, span.data, span.nbytes)
-        target += PREFIX_NBYTES + span.nbytes
+    while i < stop:
+        if locate_plain(&span, items[i]):
+            if span.nbytes > end - target:
+                break
+            memcpy(target, span.data, span.nbytes)
+        else:
+            span.nbytes = write_short_text(target, end, items[i])
+            if span.nbytes < 0:
+                break
+        store_le32(target - PREFIX_NBYTES, <uint32_t>span.nbytes)
+        target += span.nbytes + PREFIX_NBYTES
         i += 1
-    output.position = <char*>target
+    output.position = <char*>target - PREFIX_NBYTES
     return i
+
+
+cdef inline Py_ssize_t write_short_text(
+    unsigned char* target, const unsigned char* end, PyObject* value
+) noexcept:
+    """Write a str, and return its size. -1 if it is none, long, too large or cannot be encoded."""
+    cdef Py_ssize_t nbytes
+    if value == NULL or not is_str(value) or str_length(value) >= LONG_NBYTES:
+        return -1
+    nbytes = measure_text(str_kind(value), str_data(value), str_length(value))
+    if nbytes == NOT_ENCODABLE or nbytes > end - target:
+        return -1
+    write_text(target, end, str_kind(value), str_data(value), str_length(value))
+    return nbytes
 
 
 def all_plain(cnp.ndarray values not None):
     """Return whether all items of an object array are exactly `bytes` or `str`."""
-    cdef Py_ssize_t n_elements = 0
-    cdef PyObject** items
+    cdef PyObject** items = Objects(values, (values.size,)).items()
     cdef Py_ssize_t i, work = 0
-    items = items_of(values, &n_elements)
-    for i in range(n_elements):
+    for i in range(values.size):
         collect_work(&work, ELEMENT_COST)
         if items[i] == NULL or not (is_exact_str(items[i]) or is_exact_bytes(items[i])):
             return False
@@ -260,7 +270,7 @@ cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
 
     `nbytes` is set to the size of their wire bytes.
     """
-    cdef Py_ssize_t n_elements = 0
+    cdef Py_ssize_t n_elements = source.n_elements
     cdef uint64_t total = 0
     cdef PyObject** items
     cdef PyObject* item
@@ -268,15 +278,15 @@ cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
     cdef tuple values
     if type(source) is not Objects:
         return None
-    items = (<Objects>source).items(&n_elements)
     nbytes[0] = 0
+    items = (<Objects>source).items()
     if n_elements == 0:
         return ()
     values = PyTuple_New(n_elements)
     for i in range(n_elements):
         if i == stop:
             stop = end_of_batch(i, n_elements, ELEMENT_COST)
-            items = (<Objects>source).items(&n_elements)  # see `Objects.write`
+            items = (<Objects>source).items()
         item = items[i]
         if item == NULL:
             return None
@@ -300,19 +310,6 @@ cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
     return values
 
 
-cdef PyObject** items_of(values, Py_ssize_t* n_elements) except? NULL:
-    # These are borrowed references. The values own the objects, and no Python code runs while the
-    # items of a batch are read: not even a memoryview calls its exporter. In a free-threaded
-    # Python, a list is a copy that no other thread has (`flatten` in convert.pyx). An array of
-    # objects can only be changed by code that does not follow the rules of numpy.
-    if PyList_CheckExact(values) or PyTuple_CheckExact(values):
-        n_elements[0] = PySequence_Fast_GET_SIZE(values)
-        return PySequence_Fast_ITEMS(values)
-    cdef cnp.ndarray array = checked_array(values, cnp.NPY_OBJECT)
-    n_elements[0] = cnp.PyArray_SIZE(array)
-    return <PyObject**>cnp.PyArray_DATA(array)
-
-
 cdef cnp.ndarray checked_array(values, int type_num):
     """Return `values`. Raises ValueError unless it is a contiguous, aligned, native array."""
     cdef cnp.ndarray array = <cnp.ndarray?>values
@@ -323,23 +320,15 @@ cdef cnp.ndarray checked_array(values, int type_num):
 
 
 cdef inline bint locate_plain(ValueBytes* span, PyObject* value) noexcept:
-    """Set `span` to the memory of bytes, an ASCII str or a short bytearray. Else return False.
-
-    These are the usual values, and neither their size nor their memory changes: no other thread
-    can resize a short bytearray before it is copied.
-    """
+    """Set `span` to the memory of bytes or an ASCII str, which never changes. Else return False."""
     if value == NULL:
         return False
     if likely(is_bytes(value)):
         span.data, span.nbytes = bytes_data(value), bytes_nbytes(value)
         return True
-    if is_str(value):
-        if is_ascii_str(value):
-            span.data, span.nbytes = <const char*>str_data(value), str_length(value)
-            return True
-    elif is_bytearray(value) and not FREE_THREADED:
-        span.data, span.nbytes = bytearray_data(value), bytearray_nbytes(value)
-        return span.nbytes < LONG_NBYTES
+    if is_str(value) and is_ascii_str(value):
+        span.data, span.nbytes = <const char*>str_data(value), str_length(value)
+        return True
     return False
 
 
