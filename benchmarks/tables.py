@@ -74,7 +74,7 @@ def cell(rows: Rows, contender: str, base: str) -> str:
     """Return the median, its ratio to that of ``base``, if it says something, and the copies."""
     row = rows.get(contender, {})
     if "peak" in row:
-        return f"{row['peak']:.1f} ({row['copied']:.1f} copied)"
+        return f"{row['peak']:.1f}"
     if "median" not in row:
         return ""
     notes = []
@@ -167,14 +167,6 @@ HEADLINE = {
     "decode one small tensor": "decode: 128 B",
     "decode 64 MB FP32": "decode: 64 MB",
 }
-FORMATS = {
-    "decode 64 MB FP32, and read it": "decode: 64 MB, read",
-    "encode 64 MB FP32": "encode: 64 MB",
-    **{f"{way} 300,000 strings": f"BYTES: {way} {STRINGS}" for way in WAYS},
-}
-BOTH = {
-    f"{s}, {w}": g + s for s in CALLED for w, g in {"HTTP": "call: ", "gRPC": "gRPC: call "}.items()
-}
 BYTES = [f"{way} {kind}" for kind in (STRINGS, "100k x 100-300 B") for way in WAYS]
 TRITON = ["Triton: tensorwire", "Triton: tritonclient"]
 PEAKS = ["decode", "encode", "decode BYTES", "HTTP call", "gRPC: encode", "gRPC: decode"]
@@ -192,8 +184,6 @@ TABLES: dict[str, Table] = {
     ),
     "memory": by_contender("memory", PEAKS),
     "losses": losses,
-    "gRPC or HTTP": by_workload(BOTH, [OURS, "tritonclient", *TRITON]),
-    "formats": by_workload(FORMATS, [OURS, "safetensors", "Arrow IPC", "by hand"]),
     **{
         f"drop-in {name}": by_workload({"": f"drop-in {name}: "})
         for name in ("tritonclient", "KServe", "MLServer")
