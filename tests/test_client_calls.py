@@ -118,6 +118,17 @@ def test_requests_are_numbered(client: Any) -> None:
     assert client.infer("echo", {"x": X}).id == "4"
 
 
+def test_options_of_triton(client: Any, grpc_server: ScriptedServer, served: Served) -> None:
+    """Those that are 0 or False are not sent, as in tritonclient."""
+    chosen: dict[str, Any] = {"sequence_id": "a", "sequence_start": True, "priority": 2}
+    saw = client.infer("echo", {"x": X}, **chosen, sequence_end=False, parameters={"timeout": 9})
+    names = [*sorted(chosen), "timeout"]
+    assert saw.parameters["saw"].removeprefix("binary_data_output,").split(",") == names
+    if served.is_grpc:
+        sent = tw.grpc.decode_request(grpc_server.messages[-1])
+        assert sent.parameters == {**chosen, "timeout": 9}
+
+
 def test_encoded_request_is_sent_repeatedly(client: Any, served: Served) -> None:
     encode: Any = tw.grpc.encode_request if served.is_grpc else tw.encode_request
     parameters = {"binary_data_output": True}
@@ -127,6 +138,7 @@ def test_encoded_request_is_sent_repeatedly(client: Any, served: Served) -> None
         assert np.array_equal(response["x"].data, X)
         assert response.id == "7"
     invalid: list[dict[str, Any]] = [{"id": "8"}, {"outputs": ["x"]}, {"parameters": {}}]
+    invalid += [{"priority": 1}]
     for options in invalid:
         with pytest.raises(TypeError, match=r"encoded .* must be passed to encode_request"):
             client.infer("echo", encoded, **options)

@@ -25,6 +25,7 @@ from .requests import (
     OnProgress,
     Outputs,
     Target,
+    with_options,
 )
 from .sync import Backend, Result, complete
 
@@ -172,6 +173,10 @@ class Client(BaseClient, Closing):
         nonfinite: Nonfinite | None = None,
         version: str | None = None,
         id: Id = AUTO_ID,
+        sequence_id: int | str = 0,
+        sequence_start: bool = False,
+        sequence_end: bool = False,
+        priority: int = 0,
         parameters: Mapping[str, Any] | None = None,
         headers: Headers | None = None,
         timeout: float | Timeout | None = None,
@@ -216,8 +221,13 @@ class Client(BaseClient, Closing):
             The id of the request. The server returns it in the response. By default, the client
             numbers its requests: the ids are "1", "2" and so on. If it is None, the request has no
             id; models that copy the id to the response then fail on some servers.
+        sequence_id, sequence_start, sequence_end, priority : int, str or bool, optional
+            Parameters of the request for Triton, which are sent unless they are 0, "" or False: the
+            sequence that it belongs to, whether it is the first or the last one of it, and its
+            priority (1 is the highest).
         parameters : mapping, optional
-            The parameters of the request.
+            The parameters of the request. In Triton, ``{"timeout": 1000}`` is the time in
+            microseconds after which a request that waits is rejected.
         headers : mapping of str to str, optional
             Additional headers for this request, which are metadata over gRPC.
         timeout : float or Timeout, optional
@@ -268,6 +278,13 @@ class Client(BaseClient, Closing):
         >>> frame = tw.encode_request(request)
         >>> responses = [client.infer("add", frame) for _ in range(2)]   # doctest: +SKIP
         """
+        parameters = with_options(
+            parameters,
+            sequence_id=sequence_id,
+            sequence_start=sequence_start,
+            sequence_end=sequence_end,
+            priority=priority,
+        )
         algorithms = request_compression_algorithm, response_compression_algorithm
         encoding = Encoding(
             outputs, id, parameters, binary_inputs, binary_outputs, nonfinite, algorithms

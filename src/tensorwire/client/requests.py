@@ -77,6 +77,12 @@ class Encoding(NamedTuple):
     algorithms: Algorithms = (None, None)
 
 
+def with_options(parameters: Mapping[str, Any] | None, **options: Any) -> Mapping[str, Any] | None:
+    """Return parameters with the options that have been chosen: they are not 0, "" or False."""
+    chosen = {name: value for name, value in options.items() if value}
+    return {**chosen, **(parameters or {})} if chosen else parameters
+
+
 class Target(NamedTuple):
     """What a request is for, and the headers of the call. Without a model, it is for the server."""
 
