@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from types import ModuleType
 from typing import Any
@@ -18,12 +17,10 @@ import pytest
 
 import tensorwire as tw
 from support.examples import ROOT
-from support.requirements import optional, package
+from support.requirements import package
 from support.servers import uvicorn_server
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.server import RequestError, create_app
-
-aiohttp, httpx, requests = optional("aiohttp"), optional("httpx"), optional("requests")
 
 pytestmark = [
     pytest.mark.no_sanitizers(reason="it reads the repository"),
@@ -31,7 +28,7 @@ pytestmark = [
 ]
 
 PAGE = (ROOT / "docs" / "guide" / "gateways.md").read_text()
-PROGRAM, FUNCTIONS = re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
+[PROGRAM] = re.findall(r"```py\n(.*?)```", PAGE, re.DOTALL)
 INFER = "/v2/models/resnet/infer"
 
 
@@ -66,33 +63,7 @@ def url(program: Any) -> Iterator[str]:
         yield f"http://{address}"
 
 
-async def by_httpx(functions: dict[str, Any], url: str, frame: tw.Frame) -> Any:
-    async with httpx.AsyncClient() as client:
-        return await functions["with_httpx"](client, url, frame)
-
-
-async def by_aiohttp(functions: dict[str, Any], url: str, frame: tw.Frame) -> Any:
-    async with aiohttp.ClientSession() as session:
-        return await functions["with_aiohttp"](session, url, frame)
-
-
-async def by_requests(functions: dict[str, Any], url: str, frame: tw.Frame) -> Any:
-    with requests.Session() as session:
-        return await asyncio.to_thread(functions["with_requests"], session, url, frame)
-
-
-@pytest.mark.parametrize("forward", [None, by_httpx, by_aiohttp, by_requests])
-def test_libraries(
-    program: Any, url: str, forward: Callable[..., Any] | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if forward is not None:
-        library = forward.__name__.removeprefix("by_")
-        for name in ("aiohttp", "httpx", "requests"):  # the block imports all
-            package(name)
-        functions: dict[str, Any] = {}
-        exec(FUNCTIONS, functions)
-        assert f"with_{library}" in functions
-        monkeypatch.setattr(program, "forward", lambda *arguments: forward(functions, *arguments))
+def test_images_are_forwarded(url: str) -> None:
     image = np.arange(1 << 19, dtype=np.float32)
     with Client(url) as client:
         response = client.infer("resnet", {"image": image}, parameters={"tags": {"a": [1]}})
