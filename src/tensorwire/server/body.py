@@ -73,7 +73,7 @@ class RequestBody:
     """
 
     buffer: BodyBuffer
-    is_waiting = False
+    is_waiting: bool = False
     _capacity = 0  # of the buffer, as soon as it is used
     _n_held = 0
 

@@ -39,11 +39,11 @@ class Exchange(ThreadCall):
     are in lower case.
     """
 
-    takes_context = False
+    takes_context: bool = False
     client: Address | None = None
     body: RequestBody | None = None
     """None if it is discarded: the reply does not need it."""
-    is_rejected = False
+    is_rejected: bool = False
     """Whether the reply must be sent now, without the rest of the body, and be the last one."""
     _context: RequestContext | None = None
     _coding: str | None = None
