@@ -34,7 +34,7 @@ COMPILED = sorted(
 )
 WITHOUT_PYTHON_NAMES = {
     f"_codec.{name}"
-    for name in ("exchange.arrow", "exchange.dlpack", "json.writer", "messages.parameters")
+    for name in ("gil", "exchange.arrow", "exchange.dlpack", "json.writer", "messages.parameters")
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .._codec.memory import BodyBuffer
+from .._codec.body_buffer import BodyBuffer
 from ..arguments import check_integer
 from ..http import EXTENSION
 from ..server.asgi import Message, Receive, Scope, Send, receive_chunk

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from .._codec.body_buffer import BodyBuffer
 from .._codec.datatypes import Limits
 from .._codec.http.decoder import decode_request
-from .._codec.memory import BodyBuffer
 from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
 from ..compression import STEP_NBYTES, Decompressor, is_supported

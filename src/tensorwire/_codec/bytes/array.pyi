@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import CapsuleType
 
-from ..memory import ReadableBuffer
+from ..signatures import ReadableBuffer
 
 Strings = np.ndarray[tuple[Any, ...], np.dtypes.StringDType]
 

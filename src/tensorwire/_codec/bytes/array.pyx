@@ -9,7 +9,8 @@ from ..bytes.reader cimport (
     elements_as_fixed_width, elements_as_objects, elements_as_str, elements_as_stringdtype,
     export_elements, gather_elements, new_elements, scan_elements)
 from ..bytes.writer cimport pack, source_of
-from ..memory cimport Body, copied_bytes, same_bytes
+from ..gil cimport copied_bytes
+from ..memory cimport Body, same_bytes
 from ..wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE
 
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from .reader import arrow_schema
-from ..memory import ReadableBuffer
+from ..signatures import ReadableBuffer
 from ...errors import (
     MAX_FOREIGN_TEXT, SUBJECT, DecodeError, ElementError, LayoutError, format_count, format_number,
     format_shape, format_text, name_tensor)

@@ -19,8 +19,8 @@ from libc.string cimport memcpy
 from ..exchange.arrow cimport array_capsule, new_schema
 from ..exchange.arrow_abi cimport (
     INLINE_NBYTES, N_OFFSET_BUFFERS, N_VIEW_BUFFERS, ArrowArray, ArrowSchema, View)
-from ..memory cimport (
-    Body, copied_bytes, count_work, drop_reference, end_of_batch, keeps_gil, write_memory)
+from ..gil cimport copied_bytes, count_work, drop_reference, end_of_batch, keeps_gil, write_memory
+from ..memory cimport Body
 from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_pack, NpyString_release_allocator,
     PyArray_StringDTypeObject, npy_packed_static_string, npy_string_allocator)
@@ -39,7 +39,7 @@ cdef extern from "Python.h":
     unsigned char* PyUnicode_1BYTE_DATA(object text)
 
 cdef enum:
-    # Costs of an element: see memory.pxd.
+    # Costs of an element: see gil.pxd.
     SCAN_COST = 2
     MEMORY_COST = 8  # of new memory for its offset
     FREE_COST = 1  # of this memory

@@ -23,10 +23,10 @@ from libc.string cimport memcpy
 from ..exchange.arrow cimport (
     OFFSETS_32, VIEWS, ArrowLayout, Chunk, Received, invalid_arrow_error)
 from ..exchange.arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, View
-from ..memory cimport collect_work, count_work, end_of_batch, write_memory
 from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_load, NpyString_release_allocator,
     PyArray_StringDTypeObject, npy_packed_static_string, npy_static_string, npy_string_allocator)
+from ..gil cimport collect_work, count_work, end_of_batch, write_memory
 from ..new_objects cimport NewBytes, begin_bytes, finished_bytes, reserve, set_item
 from ..utf8 cimport NOT_ENCODABLE, utf8_nbytes, write_utf8
 from ..wire cimport PREFIX_NBYTES, store_le32
@@ -54,7 +54,7 @@ cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
 
 cdef enum:
-    ELEMENT_COST = 20  # see memory.pxd
+    ELEMENT_COST = 20  # see gil.pxd
     LONG_NBYTES = 64 << 10  # from this size on, other threads may run while an element is read
     LARGE_NBYTES = 32 << 20  # a block of this size can grow without a copy
 

@@ -23,7 +23,8 @@ from libc.string cimport memset
 from ..exchange.arrow_abi cimport (
     N_OFFSET_BUFFERS, NULLABLE, ArrowArray, ArrowArrayStream, ArrowSchema)
 from ..datatypes cimport Datatype, shape_to_send
-from ..memory cimport drop_reference, exported_bytes
+from ..gil cimport drop_reference
+from ..memory cimport exported_bytes
 from ..wire cimport MAX_RANK, multiply
 
 import numpy as np

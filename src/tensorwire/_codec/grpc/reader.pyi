@@ -1,8 +1,8 @@
 from typing import Any
 
 from ..datatypes import Limits
-from ..memory import ReadableBuffer
 from ..messages.message import InferRequest, InferResponse
+from ..signatures import ReadableBuffer
 
 def decode_request(message: ReadableBuffer, *, limits: Limits = ...) -> InferRequest: ...
 def decode_response(message: ReadableBuffer, *, limits: Limits = ...) -> InferResponse: ...

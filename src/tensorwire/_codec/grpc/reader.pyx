@@ -21,9 +21,10 @@ from ..bytes.array cimport bytes_of_wire
 from ..datatypes cimport (
     DECODING, Datatype, Layout, Limits, check_n_entries, check_rank, dims_as_tuple, fill_layout,
     format_range)
+from ..gil cimport collect_work, copied_bytes, count_work, keeps_gil
 from ..json.reader cimport text_to_str
 from ..json.scanner cimport Text
-from ..memory cimport Body, collect_work, copied_bytes, count_work, keeps_gil
+from ..memory cimport Body
 from ..messages.message cimport (
     InferRequest, InferResponse, Message, RequestedOutput, new_message, new_output)
 from ..messages.parameters cimport has_nul
@@ -40,7 +41,7 @@ from ..messages.views cimport (
     set_requested, set_tensors, unknown_datatype_error, view_body)
 from ..wire cimport MAX_RANK, PREFIX_NBYTES, store_le32
 
-from ..memory import ReadableBuffer
+from ..signatures import ReadableBuffer
 
 from ...errors import (
     SUBJECT, DecodeError, ElementError, ErrorResponseError, HeaderError, LayoutError, format_count,
@@ -54,7 +55,7 @@ cdef Limits DEFAULT_LIMITS = Limits()
 globals().update(InferRequest=InferRequest, InferResponse=InferResponse, Limits=Limits)
 
 cdef enum:
-    # Costs: see memory.pxd.
+    # Costs: see gil.pxd.
     FIELD_COST = 10  # of a byte that is not data of a tensor
     CONTENTS_COST = 7  # of a byte of the entry of a tensor with typed contents
     ENTRY_COST = 1000

@@ -1,8 +1,8 @@
 from collections.abc import Iterable
 from typing import Any
 
-from ..memory import ReadableBuffer
 from ..messages.message import InferRequest, InferResponse, ResponseOptions
+from ..signatures import ReadableBuffer
 
 def encode_request(request: InferRequest) -> bytes: ...
 def encode_response(

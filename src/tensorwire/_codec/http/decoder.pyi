@@ -2,9 +2,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..datatypes import Limits
-from ..memory import ReadableBuffer
 from ..messages.message import InferRequest, InferResponse
 from ..messages.tensor import TensorSpec
+from ..signatures import ReadableBuffer
 
 def decode_request(
     body: ReadableBuffer,

@@ -26,6 +26,7 @@ from ..bytes.writer cimport pack, source_of
 from ..datatypes cimport (
     DECODING, Datatype, Layout, Limits, add_elements, check_n_entries, check_rank, dims_as_tuple,
     fill_layout, format_range)
+from ..gil cimport FREE_THREADED, count_work, keeps_gil
 from ..json.reader cimport (
     MAX_DATA_DEPTH, VALUE_COST, begin_reading, count_value, end_reading, excerpt, next_item,
     next_member, open_level_or_raise, raise_fault, read_int64, read_numbers, read_object,
@@ -34,7 +35,7 @@ from ..json.reader cimport (
 from ..json.scanner cimport (
     DATA_TOO_DEEP, DUPLICATE_KEY, NO_FAULT, OUT_OF_RANGE, WRONG_TYPE, Fault, Keys, ReadCursor, Text,
     equals, next_is, pop_keys, push_key, skip_blanks, utf8_nbytes_of)
-from ..memory cimport FREE_THREADED, Body, count_work, keeps_gil
+from ..memory cimport Body
 from ..messages.message cimport (
     InferRequest, InferResponse, Message, RequestedOutput, new_message, new_output)
 from ..messages.tensor cimport Tensor, TensorSpec, new_tensor, use_converted, use_texts
@@ -47,7 +48,7 @@ from collections.abc import Iterable
 from itertools import compress
 
 from ..datatypes import DATATYPES
-from ..memory import ReadableBuffer
+from ..signatures import ReadableBuffer
 
 from ...errors import (
     SUBJECT, DecodeError, ElementError, ErrorResponseError, HeaderError, LayoutError, format_count,
@@ -196,7 +197,7 @@ cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits)
 # --- the header ----------------------------------------------------------------------------------
 
 cdef enum:
-    # See memory.pxd.
+    # See gil.pxd.
     ENTRY_COST = 1000
     KEY_COST = 100  # of sorting a key
 

@@ -26,6 +26,7 @@ from libc.math cimport INFINITY, NAN
 from libc.stdint cimport INT64_MAX, UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from ..gil cimport count_work, keeps_gil, write_memory
 from ..json.numbers cimport (
     Float, exact_double, exact_magnitude, exact_single, nearest_float, scan_decimal)
 from ..json.scanner cimport (
@@ -34,7 +35,6 @@ from ..json.scanner cimport (
     WINDOW_NBYTES, WRONG_TYPE, Fault, Keys, Number, ReadCursor, Text, append_digits, copy_string,
     is_digit, next_character, open_level, scan_number, scan_string, skip_blanks, skip_literal,
     skip_value, take, unexpected)
-from ..memory cimport count_work, keeps_gil, write_memory
 from ..new_objects cimport address_of, shrink
 from ..wire cimport PREFIX_NBYTES, store_le32
 
@@ -51,7 +51,7 @@ cdef extern from "Python.h":
 
 cdef enum:
     SHORT_NBYTES = 128 << 10  # reading any JSON of this size takes at most about 1 ms
-    READ_COST = 7  # of a byte of JSON; see memory.pxd
+    READ_COST = 7  # of a byte of JSON; see gil.pxd
     SQUARED_DIGITS_PER_WORK = 200  # converting text to int takes quadratic time
     MAX_EXCERPT_NBYTES = 60  # of a value in an error message
 

@@ -24,7 +24,7 @@ from libc.string cimport memcpy, memset, strlen
 from ..bytes.array cimport BytesArray
 from ..bytes.reader cimport Element, Elements, Span, element_at
 from ..datatypes cimport Limits
-from ..memory cimport count_work, keeps_gil
+from ..gil cimport count_work, keeps_gil
 from ..new_objects cimport NewBytes, begin_bytes, finished_bytes, reserve
 from ..json.shortest cimport (
     FIRST_POWER, MAX_NUMBER_NBYTES, N_POWERS, Float, Integer, Tables, write_float, write_integer)
@@ -67,7 +67,7 @@ cdef enum:
     PIECE_NBYTES = 1024
     PIECE_ROOM = 6 * PIECE_NBYTES + 16 + 3
     PIECE_CHARACTERS = 256  # which take at most PIECE_NBYTES of UTF-8
-    # Costs: see memory.pxd.
+    # Costs: see gil.pxd.
     NUMBER_COST = 20
     TEXT_COST = 1  # of a byte of BYTES, or of a string
     SQUARED_DIGITS_PER_WORK = 200  # converting an int to text takes quadratic time

@@ -14,7 +14,7 @@ from ..bytes.writer cimport (
     Source, immutable_values, pack, source_of, source_of_received)
 from ..datatypes cimport Datatype, format_range, shape_to_send
 from ..exchange.dlpack cimport exports_dlpack, import_dlpack
-from ..memory cimport FREE_THREADED, collect_work, count_work, end_of_batch
+from ..gil cimport FREE_THREADED, collect_work, count_work, end_of_batch
 from ..wire cimport MAX_RANK
 
 from math import prod
@@ -30,7 +30,7 @@ from ...errors import SUBJECT, EncodeError, format_text, format_value, name_tens
 cnp.import_array()
 
 cdef enum:
-    # Costs: see memory.pxd.
+    # Costs: see gil.pxd.
     LIST_COST = 200
     NUMBER_COST = 100
 

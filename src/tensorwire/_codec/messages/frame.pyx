@@ -5,7 +5,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.tuple cimport PyTuple_New
 
-from ..memory cimport Body, exported_bytes, write_memory
+from ..gil cimport write_memory
+from ..memory cimport Body, exported_bytes
 from ..new_objects cimport set_item
 from ..messages.tensor cimport Tensor, make_once, write_data
 

@@ -3,7 +3,7 @@ cimport numpy as cnp
 
 from ..bytes.array cimport BytesArray
 from ..datatypes cimport Datatype
-from ..memory cimport write_memory
+from ..gil cimport write_memory
 
 # Tensors, messages and frames are made by `__cinit__` without arguments: valid, but empty. Decoders
 # and encoders set the fields. Callers do so with `__init__`, but only once, because the objects

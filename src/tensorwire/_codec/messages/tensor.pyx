@@ -11,8 +11,8 @@ from ..datatypes cimport Datatype, dims_as_tuple, shape_to_send
 from ..exchange.arrow cimport export_array, export_schema
 from ..exchange.dlpack cimport dlpack_capsule
 from ..exchange.dlpack_abi cimport CPU
+from ..gil cimport count_work
 from ..wire cimport MAX_RANK
-from ..memory cimport count_work
 from ..messages.convert cimport convert_data, first_leaf, flatten, is_array, iterator_of
 from ..messages.parameters cimport checked_flag, checked_name, own_parameters, read_only
 
@@ -57,7 +57,7 @@ del dtype, row
 cdef Datatype BYTES = DATATYPES["BYTES"]
 
 cdef enum:
-    ITEM_COST = 1000  # of an array in a list: see memory.pxd
+    ITEM_COST = 1000  # of an array in a list: see gil.pxd
 
 
 # The garbage collector does not clear messages and tensors, because they cannot change: code that

@@ -1,5 +1,5 @@
 from ..datatypes import Limits
-from ..memory import ReadableBuffer
+from ..signatures import ReadableBuffer
 from .tensor import Tensor
 
 def view_tensor(

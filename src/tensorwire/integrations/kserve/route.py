@@ -18,7 +18,7 @@ from starlette.routing import Match, Route
 
 import tensorwire as tw
 
-from ..._codec.memory import BodyBuffer
+from ..._codec.body_buffer import BodyBuffer
 from ...errors import DecodeError
 from ...http import JSON_TYPE
 from ...server.asgi import Receive, Send, send_error

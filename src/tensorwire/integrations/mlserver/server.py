@@ -16,7 +16,7 @@ from mlserver.types import Datatype, InferenceRequest
 
 import tensorwire as tw
 
-from ..._codec.memory import BodyBuffer
+from ..._codec.body_buffer import BodyBuffer
 from ...errors import TensorwireError
 from ...http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from ...server.asgi import Receive, Scope, Send, read_request, send_frame

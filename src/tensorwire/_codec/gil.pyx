@@ -1,0 +1,93 @@
+"""Work with the GIL held is counted, so that other threads wait for it for a short time only.
+
+Long operations on plain memory release it. Consumers of exported structs may not have it.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.ref cimport Py_DECREF
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
+
+import sys
+
+cdef double INTERVALS_PER_TURN = 1.2  # see `count_work`
+
+cdef extern from "Python.h":
+    int Py_IsInitialized() nogil
+
+cdef extern from *:
+    """
+    static __thread long long work_of_this_turn;
+    static __thread double turn_began;
+    """
+    long long work_of_this_turn
+    double turn_began  # in seconds of the monotonic clock
+
+# A variable of C. At the end of the interpreter, the names of modules become None before the last
+# objects are freed, which counts as work.
+cdef object switch_interval = sys.getswitchinterval
+
+
+cdef double monotonic_seconds() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return now.tv_sec + 1e-9 * now.tv_nsec
+
+
+cdef void count_work(Py_ssize_t cost) noexcept:
+    """Count work that this thread does with the GIL held. Release the GIL briefly now and then.
+
+    It may be called before or after the work. Other threads may run during the call.
+
+    A thread that waits for the GIL asks for it when it has waited for the switch interval, and
+    CPython hands it over only then. But each release makes it wait from the beginning, so the time
+    between two releases must be longer than this interval.
+    """
+    global work_of_this_turn, turn_began
+    work_of_this_turn += cost
+    if work_of_this_turn >= WORK_PER_TURN:
+        work_of_this_turn = 0
+        if monotonic_seconds() - turn_began >= INTERVALS_PER_TURN * switch_interval():
+            with nogil:
+                pass
+            turn_began = monotonic_seconds()
+
+
+cdef bint keeps_gil(Py_ssize_t cost) noexcept:
+    """Return whether an operation is short, or else the caller should release the GIL for it.
+
+    The work of a short operation is counted, so that other threads may run during the call.
+    """
+    if cost >= WORK_PER_TURN:
+        return False
+    count_work(cost)
+    return True
+
+
+cdef Py_ssize_t end_of_batch(Py_ssize_t begin, Py_ssize_t n, Py_ssize_t cost) noexcept:
+    """Return where a batch of the elements from `begin` up to `n` ends, and count its work.
+
+    `cost` is that of one element. Other threads may run during the call, but not during the batch.
+    """
+    cdef Py_ssize_t n_elements = min(n - begin, WORK_PER_BATCH // cost + 1)
+    count_work(n_elements * cost)
+    return begin + n_elements
+
+
+cdef bytes copied_bytes(const void* data, Py_ssize_t nbytes):
+    copy = PyBytes_FromStringAndSize(NULL, nbytes)
+    write_memory(<unsigned char*>PyBytes_AS_STRING(copy), data, nbytes)
+    return copy
+
+
+# --- references that other languages hold ---
+
+
+cdef void drop_reference(void* owned) noexcept nogil:
+    """Drop a reference to a Python object, in the callback that releases an exported struct.
+
+    A consumer may call it in any thread, with or without the GIL. If the interpreter has ended, or
+    is ending, there is no GIL to acquire, and the object is left alone.
+    """
+    if Py_IsInitialized():
+        with gil:
+            Py_DECREF(<object>owned)
