@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -238,13 +239,14 @@ def test_endpoints_over_grpc(connect: Connect) -> None:
         first, second = client.statistics()["model_stats"]
         assert first["inference_stats"]["success"] == {"count": 5, "ns": 0}
         assert second["inference_stats"] == {}
-        assert client.load_model("m", config={"a": 1}) is None
+        for config in (MappingProxyType({"a": 1}), '{"a": 1}'):
+            assert client.load_model("m", config=config) is None
         assert client.unload_model("m", unload_dependents=True) is None
         assert client.load_model("m") is None
         key, value = b"unload_dependents", delimited(2, b"\x08\x01")
         config_value = delimited(1, b"config") + delimited(2, delimited(3, b'{"a": 1}'))
         assert sent[2:] == [
-            delimited(2, b"m") + delimited(3, config_value),
+            *[delimited(2, b"m") + delimited(3, config_value)] * 2,
             delimited(2, b"m") + delimited(3, delimited(1, key) + value),
             delimited(2, b"m"),
         ]

@@ -171,7 +171,11 @@ class BaseClient:
         return await self._exchange(request, call)
 
     async def _endpoint(self, call: Call, endpoint: Endpoint, **parameters: Any) -> Any:
-        given = {name: value for name, value in parameters.items() if value not in (None, False)}
+        given = {
+            name: dict(value) if isinstance(value, Mapping) else value
+            for name, value in parameters.items()
+            if value not in (None, False)
+        }
         request = self._transport.endpoint_request(endpoint, call.target, given)
         return await self._exchange(request, call)
 

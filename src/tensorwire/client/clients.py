@@ -464,7 +464,7 @@ class Client(BaseClient, Closing):
         self,
         model: str,
         *,
-        config: Mapping[str, Any] | None = None,
+        config: Mapping[str, Any] | str | None = None,
         headers: Headers | None = None,
         timeout: float | Timeout | None = None,
     ) -> None:
@@ -474,8 +474,8 @@ class Client(BaseClient, Closing):
         ----------
         model, headers
             See ``infer``.
-        config : mapping, optional
-            A ModelConfig, which is used instead of the file in the repository.
+        config : mapping or str, optional
+            A ModelConfig, or its JSON, which is used instead of the file in the repository.
         timeout : float or Timeout, optional
             See ``infer``. The server responds when the model is loaded.
 

@@ -154,8 +154,9 @@ class GrpcTransport:
             operation = Operation(method, self.server.origin, target.model)
             entries = []
             for key, value in parameters.items():
-                text = dump_json(value, operation) if isinstance(value, Mapping) else ""
-                sent = {"bool_param": not text, "string_param": text}
+                text = dump_json(value, operation) if isinstance(value, dict) else value
+                kind = "bool_param" if text is True else "string_param"
+                sent = {"bool_param": None, "string_param": None, kind: text}
                 entries.append({"key": key, "value": [sent]})
             values = {"model_name": _checked_model(target)[0], "parameters": entries}
             message = write_message(values, messages.LOAD_REQUEST)

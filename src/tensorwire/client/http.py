@@ -129,7 +129,7 @@ class HttpTransport:
         path = f"{path.replace('/v2', '/v2/repository', 1)}/{endpoint}"
         operation = self._operation("POST", path, target)
         parameters = {
-            name: dump_json(value, operation) if isinstance(value, Mapping) else value
+            name: dump_json(value, operation) if isinstance(value, dict) else value
             for name, value in parameters.items()
         }
         return self.json_request(target, "POST", path, {"parameters": parameters})

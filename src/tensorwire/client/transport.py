@@ -34,7 +34,7 @@ class Transport(Protocol):
     def endpoint_request(
         self, endpoint: Endpoint, target: Target, parameters: Mapping[str, Any], /
     ) -> Any:
-        """Return a request without inference. Parameters that are mappings are sent as JSON."""
+        """Return a request without inference. Parameters that are dicts are sent as JSON."""
 
     def json_request(self, target: Target, method: str, path: str, body: Any) -> Any: ...
 
