@@ -27,8 +27,8 @@ from support import client_fixtures
 from support.client_fixtures import Certificate
 from support.servers import Scripted, http, recording, uvicorn_server
 from tensorwire import TensorSpec
+from tensorwire._codec.datatypes import UNLIMITED
 from tensorwire.cli import infer, main
-from tensorwire.client.limits import RESPONSE_LIMITS
 from tensorwire.server import Model, create_app
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server, sys.stdout and sys.stderr")
@@ -607,7 +607,7 @@ def test_invalid_answers(call: Call, answer: Any, message: str) -> None:
 
 def test_limits_are_those_of_the_client() -> None:
     for name in (name for name in dir(tw.Limits) if not name.startswith("_")):
-        expected = True if name == "bf16_as_uint16" else getattr(RESPONSE_LIMITS, name)
+        expected = True if name == "bf16_as_uint16" else getattr(UNLIMITED, name)
         assert getattr(infer.LIMITS, name) == expected, name
 
 

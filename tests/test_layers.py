@@ -22,9 +22,9 @@ CODEC = {"arguments", "errors", "http"}
 PUBLIC = {"tensorwire", "_codec", "grpc", "grpc_messages", *CODEC}
 ALLOWED = {
     "_codec": CODEC,
-    "client": {*PUBLIC, "compression", "parameters", "threads"},
-    "server": {*PUBLIC, "compression", "threads"},
-    "integrations": {*PUBLIC, "parameters", "server"},
+    "client": {*PUBLIC, "compression", "parameters", "sizes", "threads"},
+    "server": {*PUBLIC, "compression", "sizes", "threads"},
+    "integrations": {*PUBLIC, "parameters", "server", "sizes"},
     "cli": {*PUBLIC, "client", "server"},
 }
 IMPORTS = re.compile(

@@ -63,16 +63,16 @@ from tensorwire.grpc_messages import (  # noqa: E402
 )
 from tensorwire.server import Model, RequestError, add_to_grpc_server, create_app  # noqa: E402
 from tensorwire.server import grpc as served  # noqa: E402
-from tensorwire.server.body import MAX_BODY_NBYTES, MAX_JSON_NBYTES  # noqa: E402
 from tensorwire.server.inference import Inference  # noqa: E402
 from tensorwire.server.workers import N_THREADS  # noqa: E402
+from tensorwire.sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES  # noqa: E402
 
 json_format = optional("google.protobuf.json_format")
 tritonclient = optional("tritonclient.grpc")
 
 pytestmark = pytest.mark.thread_unsafe(reason="the tests share a server")
 Code = grpc.StatusCode
-LARGE = np.arange(MAX_BODY_NBYTES, dtype=np.float32)  # its message is read in a thread
+LARGE = np.arange(MAX_QUICK_MESSAGE_NBYTES, dtype=np.float32)  # its message is read in a thread
 
 
 def call(function: Any, request: tw.InferRequest) -> Any:
@@ -549,7 +549,7 @@ LOOP, THREAD = "the loop", "a thread"
         ("async", 4, LOOP, LOOP),
         ("thread", 4, LOOP, THREAD),
         *((model, len(LARGE), THREAD, THREAD) for model in ("echo", "async", "thread")),
-        ("list", MAX_JSON_NBYTES // 64 + 1, LOOP, THREAD),
+        ("list", MAX_QUICK_JSON_NBYTES // 64 + 1, LOOP, THREAD),
         ("list", 4, LOOP, LOOP),
     ],
 )

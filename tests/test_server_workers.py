@@ -32,14 +32,15 @@ from support.lifetimes import without_gc
 from support.scripts import run_script
 from support.threads import forbid_threads
 from tensorwire.server import Model, RequestError, create_app
-from tensorwire.server.body import MAX_BODY_NBYTES, MAX_JSON_NBYTES, RequestBody
+from tensorwire.server.body import RequestBody
 from tensorwire.server.inference import Inference
 from tensorwire.server.model import as_writable
 from tensorwire.server.workers import N_THREADS, ThreadCall, Workers
+from tensorwire.sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES
 
 DECODE = "tensorwire.server.body.decode_request"
 BINARY = {"binary_data_output": True}
-LARGE = np.arange(MAX_JSON_NBYTES, dtype=np.int32)
+LARGE = np.arange(MAX_QUICK_JSON_NBYTES, dtype=np.int32)
 SMALL = LARGE[:100]
 
 
@@ -118,7 +119,7 @@ def post(model: str, frame: tw.Frame, *, is_compressed: bool = False) -> tw.Infe
         (message(SMALL, in_json=True, **BINARY), False, False),
         (message(LARGE, in_json=True, **BINARY), False, True),
         (message(LARGE, **BINARY), False, False),
-        (message(np.zeros(MAX_BODY_NBYTES, bool), **BINARY), False, True),
+        (message(np.zeros(MAX_QUICK_MESSAGE_NBYTES, bool), **BINARY), False, True),
         (message(SMALL, **BINARY), True, True),
     ],
     ids=["small JSON", "large JSON", "binary", "large binary", "compressed"],
@@ -182,7 +183,7 @@ def test_where_a_response_is_encoded(
     assert encodings == [expected or model == "thread" or is_large_list]
 
 
-@pytest.mark.parametrize(("nbytes", "expected"), [(100, False), (MAX_BODY_NBYTES, True)])
+@pytest.mark.parametrize(("nbytes", "expected"), [(100, False), (MAX_QUICK_MESSAGE_NBYTES, True)])
 def test_where_inputs_are_copied(
     monkeypatch: pytest.MonkeyPatch, nbytes: int, expected: bool
 ) -> None:
@@ -228,6 +229,7 @@ class Foreign:
         ),
         ({"y": LARGE, "z": LARGE.tolist()}, True),
         ({"z": LARGE.tolist(), "y": LARGE}, True),
+        ({"y": LARGE, "z": ["a"], "n": 5}, False),
     ],
 )
 @pytest.mark.parametrize("is_async", [True, False])

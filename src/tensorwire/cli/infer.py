@@ -23,7 +23,7 @@ from .._codec.datatypes import UNLIMITED
 from ..client import Client, InferenceServerError
 from ..client.addresses import Server, parse_url
 from ..client.errors import HOW_TO_SEND_JSON
-from ..client.limits import DEFAULT_TIMEOUT, RESPONSE_LIMITS
+from ..client.limits import DEFAULT_TIMEOUT
 from .inputs import assignment, declared_inputs, errors_of, make_inputs, read_file, unique
 from .output import CommandError, ProgressBar, UsageError, print_line
 
@@ -32,7 +32,7 @@ MAX_ELEMENT = 60  # the same of each of several elements
 MAX_PADDING = 4  # an S array may be this many times as large as its elements
 BOUNDS = ("max_header_nbytes", "max_tensors", "max_name_nbytes", "max_parameters")
 # Those of the client, but BF16 needs no ml_dtypes.
-LIMITS = tw.Limits(bf16_as_uint16=True, **{name: getattr(RESPONSE_LIMITS, name) for name in BOUNDS})
+LIMITS = tw.Limits(bf16_as_uint16=True, **{name: getattr(UNLIMITED, name) for name in BOUNDS})
 CALL_ERRORS = (InferenceServerError, tw.DecodeError, ConnectionError, TimeoutError)
 
 DESCRIPTION = """\

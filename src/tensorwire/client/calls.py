@@ -14,13 +14,13 @@ from typing import Any, cast
 
 import tensorwire as tw
 
+from .._codec.datatypes import UNLIMITED
 from ..arguments import check_integer, check_seconds, check_type, is_list_of_numbers
 from ..errors import InferenceServerError, format_seconds, format_value
+from ..sizes import DEFAULT_MAX_BODY
 from .addresses import Server, parse_url
 from .limits import (
-    DEFAULT_MAX_BODY,
     DEFAULT_TIMEOUT,
-    RESPONSE_LIMITS,
     Call,
     Deadline,
     GrpcChannel,
@@ -68,7 +68,7 @@ class BaseClient:
         binary_inputs: bool = True,
         channel: GrpcChannel | None = None,
     ) -> None:
-        limits = RESPONSE_LIMITS if limits is None else limits
+        limits = UNLIMITED if limits is None else limits
         check_type("limits", limits, tw.Limits, "a Limits object")
         self.server: Server = parse_url(url)
         self.timeout: Timeout = as_timeout(timeout)

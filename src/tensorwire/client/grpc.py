@@ -31,11 +31,12 @@ from .._codec.grpc.reader import (
 from .._codec.grpc.writer import encode_request, write_message
 from ..arguments import Nonfinite, check_type
 from ..errors import format_value
+from ..sizes import MAX_QUICK_MESSAGE_NBYTES
 from .addresses import Server, authority
 from .errors import Operation, server_error, too_long_error
 from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, check_process
 from .grpc_streams import AsyncStream, Encode, Stream
-from .limits import MAX_BODY_NBYTES, MAX_INT32, Call, Options
+from .limits import MAX_INT32, Call, Options
 from .requests import (
     Encoding,
     Endpoint,
@@ -177,7 +178,7 @@ class GrpcTransport:
     ) -> bytes:
         name, version = _checked_model(target)
         request = request.replace(model_name=name, model_version=version or None)
-        is_slow = sum(x.nbytes for x in request.inputs) > MAX_BODY_NBYTES  # all data is copied
+        is_slow = sum(x.nbytes for x in request.inputs) > MAX_QUICK_MESSAGE_NBYTES
         return await backend.run(is_slow, encode_request, request)
 
     def encode_raw(self, array: Any) -> NoReturn:
@@ -214,7 +215,7 @@ class GrpcTransport:
     # --- responses ---
 
     async def read(self, request: GrpcRequest, message: bytes, backend: Backend) -> Any:
-        is_slow, limits = len(message) > MAX_BODY_NBYTES, self.options.limits
+        is_slow, limits = len(message) > MAX_QUICK_MESSAGE_NBYTES, self.options.limits
         if request.fields is messages.NO_FIELDS:
             decode = decode_response
             if request.regions:

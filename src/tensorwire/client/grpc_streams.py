@@ -15,9 +15,10 @@ import tensorwire as tw
 
 from .._codec.grpc.reader import read_message, read_stream_response
 from ..grpc_messages import STREAM_ERROR
+from ..sizes import MAX_QUICK_MESSAGE_NBYTES
 from .errors import CallError, server_error
 from .grpc_channels import WRITE_FAILED, Channel, GrpcRequest, Status, unless_closed
-from .limits import MAX_BODY_NBYTES, Call
+from .limits import Call
 from .sync import complete
 
 Encode = Callable[[Any], Coroutine[Any, Any, bytes]]
@@ -63,7 +64,7 @@ class Stream:
     async def decode(self, message: bytes) -> tw.InferResponse:
         try:
             return await self.channel.backend.run(
-                len(message) > MAX_BODY_NBYTES, self._decode, message
+                len(message) > MAX_QUICK_MESSAGE_NBYTES, self._decode, message
             )
         except asyncio.CancelledError:
             self.close()  # as if the task had been cancelled before the response arrived

@@ -17,6 +17,7 @@ from ..arguments import Nonfinite
 from ..compression import compress
 from ..errors import InferenceServerError, format_value
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
+from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES
 from .addresses import Server, authority, find_proxy
 from .connection import Connection, Connector
 from .errors import (
@@ -26,7 +27,7 @@ from .errors import (
     server_error,
     too_long_error,
 )
-from .limits import MAX_BODY_NBYTES, MAX_JSON_NBYTES, Call, Options
+from .limits import Call, Options
 from .pool import Lease, Pool
 from .requests import (
     PIECE_NBYTES,
@@ -152,7 +153,7 @@ class HttpTransport:
         self, _: Target, request: tw.InferRequest, nonfinite: Nonfinite | None, backend: Backend
     ) -> tw.Frame:
         # Writing JSON is slow. Binary data is sent from the memory of the arrays.
-        is_slow = sum(x.nbytes for x in request.inputs if not x.binary) > MAX_JSON_NBYTES
+        is_slow = sum(x.nbytes for x in request.inputs if not x.binary) > MAX_QUICK_JSON_NBYTES
         return await backend.run(
             is_slow, tw.encode_request, request, nonfinite=nonfinite, limits=UNLIMITED
         )
@@ -211,7 +212,7 @@ class HttpTransport:
         reader = request.reader
         if request.regions:
             reader = partial(decode_response_in_regions, regions=request.regions)
-        is_slow = json_nbytes > MAX_JSON_NBYTES or len(buffer) > MAX_BODY_NBYTES
+        is_slow = json_nbytes > MAX_QUICK_JSON_NBYTES or len(buffer) > MAX_QUICK_MESSAGE_NBYTES
         try:
             return await backend.run(is_slow, reader, buffer, header_length, limits=limits)
         except (tw.HeaderError, tw.ErrorResponseError) as error:

@@ -26,23 +26,6 @@ DEFAULT_TIMEOUT = 60.0
 
 MAX_INT32 = 2**31 - 1
 
-DEFAULT_MAX_BODY = MAX_INT32
-"""Default limit of a response body in bytes, after decompression."""
-
-RESPONSE_LIMITS = tw.Limits(
-    max_header_nbytes=MAX_INT32,
-    max_tensors=MAX_INT32,
-    max_name_nbytes=MAX_INT32,
-    max_parameters=MAX_INT32,
-)
-"""Default limits of the clients, which limit a response no further than ``max_body`` does."""
-
-# AsyncClient reads and writes larger JSON in a thread, and reads larger messages there, because
-# their BYTES and BOOL elements are checked one by one. Up to these sizes, this takes up to about
-# 2 ms.
-MAX_JSON_NBYTES = 64 << 10
-MAX_BODY_NBYTES = 2 << 20
-
 _FIRST_DELAY_SECONDS = 0.1
 _MAX_DELAY_SECONDS = 10.0
 _MAX_RETRY_AFTER_SECONDS = 60

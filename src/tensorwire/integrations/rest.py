@@ -12,8 +12,8 @@ from .._codec.body_buffer import BodyBuffer
 from ..arguments import check_integer
 from ..http import EXTENSION
 from ..server.asgi import Message, Receive, Scope, Send, receive_chunk
-from ..server.body import DEFAULT_MAX_BODY
 from ..server.framing import Framing
+from ..sizes import DEFAULT_MAX_BODY
 from .patching import Function, Patch, Untested
 
 

@@ -16,7 +16,8 @@ from .._codec.datatypes import Limits
 from .._codec.messages.frame import Frame
 from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
-from .body import DEFAULT_MAX_BODY, ClientDisconnectedError, RequestBody
+from ..sizes import DEFAULT_MAX_BODY
+from .body import ClientDisconnectedError, RequestBody
 from .exchange import Exchange
 from .memory import TICK_SECONDS
 from .service import SHUTTING_DOWN, RawHeaders, Reply, Service, error_reply, log

@@ -11,25 +11,16 @@ from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
 from ..compression import STEP_NBYTES, Decompressor, is_supported
 from ..errors import DecodeError, DecompressionError, LayoutError, TensorwireError, format_count
+from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES
 from ..threads import in_thread
 from .framing import Framing
 from .memory import UNCOUNTED_NBYTES, Reservation
-
-DEFAULT_MAX_BODY = 2**31 - 1
-"""Default limit of a request body in bytes, after decompression. It is also Triton's limit."""
 
 DEFAULT_RECEIVE_TIMEOUT = 300.0
 """Default time in seconds in which the whole body of a request must arrive."""
 
 GRACE_SECONDS = 5.0
 """Time that a client has during a shutdown to send the rest of a request, or to read a response."""
-
-# Larger JSON is read and written in a thread, and larger lists are converted there. Larger messages
-# are read in a thread, because their BYTES and BOOL elements are checked one by one. Larger gRPC
-# responses are written in a thread, because they are copied. Up to these sizes, this takes up to
-# about 2 ms.
-MAX_JSON_NBYTES = 64 << 10
-MAX_BODY_NBYTES = 2 << 20
 
 
 class ClientDisconnectedError(TensorwireError):
@@ -172,7 +163,11 @@ class RequestBody:
     def is_slow_to_decode(self) -> bool:
         nbytes, framing = self.buffer.nbytes, self.framing
         json_nbytes = nbytes if framing.header_length is None else framing.header_length
-        return bool(framing.encoding) or json_nbytes > MAX_JSON_NBYTES or nbytes > MAX_BODY_NBYTES
+        return (
+            bool(framing.encoding)
+            or json_nbytes > MAX_QUICK_JSON_NBYTES
+            or nbytes > MAX_QUICK_MESSAGE_NBYTES
+        )
 
     async def decode_without_blocking(
         self, limits: Limits, raw_input: TensorSpec | None = None

@@ -36,8 +36,9 @@ from ..grpc_messages import (
     STREAM_ERROR,
     Fields,
 )
+from ..sizes import MAX_QUICK_MESSAGE_NBYTES
 from ..threads import in_thread
-from .body import GRACE_SECONDS, MAX_BODY_NBYTES
+from .body import GRACE_SECONDS
 from .context import RequestContext, set_headers
 from .inference import Inference, MessageFormat, ServedModel
 from .memory import OverloadedError, Reservation
@@ -105,7 +106,7 @@ class GrpcFormat(MessageFormat[bytes, bytes]):
     """The messages of ModelInfer, or of ModelStreamInfer."""
 
     def is_slow_to_decode(self, message: bytes) -> bool:
-        return len(message) > MAX_BODY_NBYTES
+        return len(message) > MAX_QUICK_MESSAGE_NBYTES
 
     def decode(self, message: bytes, model: Model) -> tw.InferRequest:
         return decode_request(message, limits=self.limits)
@@ -114,7 +115,7 @@ class GrpcFormat(MessageFormat[bytes, bytes]):
         return str(dict(source.invocation_metadata()).get("x-request-id", ""))
 
     def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
-        return nbytes > MAX_BODY_NBYTES
+        return nbytes > MAX_QUICK_MESSAGE_NBYTES
 
 
 def context_of(call: Any) -> RequestContext:
@@ -403,7 +404,7 @@ class InferenceService:
             limits = service.limits
             name, version, request_id = (
                 await in_thread(read_names, message, limits)
-                if len(message) > MAX_BODY_NBYTES
+                if len(message) > MAX_QUICK_MESSAGE_NBYTES
                 else read_names(message, limits)
             )
             served = self._find(name, version)

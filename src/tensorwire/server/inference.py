@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import CoroutineType
 from typing import Any, Generic, TypeVar
@@ -18,8 +19,9 @@ import numpy as np
 import tensorwire as tw
 
 from ..errors import TensorNotFoundError, format_subject, format_value
+from ..sizes import MAX_QUICK_JSON_NBYTES
 from ..threads import in_thread
-from .body import MAX_JSON_NBYTES, ClientDisconnectedError
+from .body import ClientDisconnectedError
 from .context import RequestContext
 from .model import (
     VERSION,
@@ -215,25 +217,23 @@ class Inference(Generic[Undecoded, Encoded]):
         return None if self.is_awaitable else self._encode()
 
     def _is_slow_to_encode(self) -> bool:
-        result, nbytes, is_converted = self.result, 0, False
+        """Return whether a large result is converted, copied or written as JSON."""
+        result, nbytes, converted_nbytes = self.result, 0, 0
         try:
             if type(result) is tw.InferResponse or isinstance(result, tw.InferResponse):
                 for tensor in result.outputs:
                     nbytes += tensor.nbytes
             elif isinstance(result, Mapping):
-                left = MAX_JSON_NBYTES
                 for value in result.values():
-                    left = subtract_nbytes(left, value)
-                    # Lists and objects must be converted.
-                    is_converted |= not (
-                        isinstance(value, tw.Tensor)
-                        or getattr(getattr(value, "dtype", None), "kind", "O") in "biuf"
-                    )
-                nbytes = MAX_JSON_NBYTES - left
+                    size = nbytes_of(value)
+                    nbytes += size
+                    if not isinstance(value, tw.Tensor) and not is_array_of_numbers(value):
+                        converted_nbytes += size
         except BaseException as error:  # of an object that the model returned
             raise self._model_error(error) from None
-        return nbytes > MAX_JSON_NBYTES and (
-            is_converted or self.message_format.is_slow_to_encode(nbytes, self.request)
+        return converted_nbytes > MAX_QUICK_JSON_NBYTES or (
+            nbytes > MAX_QUICK_JSON_NBYTES
+            and self.message_format.is_slow_to_encode(nbytes, self.request)
         )
 
     def _encode(self) -> Encoded:
@@ -327,26 +327,26 @@ def is_ended_by_server(error: BaseException) -> bool:
     return isinstance(error, GeneratorExit) and task is None
 
 
-def subtract_nbytes(left: int, value: Any) -> int:
-    """Return ``left`` minus the size of a value, or any negative number if the value is larger.
+def is_array_of_numbers(value: Any) -> bool:
+    return getattr(getattr(value, "dtype", None), "kind", "O") in "biuf"
+
+
+def nbytes_of(value: Any) -> int:
+    """Return the size of what a model returned, or any larger number if that is a large size.
 
     An item of a list counts as 64 bytes more than it has, because it is an object.
     """
-    if isinstance(value, tw.Tensor):
-        value = value.data
     if isinstance(value, str | bytes):
-        return left - len(value)
-    items: Iterable[Any]
-    if isinstance(value, list | tuple):
-        items = value
-    elif isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
-        items = value.flat
-    else:
+        return len(value)
+    if isinstance(value, np.ndarray) and not is_array_of_numbers(value):
+        value = value.flat
+    elif not isinstance(value, list | tuple):
         # An object that does not tell its size, such as an image, may be large.
         nbytes = 0 if isinstance(value, int | float) else getattr(value, "nbytes", None)
-        return left - nbytes if isinstance(nbytes, int) else -1
-    for item in items:
-        if left < 0:
+        return nbytes if isinstance(nbytes, int) else sys.maxsize
+    nbytes = 64 * len(value)
+    for item in value:
+        if nbytes > MAX_QUICK_JSON_NBYTES:
             break
-        left = subtract_nbytes(left - 64, item)
-    return left
+        nbytes += nbytes_of(item)
+    return nbytes

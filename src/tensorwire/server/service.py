@@ -20,7 +20,8 @@ from .._codec.messages.frame import Frame
 from ..arguments import Nonfinite, Selection, check_integer, check_seconds, check_type
 from ..errors import TensorwireError, format_names, format_subject, format_text, format_value
 from ..http import EXTENSION, HEADER_LENGTH, JSON_TYPE
-from .body import DEFAULT_MAX_BODY, DEFAULT_RECEIVE_TIMEOUT, RequestBody
+from ..sizes import DEFAULT_MAX_BODY
+from .body import DEFAULT_RECEIVE_TIMEOUT, RequestBody
 from .framing import frame_headers
 from .inference import MessageFormat, ServedModel
 from .memory import BodyMemory, default_nbytes

@@ -20,8 +20,9 @@ from .._codec.messages.tensor import TensorSpec
 from ..arguments import check_type
 from ..errors import TensorwireError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
+from ..sizes import DEFAULT_MAX_BODY
 from .asgi import send_frame
-from .body import DEFAULT_MAX_BODY, RequestBody
+from .body import RequestBody
 from .model import RequestError
 from .values import FRAME_HEADERS, Content, frame_of, values_of
 

@@ -14,7 +14,8 @@ from typing import Any
 from .._codec.datatypes import Limits
 from .._codec.messages.tensor import TensorSpec
 from ..arguments import check_type
-from .body import DEFAULT_MAX_BODY, RequestBody
+from ..sizes import DEFAULT_MAX_BODY
+from .body import RequestBody
 from .framing import FRAMING_HEADERS
 from .values import FRAME_HEADERS, Content, frame_of, values_of
 

@@ -75,8 +75,9 @@ def encode_response(
         The response. The data of all outputs is sent in ``raw_output_contents``, whatever their
         ``binary`` is.
     request : InferRequest or ResponseOptions, optional
-        The request to which it responds, or what it says about the response. It determines which outputs are sent: those that it lists,
-        or all. The ``id`` of the request is used if the response has none.
+        The request to which it responds, or what it says about the response. It determines which
+        outputs are sent: those that it lists, or all. The ``id`` of the request is used if the
+        response has none.
 
     Returns
     -------
