@@ -32,6 +32,7 @@ from tensorwire.server import (  # noqa: E402
     RequestError,
     create_app,
 )
+from tensorwire.server.grpc import context_of  # noqa: E402
 
 pytestmark = [
     pytest.mark.thread_unsafe(reason="the tests share a server"),
@@ -143,6 +144,22 @@ def test_client_and_deadline(server: Server) -> None:
     else:  # uvicorn trusts a proxy at this address
         found = server.ask("async", TAG, ("x-forwarded-for", b"192.0.2.7")).headers
         assert found["x-client"] == "('192.0.2.7', 0)"
+
+
+@pytest.mark.parametrize(
+    ("peer", "client"),
+    [
+        ("ipv4:192.0.2.7:80", ("192.0.2.7", 80)),
+        ("ipv6:%5B2001:db8::1%5D:80", ("2001:db8::1", 80)),
+        ("ipv6:[2001:db8::1]:80", ("2001:db8::1", 80)),
+        *((peer, None) for peer in ("unix:", "unix:/run/a:80", "unix-abstract:a:80", "unknown")),
+    ],
+)
+def test_clients_of_grpc(peer: str, client: Any) -> None:
+    call = mock.Mock()
+    call.configure_mock(**{"peer.return_value": peer, "time_remaining.return_value": None})
+    call.invocation_metadata.return_value = None
+    assert context_of(call).client == client
 
 
 @pytest.mark.parametrize("model", MODELS)
