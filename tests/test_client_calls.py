@@ -175,7 +175,7 @@ def test_headers_and_timeouts_of_all_methods(connect: Connect, served: Served) -
         for call in calls:
             call(headers={"Authorization": "Bearer 7"})
         assert client.is_ready("declared", headers={"Authorization": "Bearer 7"})
-        client.wait_until_ready(5, "declared", headers={"Authorization": "Bearer 7"})
+        client.wait_until_ready("declared", 5, headers={"Authorization": "Bearer 7"})
         sent = served.requests[before:]
         assert {request.get("authorization") for request in sent} == {"Bearer 7"}
         assert len(sent) == len(calls) + 3
@@ -335,7 +335,7 @@ def test_names_and_versions_that_cannot_be_sent(client: Any, served: Served) -> 
         lambda m, v: client.infer(m, {"x": [1.0]}, version=v),
         client.model_metadata,
         client.is_ready,
-        lambda m, v: client.wait_until_ready(1, m, v),
+        lambda m, v: client.wait_until_ready(m, 1, version=v),
     ]
     if not served.is_grpc:
         calls.append(lambda m, v: client.infer_raw(m, X, version=v))
@@ -699,14 +699,15 @@ def test_readiness(client: Any) -> None:
     assert client.is_ready("echo")
     assert client.is_ready("echo", "1")
     assert not client.is_ready("unknown")
-    client.wait_until_ready(5, "echo")
     client.wait_until_ready("echo", 5)
     for seconds in (0, float("inf")):
         message = f"^timeout must be a positive number of seconds, not {seconds}$"
         with pytest.raises(ValueError, match=message):
-            client.wait_until_ready(seconds)
+            client.wait_until_ready(timeout=seconds)
     with pytest.raises(TypeError, match=r"^timeout must be .*, not NoneType$"):
-        client.wait_until_ready(None)
+        client.wait_until_ready(timeout=None)
+    with pytest.raises(TypeError, match="the name of a model must be a str, not int"):
+        client.wait_until_ready(5)
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
@@ -723,7 +724,7 @@ def test_wait_for_a_server_that_starts(connect: Connect, scheme: str) -> None:
 
     url = f"{scheme}://127.0.0.1:{port}"
     with ExitStack() as stack, connect(url) as client, in_thread(start), takes(0.25, 3):
-        client.wait_until_ready(10)
+        client.wait_until_ready(timeout=10)
 
 
 def test_wait_until_ready_reports_what_was_last_seen(connect: Connect) -> None:
@@ -735,7 +736,7 @@ def test_wait_until_ready_reports_what_was_last_seen(connect: Connect) -> None:
         ):
             message = f"^{subject} is not ready after 0.2 seconds; last seen: {last_seen}"
             with connect(url) as client, pytest.raises(TimeoutError, match=message):
-                client.wait_until_ready(0.2, model)
+                client.wait_until_ready(model, 0.2)
 
 
 # --- closing ---

@@ -572,7 +572,7 @@ def infer(client: Any, data: Any = X) -> None:
         (Reading, "http://{}", lambda client: infer(client, LARGE[: 16 * MiB])),
         (Reading, "https://{}", infer),
         (FullQueue, "http://{}", infer),
-        (Refusing, "http://{}", lambda client: client.wait_until_ready(0.25)),
+        (Refusing, "http://{}", lambda client: client.wait_until_ready(timeout=0.25)),
         (Reading, "http://slow.test", infer),
     ],
     ids=["response", "sending", "handshake", "connecting", "readiness", "lookup"],

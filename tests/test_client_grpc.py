@@ -318,7 +318,7 @@ def test_invalid_response(connect: Connect) -> None:
             lambda: client.infer("m", {"x": X}),
             lambda: client.model_metadata("m"),
             lambda: client.is_ready("m"),
-            lambda: client.wait_until_ready(5, "m"),
+            lambda: client.wait_until_ready("m", 5),
         ]
         for call in calls:
             with pytest.raises(tw.DecodeError, match=rf"^Model\w+ {server.url}: .* is malformed"):

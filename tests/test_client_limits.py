@@ -190,7 +190,7 @@ def test_attempts_of_wait_until_ready(
 ) -> None:
     server = NotReady(monkeypatch, itertools.repeat(LOADING), 0.0)
     with Client("localhost", timeout=timeout) as client, pytest.raises(TimeoutError, match="100 s"):
-        client.wait_until_ready(100)
+        client.wait_until_ready(timeout=100)
     assert server.timeouts[0] == first
     assert 0.01 <= (server.timeouts[-1].total or 0) <= 0.021
     assert 0.01 <= server.pauses[0] <= 0.02
@@ -215,6 +215,6 @@ def test_what_wait_until_ready_has_last_seen(
     NotReady(monkeypatch, errors, 5 / len(errors))
     fails = pytest.raises(TimeoutError, match=rf"last seen: {seen} \(at port 80: ")
     with Client("localhost") as client, fails as caught:
-        client.wait_until_ready(5)
+        client.wait_until_ready(timeout=5)
     assert str(caught.value).startswith("GET http://localhost/v2/health/ready: the server is not")
     assert str(caught.value.__cause__) == seen

@@ -66,7 +66,7 @@ def started_configs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def infer_mean(url: str, n: int = 4, **options: Any) -> Any:
     """Return the mean of the first n numbers, from the model of a server that may still start."""
     with Client(url, timeout=10, **options) as client:
-        client.wait_until_ready(20)
+        client.wait_until_ready(timeout=20)
         return client.infer("mean", {"x": np.arange(n, dtype=np.float32)})["mean"].tolist()
 
 

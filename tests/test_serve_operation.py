@@ -392,13 +392,13 @@ models["wait"] = wait
         pool = stack.enter_context(ThreadPoolExecutor(1))
         client = stack.enter_context(Client(f"unix:{path}", timeout=20))
         first = stack.enter_context(serving(tmp_path, *options, models=gate))
-        client.wait_until_ready(20)
+        client.wait_until_ready(timeout=20)
         call = pool.submit(client.infer, "wait", X)
         time.sleep(0.3)
         first.process.send_signal(signal.SIGTERM)
         wait_for(lambda: not path.exists(), 10)
         stack.enter_context(serving(tmp_path / "b", *options, models=MODELS))
-        client.wait_until_ready(20)
+        client.wait_until_ready(timeout=20)
         assert not call.done()
         (tmp_path / "opened").touch()
         assert call.result(20)["y"].tolist() == 1
@@ -460,7 +460,7 @@ def test_shutdown_does_not_wait_for_threads(
         options = ["served_here:models", "--timeout-graceful-shutdown", "1", "--uds", path]
         with serving(tmp_path, *options, models=MODELS, program=program) as server:
             with Client(f"unix:{path}", timeout=20) as client, ThreadPoolExecutor(1) as pool:
-                client.wait_until_ready(20)
+                client.wait_until_ready(timeout=20)
                 call = pool.submit(client.infer, "sleep", X)
                 time.sleep(0.3)
                 server.stop(number)
@@ -523,7 +523,7 @@ def test_access_log_behind_a_proxy(tmp_path: Path) -> None:
         with serving(tmp_path, *options, models=MODELS) as server:
             wait_for(lambda: "serves" in server.log.read_text(), 20)
             with Client(f"unix:{path}", headers={"X-Forwarded-For": "192.0.2.7"}) as client:
-                client.wait_until_ready(20)
+                client.wait_until_ready(timeout=20)
                 client.infer("mean", X)
                 forged = {"X-Forwarded-For": '192.0.2.8 - - [] "GET / HTTP/1.1" 200 5 "'}
                 client.infer("mean", X, headers=forged)
@@ -568,7 +568,7 @@ def test_wildcards_are_all_addresses(tmp_path: Path, host: str) -> None:
         for address in ("127.0.0.1", "[::1]"):
             for url in (f"{address}:{server.port}", f"grpc://{address}:{server.grpc_port}"):
                 with Client(url) as client:
-                    client.wait_until_ready(20)
+                    client.wait_until_ready(timeout=20)
                     assert client.infer("mean", X)["mean"].tolist() == [1.5]
 
 

@@ -164,7 +164,7 @@ def serving() -> Iterator[tuple[int, int]]:
     options = ["--port", "0", "--grpc-port", str(port), "--log-level", "warning"]
     with subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL) as process:
         try:
-            Client(f"grpc://{HOST}:{port}").wait_until_ready(TIMEOUT)
+            Client(f"grpc://{HOST}:{port}").wait_until_ready(timeout=TIMEOUT)
             yield port, process.pid
         finally:
             process.terminate()

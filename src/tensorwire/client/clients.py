@@ -6,7 +6,7 @@ Their calls are the coroutines of ``BaseClient``.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, cast
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
 import tensorwire as tw
 
@@ -588,20 +588,21 @@ class Client(BaseClient, Closing):
 
     def wait_until_ready(
         self,
-        timeout: float | str,
-        model: str | float | None = None,
-        version: str | None = None,
+        model: str | None = None,
+        timeout: float = 60.0,
         *,
+        version: str | None = None,
         headers: Headers | None = None,
     ) -> None:
         """Wait until the server, or one of its models, is ready.
 
         Parameters
         ----------
-        timeout : float
-            Maximum duration of the wait in seconds. The model may also be first, as in
-            ``is_ready``.
-        model, version, headers
+        model : str, optional
+            See ``is_ready``.
+        timeout : float, default 60.0
+            Maximum duration of the wait in seconds.
+        version, headers
             See ``is_ready``.
 
         Raises
@@ -611,11 +612,10 @@ class Client(BaseClient, Closing):
 
         Examples
         --------
-        >>> client.wait_until_ready(30, "resnet")                        # doctest: +SKIP
+        >>> client.wait_until_ready("resnet", 30)                        # doctest: +SKIP
         """
-        seconds, name = (model, timeout) if isinstance(timeout, str) else (timeout, model)
-        call = self._call(Target(cast("str | None", name), version, headers))
-        return self._complete(self._wait_until_ready(call, seconds))
+        call = self._call(Target(model, version, headers))
+        return self._complete(self._wait_until_ready(call, timeout))
 
     def stream(
         self,
