@@ -34,7 +34,14 @@ COMPILED = sorted(
 )
 WITHOUT_PYTHON_NAMES = {
     f"_codec.{name}"
-    for name in ("gil", "exchange.arrow", "exchange.dlpack", "json.writer", "messages.parameters")
+    for name in (
+        "gil",
+        *("http.entries", "http.members", "http.names", "http.raw"),
+        "exchange.arrow",
+        "exchange.dlpack",
+        "json.writer",
+        "messages.parameters",
+    )
 }
 
 

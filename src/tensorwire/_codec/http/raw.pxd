@@ -1,0 +1,7 @@
+from ..datatypes cimport Limits
+from ..memory cimport Body
+from ..messages.message cimport InferRequest
+from ..messages.tensor cimport TensorSpec
+
+
+cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits)
