@@ -766,3 +766,13 @@ def is_healthy(port: int) -> bool:
             return connection.getresponse().status == 200
         except OSError:
             return False
+
+
+def test_client_of_django() -> None:
+    """The call that the manual shows for tests of a view."""
+    django_app()
+    client = package("django.test").Client()
+    arguments = "/scale", bytes(FRAME), FRAME.headers["Content-Type"]
+    reply = client.post(*arguments, headers=FRAME.headers)
+    response = tw.decode_response(reply.getvalue(), tw.header_length(reply.headers))
+    assert list(response) == ["y"]
