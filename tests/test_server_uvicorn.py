@@ -11,12 +11,14 @@ import gc
 import logging
 import select
 import socket
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import ServerState
 
 import tensorwire as tw
-from support import client_fixtures
+from support import asgi_requests, client_fixtures
 from support.asgi_requests import run_in_event_loop
 from support.client_fixtures import Certificate
 from support.http_exchange import Connection, head
@@ -45,6 +47,7 @@ pytestmark = [
 ]
 
 MiB = 1 << 20
+PACKAGE = str(Path(tw.__file__).parent)
 certificate = client_fixtures.certificate
 BINARY = {"binary_data_output": True}
 asgi_paths: list[str] = []  # of the requests that reached the ASGI application
@@ -993,3 +996,43 @@ async def test_lost_connection_is_released(n_sent: int) -> None:
     del protocol, transport.protocol
     await asyncio.sleep(0)
     assert found() is None
+
+
+IN_LOOP = Model(echo, in_event_loop=True)
+
+
+@pytest.mark.parametrize(
+    ("is_asgi", "model", "limit"),
+    [
+        *((False, IN_LOOP, 44), (False, asgi_requests.async_echo, 51), (False, echo, 60)),
+        *((True, IN_LOOP, 24), (True, asgi_requests.async_echo, 27), (True, echo, 36)),
+    ],
+)
+@run_in_event_loop
+async def test_calls_for_a_small_request(is_asgi: bool, model: Any, limit: int) -> None:
+    """Its time is mostly that of calls. Those of functions of this package are counted."""
+    config = uvicorn.Config(create_app({"m": model}))
+    config.load()
+    protocol, transport = protocol_with_transport(config=config)
+    sent, n_calls = request_bytes("m", np.arange(2)), 0
+
+    async def answer() -> None:
+        transport.written = b""
+        if is_asgi:
+            await asgi_requests.exchange(config.app, **asgi_requests.inference("m"))
+            return
+        receive(protocol, sent)
+        while not transport.written:
+            await asyncio.sleep(0)
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        nonlocal n_calls
+        n_calls += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+
+    await answer()
+    sys.setprofile(count)
+    try:
+        await answer()
+    finally:
+        sys.setprofile(None)
+    assert n_calls <= limit
