@@ -10,8 +10,8 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -26,6 +26,15 @@ from tensorwire.server.workers import N_THREADS, ThreadCall, Workers
 from tensorwire.threads import in_thread
 
 STARTERS: list[Any] = [in_thread, lambda *call: ThreadCall().run(Workers(1), *call)]
+
+
+@contextmanager
+def without_idle_threads() -> Iterator[None]:
+    """Hide the idle threads from the next calls. The exit of the interpreter needs them again."""
+    hidden = threads._idle.copy()
+    threads._idle.clear()
+    yield
+    threads._idle.extend(hidden)
 
 
 @pytest.mark.parametrize("start", STARTERS, ids=["work", "model"])
@@ -46,9 +55,9 @@ async def test_function_is_called_once_if_no_thread_can_be_started(
         raise RuntimeError("can't start new thread")
 
     await start(time.sleep, 0)
-    monkeypatch.setattr(threads, "_idle", [])
     monkeypatch.setattr(threading.Thread, "start", fail)
-    results = await asyncio.gather(start(call), return_exceptions=True)
+    with without_idle_threads():
+        results = await asyncio.gather(start(call), return_exceptions=True)
     assert len(calls) == (start is in_thread)
     assert isinstance(results[0], Exception) == (start is not in_thread)
 
@@ -182,8 +191,8 @@ def test_event_loop_that_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None
             lost.cancel()
         assert await asyncio.wait_for(in_thread(int, 2), 20) == 2
 
-    monkeypatch.setattr(threads, "_idle", [])
-    ask()
+    with without_idle_threads():
+        ask()
 
 
 SCRIPT = """
