@@ -111,7 +111,8 @@ class RequestBody:
             )
         if self.max_body is not None and n_arrived > self.max_body:
             BodyBuffer(n_arrived, max_nbytes=self.max_body)  # raises the error
-        if n_arrived <= buffer.capacity or (length is None and n_arrived <= UNCOUNTED_NBYTES):
+        is_counted = length is not None or n_arrived > UNCOUNTED_NBYTES
+        if n_arrived <= buffer.capacity or not (self.has_steps and is_counted):
             buffer.write(chunk)
         else:
             self._held.append(bytes(chunk))
