@@ -81,52 +81,41 @@ static inline Block each(unsigned char c) {
     return block;
 }
 
-/* Return 1 to 15 bytes in the first bytes of a block, whose others are 0. No other bytes are read:
-   the words may overlap. A word of 8 bytes is shifted twice, because a shift by 64 is undefined. */
-static inline Block load_partial(const unsigned char *text, int nbytes) {
-    uint64_t words[2] = {0, 0};
-    uint32_t first, last;
-    Block block;
-    if (nbytes >= 8) {
-        memcpy(&words[0], text, 8);
-        memcpy(&words[1], text + nbytes - 8, 8);
-        words[1] = words[1] >> 8 >> 8 * (15 - nbytes);
-    } else if (nbytes >= 4) {
-        memcpy(&first, text, 4);
-        memcpy(&last, text + nbytes - 4, 4);
-        words[0] = first | (uint64_t)last << 8 * (nbytes - 4);
-    } else {
-        words[0] = text[0] | (uint64_t)text[nbytes / 2] << 8 * (nbytes / 2)
-                   | (uint64_t)text[nbytes - 1] << 8 * (nbytes - 1);
-    }
-    memcpy(&block, words, BLOCK_NBYTES);
-    return block;
-}
-
-/* Return the next 16 bytes of a text, of which `nbytes`, at least 1, are left. Bytes after the text
-   are replaced by 0. */
-static inline Block load_text(const unsigned char *text, ptrdiff_t nbytes) {
-    Block block;
-    if (nbytes < BLOCK_NBYTES) return load_partial(text, (int)nbytes);
-    memcpy(&block, text, BLOCK_NBYTES);
-    return block;
-}
-
 /* How many bytes a text needs for a word of 8, by its size. A table, because compilers make a branch
    of a comparison. */
 static const unsigned char missing[BLOCK_NBYTES] = {8, 7, 6, 5, 4, 3, 2, 1};
 
-/* Do the work of `load_partial`. `n_before` bytes before the text can be read, too. If they suffice
-   for a whole word, there is no other branch, because the sizes of short texts are hard to predict.
-   `last` is shifted twice, because a shift by 64 is undefined. */
-static inline Block load_short(const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_before) {
+/* Return the next 16 bytes of a text, of which `nbytes`, at least 1, are left. Bytes after the text
+   are replaced by 0. `n_before` bytes before it can be read, and no others. If they suffice for a
+   whole word, short texts need no other branch, because their sizes are hard to predict.
+
+   The words may overlap. They are shifted twice, because a shift by 64 is undefined. */
+static inline Block load_padded(const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_before) {
     typedef uint64_t Words __attribute__((vector_size(BLOCK_NBYTES)));
-    const int n_missing = missing[nbytes], n_more = n_missing + (int)nbytes - 8;
-    uint64_t first, last;
-    if (n_before < n_missing) return load_partial(text, (int)nbytes);
-    memcpy(&first, text - n_missing, 8);
-    memcpy(&last, text + nbytes - 8, 8);
-    return (Block)(Words){first >> 8 * n_missing, last >> 8 * (7 - n_more) >> 8};
+    uint64_t first, last = 0;
+    uint32_t low, high;
+    int n_missing, n_more;
+    Block block;
+    if (__builtin_expect(nbytes >= BLOCK_NBYTES, 1)) {
+        memcpy(&block, text, BLOCK_NBYTES);
+        return block;
+    }
+    n_missing = missing[nbytes];
+    if (n_before >= n_missing) {
+        n_more = n_missing + (int)nbytes - 8;
+        memcpy(&first, text - n_missing, 8);
+        memcpy(&last, text + nbytes - 8, 8);
+        first >>= 8 * n_missing;
+        last = last >> 8 * (7 - n_more) >> 8;
+    } else if (nbytes >= 4) {
+        memcpy(&low, text, 4);
+        memcpy(&high, text + nbytes - 4, 4);
+        first = low | (uint64_t)high << 8 * (nbytes - 4);
+    } else {
+        first = text[0] | (uint64_t)text[nbytes / 2] << 8 * (nbytes / 2)
+                | (uint64_t)text[nbytes - 1] << 8 * (nbytes - 1);
+    }
+    return (Block)(Words){first, last};
 }
 
 /* --- UTF-8 ------------------------------------------------------------------------------------ */
@@ -158,7 +147,7 @@ static inline int is_utf8(const unsigned char *text, ptrdiff_t nbytes) {
     Block previous = each(0), errors = each(0), block;
     ptrdiff_t i;
     for (i = 0; i < nbytes; i += BLOCK_NBYTES) {
-        block = load_text(text + i, nbytes - i);
+        block = load_padded(text + i, nbytes - i, i);
         errors |= utf8_errors(previous, block);
         previous = block;
     }
@@ -308,7 +297,7 @@ static inline int unescape_text(
         stops = own = errors = 0;
         for (i = 0; i < N_BLOCKS; i++) {
             begin = i * BLOCK_NBYTES;
-            window[i] = left > begin ? load_text(position + begin, left - begin) : each(0);
+            window[i] = left > begin ? load_padded(position + begin, left - begin, begin) : each(0);
             /* The zeros after the end of the text are control characters. */
             stops |= special_characters(window[i]) << begin;
             own |= high_bits(window[i]) << begin;
@@ -422,10 +411,7 @@ static inline unsigned char *escape_any(
     ptrdiff_t i;
     int n, begin, stop;
     for (i = 0; i < nbytes; i += BLOCK_NBYTES) {
-        if (nbytes - i < BLOCK_NBYTES)
-            block = load_short(text + i, nbytes - i, n_before + i);
-        else
-            memcpy(&block, text + i, BLOCK_NBYTES);
+        block = load_padded(text + i, nbytes - i, n_before + i);
         memcpy(target, &block, BLOCK_NBYTES);
         stops = special_characters(block);
         high |= is_valid ? 0 : high_bits(block);
@@ -480,25 +466,10 @@ static inline int copy_blocks(
 static inline int copy_short(
     unsigned char *target, const unsigned char *text, ptrdiff_t nbytes, ptrdiff_t n_before
 ) {
-    typedef uint64_t Words __attribute__((vector_size(BLOCK_NBYTES)));
-    static const uint64_t spaces[BLOCK_NBYTES] = {
-        0x2020202020202020, 0x2020202020202000, 0x2020202020200000, 0x2020202020000000,
-        0x2020202000000000, 0x2020200000000000, 0x2020000000000000, 0x2000000000000000};
-    const ptrdiff_t n_missing = missing[nbytes], n_more = nbytes + n_missing - 8;
-    uint64_t first, last;
-    Block block;
-    if (n_before < n_missing) {
-        block = load_partial(text, (int)nbytes);
-        memcpy(target, &block, BLOCK_NBYTES);
-        return (marks_of(unusual_characters(block)) & (((Marks)1 << nbytes) - 1)) != 0;
-    }
-    memcpy(&first, text - n_missing, 8);
-    memcpy(&last, text - n_missing + n_more, 8);
-    first = first >> 8 * n_missing | spaces[nbytes];
-    last = last >> 8 * n_missing | spaces[nbytes];
-    memcpy(target, &first, 8);
-    memcpy(target + n_more, &last, 8);
-    return marks_of(unusual_characters((Block)(Words){first, last})) != 0;
+    Block block = load_padded(text, nbytes, n_before);
+    memcpy(target, &block, BLOCK_NBYTES);
+    /* The zeros after the end do not count. */
+    return (marks_of(unusual_characters(block)) & (((Marks)1 << nbytes) - 1)) != 0;
 }
 
 /* Copy a text of less than WINDOW_NBYTES bytes. Return whether it has no unusual characters. The
