@@ -233,7 +233,7 @@ def test_proxy_of_a_tls_server(
         assert all("proxy-authorization" not in head for head in server.heads)
         fails = pytest.raises(tw.BodyTooLargeError, match="the limit is 1000")
         again = TlsScripted([GOOD], certificate)
-        with connect_to(again, connect, max_body=1000) as client, fails:
+        with connect_to(again, connect, max_body_nbytes=1000) as client, fails:
             client.infer("m", {"x": X})
 
 

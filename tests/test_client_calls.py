@@ -588,7 +588,7 @@ def test_failed_call_does_not_keep_its_input(end: str) -> None:
     [
         *({"timeout": seconds} for seconds in (None, 3e6, 1e12)),
         *({"timeout": Timeout(connect=s, read=s, total=s)} for s in (3e6, 1e12)),
-        *({"max_body": nbytes} for nbytes in (None, (1 << 31) - 1, 1 << 31, 1 << 70)),
+        *({"max_body_nbytes": nbytes} for nbytes in (None, (1 << 31) - 1, 1 << 31, 1 << 70)),
     ],
 )
 def test_options_that_are_no_limit(
@@ -964,9 +964,9 @@ def test_child_process_that_ends_during_a_call_of_its_parent() -> None:
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_pickled_client_has_the_same_options(kind: type[Client | AsyncClient]) -> None:
-    options: Any = {"timeout": Timeout(total=9), "headers": {"X-A": "1"}, "max_body": 10_000}
+    options: Any = {"timeout": Timeout(total=9), "headers": {"X-A": "1"}, "max_body_nbytes": 10_000}
     client = pickle.loads(pickle.dumps(kind("localhost:8000/x/", **options)))
-    assert (client.timeout, client._options.max_body) == (Timeout(total=9), 10_000)
+    assert (client.timeout, client._options.max_body_nbytes) == (Timeout(total=9), 10_000)
     assert client._options.headers == {"X-A": "1"}
     assert repr(client) == f"<{kind.__name__} of http://localhost:8000/x>"
 

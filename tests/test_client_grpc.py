@@ -337,7 +337,9 @@ def test_messages_above_four_megabytes(client: Any) -> None:
 @pytest.mark.parametrize("is_own", [False, True])
 def test_response_above_max_body(connect: Connect, server: ScriptedServer, is_own: bool) -> None:
     channel = (lambda library: library.insecure_channel(server.address)) if is_own else None
-    with connect_with_channel(connect, server.url, channel, max_body=1000, retries=3) as client:
+    with connect_with_channel(
+        connect, server.url, channel, max_body_nbytes=1000, retries=3
+    ) as client:
         assert client.infer("echo", {"x": X[:10]})["x"].shape == (10,)
         before = len(server.calls)
         calls: list[Callable[[], Any]] = [
@@ -394,7 +396,7 @@ def test_compressed_message_above_a_limit(connect: Connect, is_request: bool) ->
     options: Any = {"request_compression_algorithm": "gzip"} if is_request else {}
     with (
         ScriptedServer({"ModelInfer": answer}, max_nbytes=10_000) as server,
-        connect(server.url, max_body=10_000, retries=3) as client,
+        connect(server.url, max_body_nbytes=10_000, retries=3) as client,
         pytest.raises(InferenceServerError if is_request else tw.BodyTooLargeError) as caught,
     ):
         client.infer("m", inputs, **options)

@@ -28,8 +28,8 @@ connect = client_fixtures.connect
     ("name", "value", "error", "message"),
     [
         ("url", 8801, TypeError, "url must be a str, not int"),
-        ("max_body", 2.5, TypeError, "max_body must be an int, not float"),
-        ("max_body", -1, ValueError, "max_body must be 0 or more, not -1"),
+        ("max_body_nbytes", 2.5, TypeError, "max_body_nbytes must be an int, not float"),
+        ("max_body_nbytes", -1, ValueError, "max_body_nbytes must be 0 or more, not -1"),
         ("connections", "9", TypeError, "connections must be an int, not str"),
         ("connections", 0, ValueError, "connections must be 1 or more, not 0"),
         ("retries", None, TypeError, "retries must be an int, not NoneType"),

@@ -293,14 +293,20 @@ def test_malformed_metadata_is_rejected(connect: Connect, body: bytes) -> None:
 @pytest.mark.parametrize("length", [None, ""])
 def test_response_longer_than_max_body_is_rejected(connect: Connect, length: Any) -> None:
     answer = http(BODY, HEADERS, length=length)
-    with Scripted([answer]) as server, connect(server.address, max_body=len(BODY) - 1) as client:
+    with (
+        Scripted([answer]) as server,
+        connect(server.address, max_body_nbytes=len(BODY) - 1) as client,
+    ):
         with pytest.raises(
             tw.BodyTooLargeError, match=r"the body is \d+ bytes long; the limit is"
         ) as caught:
             client.infer("m", {"x": X})
         assert caught.value.status == 413
-    for max_body in (len(BODY), len(BODY) + 1, None):
-        with Scripted([answer]) as server, connect(server.address, max_body=max_body) as client:
+    for max_body_nbytes in (len(BODY), len(BODY) + 1, None):
+        with (
+            Scripted([answer]) as server,
+            connect(server.address, max_body_nbytes=max_body_nbytes) as client,
+        ):
             assert client.infer("m", {"x": X})["x"].shape == (1000,)
 
 

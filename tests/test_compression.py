@@ -56,10 +56,12 @@ def window_log(value: int) -> bytes:
     return first + bytes(maker.flush())
 
 
-def unpack(body: bytes, encoding: str = "zstd", max_body: int = 128 * MiB) -> Any:
-    received = RequestBody([(b"content-encoding", encoding.encode())], max(max_body, len(body)))
+def unpack(body: bytes, encoding: str = "zstd", max_body_nbytes: int = 128 * MiB) -> Any:
+    received = RequestBody(
+        [(b"content-encoding", encoding.encode())], max(max_body_nbytes, len(body))
+    )
     received.write(body)
-    received.max_body = max_body
+    received.max_body_nbytes = max_body_nbytes
     return received._decompress()
 
 
@@ -153,7 +155,7 @@ def test_body_that_expands_is_rejected_early(encoding: str) -> None:
 
     def fail() -> None:
         with pytest.raises(tw.BodyTooLargeError, match=TOO_LONG) as caught:
-            unpack(bomb, encoding, max_body=2 * MiB)
+            unpack(bomb, encoding, max_body_nbytes=2 * MiB)
         assert caught.value.status == 413
 
     assert peak_nbytes(fail) < 12 * MiB
@@ -271,7 +273,7 @@ def test_data_after_a_response_that_expands(connect: Connect, encoding: str) -> 
 @pytest.mark.parametrize("encoding", PACKED)
 def test_response_that_expands(connect: Connect, encoding: str) -> None:
     server = Scripted([response_of(PACKS[encoding](bytes(64 * MiB)), encoding)])
-    with server, connect(server.address, max_body=2 * MiB) as client:
+    with server, connect(server.address, max_body_nbytes=2 * MiB) as client:
 
         def fail() -> None:
             with pytest.raises(tw.BodyTooLargeError, match=TOO_LONG) as caught:

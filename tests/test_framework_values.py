@@ -127,7 +127,7 @@ def starlette_app() -> Any:
         fail(request.path_params["name"])
 
     async def scale(request: Any) -> Any:
-        values = await pair.read_tensors(request, inputs=INPUTS, max_body=MAX_BODY)
+        values = await pair.read_tensors(request, inputs=INPUTS, max_body_nbytes=MAX_BODY)
         return pair.TensorResponse(scaled(values), request)
 
     routes = [("/scale", scale), ("/fail/{name}", failing)]
@@ -145,7 +145,7 @@ def fastapi_app() -> Any:
 def litestar_app() -> Any:
     async def route(scope: Any, receive: Any, send: Any) -> None:
         try:
-            request = await read_request(scope, receive, max_body=MAX_BODY)
+            request = await read_request(scope, receive, max_body_nbytes=MAX_BODY)
             frame = frame_of(scaled(values_of(request, INPUTS, scope)), scope)
         except tw.TensorwireError as error:
             await send_error(send, str(error), error.status)
@@ -158,7 +158,7 @@ def litestar_app() -> Any:
 def wsgi_app() -> Any:
     def app(environ: Any, start_response: Any) -> Any:
         try:
-            values = wsgi.read_tensors(environ, inputs=INPUTS, max_body=MAX_BODY)
+            values = wsgi.read_tensors(environ, inputs=INPUTS, max_body_nbytes=MAX_BODY)
             response = wsgi.TensorResponse(scaled(values), environ)
         except tw.TensorwireError as error:
             start_response(f"{error.status} Error", [("Content-Type", "application/json")])

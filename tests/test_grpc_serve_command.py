@@ -59,7 +59,7 @@ def process(request):
 
 models = {"echo": lambda request: tw.InferResponse(request.inputs), "slow": slow, "hang": hang,
           "gate": gate, "process": process}
-app = create_app(models, max_body=5000)
+app = create_app(models, max_body_nbytes=5000)
 """
 
 

@@ -167,7 +167,7 @@ NEITHER = "is neither a model, which takes one argument, nor an ASGI application
                 *("--max-concurrency 9", "--receive-timeout 9"),
             )
         ),
-        ("--echo --max-body 0", "cannot serve echo: max_body must be 1 or more, not 0"),
+        ("--echo --max-body 0", "cannot serve echo: max_body_nbytes must be 1 or more, not 0"),
         ("objects_here:factory", f"objects_here:factory {NEITHER}"),
         ("objects_here:optional", f"objects_here:optional {NEITHER}"),
         ("objects_here:wsgi", f"objects_here:wsgi {NEITHER}"),
@@ -344,7 +344,7 @@ def test_options_reach_uvicorn_and_the_application(
     config.load()
     app = service_of(config.loaded_app)
     assert app is not None
-    assert (app.max_body, app.receive_timeout) == (1000, 2.5)
+    assert (app.max_body_nbytes, app.receive_timeout) == (1000, 2.5)
     assert app.workers.max_concurrency == 3
     assert app.compress_responses
     assert app.zero_copy

@@ -28,7 +28,7 @@ from support.asgi_requests import (
 from support.memory import peak_nbytes
 from tensorwire.server import ClientDisconnectedError, create_app, send_error, send_frame
 
-APP = create_app({"echo": async_echo, "double": double}, max_body=100_000)
+APP = create_app({"echo": async_echo, "double": double}, max_body_nbytes=100_000)
 
 
 # --- requests ---
@@ -116,10 +116,10 @@ ARRIVALS: dict[str, tuple[dict[str, str], bytes]] = {
 def test_body_at_and_above_max_body(headers: dict[str, str], sent: bytes) -> None:
     headers = headers | {"Inference-Header-Content-Length": str(FRAME.header_length)}
     chunks = [sent[:100], sent[100:]]
-    for max_body in (len(BODY), len(BODY) + 1):
-        assert read(headers, chunks, max_body=max_body)["x"].shape == X.shape
+    for max_body_nbytes in (len(BODY), len(BODY) + 1):
+        assert read(headers, chunks, max_body_nbytes=max_body_nbytes)["x"].shape == X.shape
     with pytest.raises(tw.BodyTooLargeError, match=r"the body is \d+ bytes long") as caught:
-        read(headers, chunks, max_body=len(BODY) - 1)
+        read(headers, chunks, max_body_nbytes=len(BODY) - 1)
     assert (caught.value.status, caught.value.expected) == (413, len(BODY) - 1)
 
 

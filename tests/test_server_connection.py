@@ -197,7 +197,7 @@ class ConnectionMachine(RuleBasedStateMachine):
         self.calls: list[str] = []
         app = create_app(
             {"echo": Model(self.model, in_event_loop=True)},
-            max_body_memory=LIMIT,
+            max_body_memory_nbytes=LIMIT,
             receive_timeout=TIMEOUT,
         )
         self.app = app
@@ -453,7 +453,7 @@ def test_grace_period_is_that_of_all_states_together() -> None:
 @pytest.mark.parametrize("end", ["replied", "lost", "gone"])
 def test_body_waits_for_memory_and_gets_it(end: str) -> None:
     """The oldest body never waits, and the next one continues when it is complete."""
-    first = connected(max_body_memory=LIMIT)
+    first = connected(max_body_memory_nbytes=LIMIT)
     second = Client(first.app, 0.0)
     for number, client in enumerate((first, second)):
         client.to_send = request_bytes(number, 1500 * KiB)
@@ -480,7 +480,7 @@ def test_body_waits_for_memory_and_gets_it(end: str) -> None:
 
 
 def test_body_without_progress_is_given_up_if_others_wait() -> None:
-    first = connected(max_body_memory=LIMIT)
+    first = connected(max_body_memory_nbytes=LIMIT)
     second = Client(first.app, 0.0)
     for number, client in enumerate((first, second)):
         client.to_send = request_bytes(number, 1500 * KiB)
@@ -499,7 +499,7 @@ def test_body_without_progress_is_given_up_if_others_wait() -> None:
 
 
 def test_body_is_not_received_behind_replies_that_are_not_read() -> None:
-    first = connected(max_body_memory=LIMIT)
+    first = connected(max_body_memory_nbytes=LIMIT)
     second = Client(first.app, 0.0)
     first.to_send = request_bytes(1, 900 * KiB)
     first.send(1 << 20)
@@ -559,7 +559,7 @@ def test_memory_that_is_taken_after_the_end_is_not_counted() -> None:
 
 def test_timeout_of_a_body_that_waits_for_memory_in_between() -> None:
     """It begins with the request, and not with each step."""
-    first = connected(max_body_memory=LIMIT)
+    first = connected(max_body_memory_nbytes=LIMIT)
     second = Client(first.app, 0.0)
     for number, client in enumerate((first, second)):
         client.to_send = request_bytes(number, 1500 * KiB)
@@ -581,7 +581,7 @@ def test_nothing_of_a_body_is_missing_while_the_next_head_arrives() -> None:
 
 
 def test_head_of_a_large_body_holds_nothing() -> None:
-    client = connected(max_body_memory=LIMIT)
+    client = connected(max_body_memory_nbytes=LIMIT)
     client.to_send = request_bytes(1, 1500 * KiB)[:200]
     client.send(200)
     assert client.connection.state is not STALLED

@@ -135,7 +135,7 @@ def not_known(name: str) -> str:
 
 @pytest.fixture(scope="module", params=["asyncio", "uvloop"])
 def server(request: pytest.FixtureRequest) -> Iterator[ServedApp]:
-    app = create_app(MODELS, max_body=MAX_BODY)
+    app = create_app(MODELS, max_body_nbytes=MAX_BODY)
     with served_app(app, is_uvloop=request.param == "uvloop") as found:
         yield found
 
@@ -444,7 +444,7 @@ def test_unexpected_exceptions(
 
 
 def test_messages_above_max_body() -> None:
-    with served_app(create_app({"echo": echo}, max_body=1000)) as server:
+    with served_app(create_app({"echo": echo}, max_body_nbytes=1000)) as server:
         code, details = error_of(lambda: server.infer(x=np.zeros(1000, np.uint8)))
         assert (code, "1000" in details) == (Code.RESOURCE_EXHAUSTED, True)
         with grpc.insecure_channel(server.address, compression=grpc.Compression.Gzip) as gzipped:
@@ -929,7 +929,7 @@ def test_calls_without_a_message_hold_no_memory(monkeypatch: pytest.MonkeyPatch)
     """The same holds for a message that was rejected, and for streams."""
     for name in ("GRACE_SECONDS", "_LINGER_SECONDS"):
         monkeypatch.setattr(served, name, 0.2)
-    app = create_app(MODELS, max_body_memory=4 << 20)
+    app = create_app(MODELS, max_body_memory_nbytes=4 << 20)
     with (
         served_app(app) as server,
         closing(Http2Client(int(server.address.rpartition(":")[2]))) as client,
@@ -1005,7 +1005,7 @@ def test_silent_connections_are_closed(client: str, monkeypatch: pytest.MonkeyPa
 @run_in_event_loop
 async def test_server_of_the_user(is_app: bool) -> None:
     server = grpc.aio.server(options=UNLIMITED)
-    add_to_grpc_server(server, create_app(MODELS, max_body=1000) if is_app else MODELS)
+    add_to_grpc_server(server, create_app(MODELS, max_body_nbytes=1000) if is_app else MODELS)
     port = server.add_insecure_port(f"{HOST}:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"{HOST}:{port}") as channel:

@@ -105,16 +105,16 @@ SECONDS = "must be a positive number of seconds or None, not"
 @pytest.mark.parametrize(
     ("option", "value", "message"),
     [
-        ("max_body", 0, "must be 1 or more, not 0"),
-        ("max_body", -1, "must be 1 or more, not -1"),
+        ("max_body_nbytes", 0, "must be 1 or more, not 0"),
+        ("max_body_nbytes", -1, "must be 1 or more, not -1"),
         ("max_concurrency", 0, "must be 1 or more, not 0"),
         ("max_concurrency", -1, "must be 1 or more, not -1"),
         *(("receive_timeout", n, f"{SECONDS} {n}") for n in (0, -1, float("nan"), float("inf"))),
         ("nonfinite", "Null", "must be 'null', 'literal' or 'error', not 'Null'"),
         ("selection", "Triton", "must be 'spec' or 'triton', not 'Triton'"),
-        ("max_body", "1", "must be an int, not str"),
-        ("max_body", 2.5, "must be an int, not float"),
-        ("max_body", True, "must be an int, not bool"),
+        ("max_body_nbytes", "1", "must be an int, not str"),
+        ("max_body_nbytes", 2.5, "must be an int, not float"),
+        ("max_body_nbytes", True, "must be an int, not bool"),
         ("max_concurrency", 2.5, "must be an int, not float"),
         ("max_concurrency", None, "must be an int, not NoneType"),
         ("receive_timeout", "3", f"{SECONDS} str"),
@@ -135,7 +135,7 @@ def test_invalid_options_of_create_app(option: str, value: Any, message: str) ->
 
 def test_numbers_of_numpy_are_accepted_by_create_app() -> None:
     options: dict[str, Any] = {
-        "max_body": np.int64(10_000),
+        "max_body_nbytes": np.int64(10_000),
         "max_concurrency": np.uint8(3),
         "receive_timeout": np.float32(9),
     }

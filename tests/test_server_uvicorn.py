@@ -118,7 +118,7 @@ def make_app(**options: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with uvicorn_server(make_app(max_body=64 * MiB), http=InferProtocol) as address:
+    with uvicorn_server(make_app(max_body_nbytes=64 * MiB), http=InferProtocol) as address:
         yield address
 
 
@@ -264,7 +264,7 @@ def test_limit_concurrency_counts_connections() -> None:
 @pytest.mark.parametrize("end", ["close", "shut_down", "reset", "malformed"])
 def test_memory_of_an_upload_that_ends_early(framing: str, end: str) -> None:
     """An application knows how much memory the bodies of its requests have."""
-    app = create_app({"echo": echo}, max_body_memory=1_000_000)
+    app = create_app({"echo": echo}, max_body_memory_nbytes=1_000_000)
     head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n".encode()
     with uvicorn_server(app, http=InferProtocol) as address:
         with connect(address) as connection:
@@ -285,7 +285,7 @@ def test_memory_of_an_upload_that_ends_early(framing: str, end: str) -> None:
 
 
 def test_chunked_uploads_do_not_wait_for_each_other() -> None:
-    app = create_app({"echo": echo}, max_body_memory=1_000_000)
+    app = create_app({"echo": echo}, max_body_memory_nbytes=1_000_000)
     head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
     with (
         uvicorn_server(app, http=InferProtocol) as address,
@@ -394,7 +394,9 @@ CLOSE = request_bytes("echo", np.zeros(200_000), "Connection: close\r\n")
 def test_unread_input_does_not_destroy_the_last_reply(
     loop: str, sent: bytes, more: bytes, status: int
 ) -> None:
-    with uvicorn_server(make_app(max_body=4 * MiB), http=InferProtocol, loop=loop) as address:
+    with uvicorn_server(
+        make_app(max_body_nbytes=4 * MiB), http=InferProtocol, loop=loop
+    ) as address:
         for _ in range(5):
             with connect(address) as connection:
                 connection.send(sent)

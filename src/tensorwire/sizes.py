@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-DEFAULT_MAX_BODY = 2**31 - 1
+DEFAULT_MAX_BODY_NBYTES = 2**31 - 1
 """Default limit of a body in bytes, after decompression. It is also Triton's limit."""
 
 # Larger JSON is read and written in a thread, and larger lists are converted there. Larger messages

@@ -1182,7 +1182,7 @@ def test_uninstalled_grpc_servers_continue() -> None:
 
 def test_worker_processes_install_the_integration() -> None:
     """They get the same arguments."""
-    options = {"untested": "error", "max_body": 1000}
+    options = {"untested": "error", "max_body_nbytes": 1000}
     with installed(integration, **options):
         process = RESTServerProcess([], print)
     assert process._real_target.args == (options, print)
@@ -1309,7 +1309,7 @@ def test_custom_data_plane_gets_the_validated_request() -> None:
     server = Server(Curious)
     both(server, READ_AS_ARRAYS["nested"])
     assert found[0] == found[1]
-    with installed(integration, max_body=len(rest.LONG) - 1):
+    with installed(integration, max_body_nbytes=len(rest.LONG) - 1):
         assert server.infer(rest.LONG)[0] == 413
 
 

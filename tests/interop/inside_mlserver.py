@@ -381,7 +381,7 @@ def test_gzip_bomb(server: Server, case: str) -> None:
         headers = [(b"content-encoding", b"identity"), *scope["headers"]]
         await server.app({**scope, "headers": headers}, receive, send)
 
-    with installed(integration, max_body=limit):
+    with installed(integration, max_body_nbytes=limit):
         tracemalloc.start()
         try:
             status = post(app, PATH, body, content_encoding="gzip", **more)[0]
@@ -960,7 +960,7 @@ def test_parallel_worker_installs_the_integration(monkeypatch: pytest.MonkeyPatc
     """Also if the integration was uninstalled before."""
     with installed(integration):
         pass
-    options: Any = {"untested": "error", "max_body": 1000}
+    options: Any = {"untested": "error", "max_body_nbytes": 1000}
     called: list[Any] = []
     with installed(integration, **options):
         ours: Any = worker.Worker

@@ -92,7 +92,7 @@ def main() -> None:
         model.load()
     if mode == "installed":
         # Spawned workers do not run this line: they install the integration by themselves.
-        backend.install(max_body=MAX_BODY)
+        backend.install(max_body_nbytes=MAX_BODY)
     server = ModelServer(http_port=int(http_port), grpc_port=int(grpc_port), workers=int(workers))
     server.start(models)
 

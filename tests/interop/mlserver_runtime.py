@@ -13,7 +13,7 @@ from mlserver.types import InferenceRequest, InferenceResponse, ResponseOutput
 if os.environ.get("TENSORWIRE_INSTALL"):
     from tensorwire.integrations import mlserver
 
-    mlserver.install(max_body=1 << 22)
+    mlserver.install(max_body_nbytes=1 << 22)
 
 
 class Echo(MLModel):  # type: ignore[misc]

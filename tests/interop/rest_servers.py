@@ -308,13 +308,13 @@ class RestTests:
         sent = [(LONG, {}), (b"", {"content_length": str(n)})]
         if "gzip" in server.encodings and "content_encoding" not in headers:
             sent.append((gzip.compress(LONG), {"content_encoding": "gzip"}))
-        with installed(server.integration, max_body=n - 1):
+        with installed(server.integration, max_body_nbytes=n - 1):
             for body, more in sent:
                 status, _, answer = server.infer(body, **headers, **more)
                 assert (status, json.loads(answer)) == (413, error)
                 assert server.model.seen is None
             assert server.infer(FLAT)[0] == 200
-            server.integration.install(max_body=n)
+            server.integration.install(max_body_nbytes=n)
             assert server.infer(LONG)[0] == 200
         with installed(server.integration):
             assert server.infer(LONG)[0] == 200
@@ -325,8 +325,8 @@ class RestTests:
     def test_invalid_max_body_changes_nothing(
         self, server: Any, value: Any, error: type[Exception]
     ) -> None:
-        with pytest.raises(error, match="max_body must be"):
-            server.integration.install(max_body=value)
+        with pytest.raises(error, match="max_body_nbytes must be"):
+            server.integration.install(max_body_nbytes=value)
         assert not server.integration.is_installed()
 
     def test_client_that_disconnects(self, server: Any) -> None:

@@ -44,7 +44,7 @@ async def slow(request: tw.InferRequest) -> tw.InferResponse:
 declared = Model(lambda r: {"y": r["x"].as_numpy() * 2}, [tw.TensorSpec("x", "FP32", [-1])])
 MODELS: dict[str, Any] = {"echo": echo, "slow": slow, "declared": declared}
 seen: list[dict[str, Any]] = []
-app = recording(create_app(MODELS, max_body=128 * MiB), seen)
+app = recording(create_app(MODELS, max_body_nbytes=128 * MiB), seen)
 
 
 @pytest.fixture(scope="module")

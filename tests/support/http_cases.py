@@ -520,7 +520,7 @@ BODY_CASES = (
     case("gzip, truncated", encoded("gzip", ZIPPED[:-9]), error(400, "truncated")),
     case("gzip of other data", encoded("gzip", ONE.body), error(400, "compressed")),
     case("gzip, followed by data", encoded("gzip", ZIPPED + b"more"), error(400, "followed")),
-    case("gzip of more than max_body", encoded("gzip", BOMB), error(413)),
+    case("gzip of more than max_body_nbytes", encoded("gzip", BOMB), error(413)),
     case("brotli", encoded("br", ONE.body), error(415, "'br'")),
     case("coding that is not ASCII", encoded("\xe9", ONE.body), error(415, "'\xe9'")),
     case("a body that is not JSON", post("echo", ONE, [LENGTH]), error(400)),

@@ -124,7 +124,7 @@ models: dict[str, Callable[..., Any] | Model] = {
 
 app = create_app(
     models,
-    max_body=MAX_BODY,
+    max_body_nbytes=MAX_BODY,
     receive_timeout=float(os.environ.get(RECEIVE_TIMEOUT_VARIABLE, RECEIVE_TIMEOUT)),
     compress_responses=True,
 )

@@ -19,7 +19,7 @@ from .output import UsageError
 
 # Arguments of the command that are passed to `create_app`, under the same names.
 APP_OPTIONS = (
-    *("max_body", "max_body_memory", "receive_timeout", "max_concurrency"),
+    *("max_body_nbytes", "max_body_memory_nbytes", "receive_timeout", "max_concurrency"),
     *("compress_responses", "metrics"),
 )
 

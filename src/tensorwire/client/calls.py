@@ -17,7 +17,7 @@ import tensorwire as tw
 from .._codec.datatypes import UNLIMITED
 from ..arguments import check_integer, check_seconds, check_type, is_list_of_numbers
 from ..errors import InferenceServerError, format_seconds, format_value
-from ..sizes import DEFAULT_MAX_BODY
+from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .addresses import Server, parse_url
 from .limits import (
     DEFAULT_TIMEOUT,
@@ -57,7 +57,7 @@ class BaseClient:
         url: str,
         *,
         timeout: float | Timeout | None = DEFAULT_TIMEOUT,
-        max_body: int | None = DEFAULT_MAX_BODY,
+        max_body_nbytes: int | None = DEFAULT_MAX_BODY_NBYTES,
         limits: tw.Limits | None = None,
         headers: Headers | None = None,
         connections: int = 32,
@@ -75,7 +75,9 @@ class BaseClient:
         self._options = Options(
             url,
             self.timeout,
-            None if max_body is None else check_integer("max_body", max_body, minimum=0),
+            None
+            if max_body_nbytes is None
+            else check_integer("max_body_nbytes", max_body_nbytes, minimum=0),
             limits,
             check_headers(headers),
             check_integer("connections", connections, minimum=1),

@@ -76,13 +76,13 @@ class Client(BaseClient, Closing):
         Timeout in seconds for connecting, and for each single send or receive operation. It does
         not limit the duration of a whole call. A ``Timeout`` sets each timeout, including one for
         the whole call. None means no timeout.
-    max_body : int or None, default 2**31 - 1
+    max_body_nbytes : int or None, default 2**31 - 1
         Maximum length of a response body in bytes, after decompression. None means no limit. Over
         gRPC, it is the limit of each message that is received.
     limits : Limits, optional
         The limits for ``decode_response``. They also apply to metadata. By default,
         ``max_header_nbytes``, ``max_tensors``, ``max_name_nbytes`` and ``max_parameters`` are
-        2**31 - 1, so that they do not limit a response further than ``max_body`` does.
+        2**31 - 1, so that they do not limit a response further than ``max_body_nbytes`` does.
     headers : mapping of str to str, optional
         Headers that are sent with every request. Over gRPC, they are metadata.
     connections : int, default 32
@@ -124,7 +124,7 @@ class Client(BaseClient, Closing):
 
     - ``InferenceServerError`` if the server responds with an error;
     - ``DecodeError`` if the response is not a valid message; its ``status`` is 413 if the response
-      is longer than ``max_body``;
+      is longer than ``max_body_nbytes``;
     - ``ConnectionError`` if the connection fails or is closed before the response is complete;
     - ``TimeoutError`` if the server does not respond in time;
     - ``RuntimeError`` if the client is closed;

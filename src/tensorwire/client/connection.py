@@ -35,12 +35,12 @@ class Connection:
     """
 
     def __init__(
-        self, sock: socket.socket, backend: Backend, max_body: int | None, deadline: Deadline
+        self, sock: socket.socket, backend: Backend, max_body_nbytes: int | None, deadline: Deadline
     ) -> None:
         self.socket = sock
         sock.setblocking(False)
         self.is_tls = False
-        self.reader = ResponseReader(max_body)
+        self.reader = ResponseReader(max_body_nbytes)
         self.deadline = deadline  # of the call that uses the connection
         self.progress = NO_PROGRESS
         self.n_sent = 0  # bytes of the request that the kernel has taken, including the head
@@ -265,14 +265,14 @@ class Connector(NamedTuple):
     server: Server
     proxy: Proxy | None
     context: ssl.SSLContext | None
-    max_body: int | None
+    max_body_nbytes: int | None
 
     async def connect(self, backend: Backend, deadline: Deadline) -> Connection:
         error: OSError | None = None
         for family, kind, protocol, _, address in await self._addresses(backend, deadline):
             backend.check()
             sock = socket.socket(family, kind, protocol)
-            connection = Connection(sock, backend, self.max_body, ConnectDeadline(deadline))
+            connection = Connection(sock, backend, self.max_body_nbytes, ConnectDeadline(deadline))
             try:
                 await connection.connect(address, backend)
                 if self.context is not None:

@@ -84,12 +84,17 @@ class GrpcTransport:
         for name in [name for name in headers if name.lower() == "user-agent"]:
             user_agent = headers.pop(name)
         self.metadata = _check_metadata(headers)
-        max_body = MAX_INT32 + 1 if options.max_body is None else options.max_body
+        max_body_nbytes = (
+            MAX_INT32 + 1 if options.max_body_nbytes is None else options.max_body_nbytes
+        )
         connect_ms = min((options.timeout.connect or MAX_SECONDS) * 1000, MAX_INT32)
         self.channel_options = [
             ("grpc.primary_user_agent", user_agent),
             ("grpc.max_send_message_length", -1),
-            ("grpc.max_receive_message_length", -1 if max_body > MAX_INT32 else max_body),
+            (
+                "grpc.max_receive_message_length",
+                -1 if max_body_nbytes > MAX_INT32 else max_body_nbytes,
+            ),
             ("grpc.min_reconnect_backoff_ms", int(connect_ms)),  # the timeout of one attempt
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", _MAX_BACKOFF_MS),

@@ -168,7 +168,7 @@ class Channel:
 
     def check_length(self, message: bytes) -> None:
         """Raise BodyTooLargeError at the limit, which only a channel of ours has."""
-        limit = self.options.max_body
+        limit = self.options.max_body_nbytes
         if limit is not None and len(message) > limit:
             raise too_long_error(tw.BodyTooLargeError, "the response", len(message), limit)
 
@@ -196,7 +196,7 @@ class Channel:
         if code == "RESOURCE_EXHAUSTED":
             if text == _DECOMPRESSED_TOO_LARGE and request.compression is None:
                 problem = "the response is longer than the limit after decompression"
-                return tw.BodyTooLargeError(problem, expected=self.options.max_body)
+                return tw.BodyTooLargeError(problem, expected=self.options.max_body_nbytes)
             found = _TOO_LARGE.search(text)
             if text == _DECOMPRESSED_TOO_LARGE or (found and found["side"] == "SERVER"):
                 return server_error(413, text)

@@ -72,7 +72,7 @@ class HttpTransport:
         if server.is_tls:
             context = options.ssl_context or ssl.create_default_context()
         proxy = find_proxy(server) if options.trust_env else None
-        self.connector = Connector(server, proxy, context, options.max_body)
+        self.connector = Connector(server, proxy, context, options.max_body_nbytes)
         self.via = self.at = ""
         if not server.has_port and proxy is None:
             self.at = f" (at port {server.port}: the URL has no port)"

@@ -78,7 +78,7 @@ class Options(NamedTuple):
 
     url: str
     timeout: Timeout
-    max_body: int | None
+    max_body_nbytes: int | None
     limits: tw.Limits
     headers: dict[str, str]
     connections: int

@@ -52,8 +52,8 @@ _HEADERS = {  # the headers that are read
 class ResponseReader:
     """Reads the responses of one connection, one after another. ``start`` lists what is read."""
 
-    def __init__(self, max_body: int | None) -> None:
-        self.max_body = max_body
+    def __init__(self, max_body_nbytes: int | None) -> None:
+        self.max_body_nbytes = max_body_nbytes
         self._scratch = memoryview(bytearray(_SCRATCH_NBYTES))
         self._parser: Any = None
         self.start()
@@ -262,7 +262,7 @@ class ResponseReader:
                 [(name, value) for name in names for value in headers.get(name, ())]
             )
             length = None if self._decompressor else self.content_length
-            self.buffer = tw.BodyBuffer(length, self.header_length, max_nbytes=self.max_body)
+            self.buffer = tw.BodyBuffer(length, self.header_length, max_nbytes=self.max_body_nbytes)
 
     def _write(self, chunk: bytes) -> None:
         if not self._is_readable:

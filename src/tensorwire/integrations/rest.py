@@ -13,7 +13,7 @@ from ..arguments import check_integer
 from ..http import EXTENSION
 from ..server.asgi import Message, Receive, Scope, Send, receive_chunk
 from ..server.framing import Framing
-from ..sizes import DEFAULT_MAX_BODY
+from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .patching import Function, Patch, Untested
 
 
@@ -21,19 +21,21 @@ class InstallRest(Protocol):
     """The type of `RestPatch.install`."""
 
     def __call__(
-        self, *, untested: Untested = "known", max_body: int = DEFAULT_MAX_BODY
+        self, *, untested: Untested = "known", max_body_nbytes: int = DEFAULT_MAX_BODY_NBYTES
     ) -> None: ...
 
 
 class RestPatch(Patch):
     """The replacements for a package with a REST server. See ``Patch``."""
 
-    max_body = DEFAULT_MAX_BODY
+    max_body_nbytes = DEFAULT_MAX_BODY_NBYTES
 
-    def install(self, *, untested: Untested = "known", max_body: int = DEFAULT_MAX_BODY) -> None:
+    def install(
+        self, *, untested: Untested = "known", max_body_nbytes: int = DEFAULT_MAX_BODY_NBYTES
+    ) -> None:
         """Make the package use this codec in the whole process.
 
-        A second call has no effect, except that its ``max_body`` applies from then on. This
+        A second call has no effect, except that its ``max_body_nbytes`` applies from then on. This
         function is thread-safe.
 
         Parameters
@@ -41,7 +43,7 @@ class RestPatch(Patch):
         untested
             What to do about functions that differ from those that the integration was tested with.
             See ``tensorwire.integrations.tritonclient.install``.
-        max_body
+        max_body_nbytes
             Maximum length of the body of a request to a REST endpoint that the integration reads,
             in bytes, before and after decompression. The status for longer ones is 413.
 
@@ -50,30 +52,32 @@ class RestPatch(Patch):
         IntegrationError
             As for ``tensorwire.integrations.tritonclient.install``.
         TypeError
-            ``max_body`` is not an int.
+            ``max_body_nbytes`` is not an int.
         ValueError
-            ``untested`` has another value, or ``max_body`` is less than 1.
+            ``untested`` has another value, or ``max_body_nbytes`` is less than 1.
         """
-        limit = check_integer("max_body", max_body, minimum=1)
+        limit = check_integer("max_body_nbytes", max_body_nbytes, minimum=1)
         super().install(untested=untested)
-        self.max_body = limit
+        self.max_body_nbytes = limit
 
     def options(self) -> dict[str, Any]:
         """Return the arguments with which another process installs the same."""
-        return {"untested": self.untested, "max_body": self.max_body}
+        return {"untested": self.untested, "max_body_nbytes": self.max_body_nbytes}
 
 
 # --- requests ------------------------------------------------------------------------------------
 
 
-async def receive_body(scope: Scope, receive: Receive, max_body: int) -> tuple[Framing, BodyBuffer]:
+async def receive_body(
+    scope: Scope, receive: Receive, max_body_nbytes: int
+) -> tuple[Framing, BodyBuffer]:
     """Return what the headers of a request say about its body, and the body as it was sent.
 
     Raises HeaderError, LayoutError, ClientDisconnectedError, and BodyTooLargeError if the body is
-    longer than ``max_body``.
+    longer than ``max_body_nbytes``.
     """
     framing = Framing(scope["headers"])
-    body = BodyBuffer(framing.content_length, framing.header_length, max_nbytes=max_body)
+    body = BodyBuffer(framing.content_length, framing.header_length, max_nbytes=max_body_nbytes)
     more = True
     while more:
         chunk, more = await receive_chunk(receive)

@@ -16,7 +16,7 @@ from .._codec.datatypes import Limits
 from .._codec.messages.frame import Frame
 from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
-from ..sizes import DEFAULT_MAX_BODY
+from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .body import ClientDisconnectedError, RequestBody
 from .exchange import Exchange
 from .memory import TICK_SECONDS
@@ -41,7 +41,7 @@ async def read_request(
     scope: Scope,
     receive: Receive,
     *,
-    max_body: int = DEFAULT_MAX_BODY,
+    max_body_nbytes: int = DEFAULT_MAX_BODY_NBYTES,
     limits: Limits = _DEFAULT_LIMITS,
     raw_input: TensorSpec | None = None,
 ) -> InferRequest:
@@ -53,7 +53,7 @@ async def read_request(
         The ASGI scope of the HTTP request. Only its ``headers`` are used.
     receive : callable
         The ASGI receive callable. The body must not have been read before.
-    max_body : int, default 2**31 - 1
+    max_body_nbytes : int, default 2**31 - 1
         Maximum length of the body in bytes, after decompression.
     limits : Limits, optional
         The limits for ``decode_request``.
@@ -71,7 +71,7 @@ async def read_request(
     ------
     DecodeError
         The body is not a valid request. The ``status`` of the exception is the HTTP status to
-        respond with: 400, 413 (longer than ``max_body``; raised before the body is read if
+        respond with: 400, 413 (longer than ``max_body_nbytes``; raised before the body is read if
         Content-Length is too large) or 415 (``UnsupportedEncodingError``).
     ClientDisconnectedError
         The client closed the connection before the whole body had arrived.
@@ -84,14 +84,14 @@ async def read_request(
     >>> from tensorwire.server import read_request, send_error, send_frame
     >>> async def app(scope, receive, send):
     ...     try:
-    ...         request = await read_request(scope, receive, max_body=1 << 20)
+    ...         request = await read_request(scope, receive, max_body_nbytes=1 << 20)
     ...     except tw.DecodeError as error:
     ...         await send_error(send, str(error), error.status)
     ...     else:
     ...         response = tw.InferResponse(request.inputs)
     ...         await send_frame(send, tw.encode_response(response, request))
     """
-    body = RequestBody(scope["headers"], max_body)
+    body = RequestBody(scope["headers"], max_body_nbytes)
     more = True
     while more:
         chunk, more = await receive_chunk(receive)
@@ -234,7 +234,7 @@ class App(Service):
         A callable takes an ``InferRequest``, and returns an ``InferResponse`` or a mapping of
         output names to arrays, lists or numbers. An async function is awaited. Any other function
         is called in a thread pool. A ``Model`` is a function with declared inputs and outputs.
-    max_body : int, default 2**31 - 1
+    max_body_nbytes : int, default 2**31 - 1
         Maximum length of a request body in bytes, before and after decompression.
     limits : Limits, optional
         The limits for ``decode_request``.
@@ -255,7 +255,7 @@ class App(Service):
         counted. Further requests are rejected with status 503. A request that waits for a thread is
         dropped if its client disconnects. Requests to a model with ``in_event_loop`` that returns
         at once are not counted.
-    max_body_memory : int, optional
+    max_body_memory_nbytes : int, optional
         Maximum number of bytes of all request bodies together that have arrived, arrive or are
         decompressed, until the response was sent. Bodies of up to 64 KiB are not counted. Others
         are counted in steps as they arrive, and one for which there is no memory is not received
@@ -283,8 +283,8 @@ class App(Service):
     TypeError
         An argument has the wrong type, or a model is neither callable nor a ``Model``.
     ValueError
-        ``max_body``, ``max_body_memory``, ``selection``, ``nonfinite``, ``receive_timeout``,
-        ``max_concurrency`` or the name of a model is invalid.
+        ``max_body_nbytes``, ``max_body_memory_nbytes``, ``selection``, ``nonfinite``,
+        ``receive_timeout``, ``max_concurrency`` or the name of a model is invalid.
 
     Examples
     --------

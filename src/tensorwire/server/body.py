@@ -59,7 +59,7 @@ class RequestBody:
     between, ``is_waiting`` is true, and what is written is kept outside the buffer. ``reservation``
     is a function that returns the reservation of the body.
 
-    Raises BodyTooLargeError if Content-Length exceeds ``max_body``, and
+    Raises BodyTooLargeError if Content-Length exceeds ``max_body_nbytes``, and
     UnsupportedEncodingError.
     """
 
@@ -71,12 +71,12 @@ class RequestBody:
     def __init__(
         self,
         headers: Iterable[tuple[bytes, bytes]],
-        max_body: int | None,
+        max_body_nbytes: int | None,
         reservation: Callable[[], Reservation] | None = None,
     ) -> None:
         framing = Framing(headers)
         self.framing: Framing = framing
-        self.max_body = max_body
+        self.max_body_nbytes = max_body_nbytes
         if framing.encoding and not is_supported(framing.encoding):
             name = framing.encoding[:40].decode("latin-1")
             raise UnsupportedEncodingError(f"Content-Encoding {name!r} is not supported")
@@ -85,12 +85,14 @@ class RequestBody:
         self.has_steps: bool = reservation is not None and (
             length is None or length > UNCOUNTED_NBYTES
         )
-        if self.has_steps and (length is None or max_body is None or length <= max_body):
+        if self.has_steps and (
+            length is None or max_body_nbytes is None or length <= max_body_nbytes
+        ):
             self._held: list[bytes] = []  # what has arrived and is not in the buffer
-            limit = max_body if length is None else length
+            limit = max_body_nbytes if length is None else length
             self.buffer = BodyBuffer(None, framing.header_length, max_nbytes=limit)
         else:
-            self.buffer = BodyBuffer(length, framing.header_length, max_nbytes=max_body)
+            self.buffer = BodyBuffer(length, framing.header_length, max_nbytes=max_body_nbytes)
 
     @property
     def n_arrived(self) -> int:
@@ -109,8 +111,8 @@ class RequestBody:
                 expected=length,
                 actual=n_arrived,
             )
-        if self.max_body is not None and n_arrived > self.max_body:
-            BodyBuffer(n_arrived, max_nbytes=self.max_body)  # raises the error
+        if self.max_body_nbytes is not None and n_arrived > self.max_body_nbytes:
+            BodyBuffer(n_arrived, max_nbytes=self.max_body_nbytes)  # raises the error
         is_counted = length is not None or n_arrived > UNCOUNTED_NBYTES
         if n_arrived <= buffer.capacity or not (self.has_steps and is_counted):
             buffer.write(chunk)
@@ -197,10 +199,10 @@ class RequestBody:
         """Return the decompressed bytes.
 
         This takes up to 3 ns per decompressed byte. Raises DecompressionError, BodyTooLargeError if
-        the result is longer than ``max_body``, and OverloadedError.
+        the result is longer than ``max_body_nbytes``, and OverloadedError.
         """
         body = self.buffer
-        result = BodyBuffer(None, self.framing.header_length, max_nbytes=self.max_body)
+        result = BodyBuffer(None, self.framing.header_length, max_nbytes=self.max_body_nbytes)
         decompressor = Decompressor(self.framing.encoding)
         compressed = memoryview(body)
         try:

@@ -71,7 +71,7 @@ class Exchange(ThreadCall):
         if service.compress_responses:
             self._coding = choose_coding(headers)
         try:
-            self.body = RequestBody(headers, service.max_body, self._reservation)
+            self.body = RequestBody(headers, service.max_body_nbytes, self._reservation)
         except TensorwireError as error:
             self._fail(error)
             self.is_rejected = (

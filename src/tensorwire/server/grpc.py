@@ -362,7 +362,7 @@ class InferenceService:
         service = self._service
         try:
             async with self.calls.inference() as memory:
-                message = await self.calls.receive(context, service.max_body)
+                message = await self.calls.receive(context, service.max_body_nbytes)
                 memory.resize(len(message))
                 return await self._infer(
                     self._unary, message, context, lambda error, _: self.calls.fail(context, error)
@@ -400,7 +400,7 @@ class InferenceService:
         try:
             if context.time_remaining() == 0:
                 raise TensorwireError("the deadline has expired", status=504)
-            check_length(message, service.max_body)
+            check_length(message, service.max_body_nbytes)
             limits = service.limits
             name, version, request_id = (
                 await in_thread(read_names, message, limits)
@@ -582,7 +582,7 @@ def server_options(
 
     handshake_seconds = _TLS_HANDSHAKE_SECONDS if has_tls else _HANDSHAKE_SECONDS
     options = [
-        ("grpc.max_receive_message_length", min(service.max_body, MAX_MESSAGE_NBYTES)),
+        ("grpc.max_receive_message_length", min(service.max_body_nbytes, MAX_MESSAGE_NBYTES)),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 1),
         ("grpc.server_handshake_timeout_ms", milliseconds(handshake_seconds)),

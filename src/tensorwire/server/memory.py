@@ -230,5 +230,5 @@ class Reservation:
         return OverloadedError(
             "the server is overloaded: the limit is "
             f"{format_count('byte', self._memory.max_nbytes)} of requests in progress",
-            limit="max_body_memory",
+            limit="max_body_memory_nbytes",
         )

@@ -20,7 +20,7 @@ from .._codec.messages.frame import Frame
 from ..arguments import Nonfinite, Selection, check_integer, check_seconds, check_type
 from ..errors import TensorwireError, format_names, format_subject, format_text, format_value
 from ..http import EXTENSION, HEADER_LENGTH, JSON_TYPE
-from ..sizes import DEFAULT_MAX_BODY
+from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .body import DEFAULT_RECEIVE_TIMEOUT, RequestBody
 from .framing import frame_headers
 from .inference import MessageFormat, ServedModel
@@ -51,7 +51,7 @@ MODEL_PATH = re.compile(
     r"/v2/models/(?P<model>[^/]+)(/versions/(?P<version>[^/]+))?(/(infer|ready|config|stats))?"
 )
 # The limits of a request besides those of OverloadedError.
-LIMITS_BY_STATUS = {408: "receive_timeout", 413: "max_body", 414: "headers", 431: "headers"}
+LIMITS_BY_STATUS = {408: "receive_timeout", 413: "max_body_nbytes", 414: "headers", 431: "headers"}
 UNLIMITED_BATCH_SIZE = 2**31 - 1  # the largest that Triton's ModelConfig can have
 _KEPT_NBYTES = 4 << 20  # see keep_freed_memory
 
@@ -175,7 +175,7 @@ class Service:
         self,
         models: Models,
         *,
-        max_body: int = DEFAULT_MAX_BODY,
+        max_body_nbytes: int = DEFAULT_MAX_BODY_NBYTES,
         limits: tw.Limits | None = None,
         selection: Selection = "spec",
         nonfinite: Nonfinite = "null",
@@ -184,7 +184,7 @@ class Service:
         zero_copy: bool = False,
         compress_responses: bool = False,
         metrics: bool = False,
-        max_body_memory: int | None = None,
+        max_body_memory_nbytes: int | None = None,
     ) -> None:
         if selection not in ("spec", "triton"):
             raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
@@ -195,13 +195,13 @@ class Service:
         check_type("models", models, Mapping, "a mapping of names to functions or Models")
         limits = tw.Limits() if limits is None else limits
         check_type("limits", limits, tw.Limits, "a Limits object")
-        self.max_body: int = check_integer("max_body", max_body, minimum=1)
+        self.max_body_nbytes: int = check_integer("max_body_nbytes", max_body_nbytes, minimum=1)
         self.limits: tw.Limits = limits
         self.workers: Workers = Workers(max_concurrency)
-        if max_body_memory is None:
-            max_body_memory = default_nbytes()
-        check_integer("max_body_memory", max_body_memory, minimum=1)
-        self.body_memory: BodyMemory = BodyMemory(max_body_memory)
+        if max_body_memory_nbytes is None:
+            max_body_memory_nbytes = default_nbytes()
+        check_integer("max_body_memory_nbytes", max_body_memory_nbytes, minimum=1)
+        self.body_memory: BodyMemory = BodyMemory(max_body_memory_nbytes)
         self.receive_timeout: float | None = check_seconds("receive_timeout", receive_timeout)
         self.zero_copy = zero_copy
         self.compress_responses = compress_responses

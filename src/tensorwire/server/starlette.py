@@ -20,7 +20,7 @@ from .._codec.messages.tensor import TensorSpec
 from ..arguments import check_type
 from ..errors import TensorwireError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
-from ..sizes import DEFAULT_MAX_BODY
+from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .asgi import send_frame
 from .body import RequestBody
 from .model import RequestError
@@ -67,7 +67,7 @@ async def read_tensors(
     request: Request,
     *,
     inputs: Sequence[TensorSpec] = (),
-    max_body: int = DEFAULT_MAX_BODY,
+    max_body_nbytes: int = DEFAULT_MAX_BODY_NBYTES,
     limits: Limits = _DEFAULT_LIMITS,
 ) -> dict[str, Any]:
     """Read the arrays, strings and JSON values of an inference request.
@@ -79,7 +79,7 @@ async def read_tensors(
     inputs : sequence of TensorSpec, default ()
         The declared inputs. A request with other inputs is not valid. If empty, any inputs are
         accepted. Parameters are not checked.
-    max_body : int, default 2**31 - 1
+    max_body_nbytes : int, default 2**31 - 1
         Maximum length of the body in bytes, after decompression.
     limits : Limits, optional
         The limits for ``decode_request``.
@@ -111,7 +111,7 @@ async def read_tensors(
     ...     return TensorResponse({"y": values["x"] * 2, "unit": "cm"}, request)
     """
     try:
-        body = RequestBody(request.headers.raw, max_body)
+        body = RequestBody(request.headers.raw, max_body_nbytes)
         async for chunk in request.stream():  # also if the body was read before
             body.buffer.write(chunk)
         decoded = await body.decode_without_blocking(limits)

@@ -59,7 +59,7 @@ async def _answer_one_request(loop: _Loop) -> None:
     async def model(request: Any) -> Any:
         return {"y": request["x"].as_numpy()}
 
-    app = App({"x": model}, max_body_memory=1 << 20)
+    app = App({"x": model}, max_body_memory_nbytes=1 << 20)
     # Without a configuration of the log, nothing is printed.
     options: Any = {"http": InferProtocol, "ws": "none", "lifespan": "off", "log_config": None}
     config: Any = uvicorn.Config(app, **options)

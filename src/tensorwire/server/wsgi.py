@@ -14,7 +14,7 @@ from typing import Any
 from .._codec.datatypes import Limits
 from .._codec.messages.tensor import TensorSpec
 from ..arguments import check_type
-from ..sizes import DEFAULT_MAX_BODY
+from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .body import RequestBody
 from .framing import FRAMING_HEADERS
 from .values import FRAME_HEADERS, Content, frame_of, values_of
@@ -31,7 +31,7 @@ def read_tensors(
     environ: dict[str, Any],
     *,
     inputs: Sequence[TensorSpec] = (),
-    max_body: int = DEFAULT_MAX_BODY,
+    max_body_nbytes: int = DEFAULT_MAX_BODY_NBYTES,
     limits: Limits = _DEFAULT_LIMITS,
 ) -> dict[str, Any]:
     """Read the arrays, strings and JSON values of an inference request.
@@ -44,7 +44,7 @@ def read_tensors(
     inputs : sequence of TensorSpec, default ()
         The declared inputs. A request with other inputs is not valid. If empty, any inputs are
         accepted. Parameters are not checked.
-    max_body : int, default 2**31 - 1
+    max_body_nbytes : int, default 2**31 - 1
         Maximum length of the body in bytes, after decompression.
     limits : Limits, optional
         The limits for ``decode_request``.
@@ -78,7 +78,7 @@ def read_tensors(
     ...         return [json.dumps({"error": str(error)}).encode()]
     ...     return response(environ, start_response)
     """
-    body = RequestBody(_headers(environ), max_body)
+    body = RequestBody(_headers(environ), max_body_nbytes)
     for chunk in _chunks(environ, body.framing.content_length):
         body.buffer.write(chunk)
     return values_of(body.decode(limits), inputs, environ)

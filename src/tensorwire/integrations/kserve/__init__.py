@@ -18,7 +18,7 @@ not copy raw contents. What changes:
   ``InferResponse``, and an id.
 - BYTES that are not UTF-8 are delivered as ``bytes``; BF16 is supported.
 - Malformed binary requests and raw contents are rejected with status 400, and bodies longer than
-  ``max_body`` with 413.
+  ``max_body_nbytes`` with 413.
 - The server metadata lists the extension ``binary_tensor_data``.
 - KServe's REST client reads binary responses in the same way.
 """

@@ -75,7 +75,7 @@ class InferEndpoint:
         name = scope["path_params"]["model_name"]
         headers = text_headers(scope)
         try:
-            framing, body = await receive_body(scope, receive, _PATCH.max_body)
+            framing, body = await receive_body(scope, receive, _PATCH.max_body_nbytes)
         except DecodeError as error:
             await send_error(send, str(error), error.status)
             return

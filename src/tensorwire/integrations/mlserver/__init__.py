@@ -19,8 +19,8 @@ What changes:
   server metadata lists the extension ``binary_tensor_data``.
 - Models get writable and aligned arrays. Binary tensors are views of the request body, except that
   misaligned tensors and raw gRPC contents are copied once.
-- Malformed binary requests are rejected with status 400 or 415, and bodies longer than ``max_body``
-  with 413. Malformed raw contents are rejected with status 400.
+- Malformed binary requests are rejected with status 400 or 415, and bodies longer than
+  ``max_body_nbytes`` with 413. Malformed raw contents are rejected with status 400.
 
 Unchanged: ``tensor.data`` is still a list. For binary data, it is built on first access; after
 that, the list is authoritative. JSON requests become the same lists, and get responses with the

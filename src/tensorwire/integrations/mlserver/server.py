@@ -57,11 +57,11 @@ async def respond(route: Any, original: Handle, scope: Scope, receive: Receive, 
             is_raw = Framing(scope["headers"]).header_length == 0
             raw_input = await declared_input(route.endpoint.__self__, *model) if is_raw else None
             decoded = await read_request(
-                scope, receive, max_body=_PATCH.max_body, raw_input=raw_input
+                scope, receive, max_body_nbytes=_PATCH.max_body_nbytes, raw_input=raw_input
             )
             request = to_inference_request(decoded)  # its tensors are writable views of the body
         else:
-            body = bytes((await receive_body(scope, receive, _PATCH.max_body))[1])
+            body = bytes((await receive_body(scope, receive, _PATCH.max_body_nbytes))[1])
             request = read_json(body, headers, is_gzip(scope))
             if request is None:
                 await original(route, scope, receive_again(body, receive), send)
@@ -148,10 +148,10 @@ def is_gzip(scope: Scope) -> bool:
 def decompress(body: bytes) -> bytes:
     """Return the same as ``gzip.decompress``: a body may have several members.
 
-    Raises BodyTooLargeError if the result is longer than ``max_body``, and OSError, EOFError and
-    zlib.error.
+    Raises BodyTooLargeError if the result is longer than ``max_body_nbytes``, and OSError,
+    EOFError and zlib.error.
     """
-    result = BodyBuffer(max_nbytes=_PATCH.max_body)
+    result = BodyBuffer(max_nbytes=_PATCH.max_body_nbytes)
     with gzip.GzipFile(fileobj=BytesIO(body)) as file:
         copyfileobj(file, result)
     return bytes(result)
