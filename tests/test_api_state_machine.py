@@ -693,7 +693,7 @@ class Api(RuleBasedStateMachine):
         return None
 
     def check_error(self, error: Any) -> None:
-        assert len(str(error)) <= MAX_TEXT and error.status in (400, 413, 500)
+        assert len(str(error)) <= MAX_TEXT and error.status in (400, 413, 500, 503)
         assert error.tensor is None or type(error.tensor) is str
         for number in (error.element, error.offset, error.expected, error.actual):
             assert number is None or type(number) is int

@@ -6,6 +6,7 @@ import array
 import ctypes
 import mmap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -16,6 +17,7 @@ import tensorwire as tw
 from support.asgi_requests import infer
 from support.memory import address
 from support.requirements import optional
+from tensorwire._codec.messages.convert import KINDS
 from tensorwire.server import Model, create_app
 
 Image = optional("PIL.Image")
@@ -90,6 +92,16 @@ def test_images_that_are_not_one_array(call: Callable[[Any], Any], message: str)
 
 
 # --- which protocol is used ---
+
+
+def test_manual_and_docstring_have_the_table() -> None:
+    rows = [f"| {i} | {kind.accepted} | {kind.converted} |" for i, kind in enumerate(KINDS, 1)]
+    page = Path(__file__).parents[1] / "docs" / "guide" / "arrays.md"
+    assert "\n".join(rows) in page.read_text()
+    items = [f"{i}. {kind.accepted}: {kind.converted}." for i, kind in enumerate(KINDS, 1)]
+    docstring = " ".join((tw.Tensor.__doc__ or "").split())
+    assert " ".join(items).replace("`", "``") in docstring
+
 
 NUMBERS = np.array([1.5, 2.5, 3.5], np.float32)
 

@@ -1,5 +1,3 @@
-cdef tuple convert_data(data, leaf, datatype, shape, bint binary)
-cdef bint is_array(value) except -1
-cdef first_leaf(data)
-cdef tuple flatten(values, int depth)
+cdef tuple convert(data, datatype, shape, bint binary)
+cdef tuple convert_data(data, datatype, bint binary)
 cdef iterator_of(items, str what, str expected)

@@ -1,8 +1,9 @@
 """Convert the data that users pass to `Tensor` and `encode_bytes`: arrays, lists, Arrow arrays.
 
-`convert_data` returns data that the encoder can send: a little-endian, C-contiguous array or a
-BytesArray. If the data is one of these, it is not copied. The functions of this module do not know
-the name of the tensor: their errors contain SUBJECT, which the caller replaces.
+The table KINDS, at the end, has what is accepted in the order in which it is tried. The results are
+what the encoder can send: a little-endian, C-contiguous array or a BytesArray. If the data is one
+of these, it is not copied. The functions of this module do not know the name of the tensor: their
+errors contain SUBJECT, which the caller replaces.
 """
 
 cimport numpy as cnp
@@ -17,20 +18,23 @@ from ..exchange.dlpack cimport exports_dlpack, import_dlpack
 from ..gil cimport FREE_THREADED, collect_work, count_work, end_of_batch
 from ..wire cimport MAX_RANK
 
+from collections import namedtuple
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from ..datatypes import DATATYPES, bf16_dtype, datatype_of
-from ..messages.columns import is_column, read_column
+from ..messages.columns import column_error, is_column, read_column
 
-from ...errors import SUBJECT, EncodeError, format_text, format_value, name_tensor, format_shape
+from ...errors import (
+    SUBJECT, EncodeError, format_shape, format_text, format_value, name_subject, name_tensor)
 
 cnp.import_array()
 
 cdef enum:
     # Costs: see gil.pxd.
+    ITEM_COST = 1000  # of an array in a list
     LIST_COST = 200
     NUMBER_COST = 100
 
@@ -41,11 +45,10 @@ cdef dict SCALARS = {"b": (bool, bool), "i": (int, int), "u": (int, int), "f": (
 cdef object MAX_INTEGER_OF_FP64 = 2 ** 1024 - 2 ** 970 - 1  # larger ones are rounded to infinity
 
 
-cdef tuple convert_data(data, leaf, datatype, shape, bint binary):
+cdef tuple convert(data, datatype, shape, bint binary):
     """Return the Datatype, shape and data of a tensor in the form that the encoder needs.
 
-    `leaf` is the first leaf of a list; the others are arguments of `Tensor`. A C-contiguous,
-    little-endian array and a BytesArray are not copied.
+    The arguments are those of `Tensor`. The data of a tensor in shared memory are None.
     """
     if datatype is not None and not isinstance(datatype, str):
         raise TypeError(f"the datatype of {SUBJECT} must be a str, not {type(datatype).__name__}")
@@ -53,28 +56,15 @@ cdef tuple convert_data(data, leaf, datatype, shape, bint binary):
         raise EncodeError(
             f"{SUBJECT} has an unknown datatype: {format_value(datatype)}; it must be one of "
             f"{', '.join(DATATYPES)}")
-    check_not_masked(data)
-    if data is None:
-        if datatype is None or shape is None:
-            raise EncodeError(
-                f"the data of {SUBJECT} is None: pass an array, or for a tensor in shared memory "
-                f"datatype=, shape= and the parameters of the region")
-        row = DATATYPES[datatype]
-        return row, shape_to_send(as_tuple(shape), row), None
-    if exports_arrow(data):
-        row, converted = convert_arrow(data, datatype)
-    else:
-        if not isinstance(data, (BytesArray, list, tuple, np.ndarray)) and not exports_dlpack(data):
-            data = read_array(
-                data, f"the data of {SUBJECT} must be an array, a list or a BytesArray")
-        converted = convert_bytes(data, leaf, datatype, binary)
-        row = BYTES
-        if converted is None:
-            row, converted = convert_numbers(data, leaf, datatype)
+    if data is None and (datatype is None or shape is None):
+        raise EncodeError(
+            f"the data of {SUBJECT} is None: pass an array, or for a tensor in shared memory "
+            f"datatype=, shape= and the parameters of the region")
+    row, converted = convert_data(data, datatype, binary)
     if shape is None:
         return row, converted.shape, converted
     dims = shape_to_send(as_tuple(shape), row)
-    if dims == converted.shape:
+    if converted is None or dims == converted.shape:
         return row, dims, converted
     try:
         return row, dims, converted.reshape(dims)
@@ -122,7 +112,36 @@ def encode_bytes(values: Any) -> bytes:
         raise
 
 
-# --- arrays of other packages --------------------------------------------------------------------
+# --- what is accepted ----------------------------------------------------------------------------
+
+# A row of the table of what is accepted as data. `accepted` and `converted` are the text of the
+# manual. `matches(data)` chooses the first row whose `convert(data, datatype, binary)` is called.
+Kind = namedtuple("Kind", "accepted converted matches convert")
+
+
+cdef tuple convert_data(data, datatype, bint binary):
+    """Return the Datatype, and an array or BytesArray with the shape that the data has."""
+    kind = kind_of(data)
+    if kind is None:
+        raise unknown_kind_error(
+            data, f"the data of {SUBJECT} must be an array, a list or a BytesArray")
+    return kind.convert(data, datatype, binary)
+
+
+cdef kind_of(data):
+    for kind in KINDS:
+        if kind.matches(data):
+            return kind
+    return None
+
+
+cdef bint is_array(value) except -1:
+    """Return whether an item of a list is an array, rather than a number or an element of BYTES."""
+    if value is None or isinstance(value, (str, bytes, bytearray, memoryview, list, tuple)):
+        return False
+    if isinstance(value, (int, float)) and not isinstance(value, np.generic):
+        return False
+    return kind_of(value) is not None
 
 
 cdef bint exports_arrow(values) except -1:
@@ -130,24 +149,12 @@ cdef bint exports_arrow(values) except -1:
 
     An image may export its pixels to Arrow, too, but without their shape. It also describes its
     memory to numpy. Columns do not: they only have `__array__`, which converts them (a null to NaN,
-    text to objects). Columns of pandas with a dtype of numpy are arrays.
+    text to objects).
     """
     return (
-        not isinstance(values, (BytesArray, list, tuple, np.ndarray))
-        and (hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"))
+        (hasattr(values, "__arrow_c_array__") or hasattr(values, "__arrow_c_stream__"))
         and not describes_memory(values)
     )
-
-
-cdef bint is_array(value) except -1:
-    """Return whether an item of a list is an array, rather than a number or an element of BYTES."""
-    if isinstance(value, (str, bytes, bytearray, memoryview)):
-        return False
-    if isinstance(value, (np.generic, np.ndarray, BytesArray)):
-        return True
-    return not isinstance(value, (int, float)) and (
-        exports_dlpack(value) or exports_arrow(value) or describes_memory(value)
-        or hasattr(value, "__array__"))
 
 
 cdef bint describes_memory(values) except -1:
@@ -163,12 +170,40 @@ cdef bint describes_memory(values) except -1:
     return False
 
 
-cdef read_array(values, str expected):
-    """Return the array that numpy makes of an object without DLPack. Raises TypeError."""
-    if exports_dlpack(values) or not (describes_memory(values) or hasattr(values, "__array__")):
-        is_element = isinstance(values, (int, float, str, bytes, bytearray))
-        advice = ": pass [value]" if is_element else ""
-        raise TypeError(f"{expected}, not {type(values).__name__}{advice}")
+cdef bint is_read_by_numpy(values) except -1:
+    return describes_memory(values) or hasattr(values, "__array__")
+
+
+cdef unknown_kind_error(values, str expected):
+    is_element = isinstance(values, (int, float, str, bytes, bytearray))
+    advice = ": pass [value]" if is_element else ""
+    return TypeError(f"{expected}, not {type(values).__name__}{advice}")
+
+
+# --- arrays --------------------------------------------------------------------------------------
+
+
+cdef tuple convert_array(array, datatype, bint binary):
+    if isinstance(array, np.ma.MaskedArray):
+        raise masked_error()
+    if holds_bytes(array.dtype):
+        return convert_to_bytes(array, datatype, binary)
+    # A new view: the checks that follow may run Python code, which could change the attributes of
+    # the array that was passed.
+    array = np.asarray(array).view()
+    return numbers_to_send(datatype_of(array.dtype), array, datatype)
+
+
+cdef tuple convert_dlpack(data, datatype, bint binary):
+    row, array = import_dlpack(data)
+    return numbers_to_send(row, array, datatype)
+
+
+cdef tuple convert_memory(data, datatype, bint binary):
+    return convert_array(read_array(data), datatype, binary)
+
+
+cdef read_array(values):
     array = np.asarray(values)
     if array.dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
         # A true element may have any byte in the memory of other packages: 255 in Pillow's.
@@ -176,8 +211,19 @@ cdef read_array(values, str expected):
     return array
 
 
-cdef tuple convert_arrow(values, datatype):
-    """Return the Datatype and the data of an Arrow array or stream, which is consumed."""
+cdef tuple numbers_to_send(Datatype row, cnp.ndarray array, datatype):
+    """Return the Datatype, and the array if it is C-contiguous and little-endian, else a copy."""
+    if row is None:
+        raise EncodeError(
+            f"{SUBJECT} is an array of {format_text(array.dtype)}, which has no datatype")
+    row = declared_row(row, datatype)
+    if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):
+        array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+    return row, array
+
+
+cdef tuple convert_arrow(values, datatype, bint binary):
+    """Convert an Arrow array or stream, which is consumed."""
     if hasattr(type(values), "columns"):
         raise TypeError(
             f"{SUBJECT} is a data frame ({type(values).__name__}): pass an array of its values, "
@@ -190,23 +236,42 @@ cdef tuple convert_arrow(values, datatype):
     return row, numbers_of(received)
 
 
+cdef tuple convert_column(column, datatype, bint binary):
+    values, chosen, outer = read_column(column)
+    datatype = chosen if datatype is None else datatype
+    try:
+        if isinstance(values, (list, np.ndarray)):
+            row, converted = convert_data(values, datatype, binary)
+        else:
+            row, converted = convert_arrow(values, datatype, binary)
+    except (EncodeError, TypeError) as error:
+        raise column_error(column, values, error) from None
+    return row, converted.reshape(outer + converted.shape[1:]) if outer else converted
+
+
+cdef masked_error():
+    return EncodeError(f"{SUBJECT} is a masked array, whose missing values cannot be sent")
+
+
+cdef Datatype declared_row(Datatype row, datatype):
+    """Return the Datatype of data. Raises EncodeError if the argument `datatype` is another one."""
+    if datatype == "BF16" and row.name == "UINT16":
+        return DATATYPES["BF16"]
+    if datatype is not None and datatype != row.name:
+        raise EncodeError(
+            f"{SUBJECT} has datatype {format_text(datatype)}, but its data is {row.name}")
+    return row
+
+
 # --- BYTES ---------------------------------------------------------------------------------------
 
 
-cdef convert_bytes(data, leaf, datatype, bint binary):
-    """Return the data as a BytesArray, or None if it is not BYTES."""
-    if isinstance(data, BytesArray):
-        declared_row(BYTES, datatype)
-        return data
-    if isinstance(data, (list, tuple)):
-        is_text = isinstance(leaf, (bytes, str, bytearray, memoryview))
-        if datatype == "BYTES" or (datatype is None and is_text):
-            return array_of_source(source_of_values(data), binary)
-        return None
-    if not isinstance(data, np.ndarray) or not holds_bytes(data.dtype):
-        return None
-    declared_row(BYTES, datatype)
-    return array_of_source(source_of_values(data), binary)
+cdef tuple convert_elements(elements, datatype, bint binary):
+    return declared_row(BYTES, datatype), elements
+
+
+cdef tuple convert_to_bytes(values, datatype, bint binary):
+    return declared_row(BYTES, datatype), array_of_source(source_of_values(values), binary)
 
 
 cdef bint holds_bytes(dtype) except -1:
@@ -231,13 +296,15 @@ cdef Source source_of_values(values):
     if isinstance(values, (list, tuple)):
         shape, flat = flatten(values, 1)
         return source_of("O", flat, shape)
-    if exports_arrow(values):
-        return source_of_received(receive(values, True))
     if not isinstance(values, np.ndarray):
-        values = read_array(values, "BYTES must be a list or an array of bytes or str")
-    if type(values) is not np.ndarray:
-        check_not_masked(values)
-        values = np.asarray(values)  # the attributes of a subclass are not used
+        if exports_arrow(values):
+            return source_of_received(receive(values, True))
+        if exports_dlpack(values) or not is_read_by_numpy(values):
+            raise unknown_kind_error(values, "BYTES must be a list or an array of bytes or str")
+        values = read_array(values)
+    if isinstance(values, np.ma.MaskedArray):
+        raise masked_error()
+    values = np.asarray(values)  # the attributes of a subclass are not used
     if not holds_bytes(values.dtype):
         raise EncodeError(
             f"{SUBJECT} is an array of {format_text(values.dtype)}, not BYTES: those are object, "
@@ -272,23 +339,66 @@ cdef iterator_of(items, str what, str expected):
         raise TypeError(f"{what} must be {expected}, not {type(items).__name__}") from None
 
 
-cdef int check_not_masked(values) except -1:
-    if isinstance(values, np.ma.MaskedArray):
-        raise EncodeError(f"{SUBJECT} is a masked array, whose missing values cannot be sent")
-    return 0
-
-
-cdef Datatype declared_row(Datatype row, datatype):
-    """Return the Datatype of data. Raises EncodeError if the argument `datatype` is another one."""
-    if datatype == "BF16" and row.name == "UINT16":
-        return DATATYPES["BF16"]
-    if datatype is not None and datatype != row.name:
-        raise EncodeError(
-            f"{SUBJECT} has datatype {format_text(datatype)}, but its data is {row.name}")
-    return row
-
-
 # --- lists ---------------------------------------------------------------------------------------
+
+
+cdef tuple convert_list(data, datatype, bint binary):
+    leaf = first_leaf(data)
+    # A list of scalars of numpy is a list of numbers if there is a datatype to convert them to.
+    if is_array(leaf) and (datatype is None or not isinstance(leaf, np.generic)):
+        return convert_arrays(data, datatype, binary)
+    is_text = isinstance(leaf, (bytes, str, bytearray, memoryview))
+    if datatype == "BYTES" or (datatype is None and is_text):
+        return convert_to_bytes(data, datatype, binary)
+    return convert_numbers(data, leaf, datatype)
+
+
+cdef tuple convert_arrays(data, datatype, bint binary):
+    """Convert equal arrays in a list, or in nested lists."""
+    cdef Datatype row, first = None
+    cdef tuple outer, dims, inner = ()
+    cdef Py_ssize_t i
+    outer, items = flatten(data, 1)
+    if len(items) == prod(outer) and len(set(map(type, items))) == 1 and (
+        isinstance(items[0], np.generic)
+    ):
+        return convert_array(np.array(items).reshape(outer), datatype, binary)
+    parts = []
+    for i, item in enumerate(items):
+        count_work(ITEM_COST)
+        if not is_array(item):
+            raise EncodeError(
+                f"item {i} of {SUBJECT} is {format_value(item)}, but the items before it are "
+                f"arrays or numpy scalars")
+        try:
+            row, part = convert_data(item, datatype, True)
+            dims = part.shape
+        except (EncodeError, TypeError) as error:
+            name_subject(error, f"item {i} of {SUBJECT}")
+            if getattr(error, "element", None) is not None:
+                error.element += i * prod(inner)
+            raise
+        if first is None:
+            first, inner = row, dims
+        elif row is not first or dims != inner:
+            raise EncodeError(
+                f"item {i} of {SUBJECT} is {row.name} {format_shape(dims)}, but item 0 is "
+                f"{first.name} {format_shape(inner)}: the arrays in a list must have the same "
+                f"datatype and shape")
+        parts.append(part)
+    if first is None or len(parts) != prod(outer):
+        raise EncodeError("the values were modified while they were encoded")
+    dims = shape_to_send(outer + inner, first)
+    if first.name == "BYTES":
+        wires = []
+        for part in parts:
+            wires.append(part.wire)
+        return first, bytes_of_wire(b"".join(wires), dims)
+    # The arrays of BF16 may be of bfloat16 and of uint16.
+    views = []
+    for part in parts:
+        views.append(part.view(parts[0].dtype))
+    return first, np.stack(views).reshape(dims)
 
 
 cdef first_leaf(data):
@@ -335,32 +445,10 @@ cdef tuple flatten(values, int depth):
     return (len(values), *inner), flat
 
 
-# --- numbers -------------------------------------------------------------------------------------
+# --- lists of numbers ----------------------------------------------------------------------------
 
 
 cdef tuple convert_numbers(data, leaf, datatype):
-    """Return the Datatype of the data and a little-endian, C-contiguous array."""
-    cdef Datatype row
-    cdef cnp.ndarray array
-    if isinstance(data, (list, tuple)):
-        return array_of_list(data, leaf, datatype)
-    if isinstance(data, np.ndarray):
-        # A new view: the checks that follow may run Python code, which could change the attributes
-        # of the array that was passed.
-        array = np.asarray(data).view()
-        row = datatype_of(array.dtype)
-    else:
-        row, array = import_dlpack(data)
-    if row is None:
-        raise EncodeError(
-            f"{SUBJECT} is an array of {format_text(array.dtype)}, which has no datatype")
-    row = declared_row(row, datatype)
-    if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):
-        array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
-    return row, array
-
-
-cdef tuple array_of_list(data, leaf, datatype):
     """Convert nested lists of numbers. Raises EncodeError for one that does not fit."""
     cdef Datatype row
     cdef list scalars
@@ -377,7 +465,7 @@ cdef tuple array_of_list(data, leaf, datatype):
     row = DATATYPES[datatype]
     shape, flat = flatten(data, 1)
     scalars = []
-    kind = kind_of(row)
+    kind = dtype_kind(row)
     first, second = SCALARS[kind]
     for value in flat:
         collect_work(&work, NUMBER_COST)
@@ -423,14 +511,14 @@ cdef rounded_to(Datatype row, doubles, list scalars):
     return rounded
 
 
-cdef str kind_of(Datatype row):
+cdef str dtype_kind(Datatype row):
     return "f" if row.dtype is None else (<object>row.dtype).kind  # BF16 has no dtype
 
 
 cdef wrong_type_error(value, element, Datatype row):
     is_subclass = isinstance(value, (int, float)) and type(value) not in (bool, int, float)
     shown = type(value).__name__ if is_subclass else format_value(value)
-    wanted = {"b": "a bool", "f": "a number"}.get(kind_of(row), "an integer")
+    wanted = {"b": "a bool", "f": "a number"}.get(dtype_kind(row), "an integer")
     return EncodeError(
         f"element {element} of {SUBJECT} must be {wanted} ({row.name}), not {shown}",
         element=element)
@@ -443,3 +531,38 @@ cdef out_of_range_error(value, element, Datatype row):
     return EncodeError(
         f"element {element} of {SUBJECT} is {shown}, which is out of range for "
         f"{format_range(row)}", element=element)
+
+
+# --- the table -----------------------------------------------------------------------------------
+
+# `Tensor` adds the first row. Its docstring and the manual have the texts of all rows.
+KINDS = [
+    Kind(
+        "`None`", "nothing, because the tensor is in shared memory",
+        lambda data: data is None, lambda _, datatype, binary: (DATATYPES[datatype], None)),
+    Kind(
+        "a `BytesArray`", "BYTES", lambda data: isinstance(data, BytesArray), convert_elements),
+    Kind(
+        "an array of numpy, also of a subclass",
+        "the datatype of its dtype; object, `S`, `U`, `V` and StringDType arrays are BYTES",
+        lambda data: isinstance(data, np.ndarray), convert_array),
+    Kind(
+        "a list or tuple, also nested",
+        "BYTES if the items are `bytes` or `str`; numbers of the `datatype`, which is required; "
+        "a stack of arrays, which this table converts, with one datatype and shape",
+        lambda data: isinstance(data, (list, tuple)), convert_list),
+    Kind(
+        "a column of pandas, polars or pyarrow", "like a column in `tensors_from_dataframe`",
+        is_column, convert_column),
+    Kind(
+        "an object that exports an Arrow array or stream, and does not describe its memory to "
+        "numpy",
+        "numbers, bytes or text, or fixed-size lists of them, without nulls",
+        exports_arrow, convert_arrow),
+    Kind(
+        "an object with `__dlpack__`", "numbers, which must be in the memory of the CPU",
+        exports_dlpack, convert_dlpack),
+    Kind(
+        "an object that describes its memory to numpy, or has `__array__`",
+        "the array of `numpy.asarray`", is_read_by_numpy, convert_memory),
+]

@@ -12,10 +12,12 @@ from ..gil cimport write_memory
 
 cdef inline int make_once(made, bint* is_made) except -1:
     """Raise TypeError if an object is already made. Python code can call `__init__` again."""
+    cdef bint was_made
     with cython.critical_section(made):
-        if is_made[0]:
-            raise TypeError(f"{type(made).__name__} objects cannot be changed")
+        was_made = is_made[0]
         is_made[0] = True
+    if was_made:
+        raise TypeError(f"{type(made).__name__} objects cannot be changed")
     return 0
 
 

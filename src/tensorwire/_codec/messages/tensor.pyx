@@ -6,18 +6,16 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
 
-from ..bytes.array cimport BytesArray, bytes_of_wire
-from ..datatypes cimport Datatype, dims_as_tuple, shape_to_send
+from ..bytes.array cimport BytesArray
+from ..datatypes cimport Datatype, dims_as_tuple
 from ..exchange.arrow cimport export_array, export_schema
 from ..exchange.dlpack cimport dlpack_capsule
 from ..exchange.dlpack_abi cimport CPU
-from ..gil cimport count_work
 from ..wire cimport MAX_RANK
-from ..messages.convert cimport convert_data, first_leaf, flatten, is_array, iterator_of
+from ..messages.convert cimport convert, convert_data, iterator_of
 from ..messages.parameters cimport checked_flag, checked_name, own_parameters, read_only
 
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
 from operator import index
 from typing import Any
 
@@ -25,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..datatypes import BY_DTYPE, DATATYPES, RAW_BF16
-from ..messages.columns import column_error, is_column, read_column
+from ..messages.convert import KINDS, Kind
 from ..signatures import constructor_signature
 
 from ...arguments import Datatype as DatatypeName
 from ...errors import (
     SUBJECT, DatatypeError, EncodeError, TensorwireError, format_shape, format_subject,
-    format_value, name_subject, name_tensor)
+    format_value, name_tensor)
 
 cnp.import_array()
 
@@ -55,9 +53,6 @@ for dtype, row in BY_DTYPE.items():
 del dtype, row
 
 cdef Datatype BYTES = DATATYPES["BYTES"]
-
-cdef enum:
-    ITEM_COST = 1000  # of an array in a list: see gil.pxd
 
 
 # The garbage collector does not clear messages and tensors, because they cannot change: code that
@@ -83,19 +78,28 @@ cdef class Tensor:
     ----------
     name : str
         Name of the tensor, without NUL characters.
-    data : array, sequence, BytesArray or None
-        An array of a numeric datatype; a tensor of torch, JAX or another package with
-        ``__dlpack__``, in the memory of the CPU; a column of pandas, polars or pyarrow, as in
-        ``tensors_from_dataframe``; another object with an Arrow array or stream of numbers, bytes
-        or text, or of fixed-size lists of them, without nulls; another object that numpy reads,
-        such as an image or a buffer, but not ``bytes`` and ``bytearray``; a Tensor; a list of
-        these, which have one datatype and shape and are stacked. For BYTES: nested lists or an
-        object array of ``bytes`` or ``str``; a numpy ``S``, ``U``, ``V`` or StringDType array; a
-        BytesArray. With ``datatype``, also nested lists of numbers. None for a tensor in shared
-        memory, which requires ``datatype``, ``shape`` and the parameters of the region. If an
-        object has several protocols, Arrow is used first, but not if the object describes its
-        memory to numpy: by the buffer protocol, ``__array_interface__``, ``__array_struct__`` or a
-        ``dtype`` of numpy. DLPack is next, and then ``numpy.asarray``.
+    data : object
+        The first of these rows that applies:
+
+        1. a ``Tensor``: its data and datatype.
+        2. ``None``: nothing, because the tensor is in shared memory.
+        3. a ``BytesArray``: BYTES.
+        4. an array of numpy, also of a subclass: the datatype of its dtype; object, ``S``, ``U``,
+           ``V`` and StringDType arrays are BYTES.
+        5. a list or tuple, also nested: BYTES if the items are ``bytes`` or ``str``; numbers of the
+           ``datatype``, which is required; a stack of arrays, which this table converts, with one
+           datatype and shape.
+        6. a column of pandas, polars or pyarrow: like a column in ``tensors_from_dataframe``.
+        7. an object that exports an Arrow array or stream, and does not describe its memory to
+           numpy: numbers, bytes or text, or fixed-size lists of them, without nulls.
+        8. an object with ``__dlpack__``: numbers, which must be in the memory of the CPU.
+        9. an object that describes its memory to numpy, or has ``__array__``: the array of
+           ``numpy.asarray``.
+
+        An object describes its memory to numpy by the buffer protocol, ``__array_interface__``,
+        ``__array_struct__`` or a ``dtype`` of numpy. ``bytes`` and ``bytearray`` are elements of
+        BYTES, not buffers. A tensor in shared memory requires ``datatype``, ``shape`` and the
+        parameters of the region.
     datatype : str, optional
         Datatype of the protocol, for example ``"FP32"``. It is derived from ``data`` by default.
         With ``"BF16"``, arrays of ``uint16`` are also accepted.
@@ -448,7 +452,7 @@ cdef Datatype datatype_of_array(cnp.ndarray array, datatype, tuple shape):
     """Return the Datatype of an array whose memory can be used; None if it has to be converted.
 
     `datatype` is the argument of `Tensor`. No Python code runs, and no garbage collection, which
-    could change the array: other classes than `str` and `int` are left to `convert_data`.
+    could change the array: other classes than `str` and `int` are left to `convert`.
     """
     cdef Datatype row
     cdef int overflow, axis, type_num = cnp.PyArray_TYPE(array)
@@ -470,88 +474,18 @@ cdef Datatype datatype_of_array(cnp.ndarray array, datatype, tuple shape):
     return row
 
 
-cdef tuple convert(data, datatype, shape, bint binary):
-    """Convert arguments of `Tensor` like `convert_data`, but also Tensors and lists of arrays."""
-    leaf = None
-    if isinstance(data, (list, tuple)):
-        leaf = first_leaf(data)
-        # A list of scalars of numpy is a list of numbers if there is a datatype to convert them to.
-        if is_array(leaf) and (datatype is None or not isinstance(leaf, np.generic)):
-            datatype, data = stacked(data, datatype)
-    elif type(data) is Tensor:
-        if is_shared(data):
-            raise EncodeError(
-                f"{SUBJECT} is made from {format_subject('tensor', data.name)}, which is in shared "
-                f"memory")
-        # The array of a BF16 tensor may be one of uint16.
-        datatype = data.datatype if datatype is None else datatype
-        data = data.data
-    elif not isinstance(data, (BytesArray, cnp.ndarray)) and is_column(data):
-        return convert_column(data, datatype, shape, binary)
-    return convert_data(data, leaf, datatype, shape, binary)
+cdef tuple convert_tensor(tensor, datatype, bint binary):
+    if is_shared(tensor):
+        raise EncodeError(
+            f"{SUBJECT} is made from {format_subject('tensor', tensor.name)}, which is in shared "
+            f"memory")
+    # The array of a BF16 tensor may be one of uint16.
+    return convert_data(
+        tensor.data, (<Tensor>tensor).row.name if datatype is None else datatype, binary)
 
 
-cdef tuple convert_column(column, datatype, shape, bint binary):
-    """Convert a column of pandas, polars or pyarrow."""
-    values, chosen, outer = read_column(column)
-    datatype = chosen if datatype is None else datatype
-    inner = None if outer else shape
-    try:
-        if isinstance(values, list):
-            return convert(values, datatype, inner, binary)
-        row, dims, data = convert_data(values, None, datatype, inner, binary)
-    except (EncodeError, TypeError) as error:
-        raise column_error(column, values, error) from None
-    if outer:
-        return convert_data(data.reshape(outer + dims[1:]), None, row.name, shape, binary)
-    return row, dims, data
-
-
-cdef tuple stacked(data, datatype):
-    """Return the datatype and the joined data of equal arrays in a list, or in nested lists."""
-    cdef Datatype row, first = None
-    cdef tuple outer, dims, inner = ()
-    cdef Py_ssize_t i
-    outer, items = flatten(data, 1)
-    if len(items) == prod(outer) and len(set(map(type, items))) == 1 and (
-        isinstance(items[0], np.generic)
-    ):
-        return datatype, np.array(items).reshape(outer)
-    parts = []
-    for i, item in enumerate(items):
-        count_work(ITEM_COST)
-        if not is_array(item):
-            raise EncodeError(
-                f"item {i} of {SUBJECT} is {format_value(item)}, but the items before it are "
-                f"arrays or numpy scalars")
-        try:
-            row, dims, part = convert(item, datatype, None, True)
-        except (EncodeError, TypeError) as error:
-            name_subject(error, f"item {i} of {SUBJECT}")
-            if getattr(error, "element", None) is not None:
-                error.element += i * prod(inner)
-            raise
-        if first is None:
-            first, inner = row, dims
-        elif row is not first or dims != inner:
-            raise EncodeError(
-                f"item {i} of {SUBJECT} is {row.name} {format_shape(dims)}, but item 0 is "
-                f"{first.name} {format_shape(inner)}: the arrays in a list must have the same "
-                f"datatype and shape")
-        parts.append(part)
-    if first is None or len(parts) != prod(outer):
-        raise EncodeError("the values were modified while they were encoded")
-    dims = shape_to_send(outer + inner, first)
-    if first.name == "BYTES":
-        wires = []
-        for part in parts:
-            wires.append(part.wire)
-        return first.name, bytes_of_wire(b"".join(wires), dims)
-    # The arrays of BF16 may be of bfloat16 and of uint16.
-    views = []
-    for part in parts:
-        views.append(part.view(parts[0].dtype))
-    return first.name, np.stack(views).reshape(dims)
+KINDS.insert(0, Kind(
+    "a `Tensor`", "its data and datatype", lambda data: type(data) is Tensor, convert_tensor))
 
 
 cdef tuple dims_of_array(cnp.ndarray array):
@@ -563,7 +497,7 @@ cdef tuple dims_of_array(cnp.ndarray array):
 
 
 cdef int use_converted(Tensor tensor, data) except -1:
-    """Use data in the form that `convert_data` returns. None is shared memory."""
+    """Use data in the form that `convert` returns. None is shared memory."""
     cdef cnp.ndarray array
     if type(data) is BytesArray:
         use_texts(tensor, data)
