@@ -606,7 +606,7 @@ class Gate:
 
     @property
     def n_requests(self) -> int:
-        return self.app.workers._n_requests
+        return len(self.app.workers.requests)
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])

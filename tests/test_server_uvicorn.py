@@ -1013,7 +1013,7 @@ IN_LOOP = Model(echo, in_event_loop=True)
 @run_in_event_loop
 async def test_calls_for_a_small_request(is_asgi: bool, model: Any, limit: int) -> None:
     """Its time is mostly that of calls. Those of functions of this package are counted."""
-    config = uvicorn.Config(create_app({"m": model}))
+    config = uvicorn.Config(create_app({"m": model}), log_level="warning")
     config.load()
     protocol, transport = protocol_with_transport(config=config)
     sent, n_calls = request_bytes("m", np.arange(2)), 0

@@ -135,15 +135,19 @@ class Inference(Generic[Undecoded, Encoded]):
 
         Raises ClientDisconnectedError if ``call`` is cancelled before the model runs.
         """
+        workers = self.message_format.workers
+        workers.requests.add(self)
         try:
-            with self.message_format.workers:
-                encoded = await self._run(call)
+            if len(workers.requests) > workers.max_concurrency:
+                raise workers.overloaded_error()
+            encoded = await self._run(call)
         except BaseException as error:
             self.served.statistics.add(self.started_ns, error)
             if isinstance(error, asyncio.CancelledError) and self.request is not None:
                 error.add_note(self._subject())
             raise
         finally:
+            workers.requests.discard(self)
             if type(self.result) is CoroutineType:
                 self.result.close()  # if there are too many requests
         self.served.statistics.add(self.started_ns)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -28,8 +27,9 @@ N_THREADS = min(32, (os.cpu_count() or 1) + 4)
 class Workers(Threads):
     """Calls synchronous models in threads, and limits the number of requests in progress.
 
-    It is the context of each request that is counted, and raises OverloadedError. Requests whose
-    models are called in the event loop and return at once are not counted.
+    ``requests`` are those in progress, without those whose models are called in the event loop and
+    return at once. Each is added before it is compared with the limit, so that event loops in
+    several threads never exceed it.
     """
 
     def __init__(self, max_concurrency: int) -> None:
@@ -38,23 +38,14 @@ class Workers(Threads):
 
     def _forget(self) -> None:
         super()._forget()
-        self._lock = threading.Lock()
-        self._n_requests = 0
+        self.requests: set[object] = set()
 
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._n_requests < self.max_concurrency:
-                self._n_requests += 1
-                return
-        raise OverloadedError(
+    def overloaded_error(self) -> OverloadedError:
+        return OverloadedError(
             "the server is overloaded: the limit is "
             f"{format_count('request', self.max_concurrency)} in progress",
             limit="max_concurrency",
         )
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._n_requests -= 1
 
 
 class ThreadCall(Call):
