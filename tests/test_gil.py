@@ -253,6 +253,11 @@ LONG: dict[str, tuple[Work, int]] = {
     "writing a large chunk": (lambda: tw.BodyBuffer(None).write(SIXTY_MB), 2),
     "growing a body buffer": (grow, 5),
     "reading JSON data": (decoding_json(json_inputs("FP32", "0.5", 2_000_000, 1)), 5),
+    "counting dimensions": (
+        rejected(decoding_grpc(cases.tensor("x", "INT8", (), delimited(3, b"\1" * (30 << 20))))),
+        5,
+    ),
+    "skipping white space": (decoding_json(f'{{"inputs":[{TENSOR}}}]{" " * (60 << 20)}}}'), 2),
 }
 
 

@@ -352,6 +352,7 @@ def test_options_reach_uvicorn_and_the_application(
     assert config.http == (FAST_PROTOCOL if interface == "fast" else ASGI_PROTOCOL)
     assert (config.ws, config.limit_concurrency) == ("none", 7)
     assert (config.timeout_keep_alive, config.timeout_graceful_shutdown) == (8, 9)
+    assert sys.getswitchinterval() == pytest.approx(0.001)
 
 
 def test_model_of_the_user_with_the_name_echo(monkeypatch: pytest.MonkeyPatch) -> None:

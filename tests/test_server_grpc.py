@@ -20,8 +20,9 @@ import pytest
 
 import tensorwire as tw
 from support.asgi_requests import echo, infer, rejects_every_second, run_in_event_loop
+from support.grpc_cases import typed
 from support.lifetimes import without_gc
-from support.protobuf_wire import delimited
+from support.protobuf_wire import delimited, group, integer
 from support.requirements import optional, package
 from support.serve_process import HOST
 from support.threads import Places, wait_for
@@ -48,7 +49,7 @@ from support.http2_client import (  # noqa: E402
     grpc_message,
 )
 from tensorwire._codec.datatypes import DATATYPES  # noqa: E402
-from tensorwire._codec.grpc.reader import read_message  # noqa: E402
+from tensorwire._codec.grpc.reader import nbytes_besides_raw, read_message  # noqa: E402
 from tensorwire._codec.grpc.writer import write_message  # noqa: E402
 from tensorwire.errors import format_names  # noqa: E402
 from tensorwire.grpc_messages import (  # noqa: E402
@@ -575,6 +576,43 @@ def test_what_is_done_in_threads(
     [response] = server.stream(iter([sent]))
     assert read_message(response, STREAM_ERROR)["infer_response"] == [{"id": "7"}]
     assert places.noted == decoded
+
+
+MANY = MAX_QUICK_JSON_NBYTES // 2 + 1
+ENTRY = [delimited(1, "x"), delimited(2, "UINT8"), integer(3, 1)]
+# What follows the name of the model in a request, and where it is read.
+REQUESTS = {
+    "raw contents": (tw.Tensor("x", np.zeros(MAX_QUICK_MESSAGE_NBYTES - 1000, np.uint8)), LOOP),
+    "many raw contents": (delimited(7) * MANY, THREAD),
+    "unknown fields": (integer(15, 1) * MANY, THREAD),
+    "a group": (group(15, integer(15, 1) * MANY), THREAD),
+    "names": (delimited(2, "1") * MANY, THREAD),
+    "typed contents": (typed("x", "BOOL", (MANY,), integer(1, 1) * MANY), THREAD),
+    "dimensions": (delimited(5, *ENTRY, delimited(3, b"\1" * 2 * MANY)), THREAD),
+    "less than that": (integer(15, 1) * (MANY - 100), LOOP),
+}
+
+
+@pytest.mark.parametrize(("rest", "place"), REQUESTS.values(), ids=REQUESTS)
+def test_where_a_request_with_many_fields_is_read(
+    server: ServedApp, monkeypatch: pytest.MonkeyPatch, rest: Any, place: str
+) -> None:
+    places = Places(monkeypatch)
+    places.loop = server.loop
+    places.note(served, "read_names")
+    places.note(served, "decode_request")
+    sent = message(x=rest) if isinstance(rest, tw.Tensor) else delimited(1, "echo") + rest
+    assert len(sent) < MAX_QUICK_MESSAGE_NBYTES
+    list(server.stream(iter([sent])))
+    assert places.noted == [f"read_names in {place}", f"decode_request in {place}"]
+
+
+def test_few_bytes_are_read_to_decide_where_a_request_is_read() -> None:
+    fields, content = integer(15, 1) * 1000, delimited(7, bytes(1000))
+    assert nbytes_besides_raw(content * 3 + fields, 5000) == 3 * 3 + len(fields)
+    assert nbytes_besides_raw(fields + content, 50) == 52
+    assert nbytes_besides_raw(group(15, fields), 50) == 51
+    assert nbytes_besides_raw(fields[:-1], 5000) == len(fields) - 2
 
 
 class Gate:

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import os
 import random
+import sys
 import threading
 import time
 import weakref
@@ -211,14 +212,14 @@ def test_process_that_is_forked_begins_without_threads() -> None:
         SCRIPT
         + """
 async def main():
-    assert await call(int, 1) == await threads.in_thread(int, 1) == 1
+    reading = threads.in_thread(threads.reading_alone, int, 1)
+    assert await call(int, 1) == await asyncio.wait_for(reading, 10) == 1
 
 async def fork():
     running = asyncio.create_task(call(time.sleep, 0.2))
     await main()
-    threads._lock.acquire()  # another thread may have it
-    child = os.fork()
-    threads._lock.release() if child else None
+    with threads._lock, threads._reading:  # another thread may have them
+        child = os.fork()
     return child
 
 child = asyncio.run(fork())
@@ -266,6 +267,22 @@ begun.wait()
 """
     )
     assert done.returncode == 0, done.stderr
+
+
+@run_in_event_loop
+async def test_one_thread_reads_a_message_at_a_time() -> None:
+    reading: list[int] = []
+
+    def read() -> int:
+        reading.append(1)
+        time.sleep(0.002)  # other threads run
+        n_readers = len(reading)
+        reading.pop()
+        return n_readers
+
+    calls = [in_thread(threads.reading_alone, read) for _ in range(5)]
+    has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    assert (max(await asyncio.gather(*calls)) == 1) is has_gil
 
 
 def test_exit_of_the_interpreter() -> None:

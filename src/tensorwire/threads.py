@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import os
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
 from weakref import WeakSet
@@ -181,7 +182,13 @@ class _Thread(threading.Thread):
                 return
 
 
+def _new_reading() -> AbstractContextManager[object]:
+    has_gil: bool = getattr(sys, "_is_gil_enabled", lambda: True)()  # from Python 3.13 on
+    return threading.Lock() if has_gil else nullcontext()
+
+
 _lock = threading.Lock()
+_reading = _new_reading()
 _idle: list[_Thread] = []  # the last one is used first
 _threads: set[_Thread] = set()
 _users: WeakSet[Threads] = WeakSet()
@@ -197,8 +204,8 @@ def _start_thread() -> _Thread:
 
 def _forget_threads() -> None:
     """Begin without threads in a new process: `fork` copies only the thread that calls it."""
-    global _lock  # noqa: PLW0603
-    _lock = threading.Lock()
+    global _lock, _reading
+    _lock, _reading = threading.Lock(), _new_reading()
     _idle.clear()
     _threads.clear()
     for each in _users:
@@ -239,3 +246,13 @@ async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
         return function(*arguments)
     result: Result = await call.result()
     return result
+
+
+def reading_alone(function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+    """Call a function that reads a message, while no other thread is in this call.
+
+    Such a function holds the GIL for most of the time. Whenever an event loop needs the GIL, it
+    would wait for all threads that do.
+    """
+    with _reading:
+        return function(*arguments, **options)

@@ -8,7 +8,7 @@ from libc.stdint cimport uintptr_t
 from libc.string cimport memmove
 
 from .exports cimport export_bytes
-from .gil cimport WORK_PER_TURN, count_work, keeps_gil
+from .gil cimport WORK_PER_TURN, count_work, free_memory
 
 from operator import index
 
@@ -20,7 +20,6 @@ cdef enum:
     ALIGNMENT = 64  # of the first binary tensor in a BodyBuffer
     HUGE_FROM_NBYTES = 4 << 20  # a smaller body could waste most of a page of 2 MiB
     FIRST_CAPACITY = 64 << 10
-    FREED_PER_WORK = 5  # bytes whose pages the kernel gets back
 
 VIEWS_EXPORTED = "the body cannot grow while views of it exist"
 
@@ -131,11 +130,7 @@ cdef class BodyBuffer:
         self.allocate(content_length)
 
     def __dealloc__(self):
-        if keeps_gil(self.nbytes // FREED_PER_WORK):
-            PyMem_RawFree(self.memory)
-        else:
-            with nogil:
-                PyMem_RawFree(self.memory)
+        free_memory(self.memory, self.nbytes)
 
     cdef int check_limit(self, nbytes) except -1:
         if self.max_nbytes is not None and nbytes > self.max_nbytes:

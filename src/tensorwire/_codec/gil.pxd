@@ -17,7 +17,9 @@ cdef extern from *:
 cdef void count_work(Py_ssize_t cost) noexcept
 cdef bint keeps_gil(Py_ssize_t cost) noexcept
 cdef Py_ssize_t end_of_batch(Py_ssize_t begin, Py_ssize_t n, Py_ssize_t cost) noexcept
-cdef bytes copied_bytes(const void* data, Py_ssize_t nbytes)  # other threads may run meanwhile
+# Other threads may run meanwhile.
+cdef bytes copied_bytes(const void* data, Py_ssize_t nbytes)
+cdef void free_memory(void* memory, Py_ssize_t nbytes) noexcept  # of PyMem_RawMalloc
 
 cdef void drop_reference(void* owned) noexcept nogil
 

@@ -4,10 +4,14 @@ Long operations on plain memory release it. Consumers of exported structs may no
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from cpython.mem cimport PyMem_RawFree
 from cpython.ref cimport Py_DECREF
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 import sys
+
+cdef enum:
+    FREED_PER_WORK = 5  # bytes whose pages the kernel gets back at a cost of 1
 
 cdef double INTERVALS_PER_TURN = 1.2  # see `count_work`
 
@@ -77,6 +81,14 @@ cdef bytes copied_bytes(const void* data, Py_ssize_t nbytes):
     copy = PyBytes_FromStringAndSize(NULL, nbytes)
     write_memory(<unsigned char*>PyBytes_AS_STRING(copy), data, nbytes)
     return copy
+
+
+cdef void free_memory(void* memory, Py_ssize_t nbytes) noexcept:
+    if keeps_gil(nbytes // FREED_PER_WORK):
+        PyMem_RawFree(memory)
+    else:
+        with nogil:
+            PyMem_RawFree(memory)
 
 
 # --- references that other languages hold ---

@@ -12,7 +12,6 @@ cdef class Body:
 
     cdef str subject(self)
     cdef str format_position(self, Py_ssize_t offset)
-    cdef bytes immutable_bytes(self, Py_ssize_t nbytes)
     cdef bint is_bytes(self) noexcept
     cdef int check_range(self, Py_ssize_t offset, Py_ssize_t nbytes) except -1
     cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes) except -1

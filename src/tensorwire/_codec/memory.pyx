@@ -15,7 +15,7 @@ from libc.string cimport memcmp
 
 from .body_buffer cimport BodyBuffer
 from .exports cimport export_bytes
-from .gil cimport copied_bytes, keeps_gil
+from .gil cimport keeps_gil
 
 from ..errors import (
     MAX_FOREIGN_TEXT, SUBJECT, ElementError, LayoutError, format_count, format_text)
@@ -88,10 +88,6 @@ cdef class Body:
 
     cdef str format_position(self, Py_ssize_t offset):
         return f"({'body' if self.name is None else self.name} byte {offset})"
-
-    cdef bytes immutable_bytes(self, Py_ssize_t nbytes):
-        """Return at least the first `nbytes` bytes, in a copy if others may write to them."""
-        return <bytes>self.buffer.obj if self.is_bytes() else copied_bytes(self.data, nbytes)
 
     cdef bint is_bytes(self) noexcept:
         """Return whether the body is a `bytes` object, which nothing can write to."""

@@ -37,6 +37,7 @@ UVICORN_OPTIONS = (  # arguments of the command that are passed to uvicorn, unde
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _STOP_SECONDS = 0.15  # in this time, a process stops accepting connections
 _BEAT_SECONDS = 0.5  # between two messages of a process
+_SWITCH_SECONDS = 0.001  # Python's default is 0.005
 _HUNG_SECONDS = 5.0  # without one, for example because code of a model holds the GIL
 
 logger = logging.getLogger("tensorwire.server")
@@ -98,6 +99,8 @@ def serve_here(
     chosen: argparse.Namespace, server: Server, sockets: list[socket.socket], announce: Announce
 ) -> int:
     """Load the models, serve them in this process, and return the status. Raises UsageError."""
+    # The event loop waits for this time, several times for a request, if a thread has the GIL.
+    sys.setswitchinterval(min(_SWITCH_SECONDS, sys.getswitchinterval()))
     app, names, problem = create(chosen)
     announce(names, problem)
     server.config.app = lambda: app

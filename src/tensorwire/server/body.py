@@ -12,7 +12,7 @@ from .._codec.messages.tensor import TensorSpec
 from ..compression import STEP_NBYTES, Decompressor, is_supported
 from ..errors import DecodeError, DecompressionError, LayoutError, TensorwireError, format_count
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES
-from ..threads import in_thread
+from ..threads import in_thread, reading_alone
 from .framing import Framing
 from .memory import UNCOUNTED_NBYTES, Reservation
 
@@ -193,7 +193,10 @@ class RequestBody:
             )
         if self.framing.encoding:
             body = self._decompress()
-        return decode_request(body, self.framing.header_length, raw_input=raw_input, limits=limits)
+        arguments = body, self.framing.header_length
+        if self.is_slow_to_decode():
+            return reading_alone(decode_request, *arguments, raw_input=raw_input, limits=limits)
+        return decode_request(*arguments, raw_input=raw_input, limits=limits)
 
     def _decompress(self) -> BodyBuffer:
         """Return the decompressed bytes.

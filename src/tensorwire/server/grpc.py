@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import tensorwire as tw
 
-from .._codec.grpc.reader import read_message, read_names
+from .._codec.grpc.reader import nbytes_besides_raw, read_message, read_names
 from .._codec.grpc.writer import write_message
 from ..arguments import check_type
 from ..errors import TensorwireError, format_seconds
@@ -36,8 +36,8 @@ from ..grpc_messages import (
     STREAM_ERROR,
     Fields,
 )
-from ..sizes import MAX_QUICK_MESSAGE_NBYTES
-from ..threads import in_thread
+from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES
+from ..threads import in_thread, reading_alone
 from .body import GRACE_SECONDS
 from .context import RequestContext, set_headers
 from .inference import Inference, MessageFormat, ServedModel
@@ -106,9 +106,11 @@ class GrpcFormat(MessageFormat[bytes, bytes]):
     """The messages of ModelInfer, or of ModelStreamInfer."""
 
     def is_slow_to_decode(self, message: bytes) -> bool:
-        return len(message) > MAX_QUICK_MESSAGE_NBYTES
+        return is_slow_to_read(message)
 
     def decode(self, message: bytes, model: Model) -> tw.InferRequest:
+        if is_slow_to_read(message):
+            return reading_alone(decode_request, message, limits=self.limits)
         return decode_request(message, limits=self.limits)
 
     def request_id(self, source: Any) -> str:
@@ -138,6 +140,17 @@ def set_metadata(call: Any, context: RequestContext) -> None:
     if headers := set_headers(context):
         others = [pair for pair in call.trailing_metadata() or () if pair[0] not in headers]
         call.set_trailing_metadata((*others, *headers.items()))
+
+
+def is_slow_to_read(message: bytes) -> bool:
+    """Return whether a request is large, or has many bytes that are not raw contents.
+
+    These bytes limit the number of fields and of elements of typed contents.
+    """
+    return len(message) > MAX_QUICK_JSON_NBYTES and (
+        len(message) > MAX_QUICK_MESSAGE_NBYTES
+        or nbytes_besides_raw(message, MAX_QUICK_JSON_NBYTES) > MAX_QUICK_JSON_NBYTES
+    )
 
 
 Failed = Callable[[BaseException, str], bytes]  # the error and the id of the request
@@ -403,8 +416,8 @@ class InferenceService:
             check_length(message, service.max_body_nbytes)
             limits = service.limits
             name, version, request_id = (
-                await in_thread(read_names, message, limits)
-                if len(message) > MAX_QUICK_MESSAGE_NBYTES
+                await in_thread(reading_alone, read_names, message, limits)
+                if is_slow_to_read(message)
                 else read_names(message, limits)
             )
             served = self._find(name, version)

@@ -31,9 +31,9 @@ from ..messages.parameters cimport has_nul
 from ..messages.tensor cimport Tensor, is_shared, new_tensor, use_converted
 from ..grpc.wire cimport (
     FIELDS_TOO_DEEP, FIELD_TRUNCATED, FIXED32, FIXED64, GROUP_MISMATCH, LENGTH_DELIMITED,
-    LENGTH_TOO_LARGE, MAX_DEPTH, MAX_MESSAGE_NBYTES, NO_FIELD_FAULT, TAG_INVALID, VARINT,
-    VARINT_TOO_LONG, WIRE_TYPE_INVALID, Field, FieldFault, FieldCursor, WireType, cursor_of,
-    next_field, read_varint)
+    LENGTH_TOO_LARGE, MAX_DEPTH, MAX_MESSAGE_NBYTES, NO_FIELD_FAULT, START_GROUP, TAG_INVALID,
+    VARINT, VARINT_TOO_LONG, WIRE_TYPE_INVALID, Field, FieldFault, FieldCursor, WireType, cursor_of,
+    next_field, read_field_value, read_tag, read_varint)
 from ..new_objects cimport address_of, shrink
 from ..utf8 cimport is_ascii, is_valid_utf8, whole_characters
 from ..messages.views cimport (
@@ -604,22 +604,18 @@ cdef class MessageReader:
 
     cdef int read_shape(self, const Field* field) except -1:
         """Add one dimension, or several that are packed. Too many of them are only counted."""
-        cdef EntryFields* entry = &self.entry
-        cdef FieldCursor fields
+        cdef Py_ssize_t nbytes = field.end - field.begin
         cdef FieldFault fault
-        cdef uint64_t dim = 0
         if field.wire_type == VARINT or field.wire_type == LENGTH_DELIMITED:
-            fields = cursor_of(field)
-            self.count_header(fields.end - fields.position, field)
-            while fields.position < fields.end:
-                fault = read_varint(&fields, &dim)
-                if fault != NO_FIELD_FAULT:
-                    self.member = "shape"
-                    self.raise_fault(fault, field.tag)
-                if entry.rank < MAX_RANK:
-                    entry.layout.dims[entry.rank] = <int64_t>dim
-                    entry.layout.rank = <int>entry.rank + 1
-                entry.rank += 1
+            self.count_header(nbytes, field)
+            if nbytes <= LONG_NBYTES:
+                fault = read_dims(cursor_of(field), &self.entry)
+            else:
+                with nogil:
+                    fault = read_dims(cursor_of(field), &self.entry)
+            if fault != NO_FIELD_FAULT:
+                self.member = "shape"
+                self.raise_fault(fault, field.tag)
         return 0
 
     cdef tuple measured_shape(self):
@@ -768,6 +764,21 @@ cdef bint in_region(Tensor tensor) except -1:
     return tensor._parameters is not None and "shared_memory_region" in tensor._parameters
 
 
+cdef FieldFault read_dims(FieldCursor fields, EntryFields* entry) noexcept nogil:
+    cdef FieldFault fault
+    cdef uint64_t dim = 0
+    cdef Py_ssize_t rank = entry.rank
+    while fields.position < fields.end:
+        fault = read_varint(&fields, &dim)
+        if fault != NO_FIELD_FAULT:
+            return fault
+        if rank < MAX_RANK:
+            entry.layout.dims[rank] = <int64_t>dim
+        rank += 1
+    entry.rank, entry.layout.rank = rank, <int>min(rank, <Py_ssize_t>MAX_RANK)
+    return NO_FIELD_FAULT
+
+
 # --- typed contents ------------------------------------------------------------------------------
 
 cdef FieldFault read_contents(FieldCursor entry, Contents* contents) noexcept nogil:
@@ -873,6 +884,28 @@ cdef inline void read_integer(uint64_t value, Contents* contents) noexcept nogil
 
 
 # --- the other messages of the service -----------------------------------------------------------
+
+
+def nbytes_besides_raw(message, Py_ssize_t limit):
+    """Return how many bytes of a request are not raw contents, or any number above `limit`.
+
+    Only about `limit` bytes are read. If the message is malformed, the bytes up to the error count.
+    """
+    cdef Body body = Body(message)
+    cdef FieldCursor fields = outermost(body)
+    cdef Field field
+    cdef Py_ssize_t nbytes = 0
+    cdef bint is_raw
+    while fields.position < fields.end and nbytes <= limit:
+        if read_tag(&fields, &field) != NO_FIELD_FAULT:
+            break
+        if field.wire_type == START_GROUP:  # only reading its fields would tell where it ends
+            return limit + 1
+        if read_field_value(&fields, &field) != NO_FIELD_FAULT:
+            break
+        is_raw = field.number == 7 and field.wire_type == LENGTH_DELIMITED
+        nbytes += (field.begin if is_raw else fields.position) - field.tag
+    return nbytes
 
 
 def read_names(message, Limits limits not None):

@@ -8,9 +8,11 @@ created at the end of its entry. A binary tensor is a view of the bytes after th
 cimport cython
 from cpython.buffer cimport PyObject_CheckBuffer
 from cpython.long cimport PyLong_AsLongLongAndOverflow
+from cpython.mem cimport PyMem_RawMalloc
 from libc.string cimport memcmp
 
 from ..datatypes cimport Limits
+from ..gil cimport write_memory
 from ..http.entries cimport BINARY, REGION, EntryReader, Source
 from ..http.members cimport (
     ID, MODEL_NAME, MODEL_VERSION, OUTPUTS, PARAMETERS, TENSORS, mark_member)
@@ -180,15 +182,20 @@ cdef class HeaderReader(EntryReader):
     """Reads one message."""
 
     cdef int begin(self, Body body, Py_ssize_t header_nbytes, Limits limits) except -1:
-        self.body = body
+        cdef const unsigned char* text = body.data
+        self.body = self.header = body
         self.limits = limits
         self.header_nbytes = self.offset = header_nbytes
         self.index = -1
         # The text must not change while it is parsed. If it were not a bytes object, another thread
         # could write to it when the GIL is released.
-        self.text = body.immutable_bytes(header_nbytes)
+        if not body.is_bytes():
+            text = self.copied = <unsigned char*>PyMem_RawMalloc(header_nbytes)
+            if text == NULL:
+                raise MemoryError
+            write_memory(self.copied, body.data, header_nbytes)
         begin_reading(
-            &self.cursor, &self.keys, self.text, header_nbytes,
+            &self.cursor, &self.keys, <const char*>text, header_nbytes,
             <int>limits.max_nesting, limits.max_parameters)
         return 0
 
@@ -279,10 +286,12 @@ cdef class HeaderReader(EntryReader):
     cdef int check_end(self) except -1:
         """Raise HeaderError if anything but white space follows the header."""
         cdef Py_ssize_t n_following
-        # Skip the spaces that align the first tensor, 8 bytes at a time.
-        while self.cursor.end - self.cursor.position >= 8 and (
-            memcmp(self.cursor.position, b"        ", 8) == 0
-        ):
+        cdef int _
+        for _ in range(8):  # skip the spaces that align the first tensor
+            if self.cursor.end - self.cursor.position < 8 or (
+                memcmp(self.cursor.position, b"        ", 8) != 0
+            ):
+                break
             self.cursor.position += 8
         skip_blanks(&self.cursor)
         n_following = self.cursor.end - self.cursor.position

@@ -38,7 +38,8 @@ cdef struct TensorMembers:
 
 cdef class MemberReader:
     # All fields of the readers are here, because subclasses use its freelist only if they add none.
-    cdef bytes text  # keeps the memory of the header alive
+    cdef Body header  # keeps the memory of the header alive
+    cdef unsigned char* copied  # the header, if it was copied; NULL otherwise
     cdef ReadCursor cursor
     cdef Keys keys  # keys of skipped members and objects; `cursor` points to this struct
     cdef Text key  # the key of the member that is being read, for error messages

@@ -2,7 +2,7 @@
 
 cimport cython
 
-from ..gil cimport count_work, keeps_gil
+from ..gil cimport count_work, free_memory, keeps_gil
 from ..json.reader cimport (
     VALUE_COST, end_reading, excerpt, raise_fault, read_object, scan_string_or_raise,
     skip_value_or_raise, text_to_str)
@@ -20,6 +20,8 @@ cdef class MemberReader:
 
     def __dealloc__(self):
         end_reading(&self.keys)  # all zero if reading did not begin
+        if self.copied != NULL:
+            free_memory(self.copied, self.header_nbytes)
 
     cdef int skip_member(self, int* seen) except -1:
         """Validate a member that the protocol does not define, and store its key."""

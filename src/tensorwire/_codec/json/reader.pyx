@@ -32,9 +32,9 @@ from ..json.numbers cimport (
 from ..json.scanner cimport (
     BAD_ESCAPE, CONTROL_CHARACTER, DATA_TOO_DEEP, DUPLICATE_KEY, LONE_SURROGATE, MAX_DIGITS,
     NO_FAULT, NO_MEMORY, NOT_UTF8, OUT_OF_RANGE, TOO_DEEP, TOO_MANY_DIGITS, TOO_MANY_VALUES,
-    WINDOW_NBYTES, WRONG_TYPE, Fault, Keys, Number, ReadCursor, Text, append_digits, copy_string,
-    is_digit, next_character, open_level, scan_number, scan_string, skip_blanks, skip_literal,
-    skip_value, take, unexpected)
+    WINDOW_NBYTES, WRONG_TYPE, CountWork, Fault, Keys, Number, ReadCursor, Text, append_digits,
+    copy_string, is_digit, next_character, open_level, scan_number, scan_string, skip_blanks,
+    skip_literal, skip_value, take, unexpected)
 from ..new_objects cimport address_of, shrink
 from ..wire cimport PREFIX_NBYTES, store_le32
 
@@ -399,6 +399,7 @@ cdef str excerpt(ReadCursor* cursor):
     """Return the JSON text of the value at the cursor, abbreviated. Raises HeaderError."""
     cdef ReadCursor ahead = cursor[0]
     cdef Fault fault
+    ahead.count_work = NULL
     with nogil:
         fault = skip_element(&ahead, NULL)
     if fault != NO_FAULT:
@@ -612,8 +613,10 @@ cdef int scan_or_raise(ReadCursor* cursor, Text* text) except -1:
         accept(cursor, &attempt)
     else:
         cursor.keys.n_keys = n_keys
+        cursor.count_work = NULL
         with nogil:
             fault = skip_value(cursor) if text == NULL else scan_string(cursor, text)
+        cursor.count_work = attempt.count_work
     if fault != NO_FAULT:
         raise_fault(cursor, fault)
     return 0
@@ -651,8 +654,10 @@ cdef Fault read_elements(ReadCursor* cursor, ParsedElements* elements):
     cursor.keys.n_keys = n_keys
     if not allocate_wire(elements, cursor):
         return NO_MEMORY
+    cursor.count_work = NULL
     with nogil:
         fault = elements.read_list(cursor, elements)
+    cursor.count_work = attempt.count_work
     return fault
 
 
@@ -767,6 +772,7 @@ cdef void begin_reading(
     cursor.max_level = max_level
     cursor.max_values = cursor.n_values_left = max_values
     cursor.expected = NULL
+    cursor.count_work = <CountWork><void*>count_work
     cursor.keys = keys
     keys.begins = NULL
     keys.n_keys = keys.capacity = 0

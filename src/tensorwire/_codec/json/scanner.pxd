@@ -38,8 +38,12 @@ cdef extern from "text_kernels.h":
         const unsigned char* text, Py_ssize_t nbytes, uint32_t* character) noexcept nogil
     unsigned char* write_character(unsigned char* target, uint32_t character) noexcept nogil
 
+cdef extern from *:
+    bint unlikely(bint condition) noexcept nogil
+
 cdef enum:
     MAX_DIGITS = 19  # any number of 19 digits fits in 64 bits
+    BLANKS_NBYTES = 64 << 10  # white space that is counted at once
 
 cdef enum Fault:
     NO_FAULT
@@ -72,6 +76,9 @@ cdef struct Keys:
     Py_ssize_t capacity
 
 
+ctypedef void (*CountWork)(Py_ssize_t cost) noexcept nogil
+
+
 cdef struct ReadCursor:
     const unsigned char* start
     const unsigned char* position  # always start <= position <= end
@@ -82,6 +89,7 @@ cdef struct ReadCursor:
     Py_ssize_t n_values_left
     const char* expected  # what would be valid, for an error message; see `Fault`
     Keys* keys
+    CountWork count_work  # that of memory.pxd; NULL without the GIL
 
 
 cdef struct Text:
@@ -99,6 +107,10 @@ cdef inline void skip_blanks(ReadCursor* cursor) noexcept nogil:
         or position[0] == c"\t"
     ):
         position += 1
+        if unlikely(position - cursor.position == BLANKS_NBYTES):
+            cursor.position = position
+            if cursor.count_work != NULL:
+                cursor.count_work(BLANKS_NBYTES)
     cursor.position = position
 
 
