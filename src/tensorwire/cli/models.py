@@ -17,11 +17,15 @@ from ..server.asgi import App
 from ..server.model import signature_of, takes_context
 from .output import UsageError
 
-# Arguments of the command that are passed to `create_app`, under the same names.
-APP_OPTIONS = (
-    *("max_body_nbytes", "max_body_memory_nbytes", "receive_timeout", "max_concurrency"),
-    *("compress_responses", "metrics"),
-)
+# Arguments of the command that are passed to `create_app`, and their names there.
+APP_OPTIONS = {
+    "max_body": "max_body_nbytes",
+    "max_body_memory": "max_body_memory_nbytes",
+    "receive_timeout": "receive_timeout",
+    "max_concurrency": "max_concurrency",
+    "compress_responses": "compress_responses",
+    "metrics": "metrics",
+}
 
 
 def create(chosen: argparse.Namespace) -> tuple[Any, str, str | None]:
@@ -83,7 +87,8 @@ def make_app(chosen: argparse.Namespace) -> Any:
         problem = "no models" if models is None else f"{models} is an empty mapping"
         raise UsageError(f"{problem}: pass module:name of a mapping, or --echo")
     try:
-        return App(served, zero_copy=True, **options)  # uvicorn accepts memoryviews
+        arguments = {APP_OPTIONS[name]: value for name, value in options.items()}
+        return App(served, zero_copy=True, **arguments)  # uvicorn accepts memoryviews
     except ImportError as error:
         raise UsageError(f"--metrics: {error}") from None
     except (TypeError, ValueError) as error:  # an invalid model, name or limit

@@ -53,11 +53,11 @@ def add_parser(commands: Any) -> None:
     add("--http", choices=("fast", "asgi"), default="fast", help="fast (the default): inference "
         "requests do not pass through ASGI and its middleware; asgi: all requests pass through "
         "ASGI")  # fmt: skip
-    add("--max-body", dest="max_body_nbytes", type=int, metavar="N", help="maximum size of a "
-        "request body in bytes (default: 2147483647)")  # fmt: skip
-    add("--max-body-memory", dest="max_body_memory_nbytes", type=int, metavar="N", help="maximum "
-        "size in bytes of all request bodies in each process together; further ones wait (default: "
-        "half of the memory of the machine or its cgroup, divided by --workers)")  # fmt: skip
+    add("--max-body", type=int, metavar="N", help="maximum size of a request body in bytes "
+        "(default: 2147483647)")  # fmt: skip
+    add("--max-body-memory", type=int, metavar="N", help="maximum size in bytes of all request "
+        "bodies in each process together; further ones wait (default: half of the memory of the "
+        "machine or its cgroup, divided by --workers)")  # fmt: skip
     add("--receive-timeout", type=float, metavar="SECONDS", help="time in which a request must "
         "arrive (default: 300)")  # fmt: skip
     add("--max-concurrency", type=int, metavar="N", help="maximum number of requests in progress "
