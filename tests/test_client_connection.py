@@ -46,7 +46,7 @@ from tensorwire.client import AsyncClient, Client, InferenceServerError, Progres
 from tensorwire.client.aio import LoopBackend
 from tensorwire.client.connection import Connection
 from tensorwire.client.errors import Operation
-from tensorwire.client.limits import Call, Deadline
+from tensorwire.client.options import Call, Deadline
 from tensorwire.client.requests import Encoding, Request, Target
 from tensorwire.client.responses import ResponseReader
 from tensorwire.client.sync import Backend, PollWatcher, complete

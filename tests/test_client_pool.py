@@ -24,7 +24,7 @@ from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
 from tensorwire.client import pool as client_pool
 from tensorwire.client.aio import LoopBackend, LoopWatcher
 from tensorwire.client.connection import Connection, Connector
-from tensorwire.client.limits import Deadline
+from tensorwire.client.options import Deadline
 from tensorwire.client.pool import Pool
 from tensorwire.client.sync import Backend, PollWatcher, complete
 

@@ -28,6 +28,12 @@ from support import http_models
 from support.http_cases import CASES, Case
 from support.scale import SCALE
 from tensorwire.server import Model, create_app
+from tensorwire.server.body_memory import (
+    UNCOUNTED_NBYTES,
+    BodyMemory,
+    OverloadedError,
+    Reservation,
+)
 from tensorwire.server.connection import (
     ABORTED,
     CLOSING,
@@ -39,12 +45,6 @@ from tensorwire.server.connection import (
     WAITING,
     Connection,
     Options,
-)
-from tensorwire.server.memory import (
-    UNCOUNTED_NBYTES,
-    BodyMemory,
-    OverloadedError,
-    Reservation,
 )
 from tensorwire.server.receiver import BODY, CLOSED, DONE, HEAD, IDLE, SCRATCH_NBYTES
 from tensorwire.server.service import Reply

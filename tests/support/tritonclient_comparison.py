@@ -28,7 +28,7 @@ MARKS = [
     pytest.mark.thread_unsafe(reason="it changes the client for the process"),
 ]
 # Less than what users get, so that the tests take less time.
-LARGE = convert.LARGE_NBYTES = 256 * 1024
+LARGE = convert.MIN_SEPARATE_NBYTES = 256 * 1024
 FLOATS = np.arange(LARGE // 4, dtype=np.float32)
 
 

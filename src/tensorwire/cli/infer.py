@@ -23,7 +23,7 @@ from .._codec.datatypes import UNLIMITED
 from ..client import Client, InferenceServerError
 from ..client.addresses import Server, parse_url
 from ..client.errors import HOW_TO_SEND_JSON
-from ..client.limits import DEFAULT_TIMEOUT
+from ..client.options import DEFAULT_TIMEOUT
 from .inputs import assignment, declared_inputs, errors_of, make_inputs, read_file, unique
 from .output import CommandError, ProgressBar, UsageError, print_line
 

@@ -87,11 +87,11 @@ def format_values(tensor: tw.Tensor) -> str:
         return "(in shared memory)"
     flat: Any = tensor.data.reshape((int(np.prod(tensor.shape, dtype=object)),))
     first = flat[:N_VALUES].tolist()
-    text = ", ".join(format_value(value) for value in first)
+    text = ", ".join(format_element(value) for value in first)
     how = "" if tensor.binary else "  (as JSON)"
     return f"{text}{', ...' if len(flat) > N_VALUES else ''}{how}"
 
 
-def format_value(value: Any) -> str:
+def format_element(value: Any) -> str:
     text = f"{value:.6g}" if isinstance(value, float) else repr(value)
     return text if len(text) <= 30 else f"{text[:27]}..."

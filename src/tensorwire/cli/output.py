@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from ..client import Progress
 
 DRAW_SECONDS = 0.1  # minimum time between two updates of the progress bar
-LARGE_NBYTES = 8_000_000  # bodies of this size or more get a progress bar at once
+MIN_SHOWN_NBYTES = 8_000_000  # bodies of this size or more get a progress bar at once
 WAITING = "waiting for the response"
 SLOW_SECONDS = 1.0  # calls that take this long get one, too
 
@@ -123,7 +123,7 @@ class ProgressBar:
         elif total is not None:
             filled = "#" * int(30 * done / total)
             self._text = f"{label} [{filled:<30}] {done / 1e6:,.1f} of {total / 1e6:,.1f} MB"
-        is_shown = (total or done) >= LARGE_NBYTES or not self._timer.is_alive()
+        is_shown = (total or done) >= MIN_SHOWN_NBYTES or not self._timer.is_alive()
         if is_shown and (done == total or time.monotonic() - self._drawn_at >= DRAW_SECONDS):
             self._draw()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from ..errors import InferenceServerError
 from .clients import AsyncClient, AsyncResponseStream, Client, ResponseStream
-from .limits import Timeout
+from .options import Timeout
 from .requests import Progress
 
 __all__ = [

@@ -19,7 +19,7 @@ from ..arguments import check_integer, check_seconds, check_type, is_list_of_num
 from ..errors import InferenceServerError, format_seconds, format_value
 from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .addresses import Server, parse_url
-from .limits import (
+from .options import (
     DEFAULT_TIMEOUT,
     Call,
     Deadline,

@@ -13,7 +13,7 @@ import tensorwire as tw
 from ..arguments import Nonfinite
 from ..parameters import forwarder
 from .calls import BaseClient
-from .limits import Timeout
+from .options import Timeout
 from .requests import (
     AUTO_ID,
     Algorithm,

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from .addresses import Proxy, Server, authority
 from .errors import Operation
-from .limits import Call, ConnectDeadline, Deadline
+from .options import Call, ConnectDeadline, Deadline
 from .requests import NO_PROGRESS, PIECE_NBYTES, Request
 from .responses import ResponseReader
 from .sync import Backend

@@ -36,7 +36,7 @@ from .addresses import Server, authority
 from .errors import Operation, server_error, too_long_error
 from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, check_process
 from .grpc_streams import AsyncStream, Encode, Stream
-from .limits import MAX_INT32, Call, Options
+from .options import MAX_INT32, Call, Options
 from .requests import (
     Encoding,
     Endpoint,

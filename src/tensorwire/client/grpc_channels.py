@@ -19,7 +19,7 @@ import tensorwire as tw
 from ..errors import format_seconds
 from ..grpc_messages import NO_FIELDS, SERVICE, Fields
 from .errors import CLOSED, MAY_REQUIRE_TLS, CallError, Operation, server_error, too_long_error
-from .limits import Deadline, Options, Step
+from .options import Deadline, Options, Step
 from .requests import Regions
 from .sync import Backend, Result
 
@@ -77,7 +77,7 @@ _DECOMPRESSED_TOO_LARGE = "Decompressed message larger than max"
 WRITE_FAILED = "Internal error from Core"
 
 
-Status = tuple[str, str]  # the name of a code, and a text
+GrpcStatus = tuple[str, str]  # the name of a code, and a text
 
 
 class GrpcRequest(NamedTuple):
@@ -175,7 +175,7 @@ class Channel:
     def call_error(
         self,
         request: GrpcRequest,
-        status: Status,
+        status: GrpcStatus,
         deadline: Deadline,
         step: Step,
         end: float | None,

@@ -17,8 +17,8 @@ from .._codec.grpc.reader import read_message, read_stream_response
 from ..grpc_messages import STREAM_ERROR
 from ..sizes import MAX_QUICK_MESSAGE_NBYTES
 from .errors import CallError, server_error
-from .grpc_channels import WRITE_FAILED, Channel, GrpcRequest, Status, unless_closed
-from .limits import Call
+from .grpc_channels import WRITE_FAILED, Channel, GrpcRequest, GrpcStatus, unless_closed
+from .options import Call
 from .sync import complete
 
 Encode = Callable[[Any], Coroutine[Any, Any, bytes]]
@@ -70,7 +70,7 @@ class Stream:
             self.close()  # as if the task had been cancelled before the response arrived
             raise
 
-    async def status_of(self, error: Any) -> Status:
+    async def status_of(self, error: Any) -> GrpcStatus:
         return error.code().name, error.details() or ""
 
     def fail(self, error: BaseException) -> None:
@@ -155,16 +155,16 @@ class AsyncStream(Stream):
             raise ConnectionError("the event loop of the stream has ended")
         return await unless_closed(anext(self.responses, None))
 
-    async def status_of(self, error: Any) -> Status:
+    async def status_of(self, error: Any) -> GrpcStatus:
         if error.details() == WRITE_FAILED:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STATUS_SECONDS):
-                    status: Status = await self.status
+                    status: GrpcStatus = await self.status
                     return status
         return await super().status_of(error)
 
 
-def _note_status(status: asyncio.Future[Status], call: Any) -> None:
+def _note_status(status: asyncio.Future[GrpcStatus], call: Any) -> None:
     """Note the status of the server, which grpc.aio replaces if it ends a call during a write."""
     code, text = complete(call.code()).name, complete(call.details()) or ""
     if text != WRITE_FAILED and not status.done():

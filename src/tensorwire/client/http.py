@@ -27,7 +27,7 @@ from .errors import (
     server_error,
     too_long_error,
 )
-from .limits import Call, Options
+from .options import Call, Options
 from .pool import Lease, Pool
 from .requests import (
     PIECE_NBYTES,

@@ -10,7 +10,7 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from .limits import Deadline
+from .options import Deadline
 from .sync import Backend
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from select import POLLIN, POLLOUT
 from typing import Any, TypeVar
 
-from .limits import Deadline
+from .options import Deadline
 
 _MAX_SECONDS = 2_000_000  # poll accepts at most 2^31 milliseconds
 

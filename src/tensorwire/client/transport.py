@@ -9,7 +9,7 @@ import tensorwire as tw
 
 from ..arguments import Nonfinite
 from .addresses import Server
-from .limits import Call, Options
+from .options import Call, Options
 from .requests import Encoding, Endpoint, Target
 from .sync import Backend
 

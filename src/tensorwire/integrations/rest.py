@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .._codec.body_buffer import BodyBuffer
 from ..arguments import check_integer
 from ..http import EXTENSION
-from ..server.asgi import Message, Receive, Scope, Send, receive_chunk
+from ..server.asgi import AsgiMessage, Receive, Scope, Send, receive_chunk
 from ..server.framing import Framing
 from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .patching import Function, Patch, Untested
@@ -105,9 +105,9 @@ def text_headers(scope: Scope) -> dict[str, str]:
 
 def receive_again(body: bytes, receive: Receive) -> Receive:
     """Return an ASGI receive callable that returns a body again before it continues."""
-    pending: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+    pending: list[AsgiMessage] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def receive_first() -> Message:
+    async def receive_first() -> AsgiMessage:
         return pending.pop() if pending else await receive()
 
     return receive_first

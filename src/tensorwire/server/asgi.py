@@ -18,14 +18,14 @@ from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
 from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .body import ClientDisconnectedError, RequestBody
+from .body_memory import TICK_SECONDS
 from .exchange import Exchange
-from .memory import TICK_SECONDS
 from .service import SHUTTING_DOWN, RawHeaders, Reply, Service, error_reply, log
 
 Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+AsgiMessage = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[AsgiMessage]]
+Send = Callable[[AsgiMessage], Awaitable[None]]
 
 _DEFAULT_LIMITS = Limits()
 # Send in chunks, so that the server does not have to buffer a whole response.
@@ -107,7 +107,7 @@ async def receive_chunk(receive: Receive) -> tuple[bytes, bool]:
     return _chunk_of(await receive())
 
 
-def _chunk_of(message: Message) -> tuple[bytes, bool]:
+def _chunk_of(message: AsgiMessage) -> tuple[bytes, bool]:
     if message["type"] == "http.disconnect":
         raise ClientDisconnectedError(
             "the client closed the connection before the whole body arrived"
@@ -312,7 +312,7 @@ class App(Service):
         is_replying = False
         try:
             if not exchange.is_rejected:  # otherwise, the client waits for 100 Continue
-                message: Message | Awaitable[Message] | None = _begin(receive)
+                message: AsgiMessage | Awaitable[AsgiMessage] | None = _begin(receive)
                 # Usually, the whole body is there already, and needs no timeout.
                 if type(message) is dict and "body" in message and not message.get("more_body"):
                     exchange.write(message["body"])
@@ -357,7 +357,7 @@ class _Exchange(Exchange):
     _has_changed: asyncio.Event
     _timeout: asyncio.Timeout
 
-    async def receive_body(self, message: Message | Awaitable[Message] | None) -> None:
+    async def receive_body(self, message: AsgiMessage | Awaitable[AsgiMessage] | None) -> None:
         """Receive the rest of a body, from this message on if there is one."""
         self._has_changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -403,7 +403,7 @@ class _Exchange(Exchange):
             await asyncio.get_running_loop().create_future()
 
 
-def _begin(receive: Receive) -> Message | Awaitable[Message]:
+def _begin(receive: Receive) -> AsgiMessage | Awaitable[AsgiMessage]:
     """Return the next message if it is there already, and otherwise an awaitable of it."""
     awaitable = receive()
     if type(awaitable) is not CoroutineType:
@@ -411,7 +411,7 @@ def _begin(receive: Receive) -> Message | Awaitable[Message]:
     try:
         waits_for = awaitable.send(None)
     except StopIteration as end:
-        found: Message = end.value
+        found: AsgiMessage = end.value
         return found
     return _Begun(awaitable, waits_for)
 
@@ -419,11 +419,11 @@ def _begin(receive: Receive) -> Message | Awaitable[Message]:
 class _Begun:
     """An awaitable for a coroutine that has begun and waits for a future of asyncio."""
 
-    def __init__(self, coroutine: CoroutineType[Any, Any, Message], waits_for: Any) -> None:
+    def __init__(self, coroutine: CoroutineType[Any, Any, AsgiMessage], waits_for: Any) -> None:
         self._coroutine = coroutine
         self._waits_for = waits_for
 
-    def __await__(self) -> Generator[Any, Any, Message]:
+    def __await__(self) -> Generator[Any, Any, AsgiMessage]:
         waits_for = self._waits_for
         try:
             while True:
@@ -434,5 +434,5 @@ class _Begun:
                 else:
                     waits_for = self._coroutine.send(None)
         except StopIteration as end:
-            found: Message = end.value
+            found: AsgiMessage = end.value
             return found

@@ -13,8 +13,8 @@ from ..compression import STEP_NBYTES, Decompressor, is_supported
 from ..errors import DecodeError, DecompressionError, LayoutError, TensorwireError, format_count
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES
 from ..threads import in_thread, reading_alone
+from .body_memory import UNCOUNTED_NBYTES, Reservation
 from .framing import Framing
-from .memory import UNCOUNTED_NBYTES, Reservation
 
 DEFAULT_RECEIVE_TIMEOUT = 300.0
 """Default time in seconds in which the whole body of a request must arrive."""

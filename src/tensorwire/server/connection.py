@@ -16,9 +16,9 @@ from http import HTTPStatus
 
 from ..errors import TensorwireError, format_seconds
 from .body import GRACE_SECONDS
+from .body_memory import TICK_SECONDS, OverloadedError
 from .exchange import Exchange
 from .framing import expects_continue, joined_headers
-from .memory import TICK_SECONDS, OverloadedError
 from .receiver import CLOSED, DONE, ENDED, HEAD, IDLE, Receiver
 from .service import SHUTTING_DOWN, Reply, Service
 

@@ -9,11 +9,11 @@ from .._codec.messages.frame import Frame
 from ..errors import TensorwireError, format_count, format_seconds
 from ..threads import in_thread
 from .body import ClientDisconnectedError, ReceiveTimeoutError, RequestBody
+from .body_memory import Reservation
 from .compressed import choose_coding, is_quick_to_compress, negotiated_reply
 from .context import Address, RequestContext, set_headers
 from .framing import AmbiguousLengthError, expects_continue
 from .inference import Inference, ServedModel
-from .memory import Reservation
 from .service import LateReply, Reply, Route, Service
 from .workers import ThreadCall
 

@@ -39,10 +39,10 @@ from ..grpc_messages import (
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES
 from ..threads import in_thread, reading_alone
 from .body import GRACE_SECONDS
+from .body_memory import OverloadedError, Reservation
 from .context import RequestContext, set_headers
 from .inference import Inference, MessageFormat, ServedModel
-from .memory import OverloadedError, Reservation
-from .model import Function, Model
+from .model import Model, ModelFunction
 from .service import SHUTTING_DOWN, Service, log
 from .workers import ThreadCall
 
@@ -489,7 +489,7 @@ def number_data_types(config: dict[str, Any]) -> dict[str, Any]:
 # --- servers -------------------------------------------------------------------------------------
 
 
-def add_to_grpc_server(server: Any, models: Service | Mapping[str, Function | Model]) -> None:
+def add_to_grpc_server(server: Any, models: Service | Mapping[str, ModelFunction | Model]) -> None:
     """Add the service ``inference.GRPCInferenceService`` to a server of ``grpc.aio``.
 
     Its methods are ServerLive, ServerReady, ServerMetadata, ModelReady, ModelMetadata, ModelConfig,

@@ -31,7 +31,7 @@ class FunctionWithContext(Protocol):
     ) -> Result | Awaitable[Result]: ...
 
 
-Function = Callable[[tw.InferRequest], Result | Awaitable[Result]] | FunctionWithContext
+ModelFunction = Callable[[tw.InferRequest], Result | Awaitable[Result]] | FunctionWithContext
 
 
 class Model:
@@ -85,7 +85,7 @@ class Model:
 
     def __init__(
         self,
-        function: Function,
+        function: ModelFunction,
         inputs: Sequence[tw.TensorSpec] = (),
         outputs: Sequence[tw.TensorSpec] = (),
         batching: bool = False,
@@ -109,7 +109,7 @@ class Model:
         self.writable_inputs = writable_inputs
 
 
-Models = Mapping[str, Function | Model]
+Models = Mapping[str, ModelFunction | Model]
 """The models of an application by name: functions, objects with ``__call__`` and ``Model``s."""
 
 

@@ -22,10 +22,10 @@ from ..errors import TensorwireError, format_names, format_subject, format_text,
 from ..http import EXTENSION, HEADER_LENGTH, JSON_TYPE
 from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .body import DEFAULT_RECEIVE_TIMEOUT, RequestBody
+from .body_memory import BodyMemory, default_nbytes
 from .framing import frame_headers
 from .inference import MessageFormat, ServedModel
-from .memory import BodyMemory, default_nbytes
-from .model import VERSION, Function, Model, Models, RequestError
+from .model import VERSION, Model, ModelFunction, Models, RequestError
 from .statistics import Statistics
 from .workers import DEFAULT_MAX_CONCURRENCY, Workers
 
@@ -227,7 +227,7 @@ class Service:
             self.routes["/metrics"] = "metrics", None
         keep_freed_memory()
 
-    def _add(self, name: str, function: Function | Model) -> None:
+    def _add(self, name: str, function: ModelFunction | Model) -> None:
         check_type("the name of a model", name, str, "a str")
         if not isinstance(function, Model) and not callable(function):
             raise TypeError(

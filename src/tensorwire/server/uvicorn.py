@@ -24,6 +24,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 from .body import GRACE_SECONDS, ClientDisconnectedError
+from .body_memory import OverloadedError
 from .connection import (
     ABORTED,
     CLOSING,
@@ -37,7 +38,6 @@ from .connection import (
     Options,
 )
 from .context import Address
-from .memory import OverloadedError
 from .receiver import Request
 from .service import SHUTTING_DOWN, Reply, Service
 

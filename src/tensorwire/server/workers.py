@@ -13,7 +13,7 @@ from ..arguments import check_integer
 from ..errors import format_count
 from ..threads import Call, Threads
 from .body import ClientDisconnectedError
-from .memory import OverloadedError
+from .body_memory import OverloadedError
 
 log = logging.getLogger("tensorwire.server")
 

@@ -22,7 +22,7 @@ from ...errors import EncodeError
 
 # Joining smaller data takes less time than sending them on their own: each send wakes up the
 # server, and the socket may wait for the acknowledgement of what was sent before.
-LARGE_NBYTES = 2 << 20
+MIN_SEPARATE_NBYTES = 2 << 20
 """The minimum size in bytes of the data of an input that are sent without joining them."""
 
 
@@ -124,7 +124,7 @@ def tensor_data(
         row = BY_DTYPE.get(values.dtype)
         if row is not None and row.name == datatype and is_shape(shape, values.shape):
             may_be_array = type(infer_input) in (array_class, array_class.__base__)
-            if not may_be_array or values.nbytes < LARGE_NBYTES:
+            if not may_be_array or values.nbytes < MIN_SEPARATE_NBYTES:
                 data: bytes = values.tobytes()
                 return data
             array = flat_array(values)
@@ -172,7 +172,7 @@ def is_reference(data: Any) -> bool:
 
 def is_large(data: Any) -> bool:
     """Return whether the data of an input are sent without joining them."""
-    return type(data) in (np.ndarray, bytes) and len(data) >= LARGE_NBYTES
+    return type(data) in (np.ndarray, bytes) and len(data) >= MIN_SEPARATE_NBYTES
 
 
 def large_data(inputs: Any, array_class: type[Any]) -> list[Any]:

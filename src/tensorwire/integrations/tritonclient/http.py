@@ -33,7 +33,7 @@ from .convert import (
     object_array,
     tensor_data,
 )
-from .transport import FileBody, Transport, payload_class, receive_rest
+from .transport import FileBody, HttpLibrary, payload_class, receive_rest
 
 ARRAY_INPUT = array_input_class(InferInput, "_raw_data", "_get_binary_data")
 
@@ -109,22 +109,22 @@ def replace_get_inference_request(original: Function) -> Function:
 def replace_infer(original: Function, is_sent_later: bool = False) -> Function:
     """Replace ``infer``, or ``async_infer``, whose request ``is_sent_later``."""
     stub_class = geventhttpclient.HTTPClient
-    transport = Transport("_client_stub", stub_class, ("post", "request"), FileBody)
-    body_type = body_type_of(original, _client, transport, is_sent_later)
+    library = HttpLibrary("_client_stub", stub_class, ("post", "request"), FileBody)
+    body_type = body_type_of(original, _client, library, is_sent_later)
     return setting(BODY_TYPE, body_type, original)
 
 
 def replace_aio_infer(aio: ModuleType, original: Function) -> Function:
-    transport = Transport("_stub", aio.aiohttp.ClientSession, ("post", "_request"), payload_class())
-    return setting(BODY_TYPE, body_type_of(original, aio, transport), original, is_async=True)
+    library = HttpLibrary("_stub", aio.aiohttp.ClientSession, ("post", "_request"), payload_class())
+    return setting(BODY_TYPE, body_type_of(original, aio, library), original, is_async=True)
 
 
 def body_type_of(
-    original: Function, module: ModuleType, transport: Transport, is_sent_later: bool = False
+    original: Function, module: ModuleType, library: HttpLibrary, is_sent_later: bool = False
 ) -> Function:
     """Return a function that returns `BODY_TYPE` for the arguments of a client's method.
 
-    This is the type of the transport if it can send the body without joining it. A body that
+    This is the type of the library if it can send the body without joining it. A body that
     ``is_sent_later``, when the method has returned, must not refer to arrays of the program.
     """
     names = list(signature(original).parameters)[1:]
@@ -142,10 +142,10 @@ def body_type_of(
             or client._verbose
             or (is_sent_later and any(map(is_reference, data)))
             or not creates_requests(module)
-            or not transport.is_plain(client)
+            or not library.is_plain(client)
         ):
             return b"".join
-        return transport.body_type
+        return library.body_type
 
     return body_type
 

@@ -25,7 +25,7 @@ PIECE_NBYTES = 1 << 20
 # --- requests ------------------------------------------------------------------------------------
 
 
-class Transport(NamedTuple):
+class HttpLibrary(NamedTuple):
     """An HTTP library that a client of tritonclient uses.
 
     ``stub_name`` is the attribute of a client that sends requests, an object of ``stub_class``.

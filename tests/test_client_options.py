@@ -15,7 +15,7 @@ from support import client_fixtures
 from support.client_fixtures import Connect, X
 from tensorwire.client import Client, InferenceServerError, Timeout
 from tensorwire.client.http import HttpTransport
-from tensorwire.client.limits import Call, ConnectDeadline, Deadline
+from tensorwire.client.options import Call, ConnectDeadline, Deadline
 from tensorwire.client.sync import Backend
 
 connect = client_fixtures.connect

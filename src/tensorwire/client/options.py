@@ -1,4 +1,4 @@
-"""Limits of a call: timeouts, sizes and retries; and the options of a client."""
+"""The options of a client, and what limits a call: timeouts, deadlines and retries."""
 
 from __future__ import annotations
 
