@@ -337,6 +337,17 @@ def test_list_that_changes_another_one(item: Any, datatype: str, connect: Any) -
         tw.Tensor("x", outer, datatype=datatype)
 
 
+def test_number_that_changes_its_list() -> None:
+    class Clears(np.float32):
+        def item(self) -> float:  # type: ignore[override]
+            numbers.clear()
+            return 1.5
+
+    numbers = [Clears(1), 2.5]
+    with pytest.raises(tw.EncodeError, match="the values were modified while they were encoded"):
+        tw.Tensor("x", numbers, datatype="FP32")
+
+
 def test_buffers_of_a_frame_belong_to_the_caller() -> None:
     view = memoryview(bytearray(b"de"))
     frames = [tw.Frame((bytearray(b"abc"), view), None), tw.encode_request(REQUEST)]

@@ -104,6 +104,9 @@ LARGEST_OF_FP64 = 2**1024 - 2**970 - 1  # larger ones are rounded to infinity
         ([10**400], "BF16", "an integer of 1329 bits, which is out of range for BF16 (magnitudes"),
         ([-128, 127, 128], "INT8", "element 2 of tensor 'x' is 128, which is out of range for IN"),
         ([0, 2**64], "UINT64", "element 1 of tensor 'x' is an integer of 65 bits, which is out"),
+        ([2**64 - 1, -1], "UINT64", "element 1 of tensor 'x' is -1, which is out of range"),
+        ([1, -(2**70)], "UINT64", "element 1 of tensor 'x' is an integer of 71 bits, which is out"),
+        ([2**63], "INT64", "element 0 of tensor 'x' is 9223372036854775808, which is out of range"),
         ([LARGEST_OF_FP64, LARGEST_OF_FP64 + 1], "FP64", "element 1 of tensor 'x' is an integer"),
         ([1, [2]], "FP16", "element 1 of tensor 'x' must be a number (FP16), not list"),
         ([1, True], "INT8", "element 1 of tensor 'x' must be an integer (INT8), not True"),
@@ -121,6 +124,16 @@ def test_lists_of_other_objects_are_rejected(values: Any, datatype: Any, message
     with pytest.raises(tw.EncodeError) as caught:
         tw.Tensor("x", values, datatype=datatype)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("datatype", [f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)])
+def test_limits_of_integers_in_lists(datatype: Any) -> None:
+    info = np.iinfo(datatype.lower())
+    limits = [info.min, info.max, np.int8(1)]
+    assert tw.Tensor("x", limits, datatype=datatype).tolist() == limits
+    for value in (info.min - 1, info.max + 1):
+        with pytest.raises(tw.EncodeError, match=r"element 2 of .* out of range"):
+            tw.Tensor("x", [0, np.int8(1), value], datatype=datatype)
 
 
 TOO_LARGE = "is too large to address"

@@ -8,6 +8,12 @@ errors contain SUBJECT, which the caller replaces.
 
 cimport numpy as cnp
 from cpython.buffer cimport PyObject_CheckBuffer
+from cpython.exc cimport PyErr_Clear, PyErr_Occurred
+from cpython.float cimport PyFloat_AS_DOUBLE, PyFloat_CheckExact
+from cpython.long cimport PyLong_CheckExact
+from cpython.object cimport PyObject
+from libc.math cimport isinf
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
 from ..exchange.arrow cimport Received, numbers_of, receive
 from ..bytes.array cimport BytesArray, bytes_of_values, bytes_of_wire
@@ -15,7 +21,8 @@ from ..bytes.writer cimport (
     Source, immutable_values, pack, source_of, source_of_received)
 from ..datatypes cimport Datatype, format_range, shape_to_send
 from ..exchange.dlpack cimport exports_dlpack, import_dlpack
-from ..gil cimport FREE_THREADED, collect_work, count_work, end_of_batch
+from ..gil cimport FREE_THREADED, count_work, end_of_batch
+from ..json.shortest cimport Float, Integer
 from ..wire cimport MAX_RANK
 
 from collections import namedtuple
@@ -32,6 +39,13 @@ from ...errors import (
 
 cnp.import_array()
 
+cdef extern from "Python.h":
+    PyObject** PySequence_Fast_ITEMS(list items)
+    # Without a check for exceptions after each call.
+    double as_double "PyLong_AsDouble"(PyObject* number) noexcept
+    long long as_int64 "PyLong_AsLongLongAndOverflow"(PyObject* number, int* overflow) noexcept
+    unsigned long long as_uint64 "PyLong_AsUnsignedLongLong"(PyObject* number) noexcept
+
 cdef enum:
     # Costs: see gil.pxd.
     ITEM_COST = 1000  # of an array in a list
@@ -42,7 +56,6 @@ cdef Datatype BYTES = DATATYPES["BYTES"]
 
 # The types of the items of lists of numbers, by dtype.kind.
 cdef dict SCALARS = {"b": (bool, bool), "i": (int, int), "u": (int, int), "f": (int, float)}
-cdef object MAX_INTEGER_OF_FP64 = 2 ** 1024 - 2 ** 970 - 1  # larger ones are rounded to infinity
 
 
 cdef tuple convert(data, datatype, shape, bint binary):
@@ -387,7 +400,7 @@ cdef tuple convert_arrays(data, datatype, bint binary):
                 f"datatype and shape")
         parts.append(part)
     if first is None or len(parts) != prod(outer):
-        raise EncodeError("the values were modified while they were encoded")
+        raise modified_error()
     dims = shape_to_send(outer + inner, first)
     if first.name == "BYTES":
         wires = []
@@ -451,8 +464,11 @@ cdef tuple flatten(values, int depth):
 cdef tuple convert_numbers(data, leaf, datatype):
     """Convert nested lists of numbers. Raises EncodeError for one that does not fit."""
     cdef Datatype row
-    cdef list scalars
-    cdef Py_ssize_t i, stop = 0, work = 0
+    cdef Numbers numbers
+    cdef tuple shape
+    cdef list flat
+    cdef Py_ssize_t n, stop, i = 0
+    cdef PyObject* item
     if datatype is None:
         if not isinstance(leaf, (list, tuple, int, float, np.generic)):
             raise EncodeError(
@@ -464,40 +480,47 @@ cdef tuple convert_numbers(data, leaf, datatype):
             f"{'numpy.empty(0, dtype)' if empty else 'an array'}, or a Tensor with datatype=")
     row = DATATYPES[datatype]
     shape, flat = flatten(data, 1)
-    scalars = []
-    kind = dtype_kind(row)
-    first, second = SCALARS[kind]
-    for value in flat:
-        collect_work(&work, NUMBER_COST)
-        if type(value) is not first and type(value) is not second:
-            # A timedelta64 is an np.integer, too.
-            if isinstance(value, (np.bool_, np.number)) and not isinstance(value, np.timedelta64):
-                value = value.item()
-            if type(value) is not first and type(value) is not second:
-                raise wrong_type_error(value, len(scalars), row)
-        scalars.append(value)
-    if len(scalars) != prod(shape):  # methods of subclasses of list have changed the others
-        raise EncodeError("the values were modified while they were encoded")
-    array = np.empty(len(scalars), np.float64 if kind == "f" else row.dtype)
-    try:
-        while stop < len(scalars):
-            i, stop = stop, end_of_batch(stop, len(scalars), NUMBER_COST)
-            array[i:stop] = np.fromiter(scalars[i:stop], array.dtype, stop - i)
-    except OverflowError:
-        if kind == "f":
-            low, high = -MAX_INTEGER_OF_FP64, MAX_INTEGER_OF_FP64
-        else:
-            low, high = np.iinfo(row.dtype).min, np.iinfo(row.dtype).max
-        i = next(i for i, value in enumerate(scalars) if type(value) is int and not (
-            low <= value <= high))
-        raise out_of_range_error(scalars[i], i, row) from None
-    if kind == "f" and row.name != "FP64":
-        array = rounded_to(row, array, scalars)
-    return row, array.reshape(shape)
+    n = len(flat)
+    numbers.kind, numbers.itemsize = ord(dtype_kind(row)), row.itemsize
+    if numbers.kind == c"f" and row.itemsize == 2:
+        numbers.itemsize = 8  # FP16 and BF16 are made of FP64
+    if n != prod(shape):  # methods of subclasses of list have changed the others
+        raise modified_error()
+    array = np.empty(shape, np.float64 if numbers.itemsize != row.itemsize else row.dtype)
+    cdef char* target = <char*>cnp.PyArray_DATA(array)
+    while i < n:
+        stop = end_of_batch(i, n, NUMBER_COST)
+        while i < stop:
+            if len(flat) != n:  # other threads, or methods of its items, have changed the list
+                raise modified_error()
+            i += store(&numbers, target + i * numbers.itemsize, PySequence_Fast_ITEMS(flat) + i,
+                       stop - i)
+            if i < stop:
+                value = exact_number(flat[i], i, row)
+                item = <PyObject*>value
+                if store(&numbers, target + i * numbers.itemsize, &item, 1) == 0:
+                    raise out_of_range_error(value, i, row)
+                i += 1
+    return row, array if numbers.itemsize == row.itemsize else rounded_to(row, array)
 
 
-cdef rounded_to(Datatype row, doubles, list scalars):
-    """Convert FP64 numbers to another datatype. Raises EncodeError if a finite one overflows."""
+cdef modified_error():
+    return EncodeError("the values were modified while they were encoded")
+
+
+cdef exact_number(value, Py_ssize_t element, Datatype row):
+    """Return the Python object for a scalar of numpy. Raises EncodeError for another type."""
+    cdef tuple types = SCALARS[dtype_kind(row)]
+    # A timedelta64 is an np.integer, too.
+    if isinstance(value, (np.bool_, np.number)) and not isinstance(value, np.timedelta64):
+        value = value.item()
+    if type(value) not in types:
+        raise wrong_type_error(value, element, row)
+    return value
+
+
+cdef rounded_to(Datatype row, doubles):
+    """Convert FP64 numbers to FP16 or BF16. Raises EncodeError if a finite one overflows."""
     dtype = row.dtype or bf16_dtype()
     if dtype is None:
         raise EncodeError(
@@ -507,7 +530,8 @@ cdef rounded_to(Datatype row, doubles, list scalars):
         rounded = doubles.astype(dtype)
     overflowed = np.flatnonzero(np.isinf(rounded.astype(np.float64)) & ~np.isinf(doubles))
     if overflowed.size:
-        raise out_of_range_error(scalars[overflowed[0]], int(overflowed[0]), row)
+        i = int(overflowed[0])
+        raise out_of_range_error(doubles.item(i), i, row)
     return rounded
 
 
@@ -531,6 +555,94 @@ cdef out_of_range_error(value, element, Datatype row):
     return EncodeError(
         f"element {element} of {SUBJECT} is {shown}, which is out of range for "
         f"{format_range(row)}", element=element)
+
+
+# --- lists of numbers: kernels -------------------------------------------------------------------
+
+
+cdef struct Numbers:
+    char kind  # b, i, u or f: the `kind` of the numpy dtype
+    int itemsize
+
+
+cdef Py_ssize_t store(
+    const Numbers* numbers, char* target, PyObject** items, Py_ssize_t n
+) noexcept:
+    """Store numbers at `target`. Return how many there are before the first one that does not fit.
+
+    Only exact float, int and bool objects are read, so that no other code runs.
+    """
+    if numbers.kind == c"b":
+        return store_flags(target, items, n)
+    if numbers.kind == c"f":
+        if numbers.itemsize == 4:
+            return store_floats[float](<float*>target, items, n)
+        return store_floats[double](<double*>target, items, n)
+    if numbers.kind == c"i":
+        if numbers.itemsize == 1:
+            return store_integers[int8_t](<int8_t*>target, items, n)
+        if numbers.itemsize == 2:
+            return store_integers[int16_t](<int16_t*>target, items, n)
+        if numbers.itemsize == 4:
+            return store_integers[int32_t](<int32_t*>target, items, n)
+        return store_integers[int64_t](<int64_t*>target, items, n)
+    if numbers.itemsize == 1:
+        return store_integers[uint8_t](<uint8_t*>target, items, n)
+    if numbers.itemsize == 2:
+        return store_integers[uint16_t](<uint16_t*>target, items, n)
+    if numbers.itemsize == 4:
+        return store_integers[uint32_t](<uint32_t*>target, items, n)
+    return store_integers[uint64_t](<uint64_t*>target, items, n)
+
+
+cdef Py_ssize_t store_flags(char* target, PyObject** items, Py_ssize_t n) noexcept:
+    cdef Py_ssize_t i
+    for i in range(n):
+        if <object>items[i] is not True and <object>items[i] is not False:
+            return i
+        target[i] = <object>items[i] is True
+    return n
+
+
+cdef Py_ssize_t store_floats(Float* target, PyObject** items, Py_ssize_t n) noexcept:
+    cdef double number
+    cdef Py_ssize_t i
+    for i in range(n):
+        if PyFloat_CheckExact(<object>items[i]):
+            number = PyFloat_AS_DOUBLE(<object>items[i])
+        elif PyLong_CheckExact(<object>items[i]):
+            number = as_double(items[i])
+            if number == -1 and PyErr_Occurred() != NULL:
+                PyErr_Clear()
+                return i
+        else:
+            return i
+        target[i] = <Float>number
+        if Float is float and isinf(target[i]) and not isinf(number):
+            return i
+    return n
+
+
+cdef Py_ssize_t store_integers(Integer* target, PyObject** items, Py_ssize_t n) noexcept:
+    cdef int overflow
+    cdef int64_t number
+    cdef Py_ssize_t i
+    for i in range(n):
+        if not PyLong_CheckExact(<object>items[i]):
+            return i
+        number = as_int64(items[i], &overflow)
+        if Integer is uint64_t:
+            if overflow > 0:
+                number = <int64_t>as_uint64(items[i])
+                if PyErr_Occurred() != NULL:
+                    PyErr_Clear()
+                    return i
+            elif overflow < 0 or number < 0:
+                return i
+        elif overflow != 0 or number != <Integer>number:
+            return i
+        target[i] = <Integer>number
+    return n
 
 
 # --- the table -----------------------------------------------------------------------------------
