@@ -22,10 +22,9 @@ package("tritonclient.grpc")
 
 # ruff: noqa: E402 - they import these packages
 from fuzz import bodybuffer, exports, grpc_judge, json_writer
-from fuzz.comparison import by_reference
 from fuzz.headers import check_header_length
 from fuzz.messages import check_elements, check_message, check_raw_request
-from support import grpc_strategies, invalid_arrow, invalid_dlpack, reference, strategies
+from support import grpc_strategies, invalid_arrow, invalid_dlpack, strategies
 
 OPTIONS = st.integers(0, 7)
 QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -129,28 +128,3 @@ def test_invalid_producers(arrow: Any, dlpack: Any) -> None:
         for consume in (tw.encode_bytes, lambda value: tw.Tensor("x", value).as_numpy()):
             with contextlib.suppress(tw.EncodeError, BufferError, TypeError):
                 consume(producer)
-
-
-def test_each_result_occurs() -> None:
-    """The strategies make messages of each kind that the readers accept and reject."""
-    results = set[str]()
-
-    @given(st.one_of(strategies.requests, strategies.responses))
-    def read(body: strategies.Body) -> None:
-        kind = "request" if b'"inputs"' in body.text else "response"
-        result = by_reference(reference.decode, body.whole, body.length, kind)
-        results.add(type(result).__name__)
-
-    @given(grpc_strategies.messages, OPTIONS)
-    def read_grpc(message: tuple[str, bytes], options: int) -> None:
-        results.add(f"{message[0]}: {grpc_judge.compare(*message, options)}")
-
-    strategies.run_examples(read, 600, 0)
-    strategies.run_examples(read_grpc, 600, 0)
-    assert results == {
-        *("dict", "HeaderError", "LayoutError", "ElementError"),
-        *(f"{kind}: malformed" for kind in grpc_strategies.KINDS),
-        *(f"{kind}: accepted" for kind in grpc_strategies.KINDS),
-        *(f"{kind}: against a rule" for kind in ("request", "response", "stream")),
-        "stream: error",
-    }

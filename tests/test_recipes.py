@@ -30,26 +30,21 @@ pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 IDENTITY = {"Accept-Encoding": "identity"}
 
 
-def with_requests(url: str, request: tw.InferRequest) -> tw.InferResponse:
-    frame = tw.encode_request(request)
-    headers = frame.headers | IDENTITY
+def with_requests(url: str, frame: tw.Frame, headers: dict[str, str]) -> tw.InferResponse:
     answer = requests.post(url, data=frame, headers=headers)
     answer.raise_for_status()
     return tw.decode_response(answer.content, tw.header_length(answer.headers))
 
 
-def with_httpx(url: str, request: tw.InferRequest, httpx: Any) -> tw.InferResponse:
-    frame = tw.encode_request(request)
-    headers = frame.headers | IDENTITY
+def with_httpx(url: str, frame: tw.Frame, headers: dict[str, str], httpx: Any) -> tw.InferResponse:
     answer = httpx.post(url, content=frame, headers=headers)
     answer.raise_for_status()
     return tw.decode_response(answer.content, tw.header_length(answer.headers))
 
 
-def with_async_httpx(url: str, request: tw.InferRequest, httpx: Any) -> tw.InferResponse:
-    frame = tw.encode_request(request)
-    headers = frame.headers | IDENTITY
-
+def with_async_httpx(
+    url: str, frame: tw.Frame, headers: dict[str, str], httpx: Any
+) -> tw.InferResponse:
     async def send() -> tw.InferResponse:
         async with httpx.AsyncClient() as client:
             answer = await client.post(url, content=aiter(frame), headers=headers)
@@ -59,19 +54,14 @@ def with_async_httpx(url: str, request: tw.InferRequest, httpx: Any) -> tw.Infer
     return asyncio.run(send())
 
 
-def with_urllib3(url: str, request: tw.InferRequest) -> tw.InferResponse:
-    frame = tw.encode_request(request)
-    headers = frame.headers | IDENTITY
+def with_urllib3(url: str, frame: tw.Frame, headers: dict[str, str]) -> tw.InferResponse:
     answer = urllib3.request("POST", url, body=frame, headers=headers)
     if answer.status != 200:
         raise OSError(answer.data[:500])
     return tw.decode_response(answer.data, tw.header_length(answer.headers))
 
 
-def with_aiohttp(url: str, request: tw.InferRequest) -> tw.InferResponse:
-    frame = tw.encode_request(request)
-    headers = frame.headers | IDENTITY
-
+def with_aiohttp(url: str, frame: tw.Frame, headers: dict[str, str]) -> tw.InferResponse:
     async def send() -> tw.InferResponse:
         async with (
             aiohttp.ClientSession() as session,
@@ -83,11 +73,10 @@ def with_aiohttp(url: str, request: tw.InferRequest) -> tw.InferResponse:
     return asyncio.run(send())
 
 
-def with_http_client(url: str, request: tw.InferRequest) -> tw.InferResponse:
-    frame = tw.encode_request(request)
+def with_http_client(url: str, frame: tw.Frame, headers: dict[str, str]) -> tw.InferResponse:
     parts = urlsplit(url)
     with contextlib.closing(http.client.HTTPConnection(parts.netloc)) as connection:
-        connection.request("POST", parts.path, iter(frame), frame.headers | IDENTITY)
+        connection.request("POST", parts.path, iter(frame), headers)
         answer = connection.getresponse()
         if answer.status != 200:
             raise OSError(answer.read()[:500])
@@ -118,7 +107,7 @@ def server() -> Iterator[str]:
         yield address
 
 
-RECIPES: dict[str, Callable[[str, tw.InferRequest], tw.InferResponse]] = {
+RECIPES: dict[str, Callable[..., tw.InferResponse]] = {
     "requests": with_requests,
     "httpx": partial(with_httpx, httpx=optional("httpx")),
     "httpx2": partial(with_httpx, httpx=optional("httpx2")),
@@ -130,12 +119,17 @@ RECIPES: dict[str, Callable[[str, tw.InferRequest], tw.InferResponse]] = {
 }
 
 
+def infer(server: str, library: str, model: str, request: tw.InferRequest) -> tw.InferResponse:
+    frame, url = tw.encode_request(request), f"http://{server}/v2/models/{model}/infer"
+    return RECIPES[library](url, frame, frame.headers | IDENTITY)
+
+
 @pytest.mark.parametrize("n", [0, 3, 1 << 20])
 @pytest.mark.parametrize("library", RECIPES)
 def test_recipe(server: str, library: str, n: int) -> None:
     tensors = [tw.Tensor("x", np.arange(n, dtype=np.float32)), tw.Tensor("words", ["a", "bc"])]
     request = tw.InferRequest(tensors, parameters={"binary_data_output": True})
-    response = RECIPES[library](f"http://{server}/v2/models/echo/infer", request)
+    response = infer(server, library, "echo", request)
     assert np.array_equal(response["x"].as_numpy(), tensors[0].as_numpy())
     assert response["words"].as_numpy().tolist() == [b"a", b"bc"]
 
@@ -144,7 +138,7 @@ def test_recipe(server: str, library: str, n: int) -> None:
 def test_error_response(server: str, library: str) -> None:
     request = tw.InferRequest([tw.Tensor("x", np.zeros(3))])
     with pytest.raises(Exception, match=r"404|unknown.* is not known"):
-        RECIPES[library](f"http://{server}/v2/models/unknown/infer", request)
+        infer(server, library, "unknown", request)
 
 
 # --- the programs of the guide that need a client or a region ---

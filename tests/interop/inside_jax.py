@@ -7,8 +7,6 @@ imported it.
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import weakref
 
 import jax
@@ -20,6 +18,7 @@ import tensorwire as tw
 from support.array_samples import (
     DTYPES,
     address,
+    assert_consumers_outlive_message_and_module,
     assert_no_reference_leaks,
     decoded,
     every_datatype,
@@ -115,26 +114,10 @@ def test_no_reference_leaks() -> None:
     assert_no_reference_leaks(jax.dlpack.from_dlpack)
 
 
-OUTLIVES = """
-import sys, gc, numpy as np, jax, tensorwire as tw
-frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", np.arange(3.0))]))
-body = bytearray(bytes(frame))
-x = tw.decode_response(body, frame.header_length)["x"]
-kept = jax.dlpack.from_dlpack(x), x.__dlpack__()
-back = tw.Tensor("z", jax.numpy.arange(3.0)).data
-del body, x, frame, tw
-for name in [name for name in sys.modules if name.startswith("tensorwire")]:
-    del sys.modules[name]
-gc.collect()
-for made in (kept[0], back):
-    assert made.tolist() == [0, 1, 2]
-sys.kept = kept, back  # until the interpreter has ended
-"""
-
-
 def test_consumers_outlive_message_and_module() -> None:
-    run = subprocess.run([sys.executable, "-c", OUTLIVES], capture_output=True, check=False)
-    assert (run.returncode, run.stderr) == (0, b"")
+    assert_consumers_outlive_message_and_module(
+        imports="import jax", from_dlpack="jax.dlpack.from_dlpack", arange="jax.numpy.arange"
+    )
 
 
 # --- docs/guide/arrays.md ---

@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +19,7 @@ import tensorwire as tw
 from support.array_samples import (
     DTYPES,
     address,
+    assert_consumers_outlive_message_and_module,
     decoded,
     every_datatype,
     every_shape,
@@ -28,6 +27,7 @@ from support.array_samples import (
     sample,
 )
 from support.examples import Example, examples, run
+from support.scripts import run_script
 
 TORCH_DTYPES = {
     **{"BOOL": torch.bool, "UINT8": torch.uint8, "UINT16": torch.uint16, "UINT32": torch.uint32},
@@ -137,9 +137,8 @@ assert made.data_ptr() == tensor.as_numpy().ctypes.data
 
 
 def test_bf16_of_torch_without_ml_dtypes() -> None:
-    command = [sys.executable, "-c", WITHOUT_ML_DTYPES]
-    run = subprocess.run(command, capture_output=True, check=False)
-    assert (run.returncode, run.stderr) == (0, b"")
+    done = run_script(WITHOUT_ML_DTYPES)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 REJECTED: dict[str, tuple[Callable[[], torch.Tensor], type[Exception], str]] = {
@@ -213,26 +212,10 @@ def test_autograd_thread_releases_the_memory() -> None:
     assert weights.grad is not None
 
 
-OUTLIVES = """
-import sys, gc, numpy as np, torch, tensorwire as tw
-frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", np.arange(3.0))]))
-body = bytearray(bytes(frame))
-x = tw.decode_response(body, frame.header_length)["x"]
-kept = torch.from_dlpack(x), x.__dlpack__()
-back = tw.Tensor("y", torch.arange(3.0)).data
-del body, x, frame, tw
-for name in [name for name in sys.modules if name.startswith("tensorwire")]:
-    del sys.modules[name]
-gc.collect()
-for made in (kept[0], back):
-    assert made.tolist() == [0, 1, 2]
-sys.kept = kept, back  # until the interpreter has ended
-"""
-
-
 def test_consumers_outlive_message_and_module() -> None:
-    run = subprocess.run([sys.executable, "-c", OUTLIVES], capture_output=True, check=False)
-    assert (run.returncode, run.stderr) == (0, b"")
+    assert_consumers_outlive_message_and_module(
+        imports="import torch", from_dlpack="torch.from_dlpack", arange="torch.arange"
+    )
 
 
 # --- pandas, through __array__ ---

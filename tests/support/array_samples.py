@@ -14,6 +14,7 @@ import tensorwire as tw
 
 from .lifetimes import Owned
 from .requirements import package
+from .scripts import run_script
 
 ml_dtypes = package("ml_dtypes")
 DTYPES: dict[str, Any] = {
@@ -69,3 +70,26 @@ def assert_no_reference_leaks(consume: Callable[[tw.Tensor], Any]) -> None:
         tensor.__dlpack__()
     gc.collect()
     assert sys.getrefcount(array) <= before
+
+
+OUTLIVES = """
+import sys, gc, numpy as np, tensorwire as tw
+{imports}
+frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", np.arange(3.0))]))
+body = bytearray(bytes(frame))
+x = tw.decode_response(body, frame.header_length)["x"]
+kept = {from_dlpack}(x), x.__dlpack__()
+back = tw.Tensor("y", {arange}(3.0)).data
+del body, x, frame, tw
+for name in [name for name in sys.modules if name.startswith("tensorwire")]:
+    del sys.modules[name]
+gc.collect()
+for made in (kept[0], back):
+    assert made.tolist() == [0, 1, 2]
+sys.kept = kept, back  # until the interpreter has ended
+"""
+
+
+def assert_consumers_outlive_message_and_module(**code: str) -> None:
+    done = run_script(OUTLIVES.format(**code))
+    assert (done.returncode, done.stderr) == (0, "")
