@@ -138,8 +138,8 @@ class Client:
 
     def start(self) -> None:
         """Run the next request. Its reply is kept until `reply` is called."""
-        if self.running is None and (exchange := self.connection.start()) is not None:
-            self.running = exchange.reply()
+        if self.running is None and (request := self.connection.start()) is not None:
+            self.running = request.reply()
 
     def reply(self) -> None:
         reply, self.running = self.running, None
@@ -327,8 +327,8 @@ class ConnectionMachine(RuleBasedStateMachine):
     def bodies_have_only_what_is_counted(self) -> None:
         for client in getattr(self, "clients", ()):
             for request in client.connection.requests:
-                if (body := request.exchange.body) is not None:
-                    memory = request.exchange._memory
+                if (body := request.body) is not None:
+                    memory = request._memory
                     counted = UNCOUNTED_NBYTES if memory is None else memory._nbytes
                     assert body.buffer.capacity <= max(counted, UNCOUNTED_NBYTES)
                     assert body._n_held <= 2 * SCRATCH_NBYTES
@@ -360,11 +360,11 @@ class ConnectionMachine(RuleBasedStateMachine):
                 assert receiver.state in (DONE, CLOSED)
             if connection.state in (READY, RUNNING):
                 first = connection.requests[0]
-                assert first.is_received or first.exchange.is_rejected
+                assert first.is_received or first.is_rejected
             if connection.state is LINGERING:
                 assert responses(client.received)[-1][1]["connection"] == "close"
             if receiver.state is CLOSED:
-                assert all(x.is_received or x.exchange.is_rejected for x in connection.requests)
+                assert all(x.is_received or x.is_rejected for x in connection.requests)
             if receiver.state is BODY:
                 assert not connection.requests[-1].is_received
             if receiver.state in (IDLE, HEAD):
@@ -400,10 +400,10 @@ async def statuses_of(case: Case, n: int) -> tuple[tuple[int, ...], bool, str]:
     client.to_send = case.sent
     while client.to_send and client.is_open:
         client.send(n)
-        exchange = client.connection.start()
-        if exchange is not None:
+        request = client.connection.start()
+        if request is not None:
             try:
-                reply = exchange.reply()
+                reply = request.reply()
                 reply = reply if isinstance(reply, Reply) else await reply
             except asyncio.CancelledError as cancelled:  # by the model
                 reply = http_models.app.failure_reply(cancelled)

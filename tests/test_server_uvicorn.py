@@ -1000,6 +1000,24 @@ async def test_lost_connection_is_released(n_sent: int) -> None:
     assert found() is None
 
 
+@run_in_event_loop
+async def test_shutdown_cancels_a_request_whose_client_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody waits for its reply, so the log does not name it."""
+    protocol, transport = protocol_with_transport()
+    receive(protocol, request_bytes("slow", np.arange(2)))
+    await turns(3)
+    protocol.connection_lost(None)
+    protocol.others.shutdown()
+    warnings: list[Any] = []
+    monkeypatch.setattr(server_uvicorn.logger, "warning", lambda *found: warnings.append(found))
+    for task in protocol.server_state.tasks:
+        task.cancel()
+    await turns(3)
+    assert (protocol.server_state.tasks, transport.written, warnings) == (set(), b"", [])
+
+
 IN_LOOP = Model(echo, in_event_loop=True)
 
 

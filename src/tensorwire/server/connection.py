@@ -17,9 +17,8 @@ from http import HTTPStatus
 from ..errors import TensorwireError, format_seconds
 from .body import GRACE_SECONDS
 from .body_memory import TICK_SECONDS, OverloadedError
-from .exchange import Exchange
 from .framing import expects_continue, joined_headers
-from .receiver import CLOSED, DONE, ENDED, HEAD, IDLE, Receiver
+from .receiver import CLOSED, DONE, ENDED, HEAD, IDLE, Receiver, Request
 from .service import SHUTTING_DOWN, Reply, Service
 
 # After the last reply, the connection stays open until the client closes it, at most for this time,
@@ -139,7 +138,7 @@ class Connection:
         """
         self.receiver.close()
         for request in self.requests:
-            request.exchange.disconnect()
+            request.disconnect()
         if not self.requests or self.options.is_tls:  # TLS has no sending direction of its own
             self.close(now)
             return False
@@ -194,8 +193,8 @@ class Connection:
         self._abort()
         self.receiver.forget()
         for request in self.requests:
-            request.exchange.disconnect()
-            request.exchange.close()
+            request.disconnect()
+            request.close()
         self.requests.clear()
         self.pieces = None
 
@@ -211,12 +210,12 @@ class Connection:
         """Whether the connection waits for a request, or for the rest of its head."""
         return not self.requests and self.state in (WAITING, RECEIVING)
 
-    def start(self) -> Exchange | None:
+    def start(self) -> Request | None:
         """Return the request to run now, if there is one. ``reply`` takes its reply."""
         if self.state is not READY:
             return None
         self.state = RUNNING  # as READY, it has no deadline
-        return self.requests[0].exchange
+        return self.requests[0]
 
     def reply(self, reply: Reply, now: float, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """Send the reply to the request that runs. Transports refer to the memory of large ones."""
@@ -241,7 +240,7 @@ class Connection:
     def end_after_reply(self) -> None:
         """Make the request that runs the last one."""
         while len(self.requests) > 1:
-            self.requests.pop().exchange.close()
+            self.requests.pop().close()
         self.receiver.end()
 
     def next_piece(self, now: float) -> memoryview | None:
@@ -274,10 +273,10 @@ class Connection:
                 self.close(now)
                 return
             state = WAITING if self.receiver.state is IDLE else RECEIVING
-        elif request.exchange.is_rejected:
+        elif request.is_rejected:
             self.receiver.end()
             state = READY
-        elif (body := request.exchange.body) is not None and body.is_waiting:
+        elif (body := request.body) is not None and body.is_waiting:
             state = STALLED
         elif request.is_received:
             state = READY
@@ -325,21 +324,21 @@ class Connection:
         if self.grace_seconds < math.inf:
             error = SHUTTING_DOWN
         elif request is not None:
-            request.exchange.reject_late()
+            request.reject_late()
             return
         else:
             assert timeout is not None
             text = f"the headers did not arrive within {format_seconds(timeout)}"
             error = TensorwireError(text, status=408)
         if request is not None:
-            request.exchange.reject(error)
+            request.reject(error)
         else:
             self.receiver.reject(error)
 
     def _end_request(self, now: float) -> None:
         """The reply to the first request has been sent: end the connection if it is the last."""
         request = self.requests.popleft()
-        request.exchange.close()
+        request.close()
         if self.requests:
             self.receiver.continue_body()
             self._await_next(now)

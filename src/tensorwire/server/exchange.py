@@ -61,7 +61,7 @@ class Exchange(ThreadCall):
     ) -> None:
         self._service = service
         self._route = route
-        self._headers = headers
+        self.headers = headers
         if wake is not None:
             self.wake = wake  # type: ignore[method-assign]
         if type(route) is not ServedModel:
@@ -191,8 +191,8 @@ class Exchange(ThreadCall):
         if self._memory is not None:
             self._memory.complete()
         if self.takes_context:
-            self._context = RequestContext(self._headers, self.client)
-        inference = Inference(self._service.http_format, route, body, self._headers, self._context)
+            self._context = RequestContext(self.headers, self.client)
+        inference = Inference(self._service.http_format, route, body, self.headers, self._context)
         frame = None
         try:
             if route.model.in_event_loop:

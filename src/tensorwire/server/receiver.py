@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any
 from urllib.parse import unquote
@@ -58,25 +57,24 @@ IDLE, HEAD, BODY, DONE, CLOSED = ClientState
 ENDED = (DONE, CLOSED)
 
 
-@dataclass(slots=True, eq=False)
-class Request:
-    """A request on a connection, from its first byte to its reply."""
+class Request(Exchange):
+    """A request on a connection. If its head is invalid, it is empty, and rejected."""
 
-    method: bytes = b""  # empty until the head is complete, or if it is invalid
-    url: bytes = b""
-    headers: Sequence[tuple[bytes, bytes]] = ()
-    http_version: str = "1.1"
-    sent_continue: bool = False
-    is_received: bool = False  # the whole request has arrived
-    exchange: Exchange = field(init=False)  # when the head is complete
+    method = b""
+    url = b""
+    http_version = "1.1"
+    sent_continue = False
+    is_received = False
+    """Whether the whole request has arrived."""
 
 
 class Receiver:
-    """Parses the requests of a connection, and makes an ``Exchange`` for each head.
+    """Parses the requests of a connection.
 
     ``requests`` are those whose head has arrived and whose reply has not been sent, in their order.
+    ``is_received`` says whether the last request, which may be invalid, has arrived completely.
     ``is_overloaded`` is called for each head: if it returns an error, a model is not called.
-    ``wake`` is that of the exchanges.
+    ``wake`` is that of the requests.
     """
 
     def __init__(
@@ -91,7 +89,7 @@ class Receiver:
         self.requests: deque[Request] = deque()
         self.state = IDLE
         self.state_after_request = IDLE  # or DONE: then the request is the last one
-        self._request = Request()  # the one that arrives, or the last one
+        self.is_received = False
         self._head = head = Head()
         self.on_url = head.on_url
         self.on_header = head.on_header
@@ -138,26 +136,21 @@ class Receiver:
         A body gets memory when its request is the first one: before, at most one chunk is received.
         """
         request = self.requests[0]
-        has_room = request.exchange.make_room()
-        if request is not self._request or self.state is not BODY:
+        has_room = request.make_room()
+        if request is not self.requests[-1] or self.state is not BODY:
             return
-        body = request.exchange.body
-        if request.exchange.is_rejected:
+        body = request.body
+        if request.is_rejected:
             self.end()
         elif has_room and body is not None and self.n_missing >= _DIRECT_FROM_NBYTES:
             self._direct = body
-
-    @property
-    def is_received(self) -> bool:
-        """Whether the last request has arrived completely."""
-        return self._request.is_received
 
     @property
     def n_missing(self) -> int:
         """The number of bytes of the body that have not arrived; 1 if its length is unknown."""
         if self.state is not BODY:
             return 0
-        body = self._request.exchange.body
+        body = self.requests[-1].body
         length = None if body is None else body.framing.content_length
         return 1 if body is None or length is None else length - body.n_arrived
 
@@ -165,7 +158,6 @@ class Receiver:
         """The connection is lost. Break the reference cycles."""
         self.end()
         self._parser = self._is_overloaded = None
-        self._request = Request()
         self._wake = lambda: None
 
     def end(self) -> None:
@@ -177,19 +169,19 @@ class Receiver:
     def close(self) -> None:
         """The client sends nothing more. Forget a request that will not arrive completely."""
         if self.state is BODY:
-            self.requests.pop().exchange.close()
+            self.requests.pop().close()
         self.state = CLOSED
         self._direct = None
 
     def reject(self, error: TensorwireError) -> None:
         """Reply with an error to the request that arrives, and accept no further bytes."""
         if self.state is BODY:
-            self._request.exchange.reject(error)
+            self.requests[-1].reject(error)
         else:
-            self._request = request = Request()
-            request.exchange = Exchange(self._service, error_reply(str(error), error.status), ())
-            request.exchange.reject(error)
+            request = Request(self._service, error_reply(str(error), error.status), ())
+            request.reject(error)
             self.requests.append(request)
+        self.is_received = False
         self.end()
 
     def _parse(self, data: memoryview) -> None:
@@ -216,7 +208,8 @@ class Receiver:
         httptools does not parse the body of such a request. A new parser does, after the same head
         without the upgrade.
         """
-        lines = joined_headers(pair for pair in self._request.headers if pair[0] in _BODY_HEADERS)
+        headers = self.requests[-1].headers
+        lines = joined_headers(pair for pair in headers if pair[0] in _BODY_HEADERS)
         self._parser = httptools.HttpRequestParser(self)
         self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % lines)
 
@@ -227,7 +220,7 @@ class Receiver:
         """Callback of the parser: a message begins."""
         if self.state is IDLE:
             self.state = HEAD
-            self._request = Request()
+            self.is_received = False
             self._head.begin()
             self._head_nbytes = 0  # the chunk may also contain other requests
 
@@ -235,32 +228,31 @@ class Receiver:
         """Callback of the parser: the headers are complete."""
         if self.state is not HEAD:
             return
-        request, parser = self._request, self._parser
-        request.url, request.headers = self._head.end()
-        request.method = method = parser.get_method()
-        request.http_version = version = parser.get_http_version()
+        parser = self._parser
+        url, headers = self._head.end()
+        method, version = parser.get_method(), parser.get_http_version()
         if version == "1.0" or method == b"CONNECT" or not parser.should_keep_alive():
             self.state_after_request = DONE
         route: Route | None = None
         if method == b"POST":
-            route = self._service.infer_routes.get(request.url)
+            route = self._service.infer_routes.get(url)
         if route is None:
-            route = self._find_route(request)
-        request.exchange = Exchange(self._service, route, request.headers, self._wake)
+            route = self._find_route(method, url)
+        request = Request(self._service, route, headers, self._wake)
+        request.method, request.url, request.http_version = method, url, version
         self.state = BODY
         self.requests.append(request)
-        problem = find_head_problem(request.headers, version, _MAX_HEADERS)
+        problem = find_head_problem(headers, version, _MAX_HEADERS)
         if problem is not None:
             text, status = problem
-            request.exchange.reject(TensorwireError(text, status=status))
+            request.reject(TensorwireError(text, status=status))
         elif self._is_overloaded is not None and (error := self._is_overloaded()) is not None:
             if isinstance(route, LateReply):  # health checks, for example
                 self.state_after_request = DONE
             else:
-                request.exchange.reject(error)
+                request.reject(error)
 
-    def _find_route(self, request: Request) -> Route:
-        url = request.url
+    def _find_route(self, method: bytes, url: bytes) -> Route:
         if len(url) > _MAX_TARGET_NBYTES:
             text = f"the request target is {len(url)} bytes long; the limit is "
             return error_reply(f"{text}{_MAX_TARGET_NBYTES}", 414)
@@ -268,13 +260,13 @@ class Receiver:
             path = httptools.parse_url(url).path or b"/"
         except httptools.HttpParserInvalidURLError:  # the authority of CONNECT
             path = url
-        return self._service.route(request.method.decode(), unquote(path.decode("ascii")))
+        return self._service.route(method.decode(), unquote(path.decode("ascii")))
 
     def on_body(self, body: bytes) -> None:
         """Callback of the parser: a part of the body."""
         self._head_nbytes = 0
         if self.state is BODY:
-            self._request.exchange.write(body)
+            self.requests[-1].write(body)
 
     def on_message_complete(self) -> None:
         """Callback of the parser: the message is complete."""
@@ -285,9 +277,8 @@ class Receiver:
         self._complete()
 
     def _complete(self) -> None:
-        request = self._request
-        request.is_received = True
-        exchange = request.exchange
-        if exchange.body is not None and exchange.body.has_steps and request is self.requests[0]:
-            exchange.make_room()  # for the last chunk
-        self.state = DONE if exchange.is_rejected else self.state_after_request
+        request = self.requests[-1]
+        request.is_received = self.is_received = True
+        if request.body is not None and request.body.has_steps and request is self.requests[0]:
+            request.make_room()  # for the last chunk
+        self.state = DONE if request.is_rejected else self.state_after_request

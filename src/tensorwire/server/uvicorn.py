@@ -155,7 +155,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         if (
             connection.state is READY
             and len(self.others.open) > 1
-            and connection.requests[0].exchange.is_immediate
+            and connection.requests[0].is_immediate
         ):
             # First receive what other connections have received. Clients that get several replies
             # at once send several requests at once, so that there are fewer system calls.
@@ -197,18 +197,17 @@ class InferProtocol(asyncio.BufferedProtocol):
             if connection.state is SENDING:
                 self._send()
             for _ in range(_MAX_REPLIES_PER_TURN):
-                if connection.state is not READY or (exchange := connection.start()) is None:
+                if connection.state is not READY or (request := connection.start()) is None:
                     break
-                if exchange.takes_context:
-                    exchange.client = self._client_of(connection.requests[0])
+                if request.takes_context:
+                    request.client = self._client_of(request)
                 context = self.context.copy()
-                reply = context.run(exchange.reply)
+                reply = context.run(request.reply)
                 if type(reply) is Reply:
                     self._reply(reply)
                     if connection.state is SENDING or len(connection.output) > _MAX_JOINED_REPLIES:
                         self._send()
                     continue
-                request = connection.requests[0]
                 # A graceful shutdown waits for the task.
                 later = self._reply_later(request, reply)
                 task = self.loop.create_task(later, context=context)
@@ -233,11 +232,12 @@ class InferProtocol(asyncio.BufferedProtocol):
         except asyncio.CancelledError as error:
             # A graceful shutdown takes too long, or a model has cancelled its own task.
             is_shutting_down = self.others.is_shutting_down
-            if is_shutting_down:
-                subject = "; ".join(getattr(error, "__notes__", ())) or request.url.decode()
-                logger.warning("the shutdown has cancelled a request: %s", subject)
-            reply = self.service.failure_reply(SHUTTING_DOWN if is_shutting_down else error)
-            connection.end_after_reply()
+            if connection.state is not ABORTED:
+                if is_shutting_down:
+                    subject = "; ".join(getattr(error, "__notes__", ())) or request.url.decode()
+                    logger.warning("the shutdown has cancelled a request: %s", subject)
+                reply = self.service.failure_reply(SHUTTING_DOWN if is_shutting_down else error)
+                connection.end_after_reply()
         try:
             if reply is not None:
                 self._reply(reply)
