@@ -62,11 +62,21 @@ from tensorwire.grpc_messages import (  # noqa: E402
     STREAM_ERROR,
     Fields,
 )
-from tensorwire.server import Model, RequestError, add_to_grpc_server, create_app  # noqa: E402
+from tensorwire.server import (  # noqa: E402
+    Model,
+    RequestError,
+    add_to_grpc_server,
+    create_app,
+    inference,
+)
 from tensorwire.server import grpc as served  # noqa: E402
 from tensorwire.server.inference import Inference  # noqa: E402
 from tensorwire.server.workers import N_THREADS  # noqa: E402
-from tensorwire.sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES  # noqa: E402
+from tensorwire.sizes import (  # noqa: E402
+    MAX_QUICK_JSON_NBYTES,
+    MAX_QUICK_MESSAGE_NBYTES,
+    MAX_SHARED_JSON_NBYTES,
+)
 
 json_format = optional("google.protobuf.json_format")
 tritonclient = optional("tritonclient.grpc")
@@ -540,7 +550,7 @@ def test_stream_of_tritonclient(server: ServedApp) -> None:
 # --- threads, deadlines and cancellation ---------------------------------------------------------
 
 
-LOOP, THREAD = "the loop", "a thread"
+LOOP, THREAD, TURN = "the loop", "a thread", "a turn"
 
 
 @pytest.mark.parametrize(
@@ -589,7 +599,8 @@ REQUESTS = {
     "names": (delimited(2, "1") * MANY, THREAD),
     "typed contents": (typed("x", "BOOL", (MANY,), integer(1, 1) * MANY), THREAD),
     "dimensions": (delimited(5, *ENTRY, delimited(3, b"\1" * 2 * MANY)), THREAD),
-    "less than that": (integer(15, 1) * (MANY - 100), LOOP),
+    "less than that": (integer(15, 1) * (MANY - 100), TURN),
+    "a few fields": (integer(15, 1) * (MAX_SHARED_JSON_NBYTES // 2 - 100), LOOP),
 }
 
 
@@ -601,10 +612,15 @@ def test_where_a_request_with_many_fields_is_read(
     places.loop = server.loop
     places.note(served, "read_names")
     places.note(served, "decode_request")
+    for module in (served, inference):
+        places.note(module, "in_turn")
     sent = message(x=rest) if isinstance(rest, tw.Tensor) else delimited(1, "echo") + rest
     assert len(sent) < MAX_QUICK_MESSAGE_NBYTES
     list(server.stream(iter([sent])))
-    assert places.noted == [f"read_names in {place}", f"decode_request in {place}"]
+    steps = ["read_names", "decode_request"]
+    if place is TURN:
+        place, steps = LOOP, ["in_turn", "read_names", "in_turn", "decode_request"]
+    assert places.noted == [f"{step} in {place}" for step in steps]
 
 
 def test_few_bytes_are_read_to_decide_where_a_request_is_read() -> None:

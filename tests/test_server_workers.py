@@ -31,12 +31,18 @@ from support.asgi_requests import (
 from support.lifetimes import without_gc
 from support.scripts import run_script
 from support.threads import forbid_threads
-from tensorwire.server import Model, RequestError, create_app
+from tensorwire.server import Model, RequestError, body, create_app
+from tensorwire.server import inference as inference_module
 from tensorwire.server.body import RequestBody
 from tensorwire.server.inference import Inference
 from tensorwire.server.model import as_writable
 from tensorwire.server.workers import N_THREADS, ThreadCall, Workers
-from tensorwire.sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES
+from tensorwire.sizes import (
+    MAX_QUICK_JSON_NBYTES,
+    MAX_QUICK_MESSAGE_NBYTES,
+    MAX_SHARED_JSON_NBYTES,
+)
+from tensorwire.threads import in_turn
 
 DECODE = "tensorwire.server.body.decode_request"
 BINARY = {"binary_data_output": True}
@@ -129,6 +135,27 @@ def test_where_a_request_is_decoded(
 ) -> None:
     assert post(model, frame, is_compressed=is_compressed).outputs[0].name == "y"
     assert decodings == [expected]
+
+
+@pytest.mark.parametrize("model", ["async", "thread", "event loop", None])
+@pytest.mark.parametrize(
+    ("n_elements", "n_turns"),
+    [(4, 0), (MAX_SHARED_JSON_NBYTES, 1), (MAX_QUICK_JSON_NBYTES, 0)],
+    ids=["small", "medium", "large"],
+)
+def test_json_of_medium_size_is_read_in_a_turn_of_the_event_loop(
+    model: str | None, n_elements: int, n_turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[bool] = []
+    recording = recorder(in_turn, turns)
+    for module in (inference_module, body):
+        monkeypatch.setattr(module, "in_turn", recording)
+    frame = message(np.zeros(n_elements, np.int8), in_json=True)
+    if model is None:
+        read(frame.headers, [bytes(frame)])
+    else:
+        post(model, frame)
+    assert len(turns) == n_turns
 
 
 @pytest.mark.parametrize("is_compressed", [False, True])

@@ -24,7 +24,7 @@ from support.threads import wait_for
 from tensorwire import threads
 from tensorwire.server import ClientDisconnectedError
 from tensorwire.server.workers import N_THREADS, ThreadCall, Workers
-from tensorwire.threads import in_thread
+from tensorwire.threads import in_thread, in_turn
 
 STARTERS: list[Any] = [in_thread, lambda *call: ThreadCall().run(Workers(1), *call)]
 
@@ -283,6 +283,28 @@ async def test_one_thread_reads_a_message_at_a_time() -> None:
     calls = [in_thread(threads.reading_alone, read) for _ in range(5)]
     has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
     assert (max(await asyncio.gather(*calls)) == 1) is has_gil
+
+
+@run_in_event_loop
+async def test_one_call_in_a_turn_of_the_event_loop() -> None:
+    """Also after calls that failed, or were cancelled while they waited."""
+    n_turns, found = 0, []
+
+    async def count() -> None:
+        nonlocal n_turns
+        while True:
+            n_turns += 1
+            await asyncio.sleep(0)
+
+    counting = asyncio.create_task(count())
+    failing = asyncio.create_task(in_turn(int, "x"))
+    calls = [asyncio.create_task(in_turn(lambda: found.append(n_turns))) for _ in range(10)]
+    await asyncio.sleep(0)
+    calls[2].cancel()
+    await asyncio.wait([failing, *calls], timeout=10)
+    counting.cancel()
+    assert isinstance(failing.exception(), ValueError)
+    assert len(found) == len(set(found)) == 9
 
 
 def test_exit_of_the_interpreter() -> None:

@@ -10,4 +10,6 @@ DEFAULT_MAX_BODY_NBYTES = 2**31 - 1
 # BYTES and BOOL elements are checked one by one. Larger gRPC messages are written in a thread,
 # because they are copied. Up to these sizes, reading takes about 1 ms and writing 2 ms.
 MAX_QUICK_JSON_NBYTES = 64 << 10
+# Of messages with more JSON, or bytes besides raw contents, an event loop reads one in each turn.
+MAX_SHARED_JSON_NBYTES = 16 << 10
 MAX_QUICK_MESSAGE_NBYTES = 2 << 20

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 Result = TypeVar("Result")
 
@@ -191,6 +191,7 @@ _lock = threading.Lock()
 _reading = _new_reading()
 _idle: list[_Thread] = []  # the last one is used first
 _threads: set[_Thread] = set()
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 _users: WeakSet[Threads] = WeakSet()
 _is_exiting = False
 
@@ -246,6 +247,18 @@ async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
         return function(*arguments)
     result: Result = await call.result()
     return result
+
+
+async def in_turn(function: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function in the event loop, and no other one in the same turn of the loop.
+
+    Otherwise a client with many connections could let it call many of them in one turn.
+    """
+    loop = asyncio.get_running_loop()
+    turn = _turns.setdefault(loop, asyncio.Lock())
+    await turn.acquire()
+    loop.call_soon(turn.release)
+    return function(*arguments)
 
 
 def reading_alone(function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:

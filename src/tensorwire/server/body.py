@@ -11,8 +11,8 @@ from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
 from ..compression import STEP_NBYTES, Decompressor, is_supported
 from ..errors import DecodeError, DecompressionError, LayoutError, TensorwireError, format_count
-from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES
-from ..threads import in_thread, reading_alone
+from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
+from ..threads import in_thread, in_turn, reading_alone
 from .body_memory import UNCOUNTED_NBYTES, Reservation
 from .framing import Framing
 
@@ -163,12 +163,12 @@ class RequestBody:
             capacity if buffer.max_nbytes is None else max(needed, min(capacity, buffer.max_nbytes))
         )
 
-    def is_slow_to_decode(self) -> bool:
+    def is_slow_to_decode(self, max_json_nbytes: int = MAX_QUICK_JSON_NBYTES) -> bool:
         nbytes, framing = self.buffer.nbytes, self.framing
         json_nbytes = nbytes if framing.header_length is None else framing.header_length
         return (
             bool(framing.encoding)
-            or json_nbytes > MAX_QUICK_JSON_NBYTES
+            or json_nbytes > max_json_nbytes
             or nbytes > MAX_QUICK_MESSAGE_NBYTES
         )
 
@@ -176,9 +176,10 @@ class RequestBody:
         self, limits: Limits, raw_input: TensorSpec | None = None
     ) -> InferRequest:
         """Decode the request, in a thread if it is slow. Raises DecodeError."""
-        if not self.is_slow_to_decode():
+        if not self.is_slow_to_decode(MAX_SHARED_JSON_NBYTES):
             return self.decode(limits, raw_input)
-        request: InferRequest = await in_thread(self.decode, limits, raw_input)
+        call = in_thread if self.is_slow_to_decode() else in_turn
+        request: InferRequest = await call(self.decode, limits, raw_input)
         return request
 
     def decode(self, limits: Limits, raw_input: TensorSpec | None = None) -> InferRequest:

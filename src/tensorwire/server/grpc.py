@@ -36,8 +36,8 @@ from ..grpc_messages import (
     STREAM_ERROR,
     Fields,
 )
-from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES
-from ..threads import in_thread, reading_alone
+from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
+from ..threads import in_thread, in_turn, reading_alone
 from .body import GRACE_SECONDS
 from .body_memory import OverloadedError, Reservation
 from .context import RequestContext, set_headers
@@ -105,13 +105,14 @@ SMALL_METHODS = {
 class GrpcFormat(MessageFormat[bytes, bytes]):
     """The messages of ModelInfer, or of ModelStreamInfer."""
 
-    def is_slow_to_decode(self, message: bytes) -> bool:
-        return is_slow_to_read(message)
+    def is_slow_to_decode(
+        self, message: bytes, max_json_nbytes: int = MAX_QUICK_JSON_NBYTES
+    ) -> bool:
+        return is_slow_to_read(message, max_json_nbytes)
 
     def decode(self, message: bytes, model: Model) -> tw.InferRequest:
-        if is_slow_to_read(message):
-            return reading_alone(decode_request, message, limits=self.limits)
-        return decode_request(message, limits=self.limits)
+        request: tw.InferRequest = read(decode_request, message, self.limits)
+        return request
 
     def request_id(self, source: Any) -> str:
         return str(dict(source.invocation_metadata()).get("x-request-id", ""))
@@ -142,15 +143,22 @@ def set_metadata(call: Any, context: RequestContext) -> None:
         call.set_trailing_metadata((*others, *headers.items()))
 
 
-def is_slow_to_read(message: bytes) -> bool:
+def is_slow_to_read(message: bytes, max_nbytes: int = MAX_QUICK_JSON_NBYTES) -> bool:
     """Return whether a request is large, or has many bytes that are not raw contents.
 
     These bytes limit the number of fields and of elements of typed contents.
     """
-    return len(message) > MAX_QUICK_JSON_NBYTES and (
+    return len(message) > max_nbytes and (
         len(message) > MAX_QUICK_MESSAGE_NBYTES
-        or nbytes_besides_raw(message, MAX_QUICK_JSON_NBYTES) > MAX_QUICK_JSON_NBYTES
+        or nbytes_besides_raw(message, max_nbytes) > max_nbytes
     )
+
+
+def read(function: Callable[..., Any], message: bytes, limits: tw.Limits) -> Any:
+    """Read a request, alone if it is slow: then this is called in a thread."""
+    if is_slow_to_read(message):
+        return reading_alone(function, message, limits=limits)
+    return function(message, limits=limits)
 
 
 Failed = Callable[[BaseException, str], bytes]  # the error and the id of the request
@@ -415,11 +423,12 @@ class InferenceService:
                 raise TensorwireError("the deadline has expired", status=504)
             check_length(message, service.max_body_nbytes)
             limits = service.limits
-            name, version, request_id = (
-                await in_thread(reading_alone, read_names, message, limits)
-                if is_slow_to_read(message)
-                else read_names(message, limits)
-            )
+            if is_slow_to_read(message, MAX_SHARED_JSON_NBYTES):
+                wait = in_thread if is_slow_to_read(message) else in_turn
+                names = await wait(read, read_names, message, limits)
+            else:
+                names = read_names(message, limits)
+            name, version, request_id = names
             served = self._find(name, version)
             if served.model.takes_context:
                 request_context = context_of(context)

@@ -19,8 +19,8 @@ import numpy as np
 import tensorwire as tw
 
 from ..errors import TensorNotFoundError, format_subject, format_value
-from ..sizes import MAX_QUICK_JSON_NBYTES
-from ..threads import in_thread
+from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_SHARED_JSON_NBYTES
+from ..threads import in_thread, in_turn
 from .body import ClientDisconnectedError
 from .context import RequestContext
 from .model import (
@@ -68,8 +68,10 @@ class MessageFormat(ABC, Generic[Undecoded, Encoded]):
     """Encode a response. Raises EncodeError; its status is 400 if the request is the cause."""
 
     @abstractmethod
-    def is_slow_to_decode(self, message: Undecoded) -> bool:
-        """Return whether decoding a request may take more than about two milliseconds."""
+    def is_slow_to_decode(
+        self, message: Undecoded, max_json_nbytes: int = MAX_QUICK_JSON_NBYTES
+    ) -> bool:
+        """Return whether decoding a request may take more than about a millisecond."""
 
     @abstractmethod
     def decode(self, message: Undecoded, model: Model) -> tw.InferRequest:
@@ -112,11 +114,11 @@ class Inference(Generic[Undecoded, Encoded]):
     def now(self) -> Encoded | None:
         """Return the response of a model with ``in_event_loop`` if it returns it at once.
 
-        Return None if an awaitable or a thread is needed.
+        Return None if an awaitable, a thread or a turn of the event loop is needed.
         """
         served = self.served
         assert self.message is not None
-        if self.message_format.is_slow_to_decode(self.message):
+        if self.message_format.is_slow_to_decode(self.message, MAX_SHARED_JSON_NBYTES):
             return None
         try:
             self._decode()
@@ -156,10 +158,11 @@ class Inference(Generic[Undecoded, Encoded]):
     async def _run(self, call: ThreadCall) -> Encoded:
         served = self.served
         if self.message is not None:
-            if self.message_format.is_slow_to_decode(self.message):
-                await in_thread(self._decode)
-            else:
+            is_slow = self.message_format.is_slow_to_decode
+            if not is_slow(self.message, MAX_SHARED_JSON_NBYTES):
                 self._decode()
+            else:
+                await (in_thread if is_slow(self.message) else in_turn)(self._decode)
         if not self.is_called:
             if call.is_cancelled:  # while the request was decoded
                 raise ClientDisconnectedError("the client cancelled the request")

@@ -63,9 +63,7 @@ SHUTTING_DOWN = TensorwireError("the server is shutting down", status=503)
 class HttpFormat(MessageFormat[RequestBody, tw.Frame]):
     """The messages of HTTP."""
 
-    is_slow_to_decode: Callable[[RequestBody], bool] = staticmethod(  # type: ignore[assignment]
-        RequestBody.is_slow_to_decode
-    )
+    is_slow_to_decode: Callable[..., bool] = staticmethod(RequestBody.is_slow_to_decode)
 
     def decode(self, message: RequestBody, model: Model) -> tw.InferRequest:
         if message.framing.header_length == 0 and model.raw_input is None:
