@@ -56,10 +56,14 @@ def fail(request):
 def sleep(request):
     time.sleep(60)
 
+async def sleep_in_thread(request):
+    await asyncio.to_thread(sleep, request)
+
 def echo(request):
     return {"x": request["x"].as_numpy()}
 
-models = {"mean": mean, "hang": hang, "fail": fail, "sleep": sleep, "echo": echo}
+models = {"mean": mean, "hang": hang, "fail": fail, "sleep": sleep, "echo": echo,
+    "sleep_in_thread": sleep_in_thread}
 """
 X = {"x": np.arange(4, dtype=np.float32)}
 MEAN = b"POST /v2/models/mean/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n%b\r\n%b"
@@ -443,15 +447,16 @@ FIRST_PROCESS = (
 
 
 @pytest.mark.parametrize(
-    ("number", "script", "status"),
+    ("number", "model", "script", "status"),
     [
-        (signal.SIGTERM, "", -signal.SIGTERM),
-        (signal.SIGINT, "", -signal.SIGINT),
-        (signal.SIGTERM, FIRST_PROCESS, 0),
+        (signal.SIGTERM, "sleep", "", -signal.SIGTERM),
+        (signal.SIGINT, "sleep", "", -signal.SIGINT),
+        (signal.SIGINT, "sleep_in_thread", "", -signal.SIGINT),
+        (signal.SIGTERM, "sleep", FIRST_PROCESS, 0),
     ],
 )
 def test_shutdown_does_not_wait_for_threads(
-    tmp_path: Path, number: int, script: str, status: int
+    tmp_path: Path, number: int, model: str, script: str, status: int
 ) -> None:
     """The threads of models cannot be stopped. The file of the Unix socket is removed."""
     program = (sys.executable, "-c", script) if script else PROGRAM
@@ -461,7 +466,7 @@ def test_shutdown_does_not_wait_for_threads(
         with serving(tmp_path, *options, models=MODELS, program=program) as server:
             with Client(f"unix:{path}", timeout=20) as client, ThreadPoolExecutor(1) as pool:
                 client.wait_until_ready(timeout=20)
-                call = pool.submit(client.infer, "sleep", X)
+                call = pool.submit(client.infer, model, X)
                 time.sleep(0.3)
                 server.stop(number)
                 with pytest.raises(InferenceServerError, match="shutting down"):

@@ -686,21 +686,23 @@ def test_requests_that_wait_for_a_thread_are_dropped(how: str) -> None:
 
 @pytest.mark.parametrize("is_async", [False, True])
 def test_models_are_not_interrupted(is_async: bool) -> None:
-    """A call that the client cancels counts for `max_concurrency` until the model returns."""
+    """A call that the client cancels, and its message, count until the model returns."""
     gate = Gate(is_async, max_concurrency=2)
     limit = "the server is overloaded: the limit is 2 requests in progress"
     with served_app(gate.app) as server:
-        call = server.start("m", timeout=0.1)
-        assert error_of(call.result)[0] == Code.DEADLINE_EXCEEDED
+        call = server.start("m", LARGE)
+        wait_for(lambda: gate.n_called == 1)
+        call.cancel()
         second = server.start("m")
         wait_for(lambda: gate.n_called == 2)
+        assert gate.app.body_memory.nbytes > LARGE.nbytes
         assert error_of(lambda: server.infer("thread")) == (Code.UNAVAILABLE, limit)
         over_http = infer(gate.app, "thread", tw.encode_request(tw.InferRequest({"x": SMALL})))
         assert (over_http.status, over_http.error) == (503, limit)  # one limit for both
         assert len(server.infer("echo").outputs) == 1  # is not counted
         gate.released.set()
         second.result()
-        wait_for(lambda: gate.n_requests == 0)
+        wait_for(lambda: gate.n_requests == gate.app.body_memory.nbytes == 0)
         assert gate.n_returned == 2
         assert len(server.infer("thread").outputs) == 1
 

@@ -95,7 +95,7 @@ def test_calls_of_several_event_loops_with_cancellations(monkeypatch: pytest.Mon
         loop.join()
     assert set(begun.values()) == {1}
     wait_for(lambda: threads._threads <= before)
-    assert not workers.has_calls
+    assert not workers._n_running
 
 
 @run_in_event_loop
@@ -165,10 +165,10 @@ def test_event_loop_that_is_closed_before_the_answer() -> None:
         task.cancel()
 
     asyncio.run(abandon())
-    assert workers.has_calls
+    assert workers._n_running
     n_threads = len(threads._threads)
     released.set()
-    wait_for(lambda: not workers.has_calls)
+    wait_for(lambda: not workers._n_running)
     assert len(threads._threads) == n_threads
 
 
@@ -224,7 +224,7 @@ async def fork():
 
 child = asyncio.run(fork())
 if child == 0:
-    assert not workers.has_calls and not threads._threads
+    assert not workers._n_running and not threads._threads
     asyncio.run(main())
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))

@@ -37,10 +37,6 @@ class Threads:
         self._n_running = 0
         self._waiting: OrderedDict[Call, None] = OrderedDict()
 
-    @property
-    def has_calls(self) -> bool:
-        return self._n_running > 0
-
     def start(self, call: Call) -> bool:
         """Return whether a call waits for a thread. Raises RuntimeError if none can be started."""
         with _lock:

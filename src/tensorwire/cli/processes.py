@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import math
 import multiprocessing
 import os
 import shutil
@@ -53,6 +54,11 @@ class Server(uvicorn.Server):
     def __init__(self, chosen: argparse.Namespace, released: ExitStack) -> None:
         super().__init__(make_config(chosen))
         self.released = released
+        self.last_signal: int | None = None
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.last_signal = sig
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
@@ -64,12 +70,16 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self.released.close()
+        end_at = time.monotonic() + (self.config.timeout_graceful_shutdown or math.inf)
         finishing = asyncio.ensure_future(self.grpc.__aexit__(None, None, None))
         await super().shutdown(sockets)
         while not (finishing.done() or self.force_exit):
             await asyncio.wait({finishing}, timeout=0.1)
         finishing.cancel()
         await asyncio.wait({finishing})
+        # Models may still run. uvicorn ends the process by SIGTERM, but asyncio would wait.
+        if self.last_signal == signal.SIGINT and (self.force_exit or time.monotonic() >= end_at):
+            end_process(signal.SIGINT)
 
 
 def make_config(chosen: argparse.Namespace) -> uvicorn.Config:
@@ -115,11 +125,8 @@ def serve_here(
             limit_concurrency=chosen.limit_concurrency,
             timeout_graceful_shutdown=chosen.timeout_graceful_shutdown,
         )
-    try:
+    with suppress(KeyboardInterrupt):
         server.run(sockets=sockets)  # at its end, SIGTERM ends the process
-    except KeyboardInterrupt:
-        if problem is None and app.workers.has_calls:
-            end_process(signal.SIGINT)
     return 0 if server.started else STARTUP_FAILURE
 
 

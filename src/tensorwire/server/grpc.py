@@ -241,8 +241,8 @@ class OpenCalls:
         return message + encode_final_response(response)  # joined messages are merged
 
     @asynccontextmanager
-    async def inference(self) -> AsyncIterator[Reservation]:
-        """Count a call with inference, and yield the memory of its messages.
+    async def inference(self) -> AsyncIterator[None]:
+        """Count a call with inference.
 
         Other calls, such as health checks, are not limited. Raises OverloadedError.
         """
@@ -250,13 +250,11 @@ class OpenCalls:
             error = OverloadedError.by_limit_concurrency(self._limit)
             error.status = 429
             raise error
-        memory = Reservation(self._service.body_memory)
         self._n_inferences += 1
         try:
-            yield memory
+            yield
         finally:
             self._n_inferences -= 1
-            memory.release()
 
     async def receive(self, context: Any, max_nbytes: int) -> bytes:
         """Wait for the only message of a call. Raises TensorwireError."""
@@ -382,9 +380,8 @@ class InferenceService:
     async def _model_infer(self, _: Any, context: Any) -> bytes:
         service = self._service
         try:
-            async with self.calls.inference() as memory:
+            async with self.calls.inference():
                 message = await self.calls.receive(context, service.max_body_nbytes)
-                memory.resize(len(message))
                 return await self._infer(
                     self._unary, message, context, lambda error, _: self.calls.fail(context, error)
                 )
@@ -394,13 +391,11 @@ class InferenceService:
     async def _model_stream_infer(self, _: Any, context: Any) -> None:
         """Respond to the requests of a stream one after another."""
         try:
-            async with self.calls.inference() as memory:
+            async with self.calls.inference():
                 while True:
-                    memory.release()  # an idle stream has none
                     message = await self.calls.read(context)
                     if message is grpc.aio.EOF:
                         return
-                    memory.resize(len(message))
                     result = await self._infer(
                         self._stream, message, context, self.calls.fail_request
                     )
@@ -418,6 +413,8 @@ class InferenceService:
         request_id = ""
         service = self._service
         task = request_context = None
+        memory = Reservation(service.body_memory)
+        memory.resize(len(message))
         try:
             if context.time_remaining() == 0:
                 raise TensorwireError("the deadline has expired", status=504)
@@ -452,6 +449,10 @@ class InferenceService:
         finally:
             if request_context is not None:
                 set_metadata(context, request_context)
+            if task is not None and not task.done():  # the model has the message until it returns
+                task.add_done_callback(lambda _: memory.release())
+            else:
+                memory.release()
 
     async def _check(self, message: bytes) -> bytes:
         status = self._status(message)
