@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from .._codec.body_buffer import BodyBuffer
 from ..arguments import check_integer
 from ..http import EXTENSION
-from ..server.asgi import AsgiMessage, Receive, Scope, Send, receive_chunk
+from ..server.asgi import AsgiMessage, Receive, Scope, Send, chunk_of
 from ..server.framing import Framing
 from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .patching import Function, Patch, Untested
@@ -80,7 +80,7 @@ async def receive_body(
     body = BodyBuffer(framing.content_length, framing.header_length, max_nbytes=max_body_nbytes)
     more = True
     while more:
-        chunk, more = await receive_chunk(receive)
+        chunk, more = chunk_of(await receive())
         body.write(chunk)
     return framing, body
 

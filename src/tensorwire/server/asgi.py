@@ -94,20 +94,13 @@ async def read_request(
     body = RequestBody(scope["headers"], max_body_nbytes)
     more = True
     while more:
-        chunk, more = await receive_chunk(receive)
+        chunk, more = chunk_of(await receive())
         body.buffer.write(chunk)
     return await body.decode_without_blocking(limits, raw_input)
 
 
-async def receive_chunk(receive: Receive) -> tuple[bytes, bool]:
-    """Return the next chunk of a body, and whether there are more.
-
-    Raises ClientDisconnectedError.
-    """
-    return _chunk_of(await receive())
-
-
-def _chunk_of(message: AsgiMessage) -> tuple[bytes, bool]:
+def chunk_of(message: AsgiMessage) -> tuple[bytes, bool]:
+    """Return a chunk of a body, and whether there are more. Raises ClientDisconnectedError."""
     if message["type"] == "http.disconnect":
         raise ClientDisconnectedError(
             "the client closed the connection before the whole body arrived"
@@ -369,7 +362,7 @@ class _Exchange(Exchange):
                     message = self.receive() if message is None else message
                     if isinstance(message, Awaitable):
                         message = await message
-                    chunk, more = _chunk_of(message)
+                    chunk, more = chunk_of(message)
                     message = None
                     self.write(chunk)
                     await self._await_memory()
