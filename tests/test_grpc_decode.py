@@ -337,12 +337,12 @@ def test_limit_of_what_is_not_data() -> None:
     )
 
 
-@pytest.mark.parametrize("read", ["decode_request", "read_names", "read_message"])
+@pytest.mark.parametrize("read", ["decode_request", "read_names", "read_fields"])
 def test_many_small_fields_are_limited(read: str) -> None:
     """64 MiB of fields without tensors, whatever reads them."""
     message = b"\xb8\x06\x01" * 23_000_000
     function = getattr(reader, read)
-    arguments: dict[str, list[Any]] = {"read_message": [{}], "read_names": [tw.Limits()]}
+    arguments: dict[str, list[Any]] = {"read_fields": [{}], "read_names": [tw.Limits()]}
     with pytest.raises(tw.HeaderError, match="more than 67108864 bytes besides its tensors"):
         function(message, *arguments.get(read, []))
 
@@ -488,7 +488,7 @@ END = "the gRPC message is malformed: it ends inside a field"
 )
 def test_errors_of_small_messages(message: bytes, text: str) -> None:
     with pytest.raises(tw.HeaderError) as caught:
-        reader.read_message(message, cases.KINDS)
+        reader.read_fields(message, cases.KINDS)
     assert str(caught.value) == text
 
 

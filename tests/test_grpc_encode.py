@@ -293,17 +293,17 @@ def test_small_messages() -> None:
         "ready": True,
         "items": [{"name": "i", "dims": [-1, 0, 2**40]}, {"name": "", "dims": []}],
     }
-    written = writer.write_message(values, cases.KINDS)
+    written = writer.write_fields(values, cases.KINDS)
     item = delimited(4, delimited(1, "i"), packed(2, (-1, 0, 2**40)))
     names = delimited(1, "é" * 100) + delimited(2, "a") + delimited(2)
     assert written == names + integer(3, 1) + item + delimited(4)
-    assert reader.read_message(written, cases.KINDS) == values
+    assert reader.read_fields(written, cases.KINDS) == values
     empty: dict[str, Any] = {"name": "", "names": [], "ready": False, "items": []}
-    assert writer.write_message(empty, cases.KINDS) == b""
-    assert reader.read_message(b"", cases.KINDS) == empty
+    assert writer.write_fields(empty, cases.KINDS) == b""
+    assert reader.read_fields(b"", cases.KINDS) == empty
     # A 0 is written, because a field may be optional. None is not.
     integers = {1: ("a", int), 2: ("b", int), 3: ("c", int)}
-    written = writer.write_message({"a": 0, "b": None, "c": -300}, integers)
+    written = writer.write_fields({"a": 0, "b": None, "c": -300}, integers)
     assert written == integer(1, 0) + integer(3, -300)
 
 

@@ -49,8 +49,8 @@ from support.http2_client import (  # noqa: E402
     grpc_message,
 )
 from tensorwire._codec.datatypes import DATATYPES  # noqa: E402
-from tensorwire._codec.grpc.reader import nbytes_besides_raw, read_message  # noqa: E402
-from tensorwire._codec.grpc.writer import write_message  # noqa: E402
+from tensorwire._codec.grpc.reader import nbytes_besides_raw, read_fields  # noqa: E402
+from tensorwire._codec.grpc.writer import write_fields  # noqa: E402
 from tensorwire.errors import format_names  # noqa: E402
 from tensorwire.grpc_messages import (  # noqa: E402
     LIVE_RESPONSE,
@@ -175,7 +175,7 @@ def test_methods_without_inference(server: ServedApp) -> None:
         "extensions": ["binary_tensor_data", "statistics"],
     }
     for version in ("", "1"):
-        sent = write_message({"name": "declared", "version": version}, MODEL_REQUEST)
+        sent = write_fields({"name": "declared", "version": version}, MODEL_REQUEST)
         assert server.small("ModelReady", READY_RESPONSE, sent) == {"ready": True}
         x = {"name": "x", "datatype": "FP32", "shape": [-1]}
         assert server.small("ModelMetadata", MODEL_METADATA_RESPONSE, sent) == {
@@ -190,7 +190,7 @@ def test_methods_without_inference(server: ServedApp) -> None:
 @pytest.mark.parametrize(("name", "version"), [("none", ""), ("", ""), ("echo", "2")])
 def test_unknown_model(server: ServedApp, name: str, version: str) -> None:
     """It is not ready, as for Triton. Its metadata does not exist."""
-    sent = write_message({"name": name, "version": version}, MODEL_REQUEST)
+    sent = write_fields({"name": name, "version": version}, MODEL_REQUEST)
     assert server.small("ModelReady", READY_RESPONSE, sent) == {"ready": False}
     text = "model 'echo' has no version '2', only '1'" if version else not_known(name)
     for call in (
@@ -231,7 +231,7 @@ def test_small_messages_have_a_limit(server: ServedApp, path: str) -> None:
 def test_name_of_a_model_of_any_length() -> None:
     name = "n" * 10_000
     with served_app(create_app({name: echo})) as server:
-        sent = write_message({"name": name, "version": "1"}, MODEL_REQUEST)
+        sent = write_fields({"name": name, "version": "1"}, MODEL_REQUEST)
         assert server.small("ModelReady", READY_RESPONSE, sent) == {"ready": True}
 
 
@@ -340,7 +340,7 @@ def test_errors(server: ServedApp, sent: bytes, code: Any, text: str) -> None:
     assert (found, text in details) == (code, True)
     first, second = server.stream(iter([sent, message()]))
     expected = {"error_message": details, "infer_response": [{"id": "", "parameters": FINAL}]}
-    assert read_message(first, FINAL_ERROR) == expected
+    assert read_fields(first, FINAL_ERROR) == expected
     assert np.array_equal(tw.grpc.decode_stream_response(second)["x"].as_numpy(), SMALL)
     assert np.array_equal(server.infer()["x"].as_numpy(), SMALL)
 
@@ -375,7 +375,7 @@ def test_text_of_a_rejection(server: ServedApp, text: str) -> None:
     details = expected.encode()[:2000].decode(errors="ignore")
     assert error_of(lambda: server.method(sent)) == (Code.NOT_FOUND, details)
     first, second = server.stream(iter([sent, message()]))
-    found = read_message(first, STREAM_ERROR)
+    found = read_fields(first, STREAM_ERROR)
     assert (found["error_message"], found["infer_response"]) == (expected, [{"id": "5"}])
     assert np.array_equal(tw.grpc.decode_stream_response(second)["x"].as_numpy(), SMALL)
 
@@ -449,7 +449,7 @@ def test_unexpected_exceptions(
     monkeypatch.setattr(served, "decode_request", broken)
     for x in (SMALL, LARGE):
         assert error_of(partial(server.infer, "echo", x)) == INTERNAL_ERROR
-    monkeypatch.setattr(served, "read_message", broken)
+    monkeypatch.setattr(served, "read_fields", broken)
     assert error_of(lambda: server.small("ServerLive", {})) == INTERNAL_ERROR
     assert [record.message for record in caplog.records] == ["an inference request failed"] * 3
 
@@ -584,7 +584,7 @@ def test_what_is_done_in_threads(
     places.noted.clear()
     sent = message(model, np.zeros(n_elements, np.float32), id="7") + delimited(5)
     [response] = server.stream(iter([sent]))
-    assert read_message(response, STREAM_ERROR)["infer_response"] == [{"id": "7"}]
+    assert read_fields(response, STREAM_ERROR)["infer_response"] == [{"id": "7"}]
     assert places.noted == decoded
 
 
@@ -754,7 +754,7 @@ def test_request_whose_deadline_has_expired() -> None:
     failed = service.calls.fail_request
     response = asyncio.run(service._infer(service._unary, message("m"), Context(), failed))
     expected = {"error_message": "the deadline has expired", "infer_response": [{"id": ""}]}
-    assert read_message(response, STREAM_ERROR) == expected
+    assert read_fields(response, STREAM_ERROR) == expected
     assert served.code_of(504) is grpc.StatusCode.DEADLINE_EXCEEDED
     assert called == []
 

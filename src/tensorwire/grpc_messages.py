@@ -1,6 +1,6 @@
 """The messages of the service ``inference.GRPCInferenceService`` that contain no tensors.
 
-``read_message`` and ``write_message`` of the codec expect the fields of a message as a dict from
+``read_fields`` and ``write_fields`` of the codec expect the fields of a message as a dict from
 the number of a field to its name and kind. A message in a message is a list of messages.
 """
 

@@ -103,7 +103,7 @@ def compare(kind: str, message: bytes, options: int = 0) -> None:
 def compare_metadata(source: Any, theirs: Any) -> None:
     """Compare a message that is read as a dict of its fields."""
     try:
-        ours = reader.read_message(source, METADATA)
+        ours = reader.read_fields(source, METADATA)
     except tw.HeaderError as error:
         check_error(error, len(source))
         assert theirs is None, error
@@ -116,7 +116,7 @@ def compare_metadata(source: Any, theirs: Any) -> None:
             for item in getattr(theirs, member)
         ]
     assert ours == expected
-    again = type(theirs).FromString(writer.write_message(ours, METADATA))
+    again = type(theirs).FromString(writer.write_fields(ours, METADATA))
     theirs.DiscardUnknownFields()
     assert again == theirs
 

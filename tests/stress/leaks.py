@@ -148,8 +148,8 @@ def grpc() -> Iterator[Case]:
     yield "split", partial(reader.split_field, grpc_cases.REQUEST, 7)
     kinds = {1: ("name", str), 5: ("inputs", [{1: ("name", str), 3: ("shape", [int])}])}
     values = {"name": "n", "inputs": [{"name": "x", "shape": [1, 2]}]}
-    yield "read a dict", partial(reader.read_message, grpc_cases.REQUEST, kinds)
-    yield "write a dict", partial(writer.write_message, values, kinds)
+    yield "read a dict", partial(reader.read_fields, grpc_cases.REQUEST, kinds)
+    yield "write a dict", partial(writer.write_fields, values, kinds)
 
 
 def elements() -> Iterator[Case]:

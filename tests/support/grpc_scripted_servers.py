@@ -12,8 +12,8 @@ import numpy as np
 
 import tensorwire as tw
 from support.requirements import optional
-from tensorwire._codec.grpc.reader import read_message
-from tensorwire._codec.grpc.writer import write_message
+from tensorwire._codec.grpc.reader import read_fields
+from tensorwire._codec.grpc.writer import write_fields
 from tensorwire.grpc import decode_request, encode_response, encode_stream_response
 
 grpc = optional("grpc")
@@ -122,9 +122,9 @@ class ScriptedServer(_Server):
 
     def __init__(self, answers: dict[str, Answer] | None = None, **options: Any) -> None:
         methods: dict[str, Answer] = {
-            "ServerReady": lambda *_: write_message({"ready": True}, READY),
+            "ServerReady": lambda *_: write_fields({"ready": True}, READY),
             "ModelReady": self.model_ready,
-            "ServerMetadata": lambda *_: write_message(SERVER, SERVER_METADATA),
+            "ServerMetadata": lambda *_: write_fields(SERVER, SERVER_METADATA),
             "ModelMetadata": self.model_metadata,
             "ModelInfer": self.model_infer,
             "ModelStreamInfer": self.model_stream_infer,
@@ -135,16 +135,16 @@ class ScriptedServer(_Server):
         self.has_begun = threading.Event()  # a call of `slow` has
 
     def model_ready(self, message: bytes, context: Any) -> bytes:
-        return write_message({"ready": self.known_model(message, context) != "loading"}, READY)
+        return write_fields({"ready": self.known_model(message, context) != "loading"}, READY)
 
     def model_metadata(self, message: bytes, context: Any) -> bytes:
         name = self.known_model(message, context)
         inputs = [X_METADATA] if name in ("declared", "repeat") else []
         values = {"name": name, "versions": ["1", "2"], "platform": "p", "inputs": inputs}
-        return write_message({**values, "outputs": []}, MODEL_METADATA)
+        return write_fields({**values, "outputs": []}, MODEL_METADATA)
 
     def known_model(self, message: bytes, context: Any) -> str:
-        name = str(read_message(message, MODEL)["name"])
+        name = str(read_fields(message, MODEL)["name"])
         if name == "unknown":
             context.abort(grpc.StatusCode.NOT_FOUND, "model 'unknown' is not known")
         return name
@@ -177,7 +177,7 @@ class ScriptedServer(_Server):
                 if parameters.get("error"):
                     values = {"error_message": parameters["error"]}
                     values["infer_response"] = [{"id": request.id}] if request.id else []
-                    yield write_message(values, STREAM_ERROR)
+                    yield write_fields(values, STREAM_ERROR)
                     continue
                 for i in range(int(parameters.get("n", 1))):
                     outputs = {"i": np.array([i]), **{t.name: t for t in request.inputs}}

@@ -16,8 +16,8 @@ import tensorwire as tw
 import tensorwire.grpc
 from support.requirements import package
 from support.serve_process import HOST, free_port
-from tensorwire._codec.grpc.reader import read_message
-from tensorwire._codec.grpc.writer import write_message
+from tensorwire._codec.grpc.reader import read_fields
+from tensorwire._codec.grpc.writer import write_fields
 from tensorwire.grpc_messages import SERVICE, Fields
 from tensorwire.server.asgi import App
 from tensorwire.server.grpc import HEALTH_REQUEST, HEALTH_SERVICE, serving
@@ -62,14 +62,14 @@ class ServedApp:
 
     def small(self, method: str, fields: Fields, sent: bytes = b"") -> dict[str, Any]:
         """Call a method without inference."""
-        return read_message(self.channel.unary_unary(f"/{SERVICE}/{method}")(sent), fields)
+        return read_fields(self.channel.unary_unary(f"/{SERVICE}/{method}")(sent), fields)
 
     def check_health(self, service: str = "") -> bytes:
-        sent = write_message({"service": service}, HEALTH_REQUEST)
+        sent = write_fields({"service": service}, HEALTH_REQUEST)
         return bytes(self.channel.unary_unary(f"/{HEALTH_SERVICE}/Check")(sent, timeout=10))
 
     def watch_health(self, service: str = "") -> Any:
-        sent = write_message({"service": service}, HEALTH_REQUEST)
+        sent = write_fields({"service": service}, HEALTH_REQUEST)
         return self.channel.unary_stream(f"/{HEALTH_SERVICE}/Watch")(sent, timeout=10)
 
 

@@ -25,10 +25,10 @@ from .._codec.datatypes import UNLIMITED
 from .._codec.grpc.reader import (
     decode_response,
     decode_response_in_regions,
-    read_message,
+    read_fields,
     read_names,
 )
-from .._codec.grpc.writer import encode_request, write_message
+from .._codec.grpc.writer import encode_request, write_fields
 from ..arguments import Nonfinite, check_type
 from ..errors import format_value
 from ..sizes import MAX_QUICK_MESSAGE_NBYTES
@@ -155,7 +155,7 @@ class GrpcTransport:
         message = b""
         if endpoint in ("config", "stats"):
             name, version = ("", "") if target.model is None else _checked_model(target)
-            message = write_message({"name": name, "version": version}, messages.MODEL_REQUEST)
+            message = write_fields({"name": name, "version": version}, messages.MODEL_REQUEST)
         elif endpoint != "index":
             operation = Operation(method, self.server.origin, target.model)
             entries = []
@@ -165,7 +165,7 @@ class GrpcTransport:
                 sent = {"bool_param": None, "string_param": None, kind: text}
                 entries.append({"key": key, "value": [sent]})
             values = {"model_name": _checked_model(target)[0], "parameters": entries}
-            message = write_message(values, messages.LOAD_REQUEST)
+            message = write_fields(values, messages.LOAD_REQUEST)
         return self._request(method, target, message, fields=fields)
 
     def json_request(self, target: Target, method: str, path: str, body: Any) -> NoReturn:
@@ -175,7 +175,7 @@ class GrpcTransport:
         if target.model is None:
             return self._request(f"Server{what}", target, fields=fields)
         name, version = _checked_model(target)
-        message = write_message({"name": name, "version": version}, messages.MODEL_REQUEST)
+        message = write_fields({"name": name, "version": version}, messages.MODEL_REQUEST)
         return self._request(f"Model{what}", target, message, fields=fields)
 
     async def encode(
@@ -226,7 +226,7 @@ class GrpcTransport:
             if request.regions:
                 decode = partial(decode_response_in_regions, regions=request.regions)
             return await backend.run(is_slow, decode, message, limits=limits)
-        found = await backend.run(is_slow, read_message, message, request.fields, limits)
+        found = await backend.run(is_slow, read_fields, message, request.fields, limits)
         if request.fields is messages.READY_RESPONSE and not found["ready"]:
             raise server_error(503, "not ready")
         return _as_over_http(found)

@@ -13,7 +13,7 @@ import grpc
 
 import tensorwire as tw
 
-from .._codec.grpc.reader import read_message, read_stream_response
+from .._codec.grpc.reader import read_fields, read_stream_response
 from ..grpc_messages import STREAM_ERROR
 from ..sizes import MAX_QUICK_MESSAGE_NBYTES
 from .errors import CallError, server_error
@@ -115,7 +115,7 @@ class Stream:
         if response is not None:
             return response
         error = server_error(500, text or "")
-        for failed in read_message(message, STREAM_ERROR)["infer_response"]:
+        for failed in read_fields(message, STREAM_ERROR)["infer_response"]:
             error.id = failed["id"] or None
         raise error
 

@@ -19,7 +19,7 @@ from .._codec.messages.tensor import TensorSpec
 from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .body import ClientDisconnectedError, RequestBody
 from .body_memory import TICK_SECONDS
-from .exchange import Exchange
+from .http_exchange import Exchange
 from .service import SHUTTING_DOWN, RawHeaders, Reply, Service, error_reply, log
 
 Scope = MutableMapping[str, Any]

@@ -16,8 +16,8 @@ from urllib.parse import unquote
 
 import tensorwire as tw
 
-from .._codec.grpc.reader import nbytes_besides_raw, read_message, read_names
-from .._codec.grpc.writer import write_message
+from .._codec.grpc.reader import nbytes_besides_raw, read_fields, read_names
+from .._codec.grpc.writer import write_fields
 from ..arguments import check_type
 from ..errors import TensorwireError, format_seconds
 from ..grpc import decode_request, encode_response, encode_stream_response
@@ -236,7 +236,7 @@ class OpenCalls:
     def fail_request(self, error: BaseException, request_id: str) -> bytes:
         """Return the only response of a stream to a request that failed. It has its id."""
         text, _ = self._service.describe_failure(error)
-        message = write_message({"error_message": text, "infer_response": []}, STREAM_ERROR)
+        message = write_fields({"error_message": text, "infer_response": []}, STREAM_ERROR)
         response = tw.InferResponse([], id=request_id or None)
         return message + encode_final_response(response)  # joined messages are merged
 
@@ -349,7 +349,7 @@ class InferenceService:
         self, endpoint: str, request: Fields, response: Fields
     ) -> Callable[[bytes], Awaitable[bytes]]:
         async def respond(message: bytes) -> bytes:
-            wanted = read_message(message, request, self._service.limits)
+            wanted = read_fields(message, request, self._service.limits)
             served = None
             if wanted and (wanted["name"] or endpoint != "stats"):  # "" means all models
                 try:
@@ -357,7 +357,7 @@ class InferenceService:
                 except TensorwireError:
                     if endpoint != "ready":
                         raise
-                    return write_message({"ready": False}, response)
+                    return write_fields({"ready": False}, response)
             found = self._service.describe(endpoint, served)
             if endpoint == "index":
                 found = {"models": found}
@@ -367,7 +367,7 @@ class InferenceService:
                 for each in found["model_stats"]:
                     durations = each["inference_stats"].items()
                     each["inference_stats"] = [{name: [value] for name, value in durations}]
-            return write_message(found, response)
+            return write_fields(found, response)
 
         return respond
 
@@ -473,7 +473,7 @@ class InferenceService:
             await context.write(NOT_SERVING)
 
     def _status(self, message: bytes) -> bytes:
-        service = read_message(message, HEALTH_REQUEST, self._service.limits)["service"]
+        service = read_fields(message, HEALTH_REQUEST, self._service.limits)["service"]
         if service not in ("", SERVICE):
             return SERVICE_UNKNOWN
         return NOT_SERVING if self.calls.is_ending.is_set() else SERVING

@@ -17,8 +17,8 @@ import httptools
 from ..errors import TensorwireError
 from .body import RequestBody
 from .body_memory import OverloadedError
-from .exchange import Exchange
 from .framing import Head, find_head_problem, joined_headers
+from .http_exchange import Exchange
 from .service import LateReply, Route, Service, error_reply
 
 # The parser processes all requests in a chunk at once, so a chunk must not contain too many.

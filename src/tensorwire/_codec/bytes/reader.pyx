@@ -46,7 +46,7 @@ cdef enum:
     DISTANT_SCAN_COST = 256  # of an element of 2 KiB or more: a cache miss
     WRITE_COST = 10
     OBJECT_COST = 60
-    SHORT_NBYTES = 64 << 10  # all elements of a batch, if it has several
+    MAX_BATCH_NBYTES = 64 << 10  # all elements of a batch, if it has several
     # The maximum size of a numpy `S` array is the larger of two limits: a number of bytes, and a
     # multiple of the size of the wire bytes.
     MAX_PADDED_NBYTES = 64 << 20
@@ -176,8 +176,8 @@ cdef Py_ssize_t begin_objects(const Span* span, Py_ssize_t first) noexcept:
     cdef Py_ssize_t nbytes
     while True:
         nbytes = (span.starts[stop] if stop < span.n else span.end) - span.starts[first]
-        if nbytes <= SHORT_NBYTES or stop == first + 1:
-            count_work(min(nbytes, <Py_ssize_t>SHORT_NBYTES))
+        if nbytes <= MAX_BATCH_NBYTES or stop == first + 1:
+            count_work(min(nbytes, <Py_ssize_t>MAX_BATCH_NBYTES))
             return stop
         stop = first + (stop - first) // 2
 
@@ -224,7 +224,7 @@ cdef inline str decode_utf8(const unsigned char* data, Py_ssize_t nbytes):
     if nbytes <= 1:  # such strings are shared objects of CPython, which must not be written to
         return PyUnicode_DecodeUTF8(<const char*>data, nbytes, NULL)
     text = PyUnicode_New(nbytes, 127)
-    if nbytes <= SHORT_NBYTES:
+    if nbytes <= MAX_BATCH_NBYTES:
         memcpy(PyUnicode_1BYTE_DATA(text), data, nbytes)
     else:
         write_memory(PyUnicode_1BYTE_DATA(text), data, nbytes)

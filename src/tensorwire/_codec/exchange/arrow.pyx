@@ -76,7 +76,7 @@ cdef class Chunk:
 
 @cython.final
 @cython.no_gc
-cdef class Stream:
+cdef class StreamOwner:
 
     cdef ArrowArrayStream stream
 
@@ -95,9 +95,9 @@ cdef Received receive(values, bint only_bytes):
     """Take over the array or stream of an object that exports one.
 
     The array or stream is consumed: its struct is moved out of the producer's capsule, which is
-    marked as released, to a Chunk or Stream. Everything that can be checked is checked. The structs
-    do not contain the sizes of the buffers, except for the data buffers of views: if a producer
-    declares more elements than there are, this package reads beyond the producer's memory.
+    marked as released, to a Chunk or StreamOwner. Everything that can be checked is checked. The
+    structs do not contain the sizes of the buffers, except for the data buffers of views: if a
+    producer declares more elements than there are, this package reads beyond the producer's memory.
 
     Raises EncodeError if the values have already been consumed, violate the interface or contain a
     null, or if `only_bytes` is true and they are not bytes or text. Raises TypeError if no capsules
@@ -151,7 +151,7 @@ cdef int receive_stream(Received received, values, bint only_bytes) except -1:
     cdef ArrowArrayStream* stream
     cdef Chunk chunk
     cdef int status
-    cdef Stream owner = Stream()
+    cdef StreamOwner owner = StreamOwner()
     capsule = values.__arrow_c_stream__()
     stream = <ArrowArrayStream*>pointer_of(
         capsule, "arrow_array_stream", "__arrow_c_stream__")

@@ -29,11 +29,11 @@ from ..messages.message cimport (
     InferRequest, InferResponse, Message, RequestedOutput, new_message, new_output)
 from ..messages.parameters cimport has_nul
 from ..messages.tensor cimport Tensor, is_shared, new_tensor, use_converted
-from ..grpc.wire cimport (
+from ..grpc.protobuf cimport (
     FIELDS_TOO_DEEP, FIELD_TRUNCATED, FIXED32, FIXED64, GROUP_MISMATCH, LENGTH_DELIMITED,
-    LENGTH_TOO_LARGE, MAX_DEPTH, MAX_MESSAGE_NBYTES, NO_FIELD_FAULT, START_GROUP, TAG_INVALID,
-    VARINT, VARINT_TOO_LONG, WIRE_TYPE_INVALID, Field, FieldFault, FieldCursor, WireType, cursor_of,
-    next_field, read_field_value, read_tag, read_varint)
+    LENGTH_TOO_LARGE, MAX_MESSAGE_DEPTH, MAX_MESSAGE_NBYTES, NO_FIELD_FAULT, START_GROUP,
+    TAG_INVALID, VARINT, VARINT_TOO_LONG, WIRE_TYPE_INVALID, Field, FieldFault, FieldCursor,
+    WireType, cursor_of, next_field, read_field_value, read_tag, read_varint)
 from ..new_objects cimport address_of, shrink
 from ..utf8 cimport is_ascii, is_valid_utf8, whole_characters
 from ..messages.views cimport (
@@ -73,7 +73,7 @@ cdef WireType[N_CONTENTS] ELEMENT_TYPES
 ELEMENT_TYPES[:] = [
     VARINT, VARINT, VARINT, VARINT, VARINT, VARINT, FIXED32, FIXED64, LENGTH_DELIMITED]
 
-# Fields of ModelInferRequest, for `read_message`.
+# Fields of ModelInferRequest, for `read_fields`.
 cdef dict NAMES = {1: ("model_name", str), 2: ("model_version", str), 3: ("id", str)}
 
 # The field that has the elements of a datatype. FP16 and BF16 have none.
@@ -387,7 +387,7 @@ cdef class MessageReader:
             WIRE_TYPE_INVALID: "has a field with an unknown wire type",
             LENGTH_TOO_LARGE: f"has a field that is longer than {MAX_MESSAGE_NBYTES} bytes",
             GROUP_MISMATCH: "has the end of a group that was not begun",
-            FIELDS_TOO_DEEP: f"is nested too deeply; the limit is {MAX_DEPTH} levels",
+            FIELDS_TOO_DEEP: f"is nested too deeply; the limit is {MAX_MESSAGE_DEPTH} levels",
         }[fault]
         raise HeaderError(
             f"the gRPC message is malformed: {self.path() or 'it'} {problem} (byte {offset})",
@@ -910,16 +910,16 @@ def nbytes_besides_raw(message, Py_ssize_t limit):
 
 def read_names(message, Limits limits not None):
     """Return the model_name, model_version and id of a request, without reading the tensors."""
-    return tuple(read_message(message, NAMES, limits).values())
+    return tuple(read_fields(message, NAMES, limits).values())
 
 
-def read_message(message, dict kinds not None, Limits limits not None = DEFAULT_LIMITS):
+def read_fields(message, dict kinds not None, Limits limits not None = DEFAULT_LIMITS):
     """Return the fields of a message by their names. A missing field has its default value.
 
     `kinds` has the name and the kind of each field number. The kinds are ``str``, ``[str]``,
-    ``bool``, ``int`` and ``[int]``; a list that contains a dict is a list of messages with these fields.
-    Of the limits, ``max_header_nbytes`` applies. Raises HeaderError if the message is malformed or
-    too long.
+    ``bool``, ``int`` and ``[int]``; a list that contains a dict is a list of messages with these
+    fields. Of the limits, ``max_header_nbytes`` applies. Raises HeaderError if the message is
+    malformed or too long.
     """
     cdef MessageReader reader = new_reader(message, limits, True)
     return read_kinds(reader, outermost(reader.body), kinds)

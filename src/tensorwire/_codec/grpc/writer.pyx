@@ -19,7 +19,7 @@ from ..messages.message cimport (
     check_options, id_for, requested_by)
 from ..messages.tensor cimport Tensor, is_shared, write_data
 from ..messages.parameters cimport text_nbytes
-from ..grpc.wire cimport (
+from ..grpc.protobuf cimport (
     FIXED64, MAX_MESSAGE_NBYTES, VARINT, begin_field, field_nbytes, varint_nbytes, write_tag,
     write_varint)
 
@@ -372,8 +372,8 @@ cdef unsigned char* write_value(unsigned char* target, value) except NULL:
 # --- the other messages of the service -----------------------------------------------------------
 
 
-def write_message(dict values not None, dict kinds not None):
-    """Return a message with the fields that `read_message` of the reader returns.
+def write_fields(dict values not None, dict kinds not None):
+    """Return a message with the fields that `read_fields` of the reader returns.
 
     `kinds` is its argument. Fields of the kind ``int`` are written even if they are 0.
     """
@@ -404,7 +404,7 @@ cdef bytes field_bytes(unsigned char number, value, kind):
         packed = b"".join(parts)
         return delimited(number, packed)
     for item in value:
-        parts.append(delimited(number, write_message(item, kind[0])))
+        parts.append(delimited(number, write_fields(item, kind[0])))
     return b"".join(parts)
 
 

@@ -13,7 +13,7 @@ from libc.string cimport memcmp
 
 from ..datatypes cimport Limits
 from ..gil cimport write_memory
-from ..http.entries cimport BINARY, REGION, EntryReader, Source
+from ..http.entries cimport BINARY, REGION, DataPlace, EntryReader
 from ..http.members cimport (
     ID, MODEL_NAME, MODEL_VERSION, OUTPUTS, PARAMETERS, TENSORS, mark_member)
 from ..http.raw cimport raw_request
@@ -392,7 +392,7 @@ cdef class HeaderReader(EntryReader):
     cdef Tensor tensor(self):
         cdef Tensor tensor
         cdef bint has_region = False
-        cdef Source source
+        cdef DataPlace place
         if self.datatype is None:
             raise unknown_datatype_error(self.datatype_text)
         if (self.regions is not None and self.entry.data == NULL and self.entry.size == NULL
@@ -401,10 +401,10 @@ cdef class HeaderReader(EntryReader):
         if self.parameters:
             has_region = has_shared_memory(self.parameters)
             self.parameters = self.parameters or None
-        source = self.source(has_region)
-        if source == BINARY:
+        place = self.data_place(has_region)
+        if place == BINARY:
             return self.binary_tensor(self.declared_nbytes())
-        if source == REGION:
+        if place == REGION:
             self.measure()
         elif self.data is None:
             self.read_skipped_data()

@@ -5,7 +5,7 @@ from ..http.members cimport MemberReader
 from ..messages.message cimport RequestedOutput
 
 
-cdef enum Source:  # of the data of a tensor
+cdef enum DataPlace:  # of the data of a tensor
     JSON
     BINARY
     REGION
@@ -22,7 +22,7 @@ cdef class EntryReader(MemberReader):
     cdef incomplete_entry_error(self, int seen)
     cdef tuple dims(self)
     cdef int measure(self) except -1
-    cdef Source source(self, bint has_region) except *
+    cdef DataPlace data_place(self, bint has_region) except *
     cdef Py_ssize_t declared_nbytes(self) except -1
     cdef int read_data(self, bint is_described) except -1
     cdef int read_skipped_data(self) except -1

@@ -202,7 +202,7 @@ cdef class EntryReader(MemberReader):
             fill_layout(layout, self.shape, self.datatype, self.limits.max_rank, DECODING)  # raises
         return count_elements(layout, self.shape, self.datatype, &self.n_elements, self.limits)
 
-    cdef Source source(self, bint has_region) except *:
+    cdef DataPlace data_place(self, bint has_region) except *:
         """Return where the data of the entry is. Raises HeaderError unless that is one place."""
         cdef bint is_json = self.entry.data != NULL
         cdef bint is_binary = self.entry.size != NULL

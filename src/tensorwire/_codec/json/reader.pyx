@@ -10,9 +10,9 @@ a BYTES tensor. The functions that read them use no Python objects. Other values
 fault raises a HeaderError.
 
 Long `data`, long strings and long values that are skipped are read without the GIL. A first attempt
-keeps the GIL and reads at most SHORT_NBYTES bytes. If the value does not end there, it is read
-again from its beginning without the GIL. There is no such attempt for `data` of more elements than
-fit.
+keeps the GIL and reads at most MAX_ATTEMPT_NBYTES bytes. If the value does not end there, it is
+read again from its beginning without the GIL. There is no such attempt for `data` of more elements
+than fit.
 """
 
 cimport numpy as cnp
@@ -50,7 +50,7 @@ cdef extern from "Python.h":
     void PyUnicode_WRITE(int kind, void* data, Py_ssize_t index, uint32_t character) nogil
 
 cdef enum:
-    SHORT_NBYTES = 128 << 10  # reading any JSON of this size takes at most about 1 ms
+    MAX_ATTEMPT_NBYTES = 128 << 10  # reading any JSON of this size takes at most about 1 ms
     READ_COST = 7  # of a byte of JSON; see gil.pxd
     SQUARED_DIGITS_PER_WORK = 200  # converting text to int takes quadratic time
     MAX_EXCERPT_NBYTES = 60  # of a value in an error message
@@ -421,7 +421,7 @@ cdef str text_to_str(const Text* text):
     # Shorter strings are shared objects of CPython, which must not be written to.
     if text.is_ascii and not text.has_escapes and text.nbytes > 1:
         result = PyUnicode_New(text.nbytes, 127)
-        if text.nbytes < SHORT_NBYTES:
+        if text.nbytes < MAX_ATTEMPT_NBYTES:
             memcpy(PyUnicode_1BYTE_DATA(result), text.begin, text.nbytes)
         else:
             write_memory(PyUnicode_1BYTE_DATA(result), text.begin, text.nbytes)
@@ -576,10 +576,10 @@ cdef int set_member(ReadCursor* cursor, dict members, const Text* key, value) ex
 
 
 cdef inline ReadCursor begin_attempt(const ReadCursor* cursor) noexcept nogil:
-    """Return a copy of the cursor for an attempt: it ends after at most SHORT_NBYTES."""
+    """Return a copy of the cursor for an attempt: it ends after at most MAX_ATTEMPT_NBYTES."""
     cdef ReadCursor attempt = cursor[0]
-    if attempt.end - attempt.position > SHORT_NBYTES:
-        attempt.end = attempt.position + SHORT_NBYTES
+    if attempt.end - attempt.position > MAX_ATTEMPT_NBYTES:
+        attempt.end = attempt.position + MAX_ATTEMPT_NBYTES
     return attempt
 
 
@@ -643,7 +643,7 @@ cdef Fault read_elements(ReadCursor* cursor, ParsedElements* elements):
     cdef Py_ssize_t n_keys = cursor.keys.n_keys
     cdef Fault fault
     # An element takes at least a character and a comma.
-    if elements.n_expected <= <uint64_t>SHORT_NBYTES // 2:
+    if elements.n_expected <= <uint64_t>MAX_ATTEMPT_NBYTES // 2:
         if not allocate_wire(elements, &attempt):
             return NO_MEMORY
         fault = elements.read_list(&attempt, elements)

@@ -6,7 +6,7 @@ from libc.stdint cimport UINT32_MAX, uint32_t, uint64_t
 cdef enum:
     MAX_VARINT_NBYTES = 10
     MAX_MESSAGE_NBYTES = 0x7FFFFFFF  # of a message, and of each field that has a length
-    MAX_DEPTH = 100  # of messages and groups, as in Google's implementations
+    MAX_MESSAGE_DEPTH = 100  # of messages and groups, as in Google's implementations
 
 
 cdef enum WireType:
@@ -112,14 +112,14 @@ cdef inline FieldFault read_field_value(FieldCursor* fields, Field* field) noexc
 
 cdef inline FieldFault skip_group(FieldCursor* fields, uint32_t number) noexcept nogil:
     """Skip the fields of a group, whose start has been read, and its end."""
-    cdef uint32_t[MAX_DEPTH] numbers  # of the groups that are open
+    cdef uint32_t[MAX_MESSAGE_DEPTH] numbers  # of the groups that are open
     cdef int n_open = 0
     cdef Field field
     cdef FieldFault fault
     field.number, field.wire_type = number, START_GROUP
     while True:
         if field.wire_type == START_GROUP:
-            if n_open > MAX_DEPTH - fields.depth:
+            if n_open > MAX_MESSAGE_DEPTH - fields.depth:
                 return FIELDS_TOO_DEEP
             numbers[n_open] = field.number
             n_open += 1
