@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+import tensorwire.grpc
 from support import hostile
 
 untyped: Any = tw  # for calls that a type checker rejects

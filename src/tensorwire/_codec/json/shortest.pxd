@@ -367,8 +367,41 @@ cdef inline char* write_decimal(char* target, Decimal decimal, bint is_single) n
     return target + 2
 
 
-cdef inline char* write_float(char* target, const Tables* tables, Float number) noexcept nogil:
-    """Write a number of at most MAX_NUMBER_NBYTES, or return NULL if it is not finite."""
+cdef inline char* write_thousandths(
+    char* target, const Tables* tables, uint64_t c, int q, uint64_t limit
+) noexcept nogil:
+    """Write `c * 2^q`, c < 2^53, if a number of thousandths below `limit` rounds to it, else NULL.
+
+    The limit is 10^6 if single, otherwise 10^15: no two decimals with 6 or 15 digits round to the
+    same number, so that there is no shorter one. A power of two, of which the next smaller number
+    is only half as far away, is either exact or more than 500 units away.
+    """
+    cdef uint64_t product = 1000 * c  # in units of 2^q; half the distance of two numbers is 500
+    cdef uint64_t thousandths
+    cdef uint32_t digits
+    cdef int shift = -q
+    if not 0 < shift < 63:
+        return NULL
+    thousandths = (product + ((<uint64_t>1) << (shift - 1))) >> shift
+    # Unsigned: |a - b| < 500.
+    if thousandths >= limit or product - (thousandths << shift) + 499 > 998:
+        return NULL
+    target = write_unsigned(target, tables, thousandths // 1000)
+    digits = tables.groups[thousandths % 1000]
+    target[0] = c"."
+    memcpy(target + 1, &digits, 4)
+    digits &= 0x0F0F0F
+    return target + 2 + (digits > 0xFF) + (digits > 0xFFFF)
+
+
+cdef inline char* write_float(
+    char* target, const Tables* tables, Float number, bint only_few
+) noexcept nogil:
+    """Write a number of at most MAX_NUMBER_NBYTES, or return NULL if it is not finite.
+
+    `only_few` also returns NULL for other numbers than whole numbers and some with up to three
+    digits after the point.
+    """
     cdef Decimal decimal
     cdef uint64_t bits, fraction, c
     cdef uint32_t bits32
@@ -411,5 +444,8 @@ cdef inline char* write_float(char* target, const Tables* tables, Float number) 
         target = write_unsigned(target, tables, c >> -q)
         memcpy(target, b".0", 2)
         return target + 2
+    if only_few:
+        return write_thousandths(
+            target, tables, c, q, 1000000 if Float is float else <uint64_t>1000000000000000)
     decimal = shortest(tables, c, q, fraction == 0 and biased > 1, Float is float)
     return write_decimal(target, decimal, Float is float)

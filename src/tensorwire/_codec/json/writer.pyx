@@ -191,7 +191,7 @@ cdef int write_value(JsonWriter* writer, value, int depth) except -1:
         return write_any_int(writer, value)
     if type(value) is float:
         reserve(&writer.output, MAX_ELEMENT_NBYTES)
-        end = write_float(writer.output.position, &tables, PyFloat_AS_DOUBLE(value))
+        end = write_float(writer.output.position, &tables, PyFloat_AS_DOUBLE(value), False)
         if end == NULL and is_error(PyFloat_AS_DOUBLE(value), writer.nonfinite):
             hint = ": nonfinite='null' sends null" if writer.nonfinite == NAN_AS_NULL else ""
             raise EncodeError(
@@ -363,7 +363,7 @@ cdef Status write_elements(NewBytes* output, ArrayElements* elements) noexcept n
     """Write elements from the next one on, while there is room.
 
     Bounds: no value takes more than MAX_ELEMENT_NBYTES with its comma, and the size of a batch is
-    the room divided by that. Each element is loaded once.
+    the room divided by that. The text of an element comes from one load of its memory.
     """
     cdef Py_ssize_t n_left, batch
     cdef Status status = DONE
@@ -447,8 +447,40 @@ cdef Status write_floats(
 ) noexcept nogil:
     """Write floating-point numbers. The argument `number` only determines their type.
 
+    Numbers with few digits usually follow each other, so that one in 32 of the others is tried.
     Returns INVALID if the next element is not finite, and an error according to `nonfinite`.
     """
+    cdef Status status = DONE
+    while status == DONE and elements.i < stop:
+        write_few_digits(output, elements, stop, number)
+        status = write_all_digits(output, elements, min(stop, elements.i + 32), number)
+    return status
+
+
+cdef void write_few_digits(
+    NewBytes* output, ArrayElements* elements, Py_ssize_t stop, Float number
+) noexcept nogil:
+    """Write numbers up to the first one that has many digits, or is not finite."""
+    cdef char* target = output.position
+    cdef char* end
+    cdef const char* data = elements.data
+    cdef Py_ssize_t i = elements.i
+    while i < stop:
+        memcpy(&number, data + i * <Py_ssize_t>sizeof(Float), sizeof(Float))
+        end = write_float(target, &tables, number, True)
+        if end == NULL:
+            break
+        end[0] = c","
+        target = end + 1
+        i += 1
+    output.position = target
+    elements.i = i
+
+
+cdef Status write_all_digits(
+    NewBytes* output, ArrayElements* elements, Py_ssize_t stop, Float number
+) noexcept nogil:
+    """Write numbers with any digits. See `write_floats`."""
     cdef char* target = output.position
     cdef char* end
     cdef const char* data = elements.data
@@ -456,7 +488,7 @@ cdef Status write_floats(
     cdef Status status = DONE
     for i in range(elements.i, stop):
         memcpy(&number, data + i * <Py_ssize_t>sizeof(Float), sizeof(Float))
-        end = write_float(target, &tables, number)
+        end = write_float(target, &tables, number, False)
         if end == NULL:
             if is_error(number, elements.nonfinite):
                 status, stop = INVALID, i
