@@ -24,7 +24,7 @@ from support.client_fixtures import Certificate
 from support.console_script import programs
 from support.serve_process import parse, serving
 from tensorwire.cli import main, models
-from tensorwire.cli.models import create, echo, load
+from tensorwire.cli.models import create, echo
 from tensorwire.cli.output import UsageError
 from tensorwire.cli.serve import ASGI_PROTOCOL, FAST_PROTOCOL
 from tensorwire.cli.sockets import bind_port, listen
@@ -129,7 +129,7 @@ def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 )
 def test_one_model(name: str) -> None:
     """A model has the name of the object."""
-    app = load(parse(f"objects_here:{name}", "--echo"))
+    app, _, _ = create(parse(f"objects_here:{name}", "--echo"))
     assert sorted(app.models) == sorted(["echo", name])
     frame = tw.encode_request(tw.InferRequest({"x": np.zeros(1)}))
     assert infer(app, name, frame).response()["y"].as_numpy() == 1
@@ -357,7 +357,7 @@ def test_options_reach_uvicorn_and_the_application(
 
 def test_model_of_the_user_with_the_name_echo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "find", lambda _: {"echo": infer_mean})
-    model = load(parse("module:models", "--echo")).routes["/v2/models/echo/infer"][1]
+    model = create(parse("module:models", "--echo"))[0].routes["/v2/models/echo/infer"][1]
     assert model.model.function is infer_mean
 
 

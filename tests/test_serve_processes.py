@@ -55,7 +55,7 @@ class Started(Processes):
         super().__init__(chosen, [], lambda *found: self.announced.append(found), ExitStack())
 
     def turn(self) -> Any:
-        self.step(None)
+        self.step()
         return self.workers
 
     def serve(self) -> Any:
@@ -92,21 +92,21 @@ def test_process_that_does_not_respond_is_killed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "code", "status", "problem"),
+    ("message", "code", "failure"),
     [
-        (UsageError("no models"), None, 0, "no models"),
-        (None, 9, 0, "a process ended before it had loaded the models: exit code 9"),
-        (LOADED, STARTUP_FAILURE, STARTUP_FAILURE, None),
+        (UsageError("no models"), None, UsageError("no models")),
+        (None, 9, UsageError("a process ended before it had loaded the models: exit code 9")),
+        (LOADED, STARTUP_FAILURE, SystemExit(STARTUP_FAILURE)),
     ],
 )
-def test_process_that_does_not_start(message: Any, code: Any, status: int, problem: Any) -> None:
+def test_process_that_does_not_start(message: Any, code: Any, failure: BaseException) -> None:
     server = Started()
     first, second = server.turn()
     first.messages = [] if message is None else [message]
     first.exitcode = code
     server.turn()
     assert second.received == ["SIGTERM"]
-    assert (server.status, server.failure and str(server.failure)) == (status, problem)
+    assert repr(server.failure) == repr(failure)
 
 
 def test_restart_one_after_another() -> None:

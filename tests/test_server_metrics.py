@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import signal
 import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,11 @@ import pytest
 import tensorwire as tw
 from support.asgi_requests import ask, echo, infer
 from support.requirements import optional, package
-from support.serve_process import serving
+from support.serve_process import parse, serving
 from support.servers import uvicorn_server
 from support.threads import in_thread, wait_for
 from tensorwire.cli import main
-from tensorwire.cli.processes import metrics_folder
+from tensorwire.cli.processes import Processes
 from tensorwire.client import Client
 from tensorwire.server import InferProtocol, Model, RequestError, create_app
 
@@ -228,6 +230,7 @@ def test_grpc_calls_are_counted() -> None:
 SLOW = pytest.mark.slow(reason="it starts processes")
 MODELS = """
 import os
+import signal
 import tensorwire as tw
 from tensorwire.server import create_app
 
@@ -292,8 +295,14 @@ def test_without_prometheus_client(
 def test_folder_of_the_user(is_set: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = str(tmp_path) if is_set else ""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", folder)
-    with metrics_folder():
-        found = os.environ["PROMETHEUS_MULTIPROC_DIR"]
-        assert Path(found).is_dir()
-        assert (found == folder) is is_set
-    assert tmp_path.is_dir()
+    monkeypatch.setenv("WEB_CONCURRENCY", "1")
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def step(processes: Processes) -> None:
+        processes.is_stopping = True
+        assert Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]).is_dir()
+
+    monkeypatch.setattr(Processes, "step", step)
+    Processes(parse("--workers", "2"), [], print, ExitStack()).run()
+    found = os.environ["PROMETHEUS_MULTIPROC_DIR"]
+    assert (found == folder, Path(found).exists()) == (is_set, is_set)

@@ -31,9 +31,16 @@ APP_OPTIONS = {
 def create(chosen: argparse.Namespace) -> tuple[Any, str, str | None]:
     """Return the application, the names of its models, and why InferProtocol cannot serve them.
 
-    The reason is None for an application of ``create_app``. Raises UsageError.
+    The reason is None for an application of ``create_app``. Raises UsageError, also for errors of
+    the module.
     """
-    app = load(chosen)
+    try:
+        app = make_app(chosen)
+    except UsageError:
+        raise
+    except BaseException as error:  # a module may raise SystemExit
+        problem = f"{describe(error)}{format_failed_lines(error)}"
+        raise UsageError(f"cannot load {chosen.models or 'echo'}: {problem}") from None
     if isinstance(app, App):
         return app, ", ".join(sorted(app.models)), None
     problem = "was not created by create_app"
@@ -45,17 +52,6 @@ def create(chosen: argparse.Namespace) -> tuple[Any, str, str | None]:
 def echo(request: tw.InferRequest) -> tw.InferResponse:
     """Return the inputs as outputs, without a copy. This is the model that ``--echo`` adds."""
     return tw.InferResponse(request.inputs)
-
-
-def load(chosen: argparse.Namespace) -> Any:
-    """Return the ASGI application to serve. Raises UsageError, also for errors of the module."""
-    try:
-        return make_app(chosen)
-    except UsageError:
-        raise
-    except BaseException as error:  # a module may raise SystemExit
-        problem = f"{describe(error)}{format_failed_lines(error)}"
-        raise UsageError(f"cannot load {chosen.models or 'echo'}: {problem}") from None
 
 
 def make_app(chosen: argparse.Namespace) -> Any:

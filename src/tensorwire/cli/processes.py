@@ -14,8 +14,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext, suppress
 from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
 from tempfile import TemporaryDirectory
@@ -198,10 +198,10 @@ class Processes:
     The first process does not load the models, so that it does not need the memory for them.
     """
 
-    failure: UsageError | OutputError | None = None
+    folder: str | None = None  # in which the processes add up their metrics
+    failure: UsageError | OutputError | SystemExit | None = None
     is_announced = False
     is_stopping = False
-    status = 0
 
     def __init__(
         self,
@@ -217,14 +217,17 @@ class Processes:
         self.now = time.monotonic()
 
     def run(self) -> int:
-        """Return the exit status. Raises UsageError, and OutputError if ``announce`` does."""
+        """Return the exit status, or raise what has ended the processes."""
         os.environ["WEB_CONCURRENCY"] = str(self.chosen.workers)  # they share the memory of bodies
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: self.signals.append(number))
-        with metrics_folder() as folder:
+        with ExitStack() as stack:
+            if not os.environ.get(FOLDER_VARIABLE) and find_spec("prometheus_client") is not None:
+                made = TemporaryDirectory(prefix="tensorwire-metrics-", ignore_cleanup_errors=True)
+                self.folder = os.environ[FOLDER_VARIABLE] = stack.enter_context(made)
             try:
                 while self.workers or not self.is_stopping:
-                    self.step(folder)
+                    self.step()
                     sentinels = [each.process.sentinel for each in self.workers]
                     wait([*sentinels, *(each.pipe for each in self.workers)], timeout=0.1)
             finally:  # if one cannot be started, for example
@@ -232,9 +235,9 @@ class Processes:
                     each.end()
         if self.failure is not None:
             raise self.failure
-        return self.status
+        return 0
 
-    def step(self, folder: str | None) -> None:
+    def step(self) -> None:
         passed, self.now = time.monotonic() - self.now, time.monotonic()
         for each in self.workers.copy():
             each.silent_seconds += min(passed, _BEAT_SECONDS)  # all may have been suspended
@@ -252,7 +255,7 @@ class Processes:
             if n_missing == 0:
                 old[0].end()
         for _ in range(n_missing):
-            self.workers.append(Worker(self.chosen, self.sockets, folder))
+            self.workers.append(Worker(self.chosen, self.sockets, self.folder))
 
     def check(self, worker: Worker) -> None:
         process, code = worker.process, worker.process.exitcode
@@ -267,8 +270,7 @@ class Processes:
             if worker.is_ending or self.is_stopping:
                 return
             if code == STARTUP_FAILURE and not self.is_restarting:
-                self.status = code
-                self.stop()
+                self.stop(SystemExit(code))
             elif is_starting:
                 text = "a process ended before it had loaded the models: exit code"
                 self.fail(worker, UsageError(f"{text} {code}"))
@@ -319,7 +321,7 @@ class Processes:
         for each in self.workers:
             each.is_old = False
 
-    def stop(self, failure: UsageError | OutputError | None = None) -> None:
+    def stop(self, failure: UsageError | OutputError | SystemExit | None = None) -> None:
         """Stop all processes, unless they are stopped already."""
         if self.is_stopping:
             return
@@ -333,17 +335,3 @@ class Processes:
         for each in self.workers:
             each.end()
             time.sleep(_STOP_SECONDS)
-
-
-@contextmanager
-def metrics_folder() -> Iterator[str | None]:
-    """Create the folder in which the processes add up their metrics, unless there is one."""
-    if os.environ.get(FOLDER_VARIABLE) or find_spec("prometheus_client") is None:
-        yield None
-        return
-    with TemporaryDirectory(prefix="tensorwire-metrics-", ignore_cleanup_errors=True) as folder:
-        os.environ[FOLDER_VARIABLE] = folder
-        try:
-            yield folder
-        finally:
-            del os.environ[FOLDER_VARIABLE]
