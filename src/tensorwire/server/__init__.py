@@ -8,6 +8,7 @@ another framework, use ``read_request`` and ``send_frame``, and ``install_error_
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .asgi import App as create_app
@@ -43,19 +44,15 @@ __all__ = [
     "send_frame",
 ]
 
+# Imported on demand, because they require optional packages: uvicorn and httptools, and grpcio.
+_OPTIONAL = {"InferProtocol": ".uvicorn", "add_to_grpc_server": ".grpc"}
+
 
 def __dir__() -> list[str]:
     return [*__all__, *(name for name in globals() if name.startswith("__"))]
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on demand, because they require optional packages: uvicorn and httptools, and grpcio.
-    if name == "InferProtocol":
-        from .uvicorn import InferProtocol  # noqa: PLC0415
-
-        return InferProtocol
-    if name == "add_to_grpc_server":
-        from .grpc import add_to_grpc_server  # noqa: PLC0415
-
-        return add_to_grpc_server
+    if name in _OPTIONAL:
+        return getattr(import_module(_OPTIONAL[name], __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,6 +8,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple, final
 from urllib.parse import quote
 
@@ -137,17 +139,6 @@ def error_reply(message: str, status: int, headers: RawHeaders = ()) -> Reply:
     return json_reply({"error": message}, status, headers)
 
 
-def metrics_reply() -> Reply:
-    from .metrics import exposition  # noqa: PLC0415 - prometheus_client is optional
-
-    try:
-        text, content_type = exposition()
-    except Exception:  # of a metric of the program, or of the folder of several processes
-        log.exception("the metrics cannot be read")
-        return error_reply("internal server error", 500)
-    return Reply(200, text, content_type=content_type)
-
-
 def keep_freed_memory() -> None:
     """Make glibc keep freed blocks of less than 4 MiB for later requests.
 
@@ -203,7 +194,9 @@ class Service:
         self.receive_timeout: float | None = check_seconds("receive_timeout", receive_timeout)
         self.zero_copy = zero_copy
         self.compress_responses = compress_responses
-        self.has_metrics = metrics
+        self.metrics: ModuleType | None = None
+        if metrics:
+            self.metrics = import_module(".metrics", __package__)  # prometheus_client is optional
         self.http_format: HttpFormat = HttpFormat(
             self.workers,
             limits,
@@ -238,12 +231,9 @@ class Service:
                 f"a model name must not be empty, or begin or end with /: {format_value(name)}"
             )
         observe = None
-        if self.has_metrics:
-            from .metrics import add_model  # noqa: PLC0415 - it is optional
-            from .metrics import observe as observe_model  # noqa: PLC0415
-
-            add_model(name)
-            observe = partial(observe_model, name)
+        if self.metrics is not None:
+            self.metrics.add_model(name)
+            observe = partial(self.metrics.observe, name)
         statistics = Statistics(observe)
         for version in (VERSION, None):
             served = ServedModel(name, version, model, statistics)
@@ -280,7 +270,7 @@ class Service:
 
         def make() -> Reply:
             if endpoint == "metrics":
-                return metrics_reply()
+                return self._metrics_reply()
             return json_reply(self.describe(endpoint, served))
 
         return LateReply(make, is_slow=found in ALL_MODELS)
@@ -298,11 +288,18 @@ class Service:
             log.error("an inference request failed", exc_info=error)
             return "internal server error", 500
         limit = getattr(error, "limit", None) or LIMITS_BY_STATUS.get(error.status)
-        if limit is not None and self.has_metrics and not isinstance(error, RequestError):
-            from .metrics import count_rejection  # noqa: PLC0415 - it is optional
-
-            count_rejection(limit)
+        if limit and self.metrics is not None and not isinstance(error, RequestError):
+            self.metrics.count_rejection(limit)
         return str(error), error.status
+
+    def _metrics_reply(self) -> Reply:
+        assert self.metrics is not None
+        try:
+            text, content_type = self.metrics.exposition()
+        except Exception:  # of a metric of the program, or of the folder of several processes
+            log.exception("the metrics cannot be read")
+            return error_reply("internal server error", 500)
+        return Reply(200, text, content_type=content_type)
 
     def _not_found(self, path: str) -> str:
         found = MODEL_PATH.fullmatch(path.rstrip("/"))
@@ -322,25 +319,28 @@ class Service:
 
     def describe(self, endpoint: str, served: ServedModel | None) -> Any:
         """Return the value of an endpoint without inference, of the server or of a model."""
+        if endpoint == "stats":
+            models = [self.served[name, ""] for name in self.models] if served is None else [served]
+            return {
+                "model_stats": [
+                    {"name": each.name, "version": VERSION, **each.statistics.describe()}
+                    for each in models
+                ]
+            }
         if served is not None:
-            return _describe_model(endpoint, served)
+            return _describe_model(endpoint, served.name, served.model)
         if endpoint == "server":
             extensions = [EXTENSION, "statistics"]
             return {"name": "tensorwire", "version": tw.__version__, "extensions": extensions}
-        if endpoint == "stats":
-            return _describe_statistics(*(self.served[name, ""] for name in self.models))
         if endpoint == "index":
             state = {"version": VERSION, "state": "READY", "reason": ""}
             return [{"name": each, **state} for each in self.models]
         return {endpoint: True}
 
 
-def _describe_model(endpoint: str, served: ServedModel) -> dict[str, Any]:
-    name, model = served.name, served.model
+def _describe_model(endpoint: str, name: str, model: Model) -> dict[str, Any]:
     if endpoint == "ready":
         return {"name": name, "ready": True}
-    if endpoint == "stats":
-        return _describe_statistics(served)
     if endpoint == "config":
         return _describe_config(name, model)
     return {
@@ -350,13 +350,6 @@ def _describe_model(endpoint: str, served: ServedModel) -> dict[str, Any]:
         "inputs": [_describe_tensor(spec) for spec in model.inputs.values()],
         "outputs": [_describe_tensor(spec) for spec in model.outputs.values()],
     }
-
-
-def _describe_statistics(*models: ServedModel) -> dict[str, Any]:
-    def describe(served: ServedModel) -> dict[str, Any]:
-        return {"name": served.name, "version": VERSION, **served.statistics.describe()}
-
-    return {"model_stats": [describe(served) for served in models]}
 
 
 def _describe_tensor(spec: tw.TensorSpec) -> dict[str, Any]:

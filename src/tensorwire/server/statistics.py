@@ -18,8 +18,7 @@ class Statistics:
     def __init__(self, observe: Callable[[int, BaseException | None], None] | None = None) -> None:
         self._observe = observe
         self._lock = threading.Lock()  # an application may run in several event loops
-        self._n_successes = self._success_ns = 0
-        self._n_failures = self._failure_ns = 0
+        self._totals = {"success": {"count": 0, "ns": 0}, "fail": {"count": 0, "ns": 0}}
         self._last_ns: int | None = None
 
     def add(self, started_ns: int, error: BaseException | None = None) -> None:
@@ -28,12 +27,9 @@ class Statistics:
         duration_ns = now_ns - started_ns
         with self._lock:
             self._last_ns = now_ns
-            if error is None:
-                self._n_successes += 1
-                self._success_ns += duration_ns
-            else:
-                self._n_failures += 1
-                self._failure_ns += duration_ns
+            total = self._totals["success" if error is None else "fail"]
+            total["count"] += 1
+            total["ns"] += duration_ns
         if self._observe is not None:
             self._observe(duration_ns, error)
 
@@ -44,10 +40,7 @@ class Statistics:
             return {
                 # In milliseconds since 1970; 0 if there was none.
                 "last_inference": 0 if ago_ns is None else (time.time_ns() - ago_ns) // 1_000_000,
-                "inference_count": self._n_successes,
-                "execution_count": self._n_successes,
-                "inference_stats": {
-                    "success": {"count": self._n_successes, "ns": self._success_ns},
-                    "fail": {"count": self._n_failures, "ns": self._failure_ns},
-                },
+                "inference_count": self._totals["success"]["count"],
+                "execution_count": self._totals["success"]["count"],
+                "inference_stats": {kind: total.copy() for kind, total in self._totals.items()},
             }
