@@ -1,9 +1,9 @@
 """Fuzz: `python tests/fuzz/run.py [TARGET ...] [--seconds 60] [--jobs 2]`; all targets by default.
 
 The first run creates the folder .fuzz, which takes a minute: an environment with atheris, and the
-package and the C kernels compiled by clang with AddressSanitizer and UndefinedBehaviorSanitizer. A
-run starts from the seeds (seeds.py), including the saved inputs, and from the inputs of earlier
-runs in .fuzz/corpus. A finding ends the run with exit code 1 and is written to .fuzz/findings. To
+package compiled by clang with AddressSanitizer and UndefinedBehaviorSanitizer. A run starts from
+the seeds (seeds.py), including the saved inputs, and from the inputs of earlier runs in
+.fuzz/corpus. A finding ends the run with exit code 1 and is written to .fuzz/findings. To
 reproduce it: `run.py TARGET --again FILE`. `base64 -w0 FILE` is its line for saved/TARGET.txt.
 """
 
@@ -31,11 +31,9 @@ FOLDER = ROOT / ".fuzz"
 VENV = FOLDER / "venv"
 LIBRARY = FOLDER / "sanitized"
 PYTHON = VENV / "bin" / "python"
-KERNELS = ("kernels", "json_kernels")  # programs without Python code
 BUILD = ["setuptools>=77.0.1", "Cython>=3.1.2", "numpy>=2.1"]
 PACKAGES = ["atheris==3.0.0", *BUILD, "hypothesis>=6.100", "pytest>=8", "msgspec>=0.19"]
 PACKAGES += ["ml_dtypes>=0.5", "pyarrow>=18", "tritonclient[grpc]>=2.73,<2.74"]
-CONFIGURED = sysconfig.get_config_vars("LIBDIR", "LDVERSION")
 # A process that is suspended for 30 seconds also reports a timeout of its current input.
 OPTIONS = ["-timeout=30", "-rss_limit_mb=4096", "-print_final_stats=1", "-max_len=4096"]
 # The largest single allocation of an input. Importing numpy and Arrow needs less.
@@ -95,7 +93,6 @@ def set_up() -> None:
     symbolizer.write_text('#!/bin/sh\nunset LD_PRELOAD\nexec llvm-symbolizer "$@"\n')
     symbolizer.chmod(0o755)
     build_package()
-    build_kernels()
     shutil.rmtree(FOLDER / "seeds", ignore_errors=True)
     do(PYTHON, "-m", "fuzz.seeds", FOLDER / "seeds", cwd=TESTS, env=environment())
 
@@ -108,32 +105,6 @@ def build_package() -> None:
     folders = ["--build-lib", LIBRARY, "--build-temp", f"{LIBRARY}-objects"]
     parallel = f"--parallel={os.cpu_count()}"
     do(PYTHON, "setup.py", "-q", "build", parallel, *folders, env=os.environ | switches | compiler)
-
-
-def build_kernels() -> None:
-    """Build the programs that call kernels.
-
-    `kernels` never starts the libpython that it is linked to; `json_kernels` starts it once, to
-    initialise a module.
-    """
-    include, folder, version = (sysconfig.get_path("include"), *CONFIGURED)
-    flags = ["-g", "-O1", "-fsanitize=fuzzer,address,undefined", f"-I{include}"]
-    link = [f"-L{folder}", f"-Wl,-rpath,{folder}", f"-lpython{version}"]
-    # Generated code calls functions through pointers of other types.
-    flags += ["-fno-sanitize-recover=undefined", "-fno-sanitize=function"]
-    source, made = TESTS / "fuzz" / "kernels.pyx", FOLDER / "kernels.c"
-    do(PYTHON, "-m", "cython", "-3", "-I", "src", source, "-o", made)
-    flags.append(f"-I{PACKAGE / '_codec'}")
-    do("clang", *flags, "-o", FOLDER / "kernels", made, *link)
-    source, made = PACKAGE / "_codec" / "json" / "reader.pyx", FOLDER / "json_reader.cpp"
-    do(PYTHON, "-m", "cython", "-3", "--cplus", "-I", "src", source, "-o", made)
-    numpy = do(PYTHON, "-c", "import numpy; print(numpy.get_include())").strip()
-    names = {"GENERATED": made, "INTERPRETER": PYTHON, "PACKAGE": LIBRARY / PACKAGE.name}
-    defined = [f'-D{name}="{value}"' for name, value in names.items()]
-    defined += ["-DNPY_NO_DEPRECATED_API=NPY_2_1_API_VERSION"]
-    source = TESTS / "fuzz" / "json_kernels.cpp"
-    flags += ["-std=c++17", f"-I{numpy}", *defined]
-    do("clang++", *flags, "-o", FOLDER / "json_kernels", source, *link)
 
 
 def environment(again: bool = False) -> dict[str, str]:
@@ -159,13 +130,10 @@ def environment(again: bool = False) -> dict[str, str]:
 
 def run(target: str, arguments: list[str], log: IO[str] | None = None) -> int:
     """Run libFuzzer and return its exit code. Its output is written to the log, if there is one."""
-    command = [str(PYTHON), "-m", "fuzz.libfuzzer", target]
+    command = [str(PYTHON), "-m", "fuzz.libfuzzer", target, *arguments]
     variables = environment(again=log is None)
-    if target in KERNELS:
-        command, variables = [str(FOLDER / target)], dict(os.environ)
-        arguments = [argument for argument in arguments if argument != "--show"]
     return subprocess.run(
-        [*command, *arguments], cwd=TESTS, env=variables, stdout=log, stderr=log, check=False
+        command, cwd=TESTS, env=variables, stdout=log, stderr=log, check=False
     ).returncode
 
 

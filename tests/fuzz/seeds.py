@@ -22,7 +22,6 @@ from support.strategies import (
     HEADER_NAMES,
     KEYS,
     NOT_UTF8,
-    NUMBERS,
     PARAMETERS,
     SPECS,
     TEXTS,
@@ -110,32 +109,6 @@ def grpc() -> Iterator[bytes]:
         yield bytes([KINDS.index(kind) | 8]) + message
 
 
-def kernels() -> Iterator[bytes]:
-    """Yield a byte that selects the kernel, and its input."""
-    texts = [*TEXTS, *NOT_UTF8]
-    for n in range(len(texts)):
-        yield b"\0\xff" + reference.elements(texts[:n])
-        yield b"\1" + b"".join(texts[n:])
-        text = b"".join(texts[:n]).decode(errors="replace")
-        yield b"\2" + text.encode("latin-1", "replace")
-        yield b"\3" + text.encode("utf-16-le")
-        yield b"\4" + text.encode("utf-32-le")
-        yield b"\5" + (2**n).to_bytes(8, "little") + (2**63 - n).to_bytes(8, "little")
-
-
-def json_kernels() -> Iterator[bytes]:
-    """Yield a byte that selects the check, two bytes of options, and JSON text."""
-    escapes = [rb'"\u00e9\n"', rb'"\ud83d\ude00"']
-    strings = [*(b'"%s"' % text for text in [*TEXTS, *NOT_UTF8]), *escapes]
-    numbers = [number.encode() for number in NUMBERS]
-    values = [*strings, *numbers, b"true", b"null", b"{}", b"[[1],2]"]
-    for at, text in enumerate(values):
-        key = text if text[:1] == b'"' else b'"k"'
-        yield b"\0\x0f" + bytes([at]) + b"[" + text + b" , {" + key + b":0}]"
-        for kind in range(13):
-            yield b"\1" + bytes([kind, at]) + b"\7\x0d[" + text + b"," + text + b"]"
-
-
 def random_choices() -> list[bytes]:
     """Return inputs of several sizes for a property. From shorter ones libFuzzer learns little."""
     chooser = random.Random(0)
@@ -149,8 +122,6 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "header_length": headers,
     "grpc": grpc,
     **dict.fromkeys(PROPERTIES, random_choices),
-    "kernels": kernels,
-    "json_kernels": json_kernels,
 }
 
 
