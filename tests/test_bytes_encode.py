@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
+import sysconfig
 from collections.abc import Callable
 from typing import Any
 
@@ -173,6 +175,19 @@ def test_errors_after_valid_elements() -> None:
         with pytest.raises(tw.EncodeError, match="element 1 of the argument"):
             tw.encode_bytes(values)
     long.append(0)  # it is not exported any more
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python code cannot export a buffer")
+@pytest.mark.skipif(bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="lists are copied")
+def test_item_that_changes_the_list_while_it_is_read() -> None:
+    class Clearing(bytearray):
+        def __buffer__(self, flags: int) -> memoryview:
+            values.clear()
+            return memoryview(b"abc")
+
+    values: list[Any] = [b"a", Clearing(), *[bytes(70_000)] * 3]
+    with pytest.raises(tw.EncodeError, match="the values were modified while they were encoded"):
+        tw.encode_bytes(values)
 
 
 def test_bytes_are_not_another_datatype() -> None:
