@@ -215,8 +215,9 @@ class HttpTransport:
         is_slow = json_nbytes > MAX_QUICK_JSON_NBYTES or len(buffer) > MAX_QUICK_MESSAGE_NBYTES
         try:
             return await backend.run(is_slow, reader, buffer, header_length, limits=limits)
-        except (tw.HeaderError, tw.ErrorResponseError) as error:
-            if error.expected is None:  # it is no limit
+        except tw.DecodeError as error:
+            is_about_data = isinstance(error, tw.LayoutError | tw.ElementError)
+            if error.expected is None and not is_about_data:  # nor about a limit
                 start, content_type = _format_start(buffer), first_value(headers, b"content-type")
                 kind = (
                     f"Content-Type {format_value(content_type)}"
@@ -321,15 +322,15 @@ def _read_json(
     """
     nbytes = len(buffer)
     if nbytes > limits.max_header_nbytes:
-        raise too_long_error(tw.HeaderError, subject, nbytes, limits.max_header_nbytes)
+        raise too_long_error(tw.DecodeError, subject, nbytes, limits.max_header_nbytes)
     if nbytes == 0 and kind is object:
         return None
     try:
         value = read_json(bytes(buffer), limits.max_nesting)
         if not isinstance(value, kind):
-            raise tw.HeaderError(f"it is not a JSON {'object' if kind is dict else 'array'}")
-    except tw.HeaderError as error:
-        raise tw.HeaderError(f"{subject} is invalid: {error}") from None
+            raise tw.DecodeError(f"it is not a JSON {'object' if kind is dict else 'array'}")
+    except tw.DecodeError as error:
+        raise tw.DecodeError(f"{subject} is invalid: {error}") from None
     return value
 
 
