@@ -85,10 +85,10 @@ def test_process_that_does_not_respond_is_killed() -> None:
     second.is_serving, server.now = False, server.now - 100
     server.turn()
     assert first.received == []
-    for _ in range(10):
+    for _ in range(15):
         server.now -= 100
         server.turn()
-    assert (set(first.received), second.received) == ({"SIGKILL"}, [])
+    assert (first.received, second.received) == (["SIGKILL"], [])  # once, while it ends
 
 
 @pytest.mark.parametrize(

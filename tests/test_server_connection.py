@@ -450,6 +450,14 @@ def test_grace_period_is_that_of_all_states_together() -> None:
     assert client.connection.state is ABORTED
 
 
+def test_client_that_does_not_close_a_tls_connection() -> None:
+    """It is not waited for as soon as it has received everything."""
+    connection = Client(create_app({}), 0.0, is_tls=True).connection
+    for now, n_unsent, state in ((4.0, 0, CLOSING), (5.0, 9, CLOSING), (6.0, 0, ABORTED)):
+        connection.tick(now, n_unsent)
+        assert connection.state is state
+
+
 @pytest.mark.parametrize("end", ["replied", "lost", "gone"])
 def test_body_waits_for_memory_and_gets_it(end: str) -> None:
     """The oldest body never waits, and the next one continues when it is complete."""

@@ -572,6 +572,16 @@ def test_tls(certificate: Certificate, model: str, loop: str) -> None:
             assert np.array_equal(connection.read().message["x"].as_numpy(), sent)
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
+def test_idle_tls_client_that_does_not_close(certificate: Certificate, loop: str) -> None:
+    options = {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file, "loop": loop}
+    before = n_protocols()
+    with connected(timeout_keep_alive=1, **options) as connection:
+        connection.start_tls(certificate.trusting())
+        assert connection.ask(request_bytes("echo", np.zeros(3))).status == 200
+        wait_for(lambda: n_protocols() <= before, 6)
+
+
 def test_arrays_are_writable_views_of_one_aligned_buffer(loop: str) -> None:
     seen: list[Any] = []
 

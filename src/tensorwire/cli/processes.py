@@ -279,6 +279,7 @@ class Processes:
         elif worker.is_serving and worker.silent_seconds > _HUNG_SECONDS:
             logger.error("process %d does not respond", process.pid)
             process.kill()
+            worker.silent_seconds = 0  # its end may take a while
         elif self.is_restarting and is_starting and self.now - worker.started_at > limit:
             text = f"a process was not ready within {format_seconds(limit)}"
             self.fail(worker, UsageError(text))

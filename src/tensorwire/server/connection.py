@@ -163,7 +163,9 @@ class Connection:
             else:
                 self.blocked(n_unsent, now)
         elif self.state is CLOSING:
-            self._abort()
+            self._enter(CLOSING, now)  # what is left of the time
+            if n_unsent == 0 or now >= self.deadline:
+                self._abort()
         elif self.state in (WAITING, LINGERING):
             self.close(now)
         elif self.state in _ARRIVING:
@@ -291,7 +293,7 @@ class Connection:
 
     def _enter(self, state: ServerState, now: float) -> None:
         # The time in which a request must arrive includes that in which it waits for memory.
-        if not (state in _ARRIVING and self.state in _ARRIVING):
+        if not (state is self.state is CLOSING or (state in _ARRIVING and self.state in _ARRIVING)):
             if self.grace_seconds < math.inf:
                 self._spend_grace(now)
             self.since = now
@@ -313,6 +315,8 @@ class Connection:
         self.deadline = self.since + min(seconds, self.grace_seconds)
         if state is STALLED:
             self.deadline = min(self.deadline, now + TICK_SECONDS)
+        elif state is CLOSING and self.options.is_tls:  # many clients do not close it, too
+            self.deadline = min(self.deadline, now + _LINGER_SECONDS)
 
     def _spend_grace(self, now: float) -> None:
         if self.state not in _OF_SERVER:

@@ -315,8 +315,21 @@ class InferProtocol(asyncio.BufferedProtocol):
         connection, now = self.connection, self.loop.time()
         if connection.state is STALLED and self._is_client_gone():
             connection.end_of_input(now)
-        connection.tick(now, self.transport.get_write_buffer_size())
+        connection.tick(now, self._n_unsent())
         self._advance()
+
+    def _n_unsent(self) -> int:
+        """Return how many bytes the client has not received, or any number above 0.
+
+        A TLS transport does not count what it has encrypted. The socket counts what it has.
+        """
+        n_unsent = memoryview(bytearray(4)).cast("i")
+        n_unsent[0] = self.transport.get_write_buffer_size()
+        if self.connection.options.is_tls and not n_unsent[0]:
+            n_unsent[0] = 1
+            with suppress(OSError, ValueError):  # it is closed, or this is not Linux
+                fcntl.ioctl(self.transport.get_extra_info("socket"), termios.TIOCOUTQ, n_unsent)
+        return n_unsent[0]
 
     def _is_client_gone(self) -> bool:
         """Return whether the client has closed the connection before it has sent the whole body.
