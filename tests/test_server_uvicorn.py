@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import math
 import select
 import socket
 import sys
@@ -859,6 +860,22 @@ async def test_client_that_has_read_a_part_of_a_reply_has_more_time() -> None:
         protocol.connection.deadline = 0.0
         protocol._tick()  # the timer expires
     assert transport.is_aborted
+
+
+@run_in_event_loop
+async def test_last_reply_to_a_client_that_has_reset_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The operating system tells when the server closes its direction."""
+
+    def fail(_: Transport) -> None:
+        raise OSError("Transport endpoint is not connected")
+
+    monkeypatch.setattr(Transport, "write_eof", fail)
+    protocol, transport = protocol_with_transport()
+    receive(protocol, request_bytes("echo", np.arange(2), "Connection: close\r\n"))
+    assert transport.written.startswith(b"HTTP/1.1 200 ")
+    assert protocol.timer_at == protocol.connection.deadline < math.inf
 
 
 @pytest.mark.parametrize("is_sent", [False, True])

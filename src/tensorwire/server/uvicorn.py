@@ -308,7 +308,8 @@ class InferProtocol(asyncio.BufferedProtocol):
         elif state is CLOSING:
             transport.close()
         elif not self.connection.options.is_tls and not transport.is_closing():
-            transport.write_eof()
+            with suppress(OSError):  # the client has reset the connection, which is not known yet
+                transport.write_eof()
 
     def _tick(self) -> None:
         self.timer, self.timer_at = None, math.inf
