@@ -133,6 +133,14 @@ def test_invalid_options_of_create_app(option: str, value: Any, message: str) ->
     assert str(caught.value) == f"{option} {message}"
 
 
+@pytest.mark.parametrize("option", ["nonfinite", "selection"])
+def test_option_that_the_codec_rejects(option: str) -> None:
+    """Otherwise, each response would be an error."""
+    text = type("Text", (str,), {})({"nonfinite": "null", "selection": "spec"}[option])
+    with pytest.raises(TypeError, match=option):
+        create_app({}, **{option: text})
+
+
 def test_numbers_of_numpy_are_accepted_by_create_app() -> None:
     options: dict[str, Any] = {
         "max_body_nbytes": np.int64(10_000),

@@ -271,7 +271,7 @@ def test_where_lists_and_texts_are_converted(
     model = function if is_async else Model(lambda _: values, in_event_loop=True)
     response = infer(create_app({"m": model}), "m", message(SMALL, **BINARY)).response()
     assert response.keys() == values.keys()
-    assert encodings == [expected]
+    assert encodings[1:] == [expected]  # the first one is that of create_app
 
 
 async def never(request: tw.InferRequest) -> Any:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from multiprocessing.connection import Connection, wait
 from tempfile import TemporaryDirectory
@@ -192,29 +193,24 @@ class Worker:
         self.process.terminate()
 
 
+@dataclass(eq=False)
 class Processes:
     """Starts the processes side by side, and replaces those that end.
 
     The first process does not load the models, so that it does not need the memory for them.
     """
 
+    chosen: argparse.Namespace
+    sockets: list[socket.socket]
+    announce: Announce
+    released: ExitStack
     folder: str | None = None  # in which the processes add up their metrics
     failure: UsageError | OutputError | SystemExit | None = None
-    is_announced = False
-    is_stopping = False
-
-    def __init__(
-        self,
-        chosen: argparse.Namespace,
-        sockets: list[socket.socket],
-        announce: Announce,
-        released: ExitStack,
-    ) -> None:
-        self.chosen, self.sockets = chosen, sockets
-        self.announce, self.released = announce, released
-        self.workers: list[Worker] = []
-        self.signals: list[int] = []
-        self.now = time.monotonic()
+    is_announced: bool = False
+    is_stopping: bool = False
+    workers: list[Worker] = field(default_factory=list)
+    signals: list[int] = field(default_factory=list)
+    now: float = field(default_factory=time.monotonic)
 
     def run(self) -> int:
         """Return the exit status, or raise what has ended the processes."""
@@ -228,8 +224,7 @@ class Processes:
             try:
                 while self.workers or not self.is_stopping:
                     self.step()
-                    sentinels = [each.process.sentinel for each in self.workers]
-                    wait([*sentinels, *(each.pipe for each in self.workers)], timeout=0.1)
+                    wait([each.pipe for each in self.workers], timeout=0.1)
             finally:  # if one cannot be started, for example
                 for each in self.workers:
                     each.end()

@@ -62,16 +62,14 @@ class OverloadedError(TensorwireError):
 
     status = 503
 
-    def __init__(self, message: str, *, limit: str) -> None:
-        super().__init__(message)
+    def __init__(self, problem: str, *, limit: str) -> None:
+        super().__init__(f"the server is overloaded: {problem}")
         self.limit = limit
         """The name of the option with the limit."""
 
     @classmethod
     def by_limit_concurrency(cls, limit: int) -> OverloadedError:
-        return cls(
-            f"the server is overloaded: limit_concurrency is {limit}", limit="limit_concurrency"
-        )
+        return cls(f"limit_concurrency is {limit}", limit="limit_concurrency")
 
 
 class BodyMemory:
@@ -227,8 +225,6 @@ class Reservation:
         self.resize(0)
 
     def overloaded_error(self) -> OverloadedError:
-        return OverloadedError(
-            "the server is overloaded: the limit is "
-            f"{format_count('byte', self._memory.max_nbytes)} of requests in progress",
-            limit="max_body_memory_nbytes",
-        )
+        limit = format_count("byte", self._memory.max_nbytes)
+        problem = f"the limit is {limit} of requests in progress"
+        return OverloadedError(problem, limit="max_body_memory_nbytes")

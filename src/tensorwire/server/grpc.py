@@ -362,7 +362,9 @@ class InferenceService:
             if endpoint == "index":
                 found = {"models": found}
             elif endpoint == "config":
-                found = {"config": [number_data_types(found)]}
+                for tensor in (*found["input"], *found["output"]):
+                    tensor["data_type"] = DATA_TYPES.index(tensor["data_type"])
+                found = {"config": [found]}
             elif endpoint == "stats":
                 for each in found["model_stats"]:
                     durations = each["inference_stats"].items()
@@ -485,15 +487,6 @@ async def settle(response: Awaitable[bytes], failed: Failed, request_id: str) ->
         return await response
     except Exception as error:
         return failed(error, request_id)
-
-
-def number_data_types(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration whose data types are values of the enum."""
-
-    def convert(tensors: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [{**each, "data_type": DATA_TYPES.index(each["data_type"])} for each in tensors]
-
-    return {**config, "input": convert(config["input"]), "output": convert(config["output"])}
 
 
 # --- servers -------------------------------------------------------------------------------------

@@ -219,13 +219,10 @@ def as_tensor(name: str, value: Any, declared: SpecsByName) -> tw.Tensor:
         spec = declared.get(name)
         is_scalar = not isinstance(value, list | tuple)
         items = [value] if is_scalar else value
-        shape = () if is_scalar else None
-        if spec is not None:
-            return tw.Tensor(name, items, datatype=spec.datatype, shape=shape)
-        if not is_list_of_numbers(items):
-            return tw.Tensor(name, items, shape=shape)
-        data, datatype = choose_datatype(items)
-        return tw.Tensor(name, data, datatype=datatype, shape=shape)
+        datatype = None if spec is None else spec.datatype
+        if spec is None and is_list_of_numbers(items):
+            items, datatype = choose_datatype(items)
+        return tw.Tensor(name, items, datatype=datatype, shape=() if is_scalar else None)
     try:
         return tw.Tensor(name, value)
     except TypeError:

@@ -175,12 +175,8 @@ class Service:
         metrics: bool = False,
         max_body_memory_nbytes: int | None = None,
     ) -> None:
-        if selection not in ("spec", "triton"):
-            raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
-        if nonfinite not in ("null", "literal", "error"):
-            raise ValueError(
-                f"nonfinite must be 'null', 'literal' or 'error', not {format_value(nonfinite)}"
-            )
+        # Otherwise, an invalid option would be an error of every response.
+        tw.encode_response(tw.InferResponse([]), selection=selection, nonfinite=nonfinite)
         check_type("models", models, Mapping, "a mapping of names to functions or Models")
         limits = tw.Limits() if limits is None else limits
         check_type("limits", limits, tw.Limits, "a Limits object")

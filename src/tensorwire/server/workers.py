@@ -41,11 +41,8 @@ class Workers(Threads):
         self.requests: set[object] = set()
 
     def overloaded_error(self) -> OverloadedError:
-        return OverloadedError(
-            "the server is overloaded: the limit is "
-            f"{format_count('request', self.max_concurrency)} in progress",
-            limit="max_concurrency",
-        )
+        limit = format_count("request", self.max_concurrency)
+        return OverloadedError(f"the limit is {limit} in progress", limit="max_concurrency")
 
 
 class ThreadCall(Call):
@@ -83,8 +80,7 @@ class ThreadCall(Call):
             is_waiting = self.start(workers, function, *arguments)
         except RuntimeError as error:
             log.error("no thread can be started for a model: %s", error)
-            message = "the server is overloaded: no thread can be started"
-            raise OverloadedError(message, limit="threads") from None
+            raise OverloadedError("no thread can be started", limit="threads") from None
         if not is_waiting:
             return await self.result()
         watcher = None
