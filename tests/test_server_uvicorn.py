@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -571,6 +572,14 @@ def test_tls(certificate: Certificate, model: str, loop: str) -> None:
         for sent in (x, x[:3], x):
             connection.send(request_bytes(model, sent))
             assert np.array_equal(connection.read().message["x"].as_numpy(), sent)
+
+
+def test_timer_after_the_socket_is_lost() -> None:
+    """A TLS transport of uvloop has none then, until it tells that the connection is lost."""
+    transport = Mock(get_extra_info=lambda _: None, get_write_buffer_size=lambda: 0)
+    protocol: Any = Mock(transport=transport)
+    assert not InferProtocol._is_client_gone(protocol)
+    assert InferProtocol._n_unsent(protocol) > 0
 
 
 @pytest.mark.slow(reason="it waits for timeouts")

@@ -328,7 +328,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         n_unsent[0] = self.transport.get_write_buffer_size()
         if self.connection.options.is_tls and not n_unsent[0]:
             n_unsent[0] = 1
-            with suppress(OSError, ValueError):  # it is closed, or this is not Linux
+            with suppress(OSError, TypeError, ValueError):  # it is closed, or this is not Linux
                 fcntl.ioctl(self.transport.get_extra_info("socket"), termios.TIOCOUTQ, n_unsent)
         return n_unsent[0]
 
@@ -337,9 +337,10 @@ class InferProtocol(asyncio.BufferedProtocol):
 
         The transport does not tell while it is not read.
         """
-        if not hasattr(select, "POLLRDHUP"):  # only Linux has it
+        found = self.transport.get_extra_info("socket")
+        if found is None or not hasattr(select, "POLLRDHUP"):  # it is lost, or this is not Linux
             return False
-        poll, found = select.poll(), self.transport.get_extra_info("socket")
+        poll = select.poll()
         poll.register(found, select.POLLRDHUP)
         if not poll.poll(0):
             return False
