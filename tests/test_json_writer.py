@@ -252,11 +252,12 @@ def test_numbers_that_are_hard_to_write(dtype: str, check: Callable[[Any], None]
     for base in (2**24, 2**53, 10**15, 10**16, 10**17, 2**63):
         check(neighbours(np.array([base + i for i in range(-50, 50)], dtype)))
     check(np.array([i / 100 for i in range(-2000, 2000)], dtype))
-    for bits in (10, 20, 30, 50):  # thousandths, up to where other decimals are as short
-        thousandths = np.random.default_rng(7).integers(0, 2**bits, 500) / 1000
-        check(neighbours(thousandths.astype(dtype)))
-    limits = np.arange(-50, 50) + np.array([[10**6], [10**15]])
-    check(neighbours((limits.reshape(-1) / 1000).astype(dtype)))
+    limits = (np.arange(-50, 50) + np.array([[10**6], [10**15]])).reshape(-1)
+    for scale in (1000, 1_000_000):  # up to where other decimals are as short
+        for bits in (10, 20, 30, 50):
+            integers = np.random.default_rng(7).integers(0, 2**bits, 500)
+            check(neighbours((integers / scale).astype(dtype)))
+        check(neighbours((limits / scale).astype(dtype)))
     check(np.array([float(f"{m}e{e}") for m in (1, 15, 123456) for e in range(-8, 20)], dtype))
     check(np.array([number for number in SPECIAL_NUMBERS if number <= info.max], dtype))
     check(random_bits(dtype, 10_000))

@@ -367,31 +367,56 @@ cdef inline char* write_decimal(char* target, Decimal decimal, bint is_single) n
     return target + 2
 
 
-cdef inline char* write_thousandths(
-    char* target, const Tables* tables, uint64_t c, int q, uint64_t limit
+cdef inline char* write_decimals(
+    char* target, const Tables* tables, uint64_t thousandths
 ) noexcept nogil:
-    """Write `c * 2^q`, c < 2^53, if a number of thousandths below `limit` rounds to it, else NULL.
-
-    The limit is 10^6 if single, otherwise 10^15: no two decimals with 6 or 15 digits round to the
-    same number, so that there is no shorter one. A power of two, of which the next smaller number
-    is only half as far away, is either exact or more than 500 units away.
-    """
-    cdef uint64_t product = 1000 * c  # in units of 2^q; half the distance of two numbers is 500
-    cdef uint64_t thousandths
-    cdef uint32_t digits
-    cdef int shift = -q
-    if not 0 < shift < 63:
-        return NULL
-    thousandths = (product + ((<uint64_t>1) << (shift - 1))) >> shift
-    # Unsigned: |a - b| < 500.
-    if thousandths >= limit or product - (thousandths << shift) + 499 > 998:
-        return NULL
-    target = write_unsigned(target, tables, thousandths // 1000)
-    digits = tables.groups[thousandths % 1000]
-    target[0] = c"."
-    memcpy(target + 1, &digits, 4)
+    """Write three digits after the point without trailing zeros, of 0 only one. Return their end."""
+    cdef uint32_t digits = tables.groups[thousandths]
+    memcpy(target, &digits, 4)
     digits &= 0x0F0F0F
-    return target + 2 + (digits > 0xFF) + (digits > 0xFFFF)
+    return target + 1 + (digits > 0xFF) + (digits > 0xFFFF)
+
+
+cdef inline char* write_few(
+    char* target, const Tables* tables, uint64_t c, int q, Float number
+) noexcept nogil:
+    """Write `number`, which is `c * 2^q`, if it has few digits: else return NULL.
+
+    It then is the closest one to an integer below `limit` divided by `scale`. No two decimals with 6
+    digits, or 15 unless single, round to the same number, so that none is shorter. A power of two,
+    of which the next smaller number is only half as far away, is exact or too far from an integer.
+    """
+    cdef uint64_t scale = 1000 if Float is float else 1000000
+    cdef uint64_t limit = 1000000 if Float is float else <uint64_t>1000000000000000
+    cdef int shift = -q
+    cdef uint128 product
+    cdef uint64_t low_product, scaled_up, decimals
+    if not 0 < shift < 64:  # others are whole numbers, or less than 2^-11
+        return NULL
+    # The product is in units of 2^q. Half the distance of two numbers is half of `scale`.
+    if Float is float:
+        low_product = scale * c
+        scaled_up = (low_product + ((<uint64_t>1) << (shift - 1))) >> shift
+    else:
+        product = <uint128>scale * c
+        low_product = <uint64_t>product
+        product = (product + ((<uint64_t>1) << (shift - 1))) >> shift
+        if product >= limit:
+            return NULL
+        scaled_up = <uint64_t>product
+    # Unsigned: |a - b| < scale / 2.
+    if scaled_up >= limit or low_product - (scaled_up << shift) + scale // 2 - 1 > scale - 2:
+        return NULL
+    target = write_unsigned(target, tables, scaled_up // scale)
+    decimals = scaled_up % scale
+    target[0] = c"."
+    target += 1
+    if Float is double:
+        if decimals % 1000 != 0:
+            target = write_group(target, tables, decimals // 1000)
+            return write_decimals(target, tables, decimals % 1000)
+        decimals //= 1000
+    return write_decimals(target, tables, decimals)
 
 
 cdef inline char* write_float(
@@ -399,8 +424,8 @@ cdef inline char* write_float(
 ) noexcept nogil:
     """Write a number of at most MAX_NUMBER_NBYTES, or return NULL if it is not finite.
 
-    `only_few` also returns NULL for other numbers than whole numbers and some with up to three
-    digits after the point.
+    With `only_few`, also for most numbers that have more than three digits after the point, or six
+    unless single.
     """
     cdef Decimal decimal
     cdef uint64_t bits, fraction, c
@@ -445,7 +470,6 @@ cdef inline char* write_float(
         memcpy(target, b".0", 2)
         return target + 2
     if only_few:
-        return write_thousandths(
-            target, tables, c, q, 1000000 if Float is float else <uint64_t>1000000000000000)
+        return write_few(target, tables, c, q, number)
     decimal = shortest(tables, c, q, fraction == 0 and biased > 1, Float is float)
     return write_decimal(target, decimal, Float is float)
