@@ -11,11 +11,21 @@ cdef extern from *:
     const bint FREE_THREADED "TENSORWIRE_FREE_THREADED"  # Python was built without the GIL
 
 
+cdef extern from "Python.h":
+    ctypedef struct PyThreadState
+    PyThreadState* PyEval_SaveThread() noexcept
+    void PyEval_RestoreThread(PyThreadState* released) noexcept
+
+
 # The work of each thread is counted in all modules together. The cost of an operation is about the
-# number of nanoseconds that it takes in a slow case, for example because the memory is new.
+# number of nanoseconds that it takes in a slow case, for example because the memory is new: 1 for
+# a byte that is copied or scanned.
+cdef enum:
+    LONG_NBYTES = 64 << 10  # work is counted between pieces of this size, if not more often
+    TEXT_COST = 8  # of a byte of JSON or of a field, or of writing a short element
+    ITEM_COST = 100  # of what is a Python object, or becomes one
 
 cdef void count_work(Py_ssize_t cost) noexcept
-cdef bint keeps_gil(Py_ssize_t cost) noexcept
 cdef Py_ssize_t end_of_batch(Py_ssize_t begin, Py_ssize_t n, Py_ssize_t cost) noexcept
 # Other threads may run meanwhile.
 cdef bytes copied_bytes(const void* data, Py_ssize_t nbytes)
@@ -36,13 +46,28 @@ cdef inline void collect_work(Py_ssize_t* work, Py_ssize_t cost) noexcept:
         work[0] = 0
 
 
+cdef inline PyThreadState* release_gil(Py_ssize_t cost) noexcept:
+    """Release the GIL if the next operation is long, and count its work if not.
+
+    The operation is a call of a `noexcept nogil` function, or of C. Pass the result to `take_gil`
+    after it. There must be no other operation in between.
+    """
+    if cost >= WORK_PER_TURN:
+        return PyEval_SaveThread()
+    count_work(cost)
+    return NULL
+
+
+cdef inline void take_gil(PyThreadState* released) noexcept:
+    if released != NULL:
+        PyEval_RestoreThread(released)
+
+
 cdef inline unsigned char* write_memory(
     unsigned char* target, const void* data, Py_ssize_t nbytes
 ) noexcept:
     """Copy memory, and return the address after the copy. Other threads may run meanwhile."""
-    if keeps_gil(nbytes):  # 1 ns per byte, because the kernel may have to provide new pages
-        memcpy(target, data, nbytes)
-    else:
-        with nogil:
-            memcpy(target, data, nbytes)
+    released = release_gil(nbytes)
+    memcpy(target, data, nbytes)
+    take_gil(released)
     return target + nbytes

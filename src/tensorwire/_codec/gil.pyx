@@ -56,17 +56,6 @@ cdef void count_work(Py_ssize_t cost) noexcept:
             turn_began = monotonic_seconds()
 
 
-cdef bint keeps_gil(Py_ssize_t cost) noexcept:
-    """Return whether an operation is short, or else the caller should release the GIL for it.
-
-    The work of a short operation is counted, so that other threads may run during the call.
-    """
-    if cost >= WORK_PER_TURN:
-        return False
-    count_work(cost)
-    return True
-
-
 cdef Py_ssize_t end_of_batch(Py_ssize_t begin, Py_ssize_t n, Py_ssize_t cost) noexcept:
     """Return where a batch of the elements from `begin` up to `n` ends, and count its work.
 
@@ -84,11 +73,9 @@ cdef bytes copied_bytes(const void* data, Py_ssize_t nbytes):
 
 
 cdef void free_memory(void* memory, Py_ssize_t nbytes) noexcept:
-    if keeps_gil(nbytes // FREED_PER_WORK):
-        PyMem_RawFree(memory)
-    else:
-        with nogil:
-            PyMem_RawFree(memory)
+    released = release_gil(nbytes // FREED_PER_WORK)
+    PyMem_RawFree(memory)
+    take_gil(released)
 
 
 # --- references that other languages hold ---

@@ -15,7 +15,7 @@ from libc.string cimport memcmp
 
 from .body_buffer cimport BodyBuffer
 from .exports cimport export_bytes
-from .gil cimport keeps_gil
+from .gil cimport release_gil, take_gil
 
 from ..errors import (
     MAX_FOREIGN_TEXT, SUBJECT, ElementError, LayoutError, format_count, format_text)
@@ -105,11 +105,9 @@ cdef class Body:
         cdef const unsigned char* data = self.data + offset
         cdef unsigned char value = 0  # set if there is one, which gcc does not see
         cdef uint64_t i
-        if keeps_gil(nbytes // CHECKED_PER_WORK):
-            i = find_invalid_bool(data, nbytes, &value)
-        else:
-            with nogil:
-                i = find_invalid_bool(data, nbytes, &value)
+        released = release_gil(nbytes // CHECKED_PER_WORK)
+        i = find_invalid_bool(data, nbytes, &value)
+        take_gil(released)
         if i < nbytes:
             raise ElementError(
                 f"element {i} of {SUBJECT} must be 0 or 1 (BOOL), not {value} "
@@ -136,11 +134,9 @@ cdef bint same_bytes(first, second) except -1:
     cdef int difference
     if one.nbytes != other.nbytes:
         return False
-    if keeps_gil(one.nbytes):
-        difference = memcmp(one.data, other.data, one.nbytes)
-    else:
-        with nogil:
-            difference = memcmp(one.data, other.data, one.nbytes)
+    released = release_gil(one.nbytes)
+    difference = memcmp(one.data, other.data, one.nbytes)
+    take_gil(released)
     return difference == 0
 
 

@@ -19,7 +19,9 @@ from libc.string cimport memcpy
 from ..exchange.arrow cimport array_capsule, new_schema
 from ..exchange.arrow_abi cimport (
     INLINE_NBYTES, N_OFFSET_BUFFERS, N_VIEW_BUFFERS, ArrowArray, ArrowSchema, View)
-from ..gil cimport copied_bytes, count_work, drop_reference, end_of_batch, keeps_gil, write_memory
+from ..gil cimport (
+    ITEM_COST, LONG_NBYTES, TEXT_COST, copied_bytes, count_work, drop_reference, end_of_batch,
+    release_gil, take_gil, write_memory)
 from ..memory cimport Body
 from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_pack, NpyString_release_allocator,
@@ -39,14 +41,7 @@ cdef extern from "Python.h":
     unsigned char* PyUnicode_1BYTE_DATA(object text)
 
 cdef enum:
-    # Costs of an element: see gil.pxd.
-    SCAN_COST = 2
-    MEMORY_COST = 8  # of new memory for its offset
-    FREE_COST = 1  # of this memory
-    DISTANT_SCAN_COST = 256  # of an element of 2 KiB or more: a cache miss
-    WRITE_COST = 10
-    OBJECT_COST = 60
-    MAX_BATCH_NBYTES = 64 << 10  # all elements of a batch, if it has several
+    DISTANT_SCAN_COST = 256  # of an element of 2 KiB or more, for a cache miss
     # The maximum size of a numpy `S` array is the larger of two limits: a number of bytes, and a
     # multiple of the size of the wire bytes.
     MAX_PADDED_NBYTES = 64 << 20
@@ -61,10 +56,9 @@ cdef Scan scan_all(
 ) noexcept:
     cdef Scan scan
     cdef uint64_t most = min(capacity, nbytes // PREFIX_NBYTES)  # elements
-    if keeps_gil(max(SCAN_COST * most, DISTANT_SCAN_COST * min(most, nbytes // 2048))):
-        return scan_prefixes(data, nbytes, starts, capacity, base)
-    with nogil:
-        scan = scan_prefixes(data, nbytes, starts, capacity, base)
+    released = release_gil(max(2 * most, DISTANT_SCAN_COST * min(most, nbytes // 2048)))
+    scan = scan_prefixes(data, nbytes, starts, capacity, base)
+    take_gil(released)
     return scan
 
 
@@ -72,7 +66,7 @@ cdef Scan scan_all(
 @cython.no_gc_clear  # a BytesArray may use the memory after a cycle was cleared
 cdef class Elements:
     def __dealloc__(self):
-        count_work(FREE_COST * self.span.n)
+        count_work(self.span.n)
 
 
 cdef Elements new_elements(Body body, cnp.ndarray starts, Py_ssize_t end):
@@ -106,7 +100,7 @@ cdef Elements scan_elements(
             offset=offset, expected=PREFIX_NBYTES * <object>n_elements, actual=nbytes)
     n_starts = <cnp.npy_intp>n_elements
     starts = cnp.PyArray_EMPTY(1, &n_starts, cnp.NPY_INT64, 0)
-    count_work(MEMORY_COST * n_starts)
+    count_work(8 * n_starts)
     scan = scan_all(
         body.data + offset, nbytes, <int64_t*>cnp.PyArray_DATA(starts), n_elements, offset)
     if scan.is_truncated:
@@ -172,12 +166,12 @@ cdef element_bytes(Elements elements, Py_ssize_t i):
 
 cdef Py_ssize_t begin_objects(const Span* span, Py_ssize_t first) noexcept:
     """Return where a batch of elements that become objects ends; see `end_of_batch`."""
-    cdef Py_ssize_t stop = end_of_batch(first, span.n, OBJECT_COST)
+    cdef Py_ssize_t stop = end_of_batch(first, span.n, ITEM_COST)
     cdef Py_ssize_t nbytes
     while True:
         nbytes = (span.starts[stop] if stop < span.n else span.end) - span.starts[first]
-        if nbytes <= MAX_BATCH_NBYTES or stop == first + 1:
-            count_work(min(nbytes, <Py_ssize_t>MAX_BATCH_NBYTES))
+        if nbytes <= LONG_NBYTES or stop == first + 1:
+            count_work(min(nbytes, <Py_ssize_t>LONG_NBYTES))
             return stop
         stop = first + (stop - first) // 2
 
@@ -224,7 +218,7 @@ cdef inline str decode_utf8(const unsigned char* data, Py_ssize_t nbytes):
     if nbytes <= 1:  # such strings are shared objects of CPython, which must not be written to
         return PyUnicode_DecodeUTF8(<const char*>data, nbytes, NULL)
     text = PyUnicode_New(nbytes, 127)
-    if nbytes <= MAX_BATCH_NBYTES:
+    if nbytes <= LONG_NBYTES:
         memcpy(PyUnicode_1BYTE_DATA(text), data, nbytes)
     else:
         write_memory(PyUnicode_1BYTE_DATA(text), data, nbytes)
@@ -287,11 +281,9 @@ cdef elements_as_fixed_width(Elements elements):
     cdef Py_ssize_t widest, width
     if n_elements == 0:
         return np.zeros(0, "S1")  # numpy has no S0 arrays
-    if keeps_gil(SCAN_COST * n_elements):
-        widest = widest_element(&elements.span)
-    else:
-        with nogil:
-            widest = widest_element(&elements.span)
+    released = release_gil(2 * n_elements)
+    widest = widest_element(&elements.span)
+    take_gil(released)
     width = max(1, element_at(&elements.span, widest).nbytes)
     # No overflow: the wire bytes are in memory, so 64 times their number fits in 64 bits.
     if width > (
@@ -303,11 +295,9 @@ cdef elements_as_fixed_width(Elements elements):
             f"elements would have its width of {width} bytes", element=widest, actual=width)
     cdef cnp.ndarray array = np.zeros(n_elements, f"S{width}")
     cdef char* target = <char*>cnp.PyArray_DATA(array)
-    if keeps_gil(n_elements * (WRITE_COST + width)):
-        write_padded(target, width, &elements.span)
-    else:
-        with nogil:
-            write_padded(target, width, &elements.span)
+    released = release_gil(n_elements * (TEXT_COST + width))
+    write_padded(target, width, &elements.span)
+    take_gil(released)
     return array
 
 
@@ -336,20 +326,16 @@ cdef gather_elements(Elements elements, cnp.ndarray chosen):
     cdef Py_ssize_t n = cnp.PyArray_SIZE(chosen)
     cdef Py_ssize_t nbytes
     cdef unsigned char* target
-    if keeps_gil(n * WRITE_COST):
-        nbytes = measure_chosen(&elements.span, indices, n)
-    else:
-        with nogil:
-            nbytes = measure_chosen(&elements.span, indices, n)
+    released = release_gil(n * TEXT_COST)
+    nbytes = measure_chosen(&elements.span, indices, n)
+    take_gil(released)
     if nbytes < 0:
         raise MemoryError("the elements take more than 2^63 - 1 bytes")
     wire = PyBytes_FromStringAndSize(NULL, nbytes)
     target = <unsigned char*>PyBytes_AS_STRING(wire)
-    if keeps_gil(n * WRITE_COST + nbytes):
-        write_chosen(target, &elements.span, indices, n)
-    else:
-        with nogil:
-            write_chosen(target, &elements.span, indices, n)
+    released = release_gil(n * TEXT_COST + nbytes)
+    write_chosen(target, &elements.span, indices, n)
+    take_gil(released)
     return wire
 
 
@@ -437,10 +423,9 @@ cdef void release_array(ArrowArray* array) noexcept nogil:
 
 cdef bint are_utf8(Elements elements) noexcept:
     cdef bint are_valid
-    if keeps_gil(elements.span.end):
-        return are_all_utf8(&elements.span)
-    with nogil:
-        are_valid = are_all_utf8(&elements.span)
+    released = release_gil(elements.span.end)
+    are_valid = are_all_utf8(&elements.span)
+    take_gil(released)
     return are_valid
 
 
@@ -503,11 +488,9 @@ cdef class ExportedArray:
         self.buffers = <const void**>PyMem_RawCalloc(N_OFFSET_BUFFERS, sizeof(void*))
         if self.offsets == NULL or self.data == NULL or self.buffers == NULL:
             raise MemoryError
-        if keeps_gil(span.n * WRITE_COST + nbytes):
-            is_valid = self.copy(span, offset_nbytes, is_text)
-        else:
-            with nogil:
-                is_valid = self.copy(span, offset_nbytes, is_text)
+        released = release_gil(span.n * TEXT_COST + nbytes)
+        is_valid = self.copy(span, offset_nbytes, is_text)
+        take_gil(released)
         if not is_valid:
             return False
         self.buffers[1], self.buffers[2] = self.offsets, self.data
@@ -550,11 +533,9 @@ cdef class ExportedArray:
         if self.views == NULL or self.buffers == NULL or self.data_nbytes == NULL:
             raise MemoryError
         self.buffers[1] = self.views
-        if keeps_gil(span.n * WRITE_COST):
-            i = self.write_views(span)
-        else:
-            with nogil:
-                i = self.write_views(span)
+        released = release_gil(span.n * TEXT_COST)
+        i = self.write_views(span)
+        take_gil(released)
         if i < span.n:
             element = element_at(span, i)
             raise EncodeError(

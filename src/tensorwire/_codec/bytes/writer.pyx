@@ -26,7 +26,8 @@ from ..exchange.arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, Vie
 from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_load, NpyString_release_allocator,
     PyArray_StringDTypeObject, npy_packed_static_string, npy_static_string, npy_string_allocator)
-from ..gil cimport collect_work, count_work, end_of_batch, write_memory
+from ..gil cimport (
+    ITEM_COST, LONG_NBYTES, TEXT_COST, collect_work, count_work, end_of_batch, write_memory)
 from ..new_objects cimport NewBytes, begin_bytes, finished_bytes, reserve, set_item
 from ..utf8 cimport NOT_ENCODABLE, utf8_nbytes, write_utf8
 from ..wire cimport PREFIX_NBYTES, store_le32
@@ -54,8 +55,6 @@ cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
 
 cdef enum:
-    ELEMENT_COST = 20  # see gil.pxd
-    LONG_NBYTES = 64 << 10  # from this size on, other threads may run while an element is read
     LARGE_NBYTES = 32 << 20  # a block of this size can grow without a copy
 
 
@@ -145,7 +144,7 @@ cdef class Objects(Source):
             if i < stop:
                 items = self.items()  # located again whenever other code may have run
             else:
-                stop = end_of_batch(i, self.n_elements, ELEMENT_COST)
+                stop = end_of_batch(i, self.n_elements, ITEM_COST)
                 items = self.items()
                 self.reserve_batch(items, i, stop, output)
             n_before = output.position - output.start
@@ -259,7 +258,7 @@ def all_plain(cnp.ndarray values not None):
     cdef PyObject** items = Objects(values, (values.size,)).items()
     cdef Py_ssize_t i, work = 0
     for i in range(values.size):
-        collect_work(&work, ELEMENT_COST)
+        collect_work(&work, ITEM_COST)
         if items[i] == NULL or not (is_exact_str(items[i]) or is_exact_bytes(items[i])):
             return False
     return True
@@ -285,7 +284,7 @@ cdef tuple immutable_values(Source source, Py_ssize_t* nbytes):
     values = PyTuple_New(n_elements)
     for i in range(n_elements):
         if i == stop:
-            stop = end_of_batch(i, n_elements, ELEMENT_COST)
+            stop = end_of_batch(i, n_elements, ITEM_COST)
             items = (<Objects>source).items()
         item = items[i]
         if item == NULL:
@@ -402,7 +401,7 @@ cdef class FixedWidth(Source):
         cdef Py_ssize_t itemsize = cnp.PyArray_ITEMSIZE(array)
         cdef Py_ssize_t i, nbytes, work = 0
         for i in range(cnp.PyArray_SIZE(array)):
-            collect_work(&work, ELEMENT_COST + itemsize)
+            collect_work(&work, TEXT_COST + itemsize)
             if is_text:
                 self.write_text(<const uint32_t*>item, itemsize // 4, i, output)
             else:
@@ -521,7 +520,7 @@ cdef class ArrowSource(Source):
             for i in range(chunk.elements.offset, chunk.elements.offset + chunk.elements.length):
                 if not locate(&span, chunk, received.layout, i):
                     raise element_error(self, element, "is outside its Arrow buffer")
-                collect_work(&work, ELEMENT_COST + span.nbytes)
+                collect_work(&work, TEXT_COST + span.nbytes)
                 write_element(output, self, span.data, span.nbytes, element)
                 element += 1
         return 0

@@ -21,7 +21,9 @@ from ..bytes.array cimport bytes_of_wire
 from ..datatypes cimport (
     DECODING, Datatype, Layout, Limits, check_n_entries, check_rank, dims_as_tuple, fill_layout,
     format_range)
-from ..gil cimport collect_work, copied_bytes, count_work, keeps_gil
+from ..gil cimport (
+    ITEM_COST, LONG_NBYTES, TEXT_COST, collect_work, copied_bytes, count_work, release_gil,
+    take_gil)
 from ..json.reader cimport text_to_str
 from ..json.scanner cimport Text
 from ..memory cimport Body
@@ -55,14 +57,6 @@ cdef Limits DEFAULT_LIMITS = Limits()
 globals().update(InferRequest=InferRequest, InferResponse=InferResponse, Limits=Limits)
 
 cdef enum:
-    # Costs: see gil.pxd.
-    FIELD_COST = 10  # of a byte that is not data of a tensor
-    CONTENTS_COST = 7  # of a byte of the entry of a tensor with typed contents
-    ENTRY_COST = 1000
-    PACKED_COST = 40  # of a packed integer that becomes an int
-    VIEW_COST = 2000  # of a memoryview
-    STEP_NBYTES = 16 << 10  # after which work is counted
-    LONG_NBYTES = 64 << 10  # longer text is validated in pieces of this size
     N_CONTENTS = 9  # the numbers of the fields of InferTensorContents are 1 to 8
 
 # The fields of InferTensorContents, and the wire type of one element of each.
@@ -351,9 +345,9 @@ cdef class MessageReader:
                 f"the gRPC message has more than {format_count('byte', limit)} besides its "
                 f"tensors, which is the limit (byte {offset})",
                 offset=offset, expected=limit, actual=self.header_nbytes)
-        count_work(FIELD_COST * (self.header_nbytes - self.counted_nbytes))
+        count_work(TEXT_COST * (self.header_nbytes - self.counted_nbytes))
         self.counted_nbytes = self.header_nbytes
-        self.next_check = min(<Py_ssize_t>limit, self.header_nbytes + STEP_NBYTES)
+        self.next_check = min(<Py_ssize_t>limit, self.header_nbytes + LONG_NBYTES)
         return 0
 
     cdef str text(self, const Field* field, str member):
@@ -428,7 +422,7 @@ cdef class MessageReader:
         self.name = ""
         self.parameters = None
         self.entry.name_nbytes = 0
-        count_work(ENTRY_COST)
+        count_work(10 * ITEM_COST)
         return check_n_entries(
             self.index, kind, self.limits, DECODING, field.tag - self.body.data)
 
@@ -677,11 +671,9 @@ cdef class MessageReader:
         contents.itemsize = datatype.itemsize
         if contents.number == 2:
             contents.bias = <uint64_t>1 << (8 * datatype.itemsize - 1)
-        if keeps_gil(CONTENTS_COST * (entry.end - entry.position)):
-            fault = read_contents(entry, &contents)
-        else:
-            with nogil:
-                fault = read_contents(entry, &contents)
+        released = release_gil(TEXT_COST * (entry.end - entry.position))
+        fault = read_contents(entry, &contents)
+        take_gil(released)
         if fault != NO_FIELD_FAULT:
             self.raise_fault(fault, contents.begin)
         if contents.other > 0:
@@ -756,7 +748,7 @@ cdef MessageReader new_reader(message, Limits limits, bint is_request):
     reader.message = new_message(is_request)
     reader.tensors, reader.raw = [], []
     reader.index = -1
-    reader.next_check = min(<Py_ssize_t>limits.max_header_nbytes, <Py_ssize_t>STEP_NBYTES)
+    reader.next_check = min(<Py_ssize_t>limits.max_header_nbytes, <Py_ssize_t>LONG_NBYTES)
     return reader
 
 
@@ -944,7 +936,7 @@ cdef dict read_kinds(MessageReader reader, FieldCursor fields, dict kinds):
                 fault = read_varint(&packed, &value)
                 if fault != NO_FIELD_FAULT:
                     reader.raise_fault(fault, field.tag)
-                collect_work(&work, PACKED_COST)
+                collect_work(&work, ITEM_COST)
                 values[name].append(<int64_t>value)
         elif kind is bool and field.wire_type == VARINT:
             values[name] = field.value != 0
@@ -980,9 +972,9 @@ def split_field(message, uint32_t number):
     while fields.position < fields.end:
         if next_field(&fields, &field) != NO_FIELD_FAULT:
             return message, []
-        collect_work(&work, FIELD_COST)
+        collect_work(&work, TEXT_COST)
         if field.number == number and field.wire_type == LENGTH_DELIMITED:
-            collect_work(&work, VIEW_COST)
+            collect_work(&work, 20 * ITEM_COST)
             contents.append(body.view(field.begin - body.data, field.end - field.begin))
             if field.tag > copied:
                 head.append(copied_bytes(copied, field.tag - copied))

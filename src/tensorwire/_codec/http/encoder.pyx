@@ -127,7 +127,8 @@ def encode_response(
         outputs are sent: those that it lists, or all. It also determines which of them are sent as
         binary data: this depends on the ``binary`` of the requested output; if that is None, on the
         request's parameter ``binary_data_output``; without that, outputs are sent as JSON. The
-        ``id`` of the request is used if the response has none. Without a request, the ``binary`` of each tensor is used.
+        ``id`` of the request is used if the response has none. Without a request, the ``binary`` of
+        each tensor is used.
     selection : {"spec", "triton"}, default "spec"
         With "triton", ``binary_data_output`` does not apply to outputs that the request lists
         (WIRE.md 7).

@@ -13,12 +13,12 @@ from ..bytes.array cimport bytes_of_wire
 from ..datatypes cimport (
     DECODING, Datatype, Layout, check_n_entries, check_rank, dims_as_tuple, fill_layout,
     format_range)
-from ..gil cimport count_work
+from ..gil cimport ITEM_COST, count_work
 from ..http.members cimport (
     DATA, DATATYPE, NAME, PARAMETERS, SHAPE, MemberReader, TensorMembers, mark_member)
 from ..http.names cimport cached_name
 from ..json.reader cimport (
-    MAX_DATA_DEPTH, VALUE_COST, count_value, excerpt, next_item, next_member, open_level_or_raise,
+    MAX_DATA_DEPTH, count_value, excerpt, next_item, next_member, open_level_or_raise,
     raise_fault, read_int64, read_numbers, read_strings, read_value, set_member, skip_data,
     skip_value_or_raise, text_to_str)
 from ..json.scanner cimport (
@@ -35,9 +35,6 @@ from ..datatypes import DATATYPES
 from ...errors import SUBJECT, ElementError, HeaderError, LayoutError, format_count, format_shape
 
 cnp.import_array()
-
-cdef enum:
-    ENTRY_COST = 1000  # see gil.pxd
 
 cdef list SOURCES = ["data", "binary_data_size", "shared_memory_region"]
 
@@ -61,7 +58,7 @@ cdef class EntryReader(MemberReader):
         if not next_is(cursor, c"{"):
             raise self.unexpected_value_error("", "an object")
         open_level_or_raise(cursor)
-        count_work(ENTRY_COST)
+        count_work(10 * ITEM_COST)
         entry.shape = entry.size = entry.data = NULL
         entry.is_list = False
         self.name = self.datatype_text = self.datatype = self.parameters = self.data = None
@@ -128,7 +125,7 @@ cdef class EntryReader(MemberReader):
                 raise_fault(cursor, fault)
             if fault == OUT_OF_RANGE or dim < 0 or n_dims >= MAX_RANK:
                 entry.is_measurable = False
-                count_work(VALUE_COST)  # there may be many
+                count_work(ITEM_COST)  # there may be many
             else:
                 entry.layout.dims[n_dims] = dim
             n_dims += 1

@@ -2,16 +2,13 @@
 
 cimport cython
 
-from ..gil cimport count_work, free_memory, keeps_gil
+from ..gil cimport ITEM_COST, count_work, free_memory, release_gil, take_gil
 from ..json.reader cimport (
-    VALUE_COST, end_reading, excerpt, raise_fault, read_object, scan_string_or_raise,
+    end_reading, excerpt, raise_fault, read_object, scan_string_or_raise,
     skip_value_or_raise, text_to_str)
 from ..json.scanner cimport NO_FAULT, Fault, Text, next_is, pop_keys, push_key
 
 from ...errors import HeaderError
-
-cdef enum:
-    KEY_COST = 100  # of sorting a key; see gil.pxd
 
 
 @cython.freelist(8)
@@ -29,18 +26,16 @@ cdef class MemberReader:
         if fault != NO_FAULT:
             raise_fault(&self.cursor, fault)
         seen[0] |= OTHER
-        count_work(VALUE_COST)
+        count_work(ITEM_COST)
         return skip_value_or_raise(&self.cursor)
 
     cdef int close_keys(self, Py_ssize_t first) except -1:
         """Check that the keys of an object, which were stored from `first` on, are unique."""
         cdef Fault fault
         if self.keys.n_keys > first:
-            if keeps_gil(KEY_COST * (self.keys.n_keys - first)):
-                fault = pop_keys(&self.cursor, first)
-            else:
-                with nogil:
-                    fault = pop_keys(&self.cursor, first)
+            released = release_gil(ITEM_COST * (self.keys.n_keys - first))
+            fault = pop_keys(&self.cursor, first)
+            take_gil(released)
             if fault != NO_FAULT:
                 raise_fault(&self.cursor, fault)
         return 0

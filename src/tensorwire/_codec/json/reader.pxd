@@ -10,7 +10,6 @@ from ..json.scanner cimport (
 cdef enum:
     MAX_INTEGER_DIGITS = 4300  # Python's default; converting text to int takes quadratic time
     MAX_DATA_DEPTH = 100  # nested lists in `data`; a tensor has at most 64 dimensions
-    VALUE_COST = 100  # of a value that becomes a Python object; see gil.pxd
 
 
 cdef void begin_reading(

@@ -26,7 +26,7 @@ from libc.math cimport INFINITY, NAN
 from libc.stdint cimport INT64_MAX, UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from ..gil cimport count_work, keeps_gil, write_memory
+from ..gil cimport ITEM_COST, TEXT_COST, count_work, release_gil, take_gil, write_memory
 from ..json.numbers cimport (
     Float, exact_double, exact_magnitude, exact_single, nearest_float, scan_decimal)
 from ..json.scanner cimport (
@@ -51,7 +51,6 @@ cdef extern from "Python.h":
 
 cdef enum:
     MAX_ATTEMPT_NBYTES = 128 << 10  # reading any JSON of this size takes at most about 1 ms
-    READ_COST = 7  # of a byte of JSON; see gil.pxd
     SQUARED_DIGITS_PER_WORK = 200  # converting text to int takes quadratic time
     MAX_EXCERPT_NBYTES = 60  # of a value in an error message
 
@@ -414,7 +413,6 @@ cdef str text_to_str(const Text* text):
     cdef Py_ssize_t n_characters = 0
     cdef uint32_t largest = 0
     cdef const unsigned char* raw = text.begin
-    cdef bint is_short
     cdef void* data
     cdef int kind
     cdef str result
@@ -427,21 +425,16 @@ cdef str text_to_str(const Text* text):
             write_memory(PyUnicode_1BYTE_DATA(result), text.begin, text.nbytes)
         return result
     # The length is computed first, so that no more memory is allocated than the str needs.
-    is_short = keeps_gil(READ_COST * text.nbytes)
-    if is_short:
-        n_characters = measure_characters(text, &largest)
-    else:
-        with nogil:
-            n_characters = measure_characters(text, &largest)
+    released = release_gil(TEXT_COST * text.nbytes)
+    n_characters = measure_characters(text, &largest)
+    take_gil(released)
     if n_characters == 1:
         return chr(next_character(&raw))
     result = PyUnicode_New(n_characters, largest)
     kind, data = PyUnicode_KIND(result), PyUnicode_DATA(result)
-    if is_short:
-        write_characters(kind, data, text)
-    else:
-        with nogil:
-            write_characters(kind, data, text)
+    released = release_gil(TEXT_COST * text.nbytes)
+    write_characters(kind, data, text)
+    take_gil(released)
     return result
 
 
@@ -498,7 +491,7 @@ cdef object read_value(ReadCursor* cursor):
     cdef Text text
     cdef Fault fault
     cdef unsigned char first
-    count_work(VALUE_COST)
+    count_work(ITEM_COST)
     skip_blanks(cursor)
     first = cursor.position[0] if cursor.position < cursor.end else 0
     if first == c'"':
@@ -599,7 +592,7 @@ cdef inline bint is_final(
 
 cdef inline void accept(ReadCursor* cursor, const ReadCursor* attempt) noexcept:
     """Advance the cursor to where an attempt ended, and count its work."""
-    count_work(READ_COST * (attempt.position - cursor.position))
+    count_work(TEXT_COST * (attempt.position - cursor.position))
     cursor.position, cursor.level = attempt.position, attempt.level
     cursor.expected = attempt.expected
 

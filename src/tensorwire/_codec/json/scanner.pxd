@@ -18,6 +18,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memcpy, strlen
 
+from ..gil cimport LONG_NBYTES
+
 
 cdef extern from "json/kernels.h":
     const uint64_t ONES
@@ -43,7 +45,6 @@ cdef extern from *:
 
 cdef enum:
     MAX_DIGITS = 19  # any number of 19 digits fits in 64 bits
-    BLANKS_NBYTES = 64 << 10  # white space that is counted at once
 
 cdef enum Fault:
     NO_FAULT
@@ -107,10 +108,10 @@ cdef inline void skip_blanks(ReadCursor* cursor) noexcept nogil:
         or position[0] == c"\t"
     ):
         position += 1
-        if unlikely(position - cursor.position == BLANKS_NBYTES):
+        if unlikely(position - cursor.position == LONG_NBYTES):
             cursor.position = position
             if cursor.count_work != NULL:
-                cursor.count_work(BLANKS_NBYTES)
+                cursor.count_work(LONG_NBYTES)
     cursor.position = position
 
 

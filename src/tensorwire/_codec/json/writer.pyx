@@ -24,7 +24,7 @@ from libc.string cimport memcpy, memset, strlen
 from ..bytes.array cimport BytesArray
 from ..bytes.reader cimport Element, Elements, Span, element_at
 from ..datatypes cimport Limits
-from ..gil cimport count_work, keeps_gil
+from ..gil cimport TEXT_COST, count_work, release_gil, take_gil
 from ..new_objects cimport NewBytes, begin_bytes, finished_bytes, reserve
 from ..json.shortest cimport (
     FIRST_POWER, MAX_NUMBER_NBYTES, N_POWERS, Float, Integer, Tables, write_float, write_integer)
@@ -68,8 +68,6 @@ cdef enum:
     PIECE_ROOM = 6 * PIECE_NBYTES + 16 + 3
     PIECE_CHARACTERS = 256  # which take at most PIECE_NBYTES of UTF-8
     # Costs: see gil.pxd.
-    NUMBER_COST = 20
-    TEXT_COST = 1  # of a byte of BYTES, or of a string
     SQUARED_DIGITS_PER_WORK = 200  # converting an int to text takes quadratic time
     BEFORE_TEXT = -1
 
@@ -238,7 +236,6 @@ cdef Py_ssize_t write_array(JsonWriter* writer, cnp.ndarray array) except -2:
     cdef ArrayElements elements
     cdef Status status = FULL
     cdef Py_ssize_t n_before, n_left, n_written, room
-    cdef bint is_short
     elements.data = <const char*>cnp.PyArray_DATA(array)
     elements.n = cnp.PyArray_SIZE(array)
     elements.kind = <char>array.descr.kind
@@ -247,7 +244,6 @@ cdef Py_ssize_t write_array(JsonWriter* writer, cnp.ndarray array) except -2:
     elements.i = 0
     write_literal(writer, b"[")
     n_before = writer.output.position - writer.output.start
-    is_short = keeps_gil(NUMBER_COST * elements.n)
     while status == FULL:
         # Enough for a batch, and probably for all elements, by the mean length of those so far. No
         # overflow: there are fewer than 2^48, because each takes at least 1 byte of memory.
@@ -257,11 +253,9 @@ cdef Py_ssize_t write_array(JsonWriter* writer, cnp.ndarray array) except -2:
             n_written = writer.output.position - writer.output.start - n_before
             room = max(room, n_left * (n_written // elements.i + 1))
         reserve(&writer.output, room)
-        if is_short:
-            status = write_elements(&writer.output, &elements)
-        else:
-            with nogil:
-                status = write_elements(&writer.output, &elements)
+        released = release_gil(2 * TEXT_COST * elements.n)
+        status = write_elements(&writer.output, &elements)
+        take_gil(released)
     if status == INVALID:
         return elements.i
     close(writer, c"]")
@@ -279,21 +273,19 @@ cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2:
     cdef Elements elements = array.scanned() if values is None else None
     cdef Py_ssize_t nbytes = array.nbytes
     cdef Status status = FULL
-    cdef bint is_short = keeps_gil(TEXT_COST * nbytes)
-    texts.i, texts.position = 0, BEFORE_TEXT
+    memset(&texts, 0, sizeof(texts))
+    texts.position = BEFORE_TEXT
     if elements is not None:
-        texts.values, texts.span = NULL, elements.span
+        texts.span = elements.span
     else:
         texts.values, texts.span.n = PySequence_Fast_ITEMS(values), len(values)
     write_literal(writer, b"[")
     # Enough for the quotes and commas, and some escapes.
     reserve(&writer.output, nbytes + nbytes // 8 + PIECE_ROOM)
     while status == FULL:
-        if is_short:
-            status = write_texts(&writer.output, &texts)
-        else:
-            with nogil:
-                status = write_texts(&writer.output, &texts)
+        released = release_gil(nbytes)
+        status = write_texts(&writer.output, &texts)
+        take_gil(released)
         if status == FULL:
             reserve(&writer.output, PIECE_ROOM)
     if status == INVALID:
@@ -324,7 +316,7 @@ cdef int write_quoted(JsonWriter* writer, const unsigned char* text, Py_ssize_t 
         i += n
         if i == nbytes:
             break
-        count_work(TEXT_COST * n)
+        count_work(n)
         writer.output.position = <char*>target
     memcpy(target, b'",', 2)
     writer.output.position = <char*>target + 2

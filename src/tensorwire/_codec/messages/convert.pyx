@@ -21,7 +21,7 @@ from ..bytes.writer cimport (
     Source, immutable_values, pack, source_of, source_of_received)
 from ..datatypes cimport Datatype, format_range, shape_to_send
 from ..exchange.dlpack cimport exports_dlpack, import_dlpack
-from ..gil cimport FREE_THREADED, count_work, end_of_batch
+from ..gil cimport FREE_THREADED, ITEM_COST, count_work, end_of_batch
 from ..json.shortest cimport Float, Integer
 from ..wire cimport MAX_RANK
 
@@ -45,12 +45,6 @@ cdef extern from "Python.h":
     double as_double "PyLong_AsDouble"(PyObject* number) noexcept
     long long as_int64 "PyLong_AsLongLongAndOverflow"(PyObject* number, int* overflow) noexcept
     unsigned long long as_uint64 "PyLong_AsUnsignedLongLong"(PyObject* number) noexcept
-
-cdef enum:
-    # Costs: see gil.pxd.
-    ITEM_COST = 1000  # of an array in a list
-    LIST_COST = 200
-    NUMBER_COST = 100
 
 cdef Datatype BYTES = DATATYPES["BYTES"]
 
@@ -378,7 +372,7 @@ cdef tuple convert_arrays(data, datatype, bint binary):
         return convert_array(np.array(items).reshape(outer), datatype, binary)
     parts = []
     for i, item in enumerate(items):
-        count_work(ITEM_COST)
+        count_work(10 * ITEM_COST)
         if not is_array(item):
             raise EncodeError(
                 f"item {i} of {SUBJECT} is {format_value(item)}, but the items before it are "
@@ -430,7 +424,7 @@ cdef tuple flatten(values, int depth):
     Other threads may run before the items of a list are read. They may change a list that was not
     nested: callers check the number of items.
     """
-    count_work(LIST_COST)
+    count_work(2 * ITEM_COST)
     if type(values) is not list:  # __iter__ is the only method of a subclass that is used
         items = []
         for value in values:
@@ -489,7 +483,7 @@ cdef tuple convert_numbers(data, leaf, datatype):
     array = np.empty(shape, np.float64 if numbers.itemsize != row.itemsize else row.dtype)
     cdef char* target = <char*>cnp.PyArray_DATA(array)
     while i < n:
-        stop = end_of_batch(i, n, NUMBER_COST)
+        stop = end_of_batch(i, n, ITEM_COST)
         while i < stop:
             if len(flat) != n:  # other threads, or methods of its items, have changed the list
                 raise modified_error()
