@@ -442,7 +442,7 @@ def test_coroutine_of_a_request_can_be_closed() -> None:
     app = create_app({"m": wait})
     frame = message(SMALL)
     headers = [(b"inference-header-content-length", b"%d" % (frame.header_length or 0))]
-    body = RequestBody(headers, None)
+    body = RequestBody(headers, 1 << 30)
     body.buffer.write(bytes(frame))
     model = app.infer_routes[b"/v2/models/m/infer"]
     coroutine: Any = Inference(app.http_format, model, body).later(ThreadCall())

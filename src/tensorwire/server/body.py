@@ -71,7 +71,7 @@ class RequestBody:
     def __init__(
         self,
         headers: Iterable[tuple[bytes, bytes]],
-        max_body_nbytes: int | None,
+        max_body_nbytes: int,
         reservation: Callable[[], Reservation] | None = None,
     ) -> None:
         framing = Framing(headers)
@@ -85,9 +85,7 @@ class RequestBody:
         self.has_steps: bool = reservation is not None and (
             length is None or length > UNCOUNTED_NBYTES
         )
-        if self.has_steps and (
-            length is None or max_body_nbytes is None or length <= max_body_nbytes
-        ):
+        if self.has_steps and (length is None or length <= max_body_nbytes):
             self._held: list[bytes] = []  # what has arrived and is not in the buffer
             limit = max_body_nbytes if length is None else length
             self.buffer = BodyBuffer(None, framing.header_length, max_nbytes=limit)
@@ -111,7 +109,7 @@ class RequestBody:
                 expected=length,
                 actual=n_arrived,
             )
-        if self.max_body_nbytes is not None and n_arrived > self.max_body_nbytes:
+        if n_arrived > self.max_body_nbytes:
             BodyBuffer(n_arrived, max_nbytes=self.max_body_nbytes)  # raises the error
         is_counted = length is not None or n_arrived > UNCOUNTED_NBYTES
         if n_arrived <= buffer.capacity or not (self.has_steps and is_counted):
@@ -159,9 +157,7 @@ class RequestBody:
         if length is not None and buffer.capacity == 0:
             assert self._reservation is not None
             capacity = max(capacity, self._reservation().step_nbytes)
-        return (
-            capacity if buffer.max_nbytes is None else max(needed, min(capacity, buffer.max_nbytes))
-        )
+        return max(needed, min(capacity, self.max_body_nbytes if length is None else length))
 
     def is_slow_to_decode(self, max_json_nbytes: int = MAX_QUICK_JSON_NBYTES) -> bool:
         nbytes, framing = self.buffer.nbytes, self.framing
@@ -228,8 +224,7 @@ class RequestBody:
 
     def _extend(self, result: BodyBuffer, needed: int) -> None:
         """Provide memory for the decompressed bytes. Raises OverloadedError."""
-        is_too_long = result.max_nbytes is not None and needed > result.max_nbytes
-        if self._reservation is None or needed <= result.capacity or is_too_long:
+        if self._reservation is None or not result.capacity < needed <= self.max_body_nbytes:
             return
         capacity = self._next_capacity(result, needed, None)
         if capacity > UNCOUNTED_NBYTES:
