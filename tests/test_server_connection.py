@@ -427,9 +427,69 @@ def test_cases(case: Case, n: int) -> None:
     assert (outcome.error or "") in error
 
 
-def connected(**options: Any) -> Client:
-    app = create_app({"echo": Model(echo, in_event_loop=True)}, receive_timeout=TIMEOUT, **options)
-    return Client(app, 0.0)
+def connected(receive_timeout: float = TIMEOUT, **options: Any) -> Client:
+    models = {"echo": Model(echo, in_event_loop=True)}
+    return Client(create_app(models, receive_timeout=receive_timeout, **options), 0.0)
+
+
+def connected_with_little_memory() -> tuple[Client, Client]:
+    """Return two clients of one application. The body of the second one waits for memory."""
+    first = connected(max_body_memory_nbytes=LIMIT)
+    second = Client(first.app, 0.0)
+    for number, client in enumerate((first, second)):
+        client.to_send = request_bytes(number, 1500 * KiB)
+        client.send(900 * KiB)
+    assert second.connection.state is STALLED
+    return first, second
+
+
+def statuses(client: Client) -> list[int]:
+    return [status for status, *_ in responses(client.received)]
+
+
+def test_receive_timeout_begins_with_each_request() -> None:
+    """A client that is always in the middle of a request is in time."""
+    client, sent = connected(), request_bytes(1)
+    client.to_send = sent[:100]
+    client.send(100)
+    for n in (1, 2, 3):
+        client.tick(n * 0.6 * TIMEOUT)
+        client.to_send = sent[100:] + sent[:100]
+        client.send(KiB)
+        client.serve()
+        assert statuses(client) == n * [200]
+
+
+@pytest.mark.parametrize("n", [3, 1500 * KiB])
+def test_time_of_a_model_does_not_count(n: int) -> None:
+    """The next request, whose rest the server does not receive in this time, is not late."""
+    client = connected()
+    client.to_send = 2 * request_bytes(1) + request_bytes(2, n)
+    client.send(1 << 24)
+    for now in (0, KEEP_ALIVE + TIMEOUT):
+        client.start()
+        assert client.connection.deadline == math.inf
+        client.tick(now)
+        client.reply()
+    client.tick(client.now + TIMEOUT - 1)
+    client.send(1 << 24)
+    client.serve()
+    assert statuses(client) == [200, 200, 200]
+
+
+@pytest.mark.parametrize("timeout", [1, TIMEOUT])
+def test_slow_body_after_an_early_response(timeout: float) -> None:
+    client = connected(receive_timeout=timeout)
+    client.to_send = b"POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n"
+    client.to_send += bytes(17 << 20)
+    client.send(1 << 25)
+    client.serve()
+    while client.is_open:
+        client.tick(client.now + 0.5)
+        client.to_send = b"a"
+        client.send(1)
+    assert statuses(client) == [404]
+    assert client.ended_at == min(timeout, 10)
 
 
 def test_grace_period_is_that_of_all_states_together() -> None:
@@ -461,12 +521,7 @@ def test_client_that_does_not_close_a_tls_connection() -> None:
 @pytest.mark.parametrize("end", ["replied", "lost", "gone"])
 def test_body_waits_for_memory_and_gets_it(end: str) -> None:
     """The oldest body never waits, and the next one continues when it is complete."""
-    first = connected(max_body_memory_nbytes=LIMIT)
-    second = Client(first.app, 0.0)
-    for number, client in enumerate((first, second)):
-        client.to_send = request_bytes(number, 1500 * KiB)
-        client.send(900 * KiB)
-    assert second.connection.state is STALLED
+    first, second = connected_with_little_memory()
     assert not second.connection.may_receive
     assert first.app.body_memory.nbytes <= LIMIT + 64 * KiB
     if end == "gone":
@@ -483,16 +538,12 @@ def test_body_waits_for_memory_and_gets_it(end: str) -> None:
     second.memory_changed()
     second.send(1 << 24)
     second.serve()
-    assert [status for status, *_ in responses(second.received)] == [200]
+    assert statuses(second) == [200]
     assert first.app.body_memory.nbytes == 0
 
 
 def test_body_without_progress_is_given_up_if_others_wait() -> None:
-    first = connected(max_body_memory_nbytes=LIMIT)
-    second = Client(first.app, 0.0)
-    for number, client in enumerate((first, second)):
-        client.to_send = request_bytes(number, 1500 * KiB)
-        client.send(900 * KiB)
+    first, second = connected_with_little_memory()
     for now in range(1, 6):
         assert second.connection.deadline == now
         second.tick(now)
@@ -502,8 +553,8 @@ def test_body_without_progress_is_given_up_if_others_wait() -> None:
     first.serve()
     second.send(1 << 24)
     second.serve()
-    assert [status for status, *_ in responses(first.received)] == [408]
-    assert [status for status, *_ in responses(second.received)] == [200]
+    assert statuses(first) == [408]
+    assert statuses(second) == [200]
 
 
 def test_body_is_not_received_behind_replies_that_are_not_read() -> None:
@@ -527,7 +578,7 @@ def test_body_is_not_received_behind_replies_that_are_not_read() -> None:
     second.memory_changed()
     second.send(1 << 24)
     second.serve()
-    assert [status for status, *_ in responses(second.received)] == [200, 200]
+    assert statuses(second) == [200, 200]
 
 
 def test_body_that_has_just_got_memory_is_not_given_up() -> None:
@@ -567,12 +618,7 @@ def test_memory_that_is_taken_after_the_end_is_not_counted() -> None:
 
 def test_timeout_of_a_body_that_waits_for_memory_in_between() -> None:
     """It begins with the request, and not with each step."""
-    first = connected(max_body_memory_nbytes=LIMIT)
-    second = Client(first.app, 0.0)
-    for number, client in enumerate((first, second)):
-        client.to_send = request_bytes(number, 1500 * KiB)
-        client.send(900 * KiB)
-    assert second.connection.state is STALLED
+    first, second = connected_with_little_memory()
     second.now = 10.0
     first.connection.lost()
     second.memory_changed()

@@ -496,18 +496,6 @@ def test_only_the_proxy_headers_middleware_of_uvicorn_is_bypassed() -> None:
     assert asgi_paths == ["/v2/models/echo/infer"]
 
 
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_keep_alive_timeout_does_not_end_a_pipelined_request() -> None:
-    """The model takes longer than the timeout."""
-    released.clear()
-    with connected(timeout_keep_alive=1) as connection:
-        assert connection.ask(SMALL + WAIT).status == 200
-        time.sleep(1.5)
-        released.set()
-        assert connection.read().status == 200
-        assert connection.ask(SMALL).status == 200
-
-
 @pytest.mark.parametrize("end", [b"a%d: b\r\n", b"0;extension=%d"])
 def test_trailers_and_chunk_extensions_are_limited(connection: Connection, end: bytes) -> None:
     head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -518,49 +506,6 @@ def test_trailers_and_chunk_extensions_are_limited(connection: Connection, end: 
         n_sent += connection.socket.send((end % i) * 100)
         assert n_sent < 20 * MiB, "the server accepts an endless trailer"
     assert connection.read().status == 431
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_receive_timeout_begins_with_each_request() -> None:
-    """A client that is always in the middle of a request is in time."""
-    with connected(make_app(receive_timeout=0.5)) as connection:
-        connection.send(SMALL[:100])
-        for _ in range(6):
-            time.sleep(0.2)
-            assert connection.ask(SMALL[100:] + SMALL[:100]).status == 200
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_time_in_which_reading_is_paused_does_not_count() -> None:
-    """A request that waits for its turn is not late, because the server does not read it."""
-    released.clear()
-    started.clear()
-    with connected(make_app(receive_timeout=0.5)) as connection:
-        connection.send(WAIT)
-        assert started.wait(10)
-        with in_thread(connection.send, request_bytes("echo", np.arange(1_000_000))):
-            time.sleep(1.2)
-            released.set()
-            assert connection.read().status == 200
-            assert connection.read().message["x"].shape == (1_000_000,)
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
-@pytest.mark.parametrize(("timeout", "linger"), [(0.5, 30), (30, 0.5)])
-def test_slow_body_after_an_early_response(
-    timeout: float, linger: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_connection, "_LONG_LINGER_SECONDS", linger)
-    app = make_app(receive_timeout=timeout)
-    with connected(app) as connection:
-        connection.send(b"POST /nope HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n")
-        assert connection.ask(bytes(17 * MiB)).status == 404
-        deadline = time.monotonic() + 5
-        with pytest.raises(OSError):
-            while time.monotonic() < deadline:
-                connection.socket.send(b"a")
-                time.sleep(0.05)
-            pytest.fail("the connection stays open")
 
 
 @pytest.mark.parametrize("model", ["echo", "thread"])
