@@ -255,6 +255,9 @@ class Foreign:
             )
         ),
         ({"y": LARGE, "z": LARGE.tolist()}, True),
+        ({"y": np.zeros((1500, 1500))}, False),
+        ({"y": np.zeros((1500, 1500)).T}, True),
+        ({"y": np.zeros((1500, 1500), ">f8")}, True),
         ({"z": LARGE.tolist(), "y": LARGE}, True),
         ({"y": LARGE, "z": ["a"], "n": 5}, False),
     ],

@@ -19,7 +19,11 @@ import numpy as np
 import tensorwire as tw
 
 from ..errors import TensorNotFoundError, format_subject, format_value
-from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_SHARED_JSON_NBYTES
+from ..sizes import (
+    MAX_QUICK_JSON_NBYTES,
+    MAX_QUICK_MESSAGE_NBYTES,
+    MAX_SHARED_JSON_NBYTES,
+)
 from ..threads import in_thread, in_turn
 from .body import ClientDisconnectedError
 from .context import RequestContext
@@ -234,7 +238,10 @@ class Inference(Generic[Undecoded, Encoded]):
                 for value in result.values():
                     size = nbytes_of(value)
                     nbytes += size
-                    if not isinstance(value, tw.Tensor) and not is_array_of_numbers(value):
+                    if not isinstance(value, tw.Tensor) and (
+                        not is_array_of_numbers(value)
+                        or (size > MAX_QUICK_MESSAGE_NBYTES and is_copied(value))
+                    ):
                         converted_nbytes += size
         except BaseException as error:  # of an object that the model returned
             raise self._model_error(error) from None
@@ -336,6 +343,11 @@ def is_ended_by_server(error: BaseException) -> bool:
 
 def is_array_of_numbers(value: Any) -> bool:
     return getattr(getattr(value, "dtype", None), "kind", "O") in "biuf"
+
+
+def is_copied(value: Any) -> bool:
+    """Return whether the elements of an array are not in memory as they are sent."""
+    return isinstance(value, np.ndarray) and not (value.flags.c_contiguous and value.dtype.isnative)
 
 
 def nbytes_of(value: Any) -> int:
