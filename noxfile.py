@@ -373,7 +373,7 @@ def nightly_stress(session: nox.Session) -> None:
     options = ["-s", f"--hypothesis-seed={TODAY}000", "tests/test_api_state_machine.py"]
     pytest(session, *options, TENSORWIRE_TEST_SCALE=times_scale(50))
     # Ten million steps.
-    options = ["-m", "nightly", "tests/test_server_connection.py"]
+    options = [f"--hypothesis-seed={TODAY}000", "-m", "slow", "tests/test_server_connection.py"]
     pytest(session, *options, TENSORWIRE_TEST_SCALE=times_scale(100))
     # Not in the environment, because pytest loads all plugins that are installed.
     pip(session, "--no-deps", "--upgrade", "--target", plugin, "pytest-run-parallel")

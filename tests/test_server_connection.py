@@ -12,6 +12,7 @@ import json
 import math
 from typing import Any
 
+import hypothesis
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -26,7 +27,7 @@ from hypothesis.stateful import (
 import tensorwire as tw
 from support import http_models
 from support.http_cases import CASES, Case
-from support.scale import SCALE
+from support.scale import scaled
 from tensorwire.server import Model, create_app
 from tensorwire.server.body_memory import (
     UNCOUNTED_NBYTES,
@@ -642,20 +643,21 @@ def test_head_of_a_large_body_holds_nothing() -> None:
     assert client.app.body_memory.nbytes == 0
 
 
-def run_machine(n_examples: int) -> None:
+def run_machine(n_examples: int, seed: int) -> None:
+    machine = hypothesis.seed(seed)(type("Machine", (ConnectionMachine,), {}))
     run_state_machine_as_test(
-        ConnectionMachine,
-        # On each change, the same steps; in the night, SCALE makes others.
-        settings=settings(
-            max_examples=n_examples, stateful_step_count=50, deadline=None, derandomize=SCALE <= 1
-        ),
+        machine,
+        settings=settings(max_examples=n_examples, stateful_step_count=50, deadline=None),
     )
 
 
 def test_machine() -> None:
-    run_machine(max(20, int(400 * SCALE)))
+    run_machine(max(20, scaled(100)), 0)
 
 
-@pytest.mark.nightly(reason="it makes 100,000 steps")
-def test_machine_for_long() -> None:
-    run_machine(max(20, int(2000 * SCALE)))
+@pytest.mark.slow(reason="it makes 100,000 steps")
+def test_machine_for_long(pytestconfig: pytest.Config) -> None:
+    """Each run of 100,000 steps has the next seed. Hypothesis remembers all steps of a run."""
+    first = int(pytestconfig.getoption("--hypothesis-seed", None) or 1)
+    for seed in range(first, first + scaled(1)):
+        run_machine(2000, seed)
