@@ -28,7 +28,7 @@ import uvicorn
 from ..errors import format_seconds
 from .models import create, describe
 from .output import OutputError, UsageError, escape_record, log_config
-from .sockets import format_host
+from .sockets import format_address
 
 STARTUP_FAILURE = 3  # the exit code with which a process is not replaced, as in uvicorn
 UVICORN_OPTIONS = (  # arguments of the command that are passed to uvicorn, under the same names
@@ -120,7 +120,7 @@ def serve_here(
 
         server.grpc = serving(
             app,
-            f"{format_host(chosen.host)}:{chosen.grpc_port}",
+            format_address(chosen.host, chosen.grpc_port),
             certfile=chosen.ssl_certfile,
             keyfile=chosen.ssl_keyfile,
             limit_concurrency=chosen.limit_concurrency,

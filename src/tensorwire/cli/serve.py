@@ -19,7 +19,7 @@ import tensorwire as tw
 
 from ..errors import format_value
 from .output import UsageError, flush_output, print_line
-from .sockets import bind_port, bind_unix_socket, format_host, listen, reserve
+from .sockets import bind_port, bind_unix_socket, format_address, listen, reserve
 
 FAST_PROTOCOL = "tensorwire.server:InferProtocol"
 ASGI_PROTOCOL = "tensorwire.server.uvicorn_asgi:AsgiProtocol"
@@ -219,8 +219,9 @@ def check_certificate(certfile: str | None, keyfile: str | None) -> None:
 
 def format_addresses(chosen: argparse.Namespace) -> str:
     s = "s" if chosen.ssl_certfile else ""
-    host = format_host(chosen.host)
-    address = f"http{s}://{host}:{chosen.port}" if chosen.uds is None else f"unix:{chosen.uds}"
+    address = f"http{s}://{format_address(chosen.host, chosen.port)}"
+    if chosen.uds is not None:
+        address = f"unix:{chosen.uds}"
     if chosen.grpc_port is None:
         return address
-    return f"{address} and grpc{s}://{host}:{chosen.grpc_port}"
+    return f"{address} and grpc{s}://{format_address(chosen.host, chosen.grpc_port)}"

@@ -68,7 +68,7 @@ def bind_port(option: str, host: str, port: int, sharing: int) -> list[socket.so
         for sock in bound:
             sock.close()
         option = "--host" if isinstance(error, socket.gaierror) else option
-        raise listen_error(option, f"{format_host(host)}:{port}", error) from None
+        raise listen_error(option, format_address(host, port), error) from None
     return bound
 
 
@@ -78,7 +78,7 @@ def listen(sockets: list[socket.socket], host: str, port: int) -> None:
         try:
             each.listen(BACKLOG)
         except OSError as error:
-            raise listen_error("--port", f"{format_host(host)}:{port}", error) from None
+            raise listen_error("--port", format_address(host, port), error) from None
 
 
 def listen_error(option: str, where: str, error: OSError) -> UsageError:
@@ -102,5 +102,5 @@ def reserve(host: str, port: int) -> list[socket.socket]:
     return bind_port("--grpc-port", host, port, socket.SO_REUSEPORT)
 
 
-def format_host(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+def format_address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

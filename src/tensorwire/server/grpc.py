@@ -352,12 +352,10 @@ class InferenceService:
             wanted = read_fields(message, request, self._service.limits)
             served = None
             if wanted and (wanted["name"] or endpoint != "stats"):  # "" means all models
-                try:
-                    served = self._find(**wanted)
-                except TensorwireError:
-                    if endpoint != "ready":
-                        raise
+                key = wanted["name"], wanted["version"]
+                if endpoint == "ready" and key not in self._service.served:
                     return write_fields({"ready": False}, response)
+                served = self._find(*key)
             found = self._service.describe(endpoint, served)
             if endpoint == "index":
                 found = {"models": found}
