@@ -370,7 +370,7 @@ cdef inline char* write_decimal(char* target, Decimal decimal, bint is_single) n
 cdef inline char* write_decimals(
     char* target, const Tables* tables, uint64_t thousandths
 ) noexcept nogil:
-    """Write three digits after the point without trailing zeros, of 0 only one. Return their end."""
+    """Write three digits without trailing zeros, but at least one. Return their end."""
     cdef uint32_t digits = tables.groups[thousandths]
     memcpy(target, &digits, 4)
     digits &= 0x0F0F0F
@@ -382,9 +382,9 @@ cdef inline char* write_few(
 ) noexcept nogil:
     """Write `number`, which is `c * 2^q`, if it has few digits: else return NULL.
 
-    It then is the closest one to an integer below `limit` divided by `scale`. No two decimals with 6
-    digits, or 15 unless single, round to the same number, so that none is shorter. A power of two,
-    of which the next smaller number is only half as far away, is exact or too far from an integer.
+    It then is the number closest to an integer below `limit`, divided by `scale`. No two decimals
+    with 6 digits, or 15 unless single, round to the same number, so that none is shorter. A power
+    of two, whose next smaller number is only half as far away, is exact or too far from an integer.
     """
     cdef uint64_t scale = 1000 if Float is float else 1000000
     cdef uint64_t limit = 1000000 if Float is float else <uint64_t>1000000000000000
