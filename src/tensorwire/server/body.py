@@ -174,12 +174,18 @@ class RequestBody:
         """Decode the request, in a thread if it is slow. Raises DecodeError."""
         if not self.is_slow_to_decode(MAX_SHARED_JSON_NBYTES):
             return self.decode(limits, raw_input)
-        call = in_thread if self.is_slow_to_decode() else in_turn
-        request: InferRequest = await call(self.decode, limits, raw_input)
+        is_slow = self.is_slow_to_decode()
+        call = in_thread if is_slow else in_turn
+        request: InferRequest = await call(self.decode, limits, raw_input, is_slow)
         return request
 
-    def decode(self, limits: Limits, raw_input: TensorSpec | None = None) -> InferRequest:
-        """Decode the request, after the end of the body. Raises DecodeError."""
+    def decode(
+        self, limits: Limits, raw_input: TensorSpec | None = None, alone: bool = False
+    ) -> InferRequest:
+        """Decode the request, after the end of the body, alone if a thread of an event loop does.
+
+        Raises DecodeError.
+        """
         body, length = self.buffer, self.framing.content_length
         if length is not None and body.nbytes != length:
             raise LayoutError(
@@ -191,7 +197,7 @@ class RequestBody:
         if self.framing.encoding:
             body = self._decompress()
         arguments = body, self.framing.header_length
-        if self.is_slow_to_decode():
+        if alone:
             return reading_alone(decode_request, *arguments, raw_input=raw_input, limits=limits)
         return decode_request(*arguments, raw_input=raw_input, limits=limits)
 

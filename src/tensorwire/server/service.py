@@ -73,7 +73,7 @@ class HttpFormat(MessageFormat[RequestBody, tw.Frame]):
                 f"{HEADER_LENGTH} is 0, which means a raw binary request, but the model does not "
                 "declare exactly one input"
             )
-        return message.decode(self.limits, model.raw_input)
+        return message.decode(self.limits, model.raw_input, message.is_slow_to_decode())
 
     def request_id(self, source: RawHeaders) -> str:
         found = (value for name, value in source if name == b"x-request-id")
