@@ -42,7 +42,7 @@ from tensorwire.sizes import (
     MAX_QUICK_MESSAGE_NBYTES,
     MAX_SHARED_JSON_NBYTES,
 )
-from tensorwire.threads import in_turn
+from tensorwire.threads import in_turn, reading_alone
 
 DECODE = "tensorwire.server.body.decode_request"
 BINARY = {"binary_data_output": True}
@@ -131,10 +131,18 @@ def post(model: str, frame: tw.Frame, *, is_compressed: bool = False) -> tw.Infe
     ids=["small JSON", "large JSON", "binary", "large binary", "compressed"],
 )
 def test_where_a_request_is_decoded(
-    model: str, frame: tw.Frame, is_compressed: bool, expected: bool, decodings: list[bool]
+    model: str,
+    frame: tw.Frame,
+    is_compressed: bool,
+    expected: bool,
+    decodings: list[bool],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    alone: list[bool] = []
+    monkeypatch.setattr(body, "reading_alone", recorder(reading_alone, alone))
     assert post(model, frame, is_compressed=is_compressed).outputs[0].name == "y"
     assert decodings == [expected]
+    assert alone == [True] * expected
 
 
 @pytest.mark.parametrize("model", ["async", "thread", "event loop", None])
