@@ -206,6 +206,15 @@ def test_one_line_names_the_cause(
     assert "Traceback" not in printed
 
 
+def test_number_of_processes_in_the_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WEB_CONCURRENCY", "3")
+    assert parse().workers == 3
+    monkeypatch.setenv("WEB_CONCURRENCY", "two")
+    assert "argument --workers: 'two' is not a positive integer" in error_of(capsys, "--echo")
+
+
 def test_files_of_tls(
     objects: Path,
     certificate: Certificate,

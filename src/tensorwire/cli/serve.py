@@ -44,7 +44,8 @@ def add_parser(commands: Any) -> None:
     add("--uds", metavar="PATH", help="listen on a Unix socket instead of --port")
     add("--uds-mode", type=_mode, default=0o666, metavar="MODE", help="permissions of the Unix "
         "socket (default: 666)")  # fmt: skip
-    add("--workers", type=_positive, metavar="N", help="number of processes (default: 1)")
+    add("--workers", type=_positive, metavar="N", default=os.environ.get("WEB_CONCURRENCY") or "1",
+        help="number of processes (default: WEB_CONCURRENCY of the environment, or 1)")  # fmt: skip
     add("--timeout-worker-start", type=_positive, metavar="SECONDS", default=300, help="time for a "
         "new process to load the models and to serve, when SIGHUP replaces the processes (default: "
         "%(default)s)")  # fmt: skip
@@ -159,8 +160,7 @@ def serve(chosen: argparse.Namespace, sockets: list[socket.socket], released: Ex
         logging.getLogger("tensorwire.server").warning(
             "%s: %s. Requests pass through ASGI, and need twice the CPU time.", reason, failure
         )
-    addresses = format_addresses(chosen)
-    n = chosen.workers = chosen.workers or count_of_processes()
+    addresses, n = format_addresses(chosen), chosen.workers
 
     def announce(names: str, problem: str | None) -> None:
         why = reason or problem
@@ -175,14 +175,6 @@ def serve(chosen: argparse.Namespace, sockets: list[socket.socket], released: Ex
     if n > 1:
         return Processes(chosen, sockets, announce, released).run()
     return serve_here(chosen, server, sockets, announce)
-
-
-def count_of_processes() -> int:
-    """Return the value of the variable that uvicorn and others read. Raises UsageError."""
-    try:
-        return _positive((os.environ.get("WEB_CONCURRENCY") or "1").strip())
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"WEB_CONCURRENCY: {error}") from None
 
 
 def check_certificate(certfile: str | None, keyfile: str | None) -> None:
