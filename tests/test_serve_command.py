@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import socket
 import subprocess
@@ -211,6 +212,9 @@ def test_number_of_processes_in_the_environment(
 ) -> None:
     monkeypatch.setenv("WEB_CONCURRENCY", "3")
     assert parse().workers == 3
+    started_configs(monkeypatch)
+    assert main(["serve", "--echo", "--port", "0", "--workers", "1"]) == 0
+    assert os.environ["WEB_CONCURRENCY"] == "1"  # for the memory of bodies
     monkeypatch.setenv("WEB_CONCURRENCY", "two")
     assert "argument --workers: 'two' is not a positive integer" in error_of(capsys, "--echo")
 

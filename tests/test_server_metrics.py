@@ -295,7 +295,6 @@ def test_without_prometheus_client(
 def test_folder_of_the_user(is_set: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = str(tmp_path) if is_set else ""
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", folder)
-    monkeypatch.setenv("WEB_CONCURRENCY", "1")
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     def step(processes: Processes) -> None:

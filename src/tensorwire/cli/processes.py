@@ -214,7 +214,6 @@ class Processes:
 
     def run(self) -> int:
         """Return the exit status, or raise what has ended the processes."""
-        os.environ["WEB_CONCURRENCY"] = str(self.chosen.workers)  # they share the memory of bodies
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: self.signals.append(number))
         with ExitStack() as stack:

@@ -161,6 +161,7 @@ def serve(chosen: argparse.Namespace, sockets: list[socket.socket], released: Ex
             "%s: %s. Requests pass through ASGI, and need twice the CPU time.", reason, failure
         )
     addresses, n = format_addresses(chosen), chosen.workers
+    os.environ["WEB_CONCURRENCY"] = str(n)  # they share the memory of bodies
 
     def announce(names: str, problem: str | None) -> None:
         why = reason or problem
