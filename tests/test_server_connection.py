@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 
 import tensorwire as tw
 from support import http_models
+from support.asgi_requests import run_in_event_loop
 from support.http_cases import CASES, Case
 from support.scale import scaled
 from tensorwire.server import Model, create_app
@@ -47,6 +48,7 @@ from tensorwire.server.connection import (
     Connection,
     Options,
 )
+from tensorwire.server.http_exchange import Exchange
 from tensorwire.server.receiver import BODY, CLOSED, DONE, HEAD, IDLE, SCRATCH_NBYTES
 from tensorwire.server.service import Reply
 
@@ -641,6 +643,24 @@ def test_head_of_a_large_body_holds_nothing() -> None:
     client.send(200)
     assert client.connection.state is not STALLED
     assert client.app.body_memory.nbytes == 0
+
+
+@run_in_event_loop
+async def test_memory_of_a_reply_that_is_never_awaited() -> None:
+    """A task may be cancelled before it begins."""
+
+    async def model(_: tw.InferRequest) -> dict[str, Any]:
+        return {}
+
+    app = create_app({"m": model})
+    route = app.route("POST", "/v2/models/m/infer")
+    exchange = Exchange(app, route, [(b"content-length", b"%d" % (1024 * KiB))])
+    exchange.write(bytes(1024 * KiB))
+    assert exchange.make_room()
+    reply: Any = exchange.reply()
+    reply.close()
+    exchange.close()
+    assert app.body_memory.nbytes == 0
 
 
 def run_machine(n_examples: int, seed: int) -> None:

@@ -41,6 +41,7 @@ from tensorwire.client import Client
 from tensorwire.server import InferProtocol, Model, create_app
 from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
+from tensorwire.server.http_exchange import Exchange
 from tensorwire.server.workers import N_THREADS
 
 pytestmark = [
@@ -761,15 +762,28 @@ async def test_reading_is_paused_while_requests_wait_for_their_turn() -> None:
     assert transport.written.count(b"HTTP/1.1 200 ") == 3
 
 
-@pytest.mark.parametrize("model", ["echo", "async"])
+@pytest.mark.parametrize(
+    ("model", "failing"),
+    [
+        ("echo", (InferProtocol, "_log")),
+        ("async", (InferProtocol, "_log")),
+        ("async", (Exchange, "_reply_later")),
+    ],
+)
 @run_in_event_loop
-async def test_reply_that_cannot_be_sent(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reply_that_cannot_be_sent(
+    model: str, failing: tuple[type, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An exception of a log handler, for example, ends the connection, and not the server."""
 
     def fail(*_: Any) -> None:
         raise RuntimeError("the log is full")
 
-    monkeypatch.setattr(InferProtocol, "_log", fail)
+    async def fail_later(*_: Any) -> None:
+        fail()
+
+    owner, name = failing
+    monkeypatch.setattr(owner, name, fail if name == "_log" else fail_later)
     errors = []
     asyncio.get_running_loop().set_exception_handler(lambda _, found: errors.append(found))
     (protocol, transport), _ = two_of_one_server()
@@ -780,6 +794,7 @@ async def test_reply_that_cannot_be_sent(model: str, monkeypatch: pytest.MonkeyP
     await turns(5)
     gc.collect()  # the task
     assert [str(found["exception"]) for found in errors] == ["the log is full"]
+    assert not protocol.server_state.tasks
 
 
 @pytest.mark.parametrize("timeout", [None, 0.1])

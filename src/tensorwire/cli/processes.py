@@ -220,6 +220,7 @@ class Processes:
             if not os.environ.get(FOLDER_VARIABLE) and find_spec("prometheus_client") is not None:
                 made = TemporaryDirectory(prefix="tensorwire-metrics-", ignore_cleanup_errors=True)
                 self.folder = os.environ[FOLDER_VARIABLE] = stack.enter_context(made)
+                stack.callback(os.environ.pop, FOLDER_VARIABLE)
             try:
                 while self.workers or not self.is_stopping:
                     self.step()

@@ -98,7 +98,7 @@ class RequestContext:
         raise TypeError or ValueError. Names consist of ASCII letters, digits, ``-``, ``_`` and
         ``.``, and become lower case; they do not begin with ``grpc-`` or end with ``-bin``. Values
         are printable ASCII. Headers that the server sets, such as Content-Length, cannot be set.
-        What is set after the function has returned has no effect.
+        What is set after the function has returned may have no effect.
         """
         return self._response_headers
 
@@ -126,6 +126,10 @@ def set_headers(context: RequestContext) -> dict[str, str]:
     return context._response_headers.values_by_name.copy()
 
 
+def _key(name: str) -> str:
+    return name.lower() if isinstance(name, str) else name
+
+
 class ResponseHeaders(MutableMapping[str, str]):
     """The headers that a model sets, as strings whose methods are those of ``str``."""
 
@@ -133,7 +137,7 @@ class ResponseHeaders(MutableMapping[str, str]):
         self.values_by_name: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> str:
-        return self.values_by_name[name.lower()]
+        return self.values_by_name[_key(name)]
 
     def __setitem__(self, name: str, value: str) -> None:
         check_type("the name of a response header", name, str, "a str")
@@ -155,7 +159,7 @@ class ResponseHeaders(MutableMapping[str, str]):
         self.values_by_name[key] = str.__str__(value)
 
     def __delitem__(self, name: str) -> None:
-        del self.values_by_name[name.lower()]
+        del self.values_by_name[_key(name)]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.values_by_name.copy())  # another thread may set a header

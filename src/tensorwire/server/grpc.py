@@ -115,7 +115,7 @@ class GrpcFormat(MessageFormat[bytes, bytes]):
         return request
 
     def request_id(self, source: Any) -> str:
-        return str(dict(source.invocation_metadata()).get("x-request-id", ""))
+        return str(dict(source.invocation_metadata() or ()).get("x-request-id", ""))
 
     def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
         return nbytes > MAX_QUICK_MESSAGE_NBYTES

@@ -35,8 +35,8 @@ class Exchange(ThreadCall):
        closes the connection. If the client disconnects before, it calls ``disconnect``.
     3. It calls ``close``, also if no reply was sent.
 
-    If ``takes_context`` is true, it sets ``client`` before the first step. The names of ``headers``
-    are in lower case.
+    If ``takes_context`` is true, it sets ``client`` before the second step. The names of
+    ``headers`` are in lower case.
     """
 
     takes_context: bool = False
@@ -201,12 +201,12 @@ class Exchange(ThreadCall):
                 return self._reply_with(frame)
         except Exception as error:
             return self._with_headers(self._service.failure_reply(error))
-        self._is_running = True
         return self._reply_later(inference, frame)
 
     async def _reply_later(
         self, inference: Inference[RequestBody, Frame], frame: Frame | None
     ) -> Reply:
+        self._is_running = True
         try:
             if frame is None:
                 frame = await inference.later(self)

@@ -226,19 +226,20 @@ class InferProtocol(asyncio.BufferedProtocol):
         connection = self.connection
         reply = None
         try:
-            reply = await awaitable
-        except ClientDisconnectedError:
-            connection.close(self.loop.time())
-        except asyncio.CancelledError as error:
-            # A graceful shutdown takes too long, or a model has cancelled its own task.
-            is_shutting_down = self.others.is_shutting_down
-            if connection.state is not ABORTED:
-                if is_shutting_down:
-                    subject = "; ".join(getattr(error, "__notes__", ())) or request.url.decode()
-                    logger.warning("the shutdown has cancelled a request: %s", subject)
-                reply = self.service.failure_reply(SHUTTING_DOWN if is_shutting_down else error)
-                connection.end_after_reply()
-        try:
+            try:
+                reply = await awaitable
+            except ClientDisconnectedError:
+                connection.close(self.loop.time())
+            except asyncio.CancelledError as error:
+                # A graceful shutdown takes too long, or a model has cancelled its own task.
+                is_shutting_down = self.others.is_shutting_down
+                if connection.state is not ABORTED:
+                    if is_shutting_down:
+                        notes = getattr(error, "__notes__", ())
+                        subject = "; ".join(notes) or request.url.decode()
+                        logger.warning("the shutdown has cancelled a request: %s", subject)
+                    reply = self.service.failure_reply(SHUTTING_DOWN if is_shutting_down else error)
+                    connection.end_after_reply()
             if reply is not None:
                 self._reply(reply)
         except BaseException:  # of a handler of the log, for example
