@@ -140,8 +140,10 @@ def test_encoded_request_is_sent_repeatedly(client: Any, served: Served) -> None
         assert response.id == "7"
     invalid: list[dict[str, Any]] = [{"id": "8"}, {"outputs": ["x"]}, {"parameters": {}}]
     invalid += [{"priority": 1}]
+    invalid += [{"sequence_id": 1}, {"sequence_start": True}, {"sequence_end": True}]
     for options in invalid:
-        with pytest.raises(TypeError, match=r"encoded .* must be passed to encode_request"):
+        [name] = options
+        with pytest.raises(TypeError, match=rf"encoded .* {name}\b.* must be passed to encode_"):
             client.infer("echo", encoded, **options)
 
 
@@ -239,12 +241,12 @@ def test_endpoints_over_grpc(connect: Connect) -> None:
         first, second = client.statistics()["model_stats"]
         assert first["inference_stats"]["success"] == {"count": 5, "ns": 0}
         assert second["inference_stats"] == {}
-        for config in (MappingProxyType({"a": 1}), '{"a": 1}'):
+        for config in (MappingProxyType({"a": MappingProxyType({"b": 1})}), '{"a": {"b": 1}}'):
             assert client.load_model("m", config=config) is None
         assert client.unload_model("m", unload_dependents=True) is None
         assert client.load_model("m") is None
         key, value = b"unload_dependents", delimited(2, b"\x08\x01")
-        config_value = delimited(1, b"config") + delimited(2, delimited(3, b'{"a": 1}'))
+        config_value = delimited(1, b"config") + delimited(2, delimited(3, b'{"a": {"b": 1}}'))
         assert sent[2:] == [
             *[delimited(2, b"m") + delimited(3, config_value)] * 2,
             delimited(2, b"m") + delimited(3, delimited(1, key) + value),
@@ -325,6 +327,35 @@ def test_response_that_is_not_json(connect: Connect, body: bytes) -> None:
     fails = pytest.raises(tw.DecodeError, match="the response is invalid: it is not a JSON array")
     with Scripted([http(b"{}")]) as server, connect(server.address) as client, fails:
         client.repository_index()
+
+
+NO_MODEL = TypeError("the name of a model must be a str, not NoneType")
+NO_MODEL_WITH_VERSION = ValueError("a version requires the name of a model")
+CONFIG = "config must be a mapping, or its JSON as a str, not"
+TWICE = ValueError("sequence_id must not be passed both as an argument and in parameters")
+INVALID_ARGUMENTS: list[tuple[Any, dict[str, Any], Exception]] = [
+    (Client.load_model, {"model": "m", "config": 5}, TypeError(f"{CONFIG} int")),
+    (Client.load_model, {"model": "m", "config": 0}, TypeError(f"{CONFIG} int")),
+    (Client.load_model, {"model": "m", "config": b"{}"}, TypeError(f"{CONFIG} bytes")),
+    (Client.unload_model, {"model": "m", "unload_dependents": 1},
+     TypeError("unload_dependents must be a bool, not int")),
+    *((method, {"model": None}, NO_MODEL) for method in (
+        Client.model_metadata, Client.model_config, Client.load_model, Client.unload_model)),
+    *((method, {"model": None, "version": "2"}, NO_MODEL_WITH_VERSION) for method in (
+        Client.statistics, Client.is_ready, Client.wait_until_ready)),
+    (Client.infer, {"model": "echo", "inputs": {"x": X}, "parameters": 5},
+     TypeError("parameters must be a mapping, not int")),
+    (Client.infer, {"model": "echo", "inputs": {"x": X}, "sequence_id": 1,
+                    "parameters": {"sequence_id": 2}}, TWICE),
+]  # fmt: skip
+
+
+def test_invalid_arguments(client: Any, served: Served) -> None:
+    before = len(served.requests)
+    for method, arguments, error in INVALID_ARGUMENTS:
+        with pytest.raises(type(error), match=f"^{error}$"):
+            getattr(client, method.__name__)(**arguments)
+    assert len(served.requests) == before
 
 
 def test_names_and_versions_that_cannot_be_sent(client: Any, served: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from types import UnionType
 from typing import Any, Literal
 
 import numpy as np
@@ -37,7 +38,7 @@ _MAX_NESTING = 64  # dimensions of an array of numpy
 _MAX_SECONDS = 1e15  # 30 million years: times of a clock in float64 remain exact to 0.1 s
 
 
-def check_type(name: str, value: Any, kind: type, description: str) -> None:
+def check_type(name: str, value: Any, kind: type | UnionType, description: str) -> None:
     """Raise TypeError unless an argument has the described type."""
     if not isinstance(value, kind):
         raise TypeError(f"{name} must be {description}, not {type(value).__name__}")

@@ -227,6 +227,8 @@ class BaseClient:
         timeout: float | Timeout | None = None,
         on_progress: OnProgress | None = None,
     ) -> Call:
+        if target.model is None and target.key[1] is not None:
+            raise ValueError("a version requires the name of a model")
         deadline = Deadline(self.timeout if timeout is None else as_timeout(timeout))
         call = Call(deadline, self._options.retries, target)
         if on_progress is not None:
@@ -238,8 +240,9 @@ class BaseClient:
         if isinstance(inputs, tw.Frame | bytes):
             if outputs is not None or parameters is not None or isinstance(id, str):
                 raise TypeError(
-                    f"the inputs are an encoded {type(inputs).__name__}: outputs, id and "
-                    "parameters must be passed to encode_request"
+                    f"the inputs are an encoded {type(inputs).__name__}: outputs, id, parameters, "
+                    "sequence_id, sequence_start, sequence_end and priority must be passed to "
+                    "encode_request"
                 )
             return self._transport.check_encoded(call.target, inputs)
         if binary_inputs is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
 import tensorwire as tw
 
-from ..arguments import Nonfinite
+from ..arguments import Nonfinite, check_type
 from ..parameters import forwarder
 from .calls import BaseClient
 from .options import Timeout
@@ -224,7 +224,7 @@ class Client(BaseClient, Closing):
         sequence_id, sequence_start, sequence_end, priority : int, str or bool, optional
             Parameters of the request for Triton, which are sent unless they are 0, "" or False: the
             sequence that it belongs to, whether it is the first or the last one of it, and its
-            priority (1 is the highest).
+            priority (1 is the highest). ``parameters`` must not contain the same key.
         parameters : mapping, optional
             The parameters of the request. In Triton, ``{"timeout": 1000}`` is the time in
             microseconds after which a request that waits is rejected.
@@ -375,6 +375,7 @@ class Client(BaseClient, Closing):
         >>> client.model_metadata("resnet")["inputs"]                    # doctest: +SKIP
         [{'name': 'image', 'datatype': 'FP32', 'shape': [-1, 3, 224, 224]}]
         """
+        check_type("the name of a model", model, str, "a str")
         return self._complete(self._metadata(self._call(Target(model, version, headers), timeout)))
 
     def model_config(
@@ -483,6 +484,7 @@ class Client(BaseClient, Closing):
         --------
         >>> client.load_model("resnet", timeout=300)                     # doctest: +SKIP
         """
+        check_type("config", config, Mapping | str | None, "a mapping, or its JSON as a str")
         call = self._call(Target(model, None, headers), timeout)
         return self._complete(self._control(call, "load", config=config))
 
@@ -507,6 +509,7 @@ class Client(BaseClient, Closing):
         --------
         >>> client.unload_model("resnet")                                # doctest: +SKIP
         """
+        check_type("unload_dependents", unload_dependents, bool, "a bool")
         call = self._call(Target(model, None, headers), timeout)
         return self._complete(self._control(call, "unload", unload_dependents=unload_dependents))
 
@@ -529,7 +532,8 @@ class Client(BaseClient, Closing):
             The path, which is appended to that of the client's URL: it begins with "/", and is
             percent-encoded. It may have a query.
         body : object, optional
-            What ``json.dumps`` accepts. By default, and if it is None, the request has no body.
+            What ``json.dumps`` accepts, and any mapping. By default, and if it is None, the
+            request has no body.
         headers, timeout
             See ``infer``.
 

@@ -154,7 +154,8 @@ class GrpcTransport:
         method, fields = _ENDPOINTS[endpoint]
         message = b""
         if endpoint in ("config", "stats"):
-            name, version = ("", "") if target.model is None else _checked_model(target)
+            is_for_all = endpoint == "stats" and target.model is None
+            name, version = ("", "") if is_for_all else _checked_model(target)
             message = write_fields({"name": name, "version": version}, messages.MODEL_REQUEST)
         elif endpoint != "index":
             operation = Operation(method, self.server.origin, target.model)

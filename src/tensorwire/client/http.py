@@ -124,7 +124,8 @@ class HttpTransport:
     ) -> Request:
         if endpoint == "index":
             return self.json_request(target, "POST", "/v2/repository/index", {}, list)
-        path = "/v2/models" if target.model is None else model_path(target)
+        is_for_all = endpoint == "stats" and target.model is None
+        path = "/v2/models" if is_for_all else model_path(target)
         if endpoint in ("config", "stats"):
             return self.json_request(target, "GET", f"{path}/{endpoint}", None, dict)
         path = f"{path.replace('/v2', '/v2/repository', 1)}/{endpoint}"

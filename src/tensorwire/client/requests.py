@@ -78,8 +78,16 @@ class Encoding(NamedTuple):
 
 
 def with_options(parameters: Mapping[str, Any] | None, **options: Any) -> Mapping[str, Any] | None:
-    """Return parameters with the options that have been chosen: they are not 0, "" or False."""
+    """Return parameters with the options that have been chosen: they are not 0, "" or False.
+
+    Raises ValueError for an option that the parameters contain, too.
+    """
+    if parameters is not None:
+        check_type("parameters", parameters, Mapping, "a mapping")
     chosen = {name: value for name, value in options.items() if value}
+    for name in chosen:
+        if parameters and name in parameters:
+            raise ValueError(f"{name} must not be passed both as an argument and in parameters")
     return {**chosen, **(parameters or {})} if chosen else parameters
 
 
@@ -257,10 +265,16 @@ def check_path(method: Any, path: Any, url: str) -> None:
 def dump_json(value: Any, operation: Operation) -> str:
     """Return a value of the caller as JSON. Raises EncodeError."""
     try:
-        return json.dumps(value, allow_nan=False)
+        return json.dumps(value, allow_nan=False, default=_as_dict)
     except (TypeError, ValueError, RecursionError) as error:
         text = f"the body cannot be written as JSON: {error}"
         raise operation.named(tw.EncodeError(text)) from None
+
+
+def _as_dict(value: Any) -> dict[Any, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 def check_headers(headers: Headers | None) -> dict[str, str]:
