@@ -275,7 +275,9 @@ cdef class HeaderReader(EntryReader):
         if self.cursor.position == self.cursor.end:
             raise HeaderError("the JSON header is empty: it is only white space", offset=0)
         if not next_is(&self.cursor, c"{"):
-            if memcmp(self.cursor.position, b"--", 2) == 0:  # a NUL follows the text
+            if self.cursor.end - self.cursor.position >= 2 and (
+                memcmp(self.cursor.position, b"--", 2) == 0
+            ):
                 raise HeaderError(
                     "the JSON header is malformed: it begins with '--', as a multipart body does; "
                     "send the JSON itself as the body",
