@@ -7,8 +7,14 @@ cdef extern from *:
     #else
     #define TENSORWIRE_FREE_THREADED 0
     #endif
+    #if CYTHON_TRACE
+    #define TENSORWIRE_IS_TRACED 1
+    #else
+    #define TENSORWIRE_IS_TRACED 0
+    #endif
     """
     const bint FREE_THREADED "TENSORWIRE_FREE_THREADED"  # Python was built without the GIL
+    const bint IS_TRACED "TENSORWIRE_IS_TRACED"  # each line calls Python, which needs the GIL
 
 
 cdef extern from "Python.h":
@@ -52,7 +58,7 @@ cdef inline PyThreadState* release_gil(Py_ssize_t cost) noexcept:
     The operation is a call of a `noexcept nogil` function, or of C. Pass the result to `take_gil`
     after it. There must be no other operation in between.
     """
-    if cost >= WORK_PER_TURN:
+    if cost >= WORK_PER_TURN and not IS_TRACED:
         return PyEval_SaveThread()
     count_work(cost)
     return NULL
