@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import os
 import random
 import sys
@@ -305,6 +306,16 @@ async def test_one_call_in_a_turn_of_the_event_loop() -> None:
     counting.cancel()
     assert isinstance(failing.exception(), ValueError)
     assert len(found) == len(set(found)) == 9
+
+
+def test_turns_keep_no_event_loop() -> None:
+    async def wait_for_turns() -> weakref.ref[asyncio.AbstractEventLoop]:
+        await asyncio.gather(*[in_turn(int) for _ in range(3)])
+        return weakref.ref(asyncio.get_running_loop())
+
+    loop = asyncio.run(wait_for_turns())
+    gc.collect()
+    assert loop() is None
 
 
 def test_exit_of_the_interpreter() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 Result = TypeVar("Result")
 
@@ -187,7 +187,8 @@ _lock = threading.Lock()
 _reading = _new_reading()
 _idle: list[_Thread] = []  # the last one is used first
 _threads: set[_Thread] = set()
-_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+# A lock refers to its event loop. What waits for the lock, or will release it, refers to the lock.
+_turns: WeakValueDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakValueDictionary()
 _users: WeakSet[Threads] = WeakSet()
 _is_exiting = False
 
