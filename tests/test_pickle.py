@@ -17,6 +17,7 @@ import tensorwire as tw
 from support.memory import address
 from support.requirements import package
 from tensorwire._codec.messages import tensor as compiled
+from tensorwire.server.body_memory import OverloadedError
 
 BIG = 1 << 18
 SMALL = 1000  # bytes that a pickle may have in addition to its tensors
@@ -201,7 +202,7 @@ def test_modified_buffer_is_rejected() -> None:
         pickle.loads(data, buffers=[wire[7:]])
 
 
-# --- invalid pickles, and frames ---
+# --- invalid pickles, errors and frames ---
 
 
 @pytest.mark.parametrize(("data", "dtype"), [("text", np.dtype("u2")), (np.zeros(1), "u2")])
@@ -209,6 +210,12 @@ def test_invalid_pickles_of_tensors_are_rejected(data: Any, dtype: Any) -> None:
     module: Any = compiled
     with pytest.raises(TypeError, match="a pickled tensor must have an array and a dtype"):
         module._unpickled_tensor("x", "BF16", (1,), data, {}, True, dtype)
+
+
+def test_error_with_an_attribute_of_its_own() -> None:
+    error = OverloadedError.by_limit_concurrency(5)
+    back = pickle.loads(pickle.dumps(error))
+    assert (str(back), back.limit) == (str(error), "limit_concurrency")
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))

@@ -61,15 +61,18 @@ class OverloadedError(TensorwireError):
     """A limit of what the server does at once is reached. ``status`` is 503."""
 
     status = 503
+    limit: str = ""
+    """The name of the option with the limit."""
 
-    def __init__(self, problem: str, *, limit: str) -> None:
-        super().__init__(f"the server is overloaded: {problem}")
-        self.limit = limit
-        """The name of the option with the limit."""
+    @classmethod
+    def by(cls, limit: str, problem: str) -> OverloadedError:
+        error = cls(f"the server is overloaded: {problem}")
+        error.limit = limit
+        return error
 
     @classmethod
     def by_limit_concurrency(cls, limit: int) -> OverloadedError:
-        return cls(f"limit_concurrency is {limit}", limit="limit_concurrency")
+        return cls.by("limit_concurrency", f"limit_concurrency is {limit}")
 
 
 class BodyMemory:
@@ -227,4 +230,4 @@ class Reservation:
     def overloaded_error(self) -> OverloadedError:
         limit = format_count("byte", self._memory.max_nbytes)
         problem = f"the limit is {limit} of requests in progress"
-        return OverloadedError(problem, limit="max_body_memory_nbytes")
+        return OverloadedError.by("max_body_memory_nbytes", problem)

@@ -42,7 +42,7 @@ class Workers(Threads):
 
     def overloaded_error(self) -> OverloadedError:
         limit = format_count("request", self.max_concurrency)
-        return OverloadedError(f"the limit is {limit} in progress", limit="max_concurrency")
+        return OverloadedError.by("max_concurrency", f"the limit is {limit} in progress")
 
 
 class ThreadCall(Call):
@@ -80,7 +80,7 @@ class ThreadCall(Call):
             is_waiting = self.start(workers, function, *arguments)
         except RuntimeError as error:
             log.error("no thread can be started for a model: %s", error)
-            raise OverloadedError("no thread can be started", limit="threads") from None
+            raise OverloadedError.by("threads", "no thread can be started") from None
         if not is_waiting:
             return await self.result()
         watcher = None
