@@ -154,6 +154,17 @@ HEADERS: dict[str, Callable[[], Work]] = {
     ),
 }
 
+# --- parameters -----------------------------------------------------------------------------------
+
+NUMBERS = [1] * 8_000_000
+LISTS = {"k": [[1] * 1_000_000] * 40}  # few ones: a garbage collection visits all items
+PARAMETERS: dict[str, Callable[[], Work]] = {
+    "check parameters": lambda: partial(tw.RequestedOutput, "x", parameters={"k": NUMBERS}),
+    "copy parameters": lambda: partial(
+        getattr, tw.RequestedOutput("x", parameters=LISTS), "parameters"
+    ),
+}
+
 # --- BYTES and lists ------------------------------------------------------------------------------
 
 A_LONG_ELEMENT = [bytes(400_000_000)]
@@ -203,7 +214,7 @@ def longest_wait(work: Work) -> float:
     return max(waits)
 
 
-CASES = MANY_TENSORS | HEADERS | BYTES
+CASES = MANY_TENSORS | HEADERS | PARAMETERS | BYTES
 
 
 @pytest.mark.parametrize("prepare", CASES.values(), ids=CASES.keys())

@@ -9,6 +9,7 @@ another copy.
 from cpython.dict cimport PyDictProxy_New
 from cpython.float cimport PyFloat_AS_DOUBLE
 
+from ..gil cimport ITEM_COST, count_work
 from ..json.reader cimport MAX_INTEGER_DIGITS
 
 from collections.abc import Mapping
@@ -88,6 +89,7 @@ cdef dict with_exact_keys(dict members, parameter):
 
 cdef own_value(value, parameter, int depth):
     """Return a checked copy of a value, which is part of a parameter and has `depth` parents."""
+    count_work(ITEM_COST)
     kind = type(value)
     if value is None or kind is bool or kind is float:
         return value
@@ -138,6 +140,7 @@ cdef copied(value):
     if type(value) is dict:
         members = (<dict>value).copy()
         for key, item in members.items():
+            count_work(ITEM_COST)
             if type(item) is dict or type(item) is list:
                 members[key] = copied(item)  # the key exists, so that the iteration can continue
         return members
@@ -145,6 +148,7 @@ cdef copied(value):
         return value
     items = []
     for item in <list>value:
+        count_work(ITEM_COST)
         items.append(copied(item))
     return items
 
