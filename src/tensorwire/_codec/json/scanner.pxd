@@ -90,7 +90,7 @@ cdef struct ReadCursor:
     Py_ssize_t n_values_left
     const char* expected  # what would be valid, for an error message; see `Fault`
     Keys* keys
-    CountWork count_work  # that of memory.pxd; NULL without the GIL
+    CountWork count_work  # that of gil.pxd; NULL without the GIL
 
 
 cdef struct Text:

@@ -18,7 +18,7 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, u
 from ..exchange.arrow cimport Received, numbers_of, receive
 from ..bytes.array cimport BytesArray, bytes_of_values, bytes_of_wire
 from ..bytes.writer cimport (
-    Source, immutable_values, pack, source_of, source_of_received)
+    Source, immutable_values, modified_error, pack, source_of, source_of_received)
 from ..datatypes cimport Datatype, format_range, shape_to_send
 from ..exchange.dlpack cimport exports_dlpack, import_dlpack
 from ..gil cimport FREE_THREADED, ITEM_COST, count_work, end_of_batch
@@ -496,10 +496,6 @@ cdef tuple convert_numbers(data, leaf, datatype):
                     raise out_of_range_error(value, i, row)
                 i += 1
     return row, array if numbers.itemsize == row.itemsize else rounded_to(row, array)
-
-
-cdef modified_error():
-    return EncodeError("the values were modified while they were encoded")
 
 
 cdef exact_number(value, Py_ssize_t element, Datatype row):
