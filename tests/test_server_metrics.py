@@ -293,15 +293,16 @@ def test_without_prometheus_client(
 
 @pytest.mark.parametrize("is_set", [True, False])
 def test_folder_of_the_user(is_set: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    folder = str(tmp_path) if is_set else ""
+    folder, found = str(tmp_path) if is_set else "", list[Path]()
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", folder)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
 
     def step(processes: Processes) -> None:
         processes.is_stopping = True
-        assert Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]).is_dir()
+        found.append(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
+        assert found[0].is_dir()
 
     monkeypatch.setattr(Processes, "step", step)
     Processes(parse("--workers", "2"), [], print, ExitStack()).run()
-    found = os.environ["PROMETHEUS_MULTIPROC_DIR"]
-    assert (found == folder, Path(found).exists()) == (is_set, is_set)
+    assert (found == [tmp_path], found[0].exists()) == (is_set, is_set)
+    assert os.environ.get("PROMETHEUS_MULTIPROC_DIR", "") == folder
