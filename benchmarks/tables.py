@@ -171,7 +171,9 @@ BYTES = [f"{way} {kind}" for kind in (STRINGS, "100k x 100-300 B") for way in WA
 TRITON = ["Triton: tensorwire", "Triton: tritonclient"]
 PEAKS = ["decode", "encode", "decode BYTES", "HTTP call", "gRPC: encode", "gRPC: decode"]
 TABLES: dict[str, Table] = {
-    "headline": by_workload(HEADLINE, [OURS, "tritonclient", "kserve", "orjson", "by hand"]),
+    "headline": by_workload(
+        HEADLINE, [OURS, "tritonclient", "tritonclient, drop-in", "kserve", "orjson", "by hand"]
+    ),
     "decode": by_contender("decode", [*SIZES, "64 MB, read", "16 MB BOOL"]),
     "encode": by_contender("encode", [*SIZES, "16 MB BOOL"]),
     "BYTES": by_contender("BYTES", BYTES),

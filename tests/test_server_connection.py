@@ -645,6 +645,21 @@ def test_head_of_a_large_body_holds_nothing() -> None:
     assert client.app.body_memory.nbytes == 0
 
 
+def test_time_of_a_client_that_reads_nothing_begins_once() -> None:
+    """A timer of the transport may expire early."""
+    client = connected()
+    client.reads = False
+    client.to_send = request_bytes(1, 1500 * KiB)
+    client.send(2 << 20)
+    client.serve()
+    deadline = client.connection.deadline
+    assert (client.connection.state, deadline) == (SENDING, TIMEOUT)
+    client.connection.blocked(client.n_kept, 10.0)
+    assert client.connection.deadline == deadline
+    client.connection.blocked(client.n_kept - 1, 10.0)
+    assert client.connection.deadline == deadline + 10
+
+
 @run_in_event_loop
 async def test_memory_of_a_reply_that_is_never_awaited() -> None:
     """A task may be cancelled before it begins."""

@@ -69,7 +69,7 @@ class Options:
     grace_seconds: float = GRACE_SECONDS
     """How long a client may keep the connection open after ``shut_down``, in all states together.
 
-    So the connection ends at most this time, and that of the requests that run, after the shutdown.
+    So it ends at most this time, plus the time that its requests run, after the shutdown began.
     """
     is_tls: bool = False
     """Whether the transport cannot close its sending direction alone."""
@@ -116,7 +116,7 @@ class Connection:
         self.requests = self.receiver.requests
         self.output: list[bytes] = []
         self.state = WAITING
-        self.since = now  # when the state was entered, or the shutdown began
+        self.since = now  # from when the deadline counts
         self.deadline = now + (options.keep_alive_seconds or _FIRST_REQUEST_SECONDS)
         self.grace_seconds = math.inf  # what is left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
@@ -216,11 +216,11 @@ class Connection:
         """Return the request to run now, if there is one. ``reply`` takes its reply."""
         if self.state is not READY:
             return None
-        self.state = RUNNING  # as READY, it has no deadline
+        self.state = RUNNING  # like READY, it has no deadline
         return self.requests[0]
 
     def reply(self, reply: Reply, now: float, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
-        """Send the reply to the request that runs. Transports refer to the memory of large ones."""
+        """Send the reply to the request that runs. A large one is not copied."""
         if self.state is not RUNNING:  # the connection has been closed since
             return
         request, body = self.requests[0], reply.body
@@ -261,6 +261,8 @@ class Connection:
 
     def blocked(self, n_unsent: int, now: float) -> None:
         """The client has not read enough: the next reply waits, which bounds the memory."""
+        if self.state is SENDING and n_unsent == self.n_unsent:  # it has read nothing since
+            return
         self.n_unsent = n_unsent
         if self.state is SENDING or self.state in _BETWEEN_REPLIES:
             self._enter(SENDING, now)
@@ -315,7 +317,7 @@ class Connection:
         self.deadline = self.since + min(seconds, self.grace_seconds)
         if state is STALLED:
             self.deadline = min(self.deadline, now + TICK_SECONDS)
-        elif state is CLOSING and self.options.is_tls:  # many clients do not close it, too
+        elif state is CLOSING and self.options.is_tls:  # many clients do not
             self.deadline = min(self.deadline, now + _LINGER_SECONDS)
 
     def _spend_grace(self, now: float) -> None:

@@ -26,7 +26,7 @@ SCRATCH_NBYTES = 16 << 10
 # If at least this many bytes of a body are missing, they are received without the HTTP parser. A
 # new parser is created afterwards, which costs more than the copy of fewer bytes.
 _DIRECT_FROM_NBYTES = 16 << 10
-_MAX_HEAD_NBYTES = 64 << 10  # and one chunk
+_MAX_HEAD_NBYTES = 64 << 10  # may be exceeded by one chunk
 _MAX_HEADERS = 256
 _MAX_TARGET_NBYTES = 16 << 10  # before 0.7, httptools parsed at most 64 KiB correctly
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
@@ -48,7 +48,7 @@ class ClientState(Enum):
     IDLE = auto()  # it has sent nothing of the next request
     HEAD = auto()  # it sends the head of a request
     BODY = auto()  # it sends the rest of a request, which is the last of `requests`
-    DONE = auto()  # it has sent its last request; what else arrives is discarded
+    DONE = auto()  # its last request has arrived, or was rejected; what follows is discarded
     CLOSED = auto()  # it has closed the connection, or its sending direction
 
 
@@ -58,7 +58,7 @@ ENDED = (DONE, CLOSED)
 
 
 class Request(Exchange):
-    """A request on a connection. If its head is invalid, it is empty, and rejected."""
+    """A request on a connection. If its head cannot be parsed, it is empty, and rejected."""
 
     method = b""
     url = b""
@@ -203,10 +203,10 @@ class Receiver:
             self.reject(TensorwireError(text, status=431))
 
     def _replay_head(self) -> None:
-        """Continue after the head of a request with an upgrade, which is ignored (RFC 9110 7.8).
+        """Continue after the head of a request whose upgrade is ignored (RFC 9110 7.8).
 
-        httptools does not parse the body of such a request. A new parser does, after the same head
-        without the upgrade.
+        httptools does not parse the body of such a request. A new parser does, after another head
+        with only the headers that say how long the body is.
         """
         headers = self.requests[-1].headers
         lines = joined_headers(pair for pair in headers if pair[0] in _BODY_HEADERS)
