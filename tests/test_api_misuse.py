@@ -425,7 +425,7 @@ def collecting(callback: Callable[[], object]) -> Iterator[None]:
 
 
 @pytest.mark.thread_unsafe(reason="it uses the garbage collector of the process")
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="collections run between bytecodes")
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="this Python collects between bytecodes")
 @pytest.mark.parametrize("n", range(1, 4))
 @pytest.mark.parametrize("change", ["shape", "dtype"])
 def test_array_that_changes_in_a_collection(change: str, n: int) -> None:

@@ -177,8 +177,10 @@ def test_errors_after_valid_elements() -> None:
     long.append(0)  # it is not exported any more
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="Python code cannot export a buffer")
-@pytest.mark.skipif(bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="lists are copied")
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="this Python has no __buffer__")
+@pytest.mark.skipif(
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="this Python copies lists"
+)
 def test_item_that_changes_the_list_while_it_is_read() -> None:
     class Clearing(bytearray):
         def __buffer__(self, flags: int) -> memoryview:
