@@ -32,6 +32,7 @@ def main() -> None:
         chosen = " and ".join(f"({part})" for part in (package, expression) if part)
         command = [str(python), "-m", "pytest", *(FILES if package else ["benchmarks"])]
         command += ["-k", chosen, "--benchmark-json", str(path)]
+        command += ["-W", "ignore:Not saving anything"]  # if nothing is selected
         code = subprocess.run(command, cwd=ROOT, env=ENVIRON, check=False).returncode
         if code == 0:
             paths.append(path)
