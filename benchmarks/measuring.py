@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # For processes that import `benchmarks` and `interop`.
 PATHS = [str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
 ENVIRON = {**os.environ, "PYTHONPATH": os.pathsep.join(PATHS)}
+WARM_UP_SECONDS = 0.005
 OURS, DROP_IN = "tensorwire", ", drop-in"
 NONE = SimpleNamespace(install=lambda: None, uninstall=lambda: None)  # no drop-in replacement
 # A contender is a context manager that yields the function that is measured.
@@ -87,11 +89,16 @@ def in_turns(
     """
     turns, changed = deque(contenders), Condition()
 
-    def begin(name: str, function: Callable[[], Any] = str) -> None:
+    def begin(name: str, function: Callable[[], Any] | None = None) -> None:
         with changed:
             changed.wait_for(lambda: turns[0] == name)
         (drop_in.install if name.endswith(DROP_IN) else drop_in.uninstall)()
-        function()  # the first call of a turn is slower than others
+        # The first calls of a turn are slower: Python adapts its bytecode to replaced functions.
+        end_of_warm_up = time.perf_counter() + WARM_UP_SECONDS
+        while function is not None:
+            function()
+            if time.perf_counter() > end_of_warm_up:
+                break
 
     def end(action: Callable[..., None], *arguments: Any) -> None:
         drop_in.uninstall()

@@ -164,7 +164,6 @@ HEADLINE = {
     "decode 300,000 strings": f"BYTES: decode {STRINGS}",
     "read 100,000 FP32 as JSON": "JSON: read FP32",
     "write 100,000 strings as JSON": "JSON: write str, ASCII",
-    "decode one small tensor": "decode: 128 B",
     "decode 64 MB FP32": "decode: 64 MB",
 }
 BYTES = [f"{way} {kind}" for kind in (STRINGS, "100k x 100-300 B") for way in WAYS]
