@@ -253,6 +253,7 @@ class Connection:
         if self.pieces is None:
             self._await_next(now)
             return None
+        self.n_unsent = -1  # the client has read something
         piece = next(self.pieces, None)
         if piece is None:
             self.pieces = None
