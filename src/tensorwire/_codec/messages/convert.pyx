@@ -30,6 +30,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import numpy.ma  # before a process can be forked while another thread imports it
 
 from ..datatypes import DATATYPES, bf16_dtype, datatype_of
 from ..messages.columns import column_error, is_column, read_column
