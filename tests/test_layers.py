@@ -114,6 +114,25 @@ def test_import_does_not_load(name: str, others: list[str]) -> None:
     assert (done.stdout.split(), done.returncode) == ([], 0), done.stderr
 
 
+def test_calls_import_no_modules() -> None:
+    """A child that is forked while another thread imports a module waits for ever for its lock."""
+    done = run_script("""
+import sys
+import numpy as np
+import tensorwire as tw
+
+before = set(sys.modules)
+texts = np.array(["a", "b"], np.dtypes.StringDType())
+for data in (np.arange(2), texts, texts.astype(object), [np.arange(2)], ["a", "b"]):
+    for binary in (True, False):
+        frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", data, binary=binary)]))
+        tw.decode_request(bytes(frame), frame.header_length)["x"].as_numpy()
+tw.decode_bytes(tw.encode_bytes(texts)).as_numpy(np.dtypes.StringDType())
+print(*sorted(set(sys.modules) - before))
+""")
+    assert (done.stderr, done.stdout) == ("", "\n")
+
+
 def test_numpy_is_the_only_dependency() -> None:
     required = metadata.requires("tensorwire") or []
     assert [name for name in required if "extra ==" not in name] == ["numpy>=2.1"]

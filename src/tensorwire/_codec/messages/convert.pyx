@@ -30,10 +30,9 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.ma  # before a process can be forked while another thread imports it
 
 from ..datatypes import DATATYPES, bf16_dtype, datatype_of
-from ..messages.columns import column_error, is_column, read_column
+from ..messages.columns import column_error, is_column, is_instance, read_column
 
 from ...errors import (
     SUBJECT, EncodeError, format_shape, format_text, format_value, name_subject, name_tensor)
@@ -192,7 +191,7 @@ cdef unknown_kind_error(values, str expected):
 
 
 cdef tuple convert_array(array, datatype, bint binary):
-    if isinstance(array, np.ma.MaskedArray):
+    if is_masked(array):
         raise masked_error()
     if holds_bytes(array.dtype):
         return convert_to_bytes(array, datatype, binary)
@@ -282,6 +281,14 @@ cdef tuple convert_to_bytes(values, datatype, bint binary):
     return declared_row(BYTES, datatype), array_of_source(source_of_values(values), binary)
 
 
+cdef bint is_masked(array) except -1:
+    """Return whether an array is masked. `np.ma` would import the module.
+
+    A process that is forked meanwhile would wait for the import for ever.
+    """
+    return type(array) is not np.ndarray and is_instance(array, "numpy.ma", "MaskedArray")
+
+
 cdef bint holds_bytes(dtype) except -1:
     # The void dtypes of records and of other packages, such as bfloat16, are not bytes.
     return dtype.kind in "OSUT" or (dtype.num == cnp.NPY_VOID and dtype.names is None)
@@ -310,7 +317,7 @@ cdef Source source_of_values(values):
         if exports_dlpack(values) or not is_read_by_numpy(values):
             raise unknown_kind_error(values, "BYTES must be a list or an array of bytes or str")
         values = read_array(values)
-    if isinstance(values, np.ma.MaskedArray):
+    if is_masked(values):
         raise masked_error()
     values = np.asarray(values)  # the attributes of a subclass are not used
     if not holds_bytes(values.dtype):
