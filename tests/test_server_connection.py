@@ -658,6 +658,9 @@ def test_time_of_a_client_that_reads_nothing_begins_once() -> None:
     assert client.connection.deadline == deadline
     client.connection.blocked(client.n_kept - 1, 10.0)
     assert client.connection.deadline == deadline + 10
+    client.connection.next_piece(20.0)  # the client has read, and as much is kept as before
+    client.connection.blocked(client.n_kept - 1, 20.0)
+    assert client.connection.deadline == deadline + 20
 
 
 @run_in_event_loop

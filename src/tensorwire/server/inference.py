@@ -231,7 +231,7 @@ class Inference(Generic[Undecoded, Encoded]):
         """Return whether a large result is converted, copied or written as JSON."""
         result, nbytes, converted_nbytes = self.result, 0, 0
         try:
-            if type(result) is tw.InferResponse or isinstance(result, tw.InferResponse):
+            if isinstance(result, tw.InferResponse):
                 for tensor in result.outputs:
                     nbytes += tensor.nbytes
             elif isinstance(result, Mapping):
@@ -254,7 +254,7 @@ class Inference(Generic[Undecoded, Encoded]):
         name, declared = self.served.name, self.served.model.outputs
         result, request = self.result, self.request
         try:
-            if type(result) is tw.InferResponse or isinstance(result, tw.InferResponse):
+            if isinstance(result, tw.InferResponse):
                 response = result.replace(model_name=name, model_version=VERSION, id=request.id)
             elif isinstance(result, Mapping):
                 outputs = [as_tensor(key, value, declared) for key, value in result.items()]
