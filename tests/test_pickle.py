@@ -17,7 +17,7 @@ import tensorwire as tw
 from support.memory import address
 from support.requirements import package
 from tensorwire._codec.messages import tensor as compiled
-from tensorwire.server.body_memory import OverloadedError
+from tensorwire.server.errors import OverloadedError
 
 BIG = 1 << 18
 SMALL = 1000  # bytes that a pickle may have in addition to its tensors

@@ -30,27 +30,27 @@ from support.asgi_requests import run_in_event_loop
 from support.http_cases import CASES, Case
 from support.scale import scaled
 from tensorwire.server import Model, create_app
-from tensorwire.server.body_memory import (
-    UNCOUNTED_NBYTES,
-    BodyMemory,
-    OverloadedError,
-    Reservation,
-)
-from tensorwire.server.connection import (
+from tensorwire.server.body_memory import UNCOUNTED_NBYTES, BodyMemory, Reservation
+from tensorwire.server.connection import Connection, Options
+from tensorwire.server.errors import OverloadedError
+from tensorwire.server.http_exchange import Exchange
+from tensorwire.server.receiver import SCRATCH_NBYTES
+from tensorwire.server.service import Reply
+from tensorwire.server.states import (
     ABORTED,
+    BODY,
+    CLOSED,
     CLOSING,
+    DONE,
+    HEAD,
+    IDLE,
     LINGERING,
     READY,
     RUNNING,
     SENDING,
     STALLED,
     WAITING,
-    Connection,
-    Options,
 )
-from tensorwire.server.http_exchange import Exchange
-from tensorwire.server.receiver import BODY, CLOSED, DONE, HEAD, IDLE, SCRATCH_NBYTES
-from tensorwire.server.service import Reply
 
 pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
 

@@ -71,7 +71,7 @@ from tensorwire.server import (  # noqa: E402
 )
 from tensorwire.server import grpc as served  # noqa: E402
 from tensorwire.server.inference import Inference  # noqa: E402
-from tensorwire.server.workers import N_THREADS  # noqa: E402
+from tensorwire.server.model_threads import N_THREADS  # noqa: E402
 from tensorwire.sizes import (  # noqa: E402
     MAX_QUICK_JSON_NBYTES,
     MAX_QUICK_MESSAGE_NBYTES,
@@ -663,7 +663,7 @@ class Gate:
 
     @property
     def n_requests(self) -> int:
-        return len(self.app.workers.requests)
+        return len(self.app.threads.requests)
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])

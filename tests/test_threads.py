@@ -24,10 +24,10 @@ from support.scripts import run_script
 from support.threads import wait_for
 from tensorwire import threads
 from tensorwire.server import ClientDisconnectedError
-from tensorwire.server.workers import N_THREADS, ThreadCall, Workers
+from tensorwire.server.model_threads import N_THREADS, ModelCall, ModelThreads
 from tensorwire.threads import in_thread, in_turn
 
-STARTERS: list[Any] = [in_thread, lambda *call: ThreadCall().run(Workers(1), *call)]
+STARTERS: list[Any] = [in_thread, lambda *call: ModelCall().run(ModelThreads(1), *call)]
 
 
 @contextmanager
@@ -66,7 +66,7 @@ async def test_function_is_called_once_if_no_thread_can_be_started(
 
 def test_calls_of_several_event_loops_with_cancellations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call ends, none runs twice, and no thread remains, although few can be started."""
-    start_thread, workers = threading.Thread.start, Workers(1)
+    start_thread, pool = threading.Thread.start, ModelThreads(1)
     begun: Counter[int] = Counter()
 
     def start(thread: threading.Thread) -> None:
@@ -78,7 +78,7 @@ def test_calls_of_several_event_loops_with_cancellations(monkeypatch: pytest.Mon
         calls = [
             in_thread(begun.update, [offset + i])
             if i % 3 == 0
-            else ThreadCall().run(workers, begun.update, [offset + i])
+            else ModelCall().run(pool, begun.update, [offset + i])
             for i in range(500)
         ]
         tasks = [asyncio.ensure_future(call) for call in calls]
@@ -96,7 +96,7 @@ def test_calls_of_several_event_loops_with_cancellations(monkeypatch: pytest.Mon
         loop.join()
     assert set(begun.values()) == {1}
     wait_for(lambda: threads._threads <= before)
-    assert not workers._n_running
+    assert not pool._n_running
 
 
 @run_in_event_loop
@@ -124,21 +124,21 @@ async def test_call_is_dropped_with_its_arguments() -> None:
     class Argument:
         pass
 
-    workers, released = Workers(1), threading.Event()
-    alone = ThreadCall()
+    pool, released = ModelThreads(1), threading.Event()
+    alone = ModelCall()
     alone.disconnect()  # while its request was decoded: it does not wait, and its client may
-    assert await alone.run(workers, int, 1) == 1
+    assert await alone.run(pool, int, 1) == 1
     running = [
-        asyncio.create_task(ThreadCall().run(workers, released.wait, 20)) for _ in range(N_THREADS)
+        asyncio.create_task(ModelCall().run(pool, released.wait, 20)) for _ in range(N_THREADS)
     ]
     await asyncio.sleep(0)
     with without_gc():
         for how in ("task is cancelled", "cancel", "disconnect", "disconnect before"):
-            argument, call = Argument(), ThreadCall()
+            argument, call = Argument(), ModelCall()
             found = weakref.ref(argument)
             if how == "disconnect before":
                 call.disconnect()
-            task = asyncio.create_task(call.run(workers, id, argument))
+            task = asyncio.create_task(call.run(pool, id, argument))
             del argument
             await asyncio.sleep(0)
             if how == "task is cancelled":
@@ -150,7 +150,7 @@ async def test_call_is_dropped_with_its_arguments() -> None:
                 assert await task == "dropped"
             del task
             await asyncio.sleep(0)  # this task refers to the exception until it waits
-            assert (found(), len(workers._waiting)) == (None, 0), how
+            assert (found(), len(pool._waiting)) == (None, 0), how
     released.set()
     await asyncio.gather(*running)
 
@@ -158,18 +158,18 @@ async def test_call_is_dropped_with_its_arguments() -> None:
 @pytest.mark.thread_unsafe(reason="it counts the threads of the package")
 def test_event_loop_that_is_closed_before_the_answer() -> None:
     """The thread is free for the next call."""
-    released, workers = threading.Event(), Workers(1)
+    released, pool = threading.Event(), ModelThreads(1)
 
     async def abandon() -> None:
-        task = asyncio.create_task(ThreadCall().run(workers, released.wait, 20))
+        task = asyncio.create_task(ModelCall().run(pool, released.wait, 20))
         await asyncio.sleep(0)
         task.cancel()
 
     asyncio.run(abandon())
-    assert workers._n_running
+    assert pool._n_running
     n_threads = len(threads._threads)
     released.set()
-    wait_for(lambda: not workers._n_running)
+    wait_for(lambda: not pool._n_running)
     assert len(threads._threads) == n_threads
 
 
@@ -200,10 +200,10 @@ def test_event_loop_that_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None
 SCRIPT = """
 import asyncio, os, threading, time
 from tensorwire import threads
-from tensorwire.server.workers import ThreadCall, Workers
+from tensorwire.server.model_threads import ModelCall, ModelThreads
 
-workers = Workers(1)
-call = lambda function, *arguments: ThreadCall().run(workers, function, *arguments)
+pool = ModelThreads(1)
+call = lambda function, *arguments: ModelCall().run(pool, function, *arguments)
 """
 
 
@@ -225,7 +225,7 @@ async def fork():
 
 child = asyncio.run(fork())
 if child == 0:
-    assert not workers._n_running and not threads._threads
+    assert not pool._n_running and not threads._threads
     asyncio.run(main())
     os._exit(7)
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -255,7 +255,7 @@ def test_event_loop_that_runs_while_the_interpreter_exits() -> None:
         SCRIPT
         + """
 async def main():
-    await asyncio.gather(*[repeat() for _ in range(2 * workers._limit)])
+    await asyncio.gather(*[repeat() for _ in range(2 * pool._limit)])
 
 async def repeat():
     while True:

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from .asgi import App as create_app
 from .asgi import read_request, send_error, send_frame
-from .body import (
-    ClientDisconnectedError,
-    ReceiveTimeoutError,
-    UnsupportedEncodingError,
-)
 from .context import RequestContext
 from .error_handlers import install_error_handlers
-from .model import InputError, Model, Models, RequestError
+from .errors import (
+    ClientDisconnectedError,
+    InputError,
+    ReceiveTimeoutError,
+    RequestError,
+    UnsupportedEncodingError,
+)
+from .model import Model, Models
 
 if TYPE_CHECKING:
     from .grpc import add_to_grpc_server

@@ -17,8 +17,9 @@ from .._codec.messages.frame import Frame
 from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
 from ..sizes import DEFAULT_MAX_BODY_NBYTES
-from .body import ClientDisconnectedError, RequestBody
+from .body import RequestBody
 from .body_memory import TICK_SECONDS
+from .errors import ClientDisconnectedError
 from .http_exchange import Exchange
 from .service import SHUTTING_DOWN, RawHeaders, Reply, Service, error_reply, log
 

@@ -10,10 +10,11 @@ from .._codec.http.decoder import decode_request
 from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
 from ..compression import STEP_NBYTES, Decompressor, is_supported
-from ..errors import DecodeError, DecompressionError, LayoutError, TensorwireError, format_count
+from ..errors import DecompressionError, LayoutError, format_count
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
 from ..threads import in_thread, in_turn, reading_alone
 from .body_memory import UNCOUNTED_NBYTES, Reservation
+from .errors import UnsupportedEncodingError
 from .framing import Framing
 
 DEFAULT_RECEIVE_TIMEOUT = 300.0
@@ -21,31 +22,6 @@ DEFAULT_RECEIVE_TIMEOUT = 300.0
 
 GRACE_SECONDS = 5.0
 """Time that a client has during a shutdown to send the rest of a request, or to read a response."""
-
-
-class ClientDisconnectedError(TensorwireError):
-    """The client closed the connection before its request had arrived or begun to be processed.
-
-    No response can be sent. ``status`` is 499.
-    """
-
-    status = 499
-
-
-class UnsupportedEncodingError(DecompressionError):
-    """The Content-Encoding of the body is not supported. ``status`` is 415.
-
-    The supported ones are gzip, deflate, identity and, with Python 3.14 or ``tensorwire[zstd]``,
-    zstd.
-    """
-
-    status = 415
-
-
-class ReceiveTimeoutError(DecodeError):
-    """The body did not arrive in time. ``status`` is 408."""
-
-    status = 408
 
 
 class RequestBody:

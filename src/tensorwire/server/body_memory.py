@@ -9,7 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from ..errors import TensorwireError, format_count
+from ..errors import format_count
+from .errors import OverloadedError
 
 UNCOUNTED_NBYTES = 64 << 10
 """A body up to this size is not counted: the limits of connections and requests are enough."""
@@ -55,24 +56,6 @@ def default_nbytes() -> int:
     """
     n_processes = os.environ.get("WEB_CONCURRENCY", "")
     return available_nbytes() // 2 // max(1, int(n_processes) if n_processes.isdigit() else 1)
-
-
-class OverloadedError(TensorwireError):
-    """A limit of what the server does at once is reached. ``status`` is 503."""
-
-    status = 503
-    limit: str = ""
-    """The name of the option with the limit."""
-
-    @classmethod
-    def by(cls, limit: str, problem: str) -> OverloadedError:
-        error = cls(f"the server is overloaded: {problem}")
-        error.limit = limit
-        return error
-
-    @classmethod
-    def by_limit_concurrency(cls, limit: int) -> OverloadedError:
-        return cls.by("limit_concurrency", f"limit_concurrency is {limit}")
 
 
 class BodyMemory:

@@ -11,15 +11,35 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum, auto
 from http import HTTPStatus
 
 from ..errors import TensorwireError, format_seconds
 from .body import GRACE_SECONDS
-from .body_memory import TICK_SECONDS, OverloadedError
+from .body_memory import TICK_SECONDS
+from .errors import OverloadedError
 from .framing import expects_continue, joined_headers
-from .receiver import CLOSED, DONE, ENDED, HEAD, IDLE, Receiver, Request
+from .receiver import Receiver, Request
 from .service import SHUTTING_DOWN, Reply, Service
+from .states import (
+    ABORTED,
+    ARRIVING,
+    BETWEEN_REPLIES,
+    CLOSED,
+    CLOSING,
+    DONE,
+    ENDED,
+    HEAD,
+    IDLE,
+    LINGERING,
+    OF_SERVER,
+    READY,
+    RECEIVING,
+    RUNNING,
+    SENDING,
+    STALLED,
+    WAITING,
+    ServerState,
+)
 
 # After the last reply, the connection stays open until the client closes it, at most for this time,
 # and what arrives is discarded. If it was closed while data arrives, the client might not get the
@@ -38,27 +58,6 @@ _TLS_PIECE_NBYTES = 64 << 10
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
-
-
-class ServerState(Enum):
-    """What the server waits for. The client's side has a state of its own."""
-
-    WAITING = auto()  # the client, which sends a request or none
-    RECEIVING = auto()  # the client, which sends the rest of a request
-    STALLED = auto()  # memory for the body of the first request
-    READY = auto()  # the transport, which runs the first request
-    RUNNING = auto()  # the reply to the first request
-    SENDING = auto()  # the client, which has not read enough of the replies
-    LINGERING = auto()  # the client, which closes the connection after the last reply
-    CLOSING = auto()  # the transport, which sends what it has, and closes the connection
-    ABORTED = auto()  # nothing: the transport drops the connection
-
-
-# In Python 3.11, an attribute of an Enum class takes as long as a call.
-WAITING, RECEIVING, STALLED, READY, RUNNING, SENDING, LINGERING, CLOSING, ABORTED = ServerState
-_ARRIVING = (RECEIVING, STALLED)
-_BETWEEN_REPLIES = (WAITING, RECEIVING, STALLED, READY)
-_OF_SERVER = (READY, RUNNING, ABORTED)  # the client is not at fault if they take long
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ class Connection:
     def receive(self, nbytes: int, now: float) -> None:
         """Take the bytes that have arrived in the memory of ``receiver.buffer()``."""
         self.receiver.receive(nbytes)
-        if self.state in _BETWEEN_REPLIES:
+        if self.state in BETWEEN_REPLIES:
             self._await_next(now)
 
     def end_of_input(self, now: float) -> bool:
@@ -142,13 +141,13 @@ class Connection:
         if not self.requests or self.options.is_tls:  # TLS has no sending direction of its own
             self.close(now)
             return False
-        if self.state in _BETWEEN_REPLIES:
+        if self.state in BETWEEN_REPLIES:
             self._await_next(now)
         return True
 
     def memory_changed(self, now: float) -> None:
         """The first request may have memory for its body, or has lost it."""
-        if self.requests and (self.state is SENDING or self.state in _BETWEEN_REPLIES):
+        if self.requests and (self.state is SENDING or self.state in BETWEEN_REPLIES):
             self.receiver.continue_body()
             if self.state is not SENDING:
                 self._await_next(now)
@@ -168,7 +167,7 @@ class Connection:
                 self._abort()
         elif self.state in (WAITING, LINGERING):
             self.close(now)
-        elif self.state in _ARRIVING:
+        elif self.state in ARRIVING:
             self._enter(self.state, now)  # what is left of the time
             if now < self.deadline:  # the body waits for memory
                 self.service.body_memory.tick(now)
@@ -265,7 +264,7 @@ class Connection:
         if self.state is SENDING and n_unsent == self.n_unsent:  # it has read nothing since
             return
         self.n_unsent = n_unsent
-        if self.state is SENDING or self.state in _BETWEEN_REPLIES:
+        if self.state is SENDING or self.state in BETWEEN_REPLIES:
             self._enter(SENDING, now)
 
     # --- states and deadlines --------------------------------------------------------------------
@@ -296,12 +295,12 @@ class Connection:
 
     def _enter(self, state: ServerState, now: float) -> None:
         # The time in which a request must arrive includes that in which it waits for memory.
-        if not (state is self.state is CLOSING or (state in _ARRIVING and self.state in _ARRIVING)):
+        if not (state is self.state is CLOSING or (state in ARRIVING and self.state in ARRIVING)):
             if self.grace_seconds < math.inf:
                 self._spend_grace(now)
             self.since = now
         self.state = state
-        if state in _OF_SERVER:
+        if state in OF_SERVER:
             self.deadline = math.inf
             return
         timeout = self.service.receive_timeout
@@ -322,7 +321,7 @@ class Connection:
             self.deadline = min(self.deadline, now + _LINGER_SECONDS)
 
     def _spend_grace(self, now: float) -> None:
-        if self.state not in _OF_SERVER:
+        if self.state not in OF_SERVER:
             self.grace_seconds = max(0.0, self.grace_seconds - (now - self.since))
 
     def _reject_late(self) -> None:

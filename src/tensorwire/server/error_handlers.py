@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..errors import EncodeError, TensorwireError
-from .model import RequestError
+from .errors import RequestError
 from .service import log
 
 Application = TypeVar("Application")

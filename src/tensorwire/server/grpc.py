@@ -39,12 +39,13 @@ from ..grpc_messages import (
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
 from ..threads import in_thread, in_turn, reading_alone
 from .body import GRACE_SECONDS
-from .body_memory import OverloadedError, Reservation
+from .body_memory import Reservation
 from .context import RequestContext, set_headers
+from .errors import OverloadedError
 from .inference import Inference, MessageFormat, ServedModel
 from .model import Model, ModelFunction
+from .model_threads import ModelCall
 from .service import SHUTTING_DOWN, Service, log
-from .workers import ThreadCall
 
 try:
     import grpc
@@ -319,8 +320,8 @@ class OpenCalls:
 class InferenceService:
     def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
         self._service = service
-        self._unary = GrpcFormat(service.workers, service.limits, encode_response)
-        self._stream = GrpcFormat(service.workers, service.limits, encode_final_response)
+        self._unary = GrpcFormat(service.threads, service.limits, encode_response)
+        self._stream = GrpcFormat(service.threads, service.limits, encode_final_response)
         # The requests in progress. If a client does not wait for the response, its request remains
         # here until the model returns: models are not interrupted.
         self.tasks: set[asyncio.Task[bytes]] = set()
@@ -409,7 +410,7 @@ class InferenceService:
         self, message_format: GrpcFormat, message: bytes, context: Any, failed: Failed
     ) -> bytes:
         """Return the response to a request, or that of ``failed``, if there is an exception."""
-        call = ThreadCall()
+        call = ModelCall()
         request_id = ""
         service = self._service
         task = request_context = None

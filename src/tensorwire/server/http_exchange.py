@@ -8,21 +8,22 @@ from dataclasses import replace
 from .._codec.messages.frame import Frame
 from ..errors import TensorwireError, format_count, format_seconds
 from ..threads import in_thread
-from .body import ClientDisconnectedError, ReceiveTimeoutError, RequestBody
+from .body import RequestBody
 from .body_memory import Reservation
 from .compressed import choose_coding, is_quick_to_compress, negotiated_reply
 from .context import Address, RequestContext, set_headers
+from .errors import ClientDisconnectedError, ReceiveTimeoutError
 from .framing import AmbiguousLengthError, expects_continue
 from .inference import Inference, ServedModel
+from .model_threads import ModelCall
 from .service import LateReply, Reply, Route, Service
-from .workers import ThreadCall
 
 # Up to this size, the body of a rejected request is discarded before the reply. If a server closes
 # the connection while the client is still sending, the client may not receive the reply.
 MAX_DISCARDED_NBYTES = 16 << 20
 
 
-class Exchange(ThreadCall):
+class Exchange(ModelCall):
     """A request whose head has arrived, and its ``route``: the result of ``Service.route``.
 
     A transport makes it in the event loop, and calls its methods there, in this order:

@@ -25,21 +25,19 @@ from ..sizes import (
     MAX_SHARED_JSON_NBYTES,
 )
 from ..threads import in_thread, in_turn
-from .body import ClientDisconnectedError
 from .context import RequestContext
+from .errors import ClientDisconnectedError, InvalidOutputError, RequestError
 from .model import (
     VERSION,
-    InvalidOutputError,
     Model,
-    RequestError,
     as_tensor,
     as_writable,
     check_inputs,
     check_outputs,
     check_requested_outputs,
 )
+from .model_threads import ModelCall, ModelThreads
 from .statistics import Statistics
-from .workers import ThreadCall, Workers
 
 log = logging.getLogger("tensorwire.server")
 
@@ -66,7 +64,7 @@ class MessageFormat(ABC, Generic[Undecoded, Encoded]):
     The threads and the limits are those of the ``Service``.
     """
 
-    workers: Workers
+    threads: ModelThreads
     limits: tw.Limits
     encode: Callable[[tw.InferResponse, tw.InferRequest], Encoded]
     """Encode a response. Raises EncodeError; its status is 400 if the request is the cause."""
@@ -136,16 +134,16 @@ class Inference(Generic[Undecoded, Encoded]):
         served.statistics.add(self.started_ns)
         return encoded
 
-    async def later(self, call: ThreadCall) -> Encoded:
+    async def later(self, call: ModelCall) -> Encoded:
         """Do what ``now`` has not done, and return the response.
 
         Raises ClientDisconnectedError if ``call`` is cancelled before the model runs.
         """
-        workers = self.message_format.workers
-        workers.requests.add(self)
+        threads = self.message_format.threads
+        threads.requests.add(self)
         try:
-            if len(workers.requests) > workers.max_concurrency:
-                raise workers.overloaded_error()
+            if len(threads.requests) > threads.max_concurrency:
+                raise threads.overloaded_error()
             encoded = await self._run(call)
         except BaseException as error:
             self.served.statistics.add(self.started_ns, error)
@@ -153,13 +151,13 @@ class Inference(Generic[Undecoded, Encoded]):
                 error.add_note(self._subject())
             raise
         finally:
-            workers.requests.discard(self)
+            threads.requests.discard(self)
             if type(self.result) is CoroutineType:
                 self.result.close()  # if there are too many requests
         self.served.statistics.add(self.started_ns)
         return encoded
 
-    async def _run(self, call: ThreadCall) -> Encoded:
+    async def _run(self, call: ModelCall) -> Encoded:
         served = self.served
         if self.message is not None:
             is_slow = self.message_format.is_slow_to_decode
@@ -174,7 +172,7 @@ class Inference(Generic[Undecoded, Encoded]):
                 self._call()
             else:
                 in_time: Encoded | None = await call.run(
-                    self.message_format.workers, self._call_and_encode
+                    self.message_format.threads, self._call_and_encode
                 )
                 if in_time is not None:
                     return in_time

@@ -6,7 +6,6 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from http import HTTPStatus
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,12 +13,12 @@ import numpy as np
 import tensorwire as tw
 
 from ..arguments import check_type, choose_datatype, is_list_of_numbers
-from ..errors import format_names, format_shape, format_subject, format_value
+from ..errors import format_names, format_shape, format_subject
 from .context import RequestContext
+from .errors import InputError, InvalidOutputError, RequestError
 
 Result = tw.InferResponse | Mapping[str, Any]
 VERSION = "1"  # the version of every model
-ERROR_STATUSES = frozenset(status for status in HTTPStatus if status >= 400)
 SpecsByName = dict[str, tw.TensorSpec]
 
 
@@ -149,60 +148,6 @@ def specs_by_name(
         is_batched = spec.batching or batching
         by_name[spec.name] = tw.TensorSpec(spec.name, spec.datatype, spec.dims, is_batched)
     return by_name
-
-
-class RequestError(tw.TensorwireError):
-    """A model cannot answer a request, and the client receives the reason.
-
-    A model raises it. It is not logged.
-
-    Parameters
-    ----------
-    text : str
-        The text of the error. If it is empty, it is the phrase of the status.
-    status : int, default 400
-        The HTTP status, 400 to 599. gRPC clients receive the code for it.
-    tensor : str, optional
-        The name of the input or output that the error is about.
-
-    Raises
-    ------
-    TypeError
-        ``text`` is not a str, or ``status`` is not an integer.
-    ValueError
-        ``status`` is not the status of an error.
-
-    Examples
-    --------
-    >>> from tensorwire.server import RequestError
-    >>> def classify(request):
-    ...     image = request["image"]
-    ...     if image.shape[0] < 32:
-    ...         raise RequestError(f"the image has {image.shape[0]} rows: 32 are required", 422)
-    ...     return {"label": 0}
-    """
-
-    status = 400
-
-    def __init__(self, text: str, status: int = 400, *, tensor: str | None = None) -> None:
-        check_type("text", text, str, "a str")
-        if status not in ERROR_STATUSES:
-            raise ValueError(f"status must be that of an error, not {format_value(status)}")
-        # gRPC and JSON in UTF-8 cannot contain lone surrogates. In a stream of gRPC, an empty text
-        # would not be an error.
-        sent = text.encode(errors="backslashreplace").decode() or HTTPStatus(status).phrase
-        super().__init__(sent, tensor=tensor, status=int(status))
-
-
-class InputError(RequestError):
-    """The inputs of a request are not those that the model or the route takes.
-
-    An input is missing or unexpected, or its datatype or shape is not the declared one.
-    """
-
-
-class InvalidOutputError(tw.TensorwireError):
-    """A model failed, or returned something other than the outputs that it declares."""
 
 
 def as_tensor(name: str, value: Any, declared: SpecsByName) -> tw.Tensor:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import Any
 from urllib.parse import unquote
 
@@ -16,10 +15,11 @@ import httptools
 
 from ..errors import TensorwireError
 from .body import RequestBody
-from .body_memory import OverloadedError
+from .errors import OverloadedError
 from .framing import Head, find_head_problem, joined_headers
 from .http_exchange import Exchange
 from .service import LateReply, Route, Service, error_reply
+from .states import BODY, CLOSED, DONE, ENDED, HEAD, IDLE
 
 # The parser processes all requests in a chunk at once, so a chunk must not contain too many.
 SCRATCH_NBYTES = 16 << 10
@@ -40,21 +40,6 @@ class _Scratch(threading.local):
 
 
 _scratch = _Scratch()
-
-
-class ClientState(Enum):
-    """What the client is doing."""
-
-    IDLE = auto()  # it has sent nothing of the next request
-    HEAD = auto()  # it sends the head of a request
-    BODY = auto()  # it sends the rest of a request, which is the last of `requests`
-    DONE = auto()  # its last request has arrived, or was rejected; what follows is discarded
-    CLOSED = auto()  # it has closed the connection, or its sending direction
-
-
-# In Python 3.11, an attribute of an Enum class takes as long as a call.
-IDLE, HEAD, BODY, DONE, CLOSED = ClientState
-ENDED = (DONE, CLOSED)
 
 
 class Request(Exchange):

@@ -25,11 +25,12 @@ from ..http import EXTENSION, HEADER_LENGTH, JSON_TYPE
 from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .body import DEFAULT_RECEIVE_TIMEOUT, RequestBody
 from .body_memory import BodyMemory, default_nbytes
+from .errors import RequestError
 from .framing import frame_headers
 from .inference import MessageFormat, ServedModel
-from .model import VERSION, Model, ModelFunction, Models, RequestError
+from .model import VERSION, Model, ModelFunction, Models
+from .model_threads import DEFAULT_MAX_CONCURRENCY, ModelThreads
 from .statistics import Statistics
-from .workers import DEFAULT_MAX_CONCURRENCY, Workers
 
 log = logging.getLogger("tensorwire.server")
 
@@ -182,7 +183,7 @@ class Service:
         check_type("limits", limits, tw.Limits, "a Limits object")
         self.max_body_nbytes: int = check_integer("max_body_nbytes", max_body_nbytes, minimum=1)
         self.limits: tw.Limits = limits
-        self.workers: Workers = Workers(max_concurrency)
+        self.threads: ModelThreads = ModelThreads(max_concurrency)
         if max_body_memory_nbytes is None:
             max_body_memory_nbytes = default_nbytes()
         check_integer("max_body_memory_nbytes", max_body_memory_nbytes, minimum=1)
@@ -194,7 +195,7 @@ class Service:
         if metrics:
             self.metrics = import_module(".metrics", __package__)  # prometheus_client is optional
         self.http_format: HttpFormat = HttpFormat(
-            self.workers,
+            self.threads,
             limits,
             # A partial object would make a dict for each call.
             lambda response, request: tw.encode_response(

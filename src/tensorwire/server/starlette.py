@@ -23,7 +23,7 @@ from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .asgi import send_frame
 from .body import RequestBody
-from .model import RequestError
+from .errors import RequestError
 from .values import FRAME_HEADERS, Content, frame_of, values_of
 
 __all__ = ["OPENAPI", "TensorResponse", "read_tensors"]

@@ -23,23 +23,13 @@ from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
-from .body import GRACE_SECONDS, ClientDisconnectedError
-from .body_memory import OverloadedError
-from .connection import (
-    ABORTED,
-    CLOSING,
-    LAST_REQUEST_SECONDS,
-    LINGERING,
-    READY,
-    RUNNING,
-    SENDING,
-    STALLED,
-    Connection,
-    Options,
-)
+from .body import GRACE_SECONDS
+from .connection import LAST_REQUEST_SECONDS, Connection, Options
 from .context import Address
+from .errors import ClientDisconnectedError, OverloadedError
 from .receiver import Request
 from .service import SHUTTING_DOWN, Reply, Service
+from .states import ABORTED, CLOSING, LINGERING, READY, RUNNING, SENDING, STALLED
 
 try:
     from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware

@@ -13,13 +13,8 @@ from .._codec.datatypes import UNLIMITED
 from ..arguments import check_type
 from ..errors import format_subject, format_value
 from ..http import HEADER_LENGTH
-from .model import (
-    InputError,
-    RequestError,
-    check_inputs,
-    check_requested_outputs,
-    specs_by_name,
-)
+from .errors import InputError, RequestError
+from .model import check_inputs, check_requested_outputs, specs_by_name
 
 # Of the request itself: it says how the client wants the outputs, and not what the model computes.
 _FRAMING_PARAMETER = "binary_data_output"

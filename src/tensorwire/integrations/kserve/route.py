@@ -22,7 +22,7 @@ from ..._codec.body_buffer import BodyBuffer
 from ...errors import DecodeError
 from ...http import JSON_TYPE
 from ...server.asgi import Receive, Send, send_error
-from ...server.body import ClientDisconnectedError, UnsupportedEncodingError
+from ...server.errors import ClientDisconnectedError, UnsupportedEncodingError
 from ..rest import receive_again, receive_body, send_body, text_headers
 from . import _PATCH, is_installed
 from .convert import is_binary, read_request, write_response

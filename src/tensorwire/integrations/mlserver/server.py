@@ -20,7 +20,7 @@ from ..._codec.body_buffer import BodyBuffer
 from ...errors import TensorwireError
 from ...http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from ...server.asgi import Receive, Scope, Send, read_request, send_frame
-from ...server.body import ClientDisconnectedError
+from ...server.errors import ClientDisconnectedError
 from ...server.framing import Framing
 from ..rest import (
     has_binary_data,

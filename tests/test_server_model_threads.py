@@ -36,7 +36,7 @@ from tensorwire.server import inference as inference_module
 from tensorwire.server.body import RequestBody
 from tensorwire.server.inference import Inference
 from tensorwire.server.model import as_writable
-from tensorwire.server.workers import N_THREADS, ThreadCall, Workers
+from tensorwire.server.model_threads import N_THREADS, ModelCall, ModelThreads
 from tensorwire.sizes import (
     MAX_QUICK_JSON_NBYTES,
     MAX_QUICK_MESSAGE_NBYTES,
@@ -411,8 +411,8 @@ async def test_call_that_is_cancelled_when_it_has_just_failed_is_released() -> N
 
     with without_gc():
         argument = np.zeros(1)
-        found, call = weakref.ref(argument), ThreadCall()
-        call.start(Workers(1), fail, argument)
+        found, call = weakref.ref(argument), ModelCall()
+        call.start(ModelThreads(1), fail, argument)
         tasks = [asyncio.create_task(call.result())]
         call._future.add_done_callback(lambda _: tasks[0].cancel())  # before the task continues
         del argument
@@ -456,7 +456,7 @@ def test_coroutine_of_a_request_can_be_closed() -> None:
     body = RequestBody(headers, 1 << 30)
     body.buffer.write(bytes(frame))
     model = app.infer_routes[b"/v2/models/m/infer"]
-    coroutine: Any = Inference(app.http_format, model, body).later(ThreadCall())
+    coroutine: Any = Inference(app.http_format, model, body).later(ModelCall())
     coroutine.send(None)
     coroutine.close()
 

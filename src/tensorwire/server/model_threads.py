@@ -12,8 +12,7 @@ from typing import Any
 from ..arguments import check_integer
 from ..errors import format_count
 from ..threads import Call, Threads
-from .body import ClientDisconnectedError
-from .body_memory import OverloadedError
+from .errors import ClientDisconnectedError, OverloadedError
 
 log = logging.getLogger("tensorwire.server")
 
@@ -24,7 +23,7 @@ N_THREADS = min(32, (os.cpu_count() or 1) + 4)
 """Number of threads in which an application calls synchronous functions."""
 
 
-class Workers(Threads):
+class ModelThreads(Threads):
     """Calls synchronous models in threads, and limits the number of requests in progress.
 
     ``requests`` are those in progress, without those whose models are called in the event loop and
@@ -45,7 +44,7 @@ class Workers(Threads):
         return OverloadedError.by("max_concurrency", f"the limit is {limit} in progress")
 
 
-class ThreadCall(Call):
+class ModelCall(Call):
     """The call of a synchronous model, which does not begin if the client is gone by then.
 
     ``wait_for_disconnect`` is an async function that returns when the client disconnects. A
@@ -74,10 +73,12 @@ class ThreadCall(Call):
             )
         )
 
-    async def run(self, workers: Workers, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def run(
+        self, threads: ModelThreads, function: Callable[..., Any], *arguments: Any
+    ) -> Any:
         """Call a function in a thread. Raises ClientDisconnectedError if the call was cancelled."""
         try:
-            is_waiting = self.start(workers, function, *arguments)
+            is_waiting = self.start(threads, function, *arguments)
         except RuntimeError as error:
             log.error("no thread can be started for a model: %s", error)
             raise OverloadedError.by("threads", "no thread can be started") from None

@@ -1,0 +1,41 @@
+"""The states of an HTTP/1.1 connection: what the client is doing, and what the server waits for.
+
+A shutdown is not a state: then ``Connection.grace_seconds`` is finite.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+
+class ClientState(Enum):
+    """What the client is doing: ``Receiver.state``."""
+
+    IDLE = auto()  # it has sent nothing of the next request
+    HEAD = auto()  # it sends the head of a request
+    BODY = auto()  # it sends the rest of a request, which is the last of `requests`
+    DONE = auto()  # its last request has arrived, or was rejected; what follows is discarded
+    CLOSED = auto()  # it has closed the connection, or its sending direction
+
+
+class ServerState(Enum):
+    """What the server waits for: ``Connection.state``."""
+
+    WAITING = auto()  # the client, which sends a request or none
+    RECEIVING = auto()  # the client, which sends the rest of a request
+    STALLED = auto()  # memory for the body of the first request
+    READY = auto()  # the transport, which runs the first request
+    RUNNING = auto()  # the reply to the first request
+    SENDING = auto()  # the client, which has not read enough of the replies
+    LINGERING = auto()  # the client, which closes the connection after the last reply
+    CLOSING = auto()  # the transport, which sends what it has, and closes the connection
+    ABORTED = auto()  # nothing: the transport drops the connection
+
+
+# In Python 3.11, an attribute of an Enum class takes as long as a call.
+IDLE, HEAD, BODY, DONE, CLOSED = ClientState
+ENDED = (DONE, CLOSED)
+WAITING, RECEIVING, STALLED, READY, RUNNING, SENDING, LINGERING, CLOSING, ABORTED = ServerState
+ARRIVING = (RECEIVING, STALLED)
+BETWEEN_REPLIES = (WAITING, RECEIVING, STALLED, READY)
+OF_SERVER = (READY, RUNNING, ABORTED)  # the client is not at fault if they take long
