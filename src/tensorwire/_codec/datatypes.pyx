@@ -49,8 +49,8 @@ cdef Datatype numeric(name, code, in_json=True):
 
 
 DATATYPES = {
-    row.name: row
-    for row in (
+    each.name: each
+    for each in (
         numeric("BOOL", "?"),
         numeric("UINT8", "u1"),
         numeric("UINT16", "<u2"),
@@ -71,7 +71,7 @@ DATATYPES = {
 RAW_BF16 = np.dtype("<u2")
 BF16_MAX = (2 - 2 ** -7) * 2.0 ** 127
 
-BY_DTYPE = {row.dtype: row for row in DATATYPES.values() if row.dtype is not None}
+BY_DTYPE = {each.dtype: each for each in DATATYPES.values() if each.dtype is not None}
 
 
 @cache
@@ -86,9 +86,9 @@ def bf16_dtype():
 
 def datatype_of(cnp.dtype dtype not None):
     """Return the Datatype of a numpy dtype of numbers in any byte order, or None."""
-    row = BY_DTYPE.get(dtype)
-    if row is not None:
-        return row
+    element_type = BY_DTYPE.get(dtype)
+    if element_type is not None:
+        return element_type
     if dtype.kind == "V" and dtype.name == "bfloat16":
         return DATATYPES["BF16"]
     return BY_DTYPE.get(dtype.newbyteorder("<"))

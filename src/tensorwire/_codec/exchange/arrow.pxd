@@ -25,7 +25,7 @@ cdef class Chunk:
 
 
 cdef class Received:
-    cdef Datatype row
+    cdef Datatype element_type
     cdef ArrowLayout layout  # of the elements
     # Elements may be nested in lists of fixed size. The sizes are in row-major order.
     cdef int n_lists
@@ -45,5 +45,5 @@ cdef invalid_arrow_error(what)
 
 cdef new_schema(bytes format, const npy_intp* dims, int rank)
 cdef array_capsule(ArrowArray** array)
-cdef export_schema(ndarray array, Datatype row, str name)
-cdef export_array(ndarray array, Datatype row)
+cdef export_schema(ndarray array, Datatype element_type, str name)
+cdef export_array(ndarray array, Datatype element_type)

@@ -112,7 +112,7 @@ cdef Received receive(values, bint only_bytes):
     cdef list list_sizes = []
     for level in range(received.n_lists):
         list_sizes.append(received.list_sizes[level])
-    received.shape = shape_to_send((received.n_rows, *list_sizes), received.row)
+    received.shape = shape_to_send((received.n_rows, *list_sizes), received.element_type)
     if received.n_nulls > 0:
         raise null_error(received)
     return received
@@ -204,11 +204,11 @@ cdef int read_type(Received received, const ArrowSchema* schema, bint only_bytes
         schema = schema.children[0]
         format = schema_format(schema)
     if schema.dictionary == NULL and format in LAYOUTS:
-        received.row = DATATYPES["BYTES"]
+        received.element_type = DATATYPES["BYTES"]
         received.layout = LAYOUTS[format]
         return 0
     if schema.dictionary == NULL and format in BY_FORMAT and not only_bytes:
-        received.row = BY_FORMAT[format]
+        received.element_type = BY_FORMAT[format]
         received.layout = NUMBERS
         return 0
     raise unsupported_type_error(format, schema.dictionary != NULL, only_bytes)
@@ -379,20 +379,21 @@ cdef cnp.ndarray numbers_of(Received received):
     for item in received.chunks:
         chunk = <Chunk?>item
         if chunk.elements.length > 0:
-            parts.append(numbers_of_chunk(chunk, received.row))
+            parts.append(numbers_of_chunk(chunk, received.element_type))
     if not parts:
-        return np.empty(received.shape, received.row.dtype)
+        return np.empty(received.shape, received.element_type.dtype)
     array = parts[0] if len(parts) == 1 else np.concatenate(parts)
     return array.reshape(received.shape)
 
 
-cdef numbers_of_chunk(Chunk chunk, Datatype row):
+cdef numbers_of_chunk(Chunk chunk, Datatype element_type):
     cdef const ArrowArray* array = &chunk.elements
     cdef const char* data = <const char*>array.buffers[1]
     cdef int64_t first_bit = array.offset & 7
-    if row.name != "BOOL":
-        data += array.offset * row.itemsize
-        return np.frombuffer(exported_bytes(chunk, data, array.length * row.itemsize), row.dtype)
+    if element_type.name != "BOOL":
+        data += array.offset * element_type.itemsize
+        memory = exported_bytes(chunk, data, array.length * element_type.itemsize)
+        return np.frombuffer(memory, element_type.dtype)
     data += array.offset >> 3
     memory = exported_bytes(chunk, data, (first_bit + array.length + 7) >> 3)
     bits = np.frombuffer(memory, np.uint8)
@@ -419,9 +420,9 @@ cdef struct ArrayNode:
     void* owner  # the numpy array, or NULL in an array of lists
 
 
-cdef export_schema(cnp.ndarray array, Datatype row, str name):
+cdef export_schema(cnp.ndarray array, Datatype element_type, str name):
     cdef int axis, rank = cnp.PyArray_NDIM(array)
-    if row.name == "BF16":
+    if element_type.name == "BF16":
         raise EncodeError(
             f"{format_subject('tensor', name)} is BF16, which Arrow does not support: convert it "
             f"to FP32 first", tensor=name)
@@ -431,7 +432,7 @@ cdef export_schema(cnp.ndarray array, Datatype row, str name):
                 f"{format_subject('tensor', name)} has a dimension of "
                 f"{cnp.PyArray_DIM(array, axis)}; the limit for an Arrow list of fixed size is "
                 f"{INT32_MAX}", tensor=name)
-    return new_schema(FORMATS[row.name], cnp.PyArray_DIMS(array), rank)
+    return new_schema(FORMATS[element_type.name], cnp.PyArray_DIMS(array), rank)
 
 
 cdef new_schema(bytes format, const cnp.npy_intp* dims, int rank):
@@ -472,14 +473,14 @@ cdef void release_schema_node(ArrowSchema* schema) noexcept nogil:
     schema.release = NULL
 
 
-cdef export_array(cnp.ndarray array, Datatype row):
+cdef export_array(cnp.ndarray array, Datatype element_type):
     """Return an `arrow_array` capsule of a C-contiguous array that `export_schema` accepts."""
     cdef ArrowArray* exported = NULL
     cdef ArrayNode* node
     cdef int level, n_lists = max(cnp.PyArray_NDIM(array) - 1, 0)
     cdef int64_t length = 1
     cdef cnp.ndarray owner = (
-        np.packbits(array, bitorder="little") if row.name == "BOOL" else array)
+        np.packbits(array, bitorder="little") if element_type.name == "BOOL" else array)
     capsule = array_capsule(&exported)
     for level in range(n_lists + 1):
         node = <ArrayNode*>PyMem_RawCalloc(1, sizeof(ArrayNode))

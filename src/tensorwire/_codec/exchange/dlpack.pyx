@@ -38,7 +38,9 @@ cdef const char* USED_UNVERSIONED = "used_dltensor"
 cdef const char* USED_VERSIONED = "used_dltensor_versioned"
 
 cdef dict CODE_OF_KIND = {"b": CODE_BOOL, "i": CODE_INT, "u": CODE_UINT, "f": CODE_FLOAT}
-cdef dict CODE_OF_DATATYPE = {row.name: CODE_OF_KIND[dtype.kind] for dtype, row in BY_DTYPE.items()}
+cdef dict CODE_OF_DATATYPE = {
+    each.name: CODE_OF_KIND[dtype.kind] for dtype, each in BY_DTYPE.items()
+}
 CODE_OF_DATATYPE["BF16"] = CODE_BFLOAT
 cdef dict BY_DLTYPE = {
     (code, 8 * DATATYPES[name].itemsize): DATATYPES[name]
@@ -61,10 +63,10 @@ DEVICE_NAMES = {
 # --- export ---
 
 
-cdef dlpack_capsule(cnp.ndarray array, Datatype row, max_version, dl_device, bint copy):
+cdef dlpack_capsule(cnp.ndarray array, Datatype element_type, max_version, dl_device, bint copy):
     """Return a capsule of DLPack 0.x or 1.0 with an array, which is C-contiguous and little-endian.
 
-    The arguments after `row` are those of `__dlpack__`. Raises BufferError.
+    The arguments after `element_type` are those of `__dlpack__`. Raises BufferError.
     """
     cdef bint is_versioned
     cdef DLTensor* tensor
@@ -76,7 +78,7 @@ cdef dlpack_capsule(cnp.ndarray array, Datatype row, max_version, dl_device, bin
             f"{SUBJECT} is read-only, but the consumer requested a capsule of DLPack 0.x, which "
             "cannot say so: decode from a bytearray or a BodyBuffer, which make the tensors "
             "writable, or export a copy (copy=True)")
-    source = array.view(RAW_BF16) if row.name == "BF16" else array
+    source = array.view(RAW_BF16) if element_type.name == "BF16" else array
     capsule = source.__dlpack__(
         max_version=(MAJOR_VERSION, 0) if is_versioned else None, copy=copy or None)
     if is_versioned:
@@ -85,7 +87,7 @@ cdef dlpack_capsule(cnp.ndarray array, Datatype row, max_version, dl_device, bin
         tensor = &(<DLManagedTensor*>PyCapsule_GetPointer(capsule, UNVERSIONED)).dl_tensor
     tensor.device.device_type = CPU  # even if numpy imported the memory as pinned
     tensor.device.device_id = 0
-    tensor.dtype.code = CODE_OF_DATATYPE[row.name]  # numpy has no code for bfloat16
+    tensor.dtype.code = CODE_OF_DATATYPE[element_type.name]  # numpy has no code for bfloat16
     if cnp.PyArray_SIZE(array) == 0:
         tensor.data = NULL  # as the specification says
     return capsule
@@ -155,7 +157,7 @@ cdef tuple import_capsule(capsule):
     cdef DLManagedTensorVersioned* versioned = NULL
     cdef DLManagedTensor* unversioned = NULL
     cdef DLTensor* tensor
-    cdef Datatype row
+    cdef Datatype element_type
     cdef Layout layout
     cdef cnp.npy_intp[MAX_RANK] strides
     cdef bint is_strided
@@ -185,15 +187,15 @@ cdef tuple import_capsule(capsule):
         raise EncodeError(
             f"{SUBJECT} is on DLPack device {name}:{tensor.device.device_id}: copy it to the "
             f"memory of the CPU first, for example with tensor.cpu()")
-    row = datatype_of_dltype(tensor.dtype)
-    dtype = row.dtype or bf16_dtype() or RAW_BF16
+    element_type = datatype_of_dltype(tensor.dtype)
+    dtype = element_type.dtype or bf16_dtype() or RAW_BF16
     # A garbage collection may have run another consumer. From here on, no Python code runs.
     if not PyCapsule_IsValid(capsule, VERSIONED if unversioned == NULL else UNVERSIONED):
         raise not_a_capsule_error(capsule)
-    read_shape(tensor, row, &layout)
+    read_shape(tensor, element_type, &layout)
     is_strided = tensor.strides != NULL and layout.n_elements > 0
     if is_strided:
-        read_strides(tensor, row, &layout, strides)
+        read_strides(tensor, element_type, &layout, strides)
     data = &no_data if layout.n_elements == 0 else address_of(tensor)
     # From here on, the owner deletes the struct.
     PyCapsule_SetName(capsule, USED_VERSIONED if unversioned == NULL else USED_UNVERSIONED)
@@ -204,7 +206,7 @@ cdef tuple import_capsule(capsule):
         <PyTypeObject*>cnp.ndarray, dtype, layout.rank, layout.dims,
         strides if is_strided else NULL, data, flags, NULL)
     cnp.set_array_base(array, owner)
-    return row, array
+    return element_type, array
 
 
 cdef not_a_capsule_error(capsule):
@@ -219,12 +221,12 @@ cdef not_a_capsule_error(capsule):
 
 
 cdef Datatype datatype_of_dltype(DLDataType dtype):
-    row = BY_DLTYPE.get((dtype.code, dtype.bits)) if dtype.lanes == 1 else None
-    if row is None:
+    element_type = BY_DLTYPE.get((dtype.code, dtype.bits)) if dtype.lanes == 1 else None
+    if element_type is None:
         raise TypeError(
             f"{SUBJECT} has elements of the DLPack type {format_type(dtype)}, which has no "
             f"datatype")
-    return row
+    return element_type
 
 
 cdef format_type(DLDataType dtype):
@@ -239,7 +241,7 @@ cdef format_type(DLDataType dtype):
     return name if dtype.lanes == 1 else f"{name}x{dtype.lanes}"
 
 
-cdef int read_shape(DLTensor* tensor, Datatype row, Layout* layout) except -1:
+cdef int read_shape(DLTensor* tensor, Datatype element_type, Layout* layout) except -1:
     cdef int axis
     if tensor.ndim < 0:
         raise invalid_tensor_error(f"it has {tensor.ndim} dimensions")
@@ -251,29 +253,30 @@ cdef int read_shape(DLTensor* tensor, Datatype row, Layout* layout) except -1:
         layout.dims[axis] = tensor.shape[axis]
         if layout.dims[axis] < 0:
             raise invalid_tensor_error(f"its dimension {axis} is {layout.dims[axis]}")
-    if not set_counts(layout, row.itemsize):
-        raise too_large_error(ENCODING, dims_as_tuple(layout.dims, layout.rank), row)
+    if not set_counts(layout, element_type.itemsize):
+        raise too_large_error(ENCODING, dims_as_tuple(layout.dims, layout.rank), element_type)
     return 0
 
 
 cdef int read_strides(
-    DLTensor* tensor, Datatype row, Layout* layout, cnp.npy_intp* strides
+    DLTensor* tensor, Datatype element_type, Layout* layout, cnp.npy_intp* strides
 ) except -1:
     """Fill `strides`, in bytes, from those of a producer, in elements. Raises EncodeError."""
     cdef int64_t stride
-    cdef uint64_t span, total = row.itemsize  # bytes between the first and the last element
+    # The number of bytes between the first and the last element.
+    cdef uint64_t span, total = element_type.itemsize
     cdef int axis
     for axis in range(layout.rank):
         stride = tensor.strides[axis]
         if layout.dims[axis] == 1:
             stride = 0  # it has no meaning, and may be any number
-        span = <uint64_t>row.itemsize
+        span = <uint64_t>element_type.itemsize
         if not multiply(&span, <uint64_t>stride if stride >= 0 else 0 - <uint64_t>stride) or (
                 not multiply(&span, <uint64_t>layout.dims[axis] - 1)
                 or span > <uint64_t>INT64_MAX - total):
             raise invalid_tensor_error(f"its stride {axis} is {stride}")
         total += span
-        strides[axis] = stride * row.itemsize
+        strides[axis] = stride * element_type.itemsize
     return 0
 
 

@@ -481,14 +481,14 @@ cdef class MessageReader:
         if not is_shared(tensor):
             raise HeaderError(
                 f"{SUBJECT} has both contents and raw_{self.kind}_contents")
-        fill_layout(&layout, tensor.shape, tensor.row, MAX_RANK, DECODING)
+        fill_layout(&layout, tensor.shape, tensor.element_type, MAX_RANK, DECODING)
         view_body(tensor, &layout, self.body, offset, nbytes, self.limits)
         tensor.binary = True
         return 0
 
     cdef int use_nothing(self, Tensor tensor) except -1:
         cdef Layout layout
-        fill_layout(&layout, tensor.shape, tensor.row, MAX_RANK, DECODING)
+        fill_layout(&layout, tensor.shape, tensor.element_type, MAX_RANK, DECODING)
         if layout.n_elements > 0:
             raise self.source_error([])
         view_body(tensor, &layout, self.body, 0, 0, self.limits)

@@ -223,7 +223,7 @@ cdef unsigned char* write_message_fields(
     for tensor in tensors:
         target = begin_field(target, 5, entry_nbytes(tensor))
         target = write_text(target, 1, tensor.name)
-        target = write_text(target, 2, tensor.row.name)
+        target = write_text(target, 2, tensor.element_type.name)
         target = write_shape(target, tensor.shape)
         target = write_parameters(target, 4, tensor._parameters)
     if message.requested is not None:
@@ -243,7 +243,8 @@ cdef unsigned char* write_message_fields(
 
 
 cdef uint64_t entry_nbytes(Tensor tensor) except? 0:
-    cdef uint64_t nbytes = text_field_nbytes(tensor.name) + text_field_nbytes(tensor.row.name)
+    cdef uint64_t nbytes = text_field_nbytes(tensor.name)
+    nbytes += text_field_nbytes(tensor.element_type.name)
     if tensor.shape:
         nbytes += field_nbytes(shape_nbytes(tensor.shape))
     return nbytes + parameters_nbytes(tensor._parameters)

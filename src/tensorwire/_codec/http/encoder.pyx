@@ -212,13 +212,14 @@ def encode_raw_request(array: Any) -> Frame:
         raise EncodeError(
             f"{format_subject('tensor', tensor.name)} is in shared memory, but a raw request "
             f"contains the data", tensor=tensor.name)
-    if tensor.texts is None:
+    if tensor.bytes_array is None:
         return new_frame(None, (tensor,), 0, tensor.nbytes)
-    if tensor.texts.size != 1:
+    if tensor.bytes_array.size != 1:
         raise EncodeError(
             f"a raw request of BYTES has one element, but {format_subject('tensor', tensor.name)} "
-            f"has {tensor.texts.size}", tensor=tensor.name, expected=1, actual=tensor.texts.size)
-    return Frame((tensor.texts.element(0).toreadonly(),), 0)
+            f"has {tensor.bytes_array.size}",
+            tensor=tensor.name, expected=1, actual=tensor.bytes_array.size)
+    return Frame((tensor.bytes_array.element(0).toreadonly(),), 0)
 
 
 cdef Nonfinite nonfinite_of(str nonfinite) except *:
@@ -337,7 +338,7 @@ cdef int write_tensor(JsonWriter* writer, Tensor tensor, bint binary) except -1:
 cdef int write_entry(JsonWriter* writer, Tensor tensor, bint binary) except -1:
     cdef bint has_data = not is_shared(tensor)
     cdef bint has_size = binary and has_data
-    cdef bytes before_shape = tensor.row.before_shape
+    cdef bytes before_shape = tensor.element_type.before_shape
     check_name_nbytes(text_nbytes(tensor.name), <Limits>writer.limits, ENCODING)
     check_rank(len(tensor.shape), (<Limits>writer.limits).max_rank, ENCODING)
     if has_size and tensor.nbytes > 0:
@@ -356,9 +357,9 @@ cdef int write_entry(JsonWriter* writer, Tensor tensor, bint binary) except -1:
             write_int64(writer, tensor.nbytes)
         close(writer, c"}")
     if has_data and not binary:
-        if not tensor.row.in_json:
+        if not tensor.element_type.in_json:
             raise EncodeError(
-                f"{SUBJECT} is {tensor.row.name}, which can only be sent as binary data",
+                f"{SUBJECT} is {tensor.element_type.name}, which can only be sent as binary data",
                 status=400)
         write_literal(writer, b'"data":')
         write_data(writer, tensor)
@@ -384,8 +385,8 @@ cdef int write_message_parameters(JsonWriter* writer, dict parameters) except -1
 cdef int write_data(JsonWriter* writer, Tensor tensor) except -1:
     cdef Py_ssize_t element
     cdef cnp.ndarray array
-    if tensor.texts is not None:
-        element = write_strings(writer, tensor.texts)
+    if tensor.bytes_array is not None:
+        element = write_strings(writer, tensor.bytes_array)
         if element >= 0:
             raise EncodeError(
                 f"element {element} of {SUBJECT} is not valid UTF-8, and can only be sent as "

@@ -7,7 +7,7 @@ from ..bytes.writer cimport pack, source_of
 from ..datatypes cimport DECODING, Datatype, Layout, Limits, add_elements, fill_layout
 from ..memory cimport Body
 from ..messages.message cimport InferRequest, Message, new_message
-from ..messages.tensor cimport Tensor, TensorSpec, new_tensor, use_texts
+from ..messages.tensor cimport Tensor, TensorSpec, new_tensor, use_bytes_array
 from ..messages.views cimport tensor_of_body
 
 from ..datatypes import DATATYPES
@@ -59,7 +59,7 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
     add_elements(&n_elements, layout.n_elements, limits, DECODING)
     tensor = new_tensor(spec.name, datatype, shape, None, True)
     wire = pack(source_of("O", [source.view(0, source.nbytes)], shape))  # with a length prefix
-    use_texts(tensor, bytes_of_wire(wire, shape))
+    use_bytes_array(tensor, bytes_of_wire(wire, shape))
     return tensor
 
 

@@ -67,14 +67,14 @@ cdef tuple convert(data, datatype, shape, bint binary):
         raise EncodeError(
             f"the data of {SUBJECT} is None: pass an array, or for a tensor in shared memory "
             f"datatype=, shape= and the parameters of the region")
-    row, converted = convert_data(data, datatype, binary)
+    element_type, converted = convert_data(data, datatype, binary)
     if shape is None:
-        return row, converted.shape, converted
-    dims = shape_to_send(as_tuple(shape), row)
+        return element_type, converted.shape, converted
+    dims = shape_to_send(as_tuple(shape), element_type)
     if converted is None or dims == converted.shape:
-        return row, dims, converted
+        return element_type, dims, converted
     try:
-        return row, dims, converted.reshape(dims)
+        return element_type, dims, converted.reshape(dims)
     except ValueError:
         raise EncodeError(
             f"{SUBJECT} does not match its shape: the shape is {format_shape(dims)}, but that of "
@@ -202,8 +202,8 @@ cdef tuple convert_array(array, datatype, bint binary):
 
 
 cdef tuple convert_dlpack(data, datatype, bint binary):
-    row, array = import_dlpack(data)
-    return numbers_to_send(row, array, datatype)
+    element_type, array = import_dlpack(data)
+    return numbers_to_send(element_type, array, datatype)
 
 
 cdef tuple convert_memory(data, datatype, bint binary):
@@ -218,15 +218,15 @@ cdef read_array(values):
     return array
 
 
-cdef tuple numbers_to_send(Datatype row, cnp.ndarray array, datatype):
+cdef tuple numbers_to_send(Datatype element_type, cnp.ndarray array, datatype):
     """Return the Datatype, and the array if it is C-contiguous and little-endian, else a copy."""
-    if row is None:
+    if element_type is None:
         raise EncodeError(
             f"{SUBJECT} is an array of {format_text(array.dtype)}, which has no datatype")
-    row = declared_row(row, datatype)
+    element_type = declared_type(element_type, datatype)
     if not cnp.PyArray_IS_C_CONTIGUOUS(array) or not cnp.PyArray_ISNOTSWAPPED(array):
         array = np.asarray(array, array.dtype.newbyteorder("<"), order="C")
-    return row, array
+    return element_type, array
 
 
 cdef tuple convert_arrow(values, datatype, bint binary):
@@ -237,10 +237,10 @@ cdef tuple convert_arrow(values, datatype, bint binary):
             f"for example dataframe.to_numpy(), or make a tensor of each column with "
             f"tensors_from_dataframe(dataframe)")
     cdef Received received = receive(values, False)
-    cdef Datatype row = declared_row(received.row, datatype)
-    if row.name == "BYTES":
-        return row, array_of_source(source_of_received(received), True)
-    return row, numbers_of(received)
+    cdef Datatype element_type = declared_type(received.element_type, datatype)
+    if element_type.name == "BYTES":
+        return element_type, array_of_source(source_of_received(received), True)
+    return element_type, numbers_of(received)
 
 
 cdef tuple convert_column(column, datatype, bint binary):
@@ -248,37 +248,37 @@ cdef tuple convert_column(column, datatype, bint binary):
     datatype = chosen if datatype is None else datatype
     try:
         if isinstance(values, (list, np.ndarray)):
-            row, converted = convert_data(values, datatype, binary)
+            element_type, converted = convert_data(values, datatype, binary)
         else:
-            row, converted = convert_arrow(values, datatype, binary)
+            element_type, converted = convert_arrow(values, datatype, binary)
     except (EncodeError, TypeError) as error:
         raise column_error(column, values, error) from None
-    return row, converted.reshape(outer + converted.shape[1:]) if outer else converted
+    return element_type, converted.reshape(outer + converted.shape[1:]) if outer else converted
 
 
 cdef masked_error():
     return EncodeError(f"{SUBJECT} is a masked array, whose missing values cannot be sent")
 
 
-cdef Datatype declared_row(Datatype row, datatype):
+cdef Datatype declared_type(Datatype element_type, datatype):
     """Return the Datatype of data. Raises EncodeError if the argument `datatype` is another one."""
-    if datatype == "BF16" and row.name == "UINT16":
+    if datatype == "BF16" and element_type.name == "UINT16":
         return DATATYPES["BF16"]
-    if datatype is not None and datatype != row.name:
+    if datatype is not None and datatype != element_type.name:
         raise EncodeError(
-            f"{SUBJECT} has datatype {format_text(datatype)}, but its data is {row.name}")
-    return row
+            f"{SUBJECT} has datatype {format_text(datatype)}, but its data is {element_type.name}")
+    return element_type
 
 
 # --- BYTES ---------------------------------------------------------------------------------------
 
 
 cdef tuple convert_elements(elements, datatype, bint binary):
-    return declared_row(BYTES, datatype), elements
+    return declared_type(BYTES, datatype), elements
 
 
 cdef tuple convert_to_bytes(values, datatype, bint binary):
-    return declared_row(BYTES, datatype), array_of_source(source_of_values(values), binary)
+    return declared_type(BYTES, datatype), array_of_source(source_of_values(values), binary)
 
 
 cdef bint is_masked(array) except -1:
@@ -370,7 +370,7 @@ cdef tuple convert_list(data, datatype, bint binary):
 
 cdef tuple convert_arrays(data, datatype, bint binary):
     """Convert equal arrays in a list, or in nested lists."""
-    cdef Datatype row, first = None
+    cdef Datatype element_type, first = None
     cdef tuple outer, dims, inner = ()
     cdef Py_ssize_t i
     outer, items = flatten(data, 1)
@@ -386,7 +386,7 @@ cdef tuple convert_arrays(data, datatype, bint binary):
                 f"item {i} of {SUBJECT} is {format_value(item)}, but the items before it are "
                 f"arrays or numpy scalars")
         try:
-            row, part = convert_data(item, datatype, True)
+            element_type, part = convert_data(item, datatype, True)
             dims = part.shape
         except (EncodeError, TypeError) as error:
             name_subject(error, f"item {i} of {SUBJECT}")
@@ -394,10 +394,10 @@ cdef tuple convert_arrays(data, datatype, bint binary):
                 error.element += i * prod(inner)
             raise
         if first is None:
-            first, inner = row, dims
-        elif row is not first or dims != inner:
+            first, inner = element_type, dims
+        elif element_type is not first or dims != inner:
             raise EncodeError(
-                f"item {i} of {SUBJECT} is {row.name} {format_shape(dims)}, but item 0 is "
+                f"item {i} of {SUBJECT} is {element_type.name} {format_shape(dims)}, but item 0 is "
                 f"{first.name} {format_shape(inner)}: the arrays in a list must have the same "
                 f"datatype and shape")
         parts.append(part)
@@ -465,7 +465,7 @@ cdef tuple flatten(values, int depth):
 
 cdef tuple convert_numbers(data, leaf, datatype):
     """Convert nested lists of numbers. Raises EncodeError for one that does not fit."""
-    cdef Datatype row
+    cdef Datatype element_type
     cdef Numbers numbers
     cdef tuple shape
     cdef list flat
@@ -480,15 +480,16 @@ cdef tuple convert_numbers(data, leaf, datatype):
         raise EncodeError(
             f"{SUBJECT} is {'an empty list' if empty else 'a list of numbers'}: pass "
             f"{'numpy.empty(0, dtype)' if empty else 'an array'}, or a Tensor with datatype=")
-    row = DATATYPES[datatype]
+    element_type = DATATYPES[datatype]
     shape, flat = flatten(data, 1)
     n = len(flat)
-    numbers.kind, numbers.itemsize = ord(dtype_kind(row)), row.itemsize
-    if numbers.kind == c"f" and row.itemsize == 2:
+    numbers.kind, numbers.itemsize = ord(dtype_kind(element_type)), element_type.itemsize
+    if numbers.kind == c"f" and element_type.itemsize == 2:
         numbers.itemsize = 8  # FP16 and BF16 are made of FP64
     if n != prod(shape):  # methods of subclasses of list have changed the others
         raise modified_error()
-    array = np.empty(shape, np.float64 if numbers.itemsize != row.itemsize else row.dtype)
+    is_exact = numbers.itemsize == element_type.itemsize
+    array = np.empty(shape, element_type.dtype if is_exact else np.float64)
     cdef char* target = <char*>cnp.PyArray_DATA(array)
     while i < n:
         stop = end_of_batch(i, n, ITEM_COST)
@@ -498,28 +499,28 @@ cdef tuple convert_numbers(data, leaf, datatype):
             i += store(&numbers, target + i * numbers.itemsize, PySequence_Fast_ITEMS(flat) + i,
                        stop - i)
             if i < stop:
-                value = exact_number(flat[i], i, row)
+                value = exact_number(flat[i], i, element_type)
                 item = <PyObject*>value
                 if store(&numbers, target + i * numbers.itemsize, &item, 1) == 0:
-                    raise out_of_range_error(value, i, row)
+                    raise out_of_range_error(value, i, element_type)
                 i += 1
-    return row, array if numbers.itemsize == row.itemsize else rounded_to(row, array)
+    return element_type, array if is_exact else rounded_to(element_type, array)
 
 
-cdef exact_number(value, Py_ssize_t element, Datatype row):
+cdef exact_number(value, Py_ssize_t element, Datatype element_type):
     """Return the Python object for a scalar of numpy. Raises EncodeError for another type."""
-    cdef tuple types = SCALARS[dtype_kind(row)]
+    cdef tuple types = SCALARS[dtype_kind(element_type)]
     # A timedelta64 is an np.integer, too.
     if isinstance(value, (np.bool_, np.number)) and not isinstance(value, np.timedelta64):
         value = value.item()
     if type(value) not in types:
-        raise wrong_type_error(value, element, row)
+        raise wrong_type_error(value, element, element_type)
     return value
 
 
-cdef rounded_to(Datatype row, doubles):
+cdef rounded_to(Datatype element_type, doubles):
     """Convert FP64 numbers to FP16 or BF16. Raises EncodeError if a finite one overflows."""
-    dtype = row.dtype or bf16_dtype()
+    dtype = element_type.dtype or bf16_dtype()
     if dtype is None:
         raise EncodeError(
             f"{SUBJECT} is a list of BF16, which requires the ml_dtypes package; an array of "
@@ -529,30 +530,31 @@ cdef rounded_to(Datatype row, doubles):
     overflowed = np.flatnonzero(np.isinf(rounded.astype(np.float64)) & ~np.isinf(doubles))
     if overflowed.size:
         i = int(overflowed[0])
-        raise out_of_range_error(doubles.item(i), i, row)
+        raise out_of_range_error(doubles.item(i), i, element_type)
     return rounded
 
 
-cdef str dtype_kind(Datatype row):
-    return "f" if row.dtype is None else (<object>row.dtype).kind  # BF16 has no dtype
+cdef str dtype_kind(Datatype element_type):
+    cdef object dtype = element_type.dtype
+    return "f" if dtype is None else dtype.kind  # BF16 has no dtype
 
 
-cdef wrong_type_error(value, element, Datatype row):
+cdef wrong_type_error(value, element, Datatype element_type):
     is_subclass = isinstance(value, (int, float)) and type(value) not in (bool, int, float)
     shown = type(value).__name__ if is_subclass else format_value(value)
-    wanted = {"b": "a bool", "f": "a number"}.get(dtype_kind(row), "an integer")
+    wanted = {"b": "a bool", "f": "a number"}.get(dtype_kind(element_type), "an integer")
     return EncodeError(
-        f"element {element} of {SUBJECT} must be {wanted} ({row.name}), not {shown}",
+        f"element {element} of {SUBJECT} must be {wanted} ({element_type.name}), not {shown}",
         element=element)
 
 
-cdef out_of_range_error(value, element, Datatype row):
+cdef out_of_range_error(value, element, Datatype element_type):
     shown = format_value(value)
     if type(value) is int and value.bit_length() > 64:
         shown = f"an integer of {value.bit_length()} bits"
     return EncodeError(
         f"element {element} of {SUBJECT} is {shown}, which is out of range for "
-        f"{format_range(row)}", element=element)
+        f"{format_range(element_type)}", element=element)
 
 
 # --- lists of numbers: kernels -------------------------------------------------------------------

@@ -214,11 +214,11 @@ cdef tuple buffers_of(Frame frame):
     if n_set == 1:
         set_item(buffers, 0, frame.header)
     for tensor in frame.tensors:
-        if tensor.texts is None:
+        if tensor.bytes_array is None:
             buffer = PyMemoryView_FromObject(
                 exported_bytes(tensor.owner, tensor.memory, tensor.nbytes))
         else:
-            buffer = tensor.texts.wire
+            buffer = tensor.bytes_array.wire
         set_item(buffers, n_set, buffer)
         n_set += 1
     return buffers

@@ -27,10 +27,10 @@ cdef class Tensor:
     cdef readonly tuple shape
     cdef readonly bint binary
     cdef readonly Py_ssize_t nbytes  # 0 in shared memory
-    cdef Datatype row
+    cdef Datatype element_type
     cdef dict _parameters  # None if there are none
     # The data: `texts` for BYTES, the other fields for numbers, and neither in shared memory.
-    cdef BytesArray texts
+    cdef BytesArray bytes_array
     cdef object owner  # the memory exists as long as this object
     cdef cnp.dtype dtype
     cdef char* memory
@@ -47,7 +47,7 @@ cdef class TensorSpec:
 
 cdef inline bint is_shared(Tensor tensor) noexcept:
     """Return whether a tensor is in shared memory: the message does not have its data."""
-    return tensor.texts is None and tensor.owner is None
+    return tensor.bytes_array is None and tensor.owner is None
 
 
 cdef cnp.ndarray array_of(Tensor tensor)
@@ -55,8 +55,8 @@ cdef int use_converted(Tensor tensor, data) except -1
 cdef void use_memory(
     Tensor tensor, object owner, cnp.dtype dtype, char* memory, Py_ssize_t nbytes, bint is_readonly
 ) noexcept
-cdef void use_texts(Tensor tensor, BytesArray texts) noexcept
-cdef Tensor new_tensor(str name, Datatype row, tuple shape, dict parameters, bint binary)
+cdef void use_bytes_array(Tensor tensor, BytesArray bytes_array) noexcept
+cdef Tensor new_tensor(str name, Datatype element_type, tuple shape, dict parameters, bint binary)
 
 
 cdef inline unsigned char* write_data(unsigned char* target, Tensor tensor) except NULL:
@@ -64,6 +64,6 @@ cdef inline unsigned char* write_data(unsigned char* target, Tensor tensor) exce
 
     `tensor.nbytes` bytes are written: BYTES have their length prefixes.
     """
-    if tensor.texts is None:
+    if tensor.bytes_array is None:
         return write_memory(target, tensor.memory, tensor.nbytes)
-    return write_memory(target, tensor.texts.wire_data(), tensor.nbytes)
+    return write_memory(target, tensor.bytes_array.wire_data(), tensor.nbytes)

@@ -48,9 +48,9 @@ cdef extern from "numpy/arrayobject.h":
 
 # The Datatype of each of numpy's own dtypes, by type number; None for the others.
 cdef list BY_TYPE_NUM = [None] * cnp.NPY_NTYPES_LEGACY
-for dtype, row in BY_DTYPE.items():
-    BY_TYPE_NUM[dtype.num] = row
-del dtype, row
+for dtype, element_type in BY_DTYPE.items():
+    BY_TYPE_NUM[dtype.num] = element_type
+del dtype, element_type
 
 cdef Datatype BYTES = DATATYPES["BYTES"]
 
@@ -158,7 +158,7 @@ cdef class Tensor:
 
     # Valid values, because the garbage collector shows objects whose constructor is running.
     def __cinit__(self):
-        self.name, self.row, self.shape = "", BYTES, ()
+        self.name, self.element_type, self.shape = "", BYTES, ()
 
     def __init__(self, name, data, *, datatype=None, shape=None, parameters=None, binary=True):
         make_once(self, &self.is_made)
@@ -166,7 +166,7 @@ cdef class Tensor:
         cdef bint is_binary = checked_flag(binary, "binary")
         cdef dict own = None
         cdef tuple dims
-        cdef Datatype row = None
+        cdef Datatype element_type = None
         try:
             if parameters is not None:
                 own = own_parameters(parameters)  # before an array is read, which it could change
@@ -174,20 +174,21 @@ cdef class Tensor:
                 # The dimensions first: a new tuple may run a garbage collection, and that may run
                 # code that changes the array.
                 dims = dims_of_array(<cnp.ndarray>data) if shape is None else shape
-                row = datatype_of_array(<cnp.ndarray>data, datatype, dims)
-            if row is None:
-                row, dims, data = convert(data, datatype, shape, is_binary)
+                element_type = datatype_of_array(<cnp.ndarray>data, datatype, dims)
+            if element_type is None:
+                element_type, dims, data = convert(data, datatype, shape, is_binary)
             check_reserved(own, data is None)
         except (EncodeError, TypeError) as error:
             name_tensor(error, "tensor", own_name)
             raise
-        self.name, self.row, self.shape, self._parameters = own_name, row, dims, own
+        self.name, self.element_type, self.shape = own_name, element_type, dims
+        self._parameters = own
         self.binary = is_binary
         use_converted(self, data)
 
     @property
     def datatype(self):
-        return self.row.name
+        return self.element_type.name
 
     @property
     def parameters(self):
@@ -195,19 +196,19 @@ cdef class Tensor:
 
     @property
     def data(self):
-        if self.texts is not None:
-            return self.texts
+        if self.bytes_array is not None:
+            return self.bytes_array
         return None if self.owner is None else array_of(self)
 
     @property
     def elements(self):
-        if self.texts is None:
+        if self.bytes_array is None:
             if self.owner is None:
                 raise shared_memory_error(self)
             raise DatatypeError(
-                f"{format_subject('tensor', self.name)} is {self.row.name}, not BYTES",
+                f"{format_subject('tensor', self.name)} is {self.element_type.name}, not BYTES",
                 tensor=self.name)
-        return self.texts
+        return self.bytes_array
 
     def as_numpy(self, *, bint aligned: bool = False, bint writable: bool = False) -> NDArray[Any]:
         """Return the tensor as an array.
@@ -237,8 +238,8 @@ cdef class Tensor:
         array([b'a', b'bc'], dtype=object)
         """
         cdef cnp.ndarray array
-        if self.texts is not None:
-            return self.texts.as_numpy()
+        if self.bytes_array is not None:
+            return self.bytes_array.as_numpy()
         array = array_of(self)
         if (aligned and not cnp.PyArray_ISALIGNED(array)) or (writable and self.is_readonly):
             return array.copy()
@@ -265,8 +266,8 @@ cdef class Tensor:
         >>> tw.Tensor("text", ["a", "bc"]).as_strings()
         array(['a', 'bc'], dtype=object)
         """
-        cdef BytesArray texts = self.elements
-        return texts.strings("tensor", self.name)
+        cdef BytesArray elements = self.elements
+        return elements.strings("tensor", self.name)
 
     def tolist(self) -> Any:
         """Return the elements as nested lists of Python objects.
@@ -317,7 +318,8 @@ cdef class Tensor:
         <Tensor 'y' INT8 [2, 1]>
         """
         if "data" not in changes and is_shared(self):
-            changes = {"data": None, "datatype": self.row.name, "shape": self.shape, **changes}
+            kept = {"data": None, "datatype": self.element_type.name, "shape": self.shape}
+            changes = {**kept, **changes}
         elif "data" not in changes:
             changes = {"data": self, **changes}
         return Tensor(**{
@@ -330,9 +332,9 @@ cdef class Tensor:
 
     def __arrow_c_schema__(self):
         """Return the Arrow schema of the tensor (PyCapsule protocol). See ``__arrow_c_array__``."""
-        if self.texts is not None:
-            return self.texts.__arrow_c_schema__()
-        return export_schema(array_of(self), self.row, self.name)
+        if self.bytes_array is not None:
+            return self.bytes_array.__arrow_c_schema__()
+        return export_schema(array_of(self), self.element_type, self.name)
 
     def __arrow_c_array__(self, requested_schema=None):
         """Return the tensor as an Arrow array (PyCapsule protocol).
@@ -358,10 +360,11 @@ cdef class Tensor:
         TensorwireError
             The tensor is in shared memory.
         """
-        if self.texts is not None:
-            return self.texts.__arrow_c_array__(requested_schema)
+        if self.bytes_array is not None:
+            return self.bytes_array.__arrow_c_array__(requested_schema)
         array = array_of(self)
-        return export_schema(array, self.row, self.name), export_array(array, self.row)
+        schema = export_schema(array, self.element_type, self.name)
+        return schema, export_array(array, self.element_type)
 
     def __array__(self, dtype=None, copy=None):
         """Return the tensor as an array, for ``numpy.asarray``.
@@ -369,9 +372,9 @@ cdef class Tensor:
         By default, it has the dtype of ``as_numpy()``, and is copied only if that is needed. With
         ``copy=False``, ValueError is raised in that case, which BYTES always are.
         """
-        if self.texts is None:
+        if self.bytes_array is None:
             return np.array(array_of(self), dtype, copy=copy)
-        return self.texts.array(dtype, copy, "tensor", self.name)
+        return self.bytes_array.array(dtype, copy, "tensor", self.name)
 
     def __len__(self):
         if not self.shape:
@@ -383,7 +386,7 @@ cdef class Tensor:
         return True  # also if the tensor is empty
 
     def __iter__(self):
-        return iter(array_of(self) if self.texts is None else self.texts)
+        return iter(array_of(self) if self.bytes_array is None else self.bytes_array)
 
     def __dlpack__(
         self, *, stream: None = None, max_version: tuple[int, int] | None = None,
@@ -410,9 +413,10 @@ cdef class Tensor:
         if self.owner is None:
             raise BufferError(
                 f"{format_subject('tensor', self.name)} cannot be exported: DLPack supports arrays "
-                f"of numbers, not {'shared memory' if self.texts is None else 'BYTES'}")
+                f"of numbers, not {'shared memory' if self.bytes_array is None else 'BYTES'}")
         try:
-            return dlpack_capsule(array_of(self), self.row, max_version, dl_device, bool(copy))
+            return dlpack_capsule(
+                array_of(self), self.element_type, max_version, dl_device, bool(copy))
         except BufferError as error:
             name_tensor(error, "tensor", self.name)
             raise
@@ -422,7 +426,7 @@ cdef class Tensor:
         return CPU, 0
 
     def __repr__(self):
-        return f"<Tensor {self.name!r} {self.row.name} {list(self.shape)}>"
+        return f"<Tensor {self.name!r} {self.element_type.name} {list(self.shape)}>"
 
     def __reduce_ex__(self, protocol):
         data, dtype = self.data, None
@@ -430,7 +434,7 @@ cdef class Tensor:
             # numpy does not export buffers of bfloat16, and would copy the elements.
             data, dtype = data.view(RAW_BF16), self.dtype
         return _unpickled_tensor, (
-            self.name, self.row.name, self.shape, data, own_parameters(self._parameters),
+            self.name, self.element_type.name, self.shape, data, own_parameters(self._parameters),
             self.binary, dtype)
 
 
@@ -454,14 +458,15 @@ cdef Datatype datatype_of_array(cnp.ndarray array, datatype, tuple shape):
     `datatype` is the argument of `Tensor`. No Python code runs, and no garbage collection, which
     could change the array: other classes than `str` and `int` are left to `convert`.
     """
-    cdef Datatype row
+    cdef Datatype element_type
     cdef int overflow, axis, type_num = cnp.PyArray_TYPE(array)
     if type_num >= cnp.NPY_NTYPES_LEGACY or not cnp.PyArray_IS_C_CONTIGUOUS(array):
         return None
-    row = BY_TYPE_NUM[type_num]
-    if row is None or row.dtype is not array.descr:  # it has another byte order, for example
+    element_type = BY_TYPE_NUM[type_num]
+    # The byte order may differ, for example.
+    if element_type is None or element_type.dtype is not array.descr:
         return None
-    if datatype is not None and (type(datatype) is not str or <str>datatype != row.name):
+    if datatype is not None and (type(datatype) is not str or <str>datatype != element_type.name):
         return None
     if len(shape) != cnp.PyArray_NDIM(array):
         return None
@@ -471,7 +476,7 @@ cdef Datatype datatype_of_array(cnp.ndarray array, datatype, tuple shape):
             cnp.PyArray_DIM(array, axis)  # -1 if it exceeds 64 bits
         ):
             return None
-    return row
+    return element_type
 
 
 cdef tuple convert_tensor(tensor, datatype, bint binary):
@@ -481,7 +486,7 @@ cdef tuple convert_tensor(tensor, datatype, bint binary):
             f"memory")
     # The array of a BF16 tensor may be one of uint16.
     return convert_data(
-        tensor.data, (<Tensor>tensor).row.name if datatype is None else datatype, binary)
+        tensor.data, (<Tensor>tensor).element_type.name if datatype is None else datatype, binary)
 
 
 KINDS.insert(0, Kind(
@@ -500,7 +505,7 @@ cdef int use_converted(Tensor tensor, data) except -1:
     """Use data in the form that `convert` returns. None is shared memory."""
     cdef cnp.ndarray array
     if type(data) is BytesArray:
-        use_texts(tensor, data)
+        use_bytes_array(tensor, data)
     elif data is not None:
         array = data
         use_memory(
@@ -520,9 +525,9 @@ cdef void use_memory(
     tensor.is_readonly = is_readonly
 
 
-cdef void use_texts(Tensor tensor, BytesArray texts) noexcept:
-    tensor.texts = texts
-    tensor.nbytes = texts.nbytes
+cdef void use_bytes_array(Tensor tensor, BytesArray bytes_array) noexcept:
+    tensor.bytes_array = bytes_array
+    tensor.nbytes = bytes_array.nbytes
 
 
 cdef cnp.ndarray array_of(Tensor tensor):
@@ -567,21 +572,21 @@ def tensor_of_column(name, column):
     """Return the tensor of a column of a data frame. Errors call it a column, not a tensor."""
     cdef str own_name = checked_name(name, "the name of a tensor")
     try:
-        row, dims, data = convert(column, None, None, True)
+        element_type, dims, data = convert(column, None, None, True)
     except (EncodeError, TypeError) as error:
         name_tensor(error, "column", own_name)
         raise
-    tensor = new_tensor(own_name, row, dims, None, True)
+    tensor = new_tensor(own_name, element_type, dims, None, True)
     use_converted(tensor, data)
     return tensor
 
 
-cdef Tensor new_tensor(str name, Datatype row, tuple shape, dict parameters, bint binary):
+cdef Tensor new_tensor(str name, Datatype element_type, tuple shape, dict parameters, bint binary):
     """Return a tensor without data, as in shared memory. The caller has checked the arguments."""
     cdef Tensor tensor = Tensor.__new__(Tensor)
     tensor.is_made = True
     tensor.name = name
-    tensor.row = row
+    tensor.element_type = element_type
     tensor.shape = shape
     tensor._parameters = parameters
     tensor.binary = binary
@@ -695,7 +700,7 @@ cdef class TensorSpec:
         cdef Py_ssize_t i, first = self.batching  # axis of the first dimension in `dims`
         cdef tuple shape = tensor.shape
         cdef Py_ssize_t n_dims = len(shape)
-        if tensor.row.name != self.datatype or n_dims != len(self.dims) + first:
+        if tensor.element_type.name != self.datatype or n_dims != len(self.dims) + first:
             return False
         for i in range(first, n_dims):
             declared = self.dims[i - first]

@@ -14,7 +14,7 @@ from ..datatypes cimport (
     DECODING, Datatype, Layout, Limits, add_elements, check_name_nbytes, fill_layout)
 from ..memory cimport Body
 from ..messages.message cimport InferRequest, Message, binary_data_output, items_by_name
-from ..messages.tensor cimport Tensor, new_tensor, use_memory, use_texts
+from ..messages.tensor cimport Tensor, new_tensor, use_memory, use_bytes_array
 
 from operator import index
 
@@ -33,10 +33,10 @@ cdef enum:
     N_DATATYPES = 14
 cdef NamedDatatype[N_DATATYPES] NAMED_DATATYPES
 assert len(DATATYPES) == N_DATATYPES
-for number, row in enumerate(DATATYPES.values()):
-    NAMED_DATATYPES[number].name = int.from_bytes(row.name.encode(), "little")
-    NAMED_DATATYPES[number].datatype = <PyObject*>row
-del number, row
+for number, element_type in enumerate(DATATYPES.values()):
+    NAMED_DATATYPES[number].name = int.from_bytes(element_type.name.encode(), "little")
+    NAMED_DATATYPES[number].datatype = <PyObject*>element_type
+del number, element_type
 
 
 cdef Datatype datatype_named(const unsigned char* name, Py_ssize_t nbytes):
@@ -63,12 +63,12 @@ cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Lim
     cdef Layout layout
     cdef uint64_t n_elements = 0
     cdef Tensor tensor
-    cdef Datatype row = DATATYPES.get(datatype)
-    if row is None:
+    cdef Datatype element_type = DATATYPES.get(datatype)
+    if element_type is None:
         raise unknown_datatype_error(datatype)
-    fill_layout(&layout, shape, row, limits.max_rank, DECODING)
+    fill_layout(&layout, shape, element_type, limits.max_rank, DECODING)
     add_elements(&n_elements, layout.n_elements, limits, DECODING)
-    tensor = new_tensor(name, row, shape, None, True)
+    tensor = new_tensor(name, element_type, shape, None, True)
     view_body(tensor, &layout, source, 0, source.nbytes, limits)
     return tensor
 
@@ -80,19 +80,20 @@ cdef int view_body(
 
     `layout` has the counts of the tensor's shape and datatype.
     """
-    cdef Datatype row = tensor.row
-    cdef cnp.dtype dtype = row.dtype
-    if row.itemsize == 0:
+    cdef Datatype element_type = tensor.element_type
+    cdef cnp.dtype dtype = element_type.dtype
+    if element_type.itemsize == 0:
         body.check_range(offset, nbytes)
         elements = scan_elements(body, layout.n_elements, offset, nbytes)
-        use_texts(tensor, bytes_of_elements(elements, tensor.shape))
+        use_bytes_array(tensor, bytes_of_elements(elements, tensor.shape))
         return 0
     if dtype is None:
         dtype = dtype_of_bf16(limits)
     if <uint64_t>nbytes != layout.nbytes:
         raise LayoutError(
-            f"{SUBJECT} does not match its datatype: {row.name} {format_shape(tensor.shape)} "
-            f"requires {layout.nbytes} bytes, but its binary data has {nbytes}",
+            f"{SUBJECT} does not match its datatype: {element_type.name} "
+            f"{format_shape(tensor.shape)} requires {layout.nbytes} bytes, but its binary data has "
+            f"{nbytes}",
             expected=layout.nbytes, actual=nbytes)
     body.check_range(offset, nbytes)
     if dtype.type_num == cnp.NPY_BOOL and limits.check_bool:

@@ -40,8 +40,10 @@ Array = NDArray[Any]
 Data = Array | tw.BytesArray
 
 # The rows of the table of datatypes. Unvalidated tensors may have a string or a Datatype.
-ROWS = {key: DATATYPES[member.value] for member in Datatype for key in (member, member.value)}
-DATATYPES_BY_DTYPE = {row.dtype: row.name for row in ROWS.values() if row.dtype is not None}
+ELEMENT_TYPES = {
+    key: DATATYPES[member.value] for member in Datatype for key in (member, member.value)
+}
+DATATYPES_BY_DTYPE = {each.dtype: each.name for each in ELEMENT_TYPES.values() if each.dtype}
 # Values that orjson and pydantic write differently are left to pydantic.
 ORJSON_OPTIONS = (
     orjson.OPT_SERIALIZE_NUMPY
@@ -147,8 +149,8 @@ def numeric_array(element: Any) -> Array | None:
 
     Returns None if there is no array, or if its dtype is not that of the datatype.
     """
-    data, row = array_of(element.data), ROWS.get(element.datatype)
-    is_numeric = isinstance(data, np.ndarray) and row is not None and row.dtype == data.dtype
+    data, found = array_of(element.data), ELEMENT_TYPES.get(element.datatype)
+    is_numeric = isinstance(data, np.ndarray) and found is not None and found.dtype == data.dtype
     return data if is_numeric else None  # type: ignore[return-value]
 
 
@@ -186,7 +188,7 @@ def view_raw_data(name: str, datatype: Any, shape: list[int], raw: bytes | memor
     elements as a single one.
     """
     try:
-        if datatype not in ROWS:
+        if datatype not in ELEMENT_TYPES:
             raise LayoutError(f"has the datatype {str(datatype)[:40]!r}, {SUPPORTED}")
         if datatype == "BYTES":
             return tw.decode_bytes(raw)
@@ -229,7 +231,7 @@ def to_inference_request(request: tw.InferRequest) -> InferenceRequest:
 
 def to_request_input(tensor: tw.Tensor) -> RequestInput:
     """Convert a tensor of a request with a header length. Raises LayoutError."""
-    if tensor.datatype not in ROWS or tensor.data is None:
+    if tensor.datatype not in ELEMENT_TYPES or tensor.data is None:
         problem = f"has the datatype {tensor.datatype}, {SUPPORTED}"
         if tensor.data is None:
             problem = "is in shared memory, which MLServer does not support"
@@ -316,8 +318,8 @@ def packed_numbers(values: list[Any], output: Any) -> Any:
 
     This takes a seventh of the time. Returns the list if the module rejects or does not check it.
     """
-    row = ROWS.get(output.datatype)
-    dtype = None if row is None else row.dtype
+    element_type = ELEMENT_TYPES.get(output.datatype)
+    dtype = None if element_type is None else element_type.dtype
     if dtype is None or dtype.kind == "b" or len(values) != prod(output.shape):
         return values
     try:

@@ -121,8 +121,8 @@ def tensor_data(
     """
     # A masked array has its own method.
     if getattr(type(values), "tobytes", None) is np.ndarray.tobytes:
-        row = BY_DTYPE.get(values.dtype)
-        if row is not None and row.name == datatype and is_shape(shape, values.shape):
+        found = BY_DTYPE.get(values.dtype)
+        if found is not None and found.name == datatype and is_shape(shape, values.shape):
             may_be_array = type(infer_input) in (array_class, array_class.__base__)
             if not may_be_array or values.nbytes < MIN_SEPARATE_NBYTES:
                 data: bytes = values.tobytes()
@@ -139,8 +139,8 @@ def json_data(values: Any, datatype: Any, shape: Any) -> list[Any] | None:
     """Return the numbers of an input in JSON form. Returns None as `tensor_data` does."""
     if type(values) not in (np.ndarray, np.memmap) or datatype == "BF16":
         return None
-    row = BY_DTYPE.get(values.dtype)
-    if row is None or row.name != datatype or not is_shape(shape, values.shape):
+    found = BY_DTYPE.get(values.dtype)
+    if found is None or found.name != datatype or not is_shape(shape, values.shape):
         return None
     numbers: list[Any] = values.ravel().tolist()
     return numbers
