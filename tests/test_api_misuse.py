@@ -500,6 +500,10 @@ class Owner:
         described = {"shape": (8,), "typestr": "|u1", "version": 3, "data": (address, False)}
         self.__array_interface__ = described
 
+class Exporter:
+    def __init__(self, tensor):
+        self.__dlpack__, self.__dlpack_device__ = tensor.__dlpack__, tensor.__dlpack_device__
+
 decoded = lambda body, spec: tw.decode_request(body, 0, raw_input=spec)["x"]
 """
 # The first object, the one that owns the object before it, and the number of objects.
@@ -513,6 +517,7 @@ CHAINS = [
     ("bytes(8)", "tw.encode_raw_request(decoded(last, numbers)).buffers[0]", 200_000),
     ("bytes(8)", "np.asarray(Owner(decoded(last, numbers).as_numpy()))", 100_000),
     ("tw.Tensor('x', np.zeros(8))", "tw.Tensor('x', last.data.reshape(2, 4))", 300_000),
+    ("tw.Tensor('x', np.zeros(8))", "tw.Tensor('x', Exporter(last))", 100_000),
     ("bytes(40)", "pa.array(decoded(last, text).data).buffers()[2]", 100_000),
     (
         "tw.Tensor('x', np.arange(3.0))",

@@ -497,17 +497,3 @@ def test_shape_that_numpy_cannot_address_is_rejected() -> None:
     with pytest.raises(tw.EncodeError, match="tensor 'x' is too large to address: INT32"):
         tw.Tensor("x", producer)
     assert producer.n_releases == 1
-
-
-def test_pandas_series_with_numpy_memory_does_not_use_arrow() -> None:
-    class Series:
-        dtype = np.dtype("f8")
-        values = np.arange(3.0)
-
-        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
-            return self.values
-
-        def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-            raise ImportError("pyarrow is not installed")
-
-    assert address(tw.Tensor("x", Series()).as_numpy()) == address(Series.values)

@@ -85,21 +85,6 @@ def test_pinned_memory_is_exported_as_that_of_the_cpu() -> None:
     consumed.delete()
 
 
-@pytest.mark.parametrize("offset", [0, 1, 2])
-@pytest.mark.parametrize("readonly", [False, True])
-@pytest.mark.parametrize("datatype", [name for name in DTYPES if name != "BF16"])
-def test_numpy_from_dlpack(datatype: str, readonly: bool, offset: int) -> None:
-    """numpy takes misaligned memory as it is."""
-    array = sample(datatype)
-    tensor = decoded(array, readonly=readonly, offset=offset)
-    made = np.from_dlpack(tensor)
-    assert address(made) == address(tensor.as_numpy())
-    assert made.dtype == array.dtype
-    assert made.flags.writeable is not readonly
-    assert made.flags.aligned is (offset % array.dtype.itemsize == 0)
-    assert np.array_equal(made, array)
-
-
 @pytest.mark.parametrize("max_version", [None, (1, 0)])
 @pytest.mark.parametrize("readonly", [False, True])
 def test_copy(readonly: bool, max_version: tuple[int, int] | None) -> None:
@@ -203,29 +188,6 @@ def test_deleter_in_another_thread() -> None:
         libc.pthread_join(handle, None)  # without the GIL
     gc.collect()
     assert weak_reference() is None
-
-
-def test_long_chain_of_exports_and_imports() -> None:
-    """Each array owns the one before it. The release does not overflow the stack."""
-    data: Any = np.arange(3.0)
-    for _ in range(100_000):
-        tensor = tw.Tensor("x", data)
-        data = Exporter(tensor)
-    assert data.tensor.data[1] == 1
-    del data, tensor
-
-
-class Exporter:
-    """Has only the methods of DLPack."""
-
-    def __init__(self, tensor: tw.Tensor) -> None:
-        self.tensor = tensor
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.tensor.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return self.tensor.__dlpack_device__()
 
 
 # --- tensors from capsules ---
@@ -460,14 +422,6 @@ def test_capsule_is_consumed_once(is_versioned: bool) -> None:
     assert producer.n_deleted == 0
     del first
     assert producer.n_deleted == 1
-
-
-@pytest.mark.parametrize("returned", [None, 1, "dltensor", object])
-def test_no_capsule(returned: Any) -> None:
-    odd = Producer(X)
-    odd.__dlpack__ = lambda **_: returned  # type: ignore[method-assign]
-    with pytest.raises(TypeError, match=NO_CAPSULE):
-        tw.Tensor("x", odd)
 
 
 # --- which protocol is used ---

@@ -127,16 +127,6 @@ def test_lists_of_other_objects_are_rejected(values: Any, datatype: Any, message
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("datatype", [f"{u}INT{n}" for u in ("", "U") for n in (8, 16, 32, 64)])
-def test_limits_of_integers_in_lists(datatype: Any) -> None:
-    info = np.iinfo(datatype.lower())
-    limits = [info.min, info.max, np.int8(1)]
-    assert tw.Tensor("x", limits, datatype=datatype).tolist() == limits
-    for value in (info.min - 1, info.max + 1):
-        with pytest.raises(tw.EncodeError, match=r"element 2 of .* out of range"):
-            tw.Tensor("x", [0, np.int8(1), value], datatype=datatype)
-
-
 TOO_LARGE = "is too large to address"
 
 

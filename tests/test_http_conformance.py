@@ -48,7 +48,6 @@ from support.http_exchange import (
 from support.http_models import BIG_NBYTES, RECEIVE_TIMEOUT, SLEEP
 from support.http_servers import BY_NAME, TRANSPORTS, Server, Transport, running
 from support.memory import takes
-from support.scale import SCALE
 from support.threads import in_thread, wait_for
 from tensorwire.server.model_threads import N_THREADS
 
@@ -378,28 +377,6 @@ def check_next_or_closed(connection: Connection) -> None:
 # --- data in several parts, and pipelining -------------------------------------------------------
 
 
-@OF_INFER_PROTOCOL
-@pytest.mark.slow(reason="it sends thousands of requests")
-def test_requests_cut_at_every_position(server: Server) -> None:
-    """The server receives two requests in two parts, which are cut at each position."""
-    first, second = echo("first", (1, 2, 3)), echo("second", (4,))
-    sent = post("echo", first) + post_in_chunks(second, 9, 30)
-    with Connection(server.port) as connection:
-        for cut in range(1, len(sent), max(1, round(1 / SCALE))):
-            connection.send_in_parts([sent[:cut], sent[cut:]], 0.0005)
-            first.check(connection.read())
-            second.check(connection.read())
-
-
-def test_one_byte_at_a_time(server: Server) -> None:
-    request = echo()
-    sent = post("echo", request)
-    with Connection(server.port) as connection:
-        connection.send_in_parts([sent[i : i + 1] for i in range(len(sent))], 0.0002)
-        request.check(connection.read())
-        check_next(connection)
-
-
 def test_large_bodies_among_small_ones(server: Server) -> None:
     """Pipelined requests of up to 3 MB arrive in parts that are cut at random positions."""
     rng = random.Random(5)
@@ -451,21 +428,6 @@ def test_pipelining(server: Server) -> None:
         check_next(connection)
 
 
-@OF_INFER_PROTOCOL
-def test_pipelining_that_ends_in_a_head(server: Server) -> None:
-    """After a slow request, the server receives 100 KB of small ones and half of a head at once."""
-    requests = [echo(f"request {i}", (i,)) for i in range(320)]
-    sent = [post("sleep" if i == 0 else "echo", request) for i, request in enumerate(requests)]
-    with Connection(server.port) as connection:
-        connection.send(b"".join(sent[:2]))
-        time.sleep(SLEEP / 5)  # the server waits for the model
-        connection.send(b"".join(sent[2:-1]) + sent[-1][:50])
-        for request in requests[:-1]:
-            request.check(connection.read())
-        connection.send(sent[-1][50:])
-        requests[-1].check(connection.read())
-
-
 def test_pipelined_reply_is_made_when_it_is_sent(server: Server) -> None:
     """Otherwise thousands of small requests, sent at once, would make all their replies at once."""
     path = "/v2/models/echo_in_thread/stats"
@@ -494,21 +456,6 @@ def test_garbage_after_a_request(server: Server, model: str) -> None:
         rejected = connection.read()
         assert (rejected.status, rejected.error) == (400, "Invalid HTTP request received.")
         assert connection.is_closed(2)
-
-
-@OF_INFER_PROTOCOL
-def test_interleaved_connections(server: Server) -> None:
-    """100 connections, each of which sends its request in four parts."""
-    n = 100
-    requests = [echo(f"connection {i}", (i,) * (i + 1)) for i in range(n)]
-    with several(server, n) as connections:
-        for part in range(4):
-            for connection, request in zip(connections, requests, strict=True):
-                sent = post("echo", request)
-                size = len(sent) // 4 + 1
-                connection.send(sent[part * size : (part + 1) * size])
-        for connection, request in reversed(list(zip(connections, requests, strict=True))):
-            request.check(connection.read())
 
 
 # --- connections that end early ------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import mmap
 import weakref
 from collections.abc import Callable
 from functools import partial
@@ -77,20 +76,6 @@ def test_array_is_writable_if_its_body_is(wrap: Callable[[bytes], Any]) -> None:
             pixels.setflags(write=True)
 
 
-def test_mmap_body(tmp_path: Any) -> None:
-    file = tmp_path / "body"
-    file.write_bytes(bytes(FRAME))
-    with file.open("rb") as opened:
-        body = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-    message = decoded(body)
-    assert np.array_equal(message["pixels"].as_numpy(), PIXELS)
-    with pytest.raises(BufferError):
-        body.close()  # BufferError: views exist
-    del message
-    gc.collect()
-    body.close()
-
-
 def decoded(body: Any) -> tw.InferResponse:
     return tw.decode_response(body, FRAME.header_length)
 
@@ -141,81 +126,6 @@ def test_copy_does_not_keep_the_body_alive(copy: Callable[[tw.InferResponse], An
     gc.collect()
     assert weak_reference() is None
     assert result is not None
-
-
-def decoded_until(end: int) -> Callable[[Any], Any]:
-    return lambda body: decoded(memoryview(body)[:end])
-
-
-REJECTED: dict[str, Callable[[Any], Any]] = {
-    **{f"cut at {end}": decoded_until(end) for end in (3, 40, 200, -1)},
-    "trailing bytes": lambda b: tw.decode_bytes(memoryview(b)[WORDS_AT:], 1),
-    "truncated element": lambda b: tw.decode_bytes(memoryview(b)[WORDS_AT:-1]),
-    "not a message": tw.decode_request,
-    "header length too large": lambda b: tw.decode_response(b, 1 << 40),
-    "raw request, undeclared input": lambda b: tw.decode_request(b, 0),
-    "raw request, too many elements": lambda b: tw.decode_request(
-        b, 0, raw_input=RAW, limits=tw.Limits(max_elements=3)
-    ),
-    "strided": lambda b: tw.decode_bytes(memoryview(b)[::2]),
-}
-
-
-@pytest.mark.parametrize("work", REJECTED.values(), ids=REJECTED.keys())
-def test_rejected_body_is_released_unchanged(work: Callable[[Any], Any]) -> None:
-    """Only the frames of the traceback, whose arguments include the body, keep it alive."""
-    body = Owned(bytes(FRAME))
-    weak_reference = weakref.ref(body)
-    with pytest.raises((tw.TensorwireError, BufferError)) as caught:
-        work(body)
-    error = caught.value.with_traceback(None)
-    del caught
-    gc.collect()
-    assert bytes(body) == bytes(FRAME)
-    body.append(1)
-    del body
-    gc.collect()
-    assert weak_reference() is None
-    assert error.args
-
-
-WRAPPED: dict[str, Callable[[bytearray], Any]] = {
-    "memoryview": memoryview,
-    "part of a memoryview": lambda body: memoryview(memoryview(body)[4:])[:],
-    "array": lambda body: np.frombuffer(body, np.uint8),
-    "memoryview of an array": lambda body: np.frombuffer(body, np.uint8).data,
-}
-
-
-@pytest.mark.parametrize("wrap", WRAPPED.values(), ids=WRAPPED.keys())
-def test_memory_of_a_tensor_cannot_be_resized(wrap: Callable[[bytearray], Any]) -> None:
-    body = bytearray(b" " * 4 + bytes(FRAME))
-    wrapped = wrap(body)
-    header_length = (FRAME.header_length or 0) + len(wrapped) - len(FRAME)
-    pixels = tw.decode_response(wrapped, header_length)["pixels"].as_numpy()
-    if isinstance(wrapped, memoryview):
-        wrapped.release()  # the body keeps the memory alive, not the caller's view of it
-    del wrapped
-    gc.collect()
-    with pytest.raises(BufferError):
-        body.append(1)
-    assert np.array_equal(pixels, PIXELS)
-    del pixels
-    gc.collect()
-    body.append(1)
-
-
-def test_frame_keeps_its_arrays_alive() -> None:
-    array = np.zeros(8, np.float32)
-    weak_reference = weakref.ref(array)
-    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)]))
-    del array
-    gc.collect()
-    assert weak_reference() is not None
-    assert bytes(frame).endswith(bytes(32))
-    del frame
-    gc.collect()
-    assert weak_reference() is None
 
 
 def test_as_numpy_copies_only_if_needed() -> None:

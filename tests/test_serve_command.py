@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import re
 import socket
@@ -30,9 +28,8 @@ from tensorwire.cli.output import UsageError
 from tensorwire.cli.serve import ASGI_PROTOCOL, FAST_PROTOCOL
 from tensorwire.cli.sockets import bind_port, listen
 from tensorwire.client import Client, InferenceServerError
-from tensorwire.server import InferProtocol, create_app, uvicorn_check
+from tensorwire.server import create_app, uvicorn_check
 from tensorwire.server.uvicorn import service_of
-from tensorwire.server.uvicorn_asgi import AsgiProtocol
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 certificate = client_fixtures.certificate
@@ -116,6 +113,7 @@ nothing = None
 def objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The working directory has a module `objects_here`."""
     (tmp_path / "objects_here.py").write_text(OBJECTS)
+    (tmp_path / "broken.json").write_text("{")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "other.py").write_text(OBJECTS)
     monkeypatch.chdir(tmp_path)
@@ -192,6 +190,9 @@ NEITHER = "is neither a model, which takes one argument, nor an ASGI application
         ("--echo --uds folder", "--uds: cannot listen at folder: Address already in use"),
         ("--echo --uds objects_here.py", "cannot listen at objects_here.py: Address already"),
         (f"--echo --uds {'a' * 120}", "AF_UNIX path too long"),
+        ("--echo --log-config missing.json", "--log-config: "),
+        ("--echo --log-config broken.json", "--log-config: "),
+        ("--echo --uds-mode 999", "argument --uds-mode: "),
         ("--echo --ssl-keyfile objects_here.py", "--ssl-keyfile requires --ssl-certfile"),
         ("--echo --ssl-certfile no", "--ssl-certfile: cannot read no: No such file or directory"),
         ("--echo --ssl-certfile folder", "--ssl-certfile: cannot read folder: Is a directory"),
@@ -503,16 +504,6 @@ def test_required_version_of_uvicorn_is_tested() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     oldest = ".".join(map(str, uvicorn_check.TESTED_UVICORN[0]))
     assert f"uvicorn[standard]>={oldest}" in project["optional-dependencies"]["serve"]
-
-
-def test_protocol_of_another_application() -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        raise AssertionError
-
-    config = uvicorn.Config(app, ws="none", log_config=None)
-    state: Any = uvicorn.server.ServerState()
-    with contextlib.closing(asyncio.new_event_loop()) as loop:
-        assert isinstance(InferProtocol(config, state, {}, loop), AsgiProtocol)
 
 
 @pytest.mark.parametrize("package", ["httptools", "uvicorn"])

@@ -359,7 +359,7 @@ def test_request_that_does_not_fit_the_model(
 
 
 def raising(error: Any) -> Callable[[tw.InferRequest], Any]:
-    def model(_: tw.InferRequest) -> Any:
+    def model(*_: Any, **__: Any) -> Any:
         raise error
 
     return model
@@ -462,6 +462,17 @@ class Secretive:
         raise TypeError("a secret")
 
 
+class Lazy:
+    """An object that finds out its class when it is asked, and fails."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise self.error
+
+
 def stop(_: tw.InferRequest) -> Any:
     return next(iter(()))
 
@@ -490,6 +501,19 @@ RETURNED = "the model returned"
         (stop, FAILED, "StopIteration"),
         (stop_later, FAILED, "StopIteration"),
         (raising(tw.DecodeError("of another message")), FAILED, "of another message"),
+        # objects that raise when they are examined
+        (lambda _: Lazy(KeyboardInterrupt), FAILED, "KeyboardInterrupt"),  # in a thread
+        *(
+            (Model(model, in_event_loop=in_event_loop), FAILED, error.__name__)
+            for error in (StopIteration, SystemExit)
+            for in_event_loop in (False, True)
+            for model in (
+                lambda _, error=error: Lazy(error),
+                returning(Lazy(error)),
+                returning(type("Array", (), {"__array__": raising(error)})()),
+                lambda _, error=error: type("Items", (dict,), {"items": raising(error)})(),
+            )
+        ),
         # errors that RequestError does not accept
         (rejecting(5), FAILED, "text must be a str"),
         *((rejecting("wrong", n), FAILED, "status must be ") for n in (200, 399, 600, 499, "400")),
@@ -591,54 +615,6 @@ def test_model_that_raises_an_exception_of_the_interpreter(error: type[BaseExcep
         "async": lambda _: leave_later(error),
         "interrupt in a thread": lambda _: leave(KeyboardInterrupt),  # signals use the main thread
     }
-    for name in models:
-        answer = infer(create_app(models), name)
-        assert (answer.status, answer.error) == (500, f"model {name!r} failed")
-
-
-class Lazy:
-    """An object that finds out its class when it is asked, and fails."""
-
-    def __init__(self, error: type[BaseException]) -> None:
-        self.error = error
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        raise self.error
-
-
-class UnreadableError(tw.TensorwireError):
-    """An error with a property that fails."""
-
-    def __getattribute__(self, name: str) -> Any:
-        if name in ("tensor", "status", "__class__"):
-            raise StopIteration
-        return super().__getattribute__(name)
-
-
-@pytest.mark.parametrize("error", [StopIteration, SystemExit, KeyboardInterrupt])
-def test_objects_of_a_model_that_raise_when_they_are_examined(error: type[BaseException]) -> None:
-    def fail(*_: Any, **__: Any) -> Any:
-        raise error
-
-    async def later(_: tw.InferRequest) -> Any:
-        return Lazy(error)
-
-    models: dict[str, Any] = {
-        "thread": lambda _: Lazy(error),
-        "tensor": lambda _: {"y": Lazy(error)},
-        "array": lambda _: {"y": type("Array", (), {"__array__": fail})()},
-        "items": lambda _: type("Items", (dict,), {"items": fail})(),
-        "error": lambda _: leave(UnreadableError),
-        "async error": lambda _: leave_later(UnreadableError),
-    }
-    if error is not KeyboardInterrupt:  # that of the main thread stops the server
-        models |= {
-            "async": later,
-            "event loop": Model(models["thread"], in_event_loop=True),
-            "tensor in the event loop": Model(models["tensor"], in_event_loop=True),
-            "items in the event loop": Model(models["items"], in_event_loop=True),
-        }
     for name in models:
         answer = infer(create_app(models), name)
         assert (answer.status, answer.error) == (500, f"model {name!r} failed")

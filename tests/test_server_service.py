@@ -439,9 +439,6 @@ def test_index(body: bytes) -> None:
 # --- a client of Triton --------------------------------------------------------------------------
 
 
-# --- a client of Triton --------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "options", [{"http": InferProtocol}, {"http": "h11"}], ids=["fast", "asgi"]
 )

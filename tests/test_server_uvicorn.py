@@ -287,22 +287,6 @@ def test_memory_of_an_upload_that_ends_early(framing: str, end: str) -> None:
         wait_for(lambda: app.body_memory.nbytes == 0, 10)
 
 
-def test_chunked_uploads_do_not_wait_for_each_other() -> None:
-    app = create_app({"echo": echo}, max_body_memory_nbytes=1_000_000)
-    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with (
-        uvicorn_server(app, http=InferProtocol) as address,
-        connect(address) as first,
-        connect(address) as second,
-    ):
-        for connection in (first, second):
-            connection.send(head + b"%x\r\n%b\r\n" % (300_000, bytes(300_000)))
-        wait_for(lambda: app.body_memory.nbytes >= 600_000, 10)  # both have a part of the memory
-        for connection in (first, second):
-            connection.send(b"%x\r\n%b\r\n0\r\n\r\n" % (600_000, bytes(600_000)))
-        assert sorted(each.read().status for each in (first, second)) == [400, 400]
-
-
 def n_protocols() -> int:
     gc.collect()
     return sum(type(each) is InferProtocol for each in gc.get_objects())
@@ -346,24 +330,6 @@ def test_client_that_reads_slowly_gets_large_replies(
             assert n_more > 0, f"the connection ended after {n_received} bytes"
             n_received += n_more
             time.sleep(0.002)
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_client_that_stops_reading_is_disconnected(loop: str) -> None:
-    """The deadline is set again after a client has read a part of a reply."""
-    with connected(make_app(receive_timeout=0.5), loop=loop) as connection:
-        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-        x = np.zeros(8 * MiB, np.float32)
-        connection.send(request_bytes("echo", x))
-        time.sleep(0.3)
-        n_received = 0
-        while n_received < 4 * MiB:
-            n_received += len(connection.socket.recv(MiB))
-        time.sleep(2)
-        with contextlib.suppress(ConnectionResetError):
-            while received := connection.socket.recv(MiB):
-                n_received += len(received)
-        assert n_received < x.nbytes
 
 
 @pytest.mark.slow(reason="it measures the time of the processor")
@@ -437,22 +403,6 @@ def test_limit_concurrency_counts_models_of_clients_that_have_disconnected() -> 
                 assert connection.ask(SMALL).status == status
             released.set()
             time.sleep(0.1)
-
-
-@pytest.mark.slow(reason="it waits for timeouts")
-def test_graceful_shutdown_while_a_body_arrives() -> None:
-    sent = request_bytes("echo", np.arange(1000))
-    with contextlib.ExitStack() as stack:
-        address = stack.enter_context(uvicorn_server(make_app(), http=InferProtocol))
-        with connect(address) as connection:
-            connection.send(sent[:-500])
-            time.sleep(0.1)
-            closing = threading.Thread(target=stack.close)
-            closing.start()
-            time.sleep(0.3)
-            answer = connection.ask(sent[-500:])
-            assert (answer.status, answer.headers["connection"]) == (200, "close")
-            closing.join(10)
 
 
 def test_access_log_with_proxy_headers(caplog: pytest.LogCaptureFixture) -> None:
@@ -536,23 +486,6 @@ def test_idle_tls_client_that_does_not_close(certificate: Certificate, loop: str
         connection.start_tls(certificate.trusting())
         assert connection.ask(request_bytes("echo", np.zeros(3))).status == 200
         wait_for(lambda: n_protocols() <= before, 6)
-
-
-def test_arrays_are_writable_views_of_one_aligned_buffer(loop: str) -> None:
-    seen: list[Any] = []
-
-    def look(request: tw.InferRequest) -> Any:
-        seen.append(request["x"].as_numpy())
-        return {"y": np.zeros(1, np.float32)}
-
-    app = create_app({"m": Model(look, in_event_loop=True)})
-    with connected(app, loop=loop) as connection:
-        for n in (3, 1_000_000):
-            assert connection.ask(request_bytes("m", np.arange(n, dtype=np.float32))).status == 200
-    for array in seen:
-        assert array.flags.writeable
-        assert array.ctypes.data % 64 == 0
-        assert np.array_equal(array, np.arange(len(array)))
 
 
 def with_header(line: bytes, sent: bytes) -> bytes:
