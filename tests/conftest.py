@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from support.requirements import fail_if_unexpected, list_skipped
+from support.requirements import fail_if_unexpected, list_skipped, package
 
 # A shell that runs the tests in the background ignores SIGINT for them. The processes that they
 # start, and interrupt, would inherit this.
@@ -21,6 +21,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 logging.getLogger("asyncio").addFilter(
     lambda record: "PollerCompletionQueue" not in record.getMessage()
 )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, object, object]:
+    """Skip or fail a test of BF16 if ml_dtypes, which has no wheel for musl, is not installed."""
+    try:
+        return (yield)
+    except Exception as error:
+        if "requires the ml_dtypes package" in str(error):
+            package("ml_dtypes")
+        raise
 
 
 @pytest.hookimpl(wrapper=True)
