@@ -49,8 +49,8 @@ CODEC_TESTS = [
 # Tests of Python code and of large messages, which run under the sanitizers only in the night.
 NOT_SANITIZED = "client commands compress framework grpc_messages grpc_serve infer integration"
 # Programs in tests/stress, and how many calls, seconds or runs.
-STRESS = {"leaks": 20_000, "threads": 20, "embedding": 20, "soak": 100_000, "grpc_soak": 100_000}
-STRESS |= {"client_faults": 5_000, "memcheck": 0}
+STRESS = {"leaks": 20_000, "threads": 20, "embedding": 20, "soak": 200_000, "client_faults": 5_000}
+STRESS |= {"memcheck": 0}
 CLANG = {"CC": "clang", "CXX": "clang++", "TENSORWIRE_STRICT": "1"}
 
 
@@ -324,15 +324,13 @@ def nightly_tests(session: nox.Session) -> None:
 
 @nox.session(name="nightly-fuzz")
 def nightly_fuzz(session: nox.Session) -> None:
-    """Each fuzz target; messages to a live Triton and to the classes of protobuf."""
+    """Each fuzz target; messages to a live Triton."""
     environment(session)
     triton(session)
     clang(session)
     run(session, "python3", "tests/fuzz/run.py", "--jobs", "2", "--seconds", times_scale(120))
-    program = ["tests/interop/differential.py", "--seed", TODAY, "--n", times_scale(50_000)]
-    run(session, PYTHON, *program)
-    program = ["grpc_message", "--seed", TODAY, "--examples", times_scale(200_000)]
-    run(session, PYTHON, "-m", "fuzz.campaign", *program, PYTHONPATH="tests")
+    program = ["-m", "", f"--hypothesis-seed={TODAY}", "tests/interop/test_differential.py"]
+    pytest(session, *program, TENSORWIRE_TEST_SCALE=times_scale(25))
 
 
 @nox.session(name="nightly-mutants")

@@ -1,7 +1,6 @@
 """Properties that hold for any input, drawn from the strategies in support/strategies.py.
 
-The fuzz targets (fuzz/targets.py) run them under libFuzzer with sanitizers. fuzz/campaign.py runs
-more examples of one property.
+The fuzz targets (fuzz/targets.py) run them under libFuzzer with sanitizers.
 """
 
 from __future__ import annotations

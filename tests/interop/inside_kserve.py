@@ -13,14 +13,13 @@ import pickle
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 from unittest.mock import Mock
 from uuid import UUID
 
@@ -47,7 +46,7 @@ from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.responses import JSONResponse
 
 import tensorwire as tw
-from interop import grpc_calls, kserve_server, programs
+from interop import grpc_calls
 from interop import rest_servers as rest
 from interop.recorded_sources import (
     check_calls_of_wrapper,
@@ -56,11 +55,9 @@ from interop.recorded_sources import (
 )
 from interop.rest_servers import FLAT, PATH, READ_AS_ARRAYS, Answer, both, message, outcome, post
 from interop.samples import JSON_DATATYPES, json_sample
-from interop.triton_server import LOOPBACK, free_ports
 from support.case_types import Malformed
 from support.malformed import MALFORMED
 from support.wrappers import Proxy, functools_wrapper, two_wrappers, wrapped
-from tensorwire.client import Client, InferenceServerError
 from tensorwire.integrations import kserve as integration
 from tensorwire.integrations.kserve.convert import ReceivedTensor, read_request, write_response
 
@@ -1181,11 +1178,14 @@ def test_uninstalled_grpc_servers_continue() -> None:
 
 
 def test_worker_processes_install_the_integration() -> None:
-    """They get the same arguments."""
-    options = {"untested": "error", "max_body_nbytes": 1000}
+    """They get the same arguments, and install it before they do anything else."""
+    options: dict[str, Any] = {"untested": "error", "max_body_nbytes": 1000}
+    target = Mock(side_effect=integration._PATCH.options)
     with installed(integration, **options):
-        process = RESTServerProcess([], print)
-    assert process._real_target.args == (options, print)
+        process = RESTServerProcess([], target)
+    assert process._real_target() == options
+    assert integration.is_installed()
+    integration.uninstall()
 
 
 def test_extension_is_announced_once() -> None:
@@ -1399,31 +1399,7 @@ def test_openapi_page_is_the_same(server: Server) -> None:
     assert paths["/v2/models/{model_name}/infer"]["post"]["requestBody"]
 
 
-# --- servers as processes, and KServe's clients ---------------------------------------------------
-
-START_SECONDS = 180.0
-MODES = {"plain": 1, "installed": 2}  # of kserve_server.py, with the number of workers
-
-
-class Running(NamedTuple):
-    mode: str
-    http: str
-    grpc: str
-
-
-@pytest.fixture(scope="module", params=MODES)
-def running(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
-    """KServe's server on the loopback interface."""
-    ports = free_ports(2)
-    http, grpc = (f"{LOOPBACK}:{port}" for port in ports)
-    command = [sys.executable, str(HERE / "kserve_server.py"), request.param]
-    command += map(str, (MODES[request.param], *ports))
-    with programs.started(command, tmp_path_factory.mktemp("kserve") / "log") as program:
-        programs.wait_until_ready([f"http://{http}", f"grpc://{grpc}"], program, START_SECONDS)
-        yield Running(request.param, http, grpc)
-
+# --- KServe's clients -----------------------------------------------------------------------------
 
 IN_JSON = ("FP32", "INT64", "BYTES")
 
@@ -1443,78 +1419,35 @@ def check_echo(response: Any) -> None:
         assert tuple(output.shape) == SENT[output.name].shape
 
 
-def test_kserve_clients(running: Running, mode: str) -> None:
-    """REST and gRPC, with binary, JSON and mixed tensors: the response equals the request."""
+def test_clients_and_the_server_of_tensorwire(mode: str) -> None:
+    """Binary, JSON and mixed tensors over REST, and raw and typed contents over gRPC."""
+    from support.grpc_served_app import served_app  # noqa: PLC0415
+    from support.servers import uvicorn_server  # noqa: PLC0415
+    from tensorwire.server import create_app  # noqa: PLC0415
 
-    async def call() -> None:
+    async def call(http: str, address: str) -> None:
         client = InferenceRESTClient(RESTConfig(protocol="v2"))
         for binary, in_json, is_binary in (
             *((SENT, (), True), (IN_JSON, (), False), ((), IN_JSON, True)),
             *(((), IN_JSON, False), (["FP16"], ["BYTES"], True)),
         ):
             request = request_of(binary, in_json, binary_data_output=is_binary)
-            response = await client.infer(f"http://{running.http}", request, model_name="echo")
+            response = await client.infer(f"http://{http}", request, model_name="echo")
             assert {o.name for o in response.outputs} == {*binary, *in_json}
             check_echo(response)
         await client.close()
-        over_grpc = InferenceGRPCClient(running.grpc)
-        check_echo(await over_grpc.infer(request_of(SENT, ())))
+        over_grpc = InferenceGRPCClient(address)
+        assert await over_grpc.is_server_live()
+        assert await over_grpc.is_server_ready()
+        assert await over_grpc.is_model_ready("echo")
+        typed = InferRequest("echo", [InferInput("FP32", [1, 3], "FP32", SENT["FP32"][0].tolist())])
+        for request in (request_of(SENT, ()), typed):
+            check_echo(await over_grpc.infer(request))
+        with pytest.raises(grpc.RpcError, match="model 'none' is not known") as caught:
+            await over_grpc.infer(InferRequest("none", request.inputs))
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
         await over_grpc.close()
 
-    asyncio.run(call())
-
-
-@pytest.mark.parametrize("is_binary", [False, True])
-def test_our_client(running: Running, is_binary: bool) -> None:
-    names = SENT if is_binary else IN_JSON
-    inputs = [tw.Tensor(name, SENT[name], binary=is_binary) for name in names]
-    with Client(running.http) as client:
-        wanted = [tw.RequestedOutput(name, binary=is_binary) for name in names]
-        for response in (client.infer("echo", inputs, wanted), client.infer("echo", inputs)):
-            assert {name: t.as_numpy().tolist() for name, t in response.items()} == {
-                name: SENT[name].tolist() for name in names
-            }
-        extensions = client.server_metadata()["extensions"]
-    assert ("binary_tensor_data" in extensions) == (running.mode == "installed")
-    assert "model_repository_extension" in extensions
-
-
-def test_views_and_the_limit_of_every_worker(running: Running) -> None:
-    """The model returns its process, whether the array is a view and writable, and a type."""
-    limit = kserve_server.MAX_BODY
-    pids: set[str] = set()
-    deadline = time.monotonic() + START_SECONDS
-    while len(pids) < MODES[running.mode] and time.monotonic() < deadline:
-        with Client(running.http) as client:
-            if running.mode == "installed":
-                with pytest.raises(InferenceServerError, match=f"the limit is {limit}"):
-                    client.infer("probe", {"x": np.zeros(limit, np.uint8)})
-            found = client.infer("probe", {"x": F2})
-        assert found["x"].tolist() == (F2 + 1).tolist()
-        pid, *facts = found["seen"].as_strings().tolist()
-        assert facts == [str(running.mode == "installed"), "True", "list"]
-        pids.add(pid)
-    assert len(pids) == MODES[running.mode]
-
-
-def test_kserve_grpc_client_and_the_server_of_tensorwire() -> None:
-    from support.grpc_served_app import served_app  # noqa: PLC0415
-    from tensorwire.server import create_app  # noqa: PLC0415
-
-    async def call(address: str) -> None:
-        client = InferenceGRPCClient(address)
-        assert await client.is_server_live()
-        assert await client.is_server_ready()
-        assert await client.is_model_ready("echo")
-        for tensor in (tensor_of(F2), InferInput("x", [2], "FP32", F2.tolist())):
-            found = await client.infer(InferRequest("echo", [tensor], "7"))
-            assert (found.model_name, found.id) == ("echo", "7")
-            assert found.outputs[0].as_numpy().tolist() == F2.tolist()
-        with pytest.raises(grpc.RpcError, match="model 'none' is not known") as caught:
-            await client.infer(InferRequest("none", [tensor]))
-        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-        await client.close()
-
     app = create_app({"echo": lambda request: tw.InferResponse(request.inputs)})
-    with served_app(app) as server:
-        asyncio.run(call(server.address))
+    with uvicorn_server(app) as http, served_app(app) as server:
+        asyncio.run(call(http, server.address))

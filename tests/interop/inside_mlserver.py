@@ -11,26 +11,23 @@ import copy
 import gzip
 import json
 import pickle
-import shutil
 import struct
-import sys
 import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import wraps
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.http as triton
 from mlserver import ModelSettings, Settings, codecs, errors, raw, types
+from mlserver.batching.requests import BatchedRequests
 from mlserver.codecs import NumpyCodec, PandasCodec, StringCodec
 from mlserver.codecs.string import decode_str
 from mlserver.grpc import converters, dataplane_pb2_grpc
@@ -47,7 +44,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 import tensorwire as tw
-from interop import environment, grpc_calls, programs
+from interop import grpc_calls
 from interop import rest_servers as rest
 from interop.recorded_sources import (
     check_calls_of_wrapper,
@@ -67,8 +64,8 @@ from interop.rest_servers import (
     outcome,
     post,
 )
-from interop.samples import NOT_TEXT, TEXTS, binary_sample, bits, bytes_array, json_sample
-from interop.triton_server import free_ports
+from interop.samples import TEXTS, binary_sample, bits, bytes_array
+from support.servers import uvicorn_server
 from support.wrappers import Proxy, functools_wrapper
 from tensorwire._codec.grpc.writer import append_fields
 from tensorwire.client import Client, InferenceServerError
@@ -86,7 +83,6 @@ from tensorwire.integrations.split import SplitMessage
 
 pytestmark = pytest.mark.usefixtures("no_logging")
 
-HERE = Path(__file__).parent
 IDS = ("ce-id", "ce-requestid")
 WITH_AND_WITHOUT = pytest.mark.parametrize("is_installed", [False, True], indirect=True)
 
@@ -113,6 +109,7 @@ class Recorder:
     """A model and its registry. It records its request and returns a given answer."""
 
     ready, settings = True, ModelSettings(name="recorder", implementation="mlserver.MLModel")
+    inputs: Any = None
 
     def __init__(self) -> None:
         self.seen: Any = None
@@ -120,6 +117,9 @@ class Recorder:
 
     async def get_model(self, *_: Any) -> Recorder:
         return self
+
+    async def metadata(self) -> Any:
+        return types.MetadataModelResponse(name="recorder", platform="", inputs=self.inputs)
 
     async def predict(self, payload: Any) -> Any:
         self.seen = described(payload)
@@ -1023,141 +1023,58 @@ def test_wrapper_is_called_as_often_as_without_the_integration(
     check_calls_of_wrapper(integration, name, wrap, lambda: workload(server))
 
 
-# --- servers as processes -------------------------------------------------------------------------
+# --- clients --------------------------------------------------------------------------------------
 
-START_SECONDS = 120.0
 F2 = np.array([1, 2], np.float32)
 ROWS = np.arange(6, dtype=np.float32).reshape(2, 3)
-MODELS: dict[str, dict[str, Any]] = {
-    "echo": {"implementation": "mlserver_runtime.Echo"},
-    "raw": {"implementation": "mlserver_runtime.Raw"},
-    "negate": {
-        "implementation": "mlserver_runtime.Negate",
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1]}],
-    },
-    "batched": {
-        **{"implementation": "mlserver_runtime.Echo", "max_batch_size": 2, "max_batch_time": 0.2}
-    },
-}
-# How the integration is installed: by our command, here with a parallel worker, to which messages
-# are pickled, or by the module of the runtime.
-COMMANDS: dict[str, tuple[list[str], dict[str, str], int]] = {
-    "command": (["bin/python", "-m", "tensorwire.integrations.mlserver"], {}, 1),
-    "runtime": (["bin/mlserver"], {"TENSORWIRE_INSTALL": "1"}, 0),
-}
-
-
-@pytest.fixture(scope="module", params=COMMANDS)
-def running(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[str, str]]:
-    """MLServer on the loopback interface: how the integration is installed, and the address."""
-    (program, *arguments), variables, n_workers = COMMANDS[request.param]
-    folder = tmp_path_factory.mktemp(request.param)
-    shutil.copy2(HERE / "mlserver_runtime.py", folder)
-    names, ports = ("http_port", "grpc_port", "metrics_port"), free_ports(3)
-    # With debug, which is the default, the response to a failure would be a traceback.
-    settings = {"host": "127.0.0.1", "parallel_workers": n_workers, "debug": False}
-    settings.update(zip(names, ports, strict=True))
-    (folder / "settings.json").write_text(json.dumps(settings))
-    for name, model in MODELS.items():
-        (folder / name).mkdir()
-        (folder / name / "model-settings.json").write_text(json.dumps({"name": name, **model}))
-    command = [str(Path(sys.prefix, program)), *arguments, "start", "."]
-    environ = environment.clean_environ() | variables
-    with programs.started(command, folder / "log", cwd=folder, env=environ) as process:
-        http = f"127.0.0.1:{ports[0]}"
-        # A server also reports that it is ready before it begins to load its models.
-        programs.wait_until_ready([http], process, START_SECONDS, list(MODELS))
-        yield request.param, http
 
 
 @pytest.fixture
-def client(running: tuple[str, str]) -> Iterator[Client]:
-    with Client(running[1]) as made:
-        yield made
+def address(server: Server, is_installed: bool) -> Iterator[str]:
+    with uvicorn_server(server.app) as found:
+        yield found
 
 
-@pytest.mark.parametrize("model", ["echo", "raw"])
-def test_binary_tensors(client: Client, model: str) -> None:
-    """Arrays are equal bit for bit; lists lose the payloads of NaNs."""
-    assert client.server_metadata()["extensions"] == ["binary_tensor_data"]
-    for member in types.Datatype:
-        if member.value == "BYTES":
-            sent = bytes_array(TEXTS if model == "echo" else [*TEXTS, NOT_TEXT])
-        else:
-            sent = (binary_sample if model == "echo" else json_sample)(member.value)
-        received = client.infer(model, {"x": sent}, request_compression_algorithm="gzip")["x"]
-        assert received.binary
-        if model == "raw" and sent.dtype.kind == "f":
-            np.testing.assert_array_equal(received.as_numpy(), sent)
-        else:
-            assert bits(received.as_numpy()) == bits(sent)
-    for shape in ((0,), (2, 0, 3), (1,), (3, 1, 2)):
-        sent = np.arange(np.prod(shape), dtype=np.int16).reshape(shape)
-        assert bits(client.infer("echo", {"x": sent})["x"].as_numpy()) == bits(sent)
+def test_client(server: Server, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays are equal bit for bit. A model may declare the input of raw requests."""
+
+    async def predict(payload: Any) -> Any:  # without the lists, which lose the payloads of NaNs
+        return echo(payload)
+
+    monkeypatch.setattr(server.model, "predict", predict)
+    with Client(address) as client:
+        assert client.server_metadata()["extensions"] == ["binary_tensor_data"]
+        for member in types.Datatype:
+            sent = bytes_array(TEXTS) if member.value == "BYTES" else binary_sample(member.value)
+            found = client.infer("recorder", {"x": sent}, request_compression_algorithm="gzip")
+            assert found["x"].binary
+            assert bits(found["x"].as_numpy().ravel()) == bits(sent)  # a codec adds a dimension
+        with pytest.raises(InferenceServerError, match="no raw_input is declared") as caught:
+            client.infer_raw("recorder", F2)
+        assert caught.value.status == 400
+        declared = types.MetadataTensor(name="x", datatype="FP32", shape=[-1])
+        for inputs in ([declared], [declared] * 2):
+            monkeypatch.setattr(server.model, "inputs", inputs)
+            with pytest.raises(InferenceServerError) if inputs[1:] else nullcontext():
+                assert client.infer_raw("recorder", F2)["x"].as_numpy().ravel().tolist() == [1, 2]
 
 
-def test_model_may_modify_its_input(client: Client, running: tuple[str, str]) -> None:
-    """The input is the memory of the received body, unless it was pickled to a worker."""
-    response = client.infer("negate", {"x": F2})
-    assert response["y"].as_numpy().ravel().tolist() == [-1, -2]
-    if running[0] == "runtime":
-        assert response["facts"].as_numpy().tolist()[0] == [b"False"]  # no copy
-
-
-def test_raw_request(client: Client) -> None:
-    """The model's settings declare its input."""
-    request = client.infer_raw("negate", F2)
-    assert request["y"].as_numpy().ravel().tolist() == [-1, -2]
-    with pytest.raises(InferenceServerError, match="no raw_input is declared") as caught:
-        client.infer_raw("echo", F2)
-    assert caught.value.status == 400
-
-
-def test_ids_and_parameters(client: Client) -> None:
-    tensor = tw.Tensor("x", F2, parameters={"content_type": "np", "mine": 1})
-    response = client.infer("echo", [tensor], id="7", parameters={"yours": True})
-    assert (response.id, response.model_name) == ("7", "echo")
-    assert response["x"].parameters == {"content_type": "np"}
-
-
-def test_tritonclient(running: tuple[str, str]) -> None:
+def test_tritonclient(address: str) -> None:
     texts = bytes_array(TEXTS)
-    with triton.InferenceServerClient(running[1]) as client:
+    with triton.InferenceServerClient(address) as client:
         for are_binary in (True, False):
             inputs = [triton.InferInput("x", [2, 3], "FP32"), triton.InferInput("t", [5], "BYTES")]
             for tensor, array in zip(inputs, [ROWS, texts], strict=True):
                 tensor.set_data_from_numpy(array, binary_data=are_binary)
             for outputs in (None, [triton.InferRequestedOutput(name) for name in "xt"]):
-                result = client.infer("echo", inputs, outputs=outputs)
+                result = client.infer("recorder", inputs, outputs=outputs)
                 assert bits(result.as_numpy("x")) == bits(ROWS)
-                assert result.as_numpy("t").tolist() == TEXTS
+                assert result.as_numpy("t").ravel().tolist() == TEXTS
                 assert "data" not in result.get_output("x")
 
 
-def test_errors(client: Client, running: tuple[str, str]) -> None:
-    """The server continues. Only the module of the runtime sets a limit."""
-    wrong: list[tuple[str, Any, int, str]] = [
-        ("who", F2, 404, "Model who not found"),
-        ("echo", bytes_array([NOT_TEXT]), 400, r"not (valid )?UTF-8"),
-    ]
-    if running[0] == "runtime":
-        wrong.append(("echo", np.zeros(1 << 22, np.uint8), 413, f"the limit is {1 << 22}"))
-    for model, array, status, text in wrong:
-        with pytest.raises(InferenceServerError, match=text) as caught:
-            client.infer(model, {"x": array})
-        assert caught.value.status == status
-        assert client.infer("echo", {"x": F2})["x"].tolist() == [1, 2]
-
-
-def test_adaptive_batching(running: tuple[str, str]) -> None:
+def test_adaptive_batching(is_installed: bool) -> None:
     """MLServer joins the lists of two requests into one for the model."""
-
-    def infer(value: float) -> list[Any]:
-        with Client(running[1]) as client:
-            sent = np.full((1, 3), value, np.float32)
-            return client.infer("batched", {"x": sent})["x"].as_numpy().tolist()  # type: ignore[no-any-return]
-
-    with ThreadPoolExecutor(2) as threads:
-        assert list(threads.map(infer, [1.0, 2.0])) == [[[1.0] * 3], [[2.0] * 3]]
+    sent = [to_inference_request(tw.InferRequest({"x": np.full((1, 3), i)})) for i in range(2)]
+    joined = BatchedRequests(dict(zip("ab", sent, strict=True))).merged_request
+    assert NumpyCodec.decode_input(joined.inputs[0]).tolist() == [[0] * 3, [1] * 3]

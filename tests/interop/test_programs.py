@@ -28,14 +28,12 @@ START_SECONDS = 60.0
 class Program(NamedTuple):
     environment: str
     file: str
-    options: tuple[str, ...] = ()
     is_client: bool = False  # of `tensorwire serve`
     is_nightly: bool = False
 
 
 PROGRAMS = [
     Program("kserve", "inside_kserve.py"),
-    Program("kserve", "test_matrix.py", ("-k", "kserve and not granian")),
     Program("mlserver", "inside_mlserver.py"),
     Program("ray", "inside_ray.py"),
     Program("torch", "inside_torch.py"),
@@ -81,5 +79,5 @@ def test_program(program: Program, tmp_path: Path, request: pytest.FixtureReques
         variables["TENSORWIRE_SERVED"] = request.getfixturevalue("served")
     # The settings of the checkout do not apply: other programs cause warnings.
     options = ["-q", "-p", "no:cacheprovider", "-c", "/dev/null", f"--rootdir={tmp_path}"]
-    command = [str(python), "-m", "pytest", *options, str(HERE / program.file), *program.options]
+    command = [str(python), "-m", "pytest", *options, str(HERE / program.file)]
     programs.run(command, tmp_path, SECONDS, variables)

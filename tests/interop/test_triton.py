@@ -2,7 +2,7 @@
 
 Ids such as A3 or R10 are those of WIRE.md 10 and support/cases.py. test_differential.py sends the
 messages of these tables, valid and malformed, and compares the shapes of raw requests and the
-outputs that are selected; test_matrix.py has inputs and outputs in both forms.
+outputs that are selected.
 """
 
 from __future__ import annotations

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import copy
 import math
-import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import tensorwire as tw
-from interop.triton_models import DATATYPES, MODELS, N_SLOTS, RANKS, slot
+from interop.triton_models import ANY, DATATYPES, MODELS, N_SLOTS, RANKS, slot
 from support import reference, strategies
 from support.cases import MALFORMED, RAW_MALFORMED, RAW_VALID, VALID
 from support.json_tree import Literal, Members, is_text, items, obj, parameter, read, write
 from support.malformed import GOOD, N
 from support.strategies import Choices
-
-DIGITS = re.compile(r"[ \t\n\v\f\r]*([+-]?\d+)")
 
 
 @dataclass(frozen=True)
@@ -31,24 +28,14 @@ class Message:
     id: str
     body: bytes
     header_length: str | None
-    model: str = "any"
+    model: str = ANY
     raw_input: tw.TensorSpec | None = None
-    check_bool: bool = True
-
-    def read_length(self) -> int | None:
-        """Return the header length as Triton reads it, with C's atoi."""
-        if self.header_length is None:
-            return len(self.body)
-        digits = DIGITS.match(self.header_length)
-        length = max(-(2**63), min(int(digits[1][:5000]), 2**63 - 1)) if digits else 0
-        length = (length + 2**31) % 2**32 - 2**31  # wraps around like an int in C
-        return length if 0 <= length <= len(self.body) else None
 
     def parts(self) -> tuple[bytes, bytes]:
         """Return the JSON and the bytes after it. Raise ValueError for an invalid length."""
-        length = self.read_length()
-        if length is None:
-            raise ValueError(f"a header length of {self.header_length}")
+        length = len(self.body) if self.header_length is None else int(self.header_length)
+        if not 0 <= length <= len(self.body):
+            raise ValueError(f"a header length of {length}")
         return self.body[:length], self.body[length:]
 
     def tree(self) -> Any:
@@ -73,40 +60,12 @@ class Message:
         return self if new == tree else self.of(write(new), self.parts()[1])
 
 
-class Echoed(NamedTuple):
-    """A returned tensor. Values are flat, and BOOLs of JSON are 0 or 1."""
-
-    name: str
-    datatype: str
-    shape: tuple[int, ...]
-    is_binary: bool
-    values: list[Any]
-
-
-class Verdict(NamedTuple):
-    """The result of one side.
-
-    `backend`: Triton's front end accepted the message, and its Python backend rejected it or
-    stopped.
-    """
-
-    what: str  # accepted, rejected or backend
-    text: str = ""
-    tensors: tuple[Echoed, ...] = ()
-    payloads: tuple[bytes | None, ...] = ()  # of the inputs, as read by tensorwire
-
-
 def extent(item: Members) -> int:
     """Return the bytes that the dimensions need, ignoring zeros; a BYTES element counts 16."""
     shape, datatype = item.get("shape"), item.get("datatype")
     dims = [number(dim) for dim in shape] if type(shape) is list else []
     nbytes = reference.SIZES.get(datatype, 16) if isinstance(datatype, str) else 16
     return math.prod(dim for dim in dims if dim) * nbytes
-
-
-def n_dims(item: Members) -> int:
-    shape = item.get("shape")
-    return len(shape) if type(shape) is list else 0
 
 
 def number(literal: Any) -> int:
@@ -290,7 +249,9 @@ def needs_too_much_memory(message: Message) -> bool:
 
 def may_stop_triton(message: Message) -> bool:
     entries = items(message.tree(), "inputs")
-    return any(extent(item) >= 2**60 or n_dims(item) > 32 for item in entries)
+    shapes = [item.get("shape") for item in entries]
+    has_many = any(type(shape) is list and len(shape) > 32 for shape in shapes)
+    return has_many or any(extent(item) >= 2**60 for item in entries)
 
 
 messages = strategies.chosen(message).filter(bool)

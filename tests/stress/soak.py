@@ -1,11 +1,11 @@
-"""Send valid and malformed HTTP requests from several processes, and check every response.
+"""Call `tensorwire serve` over HTTP and gRPC from several processes, and check every response.
 
-`PYTHONPATH=tests python -m stress.soak [REQUESTS [PROCESSES [TRANSPORT ...]]]` sends 1,000,000
-requests from 4 processes to each server of support/http_servers.py that is named, by default to
-`fast`, which is `tensorwire serve`. Each request has its own payload, which its response must
-contain. After each fifth of the requests, the server must have closed all connections, including
-those on which clients send nothing, and its memory must not grow (stress/rounds.py). The exit code
-is 1 if a check failed.
+`PYTHONPATH=tests python -m stress.soak [CALLS [PROCESSES]]` makes 1,000,000 calls from 4 processes,
+which use HTTP and gRPC in turn: valid ones with `Client` and `AsyncClient`, streams, HTTP in parts
+and pipelined; malformed messages and HTTP, unknown models, expired deadlines, cancelled calls, and
+connections that are closed or kept at any time. Each inference has its own payload, which its
+response must contain. After each fifth of the calls, the server must have closed all HTTP
+connections, and its memory must not grow after the first one. The exit code is 1 if a check failed.
 
 The memory is measured while the server is idle, after it has collected garbage and called
 `malloc_trim`. Otherwise, the resident memory depends on chance: after glibc has freed a block of
@@ -15,34 +15,38 @@ The memory is measured while the server is idle, after it has collected garbage 
 
 from __future__ import annotations
 
-import gzip
+import asyncio
+import math
+import multiprocessing
+import random
 import re
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from typing import ClassVar, NamedTuple
 
+import grpc
 import numpy as np
 
 import tensorwire as tw
-from support import cases, http_cases
-from support.http_exchange import (
-    Closed,
-    Connection,
-    Echo,
-    InvalidResponse,
-    chunked,
-    echo,
-    head,
-    post,
-)
+import tensorwire.grpc
+from support import cases, grpc_cases, http_cases
+from support.http_exchange import Closed, Connection, Echo, InvalidResponse, echo, head, post
 from support.http_servers import BY_NAME, Server, running
+from support.serve_process import HOST, free_port
+from tensorwire.client import AsyncClient, Client, InferenceServerError
+from tensorwire.grpc_messages import SERVICE
 
-from .rounds import TIMEOUT, Calls, Memory, run
-
+N_CALLS, N_PROCESSES, N_ROUNDS = 1_000_000, 4, 5
+# In seconds, for a call. The timeouts of the tests would be too short on a busy machine.
+TIMEOUT = 60.0
+MAX_WRONG = 20  # descriptions that a process collects before it stops
 MAX_SILENT = 50  # connections that a process keeps open in a round
-silent_connections: list[Connection] = []  # of this process; closed in the next round
-
+LENGTHS = [1, 1, 1, 10, 10, 100, 1000, 20_000]
 START = "POST /v2/models/echo/infer HTTP/1.1"
 MALFORMED = [
     case
@@ -51,80 +55,163 @@ MALFORMED = [
     and len(case.body) < 5000
     and (case.header_length is None or re.fullmatch("[0-9]+", str(case.header_length)))
 ]
+MALFORMED_GRPC = [b"\x2a\xff", b"\x0a\x05echo", b"\x00\x01", grpc_cases.REQUEST[:-1]]
+# Without models that fail, because they write to the log, and without cases after which a
+# connection may be open or closed.
+EXCHANGES = [
+    (case, expected)
+    for case in http_cases.CASES
+    for expected in [case.expected("fast")]
+    if expected.stays_open is not None and max(case.outcome.statuses) < 500
+]
+silent_connections: list[Connection] = []  # of this process; closed in the next round
+
+
+class Memory(NamedTuple):
+    """The memory of an idle server."""
+
+    n_blocks: int  # of Python, which include all objects
+    malloc_nbytes: int  # in use
+    resident_nbytes: int  # of all processes
+
+
+# How much more the server may use after the last round than after the first one: a constant, for
+# caches, an amount per call, and one per gRPC call that the client cancelled or whose deadline
+# expired. grpcio leaks the operations of such calls, up to 480 bytes of a call and 10 to 140 on
+# average, whatever the method does (grpc/grpc#43360).
+ALLOWED_GROWTH = Memory(1000, 50_000, 4 << 20)
+ALLOWED_PER_CALL = (0.02, 5, 0)
+ALLOWED_PER_CANCELLED = (0, 200, 200)
+Check = Callable[[tw.InferResponse], None]
+
+
+@dataclass
+class Tally:
+    """The numbers of calls by kind, and descriptions of wrong responses."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    n_cancelled: int = 0  # by the client, or because a deadline expired
+
+
+class Calls:
+    """Makes the calls of one process in one round, and checks the responses."""
+
+    WEIGHTS: ClassVar[dict[str, int]]  # how often each method is called, which returns its calls
+    ERRORS = (AssertionError, Closed, InvalidResponse, OSError, tw.TensorwireError, grpc.RpcError)
+
+    def __init__(self, url: str, name: str) -> None:
+        self.name, self.rng = name, random.Random(name)
+        self.n_made = self.n_cancelled = 0
+        self.client = Client(url, timeout=TIMEOUT)
+        self.async_client = AsyncClient(url, timeout=TIMEOUT)
+        self.runner = asyncio.Runner()
+
+    def close(self) -> None:
+        self.client.close()
+        self.runner.run(self.async_client.close())
+        self.runner.close()
+
+    def recover(self) -> None:
+        """Prepare the next call after a wrong one."""
+
+    def numbers(self) -> tuple[str, range]:
+        """Return an id and the numbers of a request. Both are different for each request."""
+        self.n_made += 1
+        first = self.rng.getrandbits(40)
+        numbers = range(first, first + self.rng.choice(LENGTHS))
+        return f"{self.name}, request {self.n_made}", numbers
+
+    def made(self, model: str | None = None) -> tuple[tw.InferRequest, Check]:
+        """Return a request, and a function that checks its response."""
+        id, numbers = self.numbers()
+        x, words = np.array(numbers), [id.encode(), b"\xff" * (self.n_made % 7)]
+
+        def check(response: tw.InferResponse) -> None:
+            assert response.id == id, (response.id, id)
+            assert np.array_equal(response["x"].as_numpy(), x), id
+            assert response["words"].as_numpy().tolist() == words, id
+
+        tensors = [tw.Tensor("x", x, binary=self.rng.random() < 0.5), tw.Tensor("words", words)]
+        return tw.InferRequest(tensors, id=id, model_name=model), check
+
+    def valid(self) -> int:
+        request, check = self.made()
+        check(self.client.infer("echo", request))
+        return 1
+
+    def concurrent(self) -> int:
+        made = [self.made() for _ in range(self.rng.randrange(1, 9))]
+
+        async def infer() -> list[tw.InferResponse]:
+            calls = [self.async_client.infer("echo", request) for request, _ in made]
+            return await asyncio.gather(*calls)
+
+        for response, (_, check) in zip(self.runner.run(infer()), made, strict=True):
+            check(response)
+        return len(made)
+
+    def unknown(self) -> int:
+        try:
+            self.client.infer("unknown", {"x": np.zeros(1)})
+        except InferenceServerError as error:
+            assert error.status == 404, error
+        else:
+            raise AssertionError("an unknown model has answered")
+        return 1
+
+    def run(self, n_calls: int) -> Tally:
+        tally = Tally()
+        while tally.counts.total() < n_calls and len(tally.wrong) < MAX_WRONG:
+            [kind] = self.rng.choices([*self.WEIGHTS], [*self.WEIGHTS.values()])
+            try:
+                n = getattr(self, kind)()
+            except self.ERRORS as error:
+                tally.wrong.append(f"{self.name} after {tally.counts.total()}: {error!r}"[:1000])
+                kind, n = "wrong", 1
+                self.recover()
+            tally.counts[kind] += n
+        self.close()
+        tally.n_cancelled = self.n_cancelled
+        return tally
+
+
+# --- HTTP ----------------------------------------------------------------------------------------
 
 
 class HttpCalls(Calls):
-    """Sends requests over one connection, and opens another one when it is closed."""
+    """Sends most requests over one connection, and opens another one when it is closed."""
 
-    WEIGHTS = {  # noqa: RUF012
-        **{"valid": 20, "json_and_bytes": 10, "in_chunks": 8, "compressed": 5, "in_parts": 5},
-        **{"pipelined": 12, "malformed_message": 25, "exchange": 12, "vanishing": 3, "silent": 3},
+    WEIGHTS: ClassVar = {
+        **{"valid": 10, "concurrent": 5, "in_parts": 20, "pipelined": 12, "unknown": 2},
+        **{"malformed_message": 25, "exchange": 25, "vanishing": 3, "silent": 3},
     }
-    ERRORS = (AssertionError, Closed, InvalidResponse, OSError, tw.TensorwireError)
 
-    def __init__(self, transport: str, port: int, name: str) -> None:
-        super().__init__(name)
+    def __init__(self, port: int, name: str) -> None:
+        super().__init__(f"http://{HOST}:{port}", name)
         while silent_connections:
             silent_connections.pop().socket.close()
-        self.transport, self.port = transport, port
+        self.port = port
         self.connection = Connection(port, TIMEOUT)
-        # Without models that fail, because they write to the log, and without cases after which a
-        # connection may be open or closed.
-        self.exchanges = [
-            (case, expected)
-            for case in http_cases.CASES
-            for expected in [case.expected(transport)]
-            if expected.stays_open is not None and max(case.outcome.statuses) < 500
-        ]
 
     def close(self) -> None:
+        super().close()
         self.connection.socket.close()
 
     def recover(self) -> None:
-        self.close()
+        self.connection.socket.close()
         self.connection = Connection(self.port, TIMEOUT)
 
-    def infer(self, request: Echo, *parts: bytes) -> int:
-        self.connection.send_in_parts([*parts], 0.0005)
-        request.check(self.connection.read())
-        return 1
-
-    def valid(self) -> int:
-        request = self.request()
-        return self.infer(request, post("echo", request))
+    def request(self) -> Echo:
+        id, numbers = self.numbers()
+        return echo(id, tuple(numbers))
 
     def in_parts(self) -> int:
         request = self.request()
         sent = post("echo", request)
-        cuts = [0, *sorted(self.rng.choices(range(len(sent)), k=4)), len(sent)]
-        return self.infer(request, *(sent[a:b] for a, b in pairwise(cuts)))
-
-    def in_chunks(self) -> int:
-        request = self.request()
-        lines = [request.length_header, http_cases.CHUNKED]
-        sizes = tuple(self.rng.choices(range(1, 40), k=3))
-        return self.infer(request, head(START, lines) + chunked(request.body, sizes))
-
-    def compressed(self) -> int:
-        request = self.request()
-        body = gzip.compress(request.body, 1)
-        lines = [request.length_header, "Content-Encoding: gzip", f"Content-Length: {len(body)}"]
-        return self.infer(request, head(START, lines) + body)
-
-    def json_and_bytes(self) -> int:
-        """Send numbers, as JSON or as binary data, and a BYTES tensor."""
-        id, numbers = self.numbers()
-        x, words = np.array(numbers), [id.encode(), b"\xff" * (len(numbers) % 7)]
-        is_binary = self.rng.random() < 0.5
-        tensors = [tw.Tensor("x", x, binary=is_binary), tw.Tensor("words", words)]
-        requested = [tw.RequestedOutput(t.name, binary=t.binary) for t in tensors]
-        frame = tw.encode_request(tw.InferRequest(tensors, requested, id=id))
-        lines = [f"{name}: {value}" for name, value in frame.headers.items()]
-        self.connection.send(head(START, lines) + bytes(frame))
-        found = self.connection.read().message
-        assert (found.id, found["x"].binary) == (id, is_binary), (id, found.id)
-        assert np.array_equal(found["x"].as_numpy(), x), id
-        assert found["words"].as_numpy().tolist() == words, id
+        cuts = [0, *sorted(self.rng.choices(range(len(sent)), k=self.rng.randrange(4))), len(sent)]
+        self.connection.send_in_parts([sent[a:b] for a, b in pairwise(cuts)], 0.0005)
+        request.check(self.connection.read())
         return 1
 
     def pipelined(self) -> int:
@@ -165,7 +252,7 @@ class HttpCalls(Calls):
 
     def exchange(self) -> int:
         """Send a case of support/http_cases.py."""
-        case, expected = self.rng.choice(self.exchanges)
+        case, expected = self.rng.choice(EXCHANGES)
         self.connection.send(case.sent)
         responses = [self.connection.read(case.method) for _ in expected.statuses]
         statuses = tuple(response.status for response in responses)
@@ -187,17 +274,84 @@ class HttpCalls(Calls):
     def silent(self) -> int:
         """Open a connection, send no request or only a part of it, and keep it open.
 
-        Usually the client closes its sending direction. InferProtocol also closes a connection on
-        which no request begins; other servers do not.
+        Usually the client closes its sending direction. The server also closes a connection on
+        which no request begins.
         """
         if len(silent_connections) < MAX_SILENT:
             connection = Connection(self.port, TIMEOUT)
             sent = self.rng.choice([b"", b"\r\n", post("echo", self.request())[:-1]])
             connection.send(sent)
-            if len(sent) > 2 or self.transport != "fast" or self.rng.random() < 0.5:
+            if len(sent) > 2 or self.rng.random() < 0.5:
                 connection.shut_down()
             silent_connections.append(connection)
         return 1
+
+
+# --- gRPC ----------------------------------------------------------------------------------------
+
+
+class GrpcCalls(Calls):
+    WEIGHTS: ClassVar = {
+        **{"valid": 35, "concurrent": 10, "streamed": 20, "malformed": 20, "unknown": 5},
+        **{"late": 5, "cancelled": 5},
+    }
+
+    def __init__(self, port: int, name: str) -> None:
+        super().__init__(f"grpc://{HOST}:{port}", name)
+        self.channel = grpc.insecure_channel(f"{HOST}:{port}")
+        self.method = self.channel.unary_unary(f"/{SERVICE}/ModelInfer")
+
+    def close(self) -> None:
+        super().close()
+        self.channel.close()
+
+    def streamed(self) -> int:
+        made = [self.made() for _ in range(self.rng.randrange(1, 9))]
+        with self.client.stream("echo", [request for request, _ in made]) as responses:
+            for _, check in made:
+                check(next(responses))
+                if self.rng.random() < 0.02:
+                    self.n_cancelled += 1
+                    break
+        return len(made)
+
+    def malformed(self) -> int:
+        try:
+            self.method(self.rng.choice(MALFORMED_GRPC), timeout=TIMEOUT)
+        except grpc.RpcError as error:
+            code = error.code()
+            assert code in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND), code
+        else:
+            raise AssertionError("a malformed message was accepted")
+        return 1
+
+    def late(self) -> int:
+        """Make a call whose deadline may expire at any time."""
+        request, check = self.made("echo_in_thread")
+        seconds = self.rng.choice([0.0001, 0.0003, 0.001])
+        try:
+            answer = self.method(tw.grpc.encode_request(request), timeout=seconds)
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED, error
+            self.n_cancelled += 1
+        else:
+            check(tw.grpc.decode_response(answer))
+        return 1
+
+    def cancelled(self) -> int:
+        request, _ = self.made("echo_in_thread")
+        future = self.method.future(tw.grpc.encode_request(request), timeout=TIMEOUT)
+        time.sleep(self.rng.random() * 0.0005)
+        future.cancel()
+        self.n_cancelled += 1
+        return 1
+
+
+# --- rounds --------------------------------------------------------------------------------------
+
+
+def run_process(make: Callable[[str], Calls], name: str, n_calls: int) -> Tally:
+    return make(name).run(n_calls)
 
 
 def measure(server: Server) -> Memory:
@@ -207,24 +361,55 @@ def measure(server: Server) -> Memory:
         assert time.monotonic() < deadline, f"the server has not closed {n_open} connections"
         time.sleep(0.05)
     with Connection(server.port, TIMEOUT) as connection:
-        connection.send(post("memory", echo()))
-        in_use = connection.read().message["in_use"].tolist()
+        in_use = connection.ask(post("memory", echo())).message["in_use"].tolist()
     return Memory(in_use[0], in_use[1], server.resident_nbytes())
 
 
-def soak(transport: str) -> list[str]:
-    """Start a server, send the requests, stop it, and count its error output as wrong."""
-    with running(BY_NAME[transport], TIMEOUT) as server:
-        calls = partial(HttpCalls, transport, server.port)
-        wrong = run(transport, calls, partial(measure, server))
-        printed = server.new_log()
-    if "Traceback" in printed:
-        wrong.append(printed[printed.index("Traceback") :][:2000])
-    return [f"{transport}: {text}" for text in wrong]
+def growth(samples: list[Memory], n_calls: int, n_cancelled: int) -> Iterator[str]:
+    """Describe which sizes have grown too much from the first to the last sample."""
+    amounts = zip(ALLOWED_GROWTH, ALLOWED_PER_CALL, ALLOWED_PER_CANCELLED, strict=True)
+    for name, each, (constant, per_call, per_cancelled) in zip(
+        Memory._fields, zip(*samples, strict=True), amounts, strict=True
+    ):
+        if each[-1] - each[0] > constant + per_call * n_calls + per_cancelled * n_cancelled:
+            yield f"{name} grows by {each[-1] - each[0]} in {n_calls} calls: {each}"
+
+
+def run(n_calls: int, n_processes: int, server: Server, grpc_port: int) -> list[str]:
+    """Make the calls, and return what was wrong. A round with a wrong response is the last one."""
+    makes = [partial(HttpCalls, server.port), partial(GrpcCalls, grpc_port)]
+    share = math.ceil(n_calls / n_processes / N_ROUNDS)
+    counts, samples, n_cancelled_later = Counter[str](), list[Memory](), 0
+    started = time.perf_counter()
+    with multiprocessing.get_context("spawn").Pool(n_processes) as pool:
+        for number in range(N_ROUNDS):
+            work = [(makes[i % 2], f"client {number}.{i}", share) for i in range(n_processes)]
+            tallies = pool.starmap(run_process, work)
+            if wrong := [text for tally in tallies for text in tally.wrong]:
+                return wrong
+            for tally in tallies:
+                counts += tally.counts
+                n_cancelled_later += tally.n_cancelled if number else 0
+            samples.append(measure(server))
+    rate = counts.total() / (time.perf_counter() - started)
+    print(f"{counts.total()} calls, {rate:.0f}/s; after each round:")
+    for name, sizes in zip(Memory._fields, zip(*samples, strict=True), strict=True):
+        print(f"  {name}: " + ", ".join(f"{size:,}" for size in sizes))
+    print("  " + ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items())), flush=True)
+    return [*growth(samples, share * n_processes * (N_ROUNDS - 1), n_cancelled_later)]
 
 
 def main() -> None:
-    wrong = [text for transport in sys.argv[3:] or ["fast"] for text in soak(transport)]
+    """Start a server, make the calls, stop it, and count its error output as wrong."""
+    n_calls, n_processes = [*map(int, sys.argv[1:3]), *(N_CALLS, N_PROCESSES)[len(sys.argv) - 1 :]]
+    grpc_port, http = free_port(), BY_NAME["fast"]
+    both = replace(http, arguments=f"{http.arguments} --grpc-port {grpc_port}")
+    with running(both, TIMEOUT) as server:
+        Client(f"grpc://{HOST}:{grpc_port}").wait_until_ready(timeout=TIMEOUT)
+        wrong = run(n_calls, n_processes, server, grpc_port)
+        printed = server.new_log()
+    if "Traceback" in printed:
+        wrong.append(printed[printed.index("Traceback") :][:2000])
     sys.exit("\n".join(wrong[:20]) or None)
 
 

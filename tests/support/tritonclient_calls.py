@@ -31,6 +31,7 @@ grpc, grpc_aio = module("grpc", "grpc"), module("grpc.aio", "grpc")
 service = import_module("tritonclient.grpc.service_pb2")
 
 SECONDS = 10
+MODEL = {"model_name": "m"}  # of a call without another one
 LENGTH = "Inference-Header-Content-Length"
 ARRAYS = [FLOATS, FLOATS + 1, bytes_array([b"x", b"\0" * 99]), FLOATS[:2], FLOATS[:0]]
 
@@ -58,16 +59,16 @@ def one(api: Any) -> list[dict[str, Any]]:
 
 
 def infer(client: Any, call: dict[str, Any]) -> Any:
-    return client.infer("m", **call)
+    return client.infer(**MODEL | call)
 
 
 def http_async_infer(client: Any, call: dict[str, Any]) -> Any:
-    return client.async_infer("m", **call).get_result()
+    return client.async_infer(**MODEL | call).get_result()
 
 
 def grpc_async_infer(client: Any, call: dict[str, Any]) -> Any:
     done = Queue[Any]()
-    client.async_infer("m", callback=lambda result, error: done.put((result, error)), **call)
+    client.async_infer(callback=lambda result, error: done.put((result, error)), **MODEL | call)
     return result_of(*done.get(timeout=SECONDS))
 
 
@@ -75,7 +76,7 @@ def grpc_stream(client: Any, call: dict[str, Any]) -> Any:
     done = Queue[Any]()
     client.start_stream(lambda result, error: done.put((result, error)), **of_stream(call))
     try:
-        client.async_stream_infer("m", **call)
+        client.async_stream_infer(**MODEL | call)
         return result_of(*done.get(timeout=SECONDS))
     finally:
         client.stop_stream()
@@ -83,7 +84,7 @@ def grpc_stream(client: Any, call: dict[str, Any]) -> Any:
 
 async def grpc_aio_stream(client: Any, call: dict[str, Any]) -> Any:
     async def requests() -> AsyncIterator[Any]:
-        yield {"model_name": "m", **call}
+        yield MODEL | call
 
     async for result, error in client.stream_infer(requests(), **of_stream(call)):
         return result_of(result, error)
