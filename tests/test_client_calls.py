@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import uvloop
 
 import tensorwire as tw
 import tensorwire.grpc
 from support import client_fixtures
 from support.client_fixtures import (
     GOOD,
+    LOOPS,
     Awaited,
     Connect,
     MiB,
@@ -830,7 +830,7 @@ def test_async_client_belongs_to_one_event_loop(served: Served) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix", "tls", "grpc"])
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("loop", LOOPS)
 def test_async_client_of_tasks_that_have_an_event_loop_each(
     request: pytest.FixtureRequest, tmp_path: Path, kind: str, loop: Any
 ) -> None:

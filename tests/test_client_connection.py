@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import uvloop
 
 import tensorwire as tw
 from support import client_fixtures
@@ -28,6 +27,7 @@ from support.client_fixtures import (
     BODY,
     GOOD,
     HEADERS,
+    LOOPS,
     Certificate,
     Connect,
     MiB,
@@ -860,7 +860,7 @@ class Threaded(TlsScripted):
         return AsyncClient(f"https://{self.address}", ssl_context=self.certificate.trusting())
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("loop", LOOPS)
 def test_call_that_is_cancelled_at_any_time(loop: Any, tls: Certificate | None) -> None:
     """Its connection is closed at once, also if TLS is not established yet or does not end.
 

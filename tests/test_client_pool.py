@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import uvloop
 
 import tensorwire as tw
 from support import client_fixtures
-from support.client_fixtures import GOOD, Connect, MiB, X, seen
+from support.client_fixtures import GOOD, LOOPS, Connect, MiB, X, seen
 from support.servers import Scripted, http
 from support.threads import in_thread, wait_for
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
@@ -417,7 +416,7 @@ def test_closed_async_client_does_not_send_a_request_again() -> None:
         assert scripted.n_connections == 1
 
 
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("loop", LOOPS)
 def test_closing_a_client_whose_event_loop_is_closed(server: str, loop: Any) -> None:
     client = AsyncClient(server)
     with asyncio.Runner(loop_factory=loop) as runner:

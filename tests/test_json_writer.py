@@ -24,7 +24,7 @@ import pytest
 import tensorwire as tw
 import tensorwire.grpc
 from support.bytes_elements import is_utf8
-from support.memory import peak_nbytes
+from support.memory import LIBC, peak_nbytes
 from support.requirements import optional
 from support.scripts import run_script
 from support.threads import repeating
@@ -185,7 +185,7 @@ def check_doubles(array: Any) -> None:
         assert np.array(read(f"[{text}]")).tobytes() == array.tobytes()
 
 
-strtof = ctypes.CDLL(None).strtof
+strtof = LIBC.strtof
 strtof.argtypes, strtof.restype = [ctypes.c_char_p, ctypes.c_void_p], ctypes.c_float
 
 

@@ -224,7 +224,8 @@ def _wait_for_calls() -> None:
         each.join()
 
 
-os.register_at_fork(after_in_child=_forget_threads)
+if hasattr(os, "register_at_fork"):  # Windows has no fork
+    os.register_at_fork(after_in_child=_forget_threads)
 _package = Threads(min(32, (os.cpu_count() or 1) + 4))
 
 

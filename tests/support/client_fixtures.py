@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-import uvloop
 
 import tensorwire as tw
 from support.grpc_scripted_servers import ScriptedServer
-from support.requirements import skip_or_fail
+from support.requirements import package, skip_or_fail
 from support.servers import Scripted, http, recording, uvicorn_server
 from tensorwire.client import AsyncClient, AsyncResponseStream, Client
 from tensorwire.server import Model, create_app
@@ -60,7 +59,7 @@ class Awaited:
     not have reported errors, such as exceptions in callbacks.
     """
 
-    loop_factory: Any = None
+    loop_factory: Any = asyncio.SelectorEventLoop
 
     def __init__(
         self, url: str, *, channel: Callable[[], Any] | None = None, **options: Any
@@ -120,9 +119,12 @@ class AwaitedStream:
 
 
 class AwaitedOnUvloop(Awaited):
-    loop_factory = staticmethod(uvloop.new_event_loop)
+    @staticmethod
+    def loop_factory() -> Any:
+        return package("uvloop").new_event_loop()
 
 
+LOOPS = [Awaited.loop_factory, AwaitedOnUvloop.loop_factory]
 Connect = Callable[..., Any]
 CONNECT: dict[str, Connect] = {"sync": Client, "asyncio": Awaited, "uvloop": AwaitedOnUvloop}
 

@@ -14,11 +14,12 @@ import numpy as np
 import tensorwire as tw
 from support.arrow_structs import struct_of
 from support.dlpack_structs import Consumed
+from support.memory import LIBC
 
 # Receives the address of a struct, and that of the function that releases it.
 Take = Callable[[int, int], None]
 
-_malloc: Any = ctypes.CDLL(None).malloc
+_malloc: Any = LIBC.malloc
 _malloc.restype = ctypes.c_void_p
 _malloc.argtypes = (ctypes.c_size_t,)
 

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
-import uvloop
 
 import tensorwire as tw
 import tensorwire.grpc
@@ -91,7 +90,7 @@ def served_app(app: App, is_uvloop: bool = False) -> Iterator[ServedApp]:
             left.extend((await asyncio.wait(tasks, timeout=2))[1])
 
     def run() -> None:
-        factory = uvloop.new_event_loop if is_uvloop else None
+        factory = package("uvloop").new_event_loop if is_uvloop else None
         try:
             with asyncio.Runner(loop_factory=factory) as runner:
                 runner.run(serve())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 import sys
 import time
 import tracemalloc
@@ -16,6 +17,7 @@ import numpy as np
 
 from tensorwire import TensorwireError
 
+LIBC = ctypes.CDLL("ucrtbase" if os.name == "nt" else None)
 MALLINFO = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
 
 
@@ -76,7 +78,7 @@ class _Mallinfo(ctypes.Structure):
 
 
 def malloc_nbytes() -> int:
-    mallinfo = getattr(ctypes.CDLL(None), "mallinfo2", None)
+    mallinfo = getattr(LIBC, "mallinfo2", None)
     if mallinfo is None:
         return 0
     mallinfo.restype = _Mallinfo

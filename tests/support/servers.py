@@ -80,7 +80,8 @@ class Scripted:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.listening.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # Windows, where closing is enough
+            self.listening.shutdown(socket.SHUT_RDWR)
         self.listening.close()
         self.thread.join(5)
 

@@ -82,7 +82,7 @@ def discard_output(error: OutputError, program: str) -> int:
     # The interpreter would write the rest at its end, and fail again.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if isinstance(error.__cause__, BrokenPipeError):
-        return 128 + signal.SIGPIPE
+        return 128 + getattr(signal, "SIGPIPE", 13)  # Windows has no such signal
     print_error(f"{program}: the output cannot be written: {error.__cause__}")
     return 1
 

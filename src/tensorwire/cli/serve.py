@@ -111,6 +111,8 @@ def _mode(text: str) -> int:
 
 def run(chosen: argparse.Namespace) -> int:
     """Run the server until it is interrupted, and return the exit status. Raises UsageError."""
+    if os.name != "posix":
+        raise UsageError("the server requires Linux or macOS")
     for package in ("uvicorn", "httptools"):
         try:
             import_module(package)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from base64 import b64encode
 from contextlib import suppress
 from ipaddress import ip_address, ip_network
@@ -54,6 +55,8 @@ def parse_url(url: str) -> Server:
         if not path.startswith("/") or "\0" in path:
             shown = "" if "@" in url else f", not {shown}"
             raise ValueError(f"the URL of a Unix socket must be {scheme}:/path{shown}")
+        if not hasattr(socket, "AF_UNIX"):
+            raise ValueError(f"{scheme}: this Python has no Unix sockets")
         is_grpc = scheme == "grpc+unix"
         origin = f"{scheme}:{path}" if is_grpc else f"unix:{path}:"
         return Server(False, "localhost", 0, "localhost", origin, "", path, is_grpc)

@@ -8,12 +8,11 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from select import POLLIN, POLLOUT
 from typing import Any
 
 from ..threads import in_thread
 from .errors import CLOSED
-from .sync import Backend, Result
+from .sync import POLLIN, POLLOUT, Backend, Result
 
 
 class LoopWatcher:
@@ -105,6 +104,13 @@ class LoopBackend(Backend):
         await asyncio.sleep(0)  # asyncio.wait needs another turn to end the calls that have none
 
     def watch(self, sock: socket.socket, user: object) -> LoopWatcher:
+        try:
+            self.loop.remove_reader(sock.fileno())  # it has none
+        except NotImplementedError:
+            raise RuntimeError(
+                f"AsyncClient cannot wait for sockets in a {type(self.loop).__name__}: run it with "
+                "asyncio.Runner(loop_factory=asyncio.SelectorEventLoop)"
+            ) from None
         watcher = LoopWatcher(sock, user, self)
         self.watchers.add(watcher)
         return watcher

@@ -13,7 +13,6 @@ import os
 import socket
 import ssl
 import time
-from select import POLLIN, POLLOUT
 from typing import Any, NamedTuple
 
 from .addresses import Proxy, Server, authority
@@ -21,10 +20,12 @@ from .errors import Operation
 from .options import Call, ConnectDeadline, Deadline
 from .requests import NO_PROGRESS, PIECE_NBYTES, Request
 from .responses import ResponseReader
-from .sync import Backend
+from .sync import POLLIN, POLLOUT, Backend
 
 _TLS_PIECE_NBYTES = 256 << 10  # OpenSSL encrypts a whole piece before it returns
 _BUSY_SECONDS = 0.01  # the pause before connecting again to a Unix socket whose queue is full
+_HAS_SENDMSG = hasattr(socket.socket, "sendmsg")  # not on Windows
+_SEND_ERRORS = (BrokenPipeError, ConnectionAbortedError, ConnectionResetError, ssl.SSLError)
 _WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -83,12 +84,13 @@ class Connection:
             await backend.sleep(_BUSY_SECONDS)
             self.deadline.limit("connect")
             code = self.socket.connect_ex(address)
-        if code == errno.EINPROGRESS:
+        if code in (errno.EINPROGRESS, errno.EWOULDBLOCK):  # the latter on Windows
             await self._wait(POLLOUT)
             code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code != 0:
-            raise OSError(code, os.strerror(code))
-        if self.socket.family != socket.AF_UNIX:
+            # On Windows, strerror does not know the codes of sockets.
+            raise OSError(code, getattr(socket, "errorTab", {}).get(code) or os.strerror(code))
+        if self.socket.family in (socket.AF_INET, socket.AF_INET6):
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     async def open_tunnel(self, server: Server, proxy: Proxy) -> None:
@@ -139,7 +141,7 @@ class Connection:
         is_sent = False
         try:
             is_sent = await self._send(request)
-        except (BrokenPipeError, ConnectionResetError, ssl.SSLError) as failure:
+        except _SEND_ERRORS as failure:
             if call.progress.error is not None:
                 raise
             # The server may have responded before it closed the connection.
@@ -192,7 +194,7 @@ class Connection:
     def _send_window(self, window: list[Any]) -> int:
         """Send as much as possible, and remove it from the window. Returns the number of bytes."""
         try:
-            if self.is_tls or len(window) == 1:
+            if self.is_tls or len(window) == 1 or not _HAS_SENDMSG:
                 n_sent = self.socket.send(window[0])
             else:
                 n_sent = self.socket.sendmsg(window)

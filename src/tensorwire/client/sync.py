@@ -1,4 +1,4 @@
-"""How the blocking client waits: with ``poll``, or ``select`` under eventlet."""
+"""How the blocking client waits: with ``poll``, or ``select`` under eventlet and on Windows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
-from select import POLLIN, POLLOUT
 from typing import Any, TypeVar
 
 from .options import Deadline
 
+POLLIN: int = getattr(select, "POLLIN", 1)
+POLLOUT: int = getattr(select, "POLLOUT", 4)
 _MAX_SECONDS = 2_000_000  # poll accepts at most 2^31 milliseconds
 
 Result = TypeVar("Result")
@@ -47,19 +48,18 @@ class PollWatcher:
 
 
 class SelectWatcher(PollWatcher):
-    """Waits with ``select``: eventlet removes ``poll``."""
+    """Waits with ``select``: eventlet removes ``poll``, and Windows has none."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.fd = sock.fileno()
 
     async def wait(self, events: int, seconds: float | None) -> int:
-        found = select.select(
-            [self.fd] if events & POLLIN else [],
-            [self.fd] if events & POLLOUT else [],
-            [],
-            None if seconds is None else min(seconds, _MAX_SECONDS),
-        )
-        return (POLLIN if found[0] else 0) | (POLLOUT if found[1] else 0)
+        readers = [self.fd] if events & POLLIN else []
+        writers = [self.fd] if events & POLLOUT else []
+        timeout = None if seconds is None else min(seconds, _MAX_SECONDS)
+        # On Windows, a connection that cannot be established is an exceptional condition.
+        readable, writable, failed = select.select(readers, writers, writers, timeout)
+        return (POLLIN if readable else 0) | (POLLOUT if writable or failed else 0)
 
 
 class Backend:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +30,10 @@ def available_nbytes() -> int:
     What the process has already counts only against the limit of its address space, which also
     limits memory that is never used, such as that of stacks and libraries.
     """
+    if os.name == "nt":  # Windows, where the server is not supported, has no limits of processes
+        return 4 << 30
+    import resource  # noqa: PLC0415
+
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
     if address_space != resource.RLIM_INFINITY:

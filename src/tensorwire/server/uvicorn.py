@@ -11,17 +11,22 @@ shutdown waits, the default headers and the number of requests.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import math
+import os
 import select
-import termios
 from collections.abc import Awaitable
 from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
+
+if os.name != "posix":
+    raise ImportError("InferProtocol requires Linux or macOS")
+
+import fcntl
+import termios
 
 from .body import GRACE_SECONDS
 from .connection import LAST_REQUEST_SECONDS, Connection, Options
