@@ -509,7 +509,8 @@ def test_config() -> None:
     """The configuration is that of HTTP, except the backend."""
     datatypes: Any = DATATYPES
     specs = [tw.TensorSpec(datatype, datatype, [-1, 3], batching=True) for datatype in datatypes]
-    app = create_app({"batching": Model(echo, specs, specs), "plain": echo})
+    batching = Model(echo, specs, specs, parameters={"names": "ä,b", "": ""}, max_batch_size=2**40)
+    app = create_app({"batching": batching, "plain": echo})
     with (
         served_app(app) as server,
         tritonclient.InferenceServerClient(server.address) as client,

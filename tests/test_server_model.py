@@ -83,6 +83,22 @@ def test_invalid_declarations(argument: str, declared: Any, error: Any, message:
     assert str(caught.value) == message.format(argument)
 
 
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"parameters": [("a", "b")]}, TypeError, "parameters must be a mapping of str to str"),
+        ({"parameters": {1: "b"}}, TypeError, "a key of parameters must be a str, not int"),
+        ({"parameters": {"a": ["b"]}}, TypeError, r"parameters\['a'\] must be a str, such as the"),
+        ({"parameters": {"a": "\ud800"}}, ValueError, "surrogates not allowed"),
+        ({"max_batch_size": -1}, ValueError, "max_batch_size must be 0 or more, not -1"),
+        ({"max_batch_size": True}, TypeError, "max_batch_size must be an int, not bool"),
+    ],
+)  # fmt: skip
+def test_invalid_configurations(options: Any, error: Any, message: str) -> None:
+    with pytest.raises(error, match=message):
+        Model(double, **options)
+
+
 # --- what models receive ---
 
 
@@ -319,6 +335,7 @@ NOT_UTF8 = request_of(tw.Tensor("x", [b"a", b"\xff"]))
 REGION = {"shared_memory_region": "r", "shared_memory_byte_size": 8}
 SHARED = request_of(tw.Tensor("x", None, datatype="FP32", shape=[2], parameters=REGION))
 COLUMN = np.zeros((2, 1), np.float32)
+ROWS, BATCH_OF_3 = tw.TensorSpec("x", "FP32", []), tw.Tensor("x", np.zeros(3, np.float32))
 TAKES_X = Model(double, [SPEC])
 TAKES_X_AND_Z = Model(double, [SPEC, tw.TensorSpec("z", "BYTES", [1])])
 BUT = "but the model declares FP32 [-1]"
@@ -334,6 +351,8 @@ MISSING = "an input is missing: no tensor 'absent': there are ['x']"
         (TAKES_X, request_of(tw.Tensor("x", np.zeros(2))), f"input 'x' is FP64 [2], {BUT}"),
         (TAKES_X, request_of(tw.Tensor("x", COLUMN)), f"input 'x' is FP32 [2, 1], {BUT}"),
         (TAKES_X_AND_Z, ONE, "input 'z' is missing"),
+        (Model(double, max_batch_size=2), ONE, "input 'x' has a batch of 1000, but the maximum"),
+        (Model(double, [ROWS], max_batch_size=2), request_of(BATCH_OF_3), "input 'x' has a batch"),
         # inputs that the model reads
         (absent, ONE, MISSING),
         (Model(absent, in_event_loop=True), ONE, MISSING),

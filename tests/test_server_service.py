@@ -43,6 +43,7 @@ MODELS: dict[str, Any] = {
     "plain": echo,
     "declared": Model(echo, SPECS, [OUTPUT]),
     "batching": Model(echo, SPECS, [OUTPUT], batching=True),
+    "limited": Model(echo, SPECS, [OUTPUT], parameters={"names": "a,b"}, max_batch_size=2),
     "partly": Model(echo, [SPECS[0], tw.TensorSpec("b", "INT8", [2], batching=True)]),
 }
 APP = create_app(MODELS)
@@ -271,11 +272,14 @@ def test_config_without_declarations() -> None:
         "max_batch_size": 0,
         "input": [],
         "output": [],
+        "parameters": {},
     }
 
 
 @pytest.mark.parametrize("path", ["/config", "/versions/1/config"])
-@pytest.mark.parametrize(("name", "batch_size"), [("declared", 0), ("batching", 2**31 - 1)])
+@pytest.mark.parametrize(
+    ("name", "batch_size"), [("declared", 0), ("batching", 2**31 - 1), ("limited", 2)]
+)
 def test_config(name: str, path: str, batch_size: int) -> None:
     """The dimensions of a model with a maximum batch size are those behind the batch dimension."""
     found = get(f"/v2/models/{name}{path}")
@@ -285,6 +289,7 @@ def test_config(name: str, path: str, batch_size: int) -> None:
         {"name": "text", "data_type": "TYPE_STRING", "dims": [2], "optional": False},
     ]
     assert found["output"] == [{"name": "y", "data_type": "TYPE_BF16", "dims": [5]}]
+    assert found["parameters"] == ({"names": {"string_value": "a,b"}} if batch_size == 2 else {})
 
 
 def test_config_of_a_model_with_one_batched_input() -> None:
@@ -456,6 +461,7 @@ def test_tritonclient(options: dict[str, Any]) -> None:
             client.infer("plain", [x], outputs=[classes])
         assert client.get_model_config("declared")["input"][0]["data_type"] == "TYPE_FP32"
         assert client.get_model_config("declared", "1") == client.get_model_config("declared")
+        assert client.get_model_config("limited")["parameters"]["names"]["string_value"] == "a,b"
         [found] = client.get_inference_statistics("plain", "1")["model_stats"]
         assert found["inference_stats"]["success"]["count"] == 1
         assert len(client.get_inference_statistics()["model_stats"]) == len(MODELS)

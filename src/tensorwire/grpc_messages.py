@@ -31,6 +31,7 @@ MODEL_METADATA_RESPONSE: Fields = {
     4: ("inputs", [_TENSOR_METADATA]),
     5: ("outputs", [_TENSOR_METADATA]),
 }
+_STRING_PARAMETER: Fields = {1: ("key", str), 2: ("value", [{1: ("string_value", str)}])}
 # The configuration of a model in the form of Triton.
 _MODEL_CONFIG: Fields = {
     1: ("name", str),
@@ -38,12 +39,10 @@ _MODEL_CONFIG: Fields = {
     4: ("max_batch_size", int),
     5: ("input", [{1: ("name", str), 2: ("data_type", int), 4: ("dims", [int])}]),
     6: ("output", [{1: ("name", str), 2: ("data_type", int), 3: ("dims", [int])}]),
+    14: ("parameters", [_STRING_PARAMETER]),
 }
 MODEL_CONFIG_RESPONSE: Fields = {1: ("config", [_MODEL_CONFIG])}
-_STRING_PARAMETER: Fields = {1: ("key", str), 2: ("value", [{1: ("string_value", str)}])}
-TRITON_CONFIG_RESPONSE: Fields = {
-    1: ("config", [_MODEL_CONFIG | {14: ("parameters", [_STRING_PARAMETER]), 17: ("backend", str)}])
-}
+TRITON_CONFIG_RESPONSE: Fields = {1: ("config", [_MODEL_CONFIG | {17: ("backend", str)}])}
 # The enum of ``data_type``: the value of a name is its index.
 DATA_TYPES = (
     *("TYPE_INVALID", "TYPE_BOOL", "TYPE_UINT8", "TYPE_UINT16", "TYPE_UINT32", "TYPE_UINT64"),

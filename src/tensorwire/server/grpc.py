@@ -363,6 +363,8 @@ class InferenceService:
             elif endpoint == "config":
                 for tensor in (*found["input"], *found["output"]):
                     tensor["data_type"] = DATA_TYPES.index(tensor["data_type"])
+                parameters = found["parameters"].items()
+                found["parameters"] = [{"key": key, "value": [each]} for key, each in parameters]
                 found = {"config": [found]}
             elif endpoint == "stats":
                 for each in found["model_stats"]:

@@ -32,6 +32,7 @@ from .model import (
     Model,
     as_tensor,
     as_writable,
+    check_batch_size,
     check_inputs,
     check_outputs,
     check_requested_outputs,
@@ -196,6 +197,8 @@ class Inference(Generic[Undecoded, Encoded]):
         self.message = None
         if served.model.inputs:
             check_inputs(request.inputs, served.model.inputs)
+        if served.model.max_batch_size:
+            check_batch_size(request.inputs, served.model.max_batch_size)
         if request.outputs:
             check_requested_outputs(request)
         if served.model.writable_inputs:

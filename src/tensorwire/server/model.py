@@ -12,8 +12,8 @@ import numpy as np
 
 import tensorwire as tw
 
-from ..arguments import check_type, choose_datatype, is_list_of_numbers
-from ..errors import format_names, format_shape, format_subject
+from ..arguments import check_integer, check_type, choose_datatype, is_list_of_numbers
+from ..errors import format_names, format_shape, format_subject, format_value
 from .context import RequestContext
 from .errors import InputError, InvalidOutputError, RequestError
 
@@ -65,13 +65,22 @@ class Model:
     writable_inputs : bool, default False
         Whether the arrays of all inputs of numbers are writable and aligned, over every transport.
         Those that are not so in the request are copied before the function is called.
+    parameters : mapping of str to str, optional
+        Parameters for clients, which read them in the configuration of the model, as those of
+        Triton: ``{"names": "cat,dog"}`` is ``{"names": {"string_value": "cat,dog"}}``.
+    max_batch_size : int, default 0
+        The maximum batch size, as in Triton: if it is 1 or more, every declared shape has a batch
+        dimension before its ``dims``, and a request with a larger batch is rejected with status
+        400. Requests are never combined.
 
     Raises
     ------
     TypeError
-        ``function`` is not callable, or ``inputs`` or ``outputs`` is not a sequence of TensorSpecs.
+        ``function`` is not callable, ``inputs`` or ``outputs`` is not a sequence of TensorSpecs,
+        ``parameters`` is not a mapping of str to str, or ``max_batch_size`` is not an int.
     ValueError
-        A tensor is declared twice, or ``in_event_loop`` is true for an async function.
+        A tensor is declared twice, ``in_event_loop`` is true for an async function,
+        ``max_batch_size`` is negative, or a parameter contains a lone surrogate.
 
     Examples
     --------
@@ -91,11 +100,15 @@ class Model:
         *,
         in_event_loop: bool = False,
         writable_inputs: bool = False,
+        parameters: Mapping[str, str] | None = None,
+        max_batch_size: int = 0,
     ) -> None:
         if not callable(function):
             raise TypeError(f"a model must be a function or a Model, not {type(function).__name__}")
         self.function = function
         self.takes_context: bool = takes_context(function)
+        self.max_batch_size: int = check_integer("max_batch_size", max_batch_size, minimum=0)
+        batching = batching or self.max_batch_size > 0
         self.inputs: SpecsByName = specs_by_name("inputs", inputs, batching)
         self.outputs: SpecsByName = specs_by_name("outputs", outputs, batching)
         specs = list(self.inputs.values())
@@ -106,6 +119,7 @@ class Model:
             raise ValueError("in_event_loop is only for synchronous functions")
         self.in_event_loop = in_event_loop
         self.writable_inputs = writable_inputs
+        self.parameters: dict[str, str] = checked_parameters(parameters)
 
 
 Models = Mapping[str, ModelFunction | Model]
@@ -134,6 +148,19 @@ def takes_context(function: Any) -> bool:
         return "context" in signature_of(function).parameters
     except (TypeError, ValueError):
         return False
+
+
+def checked_parameters(parameters: Mapping[str, str] | None) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if parameters is not None:
+        check_type("parameters", parameters, Mapping, "a mapping of str to str")
+        for key, value in parameters.items():
+            check_type("a key of parameters", key, str, "a str")
+            subject = f"parameters[{format_value(key)}]"
+            check_type(subject, value, str, "a str, such as the result of json.dumps")
+            f"{key}{value}".encode()  # ValueError for a lone surrogate, which gRPC cannot send
+            found[key] = value
+    return found
 
 
 def specs_by_name(
@@ -206,6 +233,17 @@ def check_inputs(
     if len(tensors) < len(declared):
         missing = min(declared.keys() - {tensor.name for tensor in tensors})
         raise InputError(f"{format_subject('input', missing)} is missing", tensor=missing)
+
+
+def check_batch_size(tensors: Sequence[tw.Tensor], max_batch_size: int) -> None:
+    """Raise InputError if the first dimension of an input exceeds the maximum batch size."""
+    for tensor in tensors:
+        if tensor.shape[:1] > (max_batch_size,):
+            raise InputError(
+                f"{format_subject('input', tensor.name)} has a batch of {tensor.shape[0]}, but the "
+                f"maximum batch size of the model is {max_batch_size}",
+                tensor=tensor.name,
+            )
 
 
 def check_requested_outputs(request: tw.InferRequest) -> None:

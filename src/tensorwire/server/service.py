@@ -360,6 +360,7 @@ def _describe_config(name: str, model: Model) -> dict[str, Any]:
     """
     specs = [*model.inputs.values(), *model.outputs.values()]
     is_batched = bool(specs) and all(spec.batching for spec in specs)
+    max_batch_size = model.max_batch_size or (UNLIMITED_BATCH_SIZE if is_batched else 0)
 
     def describe(spec: tw.TensorSpec) -> dict[str, Any]:
         datatype = "STRING" if spec.datatype == "BYTES" else spec.datatype
@@ -370,7 +371,8 @@ def _describe_config(name: str, model: Model) -> dict[str, Any]:
         "name": name,
         "platform": "tensorwire",
         "backend": "tensorwire",
-        "max_batch_size": UNLIMITED_BATCH_SIZE if is_batched else 0,
+        "max_batch_size": min(max_batch_size, UNLIMITED_BATCH_SIZE),
         "input": [{**describe(spec), "optional": False} for spec in model.inputs.values()],
         "output": [describe(spec) for spec in model.outputs.values()],
+        "parameters": {key: {"string_value": text} for key, text in model.parameters.items()},
     }
