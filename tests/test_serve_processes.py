@@ -78,6 +78,42 @@ def test_process_that_ends_is_replaced() -> None:
     assert server.turn() == [second, server.workers[1]] != [second, first]
 
 
+def fail_to_start(*_: Any) -> None:
+    raise BlockingIOError("no more processes")
+
+
+@pytest.mark.parametrize("kind", ["no process", "no models", "end"])
+@pytest.mark.parametrize("is_restarting", [False, True])
+def test_process_that_cannot_be_replaced(
+    kind: str,
+    is_restarting: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The others serve. It is tried again after a pause."""
+    server = Started()
+    first, second = server.serve()
+    if is_restarting:
+        server.signals.append(signal.SIGHUP)
+    else:
+        first.exitcode = STARTUP_FAILURE  # of the model
+    with monkeypatch.context() as patched:
+        if kind == "no process":
+            patched.setattr(processes, "Worker", fail_to_start)
+        server.turn()
+    if kind != "no process":
+        server.workers[-1].exitcode = STARTUP_FAILURE
+        server.workers[-1].messages = [UsageError("no models")] if kind == "no models" else []
+    n_working = 1 + is_restarting
+    for _ in range(3):
+        assert server.turn()[:2] == [first, second][-n_working:]
+        assert second.received == []
+    assert caplog.text.count("a new process cannot serve") == 1
+    assert server.failure is None
+    server.start_at = server.now
+    assert len(server.turn()) == 2
+
+
 def test_process_that_does_not_respond_is_killed() -> None:
     """A process may take longer to load the models. All of them may be suspended for some time."""
     server = Started()

@@ -41,6 +41,7 @@ _STOP_SECONDS = 0.15  # in this time, a process stops accepting connections
 _BEAT_SECONDS = 0.5  # between two messages of a process
 _SWITCH_SECONDS = 0.001  # Python's default is 0.005
 _HUNG_SECONDS = 5.0  # without one, for example because code of a model holds the GIL
+_RETRY_SECONDS = 1.0  # between attempts to replace a process
 
 logger = logging.getLogger("tensorwire.server")
 spawn = multiprocessing.get_context("spawn")
@@ -211,6 +212,7 @@ class Processes:
     workers: list[Worker] = field(default_factory=list)
     signals: list[int] = field(default_factory=list)
     now: float = field(default_factory=time.monotonic)
+    start_at: float = 0.0  # when the next process may be started
 
     def run(self) -> int:
         """Return the exit status, or raise what has ended the processes."""
@@ -249,8 +251,13 @@ class Processes:
             n_missing += 1
             if n_missing == 0:
                 old[0].end()
-        for _ in range(n_missing):
-            self.workers.append(Worker(self.chosen, self.sockets, self.folder))
+        try:
+            for _ in range(n_missing if self.now >= self.start_at else 0):
+                self.workers.append(Worker(self.chosen, self.sockets, self.folder))
+        except OSError as error:  # no memory, or too many processes or files
+            if not self.is_announced:
+                raise
+            self.give_up(error)
 
     def check(self, worker: Worker) -> None:
         process, code = worker.process, worker.process.exitcode
@@ -264,13 +271,13 @@ class Processes:
             self.workers.remove(worker)
             if worker.is_ending or self.is_stopping:
                 return
-            if code == STARTUP_FAILURE and not self.is_restarting:
+            if worker.is_serving or not (is_starting or code == STARTUP_FAILURE):
+                logger.error("process %d ended with exit code %d", process.pid, code)
+            elif code == STARTUP_FAILURE and not self.is_serving:
                 self.stop(SystemExit(code))
-            elif is_starting:
+            else:
                 text = "a process ended before it had loaded the models: exit code"
                 self.fail(worker, UsageError(f"{text} {code}"))
-            else:
-                logger.error("process %d ended with exit code %d", process.pid, code)
         elif worker.is_serving and worker.silent_seconds > _HUNG_SECONDS:
             logger.error("process %d does not respond", process.pid)
             process.kill()
@@ -282,6 +289,10 @@ class Processes:
     @property
     def is_restarting(self) -> bool:
         return any(each.is_old for each in self.workers)
+
+    @property
+    def is_serving(self) -> bool:
+        return any(each.is_serving and not each.is_ending for each in self.workers)
 
     def receive(self, worker: Worker, message: Any) -> None:
         if isinstance(message, UsageError):
@@ -299,6 +310,7 @@ class Processes:
 
     def handle(self, number: int) -> None:
         if number == signal.SIGHUP:
+            self.start_at = 0.0
             for each in self.workers:
                 each.is_old = True
         elif not self.is_stopping:
@@ -308,12 +320,17 @@ class Processes:
                 each.process.kill()
 
     def fail(self, worker: Worker, error: UsageError) -> None:
-        """Give up a restart, or stop, because a process does not start."""
-        if not self.is_restarting:
+        """Give up a process that does not start, or stop if no other one serves."""
+        if self.is_serving:
+            worker.end()
+            self.give_up(error)
+        else:
             self.stop(error)
-            return
+
+    def give_up(self, error: Exception) -> None:
+        """Give up a restart. A process that is missing is started later."""
         logger.error("a new process cannot serve, so the old ones remain: %s", error)
-        worker.end()
+        self.start_at = self.now + _RETRY_SECONDS
         for each in self.workers:
             each.is_old = False
 
