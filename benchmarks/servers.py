@@ -139,18 +139,32 @@ def serve_kserve(mode: str, port: int, grpc_port: int) -> None:
     """Serve the identity models with KServe, in one process."""
     # KServe reads these options when it is imported.
     sys.argv += ["--grpc_max_send_message_length=-1", "--grpc_max_receive_message_length=-1"]
-    kserve, helpers = import_module("kserve"), import_module("interop.kserve_server")
-    helpers.bind_to_loopback()
+    kserve, uvicorn = import_module("kserve"), import_module("uvicorn")
+    # KServe binds to every interface, and has no setting for it.
+    config, aio = uvicorn.Config, import_module("grpc.aio._server").Server
+    vars(uvicorn)["Config"] = lambda *args, **options: config(
+        *args, **{**options, "host": LOOPBACK}
+    )
+    add_port = aio.add_insecure_port
+    aio.add_insecure_port = lambda self, at: add_port(self, at.replace("[::]", LOOPBACK))
     if mode == "installed":
         import_module("tensorwire.integrations.kserve").install()
 
     class Identity(kserve.Model):  # type: ignore[misc, name-defined]
         def predict(self, payload: Any, headers: Any = None) -> Any:
-            arrays = {
-                tensor.name.replace("INPUT", "OUTPUT"): (tensor.datatype, tensor.as_numpy())
-                for tensor in payload.inputs
-            }
-            return helpers.answer(self, payload, arrays)
+            outputs = []
+            for tensor in payload.inputs:
+                name = tensor.name.replace("INPUT", "OUTPUT")
+                output = kserve.InferOutput(name, tensor.shape, tensor.datatype)
+                output.set_data_from_numpy(tensor.as_numpy())
+                outputs.append(output)
+            return kserve.InferResponse(
+                payload.id or "1",  # KServe does not send JSON without one
+                self.name,
+                outputs,
+                use_binary_outputs=payload.use_binary_outputs,
+                requested_outputs=payload.request_outputs,
+            )
 
     models = [Identity(f"identity_{datatype}") for datatype in ("fp32", "bytes")]
     for each in models:
@@ -171,7 +185,7 @@ def serve_mlserver(mode: str, port: int, grpc_port: int) -> None:
         parallel_workers=0,
         debug=False,
     )
-    model = import_module("interop.mlserver_runtime").Echo
+    model = import_module("benchmarks.mlserver_model").Echo
     models = [mlserver.ModelSettings(name="identity_fp32", implementation=model)]
     asyncio.run(mlserver.MLServer(settings).start(models))
 
@@ -247,7 +261,6 @@ def require(package: str) -> None:
 
 
 UVICORN = ["--no-access-log", "--log-level=warning"]
-GRANIAN = ["--http=1", "--no-ws", "--log-level=warning", "--interface=asgi"]  # tests/interop
 
 
 # --- starting and stopping ---
@@ -332,7 +345,6 @@ SERVERS: dict[str, Callable[[], AbstractContextManager[Server]]] = {
     "tensorwire serve, in_event_loop": partial(running, partial(serve_command, "IN_EVENT_LOOP")),
     "tensorwire serve, in a thread": partial(running, partial(serve_command, "IN_THREADS")),
     "uvicorn": partial(running, partial(asgi_command, "uvicorn", "uvicorn_app", UVICORN)),
-    "granian": partial(running, partial(asgi_command, "granian", "app", GRANIAN)),
     "KServe": own("kserve"),
     "KServe, drop-in": own("kserve", "installed"),
     "MLServer": own("mlserver"),
