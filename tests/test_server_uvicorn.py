@@ -675,6 +675,16 @@ async def test_request_that_waits_for_its_turn_has_no_deadline() -> None:
 
 
 @run_in_event_loop
+async def test_request_that_arrived_while_the_process_was_suspended() -> None:
+    """The event loop runs what is due before it receives."""
+    protocol, transport = protocol_with_transport()
+    protocol.connection.deadline = 0.0
+    protocol.timer._run()
+    receive(protocol, SMALL)
+    assert transport.written.startswith(b"HTTP/1.1 200 ")
+
+
+@run_in_event_loop
 async def test_client_closes_its_direction_before_its_request_has_its_turn() -> None:
     (protocol, transport), _ = two_of_one_server()
     receive(protocol, SMALL)

@@ -50,6 +50,7 @@ _MAX_JOINED_REPLIES = 16  # in one write
 # A connection beyond limit_concurrency closes the one that is idle for the longest time. If none is
 # idle, this many connections more are accepted, which get replies to requests without inference.
 _N_RESERVED_CONNECTIONS = 16
+_RECEIVE_SECONDS = 0.001  # in which the event loop receives what has arrived
 _POLL_SECONDS = 0.1  # to see that no TLS handshake is in progress any longer
 # What the event loop may have received of a TLS connection before it stopped.
 _MAX_TLS_BUFFER_NBYTES = 1 << 20
@@ -295,7 +296,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             if self.timer is not None:
                 self.timer.cancel()
             self.timer_at = connection.deadline
-            self.timer = self.loop.call_at(self.timer_at, self._tick)
+            self.timer = self.loop.call_at(self.timer_at, self._expire)
 
     def _end(self) -> None:
         state, transport = self.connection.state, self.transport
@@ -306,6 +307,10 @@ class InferProtocol(asyncio.BufferedProtocol):
         elif not self.connection.options.is_tls and not transport.is_closing():
             with suppress(OSError):  # the client has reset the connection, which is not known yet
                 transport.write_eof()
+
+    def _expire(self) -> None:
+        # After the process was suspended, the event loop runs what is due before it receives.
+        self.timer = self.loop.call_later(_RECEIVE_SECONDS, self._tick)
 
     def _tick(self) -> None:
         self.timer, self.timer_at = None, math.inf
