@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from importlib import import_module
 from pathlib import Path
 
@@ -10,10 +9,9 @@ import pytest
 
 import tensorwire as tw
 from interop.recorded_sources import (
+    check_next_release,
     check_recorded,
     check_replacements_are_shown_alike,
-    installed,
-    simulate_next_release,
 )
 from interop.samples import bits, bytes_array
 from support import tritonclient_comparison as comparison
@@ -21,7 +19,6 @@ from support.scripts import run_script
 from support.tritonclient_calls import given, http
 from support.tritonclient_comparison import FLOATS, LARGE, parsed, response
 from tensorwire.integrations import patching, tritonclient
-from tensorwire.integrations.functions import join_name, readable
 
 pytestmark = comparison.MARKS
 
@@ -111,13 +108,6 @@ GRPC_CALLS = {
 }
 
 
-def installed_functions() -> set[str]:
-    """Return the names of the functions that `install` replaces."""
-    with installed(tritonclient):
-        names = [join_name(each.owner, each.name) for each in tritonclient._PATCH._changes]
-        return {readable(name).removeprefix("tritonclient.") for name in names}
-
-
 @pytest.mark.parametrize(
     ("name", "old", "new", "left_out"),
     [
@@ -136,21 +126,6 @@ def installed_functions() -> set[str]:
     ],
 )  # fmt: skip
 def test_next_release(
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    name: str,
-    old: str,
-    new: str,
-    left_out: set[str],
+    caplog: pytest.LogCaptureFixture, name: str, old: str, new: str, left_out: set[str]
 ) -> None:
-    """The functions whose sources have changed, and those that rely on them, are not replaced."""
-    everything = installed_functions()
-    simulate_next_release(monkeypatch, f"tritonclient.{name}", old, new)
-    assert left_out <= everything
-    assert installed_functions() == everything - left_out
-    named = re.findall(r"(?:: |; )tritonclient\.(\S+) \(", caplog.text)
-    assert sorted(named) == sorted(left_out)
-    if left_out:
-        with pytest.raises(tw.IntegrationError, match="has functions that differ"):
-            tritonclient.install(untested="error")
-        assert not tritonclient.is_installed()
+    check_next_release(tritonclient, caplog, (f"tritonclient.{name}", old, new), left_out)

@@ -20,10 +20,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example
-from hypothesis import given as given_by_hypothesis
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as npst
 
 import tensorwire as tw
 from interop.samples import (
@@ -58,7 +54,6 @@ from support.tritonclient_calls import (
 )
 from support.tritonclient_comparison import (
     BYTES_ARRAYS,
-    FEW,
     FLOATS,
     LARGE,
     Octets,
@@ -138,37 +133,6 @@ def test_request_of_objects_that_are_not_arrays(datatype: str, value: Any, is_bi
 @pytest.mark.parametrize("is_binary", [True, False])
 def test_request_of_bytes(name: str, is_binary: bool) -> None:
     both(lambda: body_of(BYTES_ARRAYS[name], "BYTES", binary_data=is_binary))
-
-
-names = st.one_of(
-    st.sampled_from(["", "INPUT__0", "a b", 'a"b', "\\", "/", "\x7f", "\0", "\xe9", "\ud800"]),
-    st.text(max_size=4),
-)
-numbers = st.sampled_from([0, 1, -1, 2**63 - 1, 2**63, -(2**63), 2**64, True, False, 1.0, None])
-random_arrays = st.one_of(
-    npst.arrays(
-        st.sampled_from([np.dtype(name) for name in ("?", "i1", "i8", "u8", "f2", "f4", "f8")]),
-        npst.array_shapes(max_dims=2, min_side=0, max_side=4),
-    ),
-    st.lists(st.one_of(names, st.binary(max_size=3), numbers), max_size=4).map(object_array),
-)
-
-
-@given_by_hypothesis(arrays=st.lists(random_arrays, min_size=1, max_size=3))
-@example(arrays=[np.array([1e16, 1e-7, -0.0, 5e-324, np.nan]), np.array([np.inf, -np.inf])])
-@FEW
-def test_random_json_requests(arrays: list[Array]) -> None:
-    """Numbers and texts are written as by tritonclient, including those that JSON does not have."""
-
-    def body() -> Any:
-        inputs = []
-        for array in arrays:
-            datatype = "BYTES" if array.dtype == object else tw.Tensor("x", array).datatype
-            tensor = http.InferInput("x", list(array.shape), datatype)
-            inputs.append(tensor.set_data_from_numpy(array, binary_data=False))
-        return generate(inputs)
-
-    both(body)
 
 
 @pytest.mark.parametrize("shape", [[4], (4,), [np.int64(4)], [4.0], [True], ["4"], [4, 1], 4, None])
@@ -621,33 +585,6 @@ def test_serialize_other_elements(before: list[Any], value: Any) -> None:
     both(lambda: utils.serialize_byte_tensor(array))
 
 
-element = st.one_of(
-    st.binary(max_size=9),
-    st.text(st.characters(codec=None, exclude_categories=()), max_size=5),
-    st.sampled_from(ODD[:12]),
-)
-
-
-@given_by_hypothesis(values=st.lists(element, max_size=8), step=st.sampled_from([1, -1, 2]))
-@FEW
-def test_serialize_random_elements(values: list[Any], step: int) -> None:
-    array = object_array(values)[::step]
-    both(lambda: utils.serialize_byte_tensor(array))
-
-
-@given_by_hypothesis(
-    array=npst.arrays(
-        st.one_of(npst.scalar_dtypes(), npst.byte_string_dtypes(max_len=5)),
-        npst.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
-    )
-)
-@FEW
-def test_serialize_random_arrays(array: Array) -> None:
-    if array.dtype.kind != "U":
-        both(lambda: utils.serialize_byte_tensor(array))
-        both(lambda: utils.serialize_byte_tensor(array.T))
-
-
 WIRE = tw.encode_bytes([*TEXTS, NOT_TEXT, b"x" * 300])
 BUFFERS: dict[str, Any] = {
     "bytes": WIRE,
@@ -684,15 +621,6 @@ def test_deserialize(name: str) -> None:
 def test_deserialize_truncated(kind: type) -> None:
     cuts = [kind(WIRE[:n]) for n in range(len(WIRE))]
     both(lambda: [outcome(partial(utils.deserialize_bytes_tensor, cut)) for cut in cuts])
-
-
-valid = st.lists(st.binary(max_size=9), min_size=1).map(tw.encode_bytes)
-
-
-@given_by_hypothesis(wire=st.one_of(st.binary(max_size=20), valid.map(bytes)))
-@FEW
-def test_deserialize_random_bytes(wire: bytes) -> None:
-    both(lambda: utils.deserialize_bytes_tensor(wire))
 
 
 # --- shared memory -------------------------------------------------------------------------------

@@ -2,12 +2,11 @@
 
 The requests go directly to the ASGI application, without a network. `inside_kserve.py` and
 `inside_mlserver.py` have the class RestTests. Their fixture `server` has these attributes:
-`integration`; `owners`, what the integration changes; `infer(body, content_type, **headers)`;
-`app`, the application that `infer` calls; `model.seen`, what the model saw of the last request;
-`another()`, a new server; `encodings`, those of requests; `normalised(answer)`, an answer without
-what differs each time; `modules`, which a program may import before it installs the integration,
-and the code `check_installed`; `changes` of sources and which replacements are left out because of
-them; and `ask()`, which sends a request to the gRPC class `servicer`.
+`integration`; `infer(body, content_type, **headers)`; `app`, the application that `infer` calls;
+`model.seen`, what the model saw of the last request; `another()`, a new server; `encodings`, those
+of requests; `normalised(answer)`, an answer without what differs each time; `changes` of sources
+and which replacements are left out because of them; and `ask()`, which sends a request to the gRPC
+class `servicer`.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
-import subprocess
-import sys
 from contextlib import nullcontext, suppress
 from typing import Any
 from unittest.mock import Mock
@@ -368,29 +365,6 @@ class RestTests:
         assert other.model.seen == server.model.seen
         assert seen == [FLAT if method == "body" else json.loads(FLAT)]
 
-    def test_install_twice_and_uninstall(self, server: Any) -> None:
-        def state() -> list[Any]:
-            return [dict(vars(owner)) for owner in server.owners]
-
-        before = state()
-        server.integration.install()
-        once = state()
-        assert once != before
-        server.integration.install()
-        assert state() == once
-        for _ in range(2):
-            server.integration.uninstall()
-            assert state() == before
-
-    @pytest.mark.parametrize("is_first", [False, True])
-    def test_install_before_or_after_imports(self, server: Any, is_first: bool) -> None:
-        """Names that modules have imported are replaced as well."""
-        install = f"import {server.integration.__name__} as ours; ours.install()"
-        for module in server.modules:
-            lines = [f"import {module}", install]
-            script = "\n".join([*(lines[::-1] if is_first else lines), server.check_installed])
-            subprocess.run([sys.executable, "-c", script], check=True)
-
     def test_digests_are_recorded(self, server: Any) -> None:
         check_recorded(server.integration)
 
@@ -401,7 +375,7 @@ class RestTests:
         self, server: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
         for left_out, changed in server.changes:
-            check_next_release(server.integration, server.owners, caplog, changed, left_out)
+            check_next_release(server.integration, caplog, changed, left_out)
 
     @pytest.mark.parametrize("wrap", [functools_wrapper, Proxy])
     def test_wrapper_around_the_servicer_that_is_added_later(self, server: Any, wrap: Any) -> None:

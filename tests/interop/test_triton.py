@@ -19,14 +19,10 @@ import pytest
 
 import tensorwire as tw
 from interop.samples import (
-    BINARY_ONLY,
-    DTYPES,
     JSON_DATATYPES,
-    NOT_TEXT,
     Array,
     binary_sample,
     bits,
-    bytes_array,
     json_sample,
 )
 from interop.triton_models import DATATYPES, MODELS, identity
@@ -35,7 +31,6 @@ from support.threads import wait_for
 from tensorwire.client import Client, InferenceServerError
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-NUMERIC = [datatype for datatype in DATATYPES if datatype != "BYTES"]
 F2 = np.array([1, 2], np.float32)
 
 
@@ -112,14 +107,6 @@ def test_datatype(triton: TritonServer, datatype: str, is_binary: bool) -> None:
         assert bits(received.as_numpy()) == bits(sent)
 
 
-def test_tensor_of_64_mib(triton: TritonServer) -> None:
-    sent = np.arange(1 << 24, dtype=np.float32)
-    reply = send(triton, "identity_fp32", tw.encode_request(request_of(sent)))
-    received = output(reply).as_numpy()
-    assert np.array_equal(received, sent)
-    assert np.shares_memory(received, np.frombuffer(reply.body, np.uint8))
-
-
 # --- which outputs are binary ----------------------------------------------------------------
 
 
@@ -136,24 +123,6 @@ def test_requested_form_of_outputs(triton: TritonServer, own: Any, default: bool
 
 
 # --- raw binary requests ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("model", "sent", "received"),
-    [
-        *((identity(each), binary_sample(each), binary_sample(each)) for each in NUMERIC),
-        ("batching", F2, F2[None]),
-        ("matrix", F2.repeat(3), F2.repeat(3).reshape(2, 3)),
-        *(("raw_bytes", text, bytes_array([text])) for text in (b"427", b"", NOT_TEXT)),
-    ],
-)
-def test_raw_requests(triton: TritonServer, model: str, sent: Any, received: Array) -> None:
-    """The server knows datatype and shape (R1 to R3, R10, R13)."""
-    frame = tw.encode_raw_request(sent)
-    assert frame.headers[HEADER_LENGTH] == "0"
-    found = output(send(triton, model, frame))
-    assert found.binary
-    assert bits(found.as_numpy()) == bits(received)
 
 
 # --- errors ----------------------------------------------------------------------------------
@@ -214,19 +183,6 @@ def test_client_reads_and_changes_settings(controlled: TritonServer) -> None:
         assert client.request_json("POST", "/v2/logging", {"log_verbose_level": 1})
         assert client.request_json("GET", "/v2/logging")["log_verbose_level"] == 1
         assert client.request_json("GET", "/v2/systemsharedmemory/status") == []
-
-
-@pytest.mark.parametrize("datatype", BINARY_ONLY)
-def test_fp16_and_bf16_requested_as_json(triton: TritonServer, datatype: str) -> None:
-    """J3 and J4: the status is the same as Triton's."""
-    array = np.zeros(1, DTYPES[datatype])
-    frame = tw.encode_request(request_of(array, is_output_binary=False))
-    reply = send(triton, identity(datatype), frame)
-    assert f"sending {datatype} data via JSON is not supported" in server_message(reply)
-    request = tw.decode_request(bytes(frame), frame.header_length)
-    with pytest.raises(tw.EncodeError) as caught:
-        tw.encode_response(tw.InferResponse([tw.Tensor("OUTPUT0", array)]), request)
-    assert caught.value.status == reply.status
 
 
 @pytest.mark.parametrize(

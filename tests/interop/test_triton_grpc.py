@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from interop.samples import DTYPES, JSON_DATATYPES, binary_sample, bits, bytes_array, json_sample
+from interop.samples import DTYPES, JSON_DATATYPES, binary_sample, bits, json_sample
 from interop.triton_models import identity
 from interop.triton_server import TritonServer
 from support.grpc_cases import tensor
@@ -73,18 +73,6 @@ def test_typed_contents(channel: Any, datatype: str) -> None:
     [output] = infer(channel, message).outputs
     assert output.binary
     assert bits(output.as_numpy()) == bits(sent)
-
-
-def test_two_inputs_and_one_requested_output(channel: Any) -> None:
-    inputs = [tw.Tensor("INPUT1", bytes_array([b"x", b""])), tw.Tensor("INPUT0", F2)]
-    found = infer(channel, encode_request(tw.InferRequest(inputs, model_name="two")))
-    assert bits(found["OUTPUT0"].as_numpy()) == bits(F2)
-    assert found["OUTPUT1"].as_numpy().tolist() == [b"x", b""]
-    wanted = [tw.RequestedOutput("OUTPUT0", parameters={"classification": 1})]
-    [output] = infer(
-        channel, encode_request(tw.InferRequest(inputs, wanted, model_name="two"))
-    ).outputs
-    assert output.as_numpy().tolist() == [b"0.500000:0"]
 
 
 def test_stream(channel: Any) -> None:
@@ -193,9 +181,3 @@ def test_rejected_messages(channel: Any, name: str) -> None:
         assert theirs[1] in caught.value.details()
     with nullcontext() if error_class is None else pytest.raises(error_class):
         decode_request(sent)
-
-
-def test_unknown_model(channel: Any) -> None:
-    with pytest.raises(grpc.RpcError, match="unknown model: 'none such'") as caught:
-        infer(channel, encode_request(request_of(F2, "none such")))
-    assert caught.value.code() is grpc.StatusCode.NOT_FOUND

@@ -12,17 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import settings
 
 import tensorwire as tw
 from interop.samples import NOT_TEXT, TEXTS, Array, binary_sample, bytes_array
 from support.requirements import skip_or_fail
-from support.scale import scaled
 from tensorwire.integrations import tritonclient
 from tensorwire.integrations.functions import ABSENT, Change, assign
 from tensorwire.integrations.tritonclient import convert
 
-FEW = settings(deadline=None, max_examples=scaled(30))
 MARKS = [
     pytest.mark.no_sanitizers(reason="it tests Python code"),
     pytest.mark.thread_unsafe(reason="it changes the client for the process"),
