@@ -5,12 +5,9 @@ Most of these tests are for errors that happened, or check the text of an error.
 
 from __future__ import annotations
 
-import gc
-import sys
 import sysconfig
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -286,46 +283,6 @@ def test_arguments_and_returned_arrays_can_change_afterwards() -> None:
 
 
 @uses_hostile_objects
-@assigns_attributes_of_arrays
-@pytest.mark.parametrize("dtype", [np.complex128, np.int64, np.int32])
-@pytest.mark.parametrize("wrap", [lambda array: array, lambda array: hostile.HasArray()])
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"datatype": hostile.EqualStr("FP32")},
-        {"datatype": hostile.Str("FP32"), "shape": [4]},
-        {"shape": hostile.Iterates()},
-        *({"shape": shape} for shape in ((hostile.EqualIndex(),), (hostile.Int(4),))),
-        {"shape": [hostile.Int(4)]},
-        {"parameters": {hostile.Str("k"): 1}},
-    ],
-    ids=repr,
-)
-def test_arguments_that_change_the_array(
-    arguments: Any, wrap: Any, dtype: Any, connect: Any
-) -> None:
-    """The memory, the datatype and the shape of a tensor agree, whatever an argument does."""
-    array = X.copy()
-
-    def act() -> None:
-        array.dtype = dtype  # type: ignore[misc]
-
-    def answer(sensible: Any) -> Any:
-        return array if isinstance(sensible, np.ndarray) else 4
-
-    data = wrap(array)
-    connect(act, answer)
-    try:
-        tensor = tw.Tensor("x", data, **arguments)
-    except (tw.EncodeError, TypeError):  # it was changed before it was read, for example
-        return
-    assert tensor.nbytes == tensor.data.nbytes == 16
-    found = sent(tensor)
-    assert (found.datatype, found.shape) == (tensor.datatype, tensor.shape)
-    assert (found.data.dtype, found.tolist()) == (tensor.data.dtype, tensor.tolist())
-
-
-@uses_hostile_objects
 @pytest.mark.parametrize(("item", "datatype"), [("a", "BYTES"), (1, "INT8"), (1.0, "FP32")])
 def test_list_that_changes_another_one(item: Any, datatype: str, connect: Any) -> None:
     outer = [[item], hostile.List([item])]
@@ -398,77 +355,6 @@ def test_init_sets_an_object_once() -> None:
         empty = kind.__new__(kind)
         empty.__init__(*arguments)
         assert repr(empty) == repr(kind(*arguments))
-
-
-# --- arguments that change in a garbage collection ---
-
-
-@contextmanager
-def collecting(callback: Callable[[], object]) -> Iterator[None]:
-    """Call a function in each garbage collection, which is as frequent as possible."""
-
-    def collected(phase: str, _: Any) -> None:
-        gc.disable()
-        if phase == "stop":
-            callback()
-        gc.enable()
-
-    thresholds = gc.get_threshold()
-    gc.callbacks.append(collected)
-    gc.set_threshold(1, 1, 1)
-    try:
-        yield
-    finally:
-        gc.callbacks.remove(collected)
-        gc.set_threshold(*thresholds)
-        gc.enable()
-
-
-@pytest.mark.thread_unsafe(reason="it uses the garbage collector of the process")
-@pytest.mark.skipif(sys.version_info >= (3, 12), reason="this Python collects between bytecodes")
-@pytest.mark.parametrize("n", range(1, 4))
-@pytest.mark.parametrize("change", ["shape", "dtype"])
-def test_array_that_changes_in_a_collection(change: str, n: int) -> None:
-    array = np.arange(8, dtype=np.int8).reshape((1,) * 23 + (8,))
-    kept: list[Any] = []
-
-    def change_it() -> None:
-        kept.append(None)
-        if len(kept) == n and change == "shape":
-            array.shape = (8,)
-            # They take the memory of the former dimensions.
-            kept.extend(np.broadcast_to(np.int8(0), (1,) * 23 + (4096,)) for _ in range(3))
-        elif len(kept) == n:
-            array.dtype = np.dtype(np.float64)  # type: ignore[misc]
-
-    with collecting(change_it):
-        tensor = tw.Tensor("x", array)
-    assert tensor.nbytes == tensor.as_numpy().nbytes == 8
-    found = sent(tensor)
-    assert (found.datatype, found.shape) == (tensor.datatype, tensor.shape)
-
-
-@pytest.mark.thread_unsafe(reason="it uses the garbage collector of the process")
-@pytest.mark.parametrize("n", range(1, 6))
-def test_dlpack_capsule_that_is_consumed_in_a_collection(n: int) -> None:
-    producer: Any = hostile.Cached(np.arange(6.0), "__dlpack__")
-    n_collections = 0
-    consumed: list[Any] = []
-
-    def consume() -> None:
-        nonlocal n_collections
-        n_collections += 1
-        if n_collections == n and "used" not in repr(producer.exported):
-            consumed.append(np.from_dlpack(producer).tolist())
-
-    with collecting(consume):
-        try:
-            tensor = tw.Tensor("x", producer)
-        except tw.EncodeError as error:
-            assert "has already been consumed" in str(error)
-            return
-    assert consumed == []
-    assert tensor.tolist() == list(range(6))
 
 
 # --- programs that could crash or hang: owners of memory, threads, fork, large bodies ---

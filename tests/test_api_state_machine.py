@@ -40,7 +40,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from inspect import Parameter
 from itertools import chain, islice
@@ -705,7 +705,8 @@ class Api(RuleBasedStateMachine):
     def collecting(self) -> Iterator[None]:
         """Collect garbage at nearly each allocation if `collect_often` was the last step.
 
-        In each collection, use the objects that it finds, which may be unfinished.
+        In each collection, use the objects that it finds, which may be unfinished, and do what is
+        planned for hostile objects.
         """
         if not self.n_collections:
             yield
@@ -718,6 +719,8 @@ class Api(RuleBasedStateMachine):
                 for found in [] if is_traced else gc.get_objects():
                     if type(found) in PUBLIC:
                         repr(found)
+                with suppress(Hostile):
+                    self.act()
 
         thresholds = gc.get_threshold()
         gc.callbacks.append(look)

@@ -294,11 +294,6 @@ def test_errors_through_a_proxy(
     assert "r9" not in text
 
 
-def test_port_that_a_url_does_not_have(connect: Connect) -> None:
-    with connect("localhost") as client, pytest.raises(ConnectionError, match=r" \(at port 80: "):
-        client.infer("m", {"x": X})
-
-
 def test_environment_that_is_not_trusted(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{free_port()}")
     with Scripted([GOOD]) as server:

@@ -720,19 +720,6 @@ def test_sending_that_has_to_wait(error: type[Exception]) -> None:
         assert (connection._send_window(window), window) == (0, [b"request"])
 
 
-def test_tls_that_fails_while_a_request_is_sent() -> None:
-    """The connection has ended, of which receiving tells more."""
-
-    class Tls(socket.socket):
-        def send(self, *_: Any) -> int:
-            raise ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
-
-    with connection_over(Tls) as (connection, peer):
-        peer.close()
-        with pytest.raises(ConnectionError, match="before it responded"):
-            complete(connection.exchange(REQUEST, Call(Deadline(Timeout()))))
-
-
 @pytest.mark.parametrize(
     ("received", "is_open"),
     [(ssl.SSLWantReadError(), True), (ssl.SSLZeroReturnError(), False), (b"a", False)],

@@ -36,7 +36,6 @@ from support.scripts import run_script
 from support.serve_process import free_port
 from support.servers import Scripted
 from support.threads import in_thread, wait_for
-from tensorwire.cli import main
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Progress, Timeout
 
 grpc = package("grpc")
@@ -160,12 +159,6 @@ def test_invalid_encoded_requests(client: Any) -> None:
         client.infer("echo", tw.encode_request(tw.InferRequest({"x": X})))
     with Client("localhost:1") as http, pytest.raises(TypeError, match="sent over gRPC"):
         http.infer("echo", b"")
-
-
-def test_metadata(client: Any) -> None:
-    assert client.server_metadata() == {"name": "test", "version": "1", "extensions": ["a", "b"]}
-    found = client.model_metadata("declared", "1")
-    assert (found["versions"], found["platform"]) == (["1", "2"], "p")
 
 
 def test_progress(client: Any) -> None:
@@ -327,11 +320,6 @@ def test_invalid_response(connect: Connect) -> None:
 
 
 # --- sizes ---
-
-
-def test_messages_above_four_megabytes(client: Any) -> None:
-    array = np.arange(5 << 20, dtype=np.uint8)
-    assert np.array_equal(client.infer("echo", {"x": array})["x"].data, array)
 
 
 @pytest.mark.parametrize("is_own", [False, True])
@@ -545,13 +533,6 @@ def test_tls(connect: Connect, certificate: Certificate) -> None:
             options = ("--input", "x:FP32=1", "--ca-file", certificate.file)
             done = run_script(script, "infer", url, "echo", *options)
             assert done.stdout == "x  FP32  [1]\n[1.]\n", done.stderr
-
-
-def test_infer_command(server: ScriptedServer, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["infer", server.url, "declared", "--input", "x=[1, 2]"]) == 0
-    assert "y  FP32  [2]\n[2. 4.]" in capsys.readouterr().out
-    assert main(["infer", server.url, "unknown", "--input", "x=[1, 2]"]) == 1
-    assert "model 'unknown' is not known" in capsys.readouterr().err
 
 
 def test_restarted_server(connect: Connect) -> None:

@@ -269,15 +269,6 @@ def test_malformed_responses_are_rejected(
         assert server.n_connections == 2  # the second call has not read the rest of the response
 
 
-@pytest.mark.parametrize("body", [b"[1]", b"", b"\xff", b"[" * 100])
-def test_malformed_metadata_is_rejected(connect: Connect, body: bytes) -> None:
-    fails = pytest.raises(
-        tw.DecodeError, match=r"the metadata is invalid: .* \(status 200, no Cont"
-    )
-    with Scripted([http(body)]) as server, connect(server.address) as client, fails:
-        client.server_metadata()
-
-
 # --- limits ---
 
 

@@ -37,9 +37,6 @@ from tensorwire.server import (
     RequestError,
     create_app,
     install_error_handlers,
-    read_request,
-    send_error,
-    send_frame,
     wsgi,
 )
 from tensorwire.server.values import frame_of, values_of
@@ -142,19 +139,6 @@ def fastapi_app() -> Any:
     return app
 
 
-def litestar_app() -> Any:
-    async def route(scope: Any, receive: Any, send: Any) -> None:
-        try:
-            request = await read_request(scope, receive, max_body_nbytes=MAX_BODY)
-            frame = frame_of(scaled(values_of(request, INPUTS, scope)), scope)
-        except tw.TensorwireError as error:
-            await send_error(send, str(error), error.status)
-        else:
-            await send_frame(send, frame)
-
-    return litestar.Litestar([litestar.asgi("/scale", copy_scope=False)(route)])
-
-
 def wsgi_app() -> Any:
     def app(environ: Any, start_response: Any) -> Any:
         try:
@@ -255,7 +239,6 @@ def aiohttp_server(app: Any) -> Iterator[str]:
 APPLICATIONS: dict[str, tuple[Callable[[], Any], Callable[..., AbstractContextManager[str]]]] = {
     "starlette": (starlette_app, uvicorn_server),
     "fastapi": (fastapi_app, uvicorn_server),
-    "litestar": (litestar_app, uvicorn_server),
     "wsgi": (wsgi_app, wsgi_server),
     "flask": (flask_app, wsgi_server),
     "django": (django_app, wsgi_server),

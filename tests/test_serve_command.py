@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import stat
 import subprocess
 import sys
 import tomllib
@@ -417,11 +418,13 @@ def test_start_message_and_options(tmp_path: Path, program: str, arguments: str,
 def test_other_addresses(tmp_path: Path, certificate: Certificate, kind: str) -> None:
     options = ["--ssl-keyfile", certificate.key, "--ssl-certfile", certificate.file]
     if kind == "Unix socket":
-        options = ["--uds", str(tmp_path / "socket")]
+        options = ["--uds", str(tmp_path / "socket"), "--uds-mode", "600"]
     context = certificate.trusting() if kind == "TLS" else None
     with serving(tmp_path, "served_here:models", *options, models=MODELS) as server:
         url = f"https://{server.address}" if kind == "TLS" else f"unix:{tmp_path}/socket"
         assert infer_mean(url, ssl_context=context) == [1.5]
+        if kind == "Unix socket":
+            assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o600
         assert f"serves mean at {url} with InferProtocol" in server.stop()
 
 

@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import socket
-import stat
 import sys
 import threading
 import time
@@ -102,17 +101,6 @@ def test_probes_are_answered_at_the_limit(tmp_path: Path) -> None:
         connection = stack.enter_context(connect(server.address))
         metrics = connection.ask(LIVE.replace(b"/v2/health/live", b"/metrics")).body.decode()
         assert 'tensorwire_rejected_requests_total{limit="limit_concurrency"} 1.0' in metrics
-
-
-def test_probes_beside_connections_that_send_half_a_head(tmp_path: Path) -> None:
-    options = ["--limit-concurrency", "5"]
-    with (
-        serving(tmp_path, "served_here:models", *options, models=MODELS) as server,
-        contextlib.ExitStack() as stack,
-    ):
-        for _ in range(30):
-            stack.enter_context(connect(server.address)).send(b"POST /v2/models/mean/inf")
-        assert [status_of(server.address, LIVE) for _ in range(3)] == [200] * 3
 
 
 def test_idle_connections_make_room(tmp_path: Path) -> None:
@@ -362,20 +350,6 @@ def test_restart_by_sighup_with_tls_and_grpc(tmp_path: Path, certificate: Certif
         assert "Traceback" not in server.log.read_text()
 
 
-@pytest.mark.parametrize(
-    ("limit", "text"),
-    [("1", "a process was not ready within 1 second"), ("60", "Finished server process")],
-)
-def test_time_for_a_worker_to_start(tmp_path: Path, limit: str, text: str) -> None:
-    options = ["served_here:models", "--workers", "2", "--timeout-worker-start", limit]
-    with serving(tmp_path, *options, models=MODELS) as server:
-        wait_for(lambda: server.log.read_text().count("startup complete") == 2, 20)
-        (tmp_path / "served_here.py").write_text(f"import time\ntime.sleep(1.5)\n{MODELS}")
-        server.process.send_signal(signal.SIGHUP)
-        wait_for(lambda: text in server.log.read_text(), 30)
-        assert call_repeatedly(server.address, 10, lambda: True) == []
-
-
 def test_socket_of_the_next_server(tmp_path: Path) -> None:
     """It starts while the first one works on its last request, and has the same path."""
     gate = (
@@ -518,24 +492,6 @@ def test_lines_of_the_log(tmp_path: Path) -> None:
     assert "  ValueError: a secret\n  2026-01-01 00:00:00,000 INFO uvicorn: forged\n" in log
     others = [line for line in log.splitlines() if not LOG_LINE.match(line) and line[:2] != "  "]
     assert [line.split()[0] for line in others] == ["tensorwire"]  # it serves ...
-
-
-def test_access_log_behind_a_proxy(tmp_path: Path) -> None:
-    with TemporaryDirectory() as folder:  # the path of a Unix socket has at most 107 bytes
-        path = f"{folder}/socket"
-        options = ["served_here:models", "--uds", path, "--uds-mode", "600", "--access-log"]
-        with serving(tmp_path, *options, models=MODELS) as server:
-            wait_for(lambda: "serves" in server.log.read_text(), 20)
-            with Client(f"unix:{path}", headers={"X-Forwarded-For": "192.0.2.7"}) as client:
-                client.wait_until_ready(timeout=20)
-                client.infer("mean", X)
-                forged = {"X-Forwarded-For": '192.0.2.8 - - [] "GET / HTTP/1.1" 200 5 "'}
-                client.infer("mean", X, headers=forged)
-            assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-            log = server.stop()
-    for address in (r"192\.0\.2\.7", r"192\.0\.2\.8[^ \"]+"):
-        line = address + r' - - \[.{26}\] "POST /v2/models/mean/infer HTTP/1\.1" 200 \d+\n'
-        assert re.search(line, log), log
 
 
 def test_log_config(tmp_path: Path) -> None:
