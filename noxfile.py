@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -161,6 +162,13 @@ def clang(session: nox.Session) -> None:
     debian(session, "clang", "clang", "libclang-rt-dev", "llvm")
 
 
+def aarch64(session: nox.Session) -> None:
+    """Install what compiles and runs programs for aarch64, unless this machine is one."""
+    if platform.machine() == "x86_64":
+        compilers = ("gcc-aarch64-linux-gnu", "g++-aarch64-linux-gnu")
+        debian(session, "qemu-aarch64", "qemu-user", *compilers)
+
+
 def triton(session: nox.Session) -> None:
     """Install Triton, unless it is there. Another session may do this at the same time."""
     if "triton" not in LEFT_OUT:
@@ -206,6 +214,7 @@ def tests(session: nox.Session) -> None:
     environment(session)
     triton(session)
     debian(session, "valgrind")
+    aarch64(session)
     pytest(session, f"@{skipped}")
     pytest(session, "-m", "slow and not nightly", "--durations=20")
 
@@ -353,9 +362,10 @@ def nightly_sanitizers(session: nox.Session) -> None:
 
 @nox.session(name="nightly-platforms")
 def nightly_platforms(session: nox.Session) -> None:
-    """Other Pythons (requires root), the lowest versions of what is required, and macOS."""
+    """aarch64, other Pythons, the lowest versions of what is required, and macOS (requires root)."""
     checkout(session)
     debian(session, "debootstrap")
+    aarch64(session)
     run(session, "python3", ROOT / "tests/interop/platforms.py", *session.posargs)
 
 

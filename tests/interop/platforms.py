@@ -1,15 +1,11 @@
 """Build and test on other platforms: `python3 platforms.py [NAME ...] [-- PYTEST ...]`.
 
-- `macos`: the C files are compiled for both processors of macOS; nothing is linked or run.
-- `lowest`: the lowest versions that pyproject.toml allows, also with a wheel built with the newest.
-- `3.15`: CPython 3.15 of Debian sid. It needs root and debootstrap.
-- `3.13t`: a free-threaded CPython, compiled from the source of Debian trixie in the same system;
-  only the tests of the codec.
-- the path of a Python that has its headers, pip and venv.
+PLATFORMS, at the end, lists them; without names, all are built and tested. A name can also be the
+path of a Python that has its headers, pip and venv. The files that git tracks are copied to
+`.platforms`, built, and tested. Tests that need a package that the platform lacks are skipped. At
+the end, a line for each platform has the number of tests that passed.
 
-Without names, the first four. The files that git tracks are copied to `.platforms`, built, and
-tested. Other Pythons get the packages of the extra `test` that have a wheel for them; the tests of
-the others are skipped.
+All but `macos` and `lowest` need root and debootstrap.
 """
 
 from __future__ import annotations
@@ -21,33 +17,44 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+Command = Sequence[str | Path]
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".platforms"
 SYSTEM = FOLDER / "debian"
 CODEC = "decode|encode|limits|header_length|ownership|bytes|json"
-FREE_THREADED = "api|arr|body|comb|data|dlpack|err|foreign|frame$|gil|grpc_.*code|leaks|mess|pick"
 OTHERS = "client|commands|compress|grpc|http|infer|metrics|serve"
 ARCHIVE = os.environ.get("TENSORWIRE_DEBIAN", "http://deb.debian.org/debian")
 PACKAGES = (
     "ca-certificates,g++,gcc,git,make,libc6-dev,python3.15-dev,python3.15-venv,"
     "libbz2-dev,libffi-dev,liblzma-dev,libsqlite3-dev,libssl-dev,uuid-dev,zlib1g-dev"
 )
-SOURCE = "pool/main/p/python3.13/python3.13_3.13.5.orig.tar.xz"
+# Arguments: the archive, and the version of Python.
 COMPILE = """
-test -x /opt/3.13t/bin/python3.13t || {
-    cd /opt/source && ./configure -q --disable-gil --disable-test-modules --prefix=/opt/3.13t
-    make -s -j "$(nproc)" install >/dev/null
-}
+cd /opt; test -x "$2t/bin/python$2t" && exit
+echo "deb-src $1 sid main" >/etc/apt/sources.list.d/source.list
+apt-get -qq update && apt-get -qq source --download-only "python$2"
+mkdir -p "source$2" && tar -xf "python$2"_*.orig.tar.xz -C "source$2" --strip-components=1
+cd "source$2" && ./configure -q --disable-gil --disable-test-modules --prefix="/opt/$2t"
+make -s -j "$(nproc)" install >/dev/null
 """
-# Arguments: the folder with `checkout`, the interpreter, arguments of pytest. PYTHON_GIL=0 keeps
-# the GIL disabled even if a package asks for it; other Pythons do not accept the variable.
-TEST = """
-cd "$1"; interpreter=$2; shift 2
-"$interpreter" -m venv --clear venv
-python=$PWD/venv/bin/python
-cd checkout
+UNPACK = """
+for package in var/cache/apt/archives/*.deb; do
+    dpkg --fsys-tarfile "$package" | tar -x --keep-directory-symlink
+done
+"""
+# Arguments: the system, the folder, and the command.
+ENTER = """
+mount -t proc proc "$0/proc"; mount --rbind /dev "$0/dev"; mount --bind "$1" "$0/build"
+shift; exec chroot "$0" env -C /build/checkout "$@"
+"""
+# Run in the checkout. Argument: the interpreter.
+INSTALL = """
+"$1" -m venv ../venv
+python=../venv/bin/python
 "$python" -VV
 TENSORWIRE_STRICT=1 "$python" -m pip install -q --prefer-binary .
 "$python" -c '
@@ -57,60 +64,56 @@ print(*extras["test"], sep="\\n")' | while read -r requirement; do
     "$python" -m pip install -q --only-binary :all: "$requirement" 2>/dev/null ||
         echo "left out: $requirement has no wheel for this Python"
 done
-if "$python" -c 'import sysconfig as s; exit(not s.get_config_var("Py_GIL_DISABLED"))'; then
-    export PYTHON_GIL=0
-fi
-exec "$python" -m pytest -q "$@"
 """
-
-
-def main() -> None:
-    names, arguments = sys.argv[1:], []
-    if "--" in names:
-        at = names.index("--")
-        names, arguments = names[:at], names[at + 1 :]
-    failed = []
-    for name in names or ("macos", "lowest", "3.15", "3.13t"):
-        print(f"=== {name}", flush=True)
-        folder = (SYSTEM / "build" if name in ("3.15", "3.13t") else FOLDER) / Path(name).name
-        if name in ("3.15", "3.13t"):
-            install_debian()
-        copy_checkout(folder / "checkout")
-        try:
-            if name == "macos":
-                compile_for_macos(folder)
-            elif name == "lowest":
-                test_lowest(folder, arguments)
-            elif name == "3.15":
-                inside(TEST, f"/build/{name}", "/usr/bin/python3.15", *arguments)
-            elif name == "3.13t":
-                install_source()
-                inside(COMPILE)
-                # Servers need packages that have no wheel for this Python.
-                tests = [
-                    f"tests/{path.name}"
-                    for path in sorted((folder / "checkout/tests").glob("test_*.py"))
-                    if re.fullmatch(f"({CODEC}|{FREE_THREADED}).*", path.stem[5:])
-                ]
-                python = "/opt/3.13t/bin/python3.13t"
-                inside(TEST, f"/build/{name}", python, *(arguments or tests))
-            else:
-                interpreter = shutil.which(name) or name
-                call(folder, "sh", "-euc", TEST, "sh", folder, interpreter, *arguments)
-        except subprocess.CalledProcessError as error:
-            print(f"{name}: {error}", flush=True)
-            failed.append(name)
-    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 
 def call(folder: Path, *command: str | Path, **variables: str) -> None:
     subprocess.check_call([*map(str, command)], cwd=folder, env={**os.environ, **variables})
 
 
-# --- macOS ---------------------------------------------------------------------------------------
+def make_venv(folder: Path, *packages: str) -> Path:
+    call(folder, sys.executable, "-m", "venv", "venv")
+    python = folder / "venv/bin/python"
+    call(folder, python, "-m", "pip", "install", "-q", "--upgrade", *packages)
+    return python
 
 
-def compile_for_macos(folder: Path) -> None:
+def copy_checkout(target: Path) -> None:
+    """Copy the files that git tracks, in their current state, to a new folder."""
+    shutil.rmtree(target.parent, ignore_errors=True)
+    target.mkdir(parents=True)
+    listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
+    for name in listed:
+        if name and (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+    for command in (["init", "-q"], ["add", "-A"]):  # some tests list the files with git
+        subprocess.check_call(["git", "-C", str(target), *command])
+
+
+# --- how platforms are built ---------------------------------------------------------------------
+# Each function builds in a folder with `checkout`, and returns the command of a Python for the
+# tests.
+
+
+def install(folder: Path, interpreter: str) -> Command:
+    call(folder / "checkout", "sh", "-euc", INSTALL, "sh", shutil.which(interpreter) or interpreter)
+    return [folder / "venv/bin/python"]
+
+
+def install_lowest(folder: Path, options: str) -> Command:
+    """Install the lowest versions that pyproject.toml allows."""
+    settings = tomllib.loads((folder / "checkout/pyproject.toml").read_text())
+    required = settings["build-system"]["requires"] + settings["project"]["dependencies"]
+    for extra in ("bf16", "serve", "client", "grpc", "metrics", "zstd", "test"):
+        required += settings["project"]["optional-dependencies"][extra]
+    python = make_venv(folder, *(text.replace(">=", "==") for text in required))
+    how = ["-q", "--no-deps", "--no-cache-dir", *options.split()]
+    call(folder / "checkout", python, "-m", "pip", "install", *how, ".")
+    return [python]
+
+
+def compile_for_macos(folder: Path, machines: str) -> Command:
     """Compile the C files with the package ziglang and the headers of numpy for macOS."""
     python = make_venv(folder, "ziglang", "setuptools", "Cython", "numpy")
     download = ["download", "-q", "--no-deps", "--only-binary", ":all:", "-d", "numpy", "numpy"]
@@ -127,100 +130,151 @@ def compile_for_macos(folder: Path) -> None:
     ]
     for source in sorted((checkout / "src").rglob("*.c*")):
         compiler = {".c": "cc", ".cpp": "c++"}.get(source.suffix)
-        for machine in ("aarch64", "x86_64") if compiler else ():
+        for machine in machines.split() if compiler else ():
             target = ["-target", f"{machine}-macos", "-c", str(source), "-o", "object"]
             call(folder, python, "-m", "ziglang", str(compiler), "-w", *flags, *target)
+    return []
 
 
-# --- lowest versions -----------------------------------------------------------------------------
+def install_in_debian(folder: Path, interpreter: str) -> Command:
+    """Install with a Python of Debian sid, or a free-threaded one, compiled from its source."""
+    bootstrap(SYSTEM, "sid", PACKAGES)
+    variables = []
+    if free_threaded := re.fullmatch(r"/opt/(.*)t/bin/python.*", interpreter):
+        call(folder, *inside(folder, "sh", "-euc", COMPILE, "sh", ARCHIVE, free_threaded[1]))
+        variables = ["PYTHON_GIL=0"]  # also if a package asks for the GIL
+    call(folder, *inside(folder, "sh", "-euc", INSTALL, "sh", interpreter))
+    return inside(folder, "env", *variables, "../venv/bin/python")
 
 
-def test_lowest(folder: Path, arguments: list[str]) -> None:
-    checkout = folder / "checkout"
-    call(checkout, sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", "newest", ".")
-    [newest] = (checkout / "newest").glob("*.whl")
-    settings = tomllib.loads((checkout / "pyproject.toml").read_text())
-    required = settings["build-system"]["requires"] + settings["project"]["dependencies"]
-    for extra in ("bf16", "serve", "client", "grpc", "metrics", "zstd", "test"):
-        required += settings["project"]["optional-dependencies"][extra]
-    python = make_venv(folder, *(text.replace(">=", "==") for text in required))
-    # The first one is for old versions of uvicorn, see uvicorn_versions.py.
-    options = ["-q", "-k", "not (test_case and asgi-httptools)"]
-    options += ["-W", "default::DeprecationWarning", *arguments]
-    for built, subjects in ((".", CODEC), (newest, f"{CODEC}|{OTHERS}")):
-        how = ["--no-deps", "--no-build-isolation", "--no-cache-dir", "--force-reinstall"]
-        call(checkout, python, "-m", "pip", "install", "-q", *how, built)
-        tests = [
-            path for path in checkout.glob("tests/test_*.py") if re.match(subjects, path.stem[5:])
-        ]
-        # Without CI, tests that need other packages are skipped.
-        call(checkout, python, "-m", "pytest", *options, *tests, CI="")
+def cross_compile(folder: Path, machine: str) -> Command:
+    """Cross-compile a wheel for Debian's Python of the version that runs this, and emulate it."""
+    version = "{}.{}".format(*sys.version_info)
+    release = {"3.11": "bookworm", "3.13": "trixie"}.get(version, "sid")
+    system = FOLDER / f"debian-{machine}-{version}"
+    packages = f"python{version},libpython{version}-dev,libstdc++6"
+    bootstrap(system, release, packages, "--foreign", "--arch=arm64")
+    settings = f"_sysconfigdata__{machine}-linux-gnu"
+    (folder / "settings").mkdir()
+    shutil.copy(system / f"usr/lib/python{version}/{settings}.py", folder / "settings")
+    include = f"-I{system}/usr/include/python{version} -idirafter {system}/usr/include"
+    variables = {"_PYTHON_SYSCONFIGDATA_NAME": settings, "CPPFLAGS": include}
+    variables |= {"_PYTHON_HOST_PLATFORM": f"linux-{machine}", "TENSORWIRE_STRICT": "1"}
+    variables |= {"PYTHONPATH": str(folder / "settings")}
+    compiler = make_venv(folder, "setuptools", "Cython", "numpy")
+    build = ["setup.py", "-q", "bdist_wheel", "-d", ".."]
+    call(folder / "checkout", compiler, *build, **variables)
+    [wheel] = folder.glob("*.whl")
+    python = [f"qemu-{machine}", "-L", str(system), f"{system}/usr/bin/python{version}"]
+    pip = [f"{folder}/venv/lib/python{version}/site-packages/pip", "install", "-q"]
+    needed = ["pytest", "hypothesis", "ml_dtypes", "msgspec", "pyarrow", "tritonclient[grpc]"]
+    call(folder, *python, *pip, "--only-binary", ":all:", "--target", "site", wheel, *needed)
+    return ["env", f"PYTHONPATH={folder}/site", "TENSORWIRE_TEST_SCALE=0.3", *python]
 
 
-def make_venv(folder: Path, *packages: str) -> Path:
-    call(folder, sys.executable, "-m", "venv", "--clear", "venv")
-    python = folder / "venv/bin/python"
-    call(folder, python, "-m", "pip", "install", "-q", "--upgrade", *packages)
-    return python
-
-
-# --- Debian --------------------------------------------------------------------------------------
-
-
-def install_debian() -> None:
-    """Install the Debian system with this machine's network settings, unless it is there."""
+def bootstrap(system: Path, release: str, packages: str, *options: str) -> None:
+    """Make a Debian system with this machine's network settings, unless it is there."""
     if os.geteuid() != 0 or not shutil.which("debootstrap"):
-        sys.exit("platforms.py: 3.15 and 3.13t need root and debootstrap")
-    if not (SYSTEM / "ready").exists():
-        shutil.rmtree(SYSTEM, ignore_errors=True)
-        SYSTEM.mkdir(parents=True)
-        options = ["--variant=minbase", f"--include={PACKAGES}", "sid", str(SYSTEM), ARCHIVE]
-        subprocess.check_call(["debootstrap", *options], stdout=subprocess.DEVNULL)
-        (SYSTEM / "ready").touch()
+        sys.exit("platforms.py: this platform needs root and debootstrap")
+    if not (system / "ready").exists():
+        shutil.rmtree(system, ignore_errors=True)
+        system.mkdir(parents=True)
+        command = ["debootstrap", "--variant=minbase", f"--include={packages}", *options]
+        subprocess.check_call([*command, release, system, ARCHIVE], stdout=subprocess.DEVNULL)
+        if "--foreign" in options:  # unpacked only: nothing of the system has run
+            call(system, "sh", "-euc", UNPACK)
+        (system / "ready").touch()
     pip = ["/etc/pip.conf", "/etc/xdg/pip", f"{Path.home()}/.pip", f"{Path.home()}/.config/pip"]
     network = ["/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt"]
     for name in [*network, *pip, os.environ.get("PIP_CONFIG_FILE", "")]:
         paths = [Path(name), *Path(name).rglob("*")] if name else []
         for path in filter(Path.is_file, paths):
-            target = SYSTEM / path.relative_to("/")
+            target = system / path.relative_to("/")
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target)
 
 
-def install_source() -> None:
-    folder = SYSTEM / "opt" / "source"
-    if not folder.exists():
-        archive = SYSTEM / "opt" / "source.tar.xz"
-        subprocess.check_call(["curl", "-fsSL", "-o", archive, f"{ARCHIVE}/{SOURCE}"])
-        folder.mkdir()
-        subprocess.check_call(["tar", "-xf", archive, "-C", folder, "--strip-components=1"])
+def inside(folder: Path, *command: str) -> Command:
+    """Return the command that runs another one in the Debian system, where `/build` is the folder.
 
-
-def inside(script: str, *arguments: str) -> None:
-    """Run a script in the Debian system, in a mount namespace that ends with it."""
+    Its mount namespace ends with it.
+    """
     kept = ("PIP_", "SSL_CERT_FILE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "TENSORWIRE_")
-    environment = {k: v for k, v in os.environ.items() if k.upper().startswith(kept)}
-    environment |= {
-        "HOME": str(Path.home()),
-        "LANG": "C.UTF-8",
-        "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
-    }
-    mount = 'mount -t proc proc "$1/proc"; mount --rbind /dev "$1/dev"; exec chroot "$@"'
-    command = ["unshare", "--mount", "sh", "-euc", mount, "sh", str(SYSTEM)]
-    subprocess.check_call([*command, "sh", "-euc", script, "sh", *arguments], env=environment)
+    variables = {k: v for k, v in os.environ.items() if k.upper().startswith(kept)}
+    variables |= {"HOME": str(Path.home()), "LANG": "C.UTF-8"}
+    variables["PATH"] = "/usr/sbin:/usr/bin:/sbin:/bin"
+    (SYSTEM / "build").mkdir(exist_ok=True)
+    settings = [f"{name}={value}" for name, value in variables.items()]
+    enter = ["unshare", "--mount", "sh", "-euc", ENTER, str(SYSTEM), str(folder)]
+    return ["env", "-i", *settings, *enter, *command]
 
 
-def copy_checkout(target: Path) -> None:
-    """Copy the files that git tracks, in their current state."""
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
-    for name in listed:
-        if name and (ROOT / name).is_file():
-            (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, target / name)
-    for command in (["init", "-q"], ["add", "-A"]):  # some tests list the files with git
-        subprocess.check_call(["git", "-C", str(target), *command])
+# --- the table -----------------------------------------------------------------------------------
+
+
+class Platform(NamedTuple):
+    build: Callable[[Path, str], Command]
+    argument: str  # of the function that builds it
+    tests: str = ""  # what the names of the test files begin with
+    options: tuple[str, ...] = ()  # of pytest
+
+
+# Old versions cause warnings. The tests with asgi-httptools need uvicorn_versions.py.
+OLD = ("-W", "default::DeprecationWarning", "-k", "not (test_case and asgi-httptools)")
+PLATFORMS = {
+    # Nothing is linked or run.
+    "macos": Platform(compile_for_macos, "aarch64 x86_64"),
+    # The lowest versions that pyproject.toml allows, of what compiles, and of what a wheel needs.
+    "lowest-build": Platform(install_lowest, "--no-build-isolation", CODEC, OLD),
+    "lowest": Platform(install_lowest, "", f"{CODEC}|{OTHERS}", OLD),
+    "3.15": Platform(install_in_debian, "/usr/bin/python3.15"),
+    "aarch64": Platform(cross_compile, "aarch64", f"{CODEC}|arrow|grpc_.*code|grpc_messages"),
+    # Free-threaded. There is no grpcio for them.
+    "3.14t": Platform(install_in_debian, "/opt/3.14t/bin/python3.14t"),
+    "3.15t": Platform(install_in_debian, "/opt/3.15t/bin/python3.15t"),
+}
+
+
+def test(name: str, arguments: list[str]) -> tuple[bool, str]:
+    """Build and test a platform. Return whether all is well, and the last line of pytest."""
+    platform = PLATFORMS.get(name) or Platform(install, name)
+    folder = FOLDER / Path(name).name
+    checkout = folder / "checkout"
+    copy_checkout(checkout)
+    try:
+        python = platform.build(folder, platform.argument)
+    except subprocess.CalledProcessError as error:
+        return False, f"not built: {error}"
+    if not python:
+        return True, "0 tests passed: it was compiled, and nothing was run"
+    names = sorted(path.name for path in checkout.glob("tests/test_*.py"))
+    tests = [f"tests/{name}" for name in names if re.match(f"test_({platform.tests})", name)]
+    selected = arguments or (tests if platform.tests else [])
+    command = [*python, "-m", "pytest", "-q", *platform.options, *selected]
+    # Without CI, tests that need other packages are skipped.
+    variables, last = {**os.environ, "CI": ""}, "no tests"
+    with subprocess.Popen(
+        [*map(str, command)], cwd=checkout, env=variables, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            last = line.strip("= \n") if re.search(r"\d (passed|failed|error)", line) else last
+    return process.returncode == 0, last
+
+
+def main() -> None:
+    names, arguments = sys.argv[1:], []
+    if "--" in names:
+        at = names.index("--")
+        names, arguments = names[:at], names[at + 1 :]
+    results = {}
+    for name in names or PLATFORMS:
+        print(f"=== {name}", flush=True)
+        results[name] = test(name, arguments)
+    for name, (passed, line) in results.items():
+        print(f"{name}: {'' if passed else 'FAILED, '}{line}")
+    sys.exit(not all(passed for passed, _ in results.values()))
 
 
 if __name__ == "__main__":
