@@ -362,7 +362,7 @@ def nightly_sanitizers(session: nox.Session) -> None:
 
 @nox.session(name="nightly-platforms")
 def nightly_platforms(session: nox.Session) -> None:
-    """aarch64, other Pythons, the lowest versions of what is required, and macOS (requires root)."""
+    """Other processors, Pythons and systems, and the lowest versions of what is required (root)."""
     checkout(session)
     debian(session, "debootstrap")
     aarch64(session)

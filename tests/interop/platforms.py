@@ -36,7 +36,8 @@ PACKAGES = (
 COMPILE = """
 cd /opt; test -x "$2t/bin/python$2t" && exit
 echo "deb-src $1 sid main" >/etc/apt/sources.list.d/source.list
-apt-get -qq update && apt-get -qq source --download-only "python$2"
+apt-get -qq -o Acquire::Check-Valid-Until=false update  # as debootstrap
+apt-get -qq source --download-only "python$2"
 mkdir -p "source$2" && tar -xf "python$2"_*.orig.tar.xz -C "source$2" --strip-components=1
 cd "source$2" && ./configure -q --disable-gil --disable-test-modules --prefix="/opt/$2t"
 make -s -j "$(nproc)" install >/dev/null
@@ -53,8 +54,8 @@ shift; exec chroot "$0" env -C /build/checkout "$@"
 """
 # Run in the checkout. Argument: the interpreter.
 INSTALL = """
-"$1" -m venv ../venv
-python=../venv/bin/python
+"$1" -m venv "${PWD%/*}/venv"
+python=${PWD%/*}/venv/bin/python
 "$python" -VV
 TENSORWIRE_STRICT=1 "$python" -m pip install -q --prefer-binary .
 "$python" -c '
@@ -144,7 +145,7 @@ def install_in_debian(folder: Path, interpreter: str) -> Command:
         call(folder, *inside(folder, "sh", "-euc", COMPILE, "sh", ARCHIVE, free_threaded[1]))
         variables = ["PYTHON_GIL=0"]  # also if a package asks for the GIL
     call(folder, *inside(folder, "sh", "-euc", INSTALL, "sh", interpreter))
-    return inside(folder, "env", *variables, "../venv/bin/python")
+    return inside(folder, "env", *variables, "/build/venv/bin/python")
 
 
 def cross_compile(folder: Path, machine: str) -> Command:
@@ -165,10 +166,11 @@ def cross_compile(folder: Path, machine: str) -> Command:
     build = ["setup.py", "-q", "bdist_wheel", "-d", ".."]
     call(folder / "checkout", compiler, *build, **variables)
     [wheel] = folder.glob("*.whl")
-    python = [f"qemu-{machine}", "-L", str(system), f"{system}/usr/bin/python{version}"]
-    pip = [f"{folder}/venv/lib/python{version}/site-packages/pip", "install", "-q"]
     needed = ["pytest", "hypothesis", "ml_dtypes", "msgspec", "pyarrow", "tritonclient[grpc]"]
-    call(folder, *python, *pip, "--only-binary", ":all:", "--target", "site", wheel, *needed)
+    wheels = [f"--platform=manylinux_2_{minor}_{machine}" for minor in range(17, 40)]
+    wheels += [f"--platform=linux_{machine}", "--only-binary=:all:", "--target=site"]
+    call(folder, compiler, "-m", "pip", "install", "-q", *wheels, wheel, *needed)
+    python = [f"qemu-{machine}", "-L", str(system), f"{system}/usr/bin/python{version}"]
     return ["env", f"PYTHONPATH={folder}/site", "TENSORWIRE_TEST_SCALE=0.3", *python]
 
 
@@ -244,7 +246,7 @@ def test(name: str, arguments: list[str]) -> tuple[bool, str]:
     try:
         python = platform.build(folder, platform.argument)
     except subprocess.CalledProcessError as error:
-        return False, f"not built: {error}"
+        return False, f"not built: exit status {error.returncode}"
     if not python:
         return True, "0 tests passed: it was compiled, and nothing was run"
     names = sorted(path.name for path in checkout.glob("tests/test_*.py"))
