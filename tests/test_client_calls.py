@@ -449,13 +449,18 @@ def test_inputs_that_do_not_fit(
 
 
 @pytest.mark.parametrize("name", ["pandas.DataFrame", "polars.DataFrame", "pyarrow.table"])
-def test_data_frame_in_place_of_the_inputs(name: str) -> None:
+def test_data_frame_as_inputs(client: Any, name: str) -> None:
     module, _, function = name.partition(".")
-    frame = getattr(package(module), function)({"x": [1, 2]})
-    with pytest.raises(TypeError, match=r"not \w+: pass tensors_from_dataframe\(inputs\)$"):
-        Client("localhost:1").infer("m", frame)
+    frame = getattr(package(module), function)({"x": [1, 2], "text": ["a", "b"]})
+    found = client.infer("echo", frame)
+    assert {key: tensor.tolist() for key, tensor in found.items()} == {
+        "x": [1, 2],
+        "text": [b"a", b"b"],
+    }
     with pytest.raises(TypeError, match=SINGLE.format(r"\w+")):
-        Client("localhost:1").infer("m", frame["x"])
+        client.infer("echo", frame["x"])
+    with pytest.raises(TypeError, match=r"not \w+: pass tensors_from_dataframe\(inputs\)$"):
+        tw.InferRequest(frame)
 
 
 @pytest.mark.parametrize(

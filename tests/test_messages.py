@@ -16,6 +16,7 @@ import pytest
 import tensorwire as tw
 from support.memory import peak_nbytes
 from tensorwire import errors
+from tensorwire._codec.bytes.array import values_to_encode
 from tensorwire.client import InferenceServerError, Progress, Timeout
 
 X = tw.Tensor("x", np.arange(6, dtype=np.int16).reshape(2, 3), parameters={"k": 1})
@@ -195,6 +196,46 @@ def test_repr() -> None:
     assert repr(X) == "<Tensor 'x' INT16 [2, 3]>"
     assert repr(tw.InferResponse([X])) == "<InferResponse [<Tensor 'x' INT16 [2, 3]>]>"
     assert repr(REQUEST) == "<InferRequest [<Tensor 'x' INT16 [2, 3]>, <Tensor 'words' BYTES [2]>]>"
+
+
+CHANGED = bytearray(tw.encode_bytes(["a", "b"]))
+FORGED = tw.Tensor("x", tw.decode_bytes(CHANGED))
+CHANGED[:4] = b"\xff" * 4
+
+
+@pytest.mark.parametrize(
+    ("tensor", "values"),
+    [
+        (tw.Tensor("x", np.array([[0.1, np.nan]], np.float32)), "0.1, nan"),
+        (tw.Tensor("x", np.arange(9, dtype="f2")), "0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, ..."),
+        (tw.Tensor("x", np.array([0x3F80], "u2"), datatype="BF16"), "1.0"),
+        (tw.Tensor("x", np.zeros((0, 5), bool)), ""),
+        (tw.Tensor("x", ["<b>&", "ä" * 30]), f"'&lt;b&gt;&amp;', '{'ä' * 20}'..."),
+        (tw.Tensor("x", ["\u202e", b"\xff"]), r"'\u202e', b'\xff'"),
+        (tw.Tensor("x", ["<b>", "a" * 50], binary=False), f"'&lt;b&gt;', '{'a' * 40}'..."),
+        (FORGED, r"'a\x01\x00\x00\x00b'..., ..."),
+        (REGION, "in shared memory"),
+    ],
+)  # fmt: skip
+def test_html(tensor: tw.Tensor, values: str) -> None:
+    """Notebooks show it. Text is escaped, and nothing is encoded, converted or checked for it."""
+    html: Any = tensor
+    name, datatype, shape = tensor.name, tensor.datatype, list(tensor.shape)
+    row = f"<tr><td>'{name}'</td><td>{datatype}</td><td>{shape}</td><td>{values}</td></tr>"
+    assert html._repr_html_().endswith(f"{row}</table>")
+
+
+def test_html_of_large_messages() -> None:
+    """It is limited, and a list of strings is not encoded for it."""
+    words = tw.Tensor("<" * 4096, ["&" * 10_000] * 10_000, binary=False)
+    message: Any = tw.InferResponse(
+        [words.replace(name=f"{i}{words.name}") for i in range(100)], id="<" * 4096
+    )
+    html = message._repr_html_()
+    assert html.startswith(f"<table><caption>InferResponse id '{'&lt;' * 80}'...</caption><tr>")
+    assert "<td>... 100 tensors</td>" in html
+    assert len(html) < 100_000
+    assert isinstance(values_to_encode(message.outputs[0].elements), tuple)
 
 
 def same(one: tw.Tensor, other: tw.Tensor) -> bool:

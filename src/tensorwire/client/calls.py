@@ -318,10 +318,12 @@ class BaseClient:
 
 
 def _tensors(inputs: Any) -> Any:
-    """Return inputs that are not a mapping, which InferRequest checks unless they are one array."""
+    """Return the tensors of inputs that are not a mapping. InferRequest checks them."""
     kind = type(inputs)
+    if hasattr(kind, "columns"):
+        return tw.tensors_from_dataframe(inputs)
     is_single = isinstance(inputs, str | tw.BytesArray) or hasattr(kind, "__array__")
-    if hasattr(kind, "columns") or (isinstance(inputs, Iterable) and not is_single):
+    if isinstance(inputs, Iterable) and not is_single:
         return inputs
     raise TypeError(
         f"inputs must be a mapping of names to arrays, Tensors or a Frame, not {kind.__name__}: "

@@ -190,10 +190,12 @@ class Client(BaseClient, Closing):
         ----------
         model : str
             The name of the model.
-        inputs : mapping of str to array or list, iterable of Tensor, InferRequest, Frame or bytes
+        inputs : mapping of str to array or list, Tensors, data frame, InferRequest, Frame or bytes
             The inputs. Large inputs are not copied over HTTP. Their memory must not change until
             the call returns. A list of numbers gets the datatype that the metadata of the model
-            declares, which the client requests once per model and version.
+            declares, which the client requests once per model and version. Tensors are an iterable.
+            The columns of a data frame of pandas or polars, or of a table of pyarrow, are inputs
+            (``tensors_from_dataframe``).
 
             The outputs, id and parameters of an InferRequest are those of the call, unless they are
             passed. Its model name and version are not used.

@@ -52,7 +52,16 @@ Method = Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
 Endpoint = Literal["config", "stats", "index", "load", "unload"]
 Algorithm = Literal["gzip", "deflate", "zstd"]
 Algorithms = tuple[Algorithm | None, Algorithm | None]  # of the request and of the response
-Inputs = tw.Frame | bytes | tw.InferRequest | Mapping[str, Any] | Iterable[tw.Tensor]
+
+
+class DataFrame(Protocol):
+    """A data frame of pandas or polars, or a table or record batch of pyarrow."""
+
+    @property
+    def columns(self) -> Any: ...
+
+
+Inputs = tw.Frame | bytes | tw.InferRequest | Mapping[str, Any] | Iterable[tw.Tensor] | DataFrame
 
 
 class Names(Protocol):

@@ -475,6 +475,11 @@ def are_texts(BytesArray array not None):
     return are_utf8(array.scanned())
 
 
+def values_to_encode(BytesArray array not None):
+    """Return the values of an array that is not encoded yet, each exactly bytes or str, or None."""
+    return array.values_or_none()
+
+
 def scanned_bytes(wire, shape):
     return scan_body(Body(wire), exact_dims(shape))
 

@@ -216,6 +216,10 @@ cdef class Message:
     def __repr__(self):
         return f"<{type(self).__name__} {list(self.tensors)}>"
 
+    def _repr_html_(self) -> str:
+        from .html import message_as_html
+        return message_as_html(self)
+
 
 Mapping.register(Message)
 

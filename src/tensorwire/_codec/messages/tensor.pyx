@@ -428,6 +428,10 @@ cdef class Tensor:
     def __repr__(self):
         return f"<Tensor {self.name!r} {self.element_type.name} {list(self.shape)}>"
 
+    def _repr_html_(self) -> str:
+        from .html import tensors_as_html
+        return tensors_as_html([self])
+
     def __reduce_ex__(self, protocol):
         data, dtype = self.data, None
         if protocol >= 5 and self.dtype is not None and self.dtype.kind == "V":

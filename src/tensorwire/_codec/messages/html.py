@@ -1,0 +1,84 @@
+"""Messages and tensors as tables of HTML, which notebooks show."""
+
+from __future__ import annotations
+
+from codecs import utf_8_decode
+from collections.abc import Iterator, Sequence
+from html import escape
+from itertools import islice
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...errors import format_shape, format_value
+from ..bytes.array import BytesArray, values_to_encode
+
+if TYPE_CHECKING:
+    from .message import InferRequest, InferResponse
+    from .tensor import Tensor
+
+_MAX_TENSORS = 20
+_MAX_VALUES = 8  # of a tensor
+_MAX_LENGTH = 40  # bytes or characters of an element
+
+
+def message_as_html(message: InferRequest | InferResponse) -> str:
+    facts = [
+        f" {what} {format_value(value)}"
+        for what in ("model_name", "model_version", "id")
+        if (value := getattr(message, what)) is not None
+    ]
+    caption = escape(type(message).__name__ + ",".join(facts), quote=False)
+    return tensors_as_html(tuple(message.values()), f"<caption>{caption}</caption>")
+
+
+def tensors_as_html(tensors: Sequence[Tensor], caption: str = "") -> str:
+    """Return a table of the first tensors with their first values."""
+    rows: list[tuple[str, ...]] = [
+        (format_value(each.name), each.datatype, format_shape(each.shape), _first_values(each))
+        for each in tensors[:_MAX_TENSORS]
+    ]
+    if len(tensors) > _MAX_TENSORS:
+        rows.append((f"... {len(tensors)} tensors", "", "", ""))
+    head = "<th>name</th><th>datatype</th><th>shape</th><th>values</th>"
+    body = [
+        f"<td>{'</td><td>'.join(escape(cell, quote=False) for cell in row)}</td>" for row in rows
+    ]
+    return f"<table>{caption}<tr>{'</tr><tr>'.join([head, *body])}</tr></table>"
+
+
+def _first_values(tensor: Tensor) -> str:
+    data = tensor.data
+    if data is None:
+        return "in shared memory"
+    if isinstance(data, BytesArray):
+        shown = list(islice(_elements(data), _MAX_VALUES))
+    else:
+        numbers = data.reshape(-1)[:_MAX_VALUES]  # a view: the data are C-contiguous
+        if tensor.datatype == "BF16" and numbers.dtype == np.uint16:
+            numbers = (numbers.astype(np.uint32) << 16).view(np.float32)
+        shown = [str(number) for number in numbers]
+    if prod(tensor.shape) > len(shown):
+        shown.append("...")
+    return ", ".join(shown)
+
+
+def _elements(array: BytesArray) -> Iterator[str]:
+    """Iterate over the elements as they are shown, without scanning or encoding all of them."""
+    values = values_to_encode(array)
+    for value in values or ():
+        yield repr(value[:_MAX_LENGTH]) + "..." * (len(value) > _MAX_LENGTH)
+    if values is None:
+        wire, begin = array.wire, 0
+        while begin < len(wire):
+            nbytes = int.from_bytes(wire[begin : begin + 4], "little")
+            begin += 4
+            head = bytes(wire[begin : begin + min(nbytes, _MAX_LENGTH)])
+            begin += nbytes
+            is_cut = nbytes > len(head)
+            try:
+                text = repr(utf_8_decode(head, "strict", not is_cut)[0])
+            except UnicodeDecodeError:
+                text = repr(head)
+            yield text + "..." * is_cut
