@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import sys
 import threading
@@ -12,13 +13,22 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import FRAME, ask, async_echo, echo, infer
+from support.asgi_requests import (
+    FRAME,
+    ask,
+    async_echo,
+    echo,
+    exchange,
+    infer,
+    inference,
+    run_in_event_loop,
+)
 from support.memory import peak_nbytes
 from support.requirements import package
 from support.servers import uvicorn_server
 from tensorwire import compression
 from tensorwire.client import Client
-from tensorwire.server import Model, compressed, create_app
+from tensorwire.server import Model, body, compressed, create_app
 from tensorwire.server.compressed import MAX_QUICK_NBYTES, MIN_NBYTES, choose_coding
 
 zstd = package("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
@@ -195,6 +205,32 @@ def test_memory_is_that_of_the_compressed_body() -> None:
 
 X = np.arange(50_000, dtype=np.int32) // 7
 NOISE = np.random.default_rng(1).integers(0, 256, 1_200_000, np.uint8)
+
+
+@run_in_event_loop
+async def test_compressed_requests_do_not_delay_others() -> None:
+    """A small one may take long. 33 of them fill all threads that decompress."""
+    going_on = threading.Event()
+
+    class Waiting(compression.Decompressor):
+        def pieces(self, data: Any) -> Any:
+            going_on.wait(20)
+            return super().pieces(data)
+
+    chunks = [gzip.compress(bytes(FRAME))]
+    headers = {"Inference-Header-Content-Length": f"{FRAME.header_length}"}
+    headers["Content-Encoding"] = "gzip"
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(body, "Decompressor", Waiting)
+        call = inference(chunks=chunks, headers=headers)
+        waiting = [asyncio.create_task(exchange(PLAIN, **call)) for _ in range(33)]
+        await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(10):
+                found = await exchange(PLAIN, **inference(frame=message(1 << 20)))
+        finally:
+            going_on.set()
+        assert {found.status, *(each.status for each in await asyncio.gather(*waiting))} == {200}
 
 
 def test_middleware_of_starlette() -> None:

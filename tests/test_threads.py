@@ -219,7 +219,7 @@ async def main():
 async def fork():
     running = asyncio.create_task(call(time.sleep, 0.2))
     await main()
-    with threads._lock, threads._reading:  # another thread may have them
+    with threads._lock, threads._reading[0], threads._reading[1]:  # another thread may have them
         child = os.fork()
     return child
 

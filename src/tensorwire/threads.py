@@ -178,9 +178,9 @@ class _Thread(threading.Thread):
                 return
 
 
-def _new_reading() -> AbstractContextManager[object]:
+def _new_reading() -> list[AbstractContextManager[object]]:
     has_gil: bool = getattr(sys, "_is_gil_enabled", lambda: True)()  # from Python 3.13 on
-    return threading.Lock() if has_gil else nullcontext()
+    return [threading.Lock() if has_gil else nullcontext() for _ in range(2)]
 
 
 _lock = threading.Lock()
@@ -226,11 +226,16 @@ def _wait_for_calls() -> None:
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_forget_threads)
-_package = Threads(min(32, (os.cpu_count() or 1) + 4))
+_N_THREADS = min(32, (os.cpu_count() or 1) + 4)
+_package = Threads(_N_THREADS)
+# A small compressed message may take as long as one of any size: others do not wait for it.
+_decompressing = Threads(_N_THREADS)
 
 
-async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function of this package in a thread.
+async def in_thread(
+    function: Callable[..., Result], *arguments: Any, decompresses: bool = False
+) -> Result:
+    """Call a function of this package in a thread, which may be one of those that decompress.
 
     It does not wait for models, or for the default threads of the event loop: a program may have
     filled them with calls that wait for this one. If no thread can be started, the function is
@@ -239,7 +244,7 @@ async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:
     call = Call()
     is_started = False
     with suppress(RuntimeError):
-        call.start(_package, function, *arguments)
+        call.start(_decompressing if decompresses else _package, function, *arguments)
         is_started = True
     if not is_started:
         return function(*arguments)
@@ -259,11 +264,15 @@ async def in_turn(function: Callable[..., Result], *arguments: Any) -> Result:
     return function(*arguments)
 
 
-def reading_alone(function: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
+def reading_alone(
+    function: Callable[..., Result], *arguments: Any, decompressed: bool = False, **options: Any
+) -> Result:
     """Call a function that reads a message, while no other thread is in this call.
+
+    Those that decompress wait for each other, and the others do not wait for them.
 
     Such a function holds the GIL for most of the time. Whenever an event loop needs the GIL, it
     would wait for all threads that do.
     """
-    with _reading:
+    with _reading[decompressed]:
         return function(*arguments, **options)

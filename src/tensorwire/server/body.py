@@ -135,13 +135,15 @@ class RequestBody:
             capacity = max(capacity, self._reservation().step_nbytes)
         return max(needed, min(capacity, self.max_body_nbytes if length is None else length))
 
+    @property
+    def is_compressed(self) -> bool:
+        return bool(self.framing.encoding)
+
     def is_slow_to_decode(self, max_json_nbytes: int = MAX_QUICK_JSON_NBYTES) -> bool:
         nbytes, framing = self.buffer.nbytes, self.framing
         json_nbytes = nbytes if framing.header_length is None else framing.header_length
         return (
-            bool(framing.encoding)
-            or json_nbytes > max_json_nbytes
-            or nbytes > MAX_QUICK_MESSAGE_NBYTES
+            self.is_compressed or json_nbytes > max_json_nbytes or nbytes > MAX_QUICK_MESSAGE_NBYTES
         )
 
     async def decode_without_blocking(
@@ -150,10 +152,11 @@ class RequestBody:
         """Decode the request, in a thread if it is slow. Raises DecodeError."""
         if not self.is_slow_to_decode(MAX_SHARED_JSON_NBYTES):
             return self.decode(limits, raw_input)
-        is_slow = self.is_slow_to_decode()
-        call = in_thread if is_slow else in_turn
-        request: InferRequest = await call(self.decode, limits, raw_input, is_slow)
-        return request
+        if not self.is_slow_to_decode():
+            return await in_turn(self.decode, limits, raw_input)
+        return await in_thread(
+            self.decode, limits, raw_input, True, decompresses=self.is_compressed
+        )
 
     def decode(
         self, limits: Limits, raw_input: TensorSpec | None = None, alone: bool = False
@@ -170,11 +173,14 @@ class RequestBody:
                 expected=length,
                 actual=body.nbytes,
             )
-        if self.framing.encoding:
+        if self.is_compressed:
             body = self._decompress()
         arguments = body, self.framing.header_length
         if alone:
-            return reading_alone(decode_request, *arguments, raw_input=raw_input, limits=limits)
+            options = {"raw_input": raw_input, "limits": limits}
+            return reading_alone(
+                decode_request, *arguments, decompressed=self.is_compressed, **options
+            )
         return decode_request(*arguments, raw_input=raw_input, limits=limits)
 
     def _decompress(self) -> BodyBuffer:

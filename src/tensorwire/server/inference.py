@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import CoroutineType
 from typing import Any, Generic, TypeVar
 
@@ -75,6 +76,10 @@ class MessageFormat(ABC, Generic[Undecoded, Encoded]):
         self, message: Undecoded, max_json_nbytes: int = MAX_QUICK_JSON_NBYTES
     ) -> bool:
         """Return whether decoding a request may take more than about a millisecond."""
+
+    def is_compressed(self, message: Undecoded) -> bool:
+        """Return whether a request is decompressed when it is decoded."""
+        return False
 
     @abstractmethod
     def decode(self, message: Undecoded, model: Model) -> tw.InferRequest:
@@ -165,7 +170,9 @@ class Inference(Generic[Undecoded, Encoded]):
             if not is_slow(self.message, MAX_SHARED_JSON_NBYTES):
                 self._decode()
             else:
-                await (in_thread if is_slow(self.message) else in_turn)(self._decode)
+                decompresses = self.message_format.is_compressed(self.message)
+                work = partial(in_thread, decompresses=decompresses)
+                await (work if is_slow(self.message) else in_turn)(self._decode)
         if not self.is_called:
             if call.is_cancelled:  # while the request was decoded
                 raise ClientDisconnectedError("the client cancelled the request")

@@ -76,6 +76,9 @@ class HttpFormat(MessageFormat[RequestBody, tw.Frame]):
             )
         return message.decode(self.limits, model.raw_input, message.is_slow_to_decode())
 
+    def is_compressed(self, message: RequestBody) -> bool:
+        return message.is_compressed
+
     def request_id(self, source: RawHeaders) -> str:
         found = (value for name, value in source if name == b"x-request-id")
         return next(found, b"").decode("latin-1")
