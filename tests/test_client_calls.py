@@ -477,6 +477,20 @@ def test_metadata_without_inputs(connect: Connect, metadata: bytes) -> None:
         client.infer("m", {"x": [1]})
 
 
+def test_advice_after_metadata_was_requested(connect: Connect) -> None:
+    """An error of a server that gives no advice of its own, such as Triton, names all casts."""
+    metadata = b'{"inputs":[{"name":"x","datatype":"FP32"},{"name":"2","datatype":"INT64"}]}'
+    error = http(b'{"error":"wrong datatype"}', status="400 Bad Request")
+    inputs = {"x": np.zeros(1), "2": np.zeros(1), "y": np.zeros(1)}
+    casts = r'wrong datatype .*: x.astype\("float32"\), array.astype\("int64"\)\)$'
+    with Scripted([error, http(metadata), error]) as server, connect(server.address) as client:
+        with pytest.raises(InferenceServerError, match=r"wrong datatype[^:]*$"):
+            client.infer("m", inputs)
+        client.model_metadata("m")
+        with pytest.raises(InferenceServerError, match=casts):
+            client.infer("m", inputs)
+
+
 def test_inputs_that_change_while_the_metadata_is_requested(served: Served) -> None:
     """The request has the inputs of the moment of the call."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from types import UnionType
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from .errors import format_number, format_value
+from .errors import MAX_TEXT, format_number, format_value
 
 Datatype = Literal[
     "BOOL",
@@ -79,6 +79,15 @@ def is_list_of_numbers(value: Any) -> bool:
             break
         value = value[0]
     return isinstance(value, list | tuple | int | float | np.number | np.bool_)
+
+
+def format_cast(name: str, datatype: str, wanted: Any) -> str:
+    """Return the expression that casts an array of numbers to another datatype, or ""."""
+    is_known = wanted not in (datatype, "BF16", "BYTES") and wanted in get_args(Datatype)
+    if datatype == "BYTES" or not is_known:
+        return ""
+    array = name if name.isidentifier() and len(name) <= MAX_TEXT else "array"
+    return f'{array}.astype("{wanted.lower().replace("fp", "float")}")'
 
 
 def choose_datatype(values: Any) -> tuple[Any, Datatype | None]:

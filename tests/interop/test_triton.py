@@ -159,6 +159,8 @@ def test_client_controls_models(controlled: TritonServer, scheme: str) -> None:
         assert {each["name"] for each in client.repository_index()} == {name, "any"}
         client.load_model(name)
         assert client.infer(name, {"INPUT0": [True]})["OUTPUT0"].tolist() == [True]
+        with pytest.raises(InferenceServerError, match=r'FP64.*: INPUT0.astype\("bool"\)\)$'):
+            client.infer(name, {"INPUT0": np.zeros(1)})
         wait_for(lambda: client.statistics(name)["model_stats"][0]["inference_count"] == 1)
         [found] = client.statistics(name)["model_stats"]
         assert (found["name"], found["version"]) == (name, "1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import ssl
@@ -10,13 +9,14 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import count, starmap
 from typing import Any, cast
 
 import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
-from ..arguments import check_integer, check_seconds, check_type, is_list_of_numbers
-from ..errors import InferenceServerError, format_seconds, format_value
+from ..arguments import check_integer, check_seconds, check_type, format_cast, is_list_of_numbers
+from ..errors import MAX_ITEMS, InferenceServerError, format_seconds, format_value
 from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .addresses import Server, parse_url
 from .options import (
@@ -89,7 +89,7 @@ class BaseClient:
             channel,
         )
         self._transport: Transport = transport_of(self.server, self._options)
-        self._ids = itertools.count(1)
+        self._ids = count(1)
         self._datatypes: dict[Any, dict[str, Any]] = {}
         self._pools: dict[int, Any] = {}  # by the id of the process: see _open_pool
         self._is_closed = False
@@ -144,7 +144,22 @@ class BaseClient:
 
     async def _infer(self, call: Call, inputs: Inputs, encoding: Encoding) -> tw.InferResponse:
         check_algorithms(encoding.algorithms)
-        return await self._infer_encoded(call, await self._encode(call, inputs, encoding), encoding)
+        message = await self._encode(call, inputs, encoding)
+        try:
+            return await self._infer_encoded(call, message, encoding)
+        except InferenceServerError as error:
+            if error.status == 400 and ".astype(" not in error.message:
+                self._advise(error, call)
+            raise
+
+    def _advise(self, error: InferenceServerError, call: Call) -> None:
+        """Add to an error how to cast inputs to the datatypes of the metadata, if it is known."""
+        declared = self._datatypes.get(call.target.key, {})
+        inputs = [(each.name, each.datatype, declared.get(each.name)) for each in call.inputs]
+        if casts := list(filter(None, starmap(format_cast, inputs))):
+            error.args = (
+                f"{error} (to send what the model declares: {', '.join(casts[:MAX_ITEMS])})",
+            )
 
     async def _infer_raw(self, call: Call, array: Any) -> tw.InferResponse:
         return await self._infer_encoded(call, self._transport.encode_raw(array), Encoding())
@@ -166,6 +181,7 @@ class BaseClient:
     async def _metadata(self, call: Call) -> dict[str, Any]:
         request = self._transport.metadata_request(call.target)
         metadata: dict[str, Any] = await self._exchange(request, call)
+        remember(self._datatypes, call.target.key, _datatypes_of(metadata))
         return metadata
 
     async def _request_json(self, call: Call, method: str, path: str, body: Any) -> Any:
@@ -269,7 +285,7 @@ class BaseClient:
         request = tw.InferRequest(tensors, outputs, id=id, parameters=parameters)
         if not binary_inputs:
             request = request.replace(inputs=[t.replace(binary=False) for t in request.inputs])
-        call.regions = regions_of(request.outputs)
+        call.regions, call.inputs = regions_of(request.outputs), request.inputs
         backend = self._open_pool().backend
         return await self._transport.encode(call.target, request, nonfinite, backend)
 
@@ -285,11 +301,7 @@ class BaseClient:
             except InferenceServerError as error:
                 error.args = (f"{error} (for the datatype of a list of numbers: {_LIST_HINT})",)
                 raise
-            try:
-                found = {entry["name"]: entry["datatype"] for entry in metadata["inputs"]}
-            except (TypeError, LookupError):
-                found = {}
-            remember(self._datatypes, key, found)
+            found = _datatypes_of(metadata)
         return found
 
     async def _exchange(
@@ -315,6 +327,14 @@ class BaseClient:
                 if delay is None:
                     raise
             await pool.backend.sleep(delay)
+
+
+def _datatypes_of(metadata: Any) -> dict[str, Any]:
+    """Return the datatypes of the inputs, if the metadata are those of a model."""
+    try:
+        return {entry["name"]: entry["datatype"] for entry in metadata["inputs"]}
+    except (TypeError, LookupError):
+        return {}
 
 
 def _tensors(inputs: Any) -> Any:

@@ -154,7 +154,7 @@ class ConnectDeadline(Deadline):
 class Call:
     """A call: what it is for, its deadline, the retries that are left, and its progress."""
 
-    __slots__ = ("deadline", "n_pauses", "n_retries", "progress", "regions", "target")
+    __slots__ = ("deadline", "inputs", "n_pauses", "n_retries", "progress", "regions", "target")
 
     def __init__(self, deadline: Deadline, n_retries: int = 0, target: Target = NO_TARGET) -> None:
         self.target = target
@@ -163,6 +163,7 @@ class Call:
         self.progress = NO_PROGRESS
         self.n_pauses = 0
         self.regions: Regions = {}
+        self.inputs: tuple[tw.Tensor, ...] = ()
 
     def take_retry(self) -> bool:
         """Take a retry without a pause. Returns False if none is left."""

@@ -12,13 +12,27 @@ import numpy as np
 
 import tensorwire as tw
 
-from ..arguments import check_integer, check_type, choose_datatype, is_list_of_numbers
-from ..errors import format_names, format_shape, format_subject, format_value
+from ..arguments import (
+    check_integer,
+    check_type,
+    choose_datatype,
+    format_cast,
+    is_list_of_numbers,
+)
+from ..errors import (
+    MAX_ITEMS,
+    format_names,
+    format_shape,
+    format_subject,
+    format_text,
+    format_value,
+)
 from .context import RequestContext
 from .errors import InputError, InvalidOutputError, RequestError
 
 Result = tw.InferResponse | Mapping[str, Any]
 VERSION = "1"  # the version of every model
+_MAX_MISMATCHES_TEXT = 1500  # characters of an error
 SpecsByName = dict[str, tw.TensorSpec]
 
 
@@ -221,15 +235,23 @@ def check_inputs(
 
     The decoder has already rejected duplicate names.
     """
+    wrong: list[tw.Tensor] = []
     for tensor in tensors:
         spec = declared.get(tensor.name)
-        if spec is None or not spec.accepts(tensor):
-            subject = format_subject("input", tensor.name)
-            if spec is None:
-                text = f"unexpected {subject}: {receiver} takes {format_names(list(declared))}"
-            else:
-                text = f"{subject} is {format_mismatch(tensor, spec, receiver)}"
+        if spec is None:
+            subject, known = format_subject("input", tensor.name), format_names(list(declared))
+            text = f"unexpected {subject}: {receiver} takes {known}"
             raise InputError(text, tensor=tensor.name)
+        if not spec.accepts(tensor):
+            wrong.append(tensor)
+    if wrong:
+        texts = [
+            f"{format_subject('input', tensor.name)} is "
+            + format_mismatch(tensor, declared[tensor.name], receiver, "pass")
+            for tensor in wrong[:MAX_ITEMS]
+        ]
+        text = format_text("; ".join(texts), _MAX_MISMATCHES_TEXT)
+        raise InputError(text, tensor=wrong[0].name)
     if len(tensors) < len(declared):
         missing = min(declared.keys() - {tensor.name for tensor in tensors})
         raise InputError(f"{format_subject('input', missing)} is missing", tensor=missing)
@@ -278,6 +300,10 @@ def check_outputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
             )
 
 
-def format_mismatch(tensor: tw.Tensor, spec: tw.TensorSpec, declarer: str = "the model") -> str:
+def format_mismatch(
+    tensor: tw.Tensor, spec: tw.TensorSpec, declarer: str = "the model", verb: str = "return"
+) -> str:
     found, declared = format_shape(tensor.shape), format_shape(spec.shape)
-    return f"{tensor.datatype} {found}, but {declarer} declares {spec.datatype} {declared}"
+    text = f"{tensor.datatype} {found}, but {declarer} declares {spec.datatype} {declared}"
+    cast = format_cast(tensor.name, tensor.datatype, spec.datatype)
+    return f"{text}: {verb} {cast}" if cast else text
