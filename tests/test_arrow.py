@@ -175,17 +175,6 @@ def test_more_bytes_than_offsets_of_32_bits_can_address() -> None:
 # --- Arrow to BYTES ---
 
 
-@pytest.mark.parametrize("arrow_type", BINARY_TYPES + TEXT_TYPES, ids=str)
-def test_bytes_and_text_types(arrow_type: Any) -> None:
-    elements = ANY if arrow_type in BINARY_TYPES else TEXT
-    array = pa.array(elements, type=arrow_type)
-    for part, expected in ((array, elements), (array[3:], elements[3:]), (array[2:2], [])):
-        assert tw.encode_bytes(part) == reference.elements(expected)
-        tensor = tw.Tensor("x", part)
-        assert (tensor.datatype, tensor.shape) == ("BYTES", (len(expected),))
-        assert tensor.as_numpy().tolist() == expected
-
-
 @pytest.mark.parametrize("elements", [TEXT, []], ids=["text", "empty"])
 def test_streams(elements: list[bytes]) -> None:
     text = [each.decode() for each in elements]

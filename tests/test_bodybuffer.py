@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import socket
 from pathlib import Path
 
 import numpy as np
@@ -33,31 +32,6 @@ def test_written_in_chunks(content_length: int | None, n_chunk: int) -> None:
     assert array.flags.writeable
     assert np.array_equal(array, np.arange(50_000))
     assert request["y"].as_numpy().tolist() == [b"a"]
-
-
-@pytest.mark.parametrize("header_length", [None, 0, 1, 63, 64, 65, 1000])
-@pytest.mark.parametrize("content_length", [0, 1, 5_000, 5 << 20])
-def test_tensor_data_is_aligned(content_length: int, header_length: int | None) -> None:
-    buffer = tw.BodyBuffer(content_length, header_length)
-    buffer.write(b"x" * content_length)
-    assert bytes(buffer) == b"x" * content_length
-    if content_length:
-        assert (address(buffer) + (header_length or 0)) % 64 == 0
-
-
-@pytest.mark.parametrize("content_length", [len(BODY), None])
-def test_received_from_a_socket(content_length: int | None) -> None:
-    near, far = socket.socketpair()
-    buffer = tw.BodyBuffer(content_length, N)
-    with near, far:
-        sent = 0
-        while buffer.nbytes < len(BODY):
-            sent += near.send(BODY[sent : sent + 10_000])
-            room = buffer.remaining()
-            buffer.advance(far.recv_into(room))
-            room.release()
-    assert buffer.complete
-    assert bytes(buffer) == BODY
 
 
 def test_more_bytes_than_content_length_are_rejected() -> None:

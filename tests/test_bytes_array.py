@@ -106,15 +106,6 @@ def test_invalid_shapes_are_rejected(shape: tuple[int, ...]) -> None:
                 tensor.reshape(shape)
 
 
-def test_element_takes_a_flat_index() -> None:
-    tensor, array = grid()
-    for flat in range(-24, 24):
-        assert tensor.element(flat) == array.reshape(-1)[flat]
-    for index in (24, -25, 2**40):
-        with pytest.raises(IndexError, match=f"element {index} is out of range for 24 elements"):
-            tensor.element(index)
-
-
 def test_contiguous_rows_are_views_and_other_selections_copies() -> None:
     tensor, _ = grid()
     memory = np.frombuffer(tensor.wire, np.uint8)

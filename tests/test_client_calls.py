@@ -883,20 +883,6 @@ def test_async_client_of_tasks_that_have_an_event_loop_each(
     assert errors == []
 
 
-def test_client_is_usable_after_a_cancelled_call(served: Served) -> None:
-    """The next call does not get the response of the cancelled one, which is not repeated."""
-
-    async def main() -> None:
-        async with AsyncClient(served.url, connections=1, retries=3) as client:
-            before = len(served.requests)
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(client.infer("slow", {"x": X}), 0.1)
-            assert (await client.infer("echo", {"x": X[:3]}))["x"].shape == (3,)
-            assert len(served.requests) == before + 2
-
-    asyncio.run(main())
-
-
 # --- processes ---
 
 MAKE = """

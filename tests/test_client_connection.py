@@ -42,7 +42,7 @@ from support.memory import peak_nbytes, takes
 from support.serve_process import free_port
 from support.servers import HOST, Scripted, http, uvicorn_server
 from support.threads import in_thread, wait_for
-from tensorwire.client import AsyncClient, Client, InferenceServerError, Progress, Timeout
+from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
 from tensorwire.client.aio import LoopBackend
 from tensorwire.client.connection import Connection
 from tensorwire.client.errors import Operation
@@ -346,29 +346,6 @@ def test_rejection_by_a_server_that_continues_to_read(
             client.infer("m", {"x": LARGE})
         client.is_ready()  # an event loop closes connections only while it runs
     assert 0 <= n_read[0] < 32 * MiB
-
-
-def test_rejection_that_is_only_noticed_when_sending_fails(
-    connect: Connect, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server has sent its response and closed the connection between two send operations."""
-
-    def wait(self: Any, *arguments: Any) -> Any:
-        time.sleep(0.1)
-        return send_window(self, *arguments)
-
-    send_window = Connection._send_window
-    monkeypatch.setattr(Connection, "_send_window", wait)
-    with connect_to(Reading(reject), connect, timeout=5) as client:
-        with pytest.raises(InferenceServerError, match="status 413: too long"):
-            client.infer("m", {"x": LARGE})
-
-        def stop(progress: Progress) -> None:
-            if progress.received_nbytes:
-                raise TimeoutError("stop")
-
-        with pytest.raises(TimeoutError, match=r"^stop$"):
-            client.infer("m", {"x": LARGE}, on_progress=stop)
 
 
 def test_success_before_the_end_of_the_request(connect: Connect) -> None:

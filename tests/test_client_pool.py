@@ -16,7 +16,7 @@ import pytest
 
 import tensorwire as tw
 from support import client_fixtures
-from support.client_fixtures import GOOD, LOOPS, Connect, MiB, X, seen
+from support.client_fixtures import GOOD, Connect, MiB, X, seen
 from support.servers import Scripted, http
 from support.threads import in_thread, wait_for
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
@@ -414,14 +414,6 @@ def test_closed_async_client_does_not_send_a_request_again() -> None:
     with Scripted([http(b"{}"), answer_late]) as scripted:
         asyncio.run(main())
         assert scripted.n_connections == 1
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_closing_a_client_whose_event_loop_is_closed(server: str, loop: Any) -> None:
-    client = AsyncClient(server)
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(client.is_ready())
-    asyncio.run(client.close())
 
 
 def test_closing_a_client_ends_the_wait_for_a_connection(server: str) -> None:

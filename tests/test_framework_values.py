@@ -460,11 +460,6 @@ def test_responses_are_as_the_request_asks(scope: Any, is_binary: bool) -> None:
         assert response.id == "7"
 
 
-def test_outputs_that_the_request_selects() -> None:
-    frame = frame_of({"y": X[:1], "z": X[:1]}, asked(True, None, True))
-    assert list(tw.decode_response(bytes(frame), frame.header_length)) == ["y"]
-
-
 @pytest.mark.parametrize(
     ("value", "message"),
     [(X[:1].astype("f2"), "output 'y'.*FP16"), ([b"\xff"], "output 'y'.*not valid UTF-8")],

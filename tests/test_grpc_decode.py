@@ -15,40 +15,15 @@ from support import grpc_cases as cases
 from support import reference
 from support.lifetimes import assert_result_keeps_body_alive
 from support.memory import address
-from support.protobuf_wire import delimited, fixed64, integer, packed
-from support.requirements import optional
+from support.protobuf_wire import delimited, integer, packed
 from support.threads import repeating
 from tensorwire._codec.grpc import reader
 from tensorwire.grpc_messages import RAW_INPUT_CONTENTS
-
-pb: Any = optional("tritonclient.grpc.service_pb2")
 
 DECODERS: dict[str, Callable[..., Any]] = {
     "request": tw.grpc.decode_request,
     "response": tw.grpc.decode_response,
     "stream": tw.grpc.decode_stream_response,
-}
-RAW_BF16 = tw.Limits(bf16_as_uint16=True)
-NAN = float("nan")
-VALUES: dict[str, list[Any]] = {
-    "BOOL": [True, False, True],
-    **{f"UINT{n}": [0, 1, 2**n - 1] for n in (8, 16, 32, 64)},
-    **{f"INT{n}": [-(2 ** (n - 1)), -1, 2 ** (n - 1) - 1] for n in (8, 16, 32, 64)},
-    "FP16": [0.5, -65504.0, NAN],
-    "BF16": [0.5, -1.0, NAN],
-    "FP32": [0.5, 2.0**-149, NAN],
-    "FP64": [0.1, 5e-324, NAN],
-    "BYTES": [b"", b"\xff\0", b"z" * 200],
-}
-FIELDS = {  # of InferTensorContents
-    "BOOL": "bool_contents",
-    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
-    "INT64": "int64_contents",
-    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
-    "BYTES": "bytes_contents",
 }
 
 
@@ -59,72 +34,10 @@ def only_tensor(message: Any, **limits: Any) -> tw.Tensor:
 
 
 def values_of(tensor: tw.Tensor) -> list[Any]:
-    array = tensor.as_numpy().reshape(-1)
-    if tensor.datatype == "BF16":
-        array = (array.astype("<u4") << 16).view("<f4")
-    values: list[Any] = array.tolist()
-    return values
+    return list(tensor.as_numpy().reshape(-1).tolist())
 
 
 # --- datatypes -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("datatype", VALUES)
-@pytest.mark.parametrize("kind", ["request", "response"])
-def test_raw_and_typed_contents(datatype: str, kind: str) -> None:
-    raw = delimited(7 if kind == "request" else 6, reference.pack(datatype, VALUES[datatype]))
-    messages = [(cases.tensor("x", datatype, (1, 3)) + raw, True)]
-    if datatype in FIELDS:
-        message = pb.ModelInferRequest() if kind == "request" else pb.ModelInferResponse()
-        entries = message.inputs if kind == "request" else message.outputs
-        entry = entries.add(name="x", datatype=datatype, shape=[1, 3])
-        getattr(entry.contents, FIELDS[datatype]).extend(VALUES[datatype])
-        messages.append((message.SerializeToString(), False))
-    for encoded, is_raw in messages:
-        tensor = DECODERS[kind](encoded, limits=RAW_BF16)["x"]
-        assert (tensor.datatype, tensor.shape, tensor.binary) == (datatype, (1, 3), is_raw)
-        assert repr(values_of(tensor)) == repr(VALUES[datatype])
-        assert datatype == "BYTES" or tensor.as_numpy().flags.writeable != is_raw
-
-
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,) * 64])
-@pytest.mark.parametrize("is_raw", [True, False])
-def test_shapes(shape: tuple[int, ...], is_raw: bool) -> None:
-    n = int(np.prod(shape))
-    contents = b"" if is_raw else delimited(5, packed(4, [7] * n))
-    message = cases.tensor("x", "UINT8", shape, contents)
-    tensor = only_tensor(message + (delimited(7, b"\7" * n) if is_raw else b""))
-    assert (tensor.shape, tensor.as_numpy().tolist()) == (shape, np.full(shape, 7).tolist())
-    for datatype in ("FP32", "BF16", "BYTES", "BOOL") if n == 0 else ():  # without contents
-        tensor = only_tensor(cases.tensor("x", datatype, shape), bf16_as_uint16=True)
-        assert tensor.as_numpy().shape == shape
-
-
-PACKED = packed(2, (1, 2, 3))
-TYPED = {  # the elements 1, 2, 3 in the contents of an INT8 tensor
-    "packed": delimited(5, PACKED),
-    "single": delimited(5, integer(2, 1), integer(2, 2), integer(2, 3)),
-    "mixed": delimited(5, integer(2, 1), packed(2, (2,)), packed(2, ()), integer(2, 3)),
-    "contents twice": delimited(5, packed(2, (1,))) + delimited(5, packed(2, (2, 3))),
-    "contents twice, a field between": (
-        delimited(5, integer(2, 1)) + integer(9, 1) + delimited(5) + delimited(5, packed(2, (2, 3)))
-    ),
-    "upper half of the integers": delimited(5, packed(2, (1 | 7 << 32, 2 + 2**63, 3 - 2**32))),
-    "integers of 10 bytes": delimited(5, integer(2, 1, 9), integer(2, 2, 9), integer(2, 3, 9)),
-    "contents of another type": integer(5, 1) + delimited(5, PACKED) + fixed64(5, 1),
-    "other types": delimited(5, fixed64(2, 1), PACKED, integer(8, 1), integer(6, 1), integer(9, 1)),
-}
-
-
-@pytest.mark.parametrize("contents", TYPED.values(), ids=TYPED)
-def test_forms_of_typed_contents(contents: bytes) -> None:
-    assert values_of(only_tensor(cases.tensor("x", "INT8", (3,), contents))) == [1, 2, 3]
-
-
-def test_bools_are_all_integers_but_0() -> None:
-    contents = delimited(5, packed(1, (0, 1, 2, 2**32, 2**63)))
-    array = only_tensor(cases.tensor("x", "BOOL", (5,), contents)).as_numpy()
-    assert array.view(np.uint8).tolist() == [0, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -161,74 +74,6 @@ def test_the_same_request(message: bytes, wrap: Callable[[bytes], Any]) -> None:
     assert [values_of(tensor) for tensor in request.inputs] == [[1, 2], [b"abc"]]
     assert request.outputs is not None
     assert [(o.name, o.binary, o.parameters) for o in request.outputs] == [("o", None, {})]
-
-
-def test_message_cut_off_at_every_byte() -> None:
-    for nbytes in range(1, len(cases.REQUEST)):
-        with pytest.raises(tw.DecodeError):
-            tw.grpc.decode_request(cases.REQUEST[:nbytes])
-
-
-def test_response_in_two_parts() -> None:
-    parts = cases.tensor("x"), cases.tensor("y") + delimited(3, "7") + delimited(6, b"\1\2")
-    stream = delimited(2, parts[0]) + integer(2, 1) + delimited(2, parts[1], delimited(6, b"\3\4"))
-    response = tw.grpc.decode_stream_response(stream)
-    assert {name: values_of(response[name]) for name in response} == {"x": [1, 2], "y": [3, 4]}
-    assert response.id == "7"
-
-
-def test_fields_that_are_empty_or_occur_twice() -> None:
-    for decode in (tw.grpc.decode_response, tw.grpc.decode_stream_response):
-        response = decode(b"")
-        assert (response.outputs, response.model_name, response.parameters) == ((), None, {})
-    error, read = reader.read_stream_response(delimited(1) + delimited(2))
-    assert error is None and read is not None
-    texts = delimited(1, "m") + delimited(2, "1") + delimited(3, "7") + delimited(1, "n")
-    response = tw.grpc.decode_response(texts + delimited(3))
-    assert (response.model_name, response.model_version, response.id) == ("n", "1", None)
-    entries = delimited(4) + delimited(4, delimited(1, "k")) + delimited(4, delimited(2, b"\x10\1"))
-    assert tw.grpc.decode_response(entries).parameters == {"": 1, "k": None}
-
-
-def test_bool_parameters_are_all_integers_but_0() -> None:
-    """test_grpc_encode.py has parameters of all types, which it also decodes."""
-    request = tw.grpc.decode_request(
-        cases.INPUTS + cases.RAW + cases.parameter(4, "p", integer(1, 2**40))
-    )
-    assert request.parameters["p"] is True
-
-
-def test_framing_parameters() -> None:
-    """binary_data_size is ignored; a region without a value is like none."""
-    more = cases.parameter(4, "binary_data_size", integer(2, 77))
-    more += cases.parameter(4, "shared_memory_region") + cases.parameter(4, "k", integer(2, 1))
-    tensor = only_tensor(cases.tensor("x", "UINT8", (2,), more) + delimited(7, b"\1\2"))
-    assert tensor.parameters == {"k": 1}
-    assert values_of(tensor) == [1, 2]
-
-
-@pytest.mark.parametrize("value", [True, False])
-def test_binary_data(value: bool) -> None:
-    options = integer(1, int(value))
-    output = delimited(6, delimited(1, "o"), cases.parameter(2, "binary_data", options))
-    request = tw.grpc.decode_request(
-        cases.INPUTS + output + cases.RAW + cases.parameter(4, "binary_data_output", options)
-    )
-    assert request.outputs is not None
-    assert (request.outputs[0].binary, request.outputs[0].parameters) == (value, {})
-    assert request.parameters == {"binary_data_output": value}
-
-
-@pytest.mark.parametrize("is_first", [True, False])
-def test_shared_memory(is_first: bool) -> None:
-    """An input in shared memory has no raw contents, whatever its place is."""
-    shared = cases.tensor("s", "FP32", (10**6,), cases.SHARED)
-    other = cases.tensor("x")
-    entries = shared + other if is_first else other + shared
-    request = tw.grpc.decode_request(entries + delimited(7, b"\1\2"))
-    assert request["s"].data is None
-    assert request["s"].parameters == {"shared_memory_region": "r"}
-    assert values_of(request["x"]) == [1, 2]
 
 
 def test_outputs_in_shared_memory() -> None:
@@ -423,7 +268,7 @@ def test_typed_contents_do_not_keep_the_message() -> None:
     memory = bytearray(cases.typed("x", "FP32", (2,), delimited(6, bytes(8))))
     array = only_tensor(memory).as_numpy()
     memory.append(0)
-    assert array.tolist() == [0, 0]
+    assert (array.tolist(), array.flags.writeable) == ([0, 0], True)
 
 
 N = 1 << 20
@@ -493,15 +338,6 @@ def test_errors_of_small_messages(message: bytes, text: str) -> None:
 
 
 # --- splitting -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("message", cases.SAME.values(), ids=cases.SAME)
-def test_split(message: bytes) -> None:
-    head, contents = reader.split_field(message, RAW_INPUT_CONTENTS)
-    assert [bytes(content) for content in contents] == [cases.X, cases.Y]
-    assert address(contents[0]) in range(address(message), address(message) + len(message))
-    assert isinstance(head, bytes) and len(head) == len(message) - len(cases.RAW)
-    assert reader.split_field(head, RAW_INPUT_CONTENTS) == (head, [])
 
 
 @pytest.mark.parametrize("message", [cases.INPUTS, cases.RAW + b"\x80", b""])

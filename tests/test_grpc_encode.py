@@ -16,7 +16,7 @@ from support import reference
 from support.memory import peak_nbytes
 from support.protobuf_wire import delimited, fixed64, integer, packed
 from tensorwire._codec.grpc import reader, writer
-from tensorwire.grpc_messages import RAW_INPUT_CONTENTS, RAW_OUTPUT_CONTENTS
+from tensorwire.grpc_messages import RAW_INPUT_CONTENTS
 
 X = tw.Tensor("x", np.array([1, 2], np.uint8))
 INT8 = np.zeros(1, np.int8)
@@ -305,16 +305,6 @@ def test_small_messages() -> None:
     integers = {1: ("a", int), 2: ("b", int), 3: ("c", int)}
     written = writer.write_fields({"a": 0, "b": None, "c": -300}, integers)
     assert written == integer(1, 0) + integer(3, -300)
-
-
-@pytest.mark.parametrize("number", [RAW_OUTPUT_CONTENTS, RAW_INPUT_CONTENTS])
-def test_append(number: int) -> None:
-    contents: list[Any] = [b"\1", np.arange(300, dtype=np.uint8), bytearray(b"")]
-    head = bytearray(cases.tensor())
-    whole = writer.append_fields(head, number, iter(contents))
-    assert whole == bytes(head) + b"".join(delimited(number, bytes(c)) for c in contents)
-    rest, split = reader.split_field(whole, number)
-    assert (rest, list(map(bytes, split))) == (head, list(map(bytes, contents)))
 
 
 @pytest.mark.parametrize("wrong", [None, ["text"], [None], [np.zeros(4, np.int32)]])

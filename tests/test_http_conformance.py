@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -375,24 +374,6 @@ def check_next_or_closed(connection: Connection) -> None:
 
 
 # --- data in several parts, and pipelining -------------------------------------------------------
-
-
-def test_large_bodies_among_small_ones(server: Server) -> None:
-    """Pipelined requests of up to 3 MB arrive in parts that are cut at random positions."""
-    rng = random.Random(5)
-    sizes = [rng.choice([1, 1000, 100_000, 400_000]) for _ in range(12)]
-    requests = [echo(f"request {i}", tuple(range(i, i + n))) for i, n in enumerate(sizes)]
-    sent = b"".join(
-        post_in_chunks(request, len(request.body) // 3, 1) if i % 3 == 2 else post("echo", request)
-        for i, request in enumerate(requests)
-    )
-    cuts = sorted(rng.sample(range(1, len(sent)), 40))
-    parts = [sent[a:b] for a, b in pairwise([0, *cuts, len(sent)])]
-    with Connection(server.port) as connection:
-        with in_thread(connection.send_in_parts, parts, 0.001):
-            for request in requests:
-                request.check(connection.read())
-        check_next(connection)
 
 
 def test_pipelining(server: Server) -> None:

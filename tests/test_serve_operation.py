@@ -212,42 +212,6 @@ def test_processes_that_are_killed(tmp_path: Path) -> None:
 # --- shutdown ---
 
 
-class Proxy:
-    """Forwards each connection to the first backend that accepts it."""
-
-    def __init__(self, ports: list[int]) -> None:
-        self.ports = ports
-        self.listening = socket.create_server((HOST, 0))
-        self.address = f"{HOST}:{self.listening.getsockname()[1]}"
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self) -> None:
-        with contextlib.suppress(OSError):  # the test has ended
-            while True:
-                client, _ = self.listening.accept()
-                for port in self.ports:
-                    with contextlib.suppress(ConnectionRefusedError):
-                        server = socket.create_connection((HOST, port))
-                        break
-                else:
-                    client.close()
-                    continue
-                threading.Thread(target=self.forward, args=(client, server), daemon=True).start()
-
-    def forward(self, client: socket.socket, server: socket.socket) -> None:
-        with client, server:
-            back = threading.Thread(target=self.copy, args=(server, client), daemon=True)
-            back.start()
-            self.copy(client, server)
-            back.join()
-
-    def copy(self, source: socket.socket, target: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(1 << 16):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-
 def call_repeatedly(
     address: str, n: int, is_over: Callable[[], bool], **options: Any
 ) -> list[Exception]:
@@ -262,34 +226,6 @@ def call_repeatedly(
                 errors.append(error)
                 time.sleep(0.01)
     return errors
-
-
-def test_rolling_update(tmp_path: Path) -> None:
-    """Two servers are replaced one after another, while 8 clients call them."""
-    for name in "abcd":
-        (tmp_path / name).mkdir()
-    with contextlib.ExitStack() as stack:
-
-        def start(name: str) -> Serve:
-            found = serving(tmp_path / name, "served_here:models", models=MODELS)
-            return stack.enter_context(found)
-
-        first, second = start("a"), start("b")
-        proxy = Proxy([first.port, second.port])
-        stack.callback(proxy.listening.close)
-        over = threading.Event()
-        with ThreadPoolExecutor(8) as pool:
-            calls = [
-                pool.submit(call_repeatedly, proxy.address, 250, over.is_set) for _ in range(8)
-            ]
-            try:
-                for old, name in ((first, "c"), (second, "d")):
-                    proxy.ports.append(start(name).port)
-                    proxy.ports.remove(old.port)
-                    old.stop()
-            finally:
-                over.set()
-            assert [error for each in calls for error in each.result(60)] == []
 
 
 def test_restart_by_sighup(tmp_path: Path) -> None:

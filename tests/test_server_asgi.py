@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import json
 from functools import partial
 from typing import Any
 
@@ -203,15 +202,6 @@ def test_unexpected_error_of_the_codec_is_not_sent(
 
 
 # --- responses ---
-
-
-def test_json_response_as_requested() -> None:
-    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", [1.5], datatype="FP32")]))
-    answer = infer(APP, "double", frame)
-    assert answer.headers["content-type"] == "application/json"
-    assert json.loads(answer.body)["outputs"][0]["data"] == [3.0]
-    mixed = tw.InferRequest([X, WORDS], [tw.RequestedOutput("words", binary=True)])
-    assert list(infer(APP, "echo", tw.encode_request(mixed)).response()) == ["words"]
 
 
 def test_large_frames_are_sent_buffer_by_buffer() -> None:

@@ -521,30 +521,6 @@ def test_client_that_does_not_close_a_tls_connection() -> None:
         assert connection.state is state
 
 
-@pytest.mark.parametrize("end", ["replied", "lost", "gone"])
-def test_body_waits_for_memory_and_gets_it(end: str) -> None:
-    """The oldest body never waits, and the next one continues when it is complete."""
-    first, second = connected_with_little_memory()
-    assert not second.connection.may_receive
-    assert first.app.body_memory.nbytes <= LIMIT + 64 * KiB
-    if end == "gone":
-        first.connection.end_of_input(0.0)
-    else:
-        first.send(1 << 24)
-        first.start()
-        second.memory_changed()
-        assert second.connection.state is STALLED  # while the model runs
-        if end == "replied":
-            first.reply()
-        else:
-            first.connection.lost()
-    second.memory_changed()
-    second.send(1 << 24)
-    second.serve()
-    assert statuses(second) == [200]
-    assert first.app.body_memory.nbytes == 0
-
-
 def test_body_without_progress_is_given_up_if_others_wait() -> None:
     first, second = connected_with_little_memory()
     for now in range(1, 6):

@@ -462,21 +462,6 @@ def test_coroutine_of_a_request_can_be_closed() -> None:
 
 
 @run_in_event_loop
-async def test_requests_beyond_max_concurrency_are_rejected() -> None:
-    calls = Calls(max_concurrency=3)
-    present = asyncio.Event()
-    accepted = calls.begin(3, present)
-    await asyncio.sleep(0.1)
-    await calls.request(present)
-    await calls.request(present, "other")
-    assert calls.statuses == [503, 503]
-    calls.released.set()
-    await asyncio.gather(*accepted)
-    await calls.request(present)
-    assert calls.statuses == [503, 503, 200, 200, 200, 200]
-
-
-@run_in_event_loop
 async def test_model_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not called later either, and the next requests have as many threads as before."""
     n_called = 0
