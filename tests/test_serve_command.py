@@ -22,6 +22,7 @@ from support import client_fixtures
 from support.asgi_requests import infer
 from support.client_fixtures import Certificate
 from support.console_script import programs
+from support.scripts import run_script
 from support.serve_process import parse, serving
 from tensorwire.cli import main, models
 from tensorwire.cli.models import create, echo
@@ -134,6 +135,21 @@ def test_one_model(name: str) -> None:
     frame = tw.encode_request(tw.InferRequest({"x": np.zeros(1)}))
     assert infer(app, name, frame).response()["y"].as_numpy() == 1
     assert app.models[name].in_event_loop == (name == "declared")
+
+
+def test_standard_streams_that_are_closed() -> None:
+    """What is written to their numbers would be sent to a client, or to another process."""
+    done = run_script("""
+import os
+from tensorwire import cli
+from tensorwire.cli import serve
+
+are_open = lambda: all(map(os.get_inheritable, range(3)))
+serve.serve = lambda chosen, sockets, released: os._exit(7 if are_open() else 1)
+os.closerange(0, 3)
+cli.main(["serve", "--echo", "--port", "0"])
+""")
+    assert done.returncode == 7
 
 
 def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

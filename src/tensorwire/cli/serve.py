@@ -113,6 +113,7 @@ def run(chosen: argparse.Namespace) -> int:
     """Run the server until it is interrupted, and return the exit status. Raises UsageError."""
     if os.name != "posix":
         raise UsageError("the server requires Linux or macOS")
+    open_standard_streams()
     for package in ("uvicorn", "httptools"):
         try:
             import_module(package)
@@ -145,6 +146,15 @@ def run(chosen: argparse.Namespace) -> int:
                 released.enter_context(each)
                 chosen.grpc_port = each.getsockname()[1]
         return serve(chosen, sockets, released)
+
+
+def open_standard_streams() -> None:
+    """Open those that are closed: a socket or a pipe would get their number, and the log."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # it gets the lowest number
 
 
 def serve(chosen: argparse.Namespace, sockets: list[socket.socket], released: ExitStack) -> int:
