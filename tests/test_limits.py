@@ -323,7 +323,7 @@ def test_limits_are_values() -> None:
     assert repr(tw.Limits()) == "Limits()"
     assert tw.Limits() == tw.Limits(max_nesting=128) != "Limits()"
     names = "header_nbytes", "tensors", "rank", "name_nbytes", "nesting", "parameters", "elements"
-    changed = {f"max_{name}": i for i, name in enumerate(names)}
+    changed: dict[str, Any] = {f"max_{name}": i for i, name in enumerate(names)}
     changed |= {"check_bool": False, "bf16_as_uint16": True}
     limits, shown = tw.Limits(**changed), ", ".join(f"{k}={v}" for k, v in changed.items())
     assert repr(limits) == f"Limits({shown})"
