@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -542,7 +542,7 @@ RETURNED = "the model returned"
         # objects that raise when they are examined
         (lambda _: Lazy(KeyboardInterrupt), FAILED, "KeyboardInterrupt"),  # in a thread
         *(
-            (Model(model, in_event_loop=in_event_loop), FAILED, error.__name__)
+            (Model(cast("Any", model), in_event_loop=in_event_loop), FAILED, error.__name__)
             for error in (StopIteration, SystemExit)
             for in_event_loop in (False, True)
             for model in (
