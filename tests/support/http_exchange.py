@@ -7,25 +7,21 @@ does both. It raises ``InvalidResponse`` if a server sends anything that RFC 911
 from __future__ import annotations
 
 import json
-import re
 import socket
 import ssl
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
+from typing import Any
 
+import h11
 import numpy as np
 
 import tensorwire as tw
 
 HOST = "127.0.0.1"
 TIMEOUT = 5.0  # seconds
-
-_STATUS_LINE = re.compile(rb"HTTP/1\.[01] ([1-5][0-9][0-9]) [\t -~\x80-\xff]*")
-_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_VALUE = re.compile(rb"[\t -~\x80-\xff]*")
-_CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]{1,16}")
 
 
 class InvalidResponse(Exception):
@@ -136,78 +132,35 @@ class Connection:
         del self.received[: found + len(end)]
         return data
 
-    def read_exactly(self, nbytes: int) -> bytes:
-        while len(self.received) < nbytes:
-            if not self.receive():
-                raise Closed(f"after {len(self.received)} of {nbytes} bytes of a body")
-        data = bytes(self.received[:nbytes])
-        del self.received[:nbytes]
-        return data
-
     def read(self, method: str = "POST") -> Response:
         """Read the response to a request. Interim responses are only counted."""
-        n_interim = 0
+        reader = h11.Connection(h11.CLIENT)
+        request = h11.Request(method=method, target="/", headers=[("Host", "tests")])
+        for sent in (request, h11.EndOfMessage()):  # what was sent may be no request for h11
+            reader.send(sent)
+        found, body = Response(0, {}, b""), bytearray()
+        is_open = self.received or self.receive()
         while True:
-            status, headers = self._read_head()
-            if status >= 200:
-                break
-            if status != 100:
-                raise InvalidResponse(f"unexpected interim response {status}")
-            n_interim += 1
-        return Response(status, headers, self._read_body(method, status, headers), n_interim)
+            reader.receive_data(bytes(self.received))
+            self.received.clear()
+            while (event := next_event(reader, is_open)) is not h11.NEED_DATA:
+                if isinstance(event, h11.InformationalResponse):
+                    if event.status_code != 100:
+                        raise InvalidResponse(f"unexpected interim response {event.status_code}")
+                    found.n_interim += 1
+                elif isinstance(event, h11.Response):
+                    found.status, found.headers = event.status_code, headers_of(event)
+                elif isinstance(event, h11.Data):
+                    body += event.data
+                else:
+                    self.received += reader.trailing_data[0]
+                    return replace(found, body=bytes(body))
+            is_open = self.receive()
 
     def ask(self, data: bytes) -> Response:
         """Send a POST request, and read the response."""
         self.send(data)
         return self.read()
-
-    def _read_head(self) -> tuple[int, dict[str, str]]:
-        start, *lines = self.read_until(b"\r\n\r\n").split(b"\r\n")
-        matched = _STATUS_LINE.fullmatch(start)
-        if matched is None:
-            raise InvalidResponse(f"status line {start[:200]!r}")
-        headers: dict[str, str] = {}
-        for line in lines:
-            name, colon, value = line.partition(b":")
-            if not (colon and _NAME.fullmatch(name) and _VALUE.fullmatch(value)):
-                raise InvalidResponse(f"header line {line[:200]!r}")
-            key = name.decode().lower()
-            if key in headers:
-                raise InvalidResponse(f"header {key} twice")
-            headers[key] = value.strip(b" \t").decode("latin-1")
-        return int(matched[1]), headers
-
-    def _read_body(self, method: str, status: int, headers: dict[str, str]) -> bytes:
-        length, coding = headers.get("content-length"), headers.get("transfer-encoding")
-        if length is not None and coding is not None:
-            raise InvalidResponse("both Content-Length and Transfer-Encoding")
-        if length is not None and not (length.isascii() and length.isdigit()):
-            raise InvalidResponse(f"Content-Length {length!r}")
-        if method == "HEAD" or status in (204, 304):
-            return b""
-        if coding is not None:
-            if coding.lower() != "chunked":
-                raise InvalidResponse(f"Transfer-Encoding {coding!r}")
-            return self._read_chunks()
-        if length is None:
-            if headers.get("connection", "").lower() != "close":
-                raise InvalidResponse("a body without a length")
-            while self.receive():  # the body ends with the connection
-                continue
-            return self.read_exactly(len(self.received))
-        return self.read_exactly(int(length))
-
-    def _read_chunks(self) -> bytes:
-        body = bytearray()
-        while True:
-            size = self.read_until(b"\r\n")
-            if not _CHUNK_SIZE.fullmatch(size):
-                raise InvalidResponse(f"chunk size {size[:50]!r}")
-            body += self.read_exactly(int(size, 16))
-            if self.read_exactly(2) != b"\r\n":
-                raise InvalidResponse("a chunk without CRLF at its end")
-            if int(size, 16) == 0:
-                return bytes(body)
 
     def at_end(self) -> bool:
         """Return whether the stream ends. Raises ConnectionResetError if the server resets it."""
@@ -228,6 +181,25 @@ class Connection:
         if not ended:
             raise InvalidResponse(f"bytes after the response: {bytes(self.received[:200])!r}")
         return True
+
+
+def next_event(reader: h11.Connection, is_open: object) -> Any:
+    try:
+        return reader.next_event()
+    except h11.RemoteProtocolError as error:
+        raise (InvalidResponse if is_open else Closed)(str(error)) from error
+
+
+def headers_of(event: h11.Response) -> dict[str, str]:
+    """Return the headers, which must be different, and say where the body ends."""
+    headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
+    framings = [each for each in ("content-length", "transfer-encoding") if each in headers]
+    if len(headers) < len(event.headers) or len(framings) > 1:
+        raise InvalidResponse(f"a header twice, or two lengths: {event.headers}")
+    is_closed = headers.get("connection", "").lower() == "close"
+    if not (framings or is_closed or event.status_code in (204, 304)):
+        raise InvalidResponse("a body without a length")
+    return headers
 
 
 # --- requests --------------------------------------------------------------------------------
