@@ -21,6 +21,7 @@ import re
 import shutil
 import subprocess
 import time
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -41,12 +42,14 @@ SHARED = ROOT / ".nox" / "shared"
 PYTHON = str(SHARED / "environment" / "bin" / "python")
 # Programs whose requirements conflict with ours: tests/interop/environment.py.
 LARGE = ("kserve", "mlserver", "ray", "torch", "bentoml", "triton_clients")
-# Tests of the codec, which need only these packages.
-CODEC_PACKAGES = ["pytest>=8.2", "hypothesis>=6.100", "ml_dtypes", "msgspec"]
-CODEC = "decode encode encode_errors limits header_length ownership bytes_encode"
-CODEC_TESTS = [
-    f"tests/test_{name}.py" for name in f"{CODEC} bytes_array json_reader json_writer".split()
-]
+# How cibuildwheel builds and tests the wheels: the tests of the codec, and the packages they need.
+WHEELS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
+CODEC_PACKAGES = WHEELS["test-requires"]
+CODEC_TESTS = re.findall(r"tests/\S+", " ".join(WHEELS["test-command"]))
+# The newest symbols that manylinux_2_28 allows, and those that its image links statically
+# (pyproject.toml).
+BASELINE = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11)}
+FROM_CHARS = "3.4.29"
 # Tests of Python code and of large messages, which run under the sanitizers only in the night.
 NOT_SANITIZED = "client commands compress framework grpc_messages grpc_serve infer integration"
 # Programs in tests/stress, and how many calls, seconds or runs.
@@ -259,6 +262,10 @@ def packages(session: nox.Session) -> None:
     if "tensorwire cannot be compiled without /missing/gcc" not in str(missing):
         session.error("a build without a compiler does not name what is missing")
     built = str(wheel_of(session, TENSORWIRE_STRICT="1"))
+    shown = str(session.run("auditwheel", "show", built, silent=True))
+    for name, version in re.findall(r"(GLIBC|GLIBCXX|CXXABI)_([\d.]+)", shown):
+        if tuple(map(int, version.split("."))) > BASELINE[name] and version != FROM_CHARS:
+            session.error(f"{name}_{version} is newer than the image manylinux_2_28")
     session.run("auditwheel", "repair", "--strip", "-w", str(OUTPUT), built)
     [repaired] = OUTPUT.glob("*.whl")
     listed = str(session.run("python", "-m", "zipfile", "-l", str(repaired), silent=True))
@@ -270,19 +277,22 @@ def packages(session: nox.Session) -> None:
     [archive] = OUTPUT.glob("*.tar.gz")
     shutil.unpack_archive(archive, folder.parent / "unpacked", filter="data")
     [source] = (folder.parent / "unpacked").iterdir()
-    session.chdir(source)
-    shutil.rmtree("src")  # the tests of the sdist, and what is installed
+    outside = folder.parent / "outside"  # has no source code to import
+    outside.mkdir(exist_ok=True)
+    run(session, "cp", "-r", *(source / name for name in WHEELS["test-sources"]), outside)
+    session.chdir(outside)
     switches = {**CLANG, "TENSORWIRE_DEBUG": "1", "TENSORWIRE_NO_CHARCONV": "1"}
     nothing = {"PATH": "/missing"}  # a wheel needs no compiler
-    for number, (package, variables) in enumerate(((repaired, nothing), (archive, switches))):
-        run(session, "python3", "-m", "venv", f"venv{number}")
-        python = Path(f"venv{number}/bin/python").absolute()
+    tested = [WHEELS, *(each for each in WHEELS["overrides"] if "test-requires" in each)]
+    rows = [(repaired, each["test-requires"], nothing) for each in tested]
+    for package, requires, variables in [*rows, (archive, CODEC_PACKAGES, switches)]:
+        run(session, "python3", "-m", "venv", "--clear", "venv")
+        python = Path("venv/bin/python").absolute()
         run(session, python, "-m", "pip", "install", "-q", "--no-cache-dir", package, **variables)
-        run(session, python, "-m", "pip", "install", "-q", *CODEC_PACKAGES)
-        run(session, python.with_name("tensorwire"), "demo")
-        # Without CI, tests that need other packages are skipped.
-        options = {"CI": "", "TENSORWIRE_TEST_SCALE": "0.3"}
-        run(session, python, "-m", "pytest", "-q", *CODEC_TESTS, **options)
+        run(session, python, "-m", "pip", "install", "-q", *requires)
+        options = {**WHEELS["test-environment"], "TENSORWIRE_TEST_SCALE": "0.3"}
+        commands = " && ".join([". venv/bin/activate", *WHEELS["test-command"]])
+        run(session, "sh", "-c", commands, **options)
 
 
 @nox.session
