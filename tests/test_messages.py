@@ -228,11 +228,9 @@ def test_html(tensor: tw.Tensor, values: str) -> None:
 def test_html_of_large_messages() -> None:
     """It is limited, and a list of strings is not encoded for it."""
     words = tw.Tensor("<" * 4096, ["&" * 10_000] * 10_000, binary=False)
-    message: Any = tw.InferResponse(
-        [words.replace(name=f"{i}{words.name}") for i in range(100)], id="<" * 4096
-    )
+    message: Any = tw.InferResponse([words.replace(name=f"{i}{words.name}") for i in range(100)])
     html = message._repr_html_()
-    assert html.startswith(f"<table><caption>InferResponse id '{'&lt;' * 80}'...</caption><tr>")
+    assert f"<td>'0{'&lt;' * 79}'...</td>" in html
     assert "<td>... 100 tensors</td>" in html
     assert len(html) < 100_000
     assert isinstance(values_to_encode(message.outputs[0].elements), tuple)

@@ -15,7 +15,6 @@ from ...errors import format_shape, format_value
 from ..bytes.array import BytesArray, values_to_encode
 
 if TYPE_CHECKING:
-    from .message import InferRequest, InferResponse
     from .tensor import Tensor
 
 _MAX_TENSORS = 20
@@ -23,17 +22,7 @@ _MAX_VALUES = 8  # of a tensor
 _MAX_LENGTH = 40  # bytes or characters of an element
 
 
-def message_as_html(message: InferRequest | InferResponse) -> str:
-    facts = [
-        f" {what} {format_value(value)}"
-        for what in ("model_name", "model_version", "id")
-        if (value := getattr(message, what)) is not None
-    ]
-    caption = escape(type(message).__name__ + ",".join(facts), quote=False)
-    return tensors_as_html(tuple(message.values()), f"<caption>{caption}</caption>")
-
-
-def tensors_as_html(tensors: Sequence[Tensor], caption: str = "") -> str:
+def tensors_as_html(tensors: Sequence[Tensor]) -> str:
     """Return a table of the first tensors with their first values."""
     rows: list[tuple[str, ...]] = [
         (format_value(each.name), each.datatype, format_shape(each.shape), _first_values(each))
@@ -45,7 +34,7 @@ def tensors_as_html(tensors: Sequence[Tensor], caption: str = "") -> str:
     body = [
         f"<td>{'</td><td>'.join(escape(cell, quote=False) for cell in row)}</td>" for row in rows
     ]
-    return f"<table>{caption}<tr>{'</tr><tr>'.join([head, *body])}</tr></table>"
+    return f"<table><tr>{'</tr><tr>'.join([head, *body])}</tr></table>"
 
 
 def _first_values(tensor: Tensor) -> str:

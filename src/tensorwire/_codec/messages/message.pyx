@@ -217,8 +217,8 @@ cdef class Message:
         return f"<{type(self).__name__} {list(self.tensors)}>"
 
     def _repr_html_(self) -> str:
-        from .html import message_as_html
-        return message_as_html(self)
+        from .html import tensors_as_html
+        return tensors_as_html(self.tensors)
 
 
 Mapping.register(Message)
