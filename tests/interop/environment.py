@@ -14,15 +14,14 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """The packages to install, and a module that must be importable afterwards."""
 
     packages: tuple[str, ...]
@@ -73,29 +72,13 @@ SOURCES = ("src", "setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LIC
 BUILT = shutil.ignore_patterns("*.so", "*.c", "*.cpp", "*.pyc", "__pycache__", "*.egg-info")
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What a folder was made from; the content of ready.json."""
-
-    packages: list[str]
-    folder: str  # an environment does not work in another folder
-    sources: str | None  # the digest of the source files, unless tensorwire is not installed
-
-
-class SetupError(Exception):
-    """The environment cannot be set up; the message has the reason."""
+Recipe = dict[str, Any]  # what a folder was made from; the content of ready.json
 
 
 def main() -> None:
-    arguments = sys.argv[1:]
-    if not 1 <= len(arguments) <= 2 or arguments[0] not in PROGRAMS:
-        sys.exit(f"usage: environment.py {{{','.join(PROGRAMS)}}} [FOLDER]")
-    name = arguments[0]
-    folder = Path(arguments[1]).resolve() if len(arguments) > 1 else default_folder(name)
-    try:
-        set_up(name, folder)
-    except SetupError as error:
-        sys.exit(f"environment: {error}")
+    name, *folders = sys.argv[1:]
+    folder = Path(folders[0]).resolve() if folders else default_folder(name)
+    set_up(name, folder)
     print(f"{name} is ready in {folder}")
 
 
@@ -109,15 +92,16 @@ def set_up(name: str, folder: Path) -> None:
         if found == wanted:
             return
         marker(folder).unlink(missing_ok=True)
-        if found is None or (found.packages, found.folder) != (wanted.packages, wanted.folder):
+        # An environment does not work in another folder.
+        if found is None or any(found[key] != wanted[key] for key in ("packages", "folder")):
             make_environment(folder)
-            pip(folder, *wanted.packages)
+            pip(folder, *program.packages)
         if program.has_tensorwire:
             # Built from a copy: a build in the checkout would leave files there, or use old ones.
             pip(folder, copy)
     imported = f"tensorwire, {program.imported}" if program.has_tensorwire else program.imported
     run([str(interpreter(folder)), "-c", f"import {imported}"])
-    marker(folder).write_text(json.dumps(asdict(wanted), indent=1))
+    marker(folder).write_text(json.dumps(wanted, indent=1))
 
 
 def is_ready(name: str, folder: Path) -> bool:
@@ -148,21 +132,22 @@ def marker(folder: Path) -> Path:
 def read_marker(folder: Path) -> Recipe | None:
     """Return what the folder was made from, or None if it is missing or incomplete."""
     try:
-        return Recipe(**json.loads(marker(folder).read_text()))
-    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
+        recipe: Recipe = json.loads(marker(folder).read_text())
+    except (OSError, ValueError):
         return None
+    return recipe
 
 
 def recipe(name: str, folder: Path, sources: Path) -> Recipe:
-    packages = list(PROGRAMS[name].packages)
+    found: Recipe = {"packages": list(PROGRAMS[name].packages), "folder": str(folder)}
     if not PROGRAMS[name].has_tensorwire:
-        return Recipe(packages, str(folder), None)
+        return found | {"sources": None}
     digest = hashlib.sha256()
     for path in sorted(sources.rglob("*")):
         if path.is_file() and path.suffix != ".md":
             digest.update(f"{path.relative_to(sources)}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return Recipe(packages, str(folder), digest.hexdigest())
+    return found | {"sources": digest.hexdigest()}
 
 
 def copy_sources(target: Path) -> None:
@@ -187,8 +172,7 @@ def pip(folder: Path, *packages: str) -> None:
 
 
 def run(command: list[str]) -> None:
-    if code := subprocess.run(command, check=False, env=clean_environ()).returncode:
-        raise SetupError(f"exit code {code} of {command[1:]}; its output is above")
+    subprocess.run(command, check=True, env=clean_environ())
 
 
 def clean_environ() -> dict[str, str]:

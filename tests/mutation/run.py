@@ -87,7 +87,7 @@ def python_of(name: str) -> Path | None:
     program = found[1].replace("rest", "kserve").replace("split", "kserve")  # those are of both
     folder = environment.folder_of(program)
     marker = environment.read_marker(folder)
-    is_ready = marker and tuple(marker.packages) == environment.PROGRAMS[program].packages
+    is_ready = marker and tuple(marker["packages"]) == environment.PROGRAMS[program].packages
     return environment.interpreter(folder) if is_ready else None
 
 
