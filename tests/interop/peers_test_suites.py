@@ -138,45 +138,20 @@ EXPECTED = {
 """The tests that fail with the integration, and the reason."""
 
 
-@dataclass(frozen=True)
-class Result:
-    """The outcomes of the tests of one release."""
-
-    peer: Peer
-    release: str
-    without: Outcomes
-    found: Outcomes
-
-    def failing(self) -> list[str]:
-        """Return the tests that pass only without the integration."""
-        passed = [test for test, outcome in self.without.items() if outcome == "passed"]
-        return [test for test in passed if self.found.get(test) != "passed"]
-
-    def unexpected(self) -> list[str]:
-        expected = EXPECTED.get(self.peer.name, {})
-        return [test for test in self.failing() if test not in expected]
-
-    def is_agreeing(self) -> bool:
-        return "passed" in self.found.values() and not self.unexpected()
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of {', '.join(PEERS)}")
-    arguments = parser.parse_args()
-    names = arguments.packages or list(PEERS)
+    names = parser.parse_args().packages or list(PEERS)
     if unknown := [name for name in names if name not in PEERS]:
         parser.error(f"unknown packages: {', '.join(unknown)}")
-    results = [result for name in names for result in run_peer(PEERS[name])]
-    for result in results:
-        print_result(result)
-    sys.exit(0 if all(result.is_agreeing() for result in results) else 1)
+    results = [is_agreeing for name in names for is_agreeing in run_peer(PEERS[name])]
+    sys.exit(0 if all(results) else 1)
 
 
 # --- run -----------------------------------------------------------------------------------------
 
 
-def run_peer(peer: Peer) -> list[Result]:
+def run_peer(peer: Peer) -> list[bool]:
     """Run the tests of all releases. Afterwards, the environment is as it was."""
     folder = environment.folder_of(peer.environment)
     environment.set_up(peer.environment, folder)
@@ -237,17 +212,28 @@ def unpack(archive: Path, folder: Path) -> None:
         opened.extractall(folder, filter="data")
 
 
-def run_release(peer: Peer, release: str, python: Path, work: Path) -> Result:
-    """Run the tests twice. Files with different outcomes run again, because some tests use time."""
+def run_release(peer: Peer, release: str, python: Path, work: Path) -> bool:
+    """Run the tests twice. Return whether only expected ones pass without the integration alone.
+
+    Files with different outcomes run again, because some tests use time.
+    """
     paths = [f"{Path(peer.folder).name}/{test}" for test in peer.tests]
     paths = [path for path in paths if (work / path).exists()]
-    without, found = (run(python, work, plugin, paths) for plugin in ("without", "integration"))
-    result = Result(peer, release, without, found)
-    if again := sorted({test.partition("::")[0] for test in result.unexpected()}):
-        print(f"again: {again}", flush=True)
-        without = without | run(python, work, "without", again)
-        result = Result(peer, release, without, found | run(python, work, "integration", again))
-    return result
+    expected, without, found = EXPECTED.get(peer.name, {}), Outcomes(), Outcomes()
+    for _ in range(2):
+        without |= run(python, work, "without", paths)
+        found |= run(python, work, "integration", paths)
+        passed = [test for test, outcome in without.items() if outcome == "passed"]
+        failing = [test for test in passed if found.get(test) != "passed"]
+        paths = sorted({test.partition("::")[0] for test in failing if test not in expected})
+        if not paths:
+            break
+        print(f"again: {paths}", flush=True)
+    for title, outcomes in ("without", without), ("with", found):
+        print(f"{peer.name} {release} {title} tensorwire: {dict(Counter(outcomes.values()))}")
+    for test in failing:
+        print(f"  {test} fails with tensorwire: {expected.get(test, 'unexpected')}")
+    return "passed" in found.values() and not paths
 
 
 def run(python: Path, work: Path, plugin: str, paths: list[str]) -> Outcomes:
@@ -268,23 +254,6 @@ def run(python: Path, work: Path, plugin: str, paths: list[str]) -> Outcomes:
     outcomes: Outcomes = json.loads(file.read_text())
     file.unlink()
     return outcomes
-
-
-# --- report --------------------------------------------------------------------------------------
-
-
-def counts(outcomes: Outcomes) -> str:
-    """Return ``120 passed, 2 skipped, 0 failed``."""
-    found = Counter(outcomes.values())
-    return ", ".join(f"{found[kind]} {kind}" for kind in ("passed", "skipped", "failed"))
-
-
-def print_result(result: Result) -> None:
-    title = f"{result.peer.name} {result.release}"
-    print(f"{title}: {counts(result.without)} without, {counts(result.found)} with tensorwire")
-    expected = EXPECTED.get(result.peer.name, {})
-    for test in result.failing():
-        print(f"  {test} fails with tensorwire: {expected.get(test, 'unexpected')}")
 
 
 if __name__ == "__main__":
