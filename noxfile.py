@@ -375,6 +375,7 @@ def nightly_platforms(session: nox.Session) -> None:
     checkout(session)
     debian(session, "debootstrap")
     aarch64(session)
+    debian(session, "x86_64-w64-mingw32-g++-win32", "g++-mingw-w64-x86-64-win32")
     run(session, "python3", ROOT / "tests/interop/platforms.py", *session.posargs)
 
 

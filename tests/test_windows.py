@@ -1,12 +1,13 @@
 """What Windows lacks, taken away on this machine.
 
-`tests/interop/platforms.py windows` runs the tests of the codec and of the clients in Wine.
+`tests/interop/platforms.py windows` runs the tests of the codec and of the clients with Wine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import select
 import socket
 
@@ -21,6 +22,7 @@ from tensorwire.client import AsyncClient, Client, connection
 from tensorwire.client.sync import POLLOUT, Backend, complete
 
 WSAEWOULDBLOCK = 10035
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="this machine lacks it already")
 
 
 def test_blocking_client(monkeypatch: pytest.MonkeyPatch) -> None:

