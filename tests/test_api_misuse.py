@@ -117,6 +117,18 @@ WRONG: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         for name, shown in ((5, "5"), (None, "None"), (b"x", "bytes"), (DEEP, "list"))
     ),
     (KeyError, "missing", lambda: tw.InferRequest(BadMapping(x=X))),
+    # bytes
+    (TypeError, "bytes-like", lambda: tw.BodyBuffer(5).write("text")),
+    (BufferError, "contiguous",
+     lambda: tw.BodyBuffer(50).write(np.zeros((4, 4), np.uint8)[:, ::2].data)),
+    *((TypeError, "integer|bool", lambda n=n: tw.decode_bytes(b"", n)) for n in ("5", 5.0, True)),
+    (ValueError, "count must be 0 or more", lambda: tw.decode_bytes(b"", -1)),
+    (BufferError, "1 byte long", lambda: tw.decode_bytes(np.zeros(4, np.int32))),
+    (TypeError, "bytes-like", lambda: tw.decode_bytes("text")),
+    *(
+        (TypeError, "BYTES must be a list or", lambda data=data: tw.encode_bytes(data))
+        for data in (5, "text", b"bytes", {"a": 1}, None)
+    ),
     # numbers
     (TypeError, "integer", lambda: tw.BodyBuffer(1.5)),
     (TypeError, "integer", lambda: tw.BodyBuffer(5, "x")),

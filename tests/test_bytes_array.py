@@ -240,18 +240,6 @@ def test_invalid_buffers_are_rejected(
     assert (type(caught.value), str(caught.value)) == (kind, message)
 
 
-def test_arguments_of_wrong_types() -> None:
-    for count in ("5", 5.0, True):
-        with pytest.raises(TypeError):
-            tw.decode_bytes(WIRE, count)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="count must be 0 or more"):
-        tw.decode_bytes(WIRE, -1)
-    with pytest.raises(BufferError):
-        tw.decode_bytes(np.zeros(4, np.int32))
-    with pytest.raises(TypeError):
-        tw.decode_bytes("text")  # type: ignore[arg-type]
-
-
 # --- memory that another thread writes to ---
 
 

@@ -134,12 +134,6 @@ def test_items_of_an_object_array_that_are_not_set() -> None:
             tw.Tensor("x", array, binary=binary)
 
 
-@pytest.mark.parametrize("values", [5, "text", b"bytes", {"a": 1}, None])
-def test_arguments_of_wrong_types(values: Any) -> None:
-    with pytest.raises(TypeError):
-        tw.encode_bytes(values)
-
-
 def test_element_of_4_gib_is_rejected() -> None:
     memory = mmap.mmap(-1, 2**32)  # pages that are not written take no memory
     with pytest.raises(tw.EncodeError, match=r"element 1 .* is 4294967296 bytes long; the"):

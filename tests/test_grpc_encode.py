@@ -14,7 +14,7 @@ import tensorwire.grpc
 from support import grpc_cases as cases
 from support import reference
 from support.memory import peak_nbytes
-from support.protobuf_wire import delimited, fixed64, integer, packed
+from support.protobuf_wire import delimited, integer, packed
 from tensorwire._codec.grpc import reader, writer
 from tensorwire.grpc_messages import RAW_INPUT_CONTENTS
 
@@ -104,31 +104,6 @@ MESSAGES = {
 def test_bytes(encoded: bytes, expected: bytes) -> None:
     assert type(encoded) is bytes
     assert encoded == expected
-
-
-PARAMETERS: list[tuple[Any, bytes]] = [
-    *((value, integer(1, value)) for value in (True, False)),
-    *((value, integer(2, value)) for value in (0, -1, -(2**63), 2**63 - 1)),
-    *((value, integer(5, value)) for value in (2**63, 2**64 - 1)),
-    *((text, delimited(3, text)) for text in ("aé€\0", "", "s" * 1000)),
-    *((-0.1, fixed64(4, -0.1)), (None, b"")),
-]
-
-
-@pytest.mark.parametrize(("value", "written"), PARAMETERS, ids=lambda value: f"{value!s:.20}")
-def test_parameters(value: Any, written: bytes) -> None:
-    key = "kéy"
-    tensor = X.replace(parameters={key: value})
-    output = tw.RequestedOutput("o", parameters={key: value})
-    encoded = request(tensor, outputs=[output], parameters={key: value})
-    entry = cases.tensor("x", "UINT8", (2,), cases.parameter(4, key, written))
-    requested = delimited(6, delimited(1, "o"), cases.parameter(2, key, written))
-    expected = cases.parameter(4, key, written) + entry + requested + delimited(7, b"\1\2")
-    assert encoded == expected
-    again = tw.grpc.decode_request(encoded)
-    (output,) = again.outputs or ()
-    found = [again.parameters, again["x"].parameters, output.parameters]
-    assert repr([dict(parameters) for parameters in found]) == repr([{key: value}] * 3)
 
 
 @pytest.mark.parametrize("n", [0, 1, 127, 128, 16383, 16384, 2**21 - 1, 2**21])
@@ -267,20 +242,6 @@ def test_arguments(encode: Any) -> None:
     if encode is not tw.grpc.encode_request:
         with pytest.raises(TypeError):
             encode(RESPONSE, RESPONSE)
-
-
-def test_element_of_a_raw_http_request_gets_its_length_prefix() -> None:
-    """A gateway from HTTP to gRPC sends it: the HTTP body has no prefix before the element."""
-    body = b"an image"
-    spec = tw.TensorSpec("x", "BYTES", [1])
-    received = tw.decode_request(memoryview(b"????" + body)[4:], 0, raw_input=spec)
-    assert tw.grpc.encode_request(received) == request(
-        tw.Tensor("x", [body]), **{"parameters": dict(received.parameters)}
-    )
-    empty = received["x"].elements[:0]
-    assert tw.grpc.encode_request(tw.InferRequest({"x": empty})) == request(
-        tw.Tensor("x", [], datatype="BYTES")
-    )
 
 
 # --- the messages without tensors, and raw contents -----------------------------------------------

@@ -761,12 +761,6 @@ def test_request_whose_deadline_has_expired() -> None:
     assert called == []
 
 
-@pytest.fixture
-def _without_gc() -> Iterator[None]:
-    with without_gc():
-        yield
-
-
 @contextmanager
 def traced() -> Iterator[Callable[[], tuple[int, int]]]:
     """Return a function of the current and the greatest size of the memory of Python objects."""
@@ -777,7 +771,7 @@ def traced() -> Iterator[Callable[[], tuple[int, int]]]:
         tracemalloc.stop()
 
 
-@pytest.mark.usefixtures("_without_gc")
+@without_gc()
 def test_messages_are_released() -> None:
     """After a call, in a stream, and after a call that the client cancels; without the GC."""
     gate = Gate()
@@ -798,7 +792,7 @@ def test_messages_are_released() -> None:
             wait_for(lambda: not any(ref() for ref in gate.inputs))
 
 
-@pytest.mark.usefixtures("_without_gc")
+@without_gc()
 @pytest.mark.parametrize(
     "kind",
     ["unknown model", "malformed", "fail", "fail in event loop", "fail async", "other method"],
@@ -820,7 +814,7 @@ def test_messages_that_are_rejected_are_released(
         assert sizes()[1] > len(sent)  # the message is traced
 
 
-@pytest.mark.usefixtures("_without_gc")
+@without_gc()
 def test_idle_stream_keeps_no_message(server: ServedApp) -> None:
     """Neither the request nor the response."""
     sent = message("thread", LARGE)

@@ -511,6 +511,16 @@ class Lazy:
         raise self.error
 
 
+def failing_results(error: type[BaseException]) -> list[Any]:
+    """Return models whose results raise an error when they are examined."""
+    return [
+        lambda _: Lazy(error),
+        returning(Lazy(error)),
+        returning(type("Array", (), {"__array__": raising(error)})()),
+        lambda _: type("Items", (dict,), {"items": raising(error)})(),
+    ]
+
+
 def stop(_: tw.InferRequest) -> Any:
     return next(iter(()))
 
@@ -545,12 +555,7 @@ RETURNED = "the model returned"
             (Model(cast("Any", model), in_event_loop=in_event_loop), FAILED, error.__name__)
             for error in (StopIteration, SystemExit)
             for in_event_loop in (False, True)
-            for model in (
-                lambda _, error=error: Lazy(error),
-                returning(Lazy(error)),
-                returning(type("Array", (), {"__array__": raising(error)})()),
-                lambda _, error=error: type("Items", (dict,), {"items": raising(error)})(),
-            )
+            for model in failing_results(error)
         ),
         # errors that RequestError does not accept
         (rejecting(5), FAILED, "text must be a str"),
