@@ -39,6 +39,7 @@ PYTHONS = {
     "3.14": f"{SOURCES}/main/p/python3.14/python3.14_3.14.4.orig.tar.xz",
     "3.15": f"{SOURCES}/universe/p/python3.15/python3.15_3.15.0.orig.tar.xz",
 }
+WITHOUT_GIL = "PYTHON_GIL=0"  # also if a package asks for the GIL; other Pythons do not accept it
 # Arguments: the version of Python, and the address of its source.
 COMPILE = """
 test -x "/opt/$1t/bin/python$1t" && exit
@@ -105,7 +106,9 @@ def copy_checkout(target: Path) -> None:
 
 def install(folder: Path, interpreter: str) -> Command:
     call(folder / "checkout", "sh", "-euc", INSTALL, "sh", shutil.which(interpreter) or interpreter)
-    return [folder / "venv/bin/python"]
+    python = folder / "venv/bin/python"
+    version = subprocess.check_output([python, "-VV"], text=True)
+    return ["env", *([WITHOUT_GIL] if "free-threading" in version else []), python]
 
 
 def install_lowest(folder: Path, options: str) -> Command:
@@ -150,7 +153,7 @@ def install_in_debian(folder: Path, interpreter: str) -> Command:
     if free_threaded := re.fullmatch(r"/opt/(.*)t/bin/python.*", interpreter):
         version = free_threaded[1]
         call(folder, *inside(folder, "sh", "-euc", COMPILE, "sh", version, PYTHONS[version]))
-        variables = ["PYTHON_GIL=0"]  # also if a package asks for the GIL
+        variables = [WITHOUT_GIL]
     call(folder, *inside(folder, "sh", "-euc", INSTALL, "sh", interpreter))
     return inside(folder, "env", *variables, "/build/venv/bin/python")
 
