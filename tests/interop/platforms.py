@@ -46,7 +46,7 @@ test -x "/opt/$1t/bin/python$1t" && exit
 mkdir -p "/opt/source$1" && cd "/opt/source$1"
 curl -fsSL "$2" -o source.tar.xz
 tar -xf source.tar.xz --strip-components=1
-./configure -q --disable-gil --disable-test-modules --prefix="/opt/$1t"
+./configure -q --disable-gil --disable-test-modules --prefix="/opt/$1t" OPT="-DNDEBUG -O1"
 make -s -j "$(nproc)" install >/dev/null
 """
 UNPACK = """
