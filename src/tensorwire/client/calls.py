@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import count, starmap
+from itertools import count, islice
 from typing import Any, cast
 
 import tensorwire as tw
@@ -144,22 +144,7 @@ class BaseClient:
 
     async def _infer(self, call: Call, inputs: Inputs, encoding: Encoding) -> tw.InferResponse:
         check_algorithms(encoding.algorithms)
-        message = await self._encode(call, inputs, encoding)
-        try:
-            return await self._infer_encoded(call, message, encoding)
-        except InferenceServerError as error:
-            if error.status == 400 and ".astype(" not in error.message:
-                self._advise(error, call)
-            raise
-
-    def _advise(self, error: InferenceServerError, call: Call) -> None:
-        """Add to an error how to cast inputs to the datatypes of the metadata, if it is known."""
-        declared = self._datatypes.get(call.target.key, {})
-        inputs = [(each.name, each.datatype, declared.get(each.name)) for each in call.inputs]
-        if casts := list(filter(None, starmap(format_cast, inputs))):
-            error.args = (
-                f"{error} (to send what the model declares: {', '.join(casts[:MAX_ITEMS])})",
-            )
+        return await self._infer_encoded(call, await self._encode(call, inputs, encoding), encoding)
 
     async def _infer_raw(self, call: Call, array: Any) -> tw.InferResponse:
         return await self._infer_encoded(call, self._transport.encode_raw(array), Encoding())
@@ -285,7 +270,8 @@ class BaseClient:
         request = tw.InferRequest(tensors, outputs, id=id, parameters=parameters)
         if not binary_inputs:
             request = request.replace(inputs=[t.replace(binary=False) for t in request.inputs])
-        call.regions, call.inputs = regions_of(request.outputs), request.inputs
+        call.regions = regions_of(request.outputs)
+        call.inputs = [(each.name, each.datatype) for each in request.inputs]
         backend = self._open_pool().backend
         return await self._transport.encode(call.target, request, nonfinite, backend)
 
@@ -313,7 +299,18 @@ class BaseClient:
         except (OSError, tw.TensorwireError) as error:
             if call.progress.error is error:
                 raise
-            raise request.operation.named(error)  # noqa: B904 - it has set the cause
+            # No local variable has the error: a cycle of references would keep the inputs.
+            raise self._advised(request.operation.named(error), call)  # noqa: B904 - it has a cause
+
+    def _advised(self, error: Exception, call: Call) -> Exception:
+        """Add to an error how to cast inputs to the datatypes of the metadata, if it is known."""
+        if isinstance(error, InferenceServerError) and error.status == 400:
+            declared = self._datatypes.get(call.target.key, {})
+            found = (format_cast(*each, declared.get(each[0])) for each in call.inputs)
+            casts = ", ".join(islice(filter(None, found), MAX_ITEMS))
+            if casts and ".astype(" not in error.message:
+                error.args = (f"{error} (to send what the model declares: {casts})",)
+        return error
 
     async def _attempts(self, request: Any, call: Call) -> Any:
         """Send a request, up to ``retries`` times more if that may help, and read the response."""

@@ -163,7 +163,7 @@ class Call:
         self.progress = NO_PROGRESS
         self.n_pauses = 0
         self.regions: Regions = {}
-        self.inputs: tuple[tw.Tensor, ...] = ()
+        self.inputs: list[tuple[str, tw.Datatype]] = []
 
     def take_retry(self) -> bool:
         """Take a retry without a pause. Returns False if none is left."""
