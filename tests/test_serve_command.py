@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -283,6 +284,20 @@ def test_socket_of_another_server_is_not_removed(
         monkeypatch.setattr(uvicorn.Server, "run", replace)
         main(["serve", "--echo", "--uds", "socket"])
         assert (objects / "socket").is_socket()
+
+
+def test_socket_whose_queue_is_full(objects: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its server is suspended, for example."""
+    with socket.socket(socket.AF_UNIX) as other, ExitStack() as stack:
+        other.bind("socket")
+        other.listen(0)
+        with suppress(BlockingIOError):
+            while True:
+                client = stack.enter_context(socket.socket(socket.AF_UNIX))
+                client.setblocking(False)
+                client.connect("socket")
+        problem = "--uds: cannot listen at socket: another server listens there"
+        assert problem in error_of(capsys, "--echo", "--uds", "socket")
 
 
 def test_server_that_listens_while_this_one_loads() -> None:

@@ -26,7 +26,9 @@ def bind_unix_socket(path: str, mode: int) -> tuple[socket.socket, Callable[[], 
     try:
         if Path(path).is_socket():
             with socket.socket(socket.AF_UNIX) as probe, suppress(ConnectionRefusedError):
-                probe.connect(path)
+                probe.setblocking(False)
+                with suppress(BlockingIOError):  # its queue is full
+                    probe.connect(path)
                 raise OSError(errno.EADDRINUSE, "another server listens there")
             os.unlink(path)  # of a server that was killed
         bound.bind(path)
