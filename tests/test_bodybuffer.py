@@ -16,24 +16,6 @@ BODY = bytes(FRAME)
 N = FRAME.header_length or 0
 
 
-@pytest.mark.parametrize("content_length", [len(BODY), None])
-@pytest.mark.parametrize("n_chunk", [1_000, 65_536, len(BODY)])
-def test_written_in_chunks(content_length: int | None, n_chunk: int) -> None:
-    buffer = tw.BodyBuffer(content_length, N)
-    for i in range(0, len(BODY), n_chunk):
-        assert buffer.complete is (content_length is None)
-        buffer.write(memoryview(BODY)[i : i + n_chunk])
-    assert buffer.complete
-    assert len(buffer) == buffer.nbytes == len(BODY)
-    request = tw.decode_request(buffer, N)
-    array = request["x"].as_numpy()
-    assert array.ctypes.data % 64 == 0
-    assert array.ctypes.data == address(buffer) + N
-    assert array.flags.writeable
-    assert np.array_equal(array, np.arange(50_000))
-    assert request["y"].as_numpy().tolist() == [b"a"]
-
-
 def test_more_bytes_than_content_length_are_rejected() -> None:
     buffer = tw.BodyBuffer(10)
     buffer.write(b"12345678")

@@ -16,7 +16,7 @@ import pytest
 import tensorwire as tw
 from support.array_samples import DTYPES
 from support.lifetimes import assert_result_keeps_body_alive
-from support.memory import address, leak_of
+from support.memory import address
 from support.requirements import optional, package
 from support.scripts import run_script
 
@@ -282,15 +282,6 @@ def test_columns_in_several_chunks() -> None:
     assert found == {"n": ("INT64", [2]), "s": ("BYTES", [b"b"])}
 
 
-def test_arrow_columns_in_one_chunk_are_not_copied() -> None:
-    table = pa.table({"x": pa.array([1.5, 2.5, 3.5])})[1:]
-    (tensor,) = tw.tensors_from_dataframe(table)
-    assert address(tensor.as_numpy()) == table["x"].chunk(0).buffers()[1].address + 8
-    frame = pl.DataFrame({"x": [1, 2, 3]})
-    (tensor,) = tw.tensors_from_dataframe(frame)
-    assert np.shares_memory(tensor.as_numpy(), frame["x"].to_numpy(allow_copy=False))
-
-
 # The number of missing values, the first one, and the column. test_arrow_numbers.py has more nulls.
 MISSING_VALUES: dict[str, tuple[int, int, Callable[[], Any]]] = {
     "Int64": (2, 1, lambda: pd.array([1, None, None], dtype="Int64")),
@@ -530,17 +521,3 @@ assert {"pandas", "polars", "pyarrow"} & set(sys.modules) == {"polars"}
 """
     done = run_script(code)
     assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.no_sanitizers(reason="it measures memory")
-@pytest.mark.thread_unsafe(reason="it counts the objects of the process")
-def test_conversions_do_not_leak(library: Any) -> None:
-    tensors = [
-        tw.Tensor("n", np.arange(3)),
-        tw.Tensor("rows", np.zeros((3, 2))),
-        tw.Tensor("flags", np.array([True, False, True])),
-        tw.Tensor("text", ["a", "b", "longer than twelve bytes"]),
-    ]
-    frame = tw.dataframe_from_tensors(tensors, library)
-    assert not leak_of(lambda: tw.dataframe_from_tensors(tensors, library), 300)
-    assert not leak_of(lambda: tw.tensors_from_dataframe(frame), 300)

@@ -207,16 +207,6 @@ def test_expect_continue(server: Server, framing: str) -> None:
         check_next(connection)
 
 
-def test_expect_continue_without_waiting(server: Server) -> None:
-    """A client may send the body at once. 100 Continue is optional then."""
-    request = echo()
-    with Connection(server.port) as connection:
-        response = connection.ask(post("echo", request, [*request.headers, EXPECT]))
-        assert response.n_interim <= 1
-        request.check(response)
-        check_next(connection)
-
-
 @OF_INFER_PROTOCOL
 def test_no_continue_for_http_1_0(server: Server) -> None:
     """An HTTP/1.0 client would take 100 Continue for the response (RFC 9110 10.1.1)."""
@@ -295,16 +285,6 @@ def test_heads_that_uvicorn_accepts(server: Server, sent: bytes, text: str) -> N
         answer = connection.ask(sent)
     assert answer.status == 400
     assert answer.body.decode().startswith(text)
-
-
-@OF_INFER_PROTOCOL
-def test_websocket_upgrade_behind_a_request(server: Server) -> None:
-    """The responses have the order of the requests."""
-    request = echo()
-    upgrade = head("GET /v2 HTTP/1.1", [UPGRADE_LINES["a WebSocket"]])
-    with Connection(server.port) as connection:
-        request.check(connection.ask(post("sleep", request) + upgrade))
-        assert connection.read().status == 200
 
 
 # --- rejections before the body ------------------------------------------------------------------

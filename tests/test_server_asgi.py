@@ -275,12 +275,3 @@ def test_lifespan_and_websocket() -> None:
     asyncio.run(APP({"type": "lifespan"}, receive, send))
     asyncio.run(APP({"type": "websocket"}, receive, send))
     assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete", "websocket.close"]
-
-
-def test_app_mounted_below_a_prefix() -> None:
-    async def mounted(scope: Any, receive: Any, send: Any) -> None:
-        await APP(scope | {"root_path": "/pre"}, receive, send)
-
-    answer = ask(mounted, "/pre/v2/models/echo/infer", "POST", [BODY], FRAME.headers)
-    assert answer.response().id == "7"
-    assert ask(mounted, "/pre/v2/models/echo").status == 200

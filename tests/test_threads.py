@@ -173,30 +173,6 @@ def test_event_loop_that_is_closed_before_the_answer() -> None:
     assert len(threads._threads) == n_threads
 
 
-@pytest.mark.thread_unsafe(reason="it counts the threads of the package")
-def test_event_loop_that_gets_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread is free for the next call, also if there is no memory for the answer."""
-    answered = threading.Event()
-
-    def fail(*_: Any) -> None:
-        answered.set()
-        raise MemoryError
-
-    @run_in_event_loop
-    async def ask() -> None:
-        loop = asyncio.get_running_loop()
-        with monkeypatch.context() as patch:
-            patch.setattr(loop, "call_soon_threadsafe", fail)
-            lost = asyncio.create_task(in_thread(int, 1))
-            await asyncio.sleep(0)
-            assert answered.wait(20)
-            lost.cancel()
-        assert await asyncio.wait_for(in_thread(int, 2), 20) == 2
-
-    with without_idle_threads():
-        ask()
-
-
 SCRIPT = """
 import asyncio, os, threading, time
 from tensorwire import threads
