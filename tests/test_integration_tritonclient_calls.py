@@ -455,22 +455,6 @@ def test_each_replacement_works_without_the_others(client: str, is_only: bool) -
             assert "unexpected datatype" in str(error)  # of an array that only we accept
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_verbose_output(either: bool, client: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The client prints complete bodies and messages."""
-    data = (FLOATS + 0.1).tobytes()
-    exchange(client, lambda api: [{"inputs": [given(api, FLOATS + 0.1)]}], verbose=True)
-    printed = capsys.readouterr().out
-    if client in HTTP:
-        texts = ["POST ", repr(data)[2:-1], repr(BODY[:HEADER_LENGTH])]
-    else:
-        assert printed.count("raw_output_contents: ") == len(ARRAYS)
-        # A stream of aio does not print the request.
-        is_printed = client != "grpc aio stream"
-        texts = [str(service.ModelInferRequest(raw_input_contents=[data]))] if is_printed else []
-    assert all(text in printed for text in texts)
-
-
 # --- references to arrays ------------------------------------------------------------------------
 
 

@@ -6,7 +6,6 @@ import copy
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib import import_module
-from pathlib import Path
 from queue import Queue
 from threading import Event
 from typing import Any
@@ -15,9 +14,7 @@ import numpy as np
 import pytest
 
 from interop.samples import DTYPES, binary_sample, bits, bytes_array
-from support import client_fixtures
 from support import tritonclient_comparison as comparison
-from support.client_fixtures import Certificate
 from support.grpc_scripted_servers import RecordingServer
 from support.grpc_scripted_servers import grpc as grpcio
 from support.memory import peak_nbytes
@@ -33,7 +30,6 @@ from support.tritonclient_calls import (
     given,
     grpc,
     grpc_answer,
-    one,
     outcomes,
     service,
 )
@@ -45,7 +41,6 @@ from tensorwire.integrations.split import SplitMessage, read_split
 pytestmark = comparison.MARKS
 either, installed, any_data = comparison.either, comparison.installed, comparison.any_data
 without_leftovers = comparison.without_leftovers
-certificate = client_fixtures.certificate
 
 with_client = pytest.mark.parametrize("client", GRPC)
 
@@ -68,18 +63,6 @@ def test_request_above_the_limit_of_the_channel(client: str, limit: int) -> None
     """The limits are those for sending and receiving."""
     options = [("grpc.max_send_message_length", limit), ("grpc.max_receive_message_length", 99)]
     both(lambda: exchange(client, channel_args=options))
-
-
-@with_client
-def test_tls(client: str, either: bool, certificate: Certificate) -> None:
-    """A call after another one uses the same connection."""
-    key, chain = Path(certificate.key).read_bytes(), Path(certificate.file).read_bytes()
-    credentials = grpcio.ssl_server_credentials([(key, chain)])
-    options = {"ssl": True, "root_certificates": certificate.file}
-    with RecordingServer(grpc_answer(*ARRAYS, client=client), credentials) as server:
-        found = outcomes(client, server.address, lambda api: one(api) * 2, **options)
-    assert [bits(result[0]) for result in found] == [bits(FLOATS)] * 2
-    assert len(server.requests) == 2
 
 
 # --- when arrays are read ------------------------------------------------------------------------

@@ -129,12 +129,6 @@ def test_request_of_objects_that_are_not_arrays(datatype: str, value: Any, is_bi
     both(lambda: http.InferInput("x", [1], datatype).set_data_from_numpy(value, is_binary))
 
 
-@pytest.mark.parametrize("name", BYTES_ARRAYS)
-@pytest.mark.parametrize("is_binary", [True, False])
-def test_request_of_bytes(name: str, is_binary: bool) -> None:
-    both(lambda: body_of(BYTES_ARRAYS[name], "BYTES", binary_data=is_binary))
-
-
 @pytest.mark.parametrize("shape", [[4], (4,), [np.int64(4)], [4.0], [True], ["4"], [4, 1], 4, None])
 @pytest.mark.parametrize(("api", "data"), [(http, "_raw_data"), (grpc, "_raw_content")])
 def test_shapes_and_parameters_when_data_is_set(api: Any, data: str, shape: Any) -> None:
@@ -220,11 +214,6 @@ def test_additional_bytes_types(installed: None, name: str) -> None:
     for api in (http, grpc):
         with pytest.raises(utils.InferenceServerException, match=r"shape \[2, \d\], expected \[3"):
             given(api, values, "x", "BYTES", [3])
-
-
-def test_additional_bytes_type_with_invalid_element(installed: None) -> None:
-    with pytest.raises(tw.EncodeError, match="element 1 "):
-        utils.serialize_byte_tensor(np.array(["a", "\ud800"]))
 
 
 # --- bodies of responses -------------------------------------------------------------------------
