@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection
@@ -51,37 +51,21 @@ class TritonServer:
 
     def post(self, path: str, body_buffers: Iterable[Buffer], headers: Mapping[str, str]) -> Reply:
         """Send the buffers one after the other; Content-Length is added unless it is given."""
-        buffers = [memoryview(buffer) for buffer in body_buffers]
-        sent = dict(headers)
-        if "content-length" not in {name.lower() for name in sent}:
-            sent["Content-Length"] = str(sum(buffer.nbytes for buffer in buffers))
-        return self._exchange("POST", path, buffers, sent)
+        return self._exchange("POST", path, b"".join(body_buffers), headers)
 
     def is_ready(self) -> bool:
         """Return whether the server responds and has loaded all its models."""
         try:
-            return self._exchange("GET", "/v2/health/ready", [], {}).status == HTTPStatus.OK
+            return self._exchange("GET", "/v2/health/ready", b"", {}).status == HTTPStatus.OK
         except OSError:
             return False
 
-    def _exchange(
-        self, method: str, path: str, buffers: list[memoryview], headers: Mapping[str, str]
-    ) -> Reply:
-        connection = HTTPConnection(self.host, self.port, timeout=REPLY_SECONDS)
-        try:
-            # The server uses the first of two equal headers: add none that the caller may pass.
-            connection.putrequest(method, path, skip_accept_encoding=True)
-            for name, value in headers.items():
-                connection.putheader(name, value)
-            connection.endheaders()
-            for buffer in buffers:
-                connection.send(buffer)
+    def _exchange(self, method: str, path: str, body: bytes, headers: Mapping[str, str]) -> Reply:
+        with closing(HTTPConnection(self.host, self.port, timeout=REPLY_SECONDS)) as connection:
+            connection.request(method, path, body, dict(headers))
             response = connection.getresponse()
-            body = response.read()
-        finally:
-            connection.close()
-        lower_case = {name.lower(): value for name, value in response.getheaders()}
-        return Reply(response.status, lower_case, body)
+            received = {name.lower(): value for name, value in response.getheaders()}
+            return Reply(response.status, received, response.read())
 
 
 @contextmanager
