@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from interop import environment, triton_server, triton_setup
+from interop import environment, programs, triton_server, triton_setup
 from tensorwire.server import Model, create_app
 from tensorwire.server.uvicorn_check import problem_with_uvicorn
 
@@ -307,12 +307,12 @@ def running(
             deadline = time.monotonic() + START_SECONDS
             while not is_up(server):
                 if process.poll() is not None or time.monotonic() > deadline:
-                    text = triton_server.tail(log)
+                    text = log.read_text(errors="replace")[-4000:]
                     raise RuntimeError(f"{process.args!r} did not start:\n{text}")
                 time.sleep(0.05)
             yield server
         finally:
-            triton_server.stop(process)
+            programs.stop(process)
 
 
 @contextmanager

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from interop import environment
-from interop.triton_server import stop
 from support.requirements import package, skip_or_fail
 
 REPLY_SECONDS = 5.0
+STOP_SECONDS = 20.0
 
 
 def interpreter(name: str) -> Path:
@@ -47,20 +49,27 @@ def run(
 
 
 @contextmanager
-def started(command: list[str], log: Path, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    command: list[str], log: Path, stop_seconds: float = STOP_SECONDS, **options: Any
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a command, such as a server. It and its children are stopped afterwards.
 
     Its log is printed, so that pytest shows it if a test fails. `options` are those of Popen.
     """
     with log.open("w") as output:
         program = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, **options
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches only pytest, which then stops the whole group
+            **options,
         )
     try:
         yield program
     finally:
-        stop(program)
-        print(log.read_text())
+        stop(program, stop_seconds)
+        print(log.read_text(errors="replace"))
 
 
 def wait_until(
@@ -90,3 +99,16 @@ def wait_until_ready(
             program,
             seconds,
         )
+
+
+def stop(process: subprocess.Popen[bytes], seconds: float = STOP_SECONDS) -> None:
+    """Terminate a process, then kill the rest of its process group, such as Triton's stubs."""
+    try:
+        if process.poll() is None:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(seconds)
+    finally:  # also if a second Ctrl-C interrupts the wait
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
-import subprocess
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.client import HTTPConnection
@@ -17,15 +14,15 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
+from interop.programs import started, wait_until
 from interop.triton_models import MODELS, Model, write_models
-from interop.triton_setup import Recipe, library_path, read_marker, server_program
+from interop.triton_setup import library_path, read_marker, server_program
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 LOOPBACK = "127.0.0.1"
 START_SECONDS = 60.0
-STOP_SECONDS = 20.0
 REPLY_SECONDS = 30.0
 
 
@@ -39,15 +36,11 @@ class Reply(NamedTuple):
 
 @dataclass(frozen=True)
 class TritonServer:
-    """A running server: ``port`` for HTTP, ``grpc_port`` for gRPC.
-
-    ``pid`` is the id of its process, and of the session of all its processes.
-    """
+    """A running server: ``port`` for HTTP, ``grpc_port`` for gRPC."""
 
     host: str
     port: int
     grpc_port: int
-    pid: int
 
     def post(self, path: str, body_buffers: Iterable[Buffer], headers: Mapping[str, str]) -> Reply:
         """Send the buffers one after the other; Content-Length is added unless it is given."""
@@ -72,7 +65,7 @@ class TritonServer:
 def running_triton(
     folder: Path,
     models: Iterable[Model] = MODELS,
-    stop_seconds: float = STOP_SECONDS,
+    stop_seconds: float = 20,
     more_options: Iterable[str] = (),
 ) -> Iterator[TritonServer]:
     """Run the server of this folder, with these models and `any`, on a free port.
@@ -92,13 +85,18 @@ def running_triton(
         ports = free_ports(2)
         program = str(server_program(folder))
         command = [program, *options(folder, ports, repository, shared_memory), *more_options]
-        process = start(command, folder, recipe, log)
-        server = TritonServer(LOOPBACK, ports[0], ports[1], process.pid)
-        try:
-            wait_until_ready(server, process, log)
+        environment = {
+            **os.environ,
+            "LD_LIBRARY_PATH": library_path(folder, recipe),
+            "PATH": f"{recipe['programs']}:{os.environ.get('PATH', os.defpath)}",
+        }
+        # The stub's interpreter is isolated: it ignores PYTHONPATH, but looks first in the current
+        # folder, which must therefore have the numpy that the stub was built for.
+        site = folder / "site"
+        with started(command, log, stop_seconds, cwd=site, env=environment) as process:
+            server = TritonServer(LOOPBACK, ports[0], ports[1])
+            wait_until(server.is_ready, process, START_SECONDS)
             yield server
-        finally:
-            stop(process, stop_seconds)
 
 
 @contextmanager
@@ -141,50 +139,3 @@ def options(folder: Path, ports: list[int], repository: Path, shared_memory: str
         "--backend-config=python,shm-default-byte-size=1048576",
         f"--backend-config=python,shm-region-prefix-name={shared_memory}",
     ]
-
-
-def start(command: list[str], folder: Path, recipe: Recipe, log: Path) -> subprocess.Popen[bytes]:
-    environment = {
-        **os.environ,
-        "LD_LIBRARY_PATH": library_path(folder, recipe),
-        "PATH": f"{recipe['programs']}:{os.environ.get('PATH', os.defpath)}",
-    }
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            command,
-            # The stub's interpreter is isolated: it ignores PYTHONPATH, but looks first in the
-            # current folder, which must therefore have the numpy that the stub was built for.
-            cwd=folder / "site",
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches only pytest, which then stops the whole group
-        )
-
-
-def wait_until_ready(server: TritonServer, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not server.is_ready():
-        if process.poll() is not None:
-            raise RuntimeError(f"Triton ended with code {process.returncode}:\n{tail(log)}")
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"Triton was not ready after {START_SECONDS:.0f} s:\n{tail(log)}")
-        time.sleep(0.05)
-
-
-def tail(log: Path, n_lines: int = 40) -> str:
-    return "\n".join(log.read_text(errors="replace").splitlines()[-n_lines:])
-
-
-def stop(process: subprocess.Popen[bytes], seconds: float = STOP_SECONDS) -> None:
-    """Terminate a process, then kill the rest of its process group, such as Triton's stubs."""
-    try:
-        if process.poll() is None:
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(seconds)
-    finally:  # also if a second Ctrl-C interrupts the wait
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
