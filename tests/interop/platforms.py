@@ -205,7 +205,8 @@ def install_for_windows(folder: Path, version: str) -> Command:
     [python] = folder.glob("cp*")
     packages = python / "Lib/site-packages"
     options = ["-q", "--only-binary=:all:", "--platform=win_amd64", f"--python-version={version}"]
-    call(folder, *pip, "install", *options, "--target", packages, "numpy==2.1.*", *needed)
+    options += ["--upgrade", f"--target={packages}"]
+    call(folder, *pip, "install", *options, "numpy==2.1.*", *needed)
     include = f"-I{packages}/numpy/_core/include"
     settings = {"EXT_SUFFIX": f".{python.name}-win_amd64.pyd", "LIBDIR": f"{python}/libs"}
     settings |= {"CC": f"{MINGW}-gcc-win32 {include}", "CXX": f"{MINGW}-g++-win32 {include}"}
@@ -272,9 +273,11 @@ class Platform(NamedTuple):
 
 # Old versions cause warnings. The tests with asgi-httptools need uvicorn_versions.py.
 OLD = ("-W", "default::DeprecationWarning", "-k", "not (test_case and asgi-httptools)")
-# Wine, as Windows, loses what was received before a connection is reset.
+# What Windows lacks; responses that are lost when the connection is reset, as in Windows; faults of
+# Wine: a blocking send does not notice a reset, and strtof rounds twice.
 LEFT_OUT = (
-    "uvloop or grpc- or tls or unix or signal or reject or before_the_end or progress_function"
+    "grpc- or signal or tls or unix or uvloop or test_rejection or before_the_end_of or "
+    "cancelled_at_any_time or progress_function or misread_through_a_double"
 )
 ON_WINDOWS = ("-k", f"not ({LEFT_OUT})")
 PLATFORMS = {
@@ -286,7 +289,7 @@ PLATFORMS = {
     "3.15": Platform(install_in_debian, "/usr/bin/python3.15"),
     "aarch64": Platform(cross_compile, "aarch64", f"{CODEC}|arrow|grpc_.*code|grpc_messages"),
     "windows": Platform(
-        install_for_windows, "3.13", f"{CODEC}|arrow|grpc_.*code|client_[cor]", ON_WINDOWS
+        install_for_windows, "3.13", f"{CODEC}|arrow|grpc_.*code|client_(con|opt|re)", ON_WINDOWS
     ),
     # Free-threaded. There is no grpcio for them.
     "3.14t": Platform(install_in_debian, "/opt/3.14t/bin/python3.14t"),
