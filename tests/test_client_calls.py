@@ -1009,31 +1009,6 @@ def test_pickled_client_has_the_same_options(kind: type[Client | AsyncClient]) -
 
 # --- the module ---
 
-HTTPTOOLS = "ImportError: an HTTP client requires httptools: pip install 'tensorwire[client]'"
-GRPCIO = "ImportError: a gRPC client requires grpcio: pip install 'tensorwire[grpc]'"
-
-
-@pytest.mark.parametrize(
-    ("missing", "script", "expected"),
-    [
-        ("httptools", "Client('localhost')", HTTPTOOLS),
-        ("httptools", "AsyncClient('localhost')", HTTPTOOLS),
-        ("httptools", "main(['infer', 'localhost', 'm'])", HTTPTOOLS.partition(": ")[2]),
-        ("httptools", "Client('grpc://127.0.0.1:1').is_ready()", ""),
-        ("grpc", "Client('grpc://localhost')", GRPCIO),
-        ("grpc", "Client('localhost'); AsyncClient('localhost')", ""),
-    ],
-)
-def test_package_that_is_missing(missing: str, script: str, expected: str) -> None:
-    package("grpc")
-    done = run_script(
-        f"import sys; sys.modules['{missing}'] = None;"
-        "from tensorwire.cli import main; from tensorwire.client import AsyncClient, Client;"
-        f"{script}"
-    )
-    last_line = "".join(done.stderr.strip().splitlines()[-1:])
-    assert last_line.endswith(expected) if expected else not last_line
-
 
 def test_client_does_not_import_asyncio() -> None:
     done = run_script(

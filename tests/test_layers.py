@@ -1,4 +1,4 @@
-"""What each part of the package imports."""
+"""What each part of the package imports, and what it says if a package is missing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import tensorwire
+from support.requirements import package
 from support.scripts import run_script
 
 pytestmark = pytest.mark.no_sanitizers(reason="it reads the repository")
@@ -112,6 +113,41 @@ def test_import_does_not_load(name: str, others: list[str]) -> None:
     )
     done = run_script(script)
     assert (done.stdout.split(), done.returncode) == ([], 0), done.stderr
+
+
+CLIENT, INFER = "from tensorwire.client import *;", "from tensorwire.cli import main;"
+SERVER, SERVE = "from tensorwire.server import *;", f"{INFER} main(['serve', '--echo', %s])"
+
+
+@pytest.mark.parametrize(
+    ("missing", "script", "expected"),
+    [
+        ("httptools", f"{CLIENT} Client('localhost')", "an HTTP client requires httptools: client"),
+        ("httptools", f"{CLIENT} AsyncClient('localhost')", "client requires httptools: client"),
+        ("httptools", f"{INFER} main(['infer', 'localhost', 'm'])", "requires httptools: client"),
+        ("httptools", f"{CLIENT} Client('grpc://127.0.0.1:1').is_ready()", ""),
+        ("grpc", f"{CLIENT} Client('grpc://localhost')", "a gRPC client requires grpcio: grpc"),
+        ("grpc", f"{CLIENT} Client('localhost'); AsyncClient('localhost')", ""),
+        ("grpc", f"{SERVER} add_to_grpc_server", "ImportError: gRPC requires grpcio: grpc"),
+        ("grpc", SERVE % "'--grpc-port', '0'", "error: grpcio is not installed: grpc"),
+        ("httptools", f"{SERVER} InferProtocol", "InferProtocol requires httptools: serve"),
+        ("httptools", SERVE % "", "error: httptools is not installed: serve"),
+        ("uvicorn", f"{SERVER} InferProtocol", "requires uvicorn.middleware: serve"),
+        ("uvicorn", SERVE % "", "error: uvicorn is not installed: serve"),
+        ("prometheus_client", f"{SERVER} create_app({{'m': print}}, metrics=True)",
+         "ImportError: metrics require prometheus_client: metrics"),
+        ("prometheus_client", SERVE % "'--metrics'",
+         "--metrics: metrics require prometheus_client: metrics"),
+    ],
+)  # fmt: skip
+def test_package_that_is_missing(missing: str, script: str, expected: str) -> None:
+    """The last line says how to install it."""
+    package("grpc")
+    done = run_script(f"import sys; sys.modules['{missing}'] = None; {script}")
+    last_line = "".join(done.stderr.strip().splitlines()[-1:])
+    problem, _, extra = expected.rpartition(": ")
+    install = f"{problem}: pip install 'tensorwire[{extra}]'"
+    assert last_line.endswith(install) if expected else not last_line
 
 
 def test_calls_import_no_modules() -> None:

@@ -538,17 +538,3 @@ def test_required_version_of_uvicorn_is_tested() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     oldest = ".".join(map(str, uvicorn_check.TESTED_UVICORN[0]))
     assert f"uvicorn[standard]>={oldest}" in project["optional-dependencies"]["serve"]
-
-
-@pytest.mark.parametrize("package", ["httptools", "uvicorn"])
-def test_without_a_package(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], package: str
-) -> None:
-    for name in sys.modules.copy():
-        if name.startswith(("tensorwire.server.uvicorn", f"{package}.")):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
-    assert f"{package} is not installed: pip install 'tens" in error_of(capsys, "--echo")
-    reason = rf"^InferProtocol requires {package}[a-z._]*: pip install 'tensorwire\[serve\]'$"
-    with pytest.raises(ImportError, match=reason):
-        from tensorwire.server import InferProtocol  # noqa: F401, PLC0415

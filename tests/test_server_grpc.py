@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-import sys
 import threading
 import time
 import tracemalloc
@@ -1085,11 +1084,3 @@ async def test_arguments_of_add_to_grpc_server() -> None:
         add_to_grpc_server(server, [echo])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="model 'm' must be a function or a Model, not int"):
         add_to_grpc_server(server, {"m": 5})  # type: ignore[dict-item]
-
-
-def test_without_grpcio(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "tensorwire.server.grpc")
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(ImportError) as caught:
-        from tensorwire.server import add_to_grpc_server  # noqa: F401, PLC0415
-    assert str(caught.value) == "gRPC requires grpcio: pip install 'tensorwire[grpc]'"

@@ -25,7 +25,6 @@ from support.requirements import optional, package
 from support.serve_process import parse, serving
 from support.servers import uvicorn_server
 from support.threads import in_thread, wait_for
-from tensorwire.cli import main
 from tensorwire.cli.processes import Processes
 from tensorwire.client import Client
 from tensorwire.server import InferProtocol, Model, RequestError, create_app
@@ -276,19 +275,6 @@ def test_metrics_of_all_processes(
         assert ("process_cpu_seconds_total" in text) == (workers == 1)
         server.stop()
         assert list(folder.iterdir()) == []
-
-
-def test_without_prometheus_client(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "tensorwire.server.metrics")
-    expected = "metrics require prometheus_client: pip install 'tensorwire[metrics]'"
-    with pytest.raises(ImportError, match="metrics require prometheus_client"):
-        create_app({"m": echo}, metrics=True)
-    with pytest.raises(SystemExit):
-        main(["serve", "--echo", "--metrics"])
-    assert capsys.readouterr().err.endswith(f"--metrics: {expected}\n")
 
 
 @pytest.mark.parametrize("is_set", [True, False])

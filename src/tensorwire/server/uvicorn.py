@@ -29,16 +29,16 @@ import fcntl
 import termios
 
 from .body import GRACE_SECONDS
-from .connection import LAST_REQUEST_SECONDS, Connection, Options
 from .context import Address
 from .errors import ClientDisconnectedError, OverloadedError
-from .receiver import Request
 from .service import SHUTTING_DOWN, Reply, Service
 from .states import ABORTED, CLOSING, LINGERING, READY, RUNNING, SENDING, STALLED
 
 try:
     from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+    from .connection import LAST_REQUEST_SECONDS, Connection, Options
+    from .receiver import Request
     from .uvicorn_asgi import AsgiProtocol
 except ModuleNotFoundError as error:
     raise ImportError(
