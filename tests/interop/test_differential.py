@@ -26,7 +26,7 @@ from interop.triton_models import MODELS
 from interop.triton_server import running_triton
 from support import reference
 from support.case_types import same
-from support.scale import scaled
+from support.scale import SCALE, scaled
 from support.strategies import run_examples
 
 pytestmark = pytest.mark.nightly(reason="it compares thousands of messages")
@@ -271,4 +271,5 @@ def test_only_documented_differences(live: LiveTriton, pytestconfig: pytest.Conf
         compare(message)
     seed = int(pytestconfig.getoption("--hypothesis-seed", None) or 0)
     run_examples(given(messages)(compare), scaled(N_RANDOM), seed)
-    assert explaining == {row.id for row in DIFFERENCES}
+    if SCALE >= 1:
+        assert explaining == {row.id for row in DIFFERENCES}
