@@ -260,6 +260,8 @@ def test_numbers_that_are_hard_to_write(dtype: str, check: Callable[[Any], None]
         check(neighbours((limits / scale).astype(dtype)))
     check(np.array([float(f"{m}e{e}") for m in (1, 15, 123456) for e in range(-8, 20)], dtype))
     check(np.array([number for number in SPECIAL_NUMBERS if number <= info.max], dtype))
+    # Each number of digits before and after the point.
+    check(np.concatenate([np.random.default_rng(7).random(50) * 10.0**e for e in range(-7, 18)]))
     check(random_bits(dtype, 10_000))
 
 

@@ -22,17 +22,18 @@ cdef extern from *:
     typedef unsigned __int128 tensorwire_uint128;
     """
     ctypedef unsigned long long uint128 "tensorwire_uint128"
-    # The word must not be 0.
-    int leading_zeros "__builtin_clzll"(unsigned long long word) nogil
+    int trailing_zeros "__builtin_ctzll"(unsigned long long word) nogil  # The word must not be 0.
+    uint64_t swapped "__builtin_bswap64"(uint64_t word) nogil
+    bint unlikely(bint condition) noexcept nogil
 
 cdef enum:
     # The most bytes that are stored for one number: a sign and the 21 bytes of `write_unsigned`, or
     # a sign and the 23 bytes of `write_decimal`. They include bytes after the end of a text, which
     # the caller overwrites.
     MAX_NUMBER_NBYTES = 24
-    # Doubles are multiplied by powers of ten from 10^-292 to 10^324.
-    FIRST_POWER = -292
-    N_POWERS = 617
+    # Doubles are multiplied by powers of ten from 10^-293 to 10^324.
+    FIRST_POWER = -293
+    N_POWERS = 618
 
 ctypedef fused Integer:
     int8_t
@@ -64,8 +65,9 @@ cdef struct Tables:
 
 
 cdef struct Decimal:
-    # The number is digits * 10^exponent.
-    uint64_t digits  # an integer of at most 17 digits, which may have trailing zeros
+    # The number is (tens + last / 10) * 10^exponent.
+    uint64_t tens  # 15 or 16 digits, or 7 or 8 if single, which may have trailing zeros
+    uint64_t last  # one more digit
     int exponent
 
 
@@ -143,22 +145,22 @@ cdef inline char* write_integer(
 
 
 cdef inline uint64_t digits_8(uint32_t number) noexcept nogil:
-    """Return the 8 decimal digits of a number below 10^8, each in a byte, the first in the lowest.
+    """Return the 8 decimal digits of a number below 10^8, each in a byte, the first in the highest.
 
-    The number is split into lanes of 4 digits, then of 2, then of 1. The divisions are replaced by
-    multiplications: n * 10486 >> 20 is n // 100 for all n < 10000, and n * 103 >> 10 is n // 10 for
-    all n < 100.
+    The number is split into lanes of 4 digits, then of 2, then of 1: the higher one gets the
+    quotient, and the lower one keeps the remainder. The divisions are replaced by multiplications:
+    n * 109951163 >> 40 is n // 10000 for all n < 10^8, n * 10486 >> 20 is n // 100 for all
+    n < 10000, and n * 103 >> 10 is n // 10 for all n < 100.
     """
-    cdef uint64_t fours = number // 10000 | <uint64_t>(number % 10000) << 32
-    cdef uint64_t hundreds = fours * 10486 >> 20 & <uint64_t>0x0000007F0000007F
-    cdef uint64_t twos = hundreds | (fours - 100 * hundreds) << 16
-    cdef uint64_t tens = twos * 103 >> 10 & <uint64_t>0x000F000F000F000F
-    return tens | (twos - 10 * tens) << 8
+    cdef uint64_t lanes = number
+    lanes += (lanes * 109951163 >> 40) * ((<uint64_t>1 << 32) - 10000)
+    lanes += (lanes * 10486 >> 20 & <uint64_t>0x0000007F0000007F) * ((1 << 16) - 100)
+    return lanes + (lanes * 103 >> 10 & <uint64_t>0x000F000F000F000F) * ((1 << 8) - 10)
 
 
 cdef inline void write_8(char* target, uint64_t digits) noexcept nogil:
-    """Write 8 digits, in the form that `digits_8` returns, as ASCII."""
-    digits |= <uint64_t>0x3030303030303030  # ASCII
+    """Write 8 digits as ASCII, the first of them in the lowest byte."""
+    digits |= <uint64_t>0x3030303030303030
     memcpy(target, &digits, 8)
 
 
@@ -190,15 +192,21 @@ cdef inline uint64_t scaled(Power power, uint64_t number, bint is_single) noexce
     return <uint64_t>(high >> 64) | (rest > 1)
 
 
+cdef inline uint64_t least_normal(bint is_single) noexcept nogil:
+    """Return the least `c` of a number that is not subnormal. It is a power of two."""
+    return <uint64_t>1 << (23 if is_single else 52)
+
+
 cdef inline Decimal shortest_exactly(
-    const Tables* tables, uint64_t c, int q, bint is_irregular, bint is_single
+    const Tables* tables, uint64_t c, int q, bint is_single
 ) noexcept nogil:
     """Return the shortest decimal of `c * 2^q`, c > 0, by comparing with both ends of the interval.
 
-    `is_irregular` means that the next smaller number is only half as far away as the next larger
-    one.
+    The next smaller number of a power of two is only half as far away as the next larger one. The
+    least one that is not subnormal is an exception, but its decimal is the same in both ways.
     """
     cdef Decimal decimal
+    cdef bint is_irregular = c == least_normal(is_single)
     cdef uint64_t is_odd = c & 1  # the ends of the interval round to the number if c is even
     cdef int k = floor_log10_3_2(q) if is_irregular else floor_log10_2(q)
     cdef int shift = q + floor_log2_10(-k) + 1  # 1 to 4, since 10^k <= 2^q < 10^(k + 1)
@@ -210,161 +218,159 @@ cdef inline Decimal shortest_exactly(
     cdef uint64_t tens = whole // 10
     cdef bint is_under = lower <= 40 * tens
     cdef bint is_over = 40 * tens + 40 <= upper
-    decimal.exponent = k
+    decimal.exponent = k + 1
     if whole >= 10 and is_under != is_over:  # one multiple of ten is in the interval
-        decimal.digits = 10 * (tens + is_over)
-        return decimal
-    is_under = lower <= 4 * whole
-    is_over = 4 * whole + 4 <= upper
-    # If both or neither are in the interval, the closer one is the result, or the even one of two
-    # that are equally close.
-    if is_under == is_over:
-        is_over = value + (whole & 1) > 4 * whole + 2
-    decimal.digits = whole + is_over
+        decimal.tens, decimal.last = tens + is_over, 0
+    else:
+        is_under = lower <= 4 * whole
+        is_over = 4 * whole + 4 <= upper
+        # If both or neither are in the interval, the closer one is the result, or the even one of
+        # two that are equally close.
+        if is_under == is_over:
+            is_over = value + (whole & 1) > 4 * whole + 2
+        decimal.tens, decimal.last = (whole + is_over) // 10, (whole + is_over) % 10
+    while decimal.tens < (1000000 if is_single else <uint64_t>100000000000000):  # subnormal
+        decimal.tens = 10 * decimal.tens + decimal.last
+        decimal.last = 0
+        decimal.exponent -= 1
     return decimal
 
 
 cdef inline Decimal shortest(
-    const Tables* tables, uint64_t c, int q, bint is_irregular, bint is_single
+    const Tables* tables, uint64_t c, int q, bint is_single
 ) noexcept nogil:
     """Return the shortest decimal of `c * 2^q`, c > 0.
 
-    One product is enough, unless its error could change the result because a multiple of ten is
-    very close to an end of the interval, or the product is very close to halfway between two
-    integers. `shortest_exactly` handles these cases, irregular numbers and products below 10.
+    The number is divided by a power of ten that is more than the distance of its neighbours, and
+    not more than ten times as much. The quotient has an integer part and a fraction of 64 bits. If
+    0 or 1 is in the interval around the fraction, the decimal ends there. The interval is narrower
+    than 1, so that only the closer of the two can be in it. Otherwise, there is one more digit, and
+    the closest one is in the interval, because this is at least 1/10 wide.
 
-    The product consists of `whole` and a fraction of 64 bits. The error of the fraction is less
-    than 1 unit, or 2^28 units if single: the error of the power is less than its last bit, and it
-    is multiplied by `c << shift`. Fractions are compared in units of 2^-60, so that 0 to 10 fit in
-    64 bits.
+    The errors of the fraction and of half the width are below 11 units of 2^-64 together, or 2^25
+    if single: that of the power is less than its last bit, and it is multiplied by
+    `(c << shift) / 8`, where c << shift is below 2^56, or 2^27 if single. Half the width loses 4
+    bits. If an error could change the result, `shortest_exactly` does the work, as for powers of
+    two and subnormal numbers. There are no branches for what cannot be predicted.
     """
     cdef Decimal decimal
-    cdef int k = floor_log10_2(q)
-    cdef int shift = q + floor_log2_10(-k) + 1
-    cdef Power power = tables.powers[-k - FIRST_POWER]
-    cdef uint128 product
-    cdef uint64_t whole, fraction, tens, under, over, half_width
-    cdef uint64_t error = (<uint64_t>1 << 25) if is_single else 4  # several times the bound
-    cdef uint64_t ten = <uint64_t>10 << 60, half = <uint64_t>1 << 59
-    cdef bint is_under, is_over
-    if is_single:
-        product = <uint128>(power.high + (power.low != 0)) * (c << shift)
-    else:
-        product = <uint128>power.low * (c << shift) >> 64
-        product += <uint128>power.high * (c << shift)
-    whole = <uint64_t>(product >> 64)
-    fraction = <uint64_t>product >> 4
-    tens = whole // 10
-    half_width = power.high >> (5 - shift)
-    under = (whole - 10 * tens << 60) + fraction  # the distance from the multiple of ten below
-    over = ten - under
+    cdef int k = floor_log10_2(q) + 1
+    cdef int shift = q + floor_log2_10(-k) + 4  # 0 to 3, since 10^(k - 1) <= 2^q < 10^k
+    cdef const Power* power = &tables.powers[-k - FIRST_POWER]
+    cdef uint128 product = <uint128>power.high * (c << shift)
+    cdef uint64_t high = <uint64_t>(product >> 64), low = <uint64_t>product, rest = 0
+    cdef uint64_t half_width = power.high >> 4 << shift, fraction, distance, is_over, is_short
+    cdef uint64_t error = (<uint64_t>1 << 26) if is_single else 16
+    if not is_single:
+        rest = <uint64_t>(<uint128>power.low * (c << shift) >> 64)
+    low += rest
+    high += low < rest
+    fraction = high << 61 | low >> 3
+    is_over = 0 - (fraction >> 63)  # a mask, as `is_short`
+    distance = fraction ^ is_over  # to 0 or 1, whichever is closer
+    distance -= half_width  # between -2^63 and 2^63
+    product = <uint128>fraction * 10
+    low = <uint64_t>product
     if (
-        is_irregular or whole < 10
-        or (under - half_width + error <= 2 * error)  # unsigned: |a - b| <= error
-        or (over - half_width + error <= 2 * error)
-        or (fraction - half + error <= 2 * error)
+        c <= least_normal(is_single)
+        or distance + error <= 2 * error  # unsigned: |distance| <= error
+        or low - (<uint64_t>1 << 63) + 10 * error <= 20 * error
     ):
-        return shortest_exactly(tables, c, q, is_irregular, is_single)
-    # The interval is at most 10 wide, so it contains at most one multiple of ten. It is at least 1
-    # wide, so it contains the closest integer. No branch, because it could not be predicted.
-    is_under = under < half_width
-    is_over = over < half_width
-    decimal.digits = 10 * (tens + is_over) if is_under or is_over else whole + (fraction > half)
+        return shortest_exactly(tables, c, q, is_single)
+    is_short = 0 - (distance >> 63)
+    decimal.tens = (high >> 3) - (is_over & is_short)
+    decimal.last = (<uint64_t>(product >> 64) + (low >> 63)) & ~is_short
     decimal.exponent = k
+    if is_single and decimal.tens < 1000000:
+        decimal.tens = 10 * decimal.tens + decimal.last
+        decimal.last = 0
+        decimal.exponent -= 1
     return decimal
 
 
-cdef inline int n_significant(uint64_t digits) noexcept nogil:
-    """Return the number of digits before the trailing zeros in a result of `digits_8`."""
-    return 8 - (leading_zeros(digits | 1) >> 3) if digits != 0 else 0
+cdef inline char* write_digits(
+    char* target, uint64_t first, uint64_t second, uint64_t last, bint is_single
+) noexcept nogil:
+    """Write 17 digits, or 9 if single. Return their end."""
+    write_8(target, first)
+    if not is_single:
+        write_8(target + 8, second)
+    target += 8 if is_single else 16
+    target[0] = <char>(c"0" | last)
+    return target + 1
+
+
+cdef inline char* write_exponent(char* target, char* end, int exponent) noexcept nogil:
+    """Complete a number like 1.5e-07, whose digits are `target + 1` to `end`. Return its end."""
+    target[0] = target[1]
+    target[1] = c"."
+    if end == target + 2:
+        end = target + 1
+    end[0] = c"e"
+    end[1] = c"-" if exponent < 0 else c"+"
+    end += 2
+    if exponent < 0:
+        exponent = -exponent
+    if exponent >= 100:
+        end[0] = <char>(c"0" + exponent // 100)
+        end += 1
+        exponent %= 100
+    end[0] = <char>(c"0" + exponent // 10)
+    end[1] = <char>(c"0" + exponent % 10)
+    return end + 2
 
 
 cdef inline char* write_decimal(char* target, Decimal decimal, bint is_single) noexcept nogil:
     """Write a number that is not 0 in the format of Python's `repr`. Return the end of its text.
 
-    The digits are scaled to 17 digits, or to 9 if single: the first digit, the middle 8, and unless
-    single the last 8. All of them are stored at their places. The text ends after the last digit
-    that is not a trailing zero.
+    The 17 digits, or 9 if single, are stored where they belong after the point. If the first one is
+    0, all are stored one byte earlier. The zeros of "0.000" are put before them. Then those before
+    the point are moved by one byte, mostly in a word of 8 bytes. The text ends after the last digit
+    that is not 0, but not before the first one after the point.
 
     Bounds: at most 23 bytes are stored, for 17 digits, a point and "e-308". "0.000" and 17 digits
     take 22 bytes.
     """
-    cdef uint64_t first, middle, last = 0, head, mask, moved
-    cdef int exponent, i, n
-    cdef uint64_t scaled_up = decimal.digits
-    cdef uint64_t least = 100000000 if is_single else <uint64_t>10000000000000000
-    cdef int point = decimal.exponent + (9 if is_single else 17)  # digits before the point
-    cdef bint is_below = scaled_up < least
-    # No branch for the first step, or the first two if single, because normal numbers have 16 or 17
-    # digits, or 7 to 9 if single.
-    scaled_up = 10 * scaled_up if is_below else scaled_up
-    point -= is_below
+    cdef uint64_t least = 10000000 if is_single else <uint64_t>1000000000000000
+    cdef int64_t is_below = decimal.tens < least
+    cdef int64_t exponent = decimal.exponent + (7 if is_single else 15) - is_below
+    cdef int64_t n_zeros, n_before, n_trailing, i
+    cdef uint64_t first, second = 0, head, ends, last = decimal.last
+    cdef char* digits
+    cdef char* end
     if is_single:
-        is_below = scaled_up < least
-        scaled_up = 10 * scaled_up if is_below else scaled_up
-        point -= is_below
-    while scaled_up < least:
-        scaled_up *= 10
-        point -= 1
-    if is_single:
-        first = scaled_up // 100000000
-        middle = digits_8(<uint32_t>(scaled_up % 100000000))
-        n = 1 + n_significant(middle)
+        ends = first = digits_8(<uint32_t>decimal.tens)
     else:
-        last = digits_8(<uint32_t>(scaled_up % 100000000))
-        scaled_up //= 100000000
-        first = scaled_up // 100000000
-        middle = digits_8(<uint32_t>(scaled_up % 100000000))
-        n = 9 + n_significant(last) if last != 0 else 1 + n_significant(middle)
-    first += c"0"
-    if -4 < point <= 0:  # 0.00ddd
-        memcpy(target, b"0.000", 5)
-        target += 2 - point
-        target[0] = <char>first
-        write_8(target + 1, middle)
-        if not is_single:
-            write_8(target + 9, last)
-        return target + n
-    if n <= point <= 16:  # ddd00.0
-        target[0] = <char>first
-        write_8(target + 1, middle)
-        write_8(target + 9, last)  # zeros if single
-        memcpy(target + point, b".0", 2)
-        return target + point + 2
-    # The point is between digits. Those after it are stored one byte further to the right.
-    write_8(target + 2, middle)
-    if not is_single:
-        write_8(target + 10, last)
-    if 0 < point <= 16:  # dd.ddd
-        # The first 8 bytes are the digits before the point, the point, and digits after it.
-        head = first | (middle | <uint64_t>0x3030303030303030) << 8
-        if point < 8:
-            mask = ((<uint64_t>1) << 8 * point) - 1
-            moved = (head & ~mask) << 8
-            head = head & mask | <uint64_t>c"." << 8 * point | moved
-            memcpy(target, &head, 8)
-        else:
-            target[0] = <char>first
-            for i in range(1, point):
-                target[i] = target[i + 1]
-            target[point] = c"."
-        return target + n + 1
-    target[0] = <char>first  # d.ddde+dd
-    target[1] = c"."
-    target += n + 1 if n > 1 else 1
-    exponent = point - 1
-    target[0] = c"e"
-    target[1] = c"-" if exponent < 0 else c"+"
-    target += 2
-    if exponent < 0:
-        exponent = -exponent
-    if exponent >= 100:
-        target[0] = <char>(c"0" + exponent // 100)
-        target += 1
-        exponent %= 100
-    target[0] = <char>(c"0" + exponent // 10)
-    target[1] = <char>(c"0" + exponent % 10)
-    return target + 2
+        first = digits_8(<uint32_t>(decimal.tens // 100000000))
+        ends = second = digits_8(<uint32_t>(decimal.tens % 100000000))
+    # A digit has 4 bits, so that the last one fits below the others.
+    ends = ends << 4 | last
+    if ends != 0:
+        n_trailing = trailing_zeros(ends) + 4 >> 3
+    else:
+        n_trailing = 9 + (trailing_zeros(first) >> 3)
+    first = swapped(first)
+    second = swapped(second)
+    if unlikely(not -4 <= exponent < 16):
+        end = write_digits(target + 1 - is_below, first, second, last, is_single)
+        return write_exponent(target, end - n_trailing, <int>exponent)
+    n_zeros = -exponent & exponent >> 63  # no branch
+    n_before = exponent + n_zeros + 1  # digits before the point
+    digits = target + 1 + n_zeros - is_below
+    end = write_digits(digits, first, second, last, is_single)
+    if unlikely(n_before >= 8):
+        if is_single:
+            write_8(end, 0)
+        digits[17] = c"0"
+        for i in range(n_before):
+            target[i] = target[i + 1]
+    else:
+        # 7 digits from the first one that is shown on. Those after the point are multiplied by 256.
+        head = first << 8 * (1 + n_zeros - is_below) >> 8 | <uint64_t>0x3030303030303030
+        head += (head >> 8 * n_before << 8 * n_before) * 255
+        memcpy(target, &head, 8)
+    target[n_before] = c"."
+    return max(end - n_trailing, target + n_before + 2)
 
 
 cdef inline char* write_decimals(
@@ -428,7 +434,7 @@ cdef inline char* write_float(
     unless single.
     """
     cdef Decimal decimal
-    cdef uint64_t bits, fraction, c
+    cdef uint64_t hidden = least_normal(Float is float), bits, c
     cdef uint32_t bits32
     cdef int n_bits, biased, q
     if Float is float:
@@ -436,7 +442,7 @@ cdef inline char* write_float(
         n_bits = 23
         bits = bits32
         biased = bits32 >> 23 & 0xFF
-        q = -149
+        q = biased - 150
         if biased == 0xFF:
             return NULL
         target[0] = c"-"
@@ -451,25 +457,25 @@ cdef inline char* write_float(
         memcpy(&bits, &number, 8)
         n_bits = 52
         biased = bits >> 52 & 0x7FF
-        q = -1074
+        q = biased - 1075
         if biased == 0x7FF:
             return NULL
         target[0] = c"-"
         target += bits >> 63
-    fraction = c = bits & (((<uint64_t>1) << n_bits) - 1)
-    if biased != 0:  # not subnormal
-        c |= (<uint64_t>1) << n_bits
-        q += biased - 1
-    if c == 0:
-        memcpy(target, b"0.0", 3)
-        return target + 3
+    c = bits & (hidden - 1) | hidden
+    if unlikely(biased == 0):  # subnormal
+        c -= hidden
+        q += 1
+        if c == 0:
+            memcpy(target, b"0.0", 3)
+            return target + 3
+    if not only_few:
+        decimal = shortest(tables, c, q, Float is float)
+        return write_decimal(target, decimal, Float is float)
     if -n_bits <= q <= 0 and c & (((<uint64_t>1) << -q) - 1) == 0:
         # A whole number below 2^53, or 2^24 if single. Its neighbours are at most 1 away, so that
         # no other whole number rounds to it. Its own digits are therefore the shortest.
         target = write_unsigned(target, tables, c >> -q)
         memcpy(target, b".0", 2)
         return target + 2
-    if only_few:
-        return write_few(target, tables, c, q, number)
-    decimal = shortest(tables, c, q, fraction == 0 and biased > 1, Float is float)
-    return write_decimal(target, decimal, Float is float)
+    return write_few(target, tables, c, q, number)
