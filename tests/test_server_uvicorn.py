@@ -43,6 +43,7 @@ from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
 from tensorwire.server.http_exchange import Exchange
 from tensorwire.server.model_threads import N_THREADS
+from tensorwire.server.uvicorn_asgi import AsgiProtocol
 
 pytestmark = [
     pytest.mark.thread_unsafe(reason="the tests share a server"),
@@ -437,6 +438,22 @@ def test_application_of_another_framework() -> None:
     with connected(app, lifespan="off") as connection:
         connection.send(SMALL)
         assert connection.socket.recv(100).startswith(b"HTTP/1.1 202 ")
+
+
+def test_asgi_client_that_pipelines_and_closes_its_direction(
+    loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """uvicorn closes the connection, and writes nothing to it."""
+    logger = logging.getLogger("uvicorn.error")
+    with uvicorn_server(make_app(), http=AsgiProtocol, loop=loop) as address:
+        logger.addHandler(caplog.handler)
+        with connect(address) as connection:
+            connection.send(request_bytes("slow", np.arange(2)) * 2)
+            connection.shut_down()
+            while connection.receive():
+                pass
+    logger.removeHandler(caplog.handler)
+    assert not any(record.exc_info for record in caplog.records)
 
 
 def test_only_the_proxy_headers_middleware_of_uvicorn_is_bypassed() -> None:

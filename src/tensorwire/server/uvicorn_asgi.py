@@ -24,6 +24,18 @@ class AsgiProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self.parser: Any = _Parser(self)
         self.head_nbytes = 0  # received since the last part of a body
+        self.running: Any = None  # the request that is answered; `cycle` is the last one
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self.running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def eof_received(self) -> None:
+        # uvloop closes the transport now, and `connection_lost` comes after other callbacks.
+        self.pipeline.clear()
+        if self.running is not None:
+            self.running.disconnected = True
+            self.running.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         self.head_nbytes += len(data)
