@@ -235,6 +235,7 @@ REQUEST = {
         ("x=-", None, b'"a"', ("BYTES", (1,), [b"a"])),
         ("x=@-", None, b"a\n\0", ("BYTES", (1,), [b"a\n\0"])),
         ("x=@FOLDER/x.json", "x.json", JSON_X, ("BYTES", (1,), [JSON_X])),
+        ("x=@FOLDER/x.npy", "x.npy", b"\xff\0", ("BYTES", (1,), [b"\xff\0"])),  # as the @ says
     ],
 )
 def test_input_from_a_file(
@@ -277,13 +278,6 @@ def test_whole_request(call: Call, stdin: Any, tmp_path: Path, path: str) -> Non
 def test_standard_input_that_is_closed(call: Call, stdin: Any, option: list[str]) -> None:
     stdin(None)
     assert "the standard input is closed" in call("echo", *option, status=2)
-
-
-def test_file_as_bytes_element(call: Call, tmp_path: Path) -> None:
-    path = tmp_path / "image.npy"  # the @ decides, not the name
-    path.write_bytes(b"\xff\0")
-    call("text", "--input", f"text=@{path}")
-    assert received() == {"text": ("BYTES", (1, 1), [[b"\xff\0"]])}
 
 
 def test_optional_input_is_left_out(call: Call) -> None:
