@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import re
 import socket
@@ -31,8 +33,9 @@ from tensorwire.cli.output import UsageError
 from tensorwire.cli.serve import ASGI_PROTOCOL, FAST_PROTOCOL
 from tensorwire.cli.sockets import bind_port, listen
 from tensorwire.client import Client, InferenceServerError
-from tensorwire.server import create_app, uvicorn_check
+from tensorwire.server import InferProtocol, create_app, uvicorn_check
 from tensorwire.server.uvicorn import service_of
+from tensorwire.server.uvicorn_asgi import AsgiProtocol
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 certificate = client_fixtures.certificate
@@ -538,3 +541,13 @@ def test_required_version_of_uvicorn_is_tested() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     oldest = ".".join(map(str, uvicorn_check.TESTED_UVICORN[0]))
     assert f"uvicorn[standard]>={oldest}" in project["optional-dependencies"]["serve"]
+
+
+def test_protocol_of_another_application() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError
+
+    config = uvicorn.Config(app, ws="none", log_config=None)
+    state: Any = uvicorn.server.ServerState()
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        assert isinstance(InferProtocol(config, state, {}, loop), AsgiProtocol)
