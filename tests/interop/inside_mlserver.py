@@ -63,7 +63,7 @@ from interop.rest_servers import (
     outcome,
     post,
 )
-from interop.samples import TEXTS, binary_sample, bits, bytes_array
+from interop.samples import TEXTS, binary_sample, bits, bytes_array, json_sample
 from support.servers import uvicorn_server
 from support.wrappers import Proxy, functools_wrapper
 from tensorwire._codec.grpc.writer import append_fields
@@ -1025,17 +1025,27 @@ def address(server: Server, is_installed: bool) -> Iterator[str]:
         yield found
 
 
-def test_client(server: Server, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def lists(payload: Any) -> Any:
+    """Return the list of every input, as a runtime without codecs does."""
+    outputs = [output(list(t.data.root), t.datatype, t.shape) for t in payload.inputs]
+    for made, tensor in zip(outputs, payload.inputs, strict=True):
+        made.name = tensor.name
+    return InferenceResponse(model_name="recorder", outputs=outputs)
+
+
+@pytest.mark.parametrize("answer", [echo, lists])
+def test_client(server: Server, address: str, monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
     """Arrays are equal bit for bit. A model may declare the input of raw requests."""
 
     async def predict(payload: Any) -> Any:  # without the lists, which lose the payloads of NaNs
-        return echo(payload)
+        return answer(payload)
 
     monkeypatch.setattr(server.model, "predict", predict)
+    sample = binary_sample if answer is echo else json_sample
     with Client(address) as client:
         assert client.server_metadata()["extensions"] == ["binary_tensor_data"]
         for member in types.Datatype:
-            sent = bytes_array(TEXTS) if member.value == "BYTES" else binary_sample(member.value)
+            sent = bytes_array(TEXTS) if member.value == "BYTES" else sample(member.value)
             found = client.infer("recorder", {"x": sent}, request_compression_algorithm="gzip")
             assert found["x"].binary
             assert bits(found["x"].as_numpy().ravel()) == bits(sent)  # a codec adds a dimension
