@@ -14,7 +14,7 @@ import tensorwire.grpc
 from support import grpc_cases as cases
 from support import reference
 from support.memory import peak_nbytes
-from support.protobuf_wire import delimited, integer, packed
+from support.protobuf_wire import delimited, fixed64, integer, packed
 from tensorwire._codec.grpc import reader, writer
 from tensorwire.grpc_messages import RAW_INPUT_CONTENTS
 
@@ -68,6 +68,13 @@ MESSAGES = {
         request(shared("s"), X, shared("t")),
         cases.tensor("s", "FP32", (4,), cases.SHARED) + cases.tensor()
         + cases.tensor("t", "FP32", (4,), cases.SHARED) + delimited(7, b"\1\2"),
+    ),
+    "parameters": (
+        request(X, parameters={"a": None, "b": True, "c": -1, "d": 2**64 - 1, "e": "é", "f": -0.1}),
+        cases.parameter(4, "a") + cases.parameter(4, "b", integer(1, 1))
+        + cases.parameter(4, "c", integer(2, -1)) + cases.parameter(4, "d", integer(5, 2**64 - 1))
+        + cases.parameter(4, "e", delimited(3, "é")) + cases.parameter(4, "f", fixed64(4, -0.1))
+        + cases.tensor() + delimited(7, b"\1\2"),
     ),
     "JSON data": (
         request(tw.Tensor("x", np.array([1, 2], np.uint8), binary=False)),
