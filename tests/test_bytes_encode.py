@@ -15,7 +15,7 @@ import pytest
 import tensorwire as tw
 from support import reference
 from support.bytes_elements import WIRE, WORDS
-from tensorwire._codec.bytes.writer import all_plain
+from tensorwire._codec.bytes.writer import are_exact
 
 
 def misaligned(array: Any) -> Any:
@@ -220,17 +220,17 @@ def test_text_at_the_end_of_the_memory(character: str) -> None:
 # --- used by the integrations ---
 
 
-def test_all_plain_accepts_only_bytes_and_str() -> None:
+def test_are_exact_accepts_only_bytes_and_str() -> None:
     plain = np.array([b"a", "b", "\xe9", b""], object)
-    assert all_plain(plain)
-    assert all_plain(plain[:0])
+    assert are_exact(plain)
+    assert are_exact(plain[:0])
     subclass = type("Text", (str,), {})
     for value in (None, 1, np.str_("a"), np.bytes_(b"a"), subclass("a"), bytearray(b"a")):
         odd = plain.copy()
         odd[3] = value
-        assert not all_plain(odd)
-    assert not all_plain(np.empty(2, object))
+        assert not are_exact(odd)
+    assert not are_exact(np.empty(2, object))
     others: list[Any] = [plain[::2], np.array([b"a"]), np.zeros(3), ["a"], None]
     for other in others:
         with pytest.raises((ValueError, TypeError), match=r"must be contiguous, aligned|ndarray"):
-            all_plain(other)
+            are_exact(other)

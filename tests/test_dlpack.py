@@ -309,7 +309,7 @@ def test_datatype_argument() -> None:
 
 
 def test_bf16_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("tensorwire._codec.exchange.dlpack")
+    module = importlib.import_module("tensorwire._codec.capsules.dlpack")
     monkeypatch.setattr(module, "bf16_dtype", lambda: None)
     tensor = tw.Tensor("x", Producer(sample("BF16")))
     assert tensor.datatype == "BF16"

@@ -37,8 +37,8 @@ WITHOUT_PYTHON_NAMES = {
     for name in (
         "gil",
         *("http.entries", "http.members", "http.names", "http.raw"),
-        "exchange.arrow",
-        "exchange.dlpack",
+        "capsules.arrow",
+        "capsules.dlpack",
         "json.writer",
         "messages.parameters",
     )

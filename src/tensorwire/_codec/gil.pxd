@@ -30,6 +30,7 @@ cdef enum:
     LONG_NBYTES = 64 << 10  # work is counted between pieces of this size, if not more often
     TEXT_COST = 8  # of a byte of JSON or of a field, or of writing a short element
     ITEM_COST = 100  # of what is a Python object, or becomes one
+    SQUARED_DIGITS_PER_WORK = 200  # of an int to text and back, which takes quadratic time
 
 cdef void count_work(Py_ssize_t cost) noexcept
 cdef Py_ssize_t end_of_batch(Py_ssize_t begin, Py_ssize_t n, Py_ssize_t cost) noexcept

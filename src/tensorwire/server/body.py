@@ -20,9 +20,6 @@ from .framing import Framing
 DEFAULT_RECEIVE_TIMEOUT = 300.0
 """Default time in seconds in which the whole body of a request must arrive."""
 
-GRACE_SECONDS = 5.0
-"""Time that a client has during a shutdown to send the rest of a request, or to read a response."""
-
 
 class RequestBody:
     """The body of a request, as its HTTP headers describe it.

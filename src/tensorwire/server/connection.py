@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from ..errors import TensorwireError, format_seconds
-from .body import GRACE_SECONDS
 from .body_memory import TICK_SECONDS
 from .errors import OverloadedError
 from .framing import expects_continue, joined_headers
 from .receiver import Receiver, Request
-from .service import SHUTTING_DOWN, Reply, Service
+from .service import GRACE_SECONDS, SHUTTING_DOWN, Reply, Service
 from .states import (
     ABORTED,
     ARRIVING,
@@ -207,7 +206,7 @@ class Connection:
         return len(self.requests) < 2 and self.state not in (STALLED, SENDING)
 
     @property
-    def is_idle(self) -> bool:
+    def may_be_closed(self) -> bool:
         """Whether the connection waits for a request, or for the rest of its head."""
         return not self.requests and self.state in (WAITING, RECEIVING)
 

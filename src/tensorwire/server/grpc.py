@@ -38,14 +38,13 @@ from ..grpc_messages import (
 )
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
 from ..threads import in_thread, in_turn, reading_alone
-from .body import GRACE_SECONDS
 from .body_memory import Reservation
 from .context import RequestContext, set_headers
 from .errors import OverloadedError
 from .inference import Inference, MessageFormat, ServedModel
 from .model import Model, ModelFunction
 from .model_threads import ModelCall
-from .service import SHUTTING_DOWN, Service, log
+from .service import GRACE_SECONDS, SHUTTING_DOWN, Service, log
 
 try:
     import grpc

@@ -61,6 +61,8 @@ _KEPT_NBYTES = 4 << 20  # see keep_freed_memory
 RawHeaders = Iterable[tuple[bytes, bytes]]
 CLOSE = (b"connection", b"close")  # the server closes the connection after the reply
 SHUTTING_DOWN = TensorwireError("the server is shutting down", status=503)
+GRACE_SECONDS = 5.0
+"""Time that a client has during a shutdown to send the rest of a request, or to read a response."""
 
 
 class HttpFormat(MessageFormat[RequestBody, tw.Frame]):

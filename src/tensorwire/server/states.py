@@ -1,6 +1,8 @@
 """The states of an HTTP/1.1 connection: what the client is doing, and what the server waits for.
 
-A shutdown is not a state: then ``Connection.grace_seconds`` is finite.
+``Receiver`` changes the first one, as bytes arrive (``receive``) and end (``close``), and
+``Connection`` the second one, in ``_await_next`` and ``_enter``. A shutdown is not a state: then
+``Connection.grace_seconds`` is finite.
 """
 
 from __future__ import annotations

@@ -28,10 +28,9 @@ if os.name != "posix":
 import fcntl
 import termios
 
-from .body import GRACE_SECONDS
 from .context import Address
 from .errors import ClientDisconnectedError, OverloadedError
-from .service import SHUTTING_DOWN, Reply, Service
+from .service import GRACE_SECONDS, SHUTTING_DOWN, Reply, Service
 from .states import ABORTED, CLOSING, LINGERING, READY, RUNNING, SENDING, STALLED
 
 try:
@@ -441,7 +440,7 @@ class Connections:
             each
             for each in self.open
             if each is not new
-            and each.connection.is_idle
+            and each.connection.may_be_closed
             and each.connection.since <= now - seconds
         ]
         if idle:

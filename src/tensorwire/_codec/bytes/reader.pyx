@@ -16,8 +16,8 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from ..exchange.arrow cimport array_capsule, new_schema
-from ..exchange.arrow_abi cimport (
+from ..capsules.arrow cimport array_capsule, new_schema
+from ..capsules.arrow_abi cimport (
     INLINE_NBYTES, N_OFFSET_BUFFERS, N_VIEW_BUFFERS, ArrowArray, ArrowSchema, View)
 from ..gil cimport (
     ITEM_COST, LONG_NBYTES, TEXT_COST, copied_bytes, count_work, drop_reference, end_of_batch,

@@ -1,4 +1,4 @@
-from ..exchange.arrow cimport Received
+from ..capsules.arrow cimport Received
 from ..new_objects cimport NewBytes
 
 

@@ -20,9 +20,9 @@ from cpython.unicode cimport (
 from libc.stdint cimport UINT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from ..exchange.arrow cimport (
+from ..capsules.arrow cimport (
     OFFSETS_32, VIEWS, ArrowLayout, Chunk, Received, invalid_arrow_error)
-from ..exchange.arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, View
+from ..capsules.arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, View
 from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_load, NpyString_release_allocator,
     PyArray_StringDTypeObject, npy_packed_static_string, npy_static_string, npy_string_allocator)
@@ -253,7 +253,7 @@ cdef inline Py_ssize_t write_short_text(
     return nbytes
 
 
-def all_plain(cnp.ndarray values not None):
+def are_exact(cnp.ndarray values not None):
     """Return whether all items of an object array are exactly `bytes` or `str`."""
     cdef PyObject** items = Objects(values, (values.size,)).items()
     cdef Py_ssize_t i, work = 0

@@ -163,7 +163,7 @@ def decode_response_in_regions(message, *, dict regions, Limits limits not None=
     """
     cdef MessageReader reader = new_reader(message, limits, False)
     reader.regions = regions
-    reader.read_message(outermost(reader.body))
+    reader.read_message_fields(outermost(reader.body))
     return reader.finish()
 
 
@@ -215,7 +215,7 @@ def read_stream_response(message, Limits limits not None = DEFAULT_LIMITS):
         if field.number == 1:
             error = reader.text(&field, "error_message")
         elif field.number == 2:
-            reader.read_message(cursor_of(&field))
+            reader.read_message_fields(cursor_of(&field))
     if error:
         return error, None
     return None, reader.finish()
@@ -247,7 +247,7 @@ cdef str decode_long_utf8(const unsigned char* data, Py_ssize_t nbytes, Py_ssize
 
 cdef Message decoded(message, Limits limits, bint is_request):
     cdef MessageReader reader = new_reader(message, limits, is_request)
-    reader.read_message(outermost(reader.body))
+    reader.read_message_fields(outermost(reader.body))
     return reader.finish()
 
 
@@ -389,7 +389,7 @@ cdef class MessageReader:
 
     # --- the message ---
 
-    cdef int read_message(self, FieldCursor fields) except -1:
+    cdef int read_message_fields(self, FieldCursor fields) except -1:
         """Read the fields of the message, or of a part of it: another part may follow."""
         cdef Field field
         cdef Message message = self.message

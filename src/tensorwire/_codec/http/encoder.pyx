@@ -16,7 +16,7 @@ from ..datatypes cimport (
 from ..json.writer cimport (
     AS_ERROR, AS_LITERAL, AS_NULL, NAN_AS_NULL, JsonWriter, Nonfinite, begin_writer, close, finish,
     new_reference, release_writer, write_array, write_int64, write_literal, write_parameters,
-    write_plain, write_shape, write_string, write_strings)
+    write_raw, write_shape, write_string, write_strings)
 from ..messages.frame cimport Frame, new_frame
 from ..messages.message cimport (
     InferRequest, InferResponse, RequestedOutput, ResponseOptions, binary_data_output,
@@ -345,7 +345,7 @@ cdef int write_entry(JsonWriter* writer, Tensor tensor, bint binary) except -1:
         add_part(writer, tensor)
     write_literal(writer, b'{"name":')
     write_string(writer, tensor.name)
-    write_plain(writer, PyBytes_AS_STRING(before_shape), len(before_shape))
+    write_raw(writer, PyBytes_AS_STRING(before_shape), len(before_shape))
     add_elements(
         &writer.n_elements, write_shape(writer, tensor.shape), <Limits>writer.limits, ENCODING)
     if has_size or tensor._parameters is not None:

@@ -26,7 +26,8 @@ from libc.math cimport INFINITY, NAN
 from libc.stdint cimport INT64_MAX, UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from ..gil cimport ITEM_COST, TEXT_COST, count_work, release_gil, take_gil, write_memory
+from ..gil cimport (
+    ITEM_COST, SQUARED_DIGITS_PER_WORK, TEXT_COST, count_work, release_gil, take_gil, write_memory)
 from ..json.numbers cimport (
     Float, exact_double, exact_magnitude, exact_single, nearest_float, scan_decimal)
 from ..json.scanner cimport (
@@ -51,7 +52,6 @@ cdef extern from "Python.h":
 
 cdef enum:
     MAX_ATTEMPT_NBYTES = 128 << 10  # reading any JSON of this size takes at most about 1 ms
-    SQUARED_DIGITS_PER_WORK = 200  # converting text to int takes quadratic time
     MAX_EXCERPT_NBYTES = 60  # of a value in an error message
 
 

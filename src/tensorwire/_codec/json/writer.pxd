@@ -57,10 +57,10 @@ cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2
 
 cdef inline int write_literal(JsonWriter* writer, const char* text) except -1:
     """Write text without escaping it."""
-    return write_plain(writer, text, <Py_ssize_t>strlen(text))
+    return write_raw(writer, text, <Py_ssize_t>strlen(text))
 
 
-cdef inline int write_plain(JsonWriter* writer, const char* text, Py_ssize_t nbytes) except -1:
+cdef inline int write_raw(JsonWriter* writer, const char* text, Py_ssize_t nbytes) except -1:
     reserve(&writer.output, nbytes)
     memcpy(writer.output.position, text, nbytes)
     writer.output.position += nbytes

@@ -24,7 +24,7 @@ from libc.string cimport memcpy, memset, strlen
 from ..bytes.array cimport BytesArray
 from ..bytes.reader cimport Element, Elements, Span, element_at
 from ..datatypes cimport Limits
-from ..gil cimport TEXT_COST, count_work, release_gil, take_gil
+from ..gil cimport SQUARED_DIGITS_PER_WORK, TEXT_COST, count_work, release_gil, take_gil
 from ..new_objects cimport NewBytes, begin_bytes, finished_bytes, reserve
 from ..json.shortest cimport (
     FIRST_POWER, MAX_NUMBER_NBYTES, N_POWERS, Float, Integer, Tables, write_float, write_integer)
@@ -67,11 +67,9 @@ cdef enum:
     PIECE_NBYTES = 1024
     PIECE_ROOM = 6 * PIECE_NBYTES + 16 + 3
     PIECE_CHARACTERS = 256  # which take at most PIECE_NBYTES of UTF-8
-    # Costs: see gil.pxd.
-    SQUARED_DIGITS_PER_WORK = 200  # converting an int to text takes quadratic time
     BEFORE_TEXT = -1
 
-cdef enum Status:
+cdef enum Outcome:
     DONE
     FULL  # there may be no room for the next element or piece
     INVALID  # the next element cannot be written
@@ -234,7 +232,7 @@ cdef Py_ssize_t write_array(JsonWriter* writer, cnp.ndarray array) except -2:
     Returns the index of the first element that is an error according to `nonfinite`, or -1.
     """
     cdef ArrayElements elements
-    cdef Status status = FULL
+    cdef Outcome outcome = FULL
     cdef Py_ssize_t n_before, n_left, n_written, room
     elements.data = <const char*>cnp.PyArray_DATA(array)
     elements.n = cnp.PyArray_SIZE(array)
@@ -244,7 +242,7 @@ cdef Py_ssize_t write_array(JsonWriter* writer, cnp.ndarray array) except -2:
     elements.i = 0
     write_literal(writer, b"[")
     n_before = writer.output.position - writer.output.start
-    while status == FULL:
+    while outcome == FULL:
         # Enough for a batch, and probably for all elements, by the mean length of those so far. No
         # overflow: there are fewer than 2^48, because each takes at least 1 byte of memory.
         n_left = elements.n - elements.i
@@ -254,9 +252,9 @@ cdef Py_ssize_t write_array(JsonWriter* writer, cnp.ndarray array) except -2:
             room = max(room, n_left * (n_written // elements.i + 1))
         reserve(&writer.output, room)
         released = release_gil(2 * TEXT_COST * elements.n)
-        status = write_elements(&writer.output, &elements)
+        outcome = write_elements(&writer.output, &elements)
         take_gil(released)
-    if status == INVALID:
+    if outcome == INVALID:
         return elements.i
     close(writer, c"]")
     return -1
@@ -272,7 +270,7 @@ cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2:
     cdef tuple values = array.values_or_none()
     cdef Elements elements = array.scanned() if values is None else None
     cdef Py_ssize_t nbytes = array.nbytes
-    cdef Status status = FULL
+    cdef Outcome outcome = FULL
     memset(&texts, 0, sizeof(texts))
     texts.position = BEFORE_TEXT
     if elements is not None:
@@ -282,13 +280,13 @@ cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2:
     write_literal(writer, b"[")
     # Enough for the quotes and commas, and some escapes.
     reserve(&writer.output, nbytes + nbytes // 8 + PIECE_ROOM)
-    while status == FULL:
+    while outcome == FULL:
         released = release_gil(nbytes)
-        status = write_texts(&writer.output, &texts)
+        outcome = write_texts(&writer.output, &texts)
         take_gil(released)
-        if status == FULL:
+        if outcome == FULL:
             reserve(&writer.output, PIECE_ROOM)
-    if status == INVALID:
+    if outcome == INVALID:
         return texts.i
     close(writer, c"]")
     return -1
@@ -351,24 +349,24 @@ cdef struct ArrayElements:
     Nonfinite nonfinite
 
 
-cdef Status write_elements(NewBytes* output, ArrayElements* elements) noexcept nogil:
+cdef Outcome write_elements(NewBytes* output, ArrayElements* elements) noexcept nogil:
     """Write elements from the next one on, while there is room.
 
     Bounds: no value takes more than MAX_ELEMENT_NBYTES with its comma, and the size of a batch is
     the room divided by that. The text of an element comes from one load of its memory.
     """
     cdef Py_ssize_t n_left, batch
-    cdef Status status = DONE
-    while status == DONE and elements.i < elements.n:
+    cdef Outcome outcome = DONE
+    while outcome == DONE and elements.i < elements.n:
         n_left = elements.n - elements.i
         batch = min(n_left, (output.end - output.position) // MAX_ELEMENT_NBYTES)
         if batch < min(n_left, MIN_BATCH):
             return FULL
-        status = write_batch(output, elements, elements.i + batch)
-    return status
+        outcome = write_batch(output, elements, elements.i + batch)
+    return outcome
 
 
-cdef Status write_batch(
+cdef Outcome write_batch(
     NewBytes* output, ArrayElements* elements, Py_ssize_t stop
 ) noexcept nogil:
     """Write the elements from the next one on, up to index `stop`. There is room for them."""
@@ -434,7 +432,7 @@ cdef void write_integers(
     elements.i = stop
 
 
-cdef Status write_floats(
+cdef Outcome write_floats(
     NewBytes* output, ArrayElements* elements, Py_ssize_t stop, Float number
 ) noexcept nogil:
     """Write floating-point numbers. The argument `number` only determines their type.
@@ -442,11 +440,11 @@ cdef Status write_floats(
     Numbers with few digits usually follow each other, so that one in 32 of the others is tried.
     Returns INVALID if the next element is not finite, and an error according to `nonfinite`.
     """
-    cdef Status status = DONE
-    while status == DONE and elements.i < stop:
+    cdef Outcome outcome = DONE
+    while outcome == DONE and elements.i < stop:
         write_few_digits(output, elements, stop, number)
-        status = write_all_digits(output, elements, min(stop, elements.i + 32), number)
-    return status
+        outcome = write_all_digits(output, elements, min(stop, elements.i + 32), number)
+    return outcome
 
 
 cdef void write_few_digits(
@@ -469,7 +467,7 @@ cdef void write_few_digits(
     elements.i = i
 
 
-cdef Status write_all_digits(
+cdef Outcome write_all_digits(
     NewBytes* output, ArrayElements* elements, Py_ssize_t stop, Float number
 ) noexcept nogil:
     """Write numbers with any digits. See `write_floats`."""
@@ -477,20 +475,20 @@ cdef Status write_all_digits(
     cdef char* end
     cdef const char* data = elements.data
     cdef Py_ssize_t i
-    cdef Status status = DONE
+    cdef Outcome outcome = DONE
     for i in range(elements.i, stop):
         memcpy(&number, data + i * <Py_ssize_t>sizeof(Float), sizeof(Float))
         end = write_float(target, &tables, number, False)
         if end == NULL:
             if is_error(number, elements.nonfinite):
-                status, stop = INVALID, i
+                outcome, stop = INVALID, i
                 break
             end = write_nonfinite(target, number, elements.nonfinite)
         end[0] = c","
         target = end + 1
     output.position = target
     elements.i = stop
-    return status
+    return outcome
 
 
 cdef inline bint is_error(double number, Nonfinite nonfinite) noexcept nogil:
@@ -545,12 +543,12 @@ cdef inline ElementText text_at(const ElementTexts* texts, Py_ssize_t i) noexcep
     return text
 
 
-cdef Status write_texts(NewBytes* output, ElementTexts* texts) noexcept nogil:
+cdef Outcome write_texts(NewBytes* output, ElementTexts* texts) noexcept nogil:
     """Write elements as strings while there is room, from the next piece of the next element on."""
     cdef unsigned char* target = <unsigned char*>output.position
     cdef const unsigned char* end = <const unsigned char*>output.end
     cdef unsigned char* written
-    cdef Status status = DONE
+    cdef Outcome outcome = DONE
     cdef ElementText text
     cdef Py_ssize_t position = texts.position, i = texts.i, n
     while True:
@@ -559,7 +557,7 @@ cdef Status write_texts(NewBytes* output, ElementTexts* texts) noexcept nogil:
         if i == texts.span.n:
             break
         if end - target < PIECE_ROOM:
-            status = FULL
+            outcome = FULL
             break
         text = text_at(texts, i)
         if position == BEFORE_TEXT:
@@ -576,7 +574,7 @@ cdef Status write_texts(NewBytes* output, ElementTexts* texts) noexcept nogil:
             n = min(n, <Py_ssize_t>PIECE_CHARACTERS)
             written = escape_characters(target, &text, position, n)
         if written == NULL:
-            status = INVALID
+            outcome = INVALID
             break
         target = written
         position += n
@@ -587,7 +585,7 @@ cdef Status write_texts(NewBytes* output, ElementTexts* texts) noexcept nogil:
             i += 1
     output.position = <char*>target
     texts.position, texts.i = position, i
-    return status
+    return outcome
 
 
 cdef Py_ssize_t write_usual_texts(

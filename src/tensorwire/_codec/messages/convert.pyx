@@ -15,12 +15,12 @@ from cpython.object cimport PyObject
 from libc.math cimport isinf
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 
-from ..exchange.arrow cimport Received, numbers_of, receive
+from ..capsules.arrow cimport Received, numbers_of, receive
 from ..bytes.array cimport BytesArray, bytes_of_values, bytes_of_wire
 from ..bytes.writer cimport (
     Source, immutable_values, modified_error, pack, source_of, source_of_received)
 from ..datatypes cimport Datatype, format_range, shape_to_send
-from ..exchange.dlpack cimport exports_dlpack, import_dlpack
+from ..capsules.dlpack cimport exports_dlpack, import_dlpack
 from ..gil cimport FREE_THREADED, ITEM_COST, count_work, end_of_batch
 from ..json.shortest cimport Float, Integer
 from ..wire cimport MAX_RANK

@@ -29,7 +29,7 @@ cdef class Tensor:
     cdef readonly Py_ssize_t nbytes  # 0 in shared memory
     cdef Datatype element_type
     cdef dict _parameters  # None if there are none
-    # The data: `texts` for BYTES, the other fields for numbers, and neither in shared memory.
+    # The data: `bytes_array` for BYTES, the other fields for numbers, and neither in shared memory.
     cdef BytesArray bytes_array
     cdef object owner  # the memory exists as long as this object
     cdef cnp.dtype dtype

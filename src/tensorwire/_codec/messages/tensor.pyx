@@ -8,9 +8,9 @@ from cpython.ref cimport Py_INCREF
 
 from ..bytes.array cimport BytesArray
 from ..datatypes cimport Datatype, dims_as_tuple
-from ..exchange.arrow cimport export_array, export_schema
-from ..exchange.dlpack cimport dlpack_capsule
-from ..exchange.dlpack_abi cimport CPU
+from ..capsules.arrow cimport export_array, export_schema
+from ..capsules.dlpack cimport dlpack_capsule
+from ..capsules.dlpack_abi cimport CPU
 from ..wire cimport MAX_RANK
 from ..messages.convert cimport convert, convert_data, iterator_of
 from ..messages.parameters cimport checked_flag, checked_name, own_parameters, read_only

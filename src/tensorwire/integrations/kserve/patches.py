@@ -19,7 +19,7 @@ from kserve.protocol.rest.v2_endpoints import V2Endpoints
 from kserve.utils import numpy_codec
 
 from ..._codec.bytes.array import decode_bytes
-from ..._codec.bytes.writer import all_plain
+from ..._codec.bytes.writer import are_exact
 from ..._codec.datatypes import bf16_dtype
 from ..._codec.messages.convert import encode_bytes
 from ...errors import DecodeError, EncodeError
@@ -138,7 +138,7 @@ def replace_serialize_byte_tensor(original: Function) -> Function:
         if type(input_tensor) is np.ndarray and input_tensor.dtype == object and input_tensor.size:
             elements = np.ascontiguousarray(input_tensor)
             try:
-                if all_plain(elements):
+                if are_exact(elements):
                     scalar = np.empty((), dtype=object)
                     scalar[()] = encode_bytes(elements)
                     return scalar

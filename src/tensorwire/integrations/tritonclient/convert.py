@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from ..._codec.bytes.array import BytesArray, decode_bytes
 from ..._codec.bytes.reader import elements_nbytes
-from ..._codec.bytes.writer import all_plain
+from ..._codec.bytes.writer import are_exact
 from ..._codec.datatypes import BY_DTYPE
 from ..._codec.memory import Body
 from ..._codec.messages.convert import encode_bytes
@@ -56,7 +56,7 @@ def serialized(values: Any) -> bytes | None:
     if type(values) is not np.ndarray or values.dtype != object:
         return None
     elements = np.ascontiguousarray(values)
-    if not all_plain(elements):
+    if not are_exact(elements):
         return None  # tritonclient calls str() for numbers, None, subclasses and so on
     try:
         return encode_bytes(elements)

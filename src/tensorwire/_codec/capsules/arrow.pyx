@@ -20,7 +20,7 @@ from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memset
 
-from ..exchange.arrow_abi cimport (
+from ..capsules.arrow_abi cimport (
     N_OFFSET_BUFFERS, NULLABLE, ArrowArray, ArrowArrayStream, ArrowSchema)
 from ..datatypes cimport Datatype, shape_to_send
 from ..gil cimport drop_reference

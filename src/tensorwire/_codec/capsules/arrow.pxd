@@ -1,7 +1,7 @@
 from libc.stdint cimport int64_t
 from numpy cimport ndarray, npy_intp
 
-from ..exchange.arrow_abi cimport ArrowArray
+from ..capsules.arrow_abi cimport ArrowArray
 from ..datatypes cimport Datatype
 from ..wire cimport MAX_RANK
 

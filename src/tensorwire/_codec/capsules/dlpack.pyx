@@ -16,7 +16,7 @@ from libc.stdint cimport INT64_MAX, int64_t, uint64_t, uintptr_t
 
 from ..datatypes cimport (
     ENCODING, Datatype, Layout, check_rank, dims_as_tuple, set_counts, too_large_error)
-from ..exchange.dlpack_abi cimport (
+from ..capsules.dlpack_abi cimport (
     CODE_BFLOAT, CODE_BOOL, CODE_FLOAT, CODE_INT, CODE_UINT, CPU, CUDA_HOST, MAJOR_VERSION,
     READ_ONLY, ROCM_HOST, DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLTensor)
 from ..wire cimport MAX_RANK, multiply
