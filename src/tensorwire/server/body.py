@@ -49,6 +49,7 @@ class RequestBody:
     ) -> None:
         framing = Framing(headers)
         self.framing: Framing = framing
+        self.is_compressed: bool = bool(framing.encoding)
         self.max_body_nbytes = max_body_nbytes
         if framing.encoding and not is_supported(framing.encoding):
             name = framing.encoding[:40].decode("latin-1")
@@ -131,10 +132,6 @@ class RequestBody:
             assert self._reservation is not None
             capacity = max(capacity, self._reservation().step_nbytes)
         return max(needed, min(capacity, self.max_body_nbytes if length is None else length))
-
-    @property
-    def is_compressed(self) -> bool:
-        return bool(self.framing.encoding)
 
     def is_slow_to_decode(self, max_json_nbytes: int = MAX_QUICK_JSON_NBYTES) -> bool:
         nbytes, framing = self.buffer.nbytes, self.framing
