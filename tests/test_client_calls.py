@@ -43,7 +43,6 @@ from support.client_fixtures import (
 )
 from support.grpc_cases import tensor
 from support.grpc_scripted_servers import ScriptedServer
-from support.grpc_served_app import served_app
 from support.lifetimes import without_gc
 from support.memory import takes
 from support.protobuf_wire import delimited
@@ -193,6 +192,7 @@ def test_endpoints_without_inference(connect: Connect, is_grpc: bool) -> None:
     app = create_app({"declared": client_fixtures.declared})
     with ExitStack() as stack:
         if is_grpc:
+            served_app = package("support.grpc_served_app").served_app
             url = f"grpc://{stack.enter_context(served_app(app)).address}"
         else:
             url = stack.enter_context(uvicorn_server(app))

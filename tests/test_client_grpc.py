@@ -282,10 +282,8 @@ def test_proxy_that_refuses(connect: Connect, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("http_proxy", f"http://user:secret@127.0.0.1:{free_port()}")
     with connect("grpc://models.test:8001") as client, pytest.raises(ConnectionError) as caught:
         client.infer("m", {"x": X})
-    assert str(caught.value).endswith(
-        "refused (through the proxy in http_proxy, unless no_proxy lists the host)"
-    )
-    assert "secret" not in str(caught.value)
+    assert str(caught.value).endswith("the proxy in http_proxy, unless no_proxy lists the host)")
+    assert "refused" in str(caught.value) and "secret" not in str(caught.value)
 
 
 def test_url_of_the_other_protocol(connect: Connect, server: ScriptedServer) -> None:

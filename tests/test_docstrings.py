@@ -30,6 +30,7 @@ def public_objects() -> Iterator[tuple[str, Any]]:
                     yield f"{module.__name__}.{name}.{attribute}", member
 
 
+package("grpc")
 OBJECTS = dict(public_objects())
 FUNCTIONS = {name: value for name, value in OBJECTS.items() if inspect.isroutine(value)}
 EXAMPLES = {

@@ -172,6 +172,7 @@ def public_callables() -> Iterator[tuple[str, Any]]:
                     yield f"{module.__name__}.{name}.{method}", member
 
 
+package("grpc")
 CALLABLES = dict(public_callables())
 
 
