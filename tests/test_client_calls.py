@@ -596,6 +596,8 @@ def test_error_of_the_server(client: Any, served: Served) -> None:
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_connections_that_are_refused(connect: Connect, scheme: str) -> None:
     """The calls release the only slot for a connection."""
+    if scheme == "grpc":
+        package("grpc")
     url = f"{scheme}://127.0.0.1:{free_port()}"
     with connect(url, connections=1) as client:
         assert client.is_ready() is False
@@ -623,6 +625,8 @@ def test_failed_call_does_not_keep_its_input(end: str) -> None:
 
     with Scripted([]) as server:
         scheme, _, kind = end.partition(" ")
+        if scheme == "grpc":
+            package("grpc")
         address = server.address if kind == "closed" else f"127.0.0.1:{free_port()}"
         array = np.zeros(8 * MiB, np.int8).view(Input)
         kept = weakref.ref(array)
