@@ -259,7 +259,7 @@ def test_endpoints_over_grpc(connect: Connect) -> None:
 
 
 DEEP: list[Any] = []
-for _ in range(10_000):
+for _ in range(100_000):
     DEEP = [DEEP]
 
 
@@ -275,7 +275,7 @@ for _ in range(10_000):
         ("GET", "x?secret", None, ValueError, "the path 'x' is not under the URL"),
         ("POST", "/v2", {1}, tw.EncodeError, "the body cannot be written as JSON: Object of type"),
         ("POST", "/v2", [np.nan], tw.EncodeError, "the body cannot be written as JSON: Out of"),
-        ("POST", "/v2", DEEP, tw.EncodeError, "the body cannot be written as JSON: maximum"),
+        ("POST", "/v2", DEEP, tw.EncodeError, "the body cannot be written as JSON: "),
     ],
 )  # fmt: skip
 def test_json_that_cannot_be_sent(
