@@ -274,10 +274,8 @@ class Platform(NamedTuple):
     options: tuple[str, ...] = ()  # of pytest
 
 
-# Old versions cause warnings, and need more calls. The tests with asgi-httptools need
-# uvicorn_versions.py.
-NEW = "test_calls_for_a_small_request or (test_case and asgi-httptools)"
-OLD = ("-W", "default::DeprecationWarning", "-k", f"not ({NEW})")
+# Old versions cause warnings. The tests with asgi-httptools need uvicorn_versions.py.
+OLD = ("-W", "default::DeprecationWarning", "-k", "not (test_case and asgi-httptools)")
 # What Windows lacks; responses that are lost when the connection is reset, as in Windows; faults of
 # Wine: a blocking send does not notice a reset, and strtof rounds twice.
 LEFT_OUT = (
