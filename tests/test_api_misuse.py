@@ -313,6 +313,9 @@ def test_number_that_changes_its_list() -> None:
             return 1.5
 
     numbers = [Clears(1), 2.5]
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):  # it is copied before it is read
+        assert tw.Tensor("x", numbers, datatype="FP32").as_numpy().tolist() == [1.5, 2.5]
+        return
     with pytest.raises(tw.EncodeError, match="the values were modified while they were encoded"):
         tw.Tensor("x", numbers, datatype="FP32")
 

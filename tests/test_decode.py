@@ -137,7 +137,7 @@ def test_any_names_of_successive_messages() -> None:
 
 
 @pytest.mark.skipif(
-    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="there is no cache without the GIL"
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="this Python has no cache of names"
 )
 @pytest.mark.parametrize("name", ["x1", "input_ids", "a" * 32])
 def test_a_short_name_is_the_object_of_the_previous_message(name: str) -> None:

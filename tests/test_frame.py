@@ -120,7 +120,7 @@ def test_header_length_is_within_the_frame() -> None:
 
 
 @pytest.mark.skipif(
-    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="the collector runs at other times"
+    bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason="this Python collects garbage later"
 )
 @pytest.mark.thread_unsafe(reason="it changes when the garbage collector runs")
 def test_buffers_are_read_while_they_are_made() -> None:

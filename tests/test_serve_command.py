@@ -25,6 +25,7 @@ from support import client_fixtures
 from support.asgi_requests import infer
 from support.client_fixtures import Certificate
 from support.console_script import programs
+from support.requirements import package
 from support.scripts import run_script
 from support.serve_process import parse, serving
 from tensorwire.cli import main, models
@@ -223,6 +224,8 @@ NEITHER = "is neither a model, which takes one argument, nor an ASGI application
 def test_one_line_names_the_cause(
     name: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    if "which --grpc-port requires" in message:
+        package("grpc")
     monkeypatch.setattr(uvicorn.Server, "run", lambda *_, **__: pytest.fail("the server starts"))
     printed = error_of(capsys, *name.split())
     assert message in printed.splitlines()[-1]

@@ -48,6 +48,7 @@ DECODE = "tensorwire.server.body.decode_request"
 BINARY = {"binary_data_output": True}
 LARGE = np.arange(MAX_QUICK_JSON_NBYTES, dtype=np.int32)
 SMALL = LARGE[:100]
+RELEASED_LATER = "this Python releases the objects of a thread when the thread runs again"
 
 
 def message(x: Any, *, in_json: bool = False, outputs: Any = None, **parameters: Any) -> tw.Frame:
@@ -385,7 +386,7 @@ def test_request_of_a_failing_model_is_released(
 ) -> None:
     """It is released at once, and not by the garbage collector."""
     if model == "thread" and sysconfig.get_config_var("Py_GIL_DISABLED"):
-        pytest.skip("a thread releases its objects when it runs again")
+        pytest.skip(RELEASED_LATER)
     # pytest keeps what is logged, and with it the frame of the model.
     monkeypatch.setattr(logging.getLogger("tensorwire.server"), "disabled", True)
     found: list[Any] = []
@@ -404,6 +405,7 @@ def test_request_of_a_failing_model_is_released(
         assert (reply.status, [ref() for ref in found]) == (status, [None])
 
 
+@pytest.mark.skipif(bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason=RELEASED_LATER)
 @run_in_event_loop
 async def test_call_that_is_cancelled_when_it_has_just_failed_is_released() -> None:
     def fail(argument: object) -> None:

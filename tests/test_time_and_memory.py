@@ -209,7 +209,7 @@ GRPC: dict[str, tuple[Callable[[int], bytes], int]] = {
     "a long datatype": (lambda n: grpc_cases.tensor("x", "A" * n), TEXT),
     "parameters": (lambda n: KEY * (n // len(KEY)), OBJECTS_MULTIPLE),
     "empty entries of parameters": (lambda n: delimited(4) * (n // 2), OBJECTS_MULTIPLE),
-    "raw contents": (lambda n: delimited(7) * (n // 2), 7 * ARRAYS),
+    "raw contents": (lambda n: delimited(7) * (n // 2), OBJECTS_MULTIPLE),
     "empty tensors": (
         lambda n: b"".join(empty(name=f"{i:07d}") for i in range(n // 21)), OBJECTS_MULTIPLE),
     "requested outputs": (
