@@ -733,7 +733,7 @@ def test_outputs_in_shared_memory(connect: Connect, is_grpc: bool) -> None:
     raw = b"".join(delimited(6, content) for content in (b"", b"\1\2", b"\3\4"))
     message = b"".join(map(tensor, "abc")) + raw
     http_server = Scripted([http(json.dumps({"outputs": entries}).encode())] * 2)
-    with ScriptedServer({"ModelInfer": lambda *_: message}) as grpc_server, http_server:
+    with http_server, ScriptedServer({"ModelInfer": lambda *_: message}) as grpc_server:
         url = grpc_server.url if is_grpc else http_server.address
         outputs = [tw.RequestedOutput(name, parameters={**REGION, "k": 1}) for name in "ab"]
         with connect(url) as client:

@@ -291,7 +291,6 @@ def test_memory_that_another_thread_changes(
     """The contents are read without the GIL. There is an error or a result, but nothing else."""
     memory = bytearray(cases.typed("x", datatype, (N,), contents))
     begin = memory.rindex(first, 0, 200)
-    end = time.monotonic() + 0.2
     results: set[Any] = set()
 
     def write() -> None:
@@ -300,7 +299,8 @@ def test_memory_that_another_thread_changes(
                 memory[position : position + len(value)] = value
 
     with repeating(write):
-        while time.monotonic() < end:
+        end = time.monotonic() + 0.2
+        while not results or time.monotonic() < end:
             try:
                 tensor = only_tensor(memory)
                 results.add(tensor.as_numpy().shape)
