@@ -585,10 +585,14 @@ def test_younger_bodies_wait_behind_an_older_one() -> None:
     assert (first.missing_nbytes, second.missing_nbytes) == (0, 100_000)
 
 
-def test_memory_that_is_taken_after_the_end_is_not_counted() -> None:
-    """A thread may still decompress the body of a request that has ended."""
+def test_memory_of_a_body_that_is_decompressed() -> None:
+    """A thread may still decompress the body of a request that has ended: nothing is counted."""
     memory = BodyMemory(LIMIT)
     reservation = Reservation(memory)
+    reservation.request(100_000)
+    reservation.complete()
+    reservation.extend(200_000)
+    assert (memory.nbytes, memory.complete_nbytes) == (300_000, 300_000)
     reservation.close()
     with pytest.raises(OverloadedError):
         reservation.extend(100_000)
