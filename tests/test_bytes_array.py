@@ -243,6 +243,12 @@ def test_invalid_buffers_are_rejected(
 # --- memory that another thread writes to ---
 
 
+def test_objects_of_long_elements() -> None:
+    """They are made in batches of up to 64 KiB of elements, or of one."""
+    words = [b"x" * 70_000, b"a", b"y" * 40_000, b"z" * 40_000]
+    assert tw.decode_bytes(reference.elements(words)).tolist() == words
+
+
 def test_lengths_come_from_the_scan() -> None:
     """Prefixes that change after the scan change neither the lengths nor the other elements."""
     body = bytearray(WIRE)
