@@ -48,7 +48,7 @@ from support.http_models import BIG_NBYTES, RECEIVE_TIMEOUT, SLEEP
 from support.http_servers import BY_NAME, TRANSPORTS, Server, Transport, running
 from support.memory import takes
 from support.threads import in_thread, wait_for
-from tensorwire.server.model_threads import N_THREADS
+from tensorwire.threads import N_THREADS
 
 pytestmark = [
     pytest.mark.thread_unsafe(reason="the tests share servers"),

@@ -213,7 +213,7 @@ CHANGED[:4] = b"\xff" * 4
         (tw.Tensor("x", ["<b>&", "ä" * 30]), f"'&lt;b&gt;&amp;', '{'ä' * 20}'..."),
         (tw.Tensor("x", ["\u202e", b"\xff"]), r"'\u202e', b'\xff'"),
         (tw.Tensor("x", ["<b>", "a" * 50], binary=False), f"'&lt;b&gt;', '{'a' * 40}'..."),
-        (FORGED, r"'a\x01\x00\x00\x00b'..., ..."),
+        (FORGED, "'a', 'b'"),
         (REGION, "in shared memory"),
     ],
 )  # fmt: skip

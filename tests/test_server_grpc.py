@@ -70,12 +70,12 @@ from tensorwire.server import (  # noqa: E402
 )
 from tensorwire.server import grpc as served  # noqa: E402
 from tensorwire.server.inference import Inference  # noqa: E402
-from tensorwire.server.model_threads import N_THREADS  # noqa: E402
 from tensorwire.sizes import (  # noqa: E402
     MAX_QUICK_JSON_NBYTES,
     MAX_QUICK_MESSAGE_NBYTES,
     MAX_SHARED_JSON_NBYTES,
 )
+from tensorwire.threads import N_THREADS  # noqa: E402
 
 json_format = optional("google.protobuf.json_format")
 tritonclient = optional("tritonclient.grpc")

@@ -339,7 +339,7 @@ ROWS, BATCH_OF_3 = tw.TensorSpec("x", "FP32", []), tw.Tensor("x", np.zeros(3, np
 TAKES_X = Model(double, [SPEC])
 TAKES_X_AND_Z = Model(double, [SPEC, tw.TensorSpec("z", "BYTES", [1])])
 BUT = "but the model declares FP32 [-1]"
-CAST = 'pass x.astype("float32")'
+CAST = 'use x.astype("float32")'
 DATATYPES: dict[str, tw.Datatype] = {
     "x": "FP32",
     "a b": "UINT8",
@@ -352,8 +352,8 @@ TAKES_ALL = Model(double, [tw.TensorSpec(*each, [-1]) for each in DATATYPES.item
 DOUBLES = [tw.Tensor(name, np.zeros(2)) for name in DATATYPES]
 ALL_CASTS = (
     f"input 'x' is FP64 [2], {BUT}: {CAST}; "
-    "input 'a b' is FP64 [2], but the model declares UINT8 [-1]: pass array.astype(\"uint8\"); "
-    "input 'c' is FP64 [2], but the model declares BOOL [-1]: pass c.astype(\"bool\"); "
+    "input 'a b' is FP64 [2], but the model declares UINT8 [-1]: use array.astype(\"uint8\"); "
+    "input 'c' is FP64 [2], but the model declares BOOL [-1]: use c.astype(\"bool\"); "
     "input 'd' is FP64 [2], but the model declares BF16 [-1]; "
     "input 'e' is FP64 [2], but the model declares BYTES [-1]"
 )
@@ -578,7 +578,7 @@ RETURNED = "the model returned"
         (lambda _: None, "model 'm' must return an InferResponse or a mapping of arrays", ""),
         (declared(lambda x: {"z": x}), f"{RETURNED} output 'z', which is not declared: the mo", ""),
         (declared(lambda x: {"y": x[None]}), f"output 'y' is FP32 [1, 1000], {BUT}", ""),
-        (declared(lambda x: {"y": x.astype("f8")}), f"output 'y' is FP64 [1000], {BUT}: ret", ""),
+        (declared(lambda x: {"y": x.astype("f8")}), f"output 'y' is FP64 [1000], {BUT}: use", ""),
         # outputs
         *(
             (Model(returning(value), in_event_loop=True), error, error.replace(FAILED, LOGGED))

@@ -36,13 +36,13 @@ from tensorwire.server import inference as inference_module
 from tensorwire.server.body import RequestBody
 from tensorwire.server.inference import Inference
 from tensorwire.server.model import as_writable
-from tensorwire.server.model_threads import N_THREADS, ModelCall, ModelThreads
+from tensorwire.server.model_threads import ModelCall, ModelThreads
 from tensorwire.sizes import (
     MAX_QUICK_JSON_NBYTES,
     MAX_QUICK_MESSAGE_NBYTES,
     MAX_SHARED_JSON_NBYTES,
 )
-from tensorwire.threads import in_turn, reading_alone
+from tensorwire.threads import N_THREADS, in_turn, reading_alone
 
 DECODE = "tensorwire.server.body.decode_request"
 BINARY = {"binary_data_output": True}

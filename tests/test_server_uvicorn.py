@@ -42,8 +42,8 @@ from tensorwire.server import InferProtocol, Model, create_app
 from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
 from tensorwire.server.http_exchange import Exchange
-from tensorwire.server.model_threads import N_THREADS
 from tensorwire.server.uvicorn_asgi import AsgiProtocol
+from tensorwire.threads import N_THREADS
 
 pytestmark = [
     pytest.mark.thread_unsafe(reason="the tests share a server"),

@@ -24,8 +24,8 @@ from support.scripts import run_script
 from support.threads import wait_for
 from tensorwire import threads
 from tensorwire.server import ClientDisconnectedError
-from tensorwire.server.model_threads import N_THREADS, ModelCall, ModelThreads
-from tensorwire.threads import in_thread, in_turn
+from tensorwire.server.model_threads import ModelCall, ModelThreads
+from tensorwire.threads import N_THREADS, in_thread, in_turn
 
 STARTERS: list[Any] = [in_thread, lambda *call: ModelCall().run(ModelThreads(1), *call)]
 

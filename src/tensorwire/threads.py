@@ -19,6 +19,9 @@ Result = TypeVar("Result")
 IDLE_SECONDS = 60
 """A thread that gets no call for this time ends."""
 
+N_THREADS = min(32, (os.cpu_count() or 1) + 4)
+"""Number of threads for the models of an application, and for each kind of work of this package."""
+
 
 class Threads:
     """Starts calls in threads, ``limit`` at once. Further calls wait, in their order.
@@ -179,6 +182,7 @@ class _Thread(threading.Thread):
 
 
 def _new_reading() -> list[AbstractContextManager[object]]:
+    """Return a lock for most messages, and one for those that were compressed."""
     has_gil: bool = getattr(sys, "_is_gil_enabled", lambda: True)()  # from Python 3.13 on
     return [threading.Lock() if has_gil else nullcontext() for _ in range(2)]
 
@@ -226,10 +230,9 @@ def _wait_for_calls() -> None:
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_forget_threads)
-_N_THREADS = min(32, (os.cpu_count() or 1) + 4)
-_package = Threads(_N_THREADS)
+_package = Threads(N_THREADS)
 # A small compressed message may take as long as one of any size: others do not wait for it.
-_decompressing = Threads(_N_THREADS)
+_decompressing = Threads(N_THREADS)
 
 
 async def in_thread(

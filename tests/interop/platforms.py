@@ -278,11 +278,11 @@ class Platform(NamedTuple):
 OLD = ("-W", "default::DeprecationWarning", "-k", "not (test_case and asgi-httptools)")
 # What Windows lacks; responses that are lost when the connection is reset, as in Windows; faults of
 # Wine: a blocking send does not notice a reset, and strtof rounds twice.
-LEFT_OUT = (
+NOT_ON_WINDOWS = (
     "grpc- or signal or tls or unix or uvloop or test_rejection or before_the_end_of or "
     "cancelled_at_any_time or progress_function or misread_through_a_double"
 )
-ON_WINDOWS = ("-k", f"not ({LEFT_OUT})")
+ON_WINDOWS = ("-k", f"not ({NOT_ON_WINDOWS})")
 # An emulated Python cannot start another one.
 STARTS = "reuse_the_memory_of_the_last or end_of_the_interpreter or each_allocation_may_fail"
 EMULATED = ("-k", f"not ({STARTS})")

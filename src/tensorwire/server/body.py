@@ -171,9 +171,12 @@ class RequestBody:
             body = self._decompress()
         arguments = body, self.framing.header_length
         if alone:
-            options = {"raw_input": raw_input, "limits": limits}
             return reading_alone(
-                decode_request, *arguments, decompressed=self.is_compressed, **options
+                decode_request,
+                *arguments,
+                decompressed=self.is_compressed,
+                raw_input=raw_input,
+                limits=limits,
             )
         return decode_request(*arguments, raw_input=raw_input, limits=limits)
 

@@ -11,7 +11,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from types import CoroutineType
 from typing import Any, Generic, TypeVar
 
@@ -166,13 +165,10 @@ class Inference(Generic[Undecoded, Encoded]):
     async def _run(self, call: ModelCall) -> Encoded:
         served = self.served
         if self.message is not None:
-            is_slow = self.message_format.is_slow_to_decode
-            if not is_slow(self.message, MAX_SHARED_JSON_NBYTES):
+            if not self.message_format.is_slow_to_decode(self.message, MAX_SHARED_JSON_NBYTES):
                 self._decode()
             else:
-                decompresses = self.message_format.is_compressed(self.message)
-                work = partial(in_thread, decompresses=decompresses)
-                await (work if is_slow(self.message) else in_turn)(self._decode)
+                await self._decode_slowly()
         if not self.is_called:
             if call.is_cancelled:  # while the request was decoded
                 raise ClientDisconnectedError("the client cancelled the request")
@@ -195,6 +191,15 @@ class Inference(Generic[Undecoded, Encoded]):
             encoded: Encoded = await in_thread(self._encode)
             return encoded
         return self._encode()
+
+    async def _decode_slowly(self) -> None:
+        """Decode in a turn of the event loop, or in a thread if that takes longer."""
+        assert self.message is not None
+        if not self.message_format.is_slow_to_decode(self.message):
+            await in_turn(self._decode)
+        else:
+            decompresses = self.message_format.is_compressed(self.message)
+            await in_thread(self._decode, decompresses=decompresses)
 
     def _decode(self) -> None:
         """Decode and check the request. Its message is released with the last tensor."""

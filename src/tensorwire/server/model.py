@@ -247,7 +247,7 @@ def check_inputs(
     if wrong:
         texts = [
             f"{format_subject('input', tensor.name)} is "
-            + format_mismatch(tensor, declared[tensor.name], receiver, "pass")
+            + format_mismatch(tensor, declared[tensor.name], receiver)
             for tensor in wrong[:MAX_ITEMS]
         ]
         text = format_text("; ".join(texts), _MAX_MISMATCHES_TEXT)
@@ -300,10 +300,8 @@ def check_outputs(tensors: Sequence[tw.Tensor], declared: SpecsByName) -> None:
             )
 
 
-def format_mismatch(
-    tensor: tw.Tensor, spec: tw.TensorSpec, declarer: str = "the model", verb: str = "return"
-) -> str:
+def format_mismatch(tensor: tw.Tensor, spec: tw.TensorSpec, declarer: str = "the model") -> str:
     found, declared = format_shape(tensor.shape), format_shape(spec.shape)
     text = f"{tensor.datatype} {found}, but {declarer} declares {spec.datatype} {declared}"
     cast = format_cast(tensor.name, tensor.datatype, spec.datatype)
-    return f"{text}: {verb} {cast}" if cast else text
+    return f"{text}: use {cast}" if cast else text

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
 from ..arguments import check_integer
 from ..errors import format_count
-from ..threads import Call, Threads
+from ..threads import N_THREADS, Call, Threads
 from .errors import ClientDisconnectedError, OverloadedError
 
 log = logging.getLogger("tensorwire.server")
 
 DEFAULT_MAX_CONCURRENCY = 1000
 """Default limit of the requests that are in progress or wait for a thread."""
-
-N_THREADS = min(32, (os.cpu_count() or 1) + 4)
-"""Number of threads in which an application calls synchronous functions."""
 
 
 class ModelThreads(Threads):

@@ -22,7 +22,8 @@ cdef extern from *:
     typedef unsigned __int128 tensorwire_uint128;
     """
     ctypedef unsigned long long uint128 "tensorwire_uint128"
-    int trailing_zeros "__builtin_ctzll"(unsigned long long word) nogil  # The word must not be 0.
+    # The word must not be 0.
+    int trailing_zeros "__builtin_ctzll"(unsigned long long word) nogil
     uint64_t swapped "__builtin_bswap64"(uint64_t word) nogil
     bint unlikely(bint condition) noexcept nogil
 
@@ -323,10 +324,12 @@ cdef inline char* write_exponent(char* target, char* end, int exponent) noexcept
 cdef inline char* write_decimal(char* target, Decimal decimal, bint is_single) noexcept nogil:
     """Write a number that is not 0 in the format of Python's `repr`. Return the end of its text.
 
-    The 17 digits, or 9 if single, are stored where they belong after the point. If the first one is
-    0, all are stored one byte earlier. The zeros of "0.000" are put before them. Then those before
-    the point are moved by one byte, mostly in a word of 8 bytes. The text ends after the last digit
-    that is not 0, but not before the first one after the point.
+    First, the 17 digits, or 9 if single, are stored at the places that digits after the point have.
+    If the first digit is 0, all of them are stored one byte earlier. A number below 1 gets the
+    zeros of "0.000" before them. Then the digits before the point are moved by one byte, which
+    makes room for the point. If there are fewer than 8 of them, they are moved in one word. The
+    text ends after the last digit that is not 0, or after the first digit after the point if that
+    is later.
 
     Bounds: at most 23 bytes are stored, for 17 digits, a point and "e-308". "0.000" and 17 digits
     take 22 bytes.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from codecs import utf_8_decode
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from html import escape
-from itertools import islice
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -42,7 +42,7 @@ def _first_values(tensor: Tensor) -> str:
     if data is None:
         return "in shared memory"
     if isinstance(data, BytesArray):
-        shown = list(islice(_elements(data), _MAX_VALUES))
+        shown = list(_elements(data))
     else:
         numbers = data.reshape(-1)[:_MAX_VALUES]  # a view: the data are C-contiguous
         if tensor.datatype == "BF16" and numbers.dtype == np.uint16:
@@ -54,20 +54,14 @@ def _first_values(tensor: Tensor) -> str:
 
 
 def _elements(array: BytesArray) -> Iterator[str]:
-    """Iterate over the elements as they are shown, without scanning or encoding all of them."""
+    """Iterate over the first elements as they are shown. Nothing is encoded for this."""
     values = values_to_encode(array)
-    for value in values or ():
-        yield repr(value[:_MAX_LENGTH]) + "..." * (len(value) > _MAX_LENGTH)
-    if values is None:
-        wire, begin = array.wire, 0
-        while begin < len(wire):
-            nbytes = int.from_bytes(wire[begin : begin + 4], "little")
-            begin += 4
-            head = bytes(wire[begin : begin + min(nbytes, _MAX_LENGTH)])
-            begin += nbytes
-            is_cut = nbytes > len(head)
-            try:
-                text = repr(utf_8_decode(head, "strict", not is_cut)[0])
-            except UnicodeDecodeError:
-                text = repr(head)
-            yield text + "..." * is_cut
+    for i in range(min(array.size, _MAX_VALUES)):
+        value = array.element(i) if values is None else values[i]
+        is_cut = len(value) > _MAX_LENGTH
+        head = value[:_MAX_LENGTH]
+        if not isinstance(head, str):
+            head = bytes(head)
+            with suppress(UnicodeDecodeError):
+                head = utf_8_decode(head, "strict", not is_cut)[0]
+        yield repr(head) + "..." * is_cut
