@@ -1,4 +1,4 @@
-"""Sizes of messages for servers and clients: the default limit, and what takes long."""
+"""Sizes of messages: the default limit, what takes long, and what is sent at once."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ MAX_QUICK_JSON_NBYTES = 64 << 10
 # Of messages with more JSON, or bytes besides raw contents, an event loop reads one in each turn.
 MAX_SHARED_JSON_NBYTES = 16 << 10
 MAX_QUICK_MESSAGE_NBYTES = 2 << 20
+
+# One send is faster than several for a message up to this size. A larger one is sent in pieces,
+# without joining its buffers.
+MAX_JOINED_NBYTES = 64 << 10
+PIECE_NBYTES = 1 << 20

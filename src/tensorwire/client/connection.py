@@ -15,10 +15,11 @@ import ssl
 import time
 from typing import Any, NamedTuple
 
+from ..sizes import PIECE_NBYTES
 from .addresses import Proxy, Server, authority
 from .errors import Operation
 from .options import Call, ConnectDeadline, Deadline
-from .requests import NO_PROGRESS, PIECE_NBYTES, Request
+from .requests import NO_PROGRESS, Request
 from .responses import ResponseReader
 from .sync import POLLIN, POLLOUT, Backend
 
@@ -176,6 +177,7 @@ class Connection:
         reader = self.reader
         self.n_sent = 0
         is_first = True  # the kernel has room for the first piece, without waiting for it
+        # The read timeout applies to sending each window, not to a whole tensor.
         for window in request.windows(_TLS_PIECE_NBYTES if self.is_tls else PIECE_NBYTES):
             while window:
                 if not is_first and await self._wait(POLLIN | POLLOUT) & ~POLLOUT:

@@ -17,7 +17,7 @@ from ..arguments import Nonfinite
 from ..compression import compress
 from ..errors import InferenceServerError, format_value
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
-from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES
+from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, PIECE_NBYTES
 from .addresses import Server, authority, find_proxy
 from .connection import Connection, Connector
 from .errors import (
@@ -30,7 +30,6 @@ from .errors import (
 from .options import Call, Options
 from .pool import Lease, Pool
 from .requests import (
-    PIECE_NBYTES,
     Encoding,
     Endpoint,
     Headers,

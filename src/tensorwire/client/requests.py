@@ -14,10 +14,9 @@ import tensorwire as tw
 from ..arguments import Nonfinite, check_type
 from ..compression import find_zstd
 from ..errors import format_value
+from ..sizes import MAX_JOINED_NBYTES, PIECE_NBYTES
 from .errors import Operation
 
-PIECE_NBYTES = 1 << 20  # the read timeout applies to sending each piece, not to a whole tensor
-_MAX_JOINED_NBYTES = 64 << 10  # one send is faster than several for frames up to this size
 _MAX_PIECES = 64  # maximum number of buffers that are sent with one system call
 _RESERVED_HEADERS = {
     "accept-encoding",
@@ -151,7 +150,7 @@ class Request(NamedTuple):
 
     def windows(self, max_nbytes: int) -> Iterator[list[Any]]:
         """Iterate over lists of views of head and body, each with at most ``max_nbytes`` bytes."""
-        if self.nbytes <= _MAX_JOINED_NBYTES:
+        if self.nbytes <= MAX_JOINED_NBYTES:
             yield [b"".join((self.head, *self.buffers))]
             return
         window: list[Any] = [self.head]

@@ -16,7 +16,7 @@ from .._codec.datatypes import Limits
 from .._codec.messages.frame import Frame
 from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
-from ..sizes import DEFAULT_MAX_BODY_NBYTES
+from ..sizes import DEFAULT_MAX_BODY_NBYTES, MAX_JOINED_NBYTES, PIECE_NBYTES
 from .body import RequestBody
 from .body_memory import TICK_SECONDS
 from .errors import ClientDisconnectedError
@@ -29,10 +29,6 @@ Receive = Callable[[], Awaitable[AsgiMessage]]
 Send = Callable[[AsgiMessage], Awaitable[None]]
 
 _DEFAULT_LIMITS = Limits()
-# Send in chunks, so that the server does not have to buffer a whole response.
-_CHUNK_NBYTES = 1 << 20
-# One message is faster than several for frames up to this size.
-_MAX_JOINED_NBYTES = 64 << 10
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -189,11 +185,11 @@ async def send_error(send: Send, message: str, status: int, headers: RawHeaders 
 async def _send_reply(send: Send, reply: Reply, zero_copy: bool = False) -> None:
     headers, body = reply.headers(), reply.body
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    if len(body) <= _MAX_JOINED_NBYTES:
+    if len(body) <= MAX_JOINED_NBYTES:
         await send({"type": "http.response.body", "body": bytes(body)})
         return
     last: bytes | memoryview = b""
-    for chunk in reply.chunks(_CHUNK_NBYTES):
+    for chunk in reply.chunks(PIECE_NBYTES):
         if last:
             await send({"type": "http.response.body", "body": last, "more_body": True})
         last = chunk if zero_copy else bytes(chunk)

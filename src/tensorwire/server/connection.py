@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from ..errors import TensorwireError, format_seconds
+from ..sizes import MAX_JOINED_NBYTES, PIECE_NBYTES
 from .body_memory import TICK_SECONDS
 from .errors import OverloadedError
 from .framing import expects_continue, joined_headers
@@ -48,11 +49,8 @@ _LONG_LINGER_SECONDS = 10.0
 # During a shutdown, idle connections stay open for this time, because a request may be on its way.
 LAST_REQUEST_SECONDS = 1.0
 _FIRST_REQUEST_SECONDS = 5.0  # until the first request begins, if keep_alive_seconds is 0
-# A frame up to this size is joined and sent with its head. A larger one is sent in pieces: each
-# when the transport has sent enough of the previous one. A TLS transport encrypts a piece at once,
-# and does not count it as unsent.
-MAX_JOINED_NBYTES = 64 << 10
-_PIECE_NBYTES = 1 << 20
+# A piece is sent when the transport has sent enough of the previous one. A TLS transport encrypts a
+# piece at once, and does not count it as unsent.
 _TLS_PIECE_NBYTES = 64 << 10
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
@@ -230,7 +228,7 @@ class Connection:
             self.output.append(head)
         elif len(body) > MAX_JOINED_NBYTES:
             self.output.append(head)
-            self.pieces = reply.chunks(_TLS_PIECE_NBYTES if self.options.is_tls else _PIECE_NBYTES)
+            self.pieces = reply.chunks(_TLS_PIECE_NBYTES if self.options.is_tls else PIECE_NBYTES)
             self._enter(SENDING, now)
             return
         else:

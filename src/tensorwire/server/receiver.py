@@ -26,7 +26,7 @@ SCRATCH_NBYTES = 16 << 10
 # If at least this many bytes of a body are missing, they are received without the HTTP parser. A
 # new parser is created afterwards, which costs more than the copy of fewer bytes.
 _DIRECT_FROM_NBYTES = 16 << 10
-_MAX_HEAD_NBYTES = 64 << 10  # may be exceeded by one chunk
+MAX_HEAD_NBYTES = 64 << 10  # also of trailers; may be exceeded by one chunk
 _MAX_HEADERS = 256
 _MAX_TARGET_NBYTES = 16 << 10  # before 0.7, httptools parsed at most 64 KiB correctly
 _BODY_HEADERS = (b"content-length", b"transfer-encoding")
@@ -183,8 +183,8 @@ class Receiver:
                 if self.state not in ENDED:
                     self.reject(TensorwireError("Invalid HTTP request received.", status=400))
                 return
-        if self._head_nbytes > _MAX_HEAD_NBYTES and self.state in (HEAD, BODY):
-            text = f"the headers or trailers exceed the limit of {_MAX_HEAD_NBYTES} bytes"
+        if self._head_nbytes > MAX_HEAD_NBYTES and self.state in (HEAD, BODY):
+            text = f"the headers or trailers exceed the limit of {MAX_HEAD_NBYTES} bytes"
             self.reject(TensorwireError(text, status=431))
 
     def _replay_head(self) -> None:

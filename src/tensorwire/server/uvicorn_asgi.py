@@ -13,8 +13,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .framing import joined_headers
-
-_MAX_HEAD_NBYTES = 64 << 10  # and one chunk; also of trailers and the headers of chunks
+from .receiver import MAX_HEAD_NBYTES
 
 
 class AsgiProtocol(HttpToolsProtocol):
@@ -40,8 +39,8 @@ class AsgiProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         self.head_nbytes += len(data)
         super().data_received(data)
-        if self.head_nbytes > _MAX_HEAD_NBYTES and not self.transport.is_closing():
-            self.send_400_response(f"The headers exceed the limit of {_MAX_HEAD_NBYTES} bytes.")
+        if self.head_nbytes > MAX_HEAD_NBYTES and not self.transport.is_closing():
+            self.send_400_response(f"The headers exceed the limit of {MAX_HEAD_NBYTES} bytes.")
 
     def on_message_begin(self) -> None:
         self.head_nbytes = 0

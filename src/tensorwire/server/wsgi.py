@@ -14,14 +14,13 @@ from typing import Any
 from .._codec.datatypes import Limits
 from .._codec.messages.tensor import TensorSpec
 from ..arguments import check_type
-from ..sizes import DEFAULT_MAX_BODY_NBYTES
+from ..sizes import DEFAULT_MAX_BODY_NBYTES, PIECE_NBYTES
 from .body import RequestBody
 from .framing import FRAMING_HEADERS
 from .values import FRAME_HEADERS, Content, frame_of, values_of
 
 __all__ = ["TensorResponse", "read_tensors"]
 
-_CHUNK_NBYTES = 1 << 20
 _DEFAULT_LIMITS = Limits()
 # WSGI has these two headers without the prefix HTTP_.
 _PLAIN_HEADERS = ("CONTENT_TYPE", "CONTENT_LENGTH")
@@ -98,7 +97,7 @@ def _chunks(environ: dict[str, Any], content_length: int | None) -> Iterator[byt
     if remaining is None:
         remaining = sys.maxsize if environ.get("wsgi.input_terminated") else 0
     stream = environ["wsgi.input"]
-    while chunk := stream.read(min(remaining, _CHUNK_NBYTES)):
+    while chunk := stream.read(min(remaining, PIECE_NBYTES)):
         yield chunk
         remaining -= len(chunk)
 
@@ -159,7 +158,7 @@ class TensorResponse:
         others = (pair for pair in self.headers if pair[0].lower() not in FRAME_HEADERS)
         headers = [*self.frame.headers.items(), *others]
         start_response(f"{self.status.value} {self.status.phrase}", headers)
-        return map(bytes, self.frame.chunks(_CHUNK_NBYTES))  # WSGI requires bytes
+        return map(bytes, self.frame.chunks(PIECE_NBYTES))  # WSGI requires bytes
 
 
 def __dir__() -> list[str]:

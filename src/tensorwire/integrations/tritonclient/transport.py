@@ -15,12 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ...sizes import PIECE_NBYTES
 from ..functions import foreign_code
 from .convert import is_large
-
-PIECE_NBYTES = 1 << 20
-"""The maximum size in bytes of the pieces that are passed to aiohttp."""
-
 
 # --- requests ------------------------------------------------------------------------------------
 
