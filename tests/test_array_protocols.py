@@ -17,7 +17,7 @@ import tensorwire as tw
 from support.asgi_requests import infer
 from support.memory import address
 from support.requirements import optional
-from tensorwire._codec.messages.convert import KINDS
+from tensorwire._codec.messages.convert import CONVERSIONS
 from tensorwire.server import Model, create_app
 
 Image = optional("PIL.Image")
@@ -95,10 +95,10 @@ def test_images_that_are_not_one_array(call: Callable[[Any], Any], message: str)
 
 
 def test_manual_and_docstring_have_the_table() -> None:
-    rows = [f"| {i} | {kind.accepted} | {kind.converted} |" for i, kind in enumerate(KINDS, 1)]
+    rows = [f"| {i} | {row.accepted} | {row.converted} |" for i, row in enumerate(CONVERSIONS, 1)]
     page = Path(__file__).parents[1] / "docs" / "guide" / "arrays.md"
     assert "\n".join(rows) in page.read_text()
-    items = [f"{i}. {kind.accepted}: {kind.converted}." for i, kind in enumerate(KINDS, 1)]
+    items = [f"{i}. {row.accepted}: {row.converted}." for i, row in enumerate(CONVERSIONS, 1)]
     docstring = " ".join((tw.Tensor.__doc__ or "").split())
     assert " ".join(items).replace("`", "``") in docstring
 

@@ -1,9 +1,9 @@
 """Convert the data that users pass to `Tensor` and `encode_bytes`: arrays, lists, Arrow arrays.
 
-The table KINDS, at the end, has what is accepted in the order in which it is tried. The results are
-what the encoder can send: a little-endian, C-contiguous array or a BytesArray. If the data is one
-of these, it is not copied. The functions of this module do not know the name of the tensor: their
-errors contain SUBJECT, which the caller replaces.
+The table CONVERSIONS, at the end, has what is accepted in the order in which it is tried. The
+results are what the encoder can send: a little-endian, C-contiguous array or a BytesArray. If the
+data is one of these, it is not copied. The functions of this module do not know the name of the
+tensor: their errors contain SUBJECT, which the caller replaces.
 """
 
 cimport numpy as cnp
@@ -122,23 +122,32 @@ def encode_bytes(values: Any) -> bytes:
 # --- what is accepted ----------------------------------------------------------------------------
 
 # A row of the table of what is accepted as data. `accepted` and `converted` are the text of the
-# manual. `matches(data)` chooses the first row whose `convert(data, datatype, binary)` is called.
-Kind = namedtuple("Kind", "accepted converted matches convert")
+# manual. The first row with `matches(data)` applies. `Tensor` calls `convert(data, datatype,
+# binary)`, and `encode_bytes` calls `source(data)`, which is None if the data cannot be BYTES.
+Conversion = namedtuple("Conversion", "accepted converted matches convert source")
 
 
 cdef tuple convert_data(data, datatype, bint binary):
     """Return the Datatype, and an array or BytesArray with the shape that the data has."""
-    kind = kind_of(data)
-    if kind is None:
-        raise unknown_kind_error(
+    conversion = conversion_of(data)
+    if conversion is None:
+        raise not_accepted_error(
             data, f"the data of {SUBJECT} must be an array, a list or a BytesArray")
-    return kind.convert(data, datatype, binary)
+    return conversion.convert(data, datatype, binary)
 
 
-cdef kind_of(data):
-    for kind in KINDS:
-        if kind.matches(data):
-            return kind
+cdef Source source_of_values(values):
+    """Return the values as the elements of BYTES. An Arrow array or stream is consumed."""
+    conversion = conversion_of(values)
+    if conversion is None or conversion.source is None:
+        raise not_accepted_error(values, "BYTES must be a list or an array of bytes or str")
+    return conversion.source(values)
+
+
+cdef conversion_of(data):
+    for conversion in CONVERSIONS:
+        if conversion.matches(data):
+            return conversion
     return None
 
 
@@ -148,7 +157,7 @@ cdef bint is_array(value) except -1:
         return False
     if isinstance(value, (int, float)) and not isinstance(value, np.generic):
         return False
-    return kind_of(value) is not None
+    return conversion_of(value) is not None
 
 
 cdef bint exports_arrow(values) except -1:
@@ -181,7 +190,7 @@ cdef bint is_read_by_numpy(values) except -1:
     return describes_memory(values) or hasattr(values, "__array__")
 
 
-cdef unknown_kind_error(values, str expected):
+cdef not_accepted_error(values, str expected):
     is_element = isinstance(values, (int, float, str, bytes, bytearray))
     advice = ": pass [value]" if is_element else ""
     return TypeError(f"{expected}, not {type(values).__name__}{advice}")
@@ -194,7 +203,7 @@ cdef tuple convert_array(array, datatype, bint binary):
     if is_masked(array):
         raise masked_error()
     if holds_bytes(array.dtype):
-        return convert_to_bytes(array, datatype, binary)
+        return declared_type(BYTES, datatype), array_of_source(source_of_array(array), binary)
     # A new view: the checks that follow may run Python code, which could change the attributes of
     # the array that was passed.
     array = np.asarray(array).view()
@@ -247,13 +256,18 @@ cdef tuple convert_column(column, datatype, bint binary):
     values, chosen, outer = read_column(column)
     datatype = chosen if datatype is None else datatype
     try:
-        if isinstance(values, (list, np.ndarray)):
+        if is_converted(values):
             element_type, converted = convert_data(values, datatype, binary)
         else:
             element_type, converted = convert_arrow(values, datatype, binary)
     except (EncodeError, TypeError) as error:
         raise column_error(column, values, error) from None
     return element_type, converted.reshape(outer + converted.shape[1:]) if outer else converted
+
+
+cdef bint is_converted(values) except -1:
+    """Return whether the values of a column are not to be read with Arrow."""
+    return isinstance(values, (list, np.ndarray))
 
 
 cdef masked_error():
@@ -275,10 +289,6 @@ cdef Datatype declared_type(Datatype element_type, datatype):
 
 cdef tuple convert_elements(elements, datatype, bint binary):
     return declared_type(BYTES, datatype), elements
-
-
-cdef tuple convert_to_bytes(values, datatype, bint binary):
-    return declared_type(BYTES, datatype), array_of_source(source_of_values(values), binary)
 
 
 cdef bint is_masked(array) except -1:
@@ -303,34 +313,43 @@ cdef BytesArray array_of_source(Source source, bint binary):
     return bytes_of_wire(pack(source), source.shape)
 
 
-cdef Source source_of_values(values):
-    if isinstance(values, BytesArray):
-        return source_of("wire", values.wire, values.shape)
-    if not isinstance(values, (list, tuple, np.ndarray)) and is_column(values):
-        values = read_column(values)[0]
-    if isinstance(values, (list, tuple)):
-        shape, flat = flatten(values, 1)
-        return source_of("O", flat, shape)
-    if not isinstance(values, np.ndarray):
-        if exports_arrow(values):
-            return source_of_received(receive(values, True))
-        if exports_dlpack(values) or not is_read_by_numpy(values):
-            raise unknown_kind_error(values, "BYTES must be a list or an array of bytes or str")
-        values = read_array(values)
-    if is_masked(values):
+cdef Source source_of_elements(elements):
+    return source_of("wire", elements.wire, elements.shape)
+
+
+cdef Source source_of_list(values):
+    shape, flat = flatten(values, 1)
+    return source_of("O", flat, shape)
+
+
+cdef Source source_of_array(array):
+    if is_masked(array):
         raise masked_error()
-    values = np.asarray(values)  # the attributes of a subclass are not used
-    if not holds_bytes(values.dtype):
+    array = np.asarray(array)  # the attributes of a subclass are not used
+    if not holds_bytes(array.dtype):
         raise EncodeError(
-            f"{SUBJECT} is an array of {format_text(values.dtype)}, not BYTES: those are object, "
+            f"{SUBJECT} is an array of {format_text(array.dtype)}, not BYTES: those are object, "
             f"S, U, V and StringDType arrays")
-    if values.dtype.kind == "V":
-        values = values.astype(object)
-    kind, shape = values.dtype.kind, values.shape
+    if array.dtype.kind == "V":
+        array = array.astype(object)
+    kind, shape = array.dtype.kind, array.shape
     if kind != "T":  # a StringDType has no byte order
-        values = values.astype(values.dtype.newbyteorder("="), copy=False)
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
     # The kernels need aligned memory, because they load whole code points.
-    return source_of(kind, np.require(values, requirements=["C", "A"]), shape)
+    return source_of(kind, np.require(array, requirements=["C", "A"]), shape)
+
+
+cdef Source source_of_memory(values):
+    return source_of_array(read_array(values))
+
+
+cdef Source source_of_column(column):
+    values = read_column(column)[0]
+    return source_of_values(values) if is_converted(values) else source_of_arrow(values)
+
+
+cdef source_of_arrow(values):
+    return source_of_received(receive(values, True))
 
 
 cdef tuple as_tuple(shape):
@@ -364,7 +383,7 @@ cdef tuple convert_list(data, datatype, bint binary):
         return convert_arrays(data, datatype, binary)
     is_text = isinstance(leaf, (bytes, str, bytearray, memoryview))
     if datatype == "BYTES" or (datatype is None and is_text):
-        return convert_to_bytes(data, datatype, binary)
+        return declared_type(BYTES, datatype), array_of_source(source_of_list(data), binary)
     return convert_numbers(data, leaf, datatype)
 
 
@@ -648,33 +667,35 @@ cdef Py_ssize_t store_integers(Integer* target, PyObject** items, Py_ssize_t n) 
 # --- the table -----------------------------------------------------------------------------------
 
 # `Tensor` adds the first row. Its docstring and the manual have the texts of all rows.
-KINDS = [
-    Kind(
+CONVERSIONS = [
+    Conversion(
         "`None`", "nothing, because the tensor is in shared memory",
-        lambda data: data is None, lambda _, datatype, binary: (DATATYPES[datatype], None)),
-    Kind(
-        "a `BytesArray`", "BYTES", lambda data: isinstance(data, BytesArray), convert_elements),
-    Kind(
+        lambda data: data is None,
+        lambda _, datatype, binary: (DATATYPES[datatype], None), None),
+    Conversion(
+        "a `BytesArray`", "BYTES", lambda data: isinstance(data, BytesArray),
+        convert_elements, source_of_elements),
+    Conversion(
         "an array of numpy, also of a subclass",
         "the datatype of its dtype; object, `S`, `U`, `V` and StringDType arrays are BYTES",
-        lambda data: isinstance(data, np.ndarray), convert_array),
-    Kind(
+        lambda data: isinstance(data, np.ndarray), convert_array, source_of_array),
+    Conversion(
         "a list or tuple, also nested",
         "BYTES if the items are `bytes` or `str`; numbers of the `datatype`, which is required; "
         "a stack of arrays, which this table converts, with one datatype and shape",
-        lambda data: isinstance(data, (list, tuple)), convert_list),
-    Kind(
+        lambda data: isinstance(data, (list, tuple)), convert_list, source_of_list),
+    Conversion(
         "a column of pandas, polars or pyarrow", "like a column in `tensors_from_dataframe`",
-        is_column, convert_column),
-    Kind(
+        is_column, convert_column, source_of_column),
+    Conversion(
         "an object that exports an Arrow array or stream, and does not describe its memory to "
         "numpy",
         "numbers, bytes or text, or fixed-size lists of them, without nulls",
-        exports_arrow, convert_arrow),
-    Kind(
+        exports_arrow, convert_arrow, source_of_arrow),
+    Conversion(
         "an object with `__dlpack__`", "numbers, which must be in the memory of the CPU",
-        exports_dlpack, convert_dlpack),
-    Kind(
+        exports_dlpack, convert_dlpack, None),
+    Conversion(
         "an object that describes its memory to numpy, or has `__array__`",
-        "the array of `numpy.asarray`", is_read_by_numpy, convert_memory),
+        "the array of `numpy.asarray`", is_read_by_numpy, convert_memory, source_of_memory),
 ]

@@ -12,7 +12,7 @@ from ..capsules.arrow cimport export_array, export_schema
 from ..capsules.dlpack cimport dlpack_capsule
 from ..capsules.dlpack_abi cimport CPU
 from ..wire cimport MAX_RANK
-from ..messages.convert cimport convert, convert_data, iterator_of
+from ..messages.convert cimport convert, convert_data, iterator_of, source_of_arrow
 from ..messages.parameters cimport checked_flag, checked_name, own_parameters, read_only
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..datatypes import BY_DTYPE, DATATYPES, RAW_BF16
-from ..messages.convert import KINDS, Kind
+from ..messages.convert import CONVERSIONS, Conversion
 from ..signatures import constructor_signature
 
 from ...arguments import Datatype as DatatypeName
@@ -493,8 +493,9 @@ cdef tuple convert_tensor(tensor, datatype, bint binary):
         tensor.data, (<Tensor>tensor).element_type.name if datatype is None else datatype, binary)
 
 
-KINDS.insert(0, Kind(
-    "a `Tensor`", "its data and datatype", lambda data: type(data) is Tensor, convert_tensor))
+CONVERSIONS.insert(0, Conversion(
+    "a `Tensor`", "its data and datatype", lambda data: type(data) is Tensor,
+    convert_tensor, source_of_arrow))
 
 
 cdef tuple dims_of_array(cnp.ndarray array):
