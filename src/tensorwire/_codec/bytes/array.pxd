@@ -5,13 +5,12 @@ cdef class BytesArray:
     cdef object __weakref__
     cdef readonly tuple shape
     cdef readonly Py_ssize_t nbytes  # of the wire bytes, length prefixes included
-    # The elements, None until they are scanned; and what the wire bytes are made of, None for an
-    # array that was scanned from the start. It is a tuple of bytes and str until they are encoded.
-    cdef Elements elements
-    cdef object source
+    # A tuple of bytes and str until they are encoded, then the wire bytes until they are scanned,
+    # and then the Elements in them. A received array is scanned from the start.
+    cdef object content
 
     cdef tuple values_or_none(self)
-    cdef bytes encoded(self)
+    cdef encoded(self)
     cdef Elements scanned(self)
     cdef const unsigned char* wire_data(self) except NULL
     cdef converted(self, dtype, str kind=*, str name=*)

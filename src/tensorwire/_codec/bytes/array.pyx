@@ -68,7 +68,7 @@ cdef class BytesArray:
 
     def __cinit__(self):
         # Python code can call __new__ without __init__. The result is a valid, empty array.
-        self.source = b""
+        self.content = b""
         self.shape = (0,)
 
     def __init__(self, *args, **kwargs):
@@ -78,42 +78,39 @@ cdef class BytesArray:
     cdef tuple values_or_none(self):
         """Return values that are not encoded yet, each exactly bytes or str."""
         with cython.critical_section(self):  # another thread may encode them
-            source = self.source
-        return source if type(source) is tuple else None
+            content = self.content
+        return content if type(content) is tuple else None
 
-    cdef bytes encoded(self):
-        """Return the wire bytes; None if the array was scanned from the start.
+    cdef encoded(self):
+        """Return the wire bytes, or the Elements that were found in them.
 
         Several threads may encode values at once. One of the results, which are equal, is kept.
         """
-        cdef tuple values = self.values_or_none()
-        if values is not None:
-            wire = pack(source_of("O", values, self.shape))
+        with cython.critical_section(self):
+            content = self.content
+        if type(content) is tuple:
+            wire = pack(source_of("O", content, self.shape))
             with cython.critical_section(self):
-                if type(self.source) is tuple:
-                    self.source = wire
-        return self.source
+                if type(self.content) is tuple:
+                    self.content = wire
+                content = self.content
+        return content
 
     cdef Elements scanned(self):
-        """Return the elements. The first call scans them if they were just encoded.
-
-        Several threads may do so at once, with the same result.
-        """
-        cdef Elements elements
-        with cython.critical_section(self):  # another thread may set it
-            elements = self.elements
-        if elements is None:
-            elements = scan_elements(Body(self.encoded()), self.size, 0, self.nbytes)
+        """Return the elements. Several threads may scan the same bytes, with the same result."""
+        content = self.encoded()
+        if type(content) is bytes:
+            content = scan_elements(Body(content), self.size, 0, self.nbytes)
             with cython.critical_section(self):
-                self.elements = elements
-        return elements
+                self.content = content
+        return content
 
     cdef const unsigned char* wire_data(self) except NULL:
         """Return the address of the wire bytes, which exist as long as this object does."""
-        cdef bytes wire = self.encoded()
-        if wire is not None:
-            return <const unsigned char*>PyBytes_AS_STRING(wire)
-        return self.elements.span.data + begin_of(self.elements)
+        content = self.encoded()
+        if type(content) is bytes:
+            return <const unsigned char*>PyBytes_AS_STRING(content)
+        return (<Elements>content).span.data + begin_of(content)
 
     # --- attributes ---
 
@@ -133,10 +130,10 @@ cdef class BytesArray:
     @property
     def wire(self):
         """The wire bytes, length prefixes included, as a memoryview of the buffer."""
-        wire = self.encoded()
-        if wire is not None:
-            return memoryview(wire)
-        return self.elements.body.view(begin_of(self.elements), self.nbytes)
+        content = self.encoded()
+        if type(content) is bytes:
+            return memoryview(content)
+        return (<Elements>content).body.view(begin_of(content), self.nbytes)
 
     def __len__(self):
         if not self.shape:
@@ -256,7 +253,8 @@ cdef class BytesArray:
         if prod(filter(None, dims), start=WIDEST_ITEMSIZE) >= 1 << 63:
             raise ValueError(f"BYTES {format_shape(dims)} exceeds 2^63 - 1 bytes in numpy")
         with cython.critical_section(self):
-            return new_bytes_array(self.source, self.elements, self.nbytes, dims)
+            content = self.content
+        return new_bytes_array(content, self.nbytes, dims)
 
     def as_numpy(self, dtype: DTypeLike = object) -> NDArray[Any]:
         """Return copies of the elements as a new array.
@@ -448,26 +446,25 @@ cdef BytesArray elements_between(
     return bytes_of_elements(new_elements(elements.body, elements.starts[first:last], end), shape)
 
 
-cdef BytesArray new_bytes_array(source, Elements elements, Py_ssize_t nbytes, tuple shape):
+cdef BytesArray new_bytes_array(content, Py_ssize_t nbytes, tuple shape):
     cdef BytesArray array = BytesArray.__new__(BytesArray)
-    array.source = source
-    array.elements = elements
+    array.content = content
     array.nbytes = nbytes
     array.shape = shape
     return array
 
 
 cdef BytesArray bytes_of_elements(Elements elements, tuple shape):
-    return new_bytes_array(None, elements, elements.span.end - begin_of(elements), shape)
+    return new_bytes_array(elements, elements.span.end - begin_of(elements), shape)
 
 
 cdef BytesArray bytes_of_wire(bytes wire, tuple shape):
-    return new_bytes_array(wire, None, len(wire), shape)
+    return new_bytes_array(wire, len(wire), shape)
 
 
 cdef BytesArray bytes_of_values(tuple values, Py_ssize_t nbytes, tuple shape):
     """The values, each exactly bytes or str, were measured, and are encoded when that is needed."""
-    return new_bytes_array(values, None, nbytes, shape)
+    return new_bytes_array(values, nbytes, shape)
 
 
 def are_texts(BytesArray array not None):
