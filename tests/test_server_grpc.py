@@ -558,7 +558,7 @@ LOOP, THREAD, TURN = "the loop", "a thread", "a turn"
         ("async", 4, LOOP, LOOP),
         ("thread", 4, LOOP, THREAD),
         *((model, len(LARGE), THREAD, THREAD) for model in ("echo", "async", "thread")),
-        ("list", MAX_QUICK_JSON_NBYTES // 64 + 1, LOOP, THREAD),
+        ("list", MAX_QUICK_JSON_NBYTES // 8, LOOP, THREAD),
         ("list", 4, LOOP, LOOP),
     ],
 )

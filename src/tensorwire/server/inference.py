@@ -42,6 +42,7 @@ from .statistics import Statistics
 
 log = logging.getLogger("tensorwire.server")
 
+_MAPPINGS = (tw.InferResponse, Mapping)  # that of the first one is found at once
 Undecoded = TypeVar("Undecoded")
 Encoded = TypeVar("Encoded")
 
@@ -242,25 +243,20 @@ class Inference(Generic[Undecoded, Encoded]):
 
     def _is_slow_to_encode(self) -> bool:
         """Return whether a large result is converted, copied or written as JSON."""
-        result, nbytes, converted_nbytes = self.result, 0, 0
+        result, nbytes = self.result, 0
         try:
-            if isinstance(result, tw.InferResponse):
-                for tensor in result.outputs:
-                    nbytes += tensor.nbytes
-            elif isinstance(result, Mapping):
-                for value in result.values():
-                    size = nbytes_of(value)
-                    nbytes += size
-                    if not isinstance(value, tw.Tensor) and (
-                        not is_array_of_numbers(value)
-                        or (size > MAX_QUICK_MESSAGE_NBYTES and is_copied(value))
-                    ):
-                        converted_nbytes += size
+            for value in result.values() if isinstance(result, _MAPPINGS) else ():
+                if isinstance(value, tw.Tensor):
+                    nbytes += value.nbytes
+                    continue
+                size = nbytes_of(value)
+                if size > MAX_QUICK_JSON_NBYTES and is_converted(value):
+                    return True
+                nbytes += size
         except BaseException as error:  # of an object that the model returned
             raise self._model_error(error) from None
-        return converted_nbytes > MAX_QUICK_JSON_NBYTES or (
-            nbytes > MAX_QUICK_JSON_NBYTES
-            and self.message_format.is_slow_to_encode(nbytes, self.request)
+        return nbytes > MAX_QUICK_JSON_NBYTES and self.message_format.is_slow_to_encode(
+            nbytes, self.request
         )
 
     def _encode(self) -> Encoded:
@@ -354,31 +350,31 @@ def is_ended_by_server(error: BaseException) -> bool:
     return isinstance(error, GeneratorExit) and task is None
 
 
-def is_array_of_numbers(value: Any) -> bool:
-    return getattr(getattr(value, "dtype", None), "kind", "O") in "biuf"
-
-
-def is_copied(value: Any) -> bool:
-    """Return whether the elements of an array are not in memory as they are sent."""
-    return isinstance(value, np.ndarray) and not (value.flags.c_contiguous and value.dtype.isnative)
+def is_converted(value: Any) -> bool:
+    """Return whether a large output is converted or copied, which takes long."""
+    if getattr(getattr(value, "dtype", None), "kind", "O") not in "biuf":
+        return True
+    return (
+        isinstance(value, np.ndarray)
+        and value.nbytes > MAX_QUICK_MESSAGE_NBYTES
+        and not (value.flags.c_contiguous and value.dtype.isnative)
+    )
 
 
 def nbytes_of(value: Any) -> int:
-    """Return the size of what a model returned, or any larger number if that is a large size.
+    """Return about the size of what a model returned, or any larger number if it is large.
 
-    An item of a list counts as 64 bytes more than it has, because it is an object.
+    All items of a list count as the first one: to look at each takes longer than to convert it.
     """
+    n_items = 1
+    while isinstance(value, list | tuple) and value and n_items <= MAX_QUICK_JSON_NBYTES:
+        n_items = n_items * len(value) + 1  # it grows if a list contains itself
+        value = value[0]
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
+        n_items, value = n_items * value.size, next(value.flat, 0)
     if isinstance(value, str | bytes):
-        return len(value)
-    if isinstance(value, np.ndarray) and not is_array_of_numbers(value):
-        value = value.flat
-    elif not isinstance(value, list | tuple):
-        # An object that does not tell its size, such as an image, may be large.
-        nbytes = 0 if isinstance(value, int | float) else getattr(value, "nbytes", None)
-        return nbytes if isinstance(nbytes, int) else sys.maxsize
-    nbytes = 64 * len(value)
-    for item in value:
-        if nbytes > MAX_QUICK_JSON_NBYTES:
-            break
-        nbytes += nbytes_of(item)
-    return nbytes
+        return n_items * max(4, len(value))
+    # An object that does not tell its size, such as an image, may be large.
+    is_number = isinstance(value, int | float | list | tuple)  # or an empty list
+    nbytes = 8 if is_number else getattr(value, "nbytes", None)
+    return n_items * nbytes if isinstance(nbytes, int) else sys.maxsize
