@@ -59,7 +59,7 @@ def test_content_length_is_limited(
     with pytest.raises(tw.BodyTooLargeError, match=message) as caught:
         tw.BodyBuffer(content_length, **limits)
     assert caught.value.status == 413
-    with pytest.raises(tw.HeaderError, match="negative: -1"):
+    with pytest.raises(tw.LayoutError, match="negative: -1"):
         tw.BodyBuffer(-1, **limits)
 
 

@@ -106,7 +106,7 @@ def test_inspect_response(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
              f"try --header-length {FRAME.header_length}"],
         ),
         (b"what?", [], ["HeaderError: the JSON header is malformed"]),
-        (b"1234", ["--header-length", "0"], ["HeaderError: Inference-Header-Content-Length is 0"]),
+        (b"1234", ["--header-length", "0"], ["LayoutError: Inference-Header-Content-Length is 0"]),
         (
             rb'{"inputs":[{"name":"a\u001b[31m","datatype":"FP32","shape":[1],"data":[]}]}',
             [],

@@ -181,7 +181,7 @@ def test_malformed_raw_request_is_rejected(case: cases.RawMalformed) -> None:
 
 
 def test_raw_request_without_declared_input_is_rejected() -> None:
-    with pytest.raises(tw.HeaderError, match=r"0, which means a raw binary request, but no raw_i"):
+    with pytest.raises(tw.LayoutError, match=r"0, which means a raw binary request, but no raw_i"):
         tw.decode_request(b"1234", 0)
 
 

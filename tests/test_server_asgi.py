@@ -78,7 +78,7 @@ def test_options_of_read_request() -> None:
     raw = tw.encode_raw_request(X.as_numpy())
     found = read(raw.headers, [bytes(raw)], raw_input=SPEC)
     assert np.array_equal(found["x"].as_numpy(), X.as_numpy())
-    with pytest.raises(tw.HeaderError, match="no raw_input is declared"):
+    with pytest.raises(tw.LayoutError, match="no raw_input is declared"):
         read(raw.headers, [bytes(raw)])
 
 

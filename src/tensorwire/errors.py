@@ -77,7 +77,10 @@ class TensorwireError(Exception):
 
 
 class DecodeError(TensorwireError, ValueError):
-    """The bytes are not a valid message. ``status`` is 400, unless a subclass has another one."""
+    """The bytes are not a valid message, or are BF16 and ml_dtypes is not installed.
+
+    ``status`` is 400, unless a subclass has another one.
+    """
 
     status = 400
 

@@ -14,7 +14,7 @@ from operator import index
 
 from .signatures import ReadableBuffer, constructor_signature
 
-from ..errors import BodyTooLargeError, HeaderError, LayoutError, format_count, format_number
+from ..errors import BodyTooLargeError, LayoutError, format_count, format_number
 
 cdef enum:
     ALIGNMENT = 64  # of the first binary tensor in a BodyBuffer
@@ -84,7 +84,7 @@ cdef class BodyBuffer:
 
     Raises
     ------
-    HeaderError
+    LayoutError
         ``content_length`` is negative.
     BodyTooLargeError
         ``content_length`` exceeds ``max_nbytes`` or the available memory.
@@ -123,7 +123,7 @@ cdef class BodyBuffer:
         if content_length is None:
             return
         if content_length < 0:
-            raise HeaderError(
+            raise LayoutError(
                 f"Content-Length is negative: {format_number(content_length)}",
                 expected=0, actual=content_length)
         self.check_limit(content_length)

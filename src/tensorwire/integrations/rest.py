@@ -73,8 +73,8 @@ async def receive_body(
 ) -> tuple[Framing, BodyBuffer]:
     """Return what the headers of a request say about its body, and the body as it was sent.
 
-    Raises HeaderError, LayoutError, ClientDisconnectedError, and BodyTooLargeError if the body is
-    longer than ``max_body_nbytes``.
+    Raises DecodeError, ClientDisconnectedError, and BodyTooLargeError if the body is longer than
+    ``max_body_nbytes``.
     """
     framing = Framing(scope["headers"])
     body = BodyBuffer(framing.content_length, framing.header_length, max_nbytes=max_body_nbytes)

@@ -3,11 +3,11 @@ from collections.abc import Iterable
 from typing_extensions import disjoint_base
 
 from .._codec.messages.frame import Frame
-from ..errors import HeaderError
+from ..errors import DecodeError
 
 FRAMING_HEADERS: tuple[str, ...]
 
-class AmbiguousLengthError(HeaderError): ...
+class AmbiguousLengthError(DecodeError): ...
 
 @disjoint_base
 class Framing:

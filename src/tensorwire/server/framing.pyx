@@ -2,7 +2,7 @@
 
 from .._codec.messages.frame cimport Frame
 
-from ..errors import HeaderError
+from ..errors import DecodeError
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE, header_length
 
 # The names of the headers that Framing and `expects_continue` use.
@@ -17,7 +17,7 @@ cdef tuple BINARY = (b"content-type", BINARY_TYPE.encode())
 cdef tuple JSON = (b"content-type", JSON_TYPE.encode())
 
 
-class AmbiguousLengthError(HeaderError):
+class AmbiguousLengthError(DecodeError):
     """The headers do not determine where the body of a request ends."""
 
 

@@ -13,8 +13,7 @@ from ..messages.views cimport tensor_of_body
 from ..datatypes import DATATYPES
 
 from ...errors import (
-    SUBJECT, DecodeError, HeaderError, LayoutError, format_count, format_number, format_shape,
-    name_tensor)
+    SUBJECT, DecodeError, LayoutError, format_count, format_number, format_shape, name_tensor)
 from ...http import HEADER_LENGTH
 
 
@@ -22,7 +21,7 @@ cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
     """Return a raw binary request. Its body is the data of the declared input (WIRE.md 5)."""
     cdef Message request
     if spec is None:
-        raise HeaderError(
+        raise LayoutError(
             f"{HEADER_LENGTH} is 0, which means a raw binary request, but no raw_input is declared")
     try:
         tensor = raw_tensor(source, spec, limits)

@@ -20,7 +20,7 @@ from operator import index
 
 from ..datatypes import DATATYPES, RAW_BF16, bf16_dtype
 
-from ...errors import SUBJECT, HeaderError, LayoutError, format_shape, format_value
+from ...errors import SUBJECT, DecodeError, HeaderError, LayoutError, format_shape, format_value
 
 cnp.import_array()
 
@@ -105,7 +105,7 @@ cdef int view_body(
 cdef dtype_of_bf16(Limits limits):
     dtype = RAW_BF16 if limits.bf16_as_uint16 else bf16_dtype()
     if dtype is None:
-        raise HeaderError(
+        raise DecodeError(
             f"{SUBJECT} is BF16, for which numpy requires the ml_dtypes package; "
             f"Limits(bf16_as_uint16=True) returns it as uint16 without that package")
     return dtype
