@@ -62,7 +62,8 @@ def unpack(body: bytes, encoding: str = "zstd", max_body_nbytes: int = 128 * MiB
     )
     received.write(body)
     received.max_body_nbytes = max_body_nbytes
-    return received._decompress()
+    received._decompress()
+    return received.buffer
 
 
 @pytest.mark.parametrize(

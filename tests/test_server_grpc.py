@@ -47,6 +47,7 @@ from support.http2_client import (  # noqa: E402
     frame,
     grpc_message,
 )
+from tensorwire import threads  # noqa: E402
 from tensorwire._codec.datatypes import DATATYPES  # noqa: E402
 from tensorwire._codec.grpc.reader import nbytes_besides_raw, read_fields  # noqa: E402
 from tensorwire._codec.grpc.writer import write_fields  # noqa: E402
@@ -66,7 +67,6 @@ from tensorwire.server import (  # noqa: E402
     RequestError,
     add_to_grpc_server,
     create_app,
-    inference,
 )
 from tensorwire.server import grpc as served  # noqa: E402
 from tensorwire.server.inference import Inference  # noqa: E402
@@ -610,15 +610,11 @@ def test_where_a_request_with_many_fields_is_read(
     places.loop = server.loop
     places.note(served, "read_names")
     places.note(served, "decode_request")
-    places.note(served, "reading_alone")
-    for module in (served, inference):
-        places.note(module, "in_turn")
+    places.note(threads, "in_turn")
     sent = message(x=rest) if isinstance(rest, tw.Tensor) else delimited(1, "echo") + rest
     assert len(sent) < MAX_QUICK_MESSAGE_NBYTES
     list(server.stream(iter([sent])))
     steps = ["read_names", "decode_request"]
-    if place is THREAD:
-        steps = ["reading_alone", "read_names", "reading_alone", "decode_request"]
     if place is TURN:
         place, steps = LOOP, ["in_turn", "read_names", "in_turn", "decode_request"]
     assert places.noted == [f"{step} in {place}" for step in steps]

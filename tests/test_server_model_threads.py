@@ -31,8 +31,7 @@ from support.asgi_requests import (
 from support.lifetimes import without_gc
 from support.scripts import run_script
 from support.threads import forbid_threads
-from tensorwire.server import Model, RequestError, body, create_app
-from tensorwire.server import inference as inference_module
+from tensorwire.server import Model, RequestError, create_app
 from tensorwire.server.body import RequestBody
 from tensorwire.server.inference import Inference
 from tensorwire.server.model import as_writable
@@ -42,7 +41,15 @@ from tensorwire.sizes import (
     MAX_QUICK_MESSAGE_NBYTES,
     MAX_SHARED_JSON_NBYTES,
 )
-from tensorwire.threads import N_THREADS, in_turn, reading_alone
+from tensorwire.threads import (
+    DECOMPRESSING,
+    N_THREADS,
+    READING,
+    READING_DECOMPRESSED,
+    Call,
+    Threads,
+    in_turn,
+)
 
 DECODE = "tensorwire.server.body.decode_request"
 BINARY = {"binary_data_output": True}
@@ -123,27 +130,35 @@ def post(model: str, frame: tw.Frame, *, is_compressed: bool = False) -> tw.Infe
 @pytest.mark.parametrize(
     ("frame", "is_compressed", "expected"),
     [
-        (message(SMALL, in_json=True, **BINARY), False, False),
-        (message(LARGE, in_json=True, **BINARY), False, True),
-        (message(LARGE, **BINARY), False, False),
-        (message(np.zeros(MAX_QUICK_MESSAGE_NBYTES, bool), **BINARY), False, True),
-        (message(SMALL, **BINARY), True, True),
+        (message(SMALL, in_json=True, **BINARY), False, []),
+        (message(LARGE, in_json=True, **BINARY), False, [READING]),
+        (message(LARGE, **BINARY), False, []),
+        (message(np.zeros(MAX_QUICK_MESSAGE_NBYTES, bool), **BINARY), False, [READING]),
+        (message(SMALL, **BINARY), True, [DECOMPRESSING]),
+        (message(LARGE, in_json=True), True, [DECOMPRESSING, READING_DECOMPRESSED]),
     ],
-    ids=["small JSON", "large JSON", "binary", "large binary", "compressed"],
+    ids=["small JSON", "large JSON", "binary", "large binary", "compressed", "compressed JSON"],
 )
 def test_where_a_request_is_decoded(
     model: str,
     frame: tw.Frame,
     is_compressed: bool,
-    expected: bool,
+    expected: list[Threads],
     decodings: list[bool],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    alone: list[bool] = []
-    monkeypatch.setattr(body, "reading_alone", recorder(reading_alone, alone))
+    queues: list[Threads] = []
+    start = Threads.start
+
+    def note(queue: Threads, call: Call) -> bool:
+        queues.append(queue)
+        return start(queue, call)
+
+    monkeypatch.setattr(Threads, "start", note)
     assert post(model, frame, is_compressed=is_compressed).outputs[0].name == "y"
-    assert decodings == [expected]
-    assert alone == [True] * expected
+    assert queues[: len(expected)] == expected
+    is_read_in_thread = expected[-1:] not in ([], [DECOMPRESSING])
+    assert decodings == [is_read_in_thread]
 
 
 @pytest.mark.parametrize("model", ["async", "thread", "event loop", None])
@@ -156,9 +171,7 @@ def test_json_of_medium_size_is_read_in_a_turn_of_the_event_loop(
     model: str | None, n_elements: int, n_turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns: list[bool] = []
-    recording = recorder(in_turn, turns)
-    for module in (inference_module, body):
-        monkeypatch.setattr(module, "in_turn", recording)
+    monkeypatch.setattr("tensorwire.threads.in_turn", recorder(in_turn, turns))
     frame = message(np.zeros(n_elements, np.int8), in_json=True)
     if model is None:
         read(frame.headers, [bytes(frame)])
@@ -174,7 +187,7 @@ def test_where_read_request_decodes(is_compressed: bool, decodings: list[bool]) 
     if is_compressed:
         body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
     assert np.array_equal(read(headers, [body])["x"].as_numpy(), SMALL)
-    assert decodings == [is_compressed]
+    assert decodings == [False]
 
 
 @pytest.mark.thread_unsafe(reason="its model expects the main thread")

@@ -189,13 +189,13 @@ def test_process_that_is_forked_begins_without_threads() -> None:
         SCRIPT
         + """
 async def main():
-    reading = threads.in_thread(threads.reading_alone, int, 1)
+    reading = threads.in_thread(int, 1, threads=threads.READING)
     assert await call(int, 1) == await asyncio.wait_for(reading, 10) == 1
 
 async def fork():
     running = asyncio.create_task(call(time.sleep, 0.2))
     await main()
-    with threads._lock, threads._reading[0], threads._reading[1]:  # another thread may have them
+    with threads._lock:  # another thread may have it
         child = os.fork()
     return child
 
@@ -257,7 +257,7 @@ async def test_one_thread_reads_a_message_at_a_time() -> None:
         reading.pop()
         return n_readers
 
-    calls = [in_thread(threads.reading_alone, read) for _ in range(5)]
+    calls = [in_thread(read, threads=threads.READING) for _ in range(5)]
     has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
     assert (max(await asyncio.gather(*calls)) == 1) is has_gil
 

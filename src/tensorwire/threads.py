@@ -9,10 +9,12 @@ import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
 from weakref import WeakSet, WeakValueDictionary
+
+from .sizes import MAX_QUICK_JSON_NBYTES, MAX_SHARED_JSON_NBYTES
 
 Result = TypeVar("Result")
 
@@ -181,14 +183,7 @@ class _Thread(threading.Thread):
                 return
 
 
-def _new_reading() -> list[AbstractContextManager[object]]:
-    """Return a lock for most messages, and one for those that were compressed."""
-    has_gil: bool = getattr(sys, "_is_gil_enabled", lambda: True)()  # from Python 3.13 on
-    return [threading.Lock() if has_gil else nullcontext() for _ in range(2)]
-
-
 _lock = threading.Lock()
-_reading = _new_reading()
 _idle: list[_Thread] = []  # the last one is used first
 _threads: set[_Thread] = set()
 # A lock refers to its event loop. What waits for the lock, or will release it, refers to the lock.
@@ -206,8 +201,8 @@ def _start_thread() -> _Thread:
 
 def _forget_threads() -> None:
     """Begin without threads in a new process: `fork` copies only the thread that calls it."""
-    global _lock, _reading
-    _lock, _reading = threading.Lock(), _new_reading()
+    global _lock  # noqa: PLW0603
+    _lock = threading.Lock()
     _idle.clear()
     _threads.clear()
     for each in _users:
@@ -230,15 +225,20 @@ def _wait_for_calls() -> None:
 
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_forget_threads)
+_has_gil: bool = getattr(sys, "_is_gil_enabled", lambda: True)()  # from Python 3.13 on
 _package = Threads(N_THREADS)
+# A function that reads a message holds the GIL for most of the time. Whenever an event loop needs
+# the GIL, it would wait for all threads that do.
+READING = Threads(1 if _has_gil else N_THREADS)
 # A small compressed message may take as long as one of any size: others do not wait for it.
-_decompressing = Threads(N_THREADS)
+DECOMPRESSING = Threads(N_THREADS)
+READING_DECOMPRESSED = Threads(1 if _has_gil else N_THREADS)
 
 
 async def in_thread(
-    function: Callable[..., Result], *arguments: Any, decompresses: bool = False
+    function: Callable[..., Result], *arguments: Any, threads: Threads = _package
 ) -> Result:
-    """Call a function of this package in a thread, which may be one of those that decompress.
+    """Call a function of this package in a thread.
 
     It does not wait for models, or for the default threads of the event loop: a program may have
     filled them with calls that wait for this one. If no thread can be started, the function is
@@ -247,7 +247,7 @@ async def in_thread(
     call = Call()
     is_started = False
     with suppress(RuntimeError):
-        call.start(_decompressing if decompresses else _package, function, *arguments)
+        call.start(threads, function, *arguments)
         is_started = True
     if not is_started:
         return function(*arguments)
@@ -267,15 +267,15 @@ async def in_turn(function: Callable[..., Result], *arguments: Any) -> Result:
     return function(*arguments)
 
 
-def reading_alone(
-    function: Callable[..., Result], *arguments: Any, decompressed: bool = False, **options: Any
+async def read_without_blocking(
+    nbytes: int, function: Callable[..., Result], *arguments: Any, threads: Threads = READING
 ) -> Result:
-    """Call a function that reads a message, while no other thread is in this call.
+    """Call a function that reads a message: at once, in a turn of the event loop, or in a thread.
 
-    Those that decompress wait for each other, and the others do not wait for them.
-
-    Such a function holds the GIL for most of the time. Whenever an event loop needs the GIL, it
-    would wait for all threads that do.
+    ``nbytes`` is the number of bytes that take time to read, or a larger one.
     """
-    with _reading[decompressed]:
-        return function(*arguments, **options)
+    if nbytes <= MAX_SHARED_JSON_NBYTES:
+        return function(*arguments)
+    if nbytes <= MAX_QUICK_JSON_NBYTES:
+        return await in_turn(function, *arguments)
+    return await in_thread(function, *arguments, threads=threads)

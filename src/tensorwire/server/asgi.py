@@ -93,7 +93,7 @@ async def read_request(
     while more:
         chunk, more = chunk_of(await receive())
         body.buffer.write(chunk)
-    return await body.decode_without_blocking(limits, raw_input)
+    return await body.read_slowly(body.decode, limits, raw_input)
 
 
 def chunk_of(message: AsgiMessage) -> tuple[bytes, bool]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from .._codec.body_buffer import BodyBuffer
 from .._codec.datatypes import Limits
@@ -11,11 +13,19 @@ from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
 from ..compression import STEP_NBYTES, Decompressor, is_supported
 from ..errors import DecompressionError, LayoutError, format_count
-from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
-from ..threads import in_thread, in_turn, reading_alone
+from ..sizes import MAX_QUICK_MESSAGE_NBYTES
+from ..threads import (
+    DECOMPRESSING,
+    READING,
+    READING_DECOMPRESSED,
+    in_thread,
+    read_without_blocking,
+)
 from .body_memory import UNCOUNTED_NBYTES, Reservation
 from .errors import UnsupportedEncodingError
 from .framing import Framing
+
+Result = TypeVar("Result")
 
 DEFAULT_RECEIVE_TIMEOUT = 300.0
 """Default time in seconds in which the whole body of a request must arrive."""
@@ -133,59 +143,48 @@ class RequestBody:
             capacity = max(capacity, self._reservation().step_nbytes)
         return max(needed, min(capacity, self.max_body_nbytes if length is None else length))
 
-    def is_slow_to_decode(self, max_json_nbytes: int = MAX_QUICK_JSON_NBYTES) -> bool:
-        nbytes, framing = self.buffer.nbytes, self.framing
-        json_nbytes = nbytes if framing.header_length is None else framing.header_length
-        return (
-            self.is_compressed or json_nbytes > max_json_nbytes or nbytes > MAX_QUICK_MESSAGE_NBYTES
-        )
+    def reading_nbytes(self) -> int:
+        """Return how many bytes take time to decode, or any number above the limits for that."""
+        nbytes, json_nbytes = self.buffer.nbytes, self.framing.header_length
+        if self.is_compressed or nbytes > MAX_QUICK_MESSAGE_NBYTES:
+            return sys.maxsize
+        return nbytes if json_nbytes is None else json_nbytes
 
-    async def decode_without_blocking(
-        self, limits: Limits, raw_input: TensorSpec | None = None
-    ) -> InferRequest:
-        """Decode the request, in a thread if it is slow. Raises DecodeError."""
-        if not self.is_slow_to_decode(MAX_SHARED_JSON_NBYTES):
-            return self.decode(limits, raw_input)
-        if not self.is_slow_to_decode():
-            return await in_turn(self.decode, limits, raw_input)
-        return await in_thread(
-            self.decode, limits, raw_input, True, decompresses=self.is_compressed
-        )
+    async def read_slowly(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Decompress the body, and call a function that decodes it, in threads if that is slow."""
+        threads = READING
+        if self.is_compressed:
+            await in_thread(self._decompress, threads=DECOMPRESSING)
+            threads = READING_DECOMPRESSED
+        nbytes = self.reading_nbytes()
+        return await read_without_blocking(nbytes, function, *arguments, threads=threads)
 
-    def decode(
-        self, limits: Limits, raw_input: TensorSpec | None = None, alone: bool = False
-    ) -> InferRequest:
-        """Decode the request, after the end of the body, alone if a thread of an event loop does.
+    def decode(self, limits: Limits, raw_input: TensorSpec | None = None) -> InferRequest:
+        """Decode the request, after the end of the body. Raises DecodeError."""
+        if self.is_compressed:
+            self._decompress()
+        elif not self.framing.encoding:
+            self._check_length()
+        header_length = self.framing.header_length
+        return decode_request(self.buffer, header_length, raw_input=raw_input, limits=limits)
 
-        Raises DecodeError.
-        """
-        body, length = self.buffer, self.framing.content_length
-        if length is not None and body.nbytes != length:
+    def _check_length(self) -> None:
+        n_arrived, length = self.buffer.nbytes, self.framing.content_length
+        if length is not None and n_arrived != length:
             raise LayoutError(
-                f"the body is shorter than Content-Length: {format_count('byte', body.nbytes)} "
+                f"the body is shorter than Content-Length: {format_count('byte', n_arrived)} "
                 f"arrived, but Content-Length is {length}",
                 expected=length,
-                actual=body.nbytes,
+                actual=n_arrived,
             )
-        if self.is_compressed:
-            body = self._decompress()
-        arguments = body, self.framing.header_length
-        if alone:
-            return reading_alone(
-                decode_request,
-                *arguments,
-                decompressed=self.is_compressed,
-                raw_input=raw_input,
-                limits=limits,
-            )
-        return decode_request(*arguments, raw_input=raw_input, limits=limits)
 
-    def _decompress(self) -> BodyBuffer:
-        """Return the decompressed bytes.
+    def _decompress(self) -> None:
+        """Replace the body by the decompressed bytes.
 
         This takes up to 3 ns per decompressed byte. Raises DecompressionError, BodyTooLargeError if
         the result is longer than ``max_body_nbytes``, and OverloadedError.
         """
+        self._check_length()
         body = self.buffer
         result = BodyBuffer(None, self.framing.header_length, max_nbytes=self.max_body_nbytes)
         decompressor = Decompressor(self.framing.encoding)
@@ -205,7 +204,7 @@ class RequestBody:
                 f"the compressed body is truncated after {format_count('byte', len(body))} "
                 f"({format_count('byte', len(result))} decompressed)"
             )
-        return result
+        self.buffer, self.is_compressed = result, False
 
     def _extend(self, result: BodyBuffer, needed: int) -> None:
         """Provide memory for the decompressed bytes. Raises OverloadedError."""

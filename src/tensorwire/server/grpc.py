@@ -37,7 +37,7 @@ from ..grpc_messages import (
     Fields,
 )
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
-from ..threads import in_thread, in_turn, reading_alone
+from ..threads import read_without_blocking
 from .body_memory import Reservation
 from .context import RequestContext, set_headers
 from .errors import OverloadedError
@@ -105,14 +105,14 @@ SMALL_METHODS = {
 class GrpcFormat(MessageFormat[bytes, bytes]):
     """The messages of ModelInfer, or of ModelStreamInfer."""
 
-    def is_slow_to_decode(
-        self, message: bytes, max_json_nbytes: int = MAX_QUICK_JSON_NBYTES
-    ) -> bool:
-        return is_slow_to_read(message, max_json_nbytes)
+    def reading_nbytes(self, message: bytes) -> int:
+        return reading_nbytes(message)
+
+    async def read_slowly(self, message: bytes, decode: Callable[[], None]) -> None:
+        await read_without_blocking(reading_nbytes(message), decode)
 
     def decode(self, message: bytes, model: Model) -> tw.InferRequest:
-        request: tw.InferRequest = read(decode_request, message, self.limits)
-        return request
+        return decode_request(message, limits=self.limits)
 
     def request_id(self, source: Any) -> str:
         return str(dict(source.invocation_metadata() or ()).get("x-request-id", ""))
@@ -143,22 +143,16 @@ def set_metadata(call: Any, context: RequestContext) -> None:
         call.set_trailing_metadata((*others, *headers.items()))
 
 
-def is_slow_to_read(message: bytes, max_nbytes: int = MAX_QUICK_JSON_NBYTES) -> bool:
-    """Return whether a request is large, or has many bytes that are not raw contents.
+def reading_nbytes(message: bytes) -> int:
+    """Return how many bytes take time to read, or any number above the limits for that.
 
-    These bytes limit the number of fields and of elements of typed contents.
+    The bytes that are not raw contents limit the number of fields and of elements of typed
+    contents.
     """
-    return len(message) > max_nbytes and (
-        len(message) > MAX_QUICK_MESSAGE_NBYTES
-        or nbytes_besides_raw(message, max_nbytes) > max_nbytes
-    )
-
-
-def read(function: Callable[..., Any], message: bytes, limits: tw.Limits) -> Any:
-    """Read a request, alone if it is slow: then this is called in a thread."""
-    if is_slow_to_read(message):
-        return reading_alone(function, message, limits=limits)
-    return function(message, limits=limits)
+    nbytes = len(message)
+    if MAX_SHARED_JSON_NBYTES < nbytes <= MAX_QUICK_MESSAGE_NBYTES:
+        return nbytes_besides_raw(message, MAX_QUICK_JSON_NBYTES)
+    return nbytes
 
 
 Failed = Callable[[BaseException, str], bytes]  # the error and the id of the request
@@ -422,11 +416,8 @@ class InferenceService:
                 raise TensorwireError("the deadline has expired", status=504)
             check_length(message, service.max_body_nbytes)
             limits = service.limits
-            if is_slow_to_read(message, MAX_SHARED_JSON_NBYTES):
-                wait = in_thread if is_slow_to_read(message) else in_turn
-                names = await wait(read, read_names, message, limits)
-            else:
-                names = read_names(message, limits)
+            nbytes = reading_nbytes(message)
+            names = await read_without_blocking(nbytes, read_names, message, limits)
             name, version, request_id = names
             served = self._find(name, version)
             if served.model.takes_context:

@@ -24,7 +24,7 @@ from ..sizes import (
     MAX_QUICK_MESSAGE_NBYTES,
     MAX_SHARED_JSON_NBYTES,
 )
-from ..threads import in_thread, in_turn
+from ..threads import in_thread
 from .context import RequestContext
 from .errors import ClientDisconnectedError, InvalidOutputError, RequestError
 from .model import (
@@ -72,14 +72,12 @@ class MessageFormat(ABC, Generic[Undecoded, Encoded]):
     """Encode a response. Raises EncodeError; its status is 400 if the request is the cause."""
 
     @abstractmethod
-    def is_slow_to_decode(
-        self, message: Undecoded, max_json_nbytes: int = MAX_QUICK_JSON_NBYTES
-    ) -> bool:
-        """Return whether decoding a request may take more than about a millisecond."""
+    def reading_nbytes(self, message: Undecoded) -> int:
+        """Return how many bytes take time to decode, or any number above the limits for that."""
 
-    def is_compressed(self, message: Undecoded) -> bool:
-        """Return whether a request is decompressed when it is decoded."""
-        return False
+    @abstractmethod
+    async def read_slowly(self, message: Undecoded, decode: Callable[[], None]) -> None:
+        """Decode a request with a function, in a thread if that is slow."""
 
     @abstractmethod
     def decode(self, message: Undecoded, model: Model) -> tw.InferRequest:
@@ -126,7 +124,7 @@ class Inference(Generic[Undecoded, Encoded]):
         """
         served = self.served
         assert self.message is not None
-        if self.message_format.is_slow_to_decode(self.message, MAX_SHARED_JSON_NBYTES):
+        if self.message_format.reading_nbytes(self.message) > MAX_SHARED_JSON_NBYTES:
             return None
         try:
             self._decode()
@@ -166,10 +164,10 @@ class Inference(Generic[Undecoded, Encoded]):
     async def _run(self, call: ModelCall) -> Encoded:
         served = self.served
         if self.message is not None:
-            if not self.message_format.is_slow_to_decode(self.message, MAX_SHARED_JSON_NBYTES):
+            if self.message_format.reading_nbytes(self.message) <= MAX_SHARED_JSON_NBYTES:
                 self._decode()
             else:
-                await self._decode_slowly()
+                await self.message_format.read_slowly(self.message, self._decode)
         if not self.is_called:
             if call.is_cancelled:  # while the request was decoded
                 raise ClientDisconnectedError("the client cancelled the request")
@@ -192,15 +190,6 @@ class Inference(Generic[Undecoded, Encoded]):
             encoded: Encoded = await in_thread(self._encode)
             return encoded
         return self._encode()
-
-    async def _decode_slowly(self) -> None:
-        """Decode in a turn of the event loop, or in a thread if that takes longer."""
-        assert self.message is not None
-        if not self.message_format.is_slow_to_decode(self.message):
-            await in_turn(self._decode)
-        else:
-            decompresses = self.message_format.is_compressed(self.message)
-            await in_thread(self._decode, decompresses=decompresses)
 
     def _decode(self) -> None:
         """Decode and check the request. Its message is released with the last tensor."""

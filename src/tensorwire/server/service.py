@@ -68,7 +68,8 @@ GRACE_SECONDS = 5.0
 class HttpFormat(MessageFormat[RequestBody, tw.Frame]):
     """The messages of HTTP."""
 
-    is_slow_to_decode: Callable[..., bool] = staticmethod(RequestBody.is_slow_to_decode)
+    reading_nbytes: Callable[..., int] = staticmethod(RequestBody.reading_nbytes)
+    read_slowly: Callable[..., Any] = staticmethod(RequestBody.read_slowly)
 
     def decode(self, message: RequestBody, model: Model) -> tw.InferRequest:
         if message.framing.header_length == 0 and model.raw_input is None:
@@ -76,10 +77,7 @@ class HttpFormat(MessageFormat[RequestBody, tw.Frame]):
                 f"{HEADER_LENGTH} is 0, which means a raw binary request, but the model does not "
                 "declare exactly one input"
             )
-        return message.decode(self.limits, model.raw_input, message.is_slow_to_decode())
-
-    def is_compressed(self, message: RequestBody) -> bool:
-        return message.is_compressed
+        return message.decode(self.limits, model.raw_input)
 
     def request_id(self, source: RawHeaders) -> str:
         found = (value for name, value in source if name == b"x-request-id")

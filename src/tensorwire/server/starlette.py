@@ -114,7 +114,7 @@ async def read_tensors(
         body = RequestBody(request.headers.raw, max_body_nbytes)
         async for chunk in request.stream():  # also if the body was read before
             body.buffer.write(chunk)
-        decoded = await body.decode_without_blocking(limits)
+        decoded = await body.read_slowly(body.decode, limits)
         return values_of(decoded, inputs, request.scope)
     except TensorwireError as error:
         raise InvalidRequestError(error.status, str(error)) from error
