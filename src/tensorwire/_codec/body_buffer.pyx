@@ -8,7 +8,7 @@ from libc.stdint cimport uintptr_t
 from libc.string cimport memmove
 
 from .exports cimport export_bytes
-from .gil cimport WORK_PER_TURN, count_work, free_memory
+from .gil cimport WORK_PER_TURN, count_work, free_memory, release_gil, take_gil
 
 from operator import index
 
@@ -172,12 +172,11 @@ cdef class BodyBuffer:
 
         The memory is not moved meanwhile. `source` may be a view of the same memory.
         """
-        if nbytes < WORK_PER_TURN:  # as in `write_memory`; `append` counts the work
-            memmove(target, source, nbytes)
-            return
         self.n_exports += 1
-        with nogil:
-            memmove(target, source, nbytes)
+        # `append` counts the work, so that other threads do not run during a short copy.
+        released = release_gil(nbytes) if nbytes >= WORK_PER_TURN else NULL
+        memmove(target, source, nbytes)
+        take_gil(released)
         self.n_exports -= 1
 
     cdef int make_room(self, Py_ssize_t n_more) except -1:

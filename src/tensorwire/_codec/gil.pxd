@@ -25,12 +25,14 @@ cdef extern from "Python.h":
 
 # The work of each thread is counted in all modules together. The cost of an operation is about the
 # number of nanoseconds that it takes in a slow case, for example because the memory is new: 1 for
-# a byte that is copied or scanned.
+# a byte that is copied or scanned, or for READ_NBYTES that are only read, or freed.
 cdef enum:
-    LONG_NBYTES = 64 << 10  # work is counted between pieces of this size, if not more often
+    READ_NBYTES = 8
     TEXT_COST = 8  # of a byte of JSON or of a field, or of writing a short element
     ITEM_COST = 100  # of what is a Python object, or becomes one
-    SQUARED_DIGITS_PER_WORK = 200  # of an int to text and back, which takes quadratic time
+
+    LONG_NBYTES = 64 << 10  # work is counted between pieces of this size, or of this cost
+    WORK_PER_TURN = 1_000_000  # after which the clock is read: see `count_work`
 
 cdef void count_work(Py_ssize_t cost) noexcept
 cdef Py_ssize_t end_of_batch(Py_ssize_t begin, Py_ssize_t n, Py_ssize_t cost) noexcept
@@ -40,15 +42,11 @@ cdef void free_memory(void* memory, Py_ssize_t nbytes) noexcept  # of PyMem_RawM
 
 cdef void drop_reference(void* owned) noexcept nogil
 
-cdef enum:
-    WORK_PER_BATCH = 100_000  # work that is counted at once
-    WORK_PER_TURN = 1_000_000  # after which the clock is read: see `count_work`
-
 
 cdef inline void collect_work(Py_ssize_t* work, Py_ssize_t cost) noexcept:
-    """Add a cost to `work`, and count it when it is that of a batch. Other threads may run then."""
+    """Add a cost to `work`, and count it when it is large. Other threads may run then."""
     work[0] += cost
-    if work[0] >= WORK_PER_BATCH:
+    if work[0] >= LONG_NBYTES:
         count_work(work[0])
         work[0] = 0
 
@@ -63,6 +61,14 @@ cdef inline PyThreadState* release_gil(Py_ssize_t cost) noexcept:
         return PyEval_SaveThread()
     count_work(cost)
     return NULL
+
+
+cdef inline PyThreadState* release_gil_if_long(Py_ssize_t nbytes) noexcept:
+    """Do the same for LONG_NBYTES or more. The caller counts shorter operations.
+
+    No other thread runs before or during one of these.
+    """
+    return release_gil(nbytes) if nbytes >= LONG_NBYTES else NULL
 
 
 cdef inline void take_gil(PyThreadState* released) noexcept:

@@ -10,11 +10,6 @@ from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 import sys
 
-cdef enum:
-    FREED_PER_WORK = 5  # bytes whose pages the kernel gets back at a cost of 1
-
-cdef double INTERVALS_PER_TURN = 1.2  # see `count_work`
-
 cdef extern from "Python.h":
     int Py_IsInitialized() nogil
 
@@ -50,7 +45,7 @@ cdef void count_work(Py_ssize_t cost) noexcept:
     work_of_this_turn += cost
     if work_of_this_turn >= WORK_PER_TURN:
         work_of_this_turn = 0
-        if monotonic_seconds() - turn_began >= INTERVALS_PER_TURN * switch_interval():
+        if monotonic_seconds() - turn_began >= 1.2 * switch_interval():
             with nogil:
                 pass
             turn_began = monotonic_seconds()
@@ -61,7 +56,7 @@ cdef Py_ssize_t end_of_batch(Py_ssize_t begin, Py_ssize_t n, Py_ssize_t cost) no
 
     `cost` is that of one element. Other threads may run during the call, but not during the batch.
     """
-    cdef Py_ssize_t n_elements = min(n - begin, WORK_PER_BATCH // cost + 1)
+    cdef Py_ssize_t n_elements = min(n - begin, LONG_NBYTES // cost + 1)
     count_work(n_elements * cost)
     return begin + n_elements
 
@@ -73,7 +68,7 @@ cdef bytes copied_bytes(const void* data, Py_ssize_t nbytes):
 
 
 cdef void free_memory(void* memory, Py_ssize_t nbytes) noexcept:
-    released = release_gil(nbytes // FREED_PER_WORK)
+    released = release_gil(nbytes // READ_NBYTES)
     PyMem_RawFree(memory)
     take_gil(released)
 

@@ -15,13 +15,12 @@ from libc.string cimport memcmp
 
 from .body_buffer cimport BodyBuffer
 from .exports cimport export_bytes
-from .gil cimport release_gil, take_gil
+from .gil cimport READ_NBYTES, release_gil, take_gil
 
 from ..errors import (
     MAX_FOREIGN_TEXT, SUBJECT, ElementError, LayoutError, format_count, format_text)
 
 cdef enum:
-    CHECKED_PER_WORK = 8  # bytes of BOOL that are checked at a cost of 1
     CHECK_NBYTES = 32 << 10  # size of the blocks in which BOOL elements are checked
 
 cdef unsigned char no_data = 0  # an empty body points here, so that no pointer is NULL
@@ -105,7 +104,7 @@ cdef class Body:
         cdef const unsigned char* data = self.data + offset
         cdef unsigned char value = 0  # set if there is one, which gcc does not see
         cdef uint64_t i
-        released = release_gil(nbytes // CHECKED_PER_WORK)
+        released = release_gil(nbytes // READ_NBYTES)
         i = find_invalid_bool(data, nbytes, &value)
         take_gil(released)
         if i < nbytes:

@@ -21,7 +21,7 @@ from ..capsules.arrow_abi cimport (
     INLINE_NBYTES, N_OFFSET_BUFFERS, N_VIEW_BUFFERS, ArrowArray, ArrowSchema, View)
 from ..gil cimport (
     ITEM_COST, LONG_NBYTES, TEXT_COST, copied_bytes, count_work, drop_reference, end_of_batch,
-    release_gil, take_gil, write_memory)
+    release_gil, release_gil_if_long, take_gil)
 from ..memory cimport Body
 from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_pack, NpyString_release_allocator,
@@ -41,7 +41,6 @@ cdef extern from "Python.h":
     unsigned char* PyUnicode_1BYTE_DATA(object text)
 
 cdef enum:
-    DISTANT_SCAN_COST = 256  # of an element of 2 KiB or more, for a cache miss
     # The maximum size of a numpy `S` array is the larger of two limits: a number of bytes, and a
     # multiple of the size of the wire bytes.
     MAX_PADDED_NBYTES = 64 << 20
@@ -56,7 +55,8 @@ cdef Scan scan_all(
 ) noexcept:
     cdef Scan scan
     cdef uint64_t most = min(capacity, nbytes // PREFIX_NBYTES)  # elements
-    released = release_gil(max(2 * most, DISTANT_SCAN_COST * min(most, nbytes // 2048)))
+    # An element of 2 KiB or more is a cache miss.
+    released = release_gil(max(2 * most, 2 * ITEM_COST * min(most, nbytes // 2048)))
     scan = scan_prefixes(data, nbytes, starts, capacity, base)
     take_gil(released)
     return scan
@@ -218,10 +218,9 @@ cdef inline str decode_utf8(const unsigned char* data, Py_ssize_t nbytes):
     if nbytes <= 1:  # such strings are shared objects of CPython, which must not be written to
         return PyUnicode_DecodeUTF8(<const char*>data, nbytes, NULL)
     text = PyUnicode_New(nbytes, 127)
-    if nbytes <= LONG_NBYTES:
-        memcpy(PyUnicode_1BYTE_DATA(text), data, nbytes)
-    else:
-        write_memory(PyUnicode_1BYTE_DATA(text), data, nbytes)
+    released = release_gil_if_long(nbytes)
+    memcpy(PyUnicode_1BYTE_DATA(text), data, nbytes)
+    take_gil(released)
     if is_ascii(PyUnicode_1BYTE_DATA(text), nbytes):
         return text
     return PyUnicode_DecodeUTF8(<const char*>PyUnicode_1BYTE_DATA(text), nbytes, NULL)

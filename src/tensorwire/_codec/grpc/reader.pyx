@@ -23,7 +23,7 @@ from ..datatypes cimport (
     format_range)
 from ..gil cimport (
     ITEM_COST, LONG_NBYTES, TEXT_COST, collect_work, copied_bytes, count_work, release_gil,
-    take_gil)
+    release_gil_if_long, take_gil)
 from ..json.reader cimport text_to_str
 from ..json.scanner cimport Text
 from ..memory cimport Body
@@ -226,23 +226,24 @@ cdef str decode_long_utf8(const unsigned char* data, Py_ssize_t nbytes, Py_ssize
 
     For a UnicodeDecodeError, `n_valid` is the size of the valid pieces before the one of the error.
     """
-    cdef Py_ssize_t n
+    cdef Py_ssize_t n = nbytes
     cdef Text text
-    if nbytes <= LONG_NBYTES:
-        return PyUnicode_DecodeUTF8(<const char*>data, nbytes, "strict")
     text.begin, text.nbytes = data, nbytes
     text.is_ascii, text.has_escapes = True, False
-    while n_valid[0] < nbytes:
+    while nbytes > LONG_NBYTES:
+        if n_valid[0] == nbytes:
+            return text_to_str(&text)
         n = min(nbytes - n_valid[0], <Py_ssize_t>LONG_NBYTES)
         if n_valid[0] + n < nbytes:
             n = whole_characters(data + n_valid[0], n)
         if not is_ascii(data + n_valid[0], n):
             text.is_ascii = False
             if not is_valid_utf8(data + n_valid[0], n):
-                return PyUnicode_DecodeUTF8(<const char*>data + n_valid[0], n, "strict")  # raises
+                break
         count_work(n)
         n_valid[0] += n
-    return text_to_str(&text)
+    # The whole text, or an invalid piece, for which this raises the error.
+    return PyUnicode_DecodeUTF8(<const char*>data + n_valid[0], n, "strict")
 
 
 cdef Message decoded(message, Limits limits, bint is_request):
@@ -602,11 +603,9 @@ cdef class MessageReader:
         cdef FieldFault fault
         if field.wire_type == VARINT or field.wire_type == LENGTH_DELIMITED:
             self.count_header(nbytes, field)
-            if nbytes <= LONG_NBYTES:
-                fault = read_dims(cursor_of(field), &self.entry)
-            else:
-                with nogil:
-                    fault = read_dims(cursor_of(field), &self.entry)
+            released = release_gil_if_long(nbytes)
+            fault = read_dims(cursor_of(field), &self.entry)
+            take_gil(released)
             if fault != NO_FIELD_FAULT:
                 self.member = "shape"
                 self.raise_fault(fault, field.tag)

@@ -27,7 +27,7 @@ from libc.stdint cimport INT64_MAX, UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ..gil cimport (
-    ITEM_COST, SQUARED_DIGITS_PER_WORK, TEXT_COST, count_work, release_gil, take_gil, write_memory)
+    ITEM_COST, TEXT_COST, count_work, release_gil, release_gil_if_long, take_gil)
 from ..json.numbers cimport (
     Float, exact_double, exact_magnitude, exact_single, nearest_float, scan_decimal)
 from ..json.scanner cimport (
@@ -419,10 +419,9 @@ cdef str text_to_str(const Text* text):
     # Shorter strings are shared objects of CPython, which must not be written to.
     if text.is_ascii and not text.has_escapes and text.nbytes > 1:
         result = PyUnicode_New(text.nbytes, 127)
-        if text.nbytes < MAX_ATTEMPT_NBYTES:
-            memcpy(PyUnicode_1BYTE_DATA(result), text.begin, text.nbytes)
-        else:
-            write_memory(PyUnicode_1BYTE_DATA(result), text.begin, text.nbytes)
+        released = release_gil_if_long(text.nbytes)
+        memcpy(PyUnicode_1BYTE_DATA(result), text.begin, text.nbytes)
+        take_gil(released)
         return result
     # The length is computed first, so that no more memory is allocated than the str needs.
     released = release_gil(TEXT_COST * text.nbytes)
@@ -528,7 +527,7 @@ cdef object read_number_value(ReadCursor* cursor):
             -<int64_t>number.digits if number.is_negative else <int64_t>number.digits)
     n_digits = cursor.position - begin - number.is_negative
     if n_digits <= MAX_INTEGER_DIGITS:
-        count_work(n_digits * n_digits // SQUARED_DIGITS_PER_WORK)
+        count_work(3 * TEXT_COST * n_digits)  # at most: the time is quadratic
         try:
             return int(begin[:cursor.position - begin])
         except ValueError:  # sys.set_int_max_str_digits() may allow fewer
@@ -597,18 +596,22 @@ cdef inline void accept(ReadCursor* cursor, const ReadCursor* attempt) noexcept:
     cursor.expected = attempt.expected
 
 
+cdef inline Fault scan(ReadCursor* cursor, Text* text) noexcept nogil:
+    return skip_value(cursor) if text == NULL else scan_string(cursor, text)
+
+
 cdef int scan_or_raise(ReadCursor* cursor, Text* text) except -1:
     """Validate the string at the cursor, or any value if `text` is NULL, and advance past it."""
     cdef ReadCursor attempt = begin_attempt(cursor)
     cdef Py_ssize_t n_keys = cursor.keys.n_keys
-    cdef Fault fault = skip_value(&attempt) if text == NULL else scan_string(&attempt, text)
+    cdef Fault fault = scan(&attempt, text)
     if is_final(&attempt, cursor, fault):
         accept(cursor, &attempt)
     else:
         cursor.keys.n_keys = n_keys
         cursor.count_work = NULL
         with nogil:
-            fault = skip_value(cursor) if text == NULL else scan_string(cursor, text)
+            fault = scan(cursor, text)
         cursor.count_work = attempt.count_work
     if fault != NO_FAULT:
         raise_fault(cursor, fault)

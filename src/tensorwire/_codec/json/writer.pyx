@@ -24,7 +24,7 @@ from libc.string cimport memcpy, memset, strlen
 from ..bytes.array cimport BytesArray
 from ..bytes.reader cimport Element, Elements, Span, element_at
 from ..datatypes cimport Limits
-from ..gil cimport SQUARED_DIGITS_PER_WORK, TEXT_COST, count_work, release_gil, take_gil
+from ..gil cimport TEXT_COST, count_work, release_gil, take_gil
 from ..new_objects cimport NewBytes, begin_bytes, finished_bytes, reserve
 from ..json.shortest cimport (
     FIRST_POWER, MAX_NUMBER_NBYTES, N_POWERS, Float, Integer, Tables, write_float, write_integer)
@@ -333,7 +333,7 @@ cdef int write_any_int(JsonWriter* writer, value) except -1:
         raise EncodeError(
             f"parameter {format_value(<str>writer.parameter)} contains an integer of "
             f"{int.bit_length(value)} bits, which Python is set not to convert to text") from None
-    count_work(len(digits) ** 2 // SQUARED_DIGITS_PER_WORK)
+    count_work(3 * TEXT_COST * len(digits))  # at most: the time is quadratic
     return write_literal(writer, digits + b",")
 
 
