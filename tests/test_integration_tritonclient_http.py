@@ -69,8 +69,8 @@ from support.tritonclient_comparison import (
 )
 from support.wrappers import closure, wrapped
 from tensorwire.integrations import tritonclient
+from tensorwire.integrations.tritonclient.bodies import FileBody, payload_class
 from tensorwire.integrations.tritonclient.convert import elements_at
-from tensorwire.integrations.tritonclient.transport import FileBody, payload_class
 
 pytestmark = comparison.MARKS
 either, installed, any_data = comparison.either, comparison.installed, comparison.any_data

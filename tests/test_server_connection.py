@@ -331,7 +331,7 @@ class ConnectionMachine(RuleBasedStateMachine):
         for client in getattr(self, "clients", ()):
             for request in client.connection.requests:
                 if (body := request.body) is not None:
-                    memory = request._memory
+                    memory = request._reserved
                     counted = UNCOUNTED_NBYTES if memory is None else memory._nbytes
                     assert body.buffer.capacity <= max(counted, UNCOUNTED_NBYTES)
                     assert body._n_held <= 2 * SCRATCH_NBYTES
@@ -654,7 +654,7 @@ async def test_memory_of_a_reply_that_is_never_awaited() -> None:
     route = app.route("POST", "/v2/models/m/infer")
     exchange = Exchange(app, route, [(b"content-length", b"%d" % (1024 * KiB))])
     exchange.write(bytes(1024 * KiB))
-    assert exchange.make_room()
+    assert exchange.take_step()
     reply: Any = exchange.reply()
     reply.close()
     exchange.close()

@@ -46,7 +46,7 @@ from tensorwire.threads import (
     N_THREADS,
     READING,
     READING_DECOMPRESSED,
-    Call,
+    ThreadCall,
     Threads,
     in_turn,
 )
@@ -150,7 +150,7 @@ def test_where_a_request_is_decoded(
     queues: list[Threads] = []
     start = Threads.start
 
-    def note(queue: Threads, call: Call) -> bool:
+    def note(queue: Threads, call: ThreadCall) -> bool:
         queues.append(queue)
         return start(queue, call)
 

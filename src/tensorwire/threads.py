@@ -40,9 +40,9 @@ class Threads:
     def _forget(self) -> None:
         """Begin without calls, as a process does that was forked."""
         self._n_running = 0
-        self._waiting: OrderedDict[Call, None] = OrderedDict()
+        self._waiting: OrderedDict[ThreadCall, None] = OrderedDict()
 
-    def start(self, call: Call) -> bool:
+    def start(self, call: ThreadCall) -> bool:
         """Return whether a call waits for a thread. Raises RuntimeError if none can be started."""
         with _lock:
             if _is_exiting:  # threads end when no call waits
@@ -58,12 +58,12 @@ class Threads:
             thread.wakeup.release()
             return False
 
-    def drop(self, call: Call) -> bool:
+    def drop(self, call: ThreadCall) -> bool:
         """Forget a call that waits. Return False if it does not: it has begun, or was dropped."""
         with _lock:
             return self._waiting.pop(call, call) is None
 
-    def end(self, thread: _Thread) -> Call | None:
+    def end(self, thread: _Thread) -> ThreadCall | None:
         """Return the next call for a thread, which is idle if there is none. It needs the lock."""
         if self._waiting:
             return self._waiting.popitem(last=False)[0]
@@ -75,7 +75,7 @@ class Threads:
         return None
 
 
-class Call:
+class ThreadCall:
     """A call of a function in a thread, which an event loop waits for."""
 
     _threads: Threads
@@ -125,7 +125,7 @@ class Call:
             self._error = error
             self._settle()
 
-    def do(self, thread: _Thread) -> Call | None:
+    def do(self, thread: _Thread) -> ThreadCall | None:
         """Do the call in a thread, and return the next one for this thread."""
         self._call()
         with _lock:
@@ -163,7 +163,7 @@ class _Thread(threading.Thread):
         super().__init__(name="tensorwire", daemon=True)
         self.wakeup: threading.Lock = threading.Lock()
         self.wakeup.acquire()
-        self.call: Call | None = None
+        self.call: ThreadCall | None = None
 
     def run(self) -> None:
         while True:
@@ -244,7 +244,7 @@ async def in_thread(
     filled them with calls that wait for this one. If no thread can be started, the function is
     called in the event loop. It would be too late for an error: the model may have run already.
     """
-    call = Call()
+    call = ThreadCall()
     is_started = False
     with suppress(RuntimeError):
         call.start(threads, function, *arguments)

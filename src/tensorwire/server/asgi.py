@@ -307,7 +307,7 @@ class App(Service):
                 if type(message) is dict and "body" in message and not message.get("more_body"):
                     exchange.write(message["body"])
                     message = None
-                if message is not None or not exchange.make_room():
+                if message is not None or not exchange.take_step():
                     await exchange.receive_body(message)
             reply = exchange.reply()
             if type(reply) is not Reply:
@@ -364,12 +364,12 @@ class _Exchange(Exchange):
                     self.write(chunk)
                     await self._await_memory()
         except TimeoutError:
-            self.make_room()  # if the body has been given up, this rejects it
+            self.take_step()  # if the body has been given up, this rejects it
             if not self.is_rejected:
                 self.reject_late()
 
     async def _await_memory(self) -> None:
-        while not self.make_room():
+        while not self.take_step():
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._has_changed.wait()

@@ -38,7 +38,7 @@ class RequestBody:
 
     With a ``reservation``, a body of more than UNCOUNTED_NBYTES ``has_steps``: it gets its memory
     as it arrives. What arrives is passed to ``write`` instead of the buffer. The transport then
-    calls ``make_room``, and again, when the reservation is woken, if the result was False. In
+    calls ``take_step``, and again, when the reservation is woken, if the result was False. In
     between, ``is_waiting`` is true, and what is written is kept outside the buffer. ``reservation``
     is a function that returns the reservation of the body.
 
@@ -102,7 +102,7 @@ class RequestBody:
             self._held.append(bytes(chunk))
             self._n_held += len(chunk)
 
-    def make_room(self) -> bool:
+    def take_step(self) -> bool:
         """Provide the memory of the next step, and return whether it is there.
 
         Raises BodyTooLargeError if the process has no memory.
@@ -123,7 +123,7 @@ class RequestBody:
         return not self.is_waiting
 
     def remaining(self) -> memoryview:
-        """Return the memory for what arrives next, after ``make_room``.
+        """Return the memory for what arrives next, after ``take_step``.
 
         The memory grows here, because the event loop has the previous view while it calls a
         protocol. Raises BodyTooLargeError if the process has no memory.

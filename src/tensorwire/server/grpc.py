@@ -105,14 +105,14 @@ SMALL_METHODS = {
 class GrpcFormat(MessageFormat[bytes, bytes]):
     """The messages of ModelInfer, or of ModelStreamInfer."""
 
-    def reading_nbytes(self, message: bytes) -> int:
-        return reading_nbytes(message)
+    def reading_nbytes(self, received: bytes) -> int:
+        return reading_nbytes(received)
 
-    async def read_slowly(self, message: bytes, decode: Callable[[], None]) -> None:
-        await read_without_blocking(reading_nbytes(message), decode)
+    async def read_slowly(self, received: bytes, decode: Callable[[], None]) -> None:
+        await read_without_blocking(reading_nbytes(received), decode)
 
-    def decode(self, message: bytes, model: Model) -> tw.InferRequest:
-        return decode_request(message, limits=self.limits)
+    def decode(self, received: bytes, model: Model) -> tw.InferRequest:
+        return decode_request(received, limits=self.limits)
 
     def request_id(self, source: Any) -> str:
         return str(dict(source.invocation_metadata() or ()).get("x-request-id", ""))
@@ -409,8 +409,8 @@ class InferenceService:
         request_id = ""
         service = self._service
         task = request_context = None
-        memory = Reservation(service.body_memory)
-        memory.resize(len(message))
+        reservation = Reservation(service.body_memory)
+        reservation.resize(len(message))
         try:
             if context.time_remaining() == 0:
                 raise TensorwireError("the deadline has expired", status=504)
@@ -443,9 +443,9 @@ class InferenceService:
             if request_context is not None:
                 set_metadata(context, request_context)
             if task is not None and not task.done():  # the model has the message until it returns
-                task.add_done_callback(lambda _: memory.release())
+                task.add_done_callback(lambda _: reservation.release())
             else:
-                memory.release()
+                reservation.release()
 
     async def _check(self, message: bytes) -> bytes:
         status = self._status(message)

@@ -29,8 +29,8 @@ class Exchange(ModelCall):
     A transport makes it in the event loop, and calls its methods there, in this order:
 
     1. It passes the body to ``write``, or receives it into ``body.buffer``, until the body ends or
-       ``is_rejected`` is true. If ``make_room`` returns False, it receives nothing more, and calls
-       ``make_room`` again after ``wake`` was called, which may happen in any thread. If
+       ``is_rejected`` is true. If ``take_step`` returns False, it receives nothing more, and calls
+       ``take_step`` again after ``wake`` was called, which may happen in any thread. If
        ``receive_timeout`` expires, it calls ``reject_late``.
     2. It sends the ``reply``. If ``is_rejected`` is true, it sends ``closing()`` of the reply, and
        closes the connection. If the client disconnects before, it calls ``disconnect``.
@@ -48,7 +48,7 @@ class Exchange(ModelCall):
     """Whether the reply must be sent now, without the rest of the body, and be the last one."""
     _context: RequestContext | None = None
     _coding: str | None = None
-    _memory: Reservation | None = None
+    _reserved: Reservation | None = None
     _n_discarded = 0
     _is_running = False
     _is_closed = False
@@ -90,7 +90,7 @@ class Exchange(ModelCall):
     @property
     def is_given_up(self) -> bool:
         """Whether the body has lost its memory, because it arrives too slowly."""
-        return self._memory is not None and self._memory.is_given_up
+        return self._reserved is not None and self._reserved.is_given_up
 
     def wake(self) -> object:
         """The body has memory, or is given up. This is called in any thread."""
@@ -108,7 +108,7 @@ class Exchange(ModelCall):
             if self._n_discarded > MAX_DISCARDED_NBYTES:
                 self.is_rejected = True
 
-    def make_room(self) -> bool:
+    def take_step(self) -> bool:
         """Provide memory for more of the body, and return whether it is there."""
         body = self.body
         if body is None or not body.has_steps:
@@ -122,7 +122,7 @@ class Exchange(ModelCall):
             )
             return True
         try:
-            return body.make_room()
+            return body.take_step()
         except TensorwireError as error:
             self.reject(error)
             return True
@@ -130,9 +130,9 @@ class Exchange(ModelCall):
     def _reservation(self) -> Reservation:
         if self._is_closed:  # a thread still decompresses the body
             raise ClientDisconnectedError("the request has ended")
-        if self._memory is None:
-            self._memory = Reservation(self._service.body_memory, self.wake, self._n_arrived)
-        return self._memory
+        if self._reserved is None:
+            self._reserved = Reservation(self._service.body_memory, self.wake, self._n_arrived)
+        return self._reserved
 
     def _n_arrived(self) -> int:
         body = self.body  # another event loop may ask
@@ -143,13 +143,13 @@ class Exchange(ModelCall):
         self._is_closed = True
         if not self._is_running:
             self.body = None
-            if self._memory is not None:
+            if self._reserved is not None:
                 self._release()
 
     def _release(self) -> None:
-        if self._memory is not None:
-            self._memory.close()
-            self._memory = None
+        if self._reserved is not None:
+            self._reserved.close()
+            self._reserved = None
 
     def _fail(self, error: TensorwireError) -> None:
         self.body = None  # the rest is discarded
@@ -189,8 +189,8 @@ class Exchange(ModelCall):
         assert body is not None
         if body.framing.encoding:  # a thread will take memory for the decompressed bytes
             self._reservation()
-        if self._memory is not None:
-            self._memory.complete()
+        if self._reserved is not None:
+            self._reserved.complete()
         if self.takes_context:
             self._context = RequestContext(self.headers, self.client)
         inference = Inference(self._service.http_format, route, body, self.headers, self._context)

@@ -72,15 +72,15 @@ class MessageFormat(ABC, Generic[Undecoded, Encoded]):
     """Encode a response. Raises EncodeError; its status is 400 if the request is the cause."""
 
     @abstractmethod
-    def reading_nbytes(self, message: Undecoded) -> int:
+    def reading_nbytes(self, received: Undecoded) -> int:
         """Return how many bytes take time to decode, or any number above the limits for that."""
 
     @abstractmethod
-    async def read_slowly(self, message: Undecoded, decode: Callable[[], None]) -> None:
+    async def read_slowly(self, received: Undecoded, decode: Callable[[], None]) -> None:
         """Decode a request with a function, in a thread if that is slow."""
 
     @abstractmethod
-    def decode(self, message: Undecoded, model: Model) -> tw.InferRequest:
+    def decode(self, received: Undecoded, model: Model) -> tw.InferRequest:
         """Decode a request. Raises TensorwireError."""
 
     @abstractmethod
@@ -103,7 +103,7 @@ class Inference(Generic[Undecoded, Encoded]):
 
     message_format: MessageFormat[Undecoded, Encoded]
     served: ServedModel
-    message: Undecoded | None
+    received: Undecoded | None
     """What has been received, until it is decoded."""
     source: Any = None
     """Where the transport finds the id of a request that its message does not have."""
@@ -123,8 +123,8 @@ class Inference(Generic[Undecoded, Encoded]):
         Return None if an awaitable, a thread or a turn of the event loop is needed.
         """
         served = self.served
-        assert self.message is not None
-        if self.message_format.reading_nbytes(self.message) > MAX_SHARED_JSON_NBYTES:
+        assert self.received is not None
+        if self.message_format.reading_nbytes(self.received) > MAX_SHARED_JSON_NBYTES:
             return None
         try:
             self._decode()
@@ -163,11 +163,11 @@ class Inference(Generic[Undecoded, Encoded]):
 
     async def _run(self, call: ModelCall) -> Encoded:
         served = self.served
-        if self.message is not None:
-            if self.message_format.reading_nbytes(self.message) <= MAX_SHARED_JSON_NBYTES:
+        if self.received is not None:
+            if self.message_format.reading_nbytes(self.received) <= MAX_SHARED_JSON_NBYTES:
                 self._decode()
             else:
-                await self.message_format.read_slowly(self.message, self._decode)
+                await self.message_format.read_slowly(self.received, self._decode)
         if not self.is_called:
             if call.is_cancelled:  # while the request was decoded
                 raise ClientDisconnectedError("the client cancelled the request")
@@ -193,10 +193,10 @@ class Inference(Generic[Undecoded, Encoded]):
 
     def _decode(self) -> None:
         """Decode and check the request. Its message is released with the last tensor."""
-        served, message = self.served, self.message
-        assert message is not None
-        request = self.message_format.decode(message, served.model)
-        self.message = None
+        served, received = self.served, self.received
+        assert received is not None
+        request = self.message_format.decode(received, served.model)
+        self.received = None
         if served.model.inputs:
             check_inputs(request.inputs, served.model.inputs)
         if served.model.max_batch_size:

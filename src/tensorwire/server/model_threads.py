@@ -10,7 +10,7 @@ from typing import Any
 
 from ..arguments import check_integer
 from ..errors import format_count
-from ..threads import N_THREADS, Call, Threads
+from ..threads import N_THREADS, ThreadCall, Threads
 from .errors import ClientDisconnectedError, OverloadedError
 
 log = logging.getLogger("tensorwire.server")
@@ -40,7 +40,7 @@ class ModelThreads(Threads):
         return OverloadedError.by("max_concurrency", f"the limit is {limit} in progress")
 
 
-class ModelCall(Call):
+class ModelCall(ThreadCall):
     """The call of a synchronous model, which does not begin if the client is gone by then.
 
     ``wait_for_disconnect`` is an async function that returns when the client disconnects. A

@@ -121,7 +121,7 @@ class Receiver:
         A body gets memory when its request is the first one: before, at most one chunk is received.
         """
         request = self.requests[0]
-        has_room = request.make_room()
+        has_room = request.take_step()
         if request is not self.requests[-1] or self.state is not BODY:
             return
         body = request.body
@@ -265,5 +265,5 @@ class Receiver:
         request = self.requests[-1]
         request.is_received = self.is_received = True
         if request.body is not None and request.body.has_steps and request is self.requests[0]:
-            request.make_room()  # for the last chunk
+            request.take_step()  # for the last chunk
         self.state = DONE if request.is_rejected else self.state_after_request

@@ -71,13 +71,13 @@ class HttpFormat(MessageFormat[RequestBody, tw.Frame]):
     reading_nbytes: Callable[..., int] = staticmethod(RequestBody.reading_nbytes)
     read_slowly: Callable[..., Any] = staticmethod(RequestBody.read_slowly)
 
-    def decode(self, message: RequestBody, model: Model) -> tw.InferRequest:
-        if message.framing.header_length == 0 and model.raw_input is None:
+    def decode(self, received: RequestBody, model: Model) -> tw.InferRequest:
+        if received.framing.header_length == 0 and model.raw_input is None:
             raise RequestError(
                 f"{HEADER_LENGTH} is 0, which means a raw binary request, but the model does not "
                 "declare exactly one input"
             )
-        return message.decode(self.limits, model.raw_input)
+        return received.decode(self.limits, model.raw_input)
 
     def request_id(self, source: RawHeaders) -> str:
         found = (value for name, value in source if name == b"x-request-id")

@@ -19,6 +19,7 @@ from tritonclient.http import InferenceServerClient, InferInput, InferResult, _c
 from tritonclient.http._infer_result import json
 
 from ..patching import Function, Replacement
+from .bodies import FileBody, HttpLibrary, payload_class, receive_rest
 from .calls import creates_requests, setting
 from .convert import (
     SHARED_MEMORY_KEYS,
@@ -33,7 +34,6 @@ from .convert import (
     object_array,
     tensor_data,
 )
-from .transport import FileBody, HttpLibrary, payload_class, receive_rest
 
 ARRAY_INPUT = array_input_class(InferInput, "_raw_data", "_get_binary_data")
 
