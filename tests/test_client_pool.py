@@ -82,20 +82,20 @@ def test_calls_share_4_connections(server: str, kind: type[Client | AsyncClient]
 
 def test_bytes_on_an_idle_connection_are_not_taken_for_a_response(connect: Connect) -> None:
     timeout = http(b"", status="408 Request Timeout")
-    separate = threading.Event()
+    both = threading.Barrier(2, timeout=5)  # the server and the test
 
     def late(connection: socket.socket) -> None:
         connection.sendall(GOOD)
-        separate.wait(5)
+        both.wait()
         connection.sendall(timeout)
+        both.wait()
 
     for answer in (GOOD + timeout, late):
         with Scripted([answer, GOOD]) as server, connect(server.address) as client:
             for _ in range(4):
                 assert client.infer("m", {"x": X})["x"].shape == X.shape
-                separate.set()
-                time.sleep(0.03)
-                separate.clear()
+                for _ in range(2 if answer is late else 0):
+                    both.wait()
             assert server.n_connections == 4
 
 
