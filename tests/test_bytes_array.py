@@ -14,8 +14,8 @@ from support import reference
 from support.bytes_elements import WIRE, WORDS
 from support.memory import peak_nbytes
 from support.threads import repeating
+from tensorwire._codec.body import Body
 from tensorwire._codec.bytes.reader import elements_nbytes
-from tensorwire._codec.memory import Body
 
 STRING = np.dtypes.StringDType()
 

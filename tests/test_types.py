@@ -35,7 +35,7 @@ COMPILED = sorted(
 WITHOUT_PYTHON_NAMES = {
     f"_codec.{name}"
     for name in (
-        "gil",
+        *("exports", "gil"),
         *("http.entries", "http.members", "http.names", "http.raw"),
         "capsules.arrow",
         "capsules.dlpack",

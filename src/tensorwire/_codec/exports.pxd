@@ -1,5 +1,3 @@
-"""The buffer protocol for objects that export flat bytes."""
-
 from cpython.buffer cimport PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDES, PyBUF_WRITABLE, Py_buffer
 
 
@@ -26,3 +24,6 @@ cdef inline int export_bytes(
     buffer.suboffsets = NULL
     buffer.internal = NULL
     return 0
+
+
+cdef exported_bytes(object owner, const char* data, Py_ssize_t nbytes)

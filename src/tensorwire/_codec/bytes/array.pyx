@@ -3,14 +3,15 @@
 cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
+from libc.string cimport memcmp
 
 from ..bytes.reader cimport (
     Element, Elements, Span, are_utf8, begin_of, count_elements, element_at, element_bytes,
     elements_as_fixed_width, elements_as_objects, elements_as_str, elements_as_stringdtype,
     export_elements, gather_elements, new_elements, scan_elements)
 from ..bytes.writer cimport pack, source_of
-from ..gil cimport copied_bytes
-from ..memory cimport Body, same_bytes
+from ..gil cimport copied_bytes, release_gil, take_gil
+from ..body cimport Body
 from ..wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE
 
 from collections.abc import Sequence
@@ -418,6 +419,19 @@ cdef class BytesArray:
     def __array__(self, dtype=None, copy=None):
         """Return ``as_numpy(dtype)``. This method is called by ``numpy.asarray``."""
         return self.array(dtype, copy)
+
+
+cdef bint same_bytes(first, second) except -1:
+    """Return whether two buffers have the same bytes. `==` of memoryviews would compare items."""
+    cdef Body one = Body(first)
+    cdef Body other = Body(second)
+    cdef int difference
+    if one.nbytes != other.nbytes:
+        return False
+    released = release_gil(one.nbytes)
+    difference = memcmp(one.data, other.data, one.nbytes)
+    take_gil(released)
+    return difference == 0
 
 
 cdef row_at(BytesArray array, index):

@@ -2,7 +2,7 @@ cimport cython
 from libc.stdint cimport int64_t, uint64_t
 from numpy cimport ndarray
 
-from ..memory cimport Body
+from ..body cimport Body
 from ..wire cimport PREFIX_NBYTES
 
 

@@ -1,6 +1,6 @@
 from typing_extensions import CapsuleType
 
-from ..memory import Body
+from ..body import Body
 
 def elements_nbytes(body: Body, n_elements: int) -> int: ...
 def arrow_schema(format: bytes) -> CapsuleType: ...

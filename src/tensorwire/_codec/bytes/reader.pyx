@@ -22,7 +22,7 @@ from ..capsules.arrow_abi cimport (
 from ..gil cimport (
     ITEM_COST, LONG_NBYTES, TEXT_COST, copied_bytes, count_work, drop_reference, end_of_batch,
     release_gil, release_gil_if_long, take_gil)
-from ..memory cimport Body
+from ..body cimport Body
 from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_pack, NpyString_release_allocator,
     PyArray_StringDTypeObject, npy_packed_static_string, npy_string_allocator)

@@ -24,7 +24,7 @@ from ..capsules.arrow_abi cimport (
     N_OFFSET_BUFFERS, NULLABLE, ArrowArray, ArrowArrayStream, ArrowSchema)
 from ..datatypes cimport Datatype, shape_to_send
 from ..gil cimport drop_reference
-from ..memory cimport exported_bytes
+from ..exports cimport exported_bytes
 from ..wire cimport MAX_RANK, multiply
 
 import numpy as np

@@ -26,7 +26,7 @@ from ..gil cimport (
     release_gil_if_long, take_gil)
 from ..json.reader cimport text_to_str
 from ..json.scanner cimport Text
-from ..memory cimport Body
+from ..body cimport Body
 from ..messages.message cimport (
     InferRequest, InferResponse, Message, RequestedOutput, new_message, new_output)
 from ..messages.parameters cimport has_nul

@@ -13,7 +13,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
 from ..gil cimport write_memory
-from ..memory cimport Body
+from ..body cimport Body
 from ..messages.message cimport (
     InferRequest, InferResponse, Message, RequestedOutput, ResponseOptions, check_listed,
     check_options, id_for, requested_by)

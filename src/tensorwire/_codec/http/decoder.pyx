@@ -21,7 +21,7 @@ from ..json.reader cimport (
     begin_reading, next_item, next_member, open_level_or_raise, scan_string_or_raise,
     skip_value_or_raise, text_to_str)
 from ..json.scanner cimport ReadCursor, Text, equals, next_is, skip_blanks
-from ..memory cimport Body
+from ..body cimport Body
 from ..messages.message cimport InferRequest, InferResponse, Message, new_message
 from ..messages.tensor cimport Tensor, TensorSpec, new_tensor, use_converted
 from ..messages.views cimport (

@@ -1,5 +1,5 @@
 from ..datatypes cimport Limits
-from ..memory cimport Body
+from ..body cimport Body
 from ..messages.message cimport InferRequest
 from ..messages.tensor cimport TensorSpec
 

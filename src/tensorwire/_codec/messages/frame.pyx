@@ -6,7 +6,8 @@ from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.tuple cimport PyTuple_New
 
 from ..gil cimport write_memory
-from ..memory cimport Body, exported_bytes
+from ..body cimport Body
+from ..exports cimport exported_bytes
 from ..new_objects cimport set_item
 from ..messages.tensor cimport Tensor, make_once, write_data
 

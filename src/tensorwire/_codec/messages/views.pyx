@@ -8,11 +8,12 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
+from ..body cimport Body
 from ..bytes.array cimport bytes_of_elements
 from ..bytes.reader cimport scan_elements
 from ..datatypes cimport (
     DECODING, Datatype, Layout, Limits, add_elements, check_name_nbytes, fill_layout)
-from ..memory cimport Body
+from ..gil cimport READ_NBYTES, release_gil, take_gil
 from ..messages.message cimport InferRequest, Message, binary_data_output, items_by_name
 from ..messages.tensor cimport Tensor, new_tensor, use_memory, use_bytes_array
 
@@ -20,7 +21,8 @@ from operator import index
 
 from ..datatypes import DATATYPES, RAW_BF16, bf16_dtype
 
-from ...errors import SUBJECT, DecodeError, HeaderError, LayoutError, format_shape, format_value
+from ...errors import (
+    SUBJECT, DecodeError, ElementError, HeaderError, LayoutError, format_shape, format_value)
 
 cnp.import_array()
 
@@ -31,6 +33,7 @@ cdef struct NamedDatatype:
 
 cdef enum:
     N_DATATYPES = 14
+    CHECK_NBYTES = 32 << 10  # size of the blocks in which BOOL elements are checked
 cdef NamedDatatype[N_DATATYPES] NAMED_DATATYPES
 assert len(DATATYPES) == N_DATATYPES
 for number, element_type in enumerate(DATATYPES.values()):
@@ -97,9 +100,52 @@ cdef int view_body(
             expected=layout.nbytes, actual=nbytes)
     body.check_range(offset, nbytes)
     if dtype.type_num == cnp.NPY_BOOL and limits.check_bool:
-        body.check_bool(offset, nbytes)
+        check_bool(body, offset, nbytes)
     use_memory(tensor, body, dtype, <char*>body.data + offset, nbytes, body.readonly)
     return 0
+
+
+cdef int check_bool(Body body, Py_ssize_t offset, uint64_t nbytes) except -1:
+    """Raise ElementError if any of the `nbytes` bytes from `offset` is neither 0 nor 1."""
+    cdef const unsigned char* data = body.data + offset
+    cdef unsigned char value = 0  # set if there is one, which gcc does not see
+    cdef uint64_t i
+    released = release_gil(nbytes // READ_NBYTES)
+    i = find_invalid_bool(data, nbytes, &value)
+    take_gil(released)
+    if i < nbytes:
+        raise ElementError(
+            f"element {i} of {SUBJECT} must be 0 or 1 (BOOL), not {value} "
+            f"{body.format_position(offset + i)}",
+            element=i, offset=offset + i, expected=1, actual=value)
+    return 0
+
+
+cdef unsigned char all_bits(const unsigned char* data, uint64_t nbytes) noexcept nogil:
+    cdef unsigned char bits = 0
+    cdef uint64_t i
+    for i in range(nbytes):  # compilers vectorise this loop
+        bits |= data[i]
+    return bits
+
+
+cdef uint64_t find_invalid_bool(
+    const unsigned char* data, uint64_t nbytes, unsigned char* value
+) noexcept nogil:
+    """Return the index of the first byte above 1, or `nbytes`, and set `value` to that byte.
+
+    It is loaded once, because another thread may write to the memory.
+    """
+    cdef uint64_t begin = 0, end, i
+    while begin < nbytes:
+        end = min(begin + CHECK_NBYTES, nbytes)
+        if all_bits(data + begin, end - begin) > 1:
+            for i in range(begin, end):
+                value[0] = data[i]
+                if value[0] > 1:
+                    return i
+        begin = end
+    return nbytes
 
 
 cdef dtype_of_bf16(Limits limits):

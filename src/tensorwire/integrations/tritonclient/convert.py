@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._codec.body import Body
 from ..._codec.bytes.array import BytesArray, decode_bytes
 from ..._codec.bytes.reader import elements_nbytes
 from ..._codec.bytes.writer import are_exact
 from ..._codec.datatypes import BY_DTYPE
-from ..._codec.memory import Body
 from ..._codec.messages.convert import encode_bytes
 from ...errors import EncodeError
 

@@ -1,4 +1,4 @@
-"""Memory of received bodies, and read-only views of the memory of tensors for transports.
+"""`Body`: the memory of a received body.
 
 A tensor or array over a body keeps a reference to the `Body`, and the `Body` keeps a reference to
 the object that exports the memory. Nothing is copied.
@@ -10,18 +10,11 @@ from cpython.buffer cimport (
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.object cimport PyObject
-from libc.stdint cimport uint64_t
-from libc.string cimport memcmp
 
 from .body_buffer cimport BodyBuffer
 from .exports cimport export_bytes
-from .gil cimport READ_NBYTES, release_gil, take_gil
 
-from ..errors import (
-    MAX_FOREIGN_TEXT, SUBJECT, ElementError, LayoutError, format_count, format_text)
-
-cdef enum:
-    CHECK_NBYTES = 32 << 10  # size of the blocks in which BOOL elements are checked
+from ..errors import MAX_FOREIGN_TEXT, SUBJECT, LayoutError, format_count, format_text
 
 cdef unsigned char no_data = 0  # an empty body points here, so that no pointer is NULL
 
@@ -99,21 +92,6 @@ cdef class Body:
         assert 0 <= offset <= self.nbytes and 0 <= nbytes <= self.nbytes - offset
         return PyMemoryView_FromObject(self)[offset:offset + nbytes]
 
-    cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes) except -1:
-        """Raise ElementError if any of the `nbytes` bytes from `offset` is neither 0 nor 1."""
-        cdef const unsigned char* data = self.data + offset
-        cdef unsigned char value = 0  # set if there is one, which gcc does not see
-        cdef uint64_t i
-        released = release_gil(nbytes // READ_NBYTES)
-        i = find_invalid_bool(data, nbytes, &value)
-        take_gil(released)
-        if i < nbytes:
-            raise ElementError(
-                f"element {i} of {SUBJECT} must be 0 or 1 (BOOL), not {value} "
-                f"{self.format_position(offset + i)}",
-                element=i, offset=offset + i, expected=1, actual=value)
-        return 0
-
     cdef int check_range(self, Py_ssize_t offset, Py_ssize_t nbytes) except -1:
         """Raise LayoutError unless the body has `nbytes` (0 or more) bytes from `offset`."""
         if nbytes > self.nbytes - offset:
@@ -124,69 +102,3 @@ cdef class Body:
                 f"{self.format_position(offset)}",
                 offset=offset, expected=nbytes, actual=remaining)
         return 0
-
-
-cdef bint same_bytes(first, second) except -1:
-    """Return whether two buffers have the same bytes. `==` of memoryviews would compare items."""
-    cdef Body one = Body(first)
-    cdef Body other = Body(second)
-    cdef int difference
-    if one.nbytes != other.nbytes:
-        return False
-    released = release_gil(one.nbytes)
-    difference = memcmp(one.data, other.data, one.nbytes)
-    take_gil(released)
-    return difference == 0
-
-
-cdef unsigned char all_bits(const unsigned char* data, uint64_t nbytes) noexcept nogil:
-    cdef unsigned char bits = 0
-    cdef uint64_t i
-    for i in range(nbytes):  # compilers vectorise this loop
-        bits |= data[i]
-    return bits
-
-
-cdef uint64_t find_invalid_bool(
-    const unsigned char* data, uint64_t nbytes, unsigned char* value
-) noexcept nogil:
-    """Return the index of the first byte above 1, or `nbytes`, and set `value` to that byte.
-
-    It is loaded once, because another thread may write to the memory.
-    """
-    cdef uint64_t begin = 0, end, i
-    while begin < nbytes:
-        end = min(begin + CHECK_NBYTES, nbytes)
-        if all_bits(data + begin, end - begin) > 1:
-            for i in range(begin, end):
-                value[0] = data[i]
-                if value[0] > 1:
-                    return i
-        begin = end
-    return nbytes
-
-
-# --- the memory of tensors, for writers ---
-
-
-@cython.final
-@cython.freelist(8)
-@cython.no_gc_clear  # memoryviews and arrays may use the memory after a cycle was cleared
-@cython.trashcan(True)  # the owner may be a view of another ExportedBytes, and so on
-cdef class ExportedBytes:
-    """Memory as flat, read-only bytes. It keeps a reference to the owner of the memory."""
-
-    cdef object owner
-    cdef const char* data
-    cdef Py_ssize_t nbytes
-
-    def __getbuffer__(self, Py_buffer* buffer, int flags):
-        export_bytes(buffer, self, self.data, self.nbytes, True, flags)
-
-
-cdef exported_bytes(object owner, const char* data, Py_ssize_t nbytes):
-    cdef ExportedBytes exported = ExportedBytes.__new__(ExportedBytes)
-    exported.owner = owner
-    exported.data = data
-    exported.nbytes = nbytes
-    return exported

@@ -1,5 +1,4 @@
 from cpython.buffer cimport Py_buffer
-from libc.stdint cimport uint64_t
 
 
 cdef class Body:
@@ -14,8 +13,3 @@ cdef class Body:
     cdef str format_position(self, Py_ssize_t offset)
     cdef bint is_bytes(self) noexcept
     cdef int check_range(self, Py_ssize_t offset, Py_ssize_t nbytes) except -1
-    cdef int check_bool(self, Py_ssize_t offset, uint64_t nbytes) except -1
-
-
-cdef bint same_bytes(first, second) except -1
-cdef exported_bytes(object owner, const char* data, Py_ssize_t nbytes)
