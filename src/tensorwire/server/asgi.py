@@ -205,18 +205,10 @@ class App(Service):
     It sends responses from the memory of the arrays that the models return, so a model must not
     modify an array after returning it.
 
-    The endpoints are ``GET /v2``, ``GET /v2/health/live``, ``GET /v2/health/ready``,
-    ``GET /v2/models/{name}``, ``GET /v2/models/{name}/ready`` and
-    ``POST /v2/models/{name}/infer``; and, in the form of Triton, ``GET /v2/models/{name}/config``,
-    ``GET /v2/models/{name}/stats``, ``GET /v2/models/stats`` and ``POST /v2/repository/index``. The
-    paths of a model may contain ``/versions/{version}`` after the name. The only version is 1.
-
-    Errors are responses with a JSON body ``{"error": ...}`` and one of these statuses: 400 (invalid
-    request), 404 (unknown path, model or version), 405 (wrong method), 408 (the body did not arrive
-    in time), 413 (body too long), 415 (unknown Content-Encoding), 500 (the model failed) and 503
-    (too many requests, or no thread can be started). A model chooses another one with
-    ``RequestError``. Any other exception of a model is logged by the logger ``tensorwire.server``
-    and is not sent to the client.
+    The page "Endpoints and applications" of the manual lists the endpoints, and the statuses of
+    errors. Their body is ``{"error": ...}``. A model chooses text and status with ``RequestError``.
+    Any other exception of a model is logged by the logger ``tensorwire.server`` and is not sent to
+    the client.
 
     Parameters
     ----------
@@ -231,10 +223,8 @@ class App(Service):
     selection : {"spec", "triton"}, default "spec"
         The rule that determines which outputs are binary; see ``encode_response``.
     nonfinite : {"null", "literal", "error"}, default "null"
-        How to write NaN and infinities in outputs that are sent as JSON. By default, they become
-        ``null``, as in KServe, so that an infinity is lost: clients read NaN, or a missing value.
-        With "literal", they are written as Triton does, which strict JSON parsers reject. With
-        "error", the response is an error with status 500. Binary outputs and gRPC are exact.
+        How to write NaN and infinities in outputs that are sent as JSON; see ``encode_request``.
+        With "error", the response is an error with status 500. Binary outputs and gRPC are exact.
     receive_timeout : float or None, default 300.0
         Time in seconds in which the whole body of a request must arrive. None means no limit. With
         ``InferProtocol``, the time includes the headers, and a client that reads nothing of its
@@ -247,14 +237,11 @@ class App(Service):
         at once are not counted.
     max_body_memory_nbytes : int, optional
         Maximum number of bytes of all request bodies together that have arrived, arrive or are
-        decompressed, until the response was sent. Bodies of up to 64 KiB are not counted. Others
-        are counted in steps as they arrive, and one for which there is no memory is not received
-        any further until there is; it gets status 503 after ``receive_timeout``. One body may
-        exceed the limit, so that bodies do not wait for each other. While others wait, a body that
-        receives less than 64 KiB in 5 seconds gets status 408. One that exceeds the limit when it
-        is decompressed gets status 503. A gRPC message is counted when it has arrived. The default
-        is half of the memory of the machine, its cgroup or the process, divided by the variable
-        WEB_CONCURRENCY (the number of processes) if it is set.
+        decompressed, until the response was sent. Bodies of up to 64 KiB are not counted. A body
+        for which there is no memory waits, and gets status 503 after ``receive_timeout``, as the
+        section "Memory" of the manual says. The default is half of the memory of the machine, its
+        cgroup or the process, divided by the variable WEB_CONCURRENCY (the number of processes) if
+        it is set.
     zero_copy : bool, default False
         Whether to send large ASGI responses as memoryviews of the arrays, which saves a copy.
         uvicorn accepts memoryviews. ASGI only requires ``bytes``, so other servers may not.

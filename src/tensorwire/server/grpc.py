@@ -200,20 +200,28 @@ class OpenCalls:
         self._aborting: set[asyncio.Task[None]] = set()
         self.is_ending = asyncio.Event()
 
-    def unary(self, respond: Callable[[bytes], Awaitable[bytes]]) -> Any:
-        """Return the handler of a method with one message and one response, without tensors."""
+    def method(self, respond: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Return a method for grpcio, whose calls end with the TensorwireError that is raised."""
 
-        async def method(_: Any, context: Any) -> bytes:
+        async def method(_: Any, context: Any) -> Any:
             try:
-                message = await self.receive(context, self.max_small_nbytes)
+                return await respond(context)
             except TensorwireError as error:
                 return self.fail(context, error)
+
+        return method
+
+    def small_method(self, respond: Callable[[bytes], bytes]) -> Any:
+        """Return a method for grpcio with one message and one response, without tensors."""
+
+        async def respond_to(context: Any) -> bytes:
+            message = await self.receive(context, self.max_small_nbytes)
             try:
-                return await respond(message)
+                return respond(message)
             except Exception as error:
                 return self.fail(context, error)
 
-        return grpc.stream_unary_rpc_method_handler(method)
+        return self.method(respond_to)
 
     def fail(self, context: Any, error: BaseException) -> bytes:
         """Set the error that a call ends with. grpcio does not send what the method then returns.
@@ -326,14 +334,18 @@ class InferenceService:
         Kubernetes and load balancers call the second one. Its messages have one field, so that the
         package grpcio-health-checking, which requires protobuf, is not needed.
         """
-        stream = grpc.stream_stream_rpc_method_handler
+        calls = self.calls
+        unary, stream = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         methods = {
-            name: self.calls.unary(self._respond_with(*method))
+            name: unary(calls.small_method(self._respond_with(*method)))
             for name, method in SMALL_METHODS.items()
         }
-        methods["ModelInfer"] = grpc.stream_unary_rpc_method_handler(self._model_infer)
-        methods["ModelStreamInfer"] = stream(self._model_stream_infer)
-        health = {"Check": self.calls.unary(self._check), "Watch": stream(self._watch)}
+        methods["ModelInfer"] = unary(calls.method(self._model_infer))
+        methods["ModelStreamInfer"] = stream(calls.method(self._model_stream_infer))
+        health = {
+            "Check": unary(calls.small_method(self._check)),
+            "Watch": stream(calls.method(self._watch)),
+        }
         return (
             grpc.method_handlers_generic_handler(SERVICE, methods),
             grpc.method_handlers_generic_handler(HEALTH_SERVICE, health),
@@ -341,8 +353,8 @@ class InferenceService:
 
     def _respond_with(
         self, endpoint: str, request: Fields, response: Fields
-    ) -> Callable[[bytes], Awaitable[bytes]]:
-        async def respond(message: bytes) -> bytes:
+    ) -> Callable[[bytes], bytes]:
+        def respond(message: bytes) -> bytes:
             wanted = read_fields(message, request, self._service.limits)
             served = None
             if wanted and (wanted["name"] or endpoint != "stats"):  # "" means all models
@@ -373,33 +385,21 @@ class InferenceService:
             raise TensorwireError(self._service.unknown_model(name, version), status=404)
         return served
 
-    async def _model_infer(self, _: Any, context: Any) -> bytes:
-        service = self._service
-        try:
-            async with self.calls.inference():
-                message = await self.calls.receive(context, service.max_body_nbytes)
-                return await self._infer(
-                    self._unary, message, context, lambda error, _: self.calls.fail(context, error)
-                )
-        except TensorwireError as error:
-            return self.calls.fail(context, error)
+    async def _model_infer(self, context: Any) -> bytes:
+        async with self.calls.inference():
+            message = await self.calls.receive(context, self._service.max_body_nbytes)
+            return await self._infer(
+                self._unary, message, context, lambda error, _: self.calls.fail(context, error)
+            )
 
-    async def _model_stream_infer(self, _: Any, context: Any) -> None:
+    async def _model_stream_infer(self, context: Any) -> None:
         """Respond to the requests of a stream one after another."""
-        try:
-            async with self.calls.inference():
-                while True:
-                    message = await self.calls.read(context)
-                    if message is grpc.aio.EOF:
-                        return
-                    result = await self._infer(
-                        self._stream, message, context, self.calls.fail_request
-                    )
-                    del message
-                    await context.write(result)
-                    del result  # while the client sends nothing
-        except TensorwireError as error:
-            self.calls.fail(context, error)
+        async with self.calls.inference():
+            while (message := await self.calls.read(context)) is not grpc.aio.EOF:
+                result = await self._infer(self._stream, message, context, self.calls.fail_request)
+                del message
+                await context.write(result)
+                del result  # while the client sends nothing
 
     async def _infer(
         self, message_format: GrpcFormat, message: bytes, context: Any, failed: Failed
@@ -447,19 +447,15 @@ class InferenceService:
             else:
                 reservation.release()
 
-    async def _check(self, message: bytes) -> bytes:
+    def _check(self, message: bytes) -> bytes:
         status = self._status(message)
         if status == SERVICE_UNKNOWN:
             raise TensorwireError("the service is not known", status=404)
         return status
 
-    async def _watch(self, _: Any, context: Any) -> None:
+    async def _watch(self, context: Any) -> None:
         calls = self.calls
-        try:
-            status = self._status(await calls.receive(context, calls.max_small_nbytes))
-        except TensorwireError as error:
-            calls.fail(context, error)
-            return
+        status = self._status(await calls.receive(context, calls.max_small_nbytes))
         await context.write(status)
         await calls.is_ending.wait()
         if status != SERVICE_UNKNOWN:
@@ -492,12 +488,8 @@ def add_to_grpc_server(server: Any, models: Service | Mapping[str, ModelFunction
     and the stream continues. All responses have the parameter ``triton_final_response``, which is
     true. For interceptors, the requests of all methods are streams.
 
-    Errors have one of these codes: INVALID_ARGUMENT (invalid request), NOT_FOUND (unknown model or
-    version), RESOURCE_EXHAUSTED (message too long), DEADLINE_EXCEEDED (the message did not arrive
-    within ``receive_timeout``), UNAVAILABLE (too many requests, or no thread can be started) and
-    INTERNAL (the model failed). A model chooses another one with ``RequestError``. Any other
-    exception of a model is logged by the logger ``tensorwire.server`` and is not sent to the
-    client.
+    The page "Endpoints and applications" of the manual lists the codes of errors. Exceptions of
+    models are handled as by ``create_app``.
 
     Parameters
     ----------

@@ -40,20 +40,13 @@ def read_tensors(
     environ : dict
         The WSGI environment: ``request.environ`` in Flask and Django. The body must not have been
         read before. What the request asks for is kept in it, for ``TensorResponse``.
-    inputs : sequence of TensorSpec, default ()
-        The declared inputs. A request with other inputs is not valid. If empty, any inputs are
-        accepted. Parameters are not checked.
-    max_body_nbytes : int, default 2**31 - 1
-        Maximum length of the body in bytes, after decompression.
-    limits : Limits, optional
-        The limits for ``decode_request``.
+    inputs, max_body_nbytes, limits
+        As for ``tensorwire.server.starlette.read_tensors``.
 
     Returns
     -------
     dict
-        The inputs by name, as ``ndarray``, or ``BytesArray`` for BYTES; and the parameters of the
-        request, except ``binary_data_output``, as JSON values. Binary arrays are writable views of
-        the body that was received.
+        The inputs and parameters by name, as those of ``starlette.read_tensors``.
 
     Raises
     ------
@@ -108,15 +101,11 @@ class TensorResponse:
     Parameters
     ----------
     content : mapping, InferResponse or Frame
-        The values by name. Strings, numbers, booleans, None, mappings, and lists and tuples other
-        than those of text or arrays become parameters of the response, which are for few values: a
-        decoder accepts 1024 by default. Whatever else ``Tensor`` accepts becomes an output. A Frame
-        is sent as it is. The memory of the arrays must not change until it is sent.
+        The values by name, as for ``tensorwire.server.starlette.TensorResponse``. The memory of the
+        arrays must not change until it is sent.
     environ : dict, optional
         The WSGI environment, from which ``read_tensors`` has read the request. The response has the
-        outputs that the request asks for, as binary data or as JSON. If it does not say how, they
-        are binary if the request has binary data, and JSON otherwise. Without it, all outputs are
-        binary, except those of an InferResponse whose ``binary`` is False.
+        outputs that the request asks for, as that of ``starlette.TensorResponse``.
     status : int, default 200
         The HTTP status.
     headers : iterable of (str, str), optional
