@@ -102,11 +102,22 @@ SMALL_METHODS = {
 }
 
 
+def reading_nbytes(message: bytes) -> int:
+    """Return how many bytes take time to read, or any number above the limits for that.
+
+    The bytes that are not raw contents limit the number of fields and of elements of typed
+    contents.
+    """
+    nbytes = len(message)
+    if MAX_SHARED_JSON_NBYTES < nbytes <= MAX_QUICK_MESSAGE_NBYTES:
+        return nbytes_besides_raw(message, MAX_QUICK_JSON_NBYTES)
+    return nbytes
+
+
 class GrpcFormat(MessageFormat[bytes, bytes]):
     """The messages of ModelInfer, or of ModelStreamInfer."""
 
-    def reading_nbytes(self, received: bytes) -> int:
-        return reading_nbytes(received)
+    reading_nbytes: Callable[..., int] = staticmethod(reading_nbytes)
 
     async def read_slowly(self, received: bytes, decode: Callable[[], None]) -> None:
         await read_without_blocking(reading_nbytes(received), decode)
@@ -143,18 +154,6 @@ def set_metadata(call: Any, context: RequestContext) -> None:
         call.set_trailing_metadata((*others, *headers.items()))
 
 
-def reading_nbytes(message: bytes) -> int:
-    """Return how many bytes take time to read, or any number above the limits for that.
-
-    The bytes that are not raw contents limit the number of fields and of elements of typed
-    contents.
-    """
-    nbytes = len(message)
-    if MAX_SHARED_JSON_NBYTES < nbytes <= MAX_QUICK_MESSAGE_NBYTES:
-        return nbytes_besides_raw(message, MAX_QUICK_JSON_NBYTES)
-    return nbytes
-
-
 Failed = Callable[[BaseException, str], bytes]  # the error and the id of the request
 
 
@@ -181,8 +180,8 @@ def check_length(message: bytes, max_nbytes: int) -> None:
 class OpenCalls:
     """The calls of clients, from their start until the response has been sent.
 
-    Each method reads its messages with ``receive``, which limits the time and the size of the only
-    message of a call, or with ``read``. A shutdown ends calls that wait for a message. No method is
+    Each method reads its messages with ``receive``, which limits the time of the only message of a
+    call, or with ``read``. A shutdown ends calls that wait for a message. No method is
     unary for grpcio, which would read the message itself, without a limit of time.
     """
 
@@ -215,7 +214,7 @@ class OpenCalls:
         """Return a method for grpcio with one message and one response, without tensors."""
 
         async def respond_to(context: Any) -> bytes:
-            message = await self.receive(context, self.max_small_nbytes)
+            message = await self.receive_small(context)
             try:
                 return respond(message)
             except Exception as error:
@@ -258,8 +257,14 @@ class OpenCalls:
         finally:
             self._n_inferences -= 1
 
-    async def receive(self, context: Any, max_nbytes: int) -> bytes:
-        """Wait for the only message of a call. Raises TensorwireError."""
+    async def receive_small(self, context: Any) -> bytes:
+        """Wait for the only message of a call without tensors. Raises TensorwireError."""
+        message = await self.receive(context)
+        check_length(message, self.max_small_nbytes)
+        return message
+
+    async def receive(self, context: Any) -> bytes:
+        """Wait for the only message of a call, of any size. Raises TensorwireError."""
         timer = None
         if self._timeout is not None:
             loop = asyncio.get_running_loop()
@@ -271,7 +276,6 @@ class OpenCalls:
                 timer.cancel()
         if message is grpc.aio.EOF:
             raise TensorwireError("the call has no message", status=400)
-        check_length(message, max_nbytes)
         received: bytes = message
         return received
 
@@ -387,7 +391,7 @@ class InferenceService:
 
     async def _model_infer(self, context: Any) -> bytes:
         async with self.calls.inference():
-            message = await self.calls.receive(context, self._service.max_body_nbytes)
+            message = await self.calls.receive(context)
             return await self._infer(
                 self._unary, message, context, lambda error, _: self.calls.fail(context, error)
             )
@@ -455,7 +459,7 @@ class InferenceService:
 
     async def _watch(self, context: Any) -> None:
         calls = self.calls
-        status = self._status(await calls.receive(context, calls.max_small_nbytes))
+        status = self._status(await calls.receive_small(context))
         await context.write(status)
         await calls.is_ending.wait()
         if status != SERVICE_UNKNOWN:
