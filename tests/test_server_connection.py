@@ -159,7 +159,7 @@ class Client:
 
     def tick(self, now: float) -> None:
         self.now = now
-        self.connection.tick(now, self.n_kept)
+        self.connection.tick(now, self.n_kept, len(self.to_send))
         self.settle()
 
     def memory_changed(self) -> None:
@@ -534,6 +534,32 @@ def test_body_without_progress_is_given_up_if_others_wait() -> None:
     second.serve()
     assert statuses(first) == [408]
     assert statuses(second) == [200]
+
+
+def test_silent_clients_that_fill_the_memory_are_given_up_together() -> None:
+    """Eight have memory, and twelve wait. Each is gone after three periods of 5 s, and 2 ticks."""
+    first = connected(max_body_memory_nbytes=LIMIT)
+    silent = [first, *(Client(first.app, 0.0) for _ in range(19))]
+    honest = Client(first.app, 0.0)
+    for client in silent:
+        client.to_send = request_bytes(1, 1500 * KiB)
+    for _ in range(6):
+        for client in silent:
+            client.send(40 * KiB)
+    for client in silent:
+        client.to_send = b""
+    honest.to_send = request_bytes(2, 300 * KiB)
+    honest.send(1 << 20)
+    assert {each.connection.state for each in (*silent[1:], honest)} == {STALLED}
+    assert first.app.body_memory.nbytes > LIMIT
+    for now in range(1, 18):
+        for client in (*silent, honest):
+            client.tick(now)
+            client.memory_changed()
+            client.serve()
+        honest.send(1 << 20)
+    honest.serve()
+    assert statuses(honest) == [200]
 
 
 def test_body_is_not_received_behind_replies_that_are_not_read() -> None:

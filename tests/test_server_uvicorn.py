@@ -507,7 +507,8 @@ def test_timer_after_the_socket_is_lost() -> None:
     """A TLS transport of uvloop has none then, until it tells that the connection is lost."""
     transport = Mock(get_extra_info=lambda _: None, get_write_buffer_size=lambda: 0)
     protocol: Any = Mock(transport=transport)
-    assert not InferProtocol._is_client_gone(protocol)
+    assert not InferProtocol._has_client_closed(protocol)
+    assert InferProtocol._n_unread(protocol) == math.inf
     assert InferProtocol._n_unsent(protocol) > 0
 
 

@@ -17,9 +17,11 @@ UNCOUNTED_NBYTES = 64 << 10
 TICK_SECONDS = 1.0
 """A transport calls ``BodyMemory.tick`` after this time while one of its bodies waits."""
 
-# While others wait, a body that has memory must receive UNCOUNTED_NBYTES in this number of ticks.
+# While others wait, a body that has memory must receive UNCOUNTED_NBYTES in this number of ticks,
+# and the client of one that waits must have sent SILENT_NBYTES more, which are not received yet.
 # They are counted, because the event loop may have been blocked for any time.
 _N_TICKS = 5
+SILENT_NBYTES = 16 << 10  # fewer than the operating system keeps of any connection
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -133,6 +135,7 @@ class Reservation:
         self.missing_nbytes: int = 0
         """What the body waits for."""
         self.is_given_up: bool = False
+        self._n_silent_ticks = 0
         self._is_closed = False
 
     @property
@@ -168,7 +171,13 @@ class Reservation:
             self._nbytes += self.missing_nbytes
             self.missing_nbytes = 0
             self._n_seen = self._n_arrived() - UNCOUNTED_NBYTES  # a step is progress once
+            self._n_silent_ticks = 0
         return fits
+
+    def tick(self, is_silent: bool) -> None:
+        """Give up a body that waits if its client sends nothing more. A transport calls this."""
+        self._n_silent_ticks = self._n_silent_ticks + 1 if is_silent else 0
+        self.is_given_up = self.is_given_up or self._n_silent_ticks >= _N_TICKS
 
     def has_progress(self) -> bool:
         """Return whether enough has arrived since the last call. One that waits does not count."""

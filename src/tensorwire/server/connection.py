@@ -15,7 +15,7 @@ from http import HTTPStatus
 
 from ..errors import TensorwireError, format_seconds
 from ..sizes import MAX_JOINED_NBYTES, PIECE_NBYTES
-from .body_memory import TICK_SECONDS
+from .body_memory import SILENT_NBYTES, TICK_SECONDS
 from .errors import OverloadedError
 from .framing import expects_continue, joined_headers
 from .receiver import Receiver, Request
@@ -52,6 +52,8 @@ _FIRST_REQUEST_SECONDS = 5.0  # until the first request begins, if keep_alive_se
 # A piece is sent when the transport has sent enough of the previous one. A TLS transport encrypts a
 # piece at once, and does not count it as unsent.
 _TLS_PIECE_NBYTES = 64 << 10
+# What a TLS transport may have received after it was paused.
+_MAX_TLS_BUFFER_NBYTES = 1 << 20
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
@@ -149,8 +151,12 @@ class Connection:
             if self.state is not SENDING:
                 self._await_next(now)
 
-    def tick(self, now: float, n_unsent: int = 0) -> None:
-        """Do what is due. ``n_unsent`` is the number of bytes that the transport has not sent."""
+    def tick(self, now: float, n_unsent: int = 0, n_unread: float = math.inf) -> None:
+        """Do what is due.
+
+        ``n_unsent`` is the number of bytes that the transport has not sent, and ``n_unread`` of
+        those that the client has sent while the transport has not received.
+        """
         if now < self.deadline:
             return
         if self.state is SENDING:
@@ -168,6 +174,10 @@ class Connection:
             self._enter(self.state, now)  # what is left of the time
             if now < self.deadline:  # the body waits for memory
                 self.service.body_memory.tick(now)
+                is_silent = n_unread < min(SILENT_NBYTES, self.n_outstanding)
+                self.requests[0].tick(is_silent)
+                if self.requests[0].is_given_up:
+                    self.memory_changed(now)
             else:
                 self._reject_late()
                 self._await_next(now)
@@ -202,6 +212,12 @@ class Connection:
     def may_receive(self) -> bool:
         """Whether the transport may receive. A client that does not read replies sends nothing."""
         return len(self.requests) < 2 and self.state not in (STALLED, SENDING)
+
+    @property
+    def n_outstanding(self) -> int:
+        """How many bytes of the body the transport has not received, at least."""
+        hidden_nbytes = _MAX_TLS_BUFFER_NBYTES if self.options.is_tls else 0
+        return max(0, self.receiver.n_missing - hidden_nbytes) if len(self.requests) == 1 else 0
 
     @property
     def may_be_closed(self) -> bool:

@@ -127,6 +127,11 @@ class Exchange(ModelCall):
             self.reject(error)
             return True
 
+    def tick(self, is_silent: bool) -> None:
+        """The body waits. ``is_silent`` says whether its client has sent nothing more."""
+        if self._reserved is not None:
+            self._reserved.tick(is_silent)
+
     def _reservation(self) -> Reservation:
         if self._is_closed:  # a thread still decompresses the body
             raise ClientDisconnectedError("the request has ended")

@@ -51,8 +51,6 @@ _MAX_JOINED_REPLIES = 16  # in one write
 _N_RESERVED_CONNECTIONS = 16
 _RECEIVE_SECONDS = 0.001  # in which the event loop receives what has arrived
 _POLL_SECONDS = 0.1  # to see that no TLS handshake is in progress any longer
-# What the event loop may have received of a TLS connection before it stopped.
-_MAX_TLS_BUFFER_NBYTES = 1 << 20
 _ENDING = (LINGERING, CLOSING, ABORTED)
 
 logger = logging.getLogger("uvicorn.error")
@@ -313,10 +311,12 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     def _tick(self) -> None:
         self.timer, self.timer_at = None, math.inf
-        connection, now = self.connection, self.loop.time()
-        if connection.state is STALLED and self._is_client_gone():
-            connection.end_of_input(now)
-        connection.tick(now, self._n_unsent())
+        connection, now, n_unread = self.connection, self.loop.time(), math.inf
+        if connection.state is STALLED:
+            n_unread = self._n_unread()
+            if self._has_client_closed() and connection.n_outstanding > n_unread:
+                connection.end_of_input(now)  # the transport does not tell while it is not read
+        connection.tick(now, self._n_unsent(), n_unread)
         self._advance()
 
     def _n_unsent(self) -> int:
@@ -332,22 +332,23 @@ class InferProtocol(asyncio.BufferedProtocol):
                 fcntl.ioctl(self.transport.get_extra_info("socket"), termios.TIOCOUTQ, n_unsent)
         return n_unsent[0]
 
-    def _is_client_gone(self) -> bool:
-        """Return whether the client has closed the connection before it has sent the whole body.
+    def _n_unread(self) -> float:
+        """Return how many bytes the operating system has received that the event loop has not."""
+        n_unread = memoryview(bytearray(4)).cast("i")
+        try:
+            fcntl.ioctl(self.transport.get_extra_info("socket"), termios.FIONREAD, n_unread)
+        except (OSError, TypeError, ValueError):  # it is closed
+            return math.inf
+        return n_unread[0]
 
-        The transport does not tell while it is not read.
-        """
+    def _has_client_closed(self) -> bool:
+        """Return whether the client has closed the connection, or its sending direction."""
         found = self.transport.get_extra_info("socket")
         if found is None or not hasattr(select, "POLLRDHUP"):  # it is lost, or this is not Linux
             return False
         poll = select.poll()
         poll.register(found, select.POLLRDHUP)
-        if not poll.poll(0):
-            return False
-        n_received = memoryview(bytearray(4)).cast("i")
-        fcntl.ioctl(found, termios.FIONREAD, n_received)
-        n_more = _MAX_TLS_BUFFER_NBYTES if self.connection.options.is_tls else 0
-        return self.connection.receiver.n_missing > n_received[0] + n_more
+        return bool(poll.poll(0))
 
     def _wake(self) -> None:
         """There may be memory for a body. This is called in any thread."""
