@@ -19,7 +19,7 @@ from ..http.members cimport (
 from ..http.raw cimport raw_request
 from ..json.reader cimport (
     begin_reading, next_item, next_member, open_level_or_raise, scan_string_or_raise,
-    skip_value_or_raise, text_to_str)
+    skip_null, skip_value_or_raise, text_to_str)
 from ..json.scanner cimport ReadCursor, Text, equals, next_is, skip_blanks
 from ..body cimport Body
 from ..messages.message cimport InferRequest, InferResponse, Message, new_message
@@ -229,7 +229,7 @@ cdef class HeaderReader(EntryReader):
         while next_member(cursor, key, seen == 0):
             if equals(key, b"inputs", 6) if is_request else equals(key, b"outputs", 7):
                 mark_member(self, &seen, TENSORS)
-                if not self.skip_null():
+                if not skip_null(cursor):
                     self.read_tensors()
             elif equals(key, b"model_name", 10):
                 mark_member(self, &seen, MODEL_NAME)
@@ -245,7 +245,7 @@ cdef class HeaderReader(EntryReader):
                 self.message._parameters = self.read_parameters()
             elif is_request and equals(key, b"outputs", 7):
                 mark_member(self, &seen, OUTPUTS)
-                if not self.skip_null():
+                if not skip_null(cursor):
                     self.read_outputs()
             else:
                 value = cursor.position

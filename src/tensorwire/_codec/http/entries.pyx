@@ -15,12 +15,12 @@ from ..datatypes cimport (
     format_range)
 from ..gil cimport ITEM_COST, count_work
 from ..http.members cimport (
-    DATA, DATATYPE, NAME, PARAMETERS, SHAPE, MemberReader, TensorMembers, mark_member)
+    DATA, DATATYPE, NAME, PARAMETERS, SHAPE, EntryFields, MemberReader, mark_member)
 from ..http.names cimport cached_name
 from ..json.reader cimport (
     MAX_DATA_DEPTH, count_value, excerpt, next_item, next_member, open_level_or_raise,
     raise_fault, read_int64, read_numbers, read_strings, read_value, set_member, skip_data,
-    skip_value_or_raise, text_to_str)
+    skip_null, skip_value_or_raise, text_to_str)
 from ..json.scanner cimport (
     DATA_TOO_DEEP, DUPLICATE_KEY, NO_FAULT, OUT_OF_RANGE, WRONG_TYPE, Fault, ReadCursor, Text,
     equals, next_is, utf8_nbytes_of)
@@ -51,7 +51,7 @@ cdef class EntryReader(MemberReader):
     cdef int read_entry(self) except -1:
         """Read the members of an entry, and set `entry` and the attributes that belong to it."""
         cdef ReadCursor* cursor = &self.cursor
-        cdef TensorMembers* entry = &self.entry
+        cdef EntryFields* entry = &self.entry
         cdef Py_ssize_t first_key = cursor.keys.n_keys
         cdef Text* key = &self.key
         cdef int seen = 0
@@ -78,7 +78,7 @@ cdef class EntryReader(MemberReader):
                 self.parameters = self.read_entry_parameters(b"binary_data_size", 16, &entry.size)
             elif equals(key, b"data", 4):
                 mark_member(self, &seen, DATA)
-                if not self.skip_null():
+                if not skip_null(cursor):
                     self.read_data(seen & (NAME | SHAPE) == (NAME | SHAPE))
             else:
                 self.skip_member(&seen)
@@ -108,7 +108,7 @@ cdef class EntryReader(MemberReader):
     cdef int read_shape(self) except -1:
         """Read the dimensions to `layout`. Dimensions that it cannot store are only counted."""
         cdef ReadCursor* cursor = &self.cursor
-        cdef TensorMembers* entry = &self.entry
+        cdef EntryFields* entry = &self.entry
         cdef Py_ssize_t n_dims = 0
         cdef long long dim = 0
         cdef Fault fault
@@ -148,7 +148,7 @@ cdef class EntryReader(MemberReader):
         cdef Text key
         cdef bint is_first = True
         cdef bint has_reserved = False
-        if self.skip_null():
+        if skip_null(cursor):
             return None
         if not next_is(cursor, c"{"):
             raise self.unexpected_member_error("an object")
@@ -165,7 +165,7 @@ cdef class EntryReader(MemberReader):
                 cursor.position = key.begin - 1
                 raise_fault(cursor, DUPLICATE_KEY)
             has_reserved = True
-            if not self.skip_null():
+            if not skip_null(cursor):
                 value[0] = cursor.position
                 self.entry.size_fault = read_int64(cursor, &self.entry.nbytes)
                 if self.entry.size_fault != NO_FAULT:
@@ -217,7 +217,7 @@ cdef class EntryReader(MemberReader):
         raise one_source_error(SOURCES, list(compress(SOURCES, present)))
 
     cdef Py_ssize_t declared_nbytes(self) except -1:
-        cdef TensorMembers* entry = &self.entry
+        cdef EntryFields* entry = &self.entry
         cdef ReadCursor cursor
         if entry.size == NULL:
             return 0
@@ -243,7 +243,7 @@ cdef class EntryReader(MemberReader):
 
         `is_described` is True if the name and the shape have been read.
         """
-        cdef TensorMembers* entry = &self.entry
+        cdef EntryFields* entry = &self.entry
         cdef ReadCursor* cursor = &self.cursor
         entry.data = cursor.position
         entry.is_list = next_is(cursor, c"[")

@@ -21,7 +21,7 @@ cdef enum Seen:
     OTHER = 1024
 
 
-cdef struct TensorMembers:
+cdef struct EntryFields:
     # The members of a tensor's entry that have been read. Pointers refer to the text.
     const unsigned char* shape
     Py_ssize_t rank  # number of dimensions in the text, which may be more than Layout can store
@@ -51,7 +51,7 @@ cdef class MemberReader:
     cdef Limits limits
     cdef uint64_t n_elements  # of all tensors so far
     # The current entry. Its Python objects cannot be in the struct, which does not own references.
-    cdef TensorMembers entry
+    cdef EntryFields entry
     cdef str name
     cdef Datatype datatype
     cdef str datatype_text  # as it was sent; None if that is the name of `datatype`
@@ -73,7 +73,6 @@ cdef class MemberReader:
 
     cdef int skip_member(self, int* seen) except -1
     cdef int close_keys(self, Py_ssize_t first) except -1
-    cdef bint skip_null(self) except -1
     cdef int scan_text(self, Text* text) except -1
     cdef str read_text(self)
     cdef dict read_parameters(self)

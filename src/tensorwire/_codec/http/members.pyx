@@ -5,7 +5,7 @@ cimport cython
 from ..gil cimport ITEM_COST, count_work, free_memory, release_gil, take_gil
 from ..json.reader cimport (
     end_reading, excerpt, raise_fault, read_object, scan_string_or_raise,
-    skip_value_or_raise, text_to_str)
+    skip_null, skip_value_or_raise, text_to_str)
 from ..json.scanner cimport NO_FAULT, Fault, Text, next_is, pop_keys, push_key
 
 from ...errors import HeaderError
@@ -40,13 +40,6 @@ cdef class MemberReader:
                 raise_fault(&self.cursor, fault)
         return 0
 
-    cdef bint skip_null(self) except -1:
-        """Skip null, which means the same as a missing member. Returns False for other values."""
-        if not next_is(&self.cursor, c"n"):
-            return False
-        skip_value_or_raise(&self.cursor)
-        return True
-
     cdef int scan_text(self, Text* text) except -1:
         if not next_is(&self.cursor, c'"'):
             raise self.unexpected_member_error("a string")
@@ -54,13 +47,13 @@ cdef class MemberReader:
 
     cdef str read_text(self):
         cdef Text text
-        if self.skip_null():
+        if skip_null(&self.cursor):
             return None
         self.scan_text(&text)
         return text_to_str(&text)
 
     cdef dict read_parameters(self):
-        if self.skip_null():
+        if skip_null(&self.cursor):
             return None
         if not next_is(&self.cursor, c"{"):
             raise self.unexpected_member_error("an object")

@@ -4,8 +4,8 @@ from libc.stdint cimport uint64_t
 from numpy cimport dtype
 
 from ..json.scanner cimport (
-    NO_FAULT, Fault, Keys, ReadCursor, Text, open_level, scan_short_int64, scan_short_string, take,
-    unexpected)
+    NO_FAULT, Fault, Keys, ReadCursor, Text, next_is, open_level, scan_short_int64,
+    scan_short_string, take, unexpected)
 
 cdef enum:
     MAX_INTEGER_DIGITS = 4300  # Python's default; converting text to int takes quadratic time
@@ -42,6 +42,14 @@ cdef inline int scan_string_or_raise(ReadCursor* cursor, Text* text) except -1:
 
 cdef inline int skip_value_or_raise(ReadCursor* cursor) except -1:
     return scan_or_raise(cursor, NULL)
+
+
+cdef inline bint skip_null(ReadCursor* cursor) except -1:
+    """Skip null, which means the same as a missing member. Return False for other values."""
+    if not next_is(cursor, c"n"):
+        return False
+    skip_value_or_raise(cursor)
+    return True
 
 
 cdef inline Fault read_int64(ReadCursor* cursor, long long* value) noexcept:

@@ -45,6 +45,7 @@ cnp.import_array()
 
 cdef extern from "Python.h":
     str PyUnicode_New(Py_ssize_t n_characters, unsigned int largest)
+    str PyUnicode_DecodeLatin1(const char* text, Py_ssize_t n_characters, const char* errors)
     unsigned char* PyUnicode_1BYTE_DATA(object text)
     int PyUnicode_KIND(object text)
     void* PyUnicode_DATA(object text)
@@ -416,8 +417,9 @@ cdef str text_to_str(const Text* text):
     cdef void* data
     cdef int kind
     cdef str result
-    # Shorter strings are shared objects of CPython, which must not be written to.
-    if text.is_ascii and not text.has_escapes and text.nbytes > 1:
+    if text.is_ascii and not text.has_escapes:
+        if text.nbytes < 2:  # shared objects of CPython, which must not be written to
+            return PyUnicode_DecodeLatin1(<const char*>text.begin, text.nbytes, NULL)
         result = PyUnicode_New(text.nbytes, 127)
         released = release_gil_if_long(text.nbytes)
         memcpy(PyUnicode_1BYTE_DATA(result), text.begin, text.nbytes)
