@@ -30,7 +30,7 @@ from .requests import (
 from .sync import Backend, Result, complete
 
 if TYPE_CHECKING:
-    from .grpc_streams import Stream
+    from .grpc_streams import StreamCall
 
 P = ParamSpec("P")
 
@@ -689,7 +689,7 @@ class BaseStream:
     """Refers to a call, whose requests do not refer to it: it is closed when it is released."""
 
     def __init__(self, call: Any) -> None:  # made by the client: its type is not public
-        self._call: Stream = call
+        self._call: StreamCall = call
 
     def __del__(self) -> None:
         self._call.close()

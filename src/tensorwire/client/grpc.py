@@ -35,7 +35,7 @@ from ..sizes import MAX_QUICK_MESSAGE_NBYTES
 from .addresses import Server, authority
 from .errors import Operation, server_error, too_long_error
 from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, check_process
-from .grpc_streams import AsyncStream, Encode, Stream
+from .grpc_streams import AsyncStreamCall, Encode, StreamCall
 from .options import MAX_INT32, Call, Options
 from .requests import (
     Encoding,
@@ -252,7 +252,7 @@ class GrpcTransport:
 
     def open_stream(
         self, open_pool: Callable[[], Channel], call: Call, requests: Any, encode: Encode
-    ) -> Stream:
+    ) -> StreamCall:
         channel = open_pool()
         channel.check()
         kinds = (Iterable, AsyncIterable) if channel.backend.is_async else Iterable
@@ -262,7 +262,7 @@ class GrpcTransport:
                 f"requests must be an iterable of inputs, not {type(requests).__name__}"
             )
         request = self._request("ModelStreamInfer", call.target)
-        kind = AsyncStream if channel.backend.is_async else Stream
+        kind = AsyncStreamCall if channel.backend.is_async else StreamCall
         return kind(channel, request, call, requests, encode)
 
 

@@ -25,7 +25,7 @@ Encode = Callable[[Any], Coroutine[Any, Any, bytes]]
 _STATUS_SECONDS = 1.0  # how long to wait for the status of the server after WRITE_FAILED
 
 
-class Stream:
+class StreamCall:
     """A call of ModelStreamInfer whose requests are encoded in a thread of grpcio."""
 
     def __init__(
@@ -125,7 +125,7 @@ class Stream:
             self.call.cancel()
 
 
-class AsyncStream(Stream):
+class AsyncStreamCall(StreamCall):
     """A stream whose requests are encoded in a task of grpcio."""
 
     def __init__(self, *arguments: Any) -> None:
