@@ -318,21 +318,6 @@ def test_json_output(call_for: Call, arguments: list[str]) -> None:
     assert y == {"name": "y", "datatype": "BYTES", "shape": [2], "data": [TEXT, "a"]}
 
 
-def test_output_that_json_cannot_represent(call: Call) -> None:
-    """The server has sent it as binary data, although the request asks for JSON."""
-    frame = tw.encode_response(tw.InferResponse({"y": np.zeros(1, np.float16)}))
-    length = {tw.http.HEADER_LENGTH: str(frame.header_length)}
-    with Scripted([http(b'{"inputs": []}'), http(bytes(frame), length)]) as server:
-        error = call("m", "--input", "x:FP32=1", "--json", url=server.address, status=1)
-    assert error.startswith("the response cannot be printed as JSON: output 'y'")
-
-
-def test_server_that_reads_only_json(call: Call) -> None:
-    with Scripted([http(b'{"inputs": []}'), http(b"what?", status="415 No")]) as server:
-        error = call("m", "--input", "x:FP32=1", url=server.address, status=1)
-    assert error.endswith("status 415: what? (if the server reads only JSON, use --json)")
-
-
 JSON_HINT = """--input x=a: it is not JSON; write text as x='"..."', and"""
 
 
@@ -528,10 +513,7 @@ def test_headers(call: Call) -> None:
     ("arguments", "message"),
     [
         (["--header", "abc"], "argument --header: it must be 'NAME: VALUE', and has no colon"),
-        (
-            ["--header", "a b: c"],
-            "an HTTP header is invalid: character ' ' at position 1",
-        ),
+        (["--header", "a b: c"], "an HTTP header is invalid: character ' ' at position 1"),
         (["--header", "a: b\r\nc: d"], "the value of the HTTP header a is invalid"),
         (["--header", "a: 1", "--header", "a: 2"], "--header a is given twice"),
         (["--header", "Content-Length: 3"], "the HTTP header Content-Length cannot be passed"),
@@ -583,19 +565,31 @@ def test_server_errors(call: Call, server: str) -> None:
     assert "GET http://127.0.0.1:1/v2/models/echo: " in call("echo", url="127.0.0.1:1", status=1)
 
 
+METADATA = http(b'{"inputs": []}')
+HALF = tw.encode_response(tw.InferResponse({"y": np.zeros(1, np.float16)}))
+NOT_JSON = "the response cannot be printed as JSON: output 'y'"
+
+
 @pytest.mark.parametrize(
-    ("answer", "message"),
+    ("answers", "message"),
     [
-        (lambda _: time.sleep(0.5), "GET http://"),
-        (http(b"{"), "/v2/models/m: the metadata is invalid: "),
-        (http(b'{"inputs": [{}]}'), "the response is invalid: the inputs in the metadata"),
-        (http(b'{"inputs": 3}'), "the response is invalid: the inputs in the metadata"),
-        (http(b"a\n\x1b[2Jb", status="500 No"), "status 500: a \\x1b[2Jb"),
+        ([lambda _: time.sleep(0.5)], "GET http://"),
+        ([http(b"{")], "/v2/models/m: the metadata is invalid: "),
+        ([http(b'{"inputs": [{}]}')], "the response is invalid: the inputs in the metadata"),
+        ([http(b'{"inputs": 3}')], "the response is invalid: the inputs in the metadata"),
+        ([http(b"a\n\x1b[2Jb", status="500 No")], "status 500: a \\x1b[2Jb"),
+        # binary data, although the request asks for JSON
+        ([METADATA, http(bytes(HALF), HALF.headers, length="")], NOT_JSON),
+        (
+            [METADATA, http(b"what?", status="415 No")],
+            "status 415: what? (if the server reads only JSON, use --json)",
+        ),
     ],
 )
-def test_invalid_answers(call: Call, answer: Any, message: str) -> None:
-    with Scripted([answer]) as server:
-        error = call("m", "--timeout", "0.2", url=server.address, status=1)
+def test_invalid_answers(call: Call, answers: Any, message: str) -> None:
+    options = ["--input", "x:FP32=1", "--timeout", "0.2", *["--json"] * (message == NOT_JSON)]
+    with Scripted(answers) as server:
+        error = call("m", *options, url=server.address, status=1)
     assert message in error
 
 
@@ -616,11 +610,9 @@ def test_interrupted_call() -> None:
         received_call.set()
         time.sleep(30)
 
-    with Scripted([http(b'{"inputs": []}'), silent]) as server:
-        arguments = ["m", "--input", "x:FP32=1"]
-        process = subprocess.Popen(
-            [*COMMAND, server.address, *arguments], stdout=-1, stderr=-1, text=True
-        )
+    with Scripted([METADATA, silent]) as server:
+        command = [*COMMAND, server.address, "m", "--input", "x:FP32=1"]
+        process = subprocess.Popen(command, stdout=-1, stderr=-1, text=True)
         assert received_call.wait(20)
         time.sleep(0.1)
         process.send_signal(signal.SIGINT)

@@ -25,6 +25,7 @@ from support import client_fixtures
 from support.asgi_requests import infer
 from support.client_fixtures import Certificate
 from support.console_script import programs
+from support.memory import status_nbytes
 from support.requirements import package
 from support.scripts import run_script
 from support.serve_process import parse, serving
@@ -465,12 +466,6 @@ def test_other_addresses(tmp_path: Path, certificate: Certificate, kind: str) ->
         assert f"serves mean at {url} with InferProtocol" in server.stop()
 
 
-def peak_nbytes(process: int) -> int:
-    status = Path(f"/proc/{process}/status").read_text()
-    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
-
-
 @pytest.mark.slow(reason="it starts processes")
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this machine has no /proc")
 @pytest.mark.no_sanitizers(reason="it measures the memory of processes")
@@ -483,12 +478,12 @@ def test_memory_of_a_64_mb_echo(tmp_path: Path, interface: str) -> None:
         Client(server.address) as client,
     ):
         client.infer("echo", {"x": sent[:1000]})
-        before = peak_nbytes(server.process.pid)
+        before = status_nbytes("VmHWM", server.process.pid)
         for _ in range(3):
             found = client.infer("echo", {"x": sent})["x"].as_numpy()
             assert found.ctypes.data % 64 == 0
             assert np.array_equal(found, sent)
-        assert peak_nbytes(server.process.pid) - before < sent.nbytes + (8 << 20)
+        assert status_nbytes("VmHWM", server.process.pid) - before < sent.nbytes + (8 << 20)
 
 
 def test_application_for_which_asgi_is_used(monkeypatch: pytest.MonkeyPatch) -> None:

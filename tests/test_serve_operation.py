@@ -23,7 +23,8 @@ import pytest
 import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import Certificate
-from support.http_exchange import Connection
+from support.http_exchange import connect
+from support.memory import status_nbytes
 from support.requirements import optional
 from support.serve_process import HOST, PROGRAM, Serve, serving
 from support.threads import wait_for
@@ -72,10 +73,6 @@ LOG_LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} [A-Z]+ [a-z.]+: ")
 
 def request(model: str = "mean", headers: bytes = b"", body: bytes = BODY) -> bytes:
     return MEAN.replace(b"mean", model.encode()) % (len(body), headers, body)
-
-
-def connect(address: str) -> Connection:
-    return Connection(int(address.rpartition(":")[2]))
 
 
 def status_of(address: str, sent: bytes) -> int:
@@ -143,11 +140,6 @@ def test_health_checks_beside_idle_grpc_streams(tmp_path: Path) -> None:
 # --- processes ---
 
 
-def resident_nbytes(process: int) -> int:
-    [line] = re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
-    return int(line) * 1024
-
-
 @pytest.mark.no_sanitizers(reason="it measures the memory of a process")
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="this machine has no /proc")
 def test_only_workers_load_the_models(tmp_path: Path) -> None:
@@ -167,7 +159,7 @@ time.sleep(1)
         lines = [line.split() for line in (tmp_path / "loaded").read_text().splitlines()]
         assert str(server.process.pid) not in [process for process, _ in lines]
         assert abs(float(lines[0][1]) - float(lines[1][1])) < 1  # side by side
-        assert resident_nbytes(server.process.pid) < 150e6
+        assert status_nbytes("VmRSS", server.process.pid) < 150e6
 
 
 def test_process_that_cannot_load_the_models(tmp_path: Path) -> None:

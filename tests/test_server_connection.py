@@ -601,6 +601,24 @@ def test_body_that_has_just_got_memory_is_not_given_up() -> None:
     assert first.is_given_up  # one period later
 
 
+@pytest.mark.parametrize("end", ["end_of_input", "lost", "garbage"])
+@pytest.mark.parametrize("chunk", [0, 70_000])
+def test_memory_of_a_body_that_ends_early(end: str, chunk: int) -> None:
+    client = connected(max_body_memory_nbytes=LIMIT)
+    client.to_send = request_bytes(1, 500 * KiB, chunk=chunk)
+    client.send(210 * KiB)
+    assert client.app.body_memory.nbytes > 0
+    if end == "lost":
+        client.connection.lost()
+    elif end == "end_of_input":
+        client.connection.end_of_input(client.now)
+    client.to_send = b"x" * (400 * KiB)
+    client.send(400 * KiB)
+    client.serve()
+    assert client.app.body_memory.nbytes == 0
+    assert not client.app.body_memory._arriving
+
+
 def test_younger_bodies_wait_behind_an_older_one() -> None:
     memory = BodyMemory(LIMIT)
     running, first, second = (Reservation(memory) for _ in range(3))

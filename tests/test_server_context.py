@@ -15,7 +15,7 @@ import pytest
 
 import tensorwire as tw
 from support.asgi_requests import infer
-from support.http_exchange import Connection, echo, post
+from support.http_exchange import connect, echo, post
 from support.lifetimes import without_gc
 from support.requirements import package
 from support.servers import uvicorn_server
@@ -105,10 +105,6 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
         protocol = InferProtocol if request.param == "InferProtocol" else "httptools"
         with uvicorn_server(app, http=protocol) as address:
             yield Server(ask_http, address)
-
-
-def connect(address: str) -> Connection:
-    return Connection(int(address.rpartition(":")[2]))
 
 
 def posted(model: str, *headers: tuple[str, bytes]) -> bytes:

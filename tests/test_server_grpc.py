@@ -972,14 +972,19 @@ CLIENTS: dict[str, Callable[[int], Any]] = {
 }
 
 
-def test_calls_without_a_message_hold_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same holds for a message that was rejected, and for streams."""
+@pytest.fixture
+def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GRACE_SECONDS", "_LINGER_SECONDS"):
         monkeypatch.setattr(served, name, 0.2)
+
+
+@pytest.mark.usefixtures("short_grace")
+def test_calls_without_a_message_hold_no_memory() -> None:
+    """The same holds for a message that was rejected, and for streams."""
     app = create_app(MODELS, max_body_memory_nbytes=4 << 20)
     with (
         served_app(app) as server,
-        closing(Http2Client(int(server.address.rpartition(":")[2]))) as client,
+        closing(Http2Client(server.port)) as client,
     ):
         for method in [INFER, STREAM] * 4:
             client.begin(method)
@@ -993,13 +998,10 @@ def test_calls_without_a_message_hold_no_memory(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
-def test_shutdown_does_not_wait_for_a_client(
-    client: Callable[[int], Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("GRACE_SECONDS", "_LINGER_SECONDS"):
-        monkeypatch.setattr(served, name, 0.2)
+@pytest.mark.usefixtures("short_grace")
+def test_shutdown_does_not_wait_for_a_client(client: Callable[[int], Any]) -> None:
     with served_app(create_app(MODELS)) as server:
-        found = client(int(server.address.rpartition(":")[2]))
+        found = client(server.port)
         server.infer()
     found.close()  # ``served_app`` has waited for the end of the server
 
@@ -1016,7 +1018,7 @@ def test_shutdown_waits_for_a_message_that_arrives(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(served.OpenCalls, "receive", receive_and_tell)
     with (
         served_app(create_app(MODELS)) as server,
-        closing(Http2Client(int(server.address.rpartition(":")[2]), window=10)) as client,
+        closing(Http2Client(server.port, window=10)) as client,
     ):
         client.begin(INFER).data(WHOLE[:100])
         assert begun.wait(10)
@@ -1035,7 +1037,7 @@ def test_shutdown_waits_for_a_message_that_arrives(monkeypatch: pytest.MonkeyPat
 def test_silent_connections_are_closed(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served, "_HANDSHAKE_SECONDS", 0.2)
     with served_app(create_app(MODELS, receive_timeout=0.2)) as server:
-        found = CLIENTS[client](int(server.address.rpartition(":")[2]))
+        found = CLIENTS[client](server.port)
         if isinstance(found, Http2Client):
             wait_for(lambda: found.is_closed)
         else:

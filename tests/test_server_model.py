@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from support.array_samples import OnlyDlpack
 from support.asgi_requests import ALL, OUT, SPEC, WORDS, X, async_echo, double, infer
 from tensorwire.server import InputError, Model, Models, RequestError, create_app
 
@@ -236,19 +237,6 @@ def test_response_object_that_a_model_returns_again_is_not_modified() -> None:
         response = infer(app, name, tw.encode_request(tw.InferRequest([X], id=id))).response()
         assert (response.model_name, response.id) == (name, id)
     assert (shared.model_name, shared.id) == ("other server", "other id")
-
-
-class OnlyDlpack:
-    """An array that numpy only accepts with from_dlpack."""
-
-    def __init__(self, array: Any) -> None:
-        self.array = array
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return self.array.__dlpack_device__()
 
 
 @pytest.mark.parametrize(

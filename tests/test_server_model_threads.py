@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from support.array_samples import OnlyDlpack
 from support.asgi_requests import (
     Exchange,
     exchange,
@@ -244,19 +245,6 @@ def test_where_inputs_are_copied(
     assert threads == [expected]
 
 
-class Foreign:
-    """An array of another package, whose dtype is not numpy's, and whose size is not known."""
-
-    dtype = "foreign.float64"
-    array = np.zeros(3)
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> Any:
-        return self.array.__dlpack_device__()
-
-
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
@@ -275,7 +263,7 @@ class Foreign:
                 (np.array([b"a" * 70_000], object), True),
                 (np.array(["a", "b"], object), False),
                 (np.array(["a" * 70_000], np.dtypes.StringDType()), True),
-                (Foreign(), True),
+                (OnlyDlpack(np.zeros(3)), True),
             )
         ),
         ({"y": LARGE, "z": LARGE.tolist()}, True),

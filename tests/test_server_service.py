@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -82,11 +82,7 @@ def test_selection_of_the_app(selection: Selection, binary: bool) -> None:
     [
         ({}, 200, '"data":[null,null,1.0]'),
         ({"nonfinite": "literal"}, 200, '"data":[NaN,-Infinity,1.0]'),
-        (
-            {"nonfinite": "error"},
-            500,
-            "element 0 of output 'y' is nan, which JSON cannot represent",
-        ),
+        ({"nonfinite": "error"}, 500, "element 0 of output 'y' is nan, which JSON cannot repre"),
     ],
 )
 def test_nonfinite_outputs_of_the_app(options: Any, status: int, text: str) -> None:
@@ -174,17 +170,10 @@ def test_model_name_with_a_slash() -> None:
 @pytest.mark.parametrize(("path", "expected"), [("", "None"), ("/versions/1", "1")])
 def test_model_version_in_the_path(path: str, expected: str) -> None:
     app = create_app({"m": lambda request: {"version": [str(request.model_version)]}})
-    frame = tw.encode_request(tw.InferRequest([X], model_name="m", id="7", model_version="5"))
-    for chunks, headers in (
-        ([bytes(frame)], frame.headers),
-        (
-            [
-                b'{"model_name": "m", "model_version": "5", "id": "7", "inputs": '
-                b'[{"name": "x", "datatype": "INT8", "shape": [1], "data": [1]}]}'
-            ],
-            None,
-        ),
-    ):
+    for x in (X, X.replace(binary=False)):
+        sent = tw.InferRequest([x], model_name="m", id="7", model_version="5")
+        frame = tw.encode_request(sent)
+        chunks, headers = [bytes(frame)], frame.headers
         answer = ask(app, f"/v2/models/m{path}/infer", "POST", chunks, headers).response()
         assert answer["version"].elements[0].decode() == expected
         assert answer.id == "7"
@@ -264,38 +253,36 @@ def test_wrong_paths_and_methods(method: str, path: str, status: int, error: str
 # --- configuration -------------------------------------------------------------------------------
 
 
-def test_config_without_declarations() -> None:
-    assert get("/v2/models/plain/config") == {
-        "name": "plain",
-        "platform": "tensorwire",
-        "backend": "tensorwire",
-        "max_batch_size": 0,
-        "input": [],
-        "output": [],
-        "parameters": {},
-    }
+CONFIG_X = {"name": "x", "data_type": "TYPE_FP32", "dims": [-1, 3], "optional": False}
+CONFIG_TEXT = {"name": "text", "data_type": "TYPE_STRING", "dims": [2], "optional": False}
+CONFIG_B = {"name": "b", "data_type": "TYPE_INT8", "dims": [-1, 2], "optional": False}
+CONFIG_Y = {"name": "y", "data_type": "TYPE_BF16", "dims": [5]}
 
 
 @pytest.mark.parametrize("path", ["/config", "/versions/1/config"])
 @pytest.mark.parametrize(
-    ("name", "batch_size"), [("declared", 0), ("batching", 2**31 - 1), ("limited", 2)]
+    ("name", "max_batch_size", "inputs", "parameters"),
+    [
+        ("plain", 0, [], {}),
+        ("declared", 0, [CONFIG_X, CONFIG_TEXT], {}),
+        ("batching", 2**31 - 1, [CONFIG_X, CONFIG_TEXT], {}),
+        ("limited", 2, [CONFIG_X, CONFIG_TEXT], {"names": {"string_value": "a,b"}}),
+        ("partly", 0, [CONFIG_X, CONFIG_B], {}),  # one input has a batch dimension
+    ],
 )
-def test_config(name: str, path: str, batch_size: int) -> None:
+def test_config(
+    name: str, path: str, max_batch_size: int, inputs: list[Any], parameters: dict[str, Any]
+) -> None:
     """The dimensions of a model with a maximum batch size are those behind the batch dimension."""
-    found = get(f"/v2/models/{name}{path}")
-    assert found["max_batch_size"] == batch_size
-    assert found["input"] == [
-        {"name": "x", "data_type": "TYPE_FP32", "dims": [-1, 3], "optional": False},
-        {"name": "text", "data_type": "TYPE_STRING", "dims": [2], "optional": False},
-    ]
-    assert found["output"] == [{"name": "y", "data_type": "TYPE_BF16", "dims": [5]}]
-    assert found["parameters"] == ({"names": {"string_value": "a,b"}} if batch_size == 2 else {})
-
-
-def test_config_of_a_model_with_one_batched_input() -> None:
-    found = get("/v2/models/partly/config")
-    assert found["max_batch_size"] == 0
-    assert [each["dims"] for each in found["input"]] == [[-1, 3], [-1, 2]]
+    assert get(f"/v2/models/{name}{path}") == {
+        "name": name,
+        "platform": "tensorwire",
+        "backend": "tensorwire",
+        "max_batch_size": max_batch_size,
+        "input": inputs,
+        "output": [CONFIG_Y] if CONFIG_TEXT in inputs else [],
+        "parameters": parameters,
+    }
 
 
 # --- statistics ----------------------------------------------------------------------------------
@@ -417,15 +404,8 @@ def test_statistics_of_several_threads() -> None:
     """An application may run in several event loops."""
     app = create_app({"m": Model(echo, in_event_loop=True)})
 
-    def post() -> None:
-        for _ in range(50):
-            infer(app, "m")
-
-    threads = [threading.Thread(target=post) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: infer(app, "m"), range(200)))
     assert counts(app) == (200, 0)
 
 

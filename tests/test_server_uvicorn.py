@@ -33,11 +33,10 @@ import tensorwire as tw
 from support import asgi_requests, client_fixtures
 from support.asgi_requests import run_in_event_loop
 from support.client_fixtures import Certificate
-from support.http_exchange import Connection, head
+from support.http_exchange import Connection, connect, head
 from support.servers import uvicorn_server
 from support.threads import in_thread, wait_for
 from tensorwire.cli.models import echo
-from tensorwire.client import Client
 from tensorwire.server import InferProtocol, Model, create_app
 from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
@@ -112,8 +111,6 @@ def make_app(**options: Any) -> Any:
         "cancels": cancels,
         "count": Model(count, in_event_loop=True),
         "coroutine": Model(returns_coroutine, in_event_loop=True),
-        "a b/ü%20": echo,
-        "a%20b/%C3%BC%2520": echo,  # what a target with the name before looks like
     }
     app = create_app(models, **options)
     app.__class__ = RecordingApp
@@ -129,10 +126,6 @@ def address() -> Iterator[str]:
 @pytest.fixture(params=["asyncio", "uvloop"])
 def loop(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def connect(address: str) -> Connection:
-    return Connection(int(address.partition(":")[2]), timeout=20)
 
 
 @pytest.fixture
@@ -174,24 +167,6 @@ def test_infer_request_does_not_pass_through_asgi(
         assert (response.model_name, response.id) == (model, "7")
     for target, status in (("GET /v2/health/live", 200), ("POST /v2/models/unknown/infer", 404)):
         assert connection.ask(head(f"{target} HTTP/1.1", ["Content-Length: 0"])).status == status
-    assert asgi_paths == []
-
-
-@pytest.mark.parametrize(
-    "target",
-    [
-        "/v2/models/a%20b/%C3%BC%2520/infer",
-        "/v2/models/a%20b%2F%c3%bc%2520/infer?x=1",
-        "/v2/models/%61%20b/%C3%BC%2520/versions/1/infer",
-        "http://other/v2/models/a%20b/%C3%BC%2520/infer",
-    ],
-)
-def test_spellings_of_a_target(connection: Connection, target: str) -> None:
-    asgi_paths.clear()
-    message = request_bytes("echo", np.arange(3)).replace(
-        b"/v2/models/echo/infer", target.encode(), 1
-    )
-    assert connection.ask(message).message.model_name == "a b/ü%20"
     assert asgi_paths == []
 
 
@@ -262,30 +237,6 @@ def test_limit_concurrency_counts_connections() -> None:
         time.sleep(0.2)
         with connect(address) as connection:
             assert connection.ask(SMALL).status == 200
-
-
-@pytest.mark.parametrize("framing", ["Content-Length: 500000", "Transfer-Encoding: chunked"])
-@pytest.mark.parametrize("end", ["close", "shut_down", "reset", "malformed"])
-def test_memory_of_an_upload_that_ends_early(framing: str, end: str) -> None:
-    """An application knows how much memory the bodies of its requests have."""
-    app = create_app({"echo": echo}, max_body_memory_nbytes=1_000_000)
-    head = f"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n".encode()
-    with uvicorn_server(app, http=InferProtocol) as address:
-        with connect(address) as connection:
-            connection.send(head + b"30d40\r\n" + bytes(200_000))
-            wait_for(lambda: app.body_memory.nbytes > 0, 10)
-            if end == "malformed":
-                connection.send(b"x" * 400_000)
-            elif end != "close":
-                getattr(connection, end)()
-        wait_for(lambda: app.body_memory.nbytes == 0, 10)
-        sent = {"x": np.zeros(200_000, np.uint8)}
-        with Client(address) as client:
-            for algorithm in (None, "gzip"):
-                answer = client.infer("echo", sent, request_compression_algorithm=algorithm)
-                assert answer["x"].nbytes == 200_000
-        assert not app.body_memory._arriving
-        wait_for(lambda: app.body_memory.nbytes == 0, 10)
 
 
 def test_chunked_uploads_do_not_wait_for_each_other() -> None:
@@ -619,13 +570,17 @@ class Transport(asyncio.Transport):
     def resume_reading(self) -> None: ...
 
 
+def configuration(app: Any = None, **options: Any) -> uvicorn.Config:
+    config = uvicorn.Config(app or make_app(), log_level="warning", **options)
+    config.load()
+    return config
+
+
 def protocol_with_transport(
     is_paused: bool = False, config: Any = None, state: Any = None, **options: Any
 ) -> tuple[Any, Transport]:
     """Return a protocol and its transport. An event loop must be running."""
-    if config is None:
-        config = uvicorn.Config(make_app(**options), log_level="warning")
-        config.load()
+    config = config or configuration(make_app(**options))
     protocol = InferProtocol(config, state or ServerState(), {})
     transport = Transport(protocol, is_paused)
     protocol.connection_made(transport)
@@ -670,8 +625,7 @@ async def test_reset_contextvars(is_async: bool, is_reset: bool) -> None:
         return see(request)
 
     model = async_see if is_async else Model(see, in_event_loop=True)
-    config = uvicorn.Config(create_app({"m": model}), reset_contextvars=is_reset)
-    config.load()
+    config = configuration(create_app({"m": model}), reset_contextvars=is_reset)
     variable.set(5)
     protocol, _ = protocol_with_transport(config=config)
     request = request_bytes("m", np.arange(2))
@@ -875,24 +829,16 @@ async def test_connection_that_is_made_after_the_shutdown() -> None:
 
 @run_in_event_loop
 async def test_silent_connections_beyond_the_limit_are_closed() -> None:
-    config = uvicorn.Config(make_app(), log_level="warning", limit_concurrency=3)
-    config.load()
-    state = ServerState()
-    transports = []
-    for _ in range(100):
-        protocol = InferProtocol(config, state, {})
-        transports.append(Transport(protocol, False))
-        protocol.connection_made(transports[-1])
-    n_open = sum(not each.is_closed for each in transports)
+    config, state = configuration(limit_concurrency=3), ServerState()
+    pairs = [protocol_with_transport(config=config, state=state) for _ in range(100)]
+    n_open = sum(not transport.is_closed for _, transport in pairs)
     assert n_open <= 3 + server_uvicorn._N_RESERVED_CONNECTIONS
 
 
 @run_in_event_loop
 async def test_request_that_arrives_while_a_short_grace_period_ends() -> None:
     """Its client gets 503 before uvicorn stops the event loop."""
-    options: Any = {"log_level": "warning", "timeout_graceful_shutdown": 1}
-    config = uvicorn.Config(make_app(), **options)
-    config.load()
+    config = configuration(timeout_graceful_shutdown=1)
     protocol, transport = protocol_with_transport(config=config)
     receive(protocol, SMALL[:-1])
     protocol.shutdown()
@@ -942,10 +888,8 @@ async def test_requests_of_one_chunk_are_answered_in_several_turns() -> None:
 @run_in_event_loop
 async def test_half_closed_connection_whose_call_is_dropped_is_closed() -> None:
     released.clear()
-    protocols = [protocol_with_transport()]
-    config = protocols[0][0].config
-    for _ in range(N_THREADS):
-        protocols.append(protocol_with_transport(config=config))
+    config = configuration()
+    protocols = [protocol_with_transport(config=config) for _ in range(N_THREADS + 1)]
     for protocol, _ in protocols:
         receive(protocol, WAIT)
     await asyncio.sleep(0)
@@ -1004,8 +948,7 @@ IN_LOOP = Model(echo, in_event_loop=True)
 @run_in_event_loop
 async def test_calls_for_a_small_request(is_asgi: bool, model: Any, limit: int) -> None:
     """Its time is mostly that of calls. Those of functions of this package are counted."""
-    config = uvicorn.Config(create_app({"m": model}), log_level="warning")
-    config.load()
+    config = configuration(create_app({"m": model}))
     protocol, transport = protocol_with_transport(config=config)
     sent, n_calls = request_bytes("m", np.arange(2)), 0
 

@@ -25,7 +25,7 @@ import pytest
 import tensorwire as tw
 import tensorwire.grpc
 from support import grpc_cases, reference
-from support.memory import cpu_seconds, peak_nbytes
+from support.memory import cpu_seconds, peak_nbytes, status_nbytes
 from support.protobuf_wire import delimited, group, integer, nested_groups
 from support.scale import scaled
 from tensorwire.server import read_request
@@ -298,13 +298,6 @@ def with_resident_peak(message: Message, multiple: int) -> None:
     decode(message)
     allowed = allowed_nbytes(message, multiple)
     assert status_nbytes("VmHWM") - before <= allowed + RSS_SLACK_NBYTES
-
-
-def status_nbytes(field: str) -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return int(line.split()[1]) * 1024
-    raise KeyError(field)
 
 
 # --- headers of 64 MiB ---

@@ -93,3 +93,18 @@ sys.kept = kept, back  # until the interpreter has ended
 def assert_consumers_outlive_message_and_module(**code: str) -> None:
     done = run_script(OUTLIVES.format(**code))
     assert (done.returncode, done.stderr) == (0, "")
+
+
+class OnlyDlpack:
+    """An array of another package, whose dtype is not numpy's, and whose size is not known."""
+
+    dtype = "foreign.float64"
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return self.array.__dlpack_device__()

@@ -32,7 +32,8 @@ class ServedApp:
 
     def __init__(self, app: App, loop: asyncio.AbstractEventLoop) -> None:
         self.app, self.loop = app, loop
-        self.address = f"{HOST}:{free_port()}"
+        self.port = free_port()
+        self.address = f"{HOST}:{self.port}"
         self.ending = asyncio.Event()
         self.channel = grpc.insecure_channel(self.address, options=UNLIMITED)
         self.method = self.channel.unary_unary(f"/{SERVICE}/ModelInfer")

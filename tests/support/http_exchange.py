@@ -183,6 +183,10 @@ class Connection:
         return True
 
 
+def connect(address: str) -> Connection:
+    return Connection(int(address.rpartition(":")[2]), timeout=20)
+
+
 def next_event(reader: h11.Connection, is_open: object) -> Any:
     try:
         return reader.next_event()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
+import re
 import sys
 import time
 import tracemalloc
@@ -71,6 +72,12 @@ def resident_nbytes() -> int:
         return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
     except FileNotFoundError:
         return 0
+
+
+def status_nbytes(name: str, process: int | str = "self") -> int:
+    """Return a size from the status of a process: "VmRSS", or "VmHWM" for the largest VmRSS."""
+    [line] = re.findall(rf"{name}:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    return int(line) * 1024
 
 
 class _Mallinfo(ctypes.Structure):
