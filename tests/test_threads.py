@@ -248,18 +248,26 @@ begun.wait()
 
 @run_in_event_loop
 async def test_one_thread_reads_a_message_at_a_time() -> None:
+    """What waits holds no thread, and is not read if its caller is cancelled."""
     reading: list[int] = []
+    n_read = 0
 
     def read() -> int:
+        nonlocal n_read
+        n_read += 1
         reading.append(1)
         time.sleep(0.002)  # other threads run
         n_readers = len(reading)
         reading.pop()
         return n_readers
 
-    calls = [in_thread(read, threads=threads.READING) for _ in range(5)]
+    calls = [asyncio.create_task(in_thread(read, threads=threads.READING)) for _ in range(6)]
+    await asyncio.sleep(0)
     has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()
+    assert (threads.READING._n_running == 1) is has_gil
+    calls.pop().cancel()
     assert (max(await asyncio.gather(*calls)) == 1) is has_gil
+    assert n_read == 5 or not has_gil
 
 
 @run_in_event_loop

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -241,8 +241,8 @@ class OpenCalls:
         response = tw.InferResponse([], id=request_id or None)
         return message + encode_final_response(response)  # joined messages are merged
 
-    @asynccontextmanager
-    async def inference(self) -> AsyncIterator[None]:
+    @contextmanager
+    def inference(self) -> Iterator[None]:
         """Count a call with inference.
 
         Other calls, such as health checks, are not limited. Raises OverloadedError.
@@ -390,7 +390,7 @@ class InferenceService:
         return served
 
     async def _model_infer(self, context: Any) -> bytes:
-        async with self.calls.inference():
+        with self.calls.inference():
             message = await self.calls.receive(context)
             return await self._infer(
                 self._unary, message, context, lambda error, _: self.calls.fail(context, error)
@@ -398,7 +398,7 @@ class InferenceService:
 
     async def _model_stream_infer(self, context: Any) -> None:
         """Respond to the requests of a stream one after another."""
-        async with self.calls.inference():
+        with self.calls.inference():
             while (message := await self.calls.read(context)) is not grpc.aio.EOF:
                 result = await self._infer(self._stream, message, context, self.calls.fail_request)
                 del message
