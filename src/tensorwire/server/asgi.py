@@ -214,8 +214,7 @@ class App(Service):
     ----------
     models : mapping of str to callable or Model
         A callable takes an ``InferRequest``, and returns an ``InferResponse`` or a mapping of
-        output names to arrays, lists or numbers. An async function is awaited. Any other function
-        is called in a thread pool. A ``Model`` is a function with declared inputs and outputs.
+        output names to arrays, as the ``function`` of a ``Model``.
     max_body_nbytes : int, default 2**31 - 1
         Maximum length of a request body in bytes, before and after decompression.
     limits : Limits, optional
@@ -243,8 +242,7 @@ class App(Service):
         cgroup or the process, divided by the variable WEB_CONCURRENCY (the number of processes) if
         it is set.
     zero_copy : bool, default False
-        Whether to send large ASGI responses as memoryviews of the arrays, which saves a copy.
-        uvicorn accepts memoryviews. ASGI only requires ``bytes``, so other servers may not.
+        Whether to send large ASGI responses as memoryviews of the arrays; see ``send_frame``.
     compress_responses : bool, default False
         Whether to compress inference responses with zstd, gzip or deflate if the client asks for it
         with Accept-Encoding. Responses of less than 1 KiB and errors are not compressed. Most
