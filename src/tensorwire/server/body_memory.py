@@ -165,7 +165,10 @@ class Reservation:
         memory = self._memory
         nbytes = memory.nbytes + self.missing_nbytes
         is_oldest = memory.complete_nbytes == 0 and self is next(iter(memory._arriving))
-        fits = is_oldest or nbytes <= memory.max_nbytes or not self.missing_nbytes
+        # The last eighth is for bodies that have memory. So many of them go on at the same time,
+        # and those whose clients send nothing more are found together.
+        limit = memory.max_nbytes - (0 if self._nbytes else memory.max_nbytes // 8)
+        fits = is_oldest or nbytes <= limit or not self.missing_nbytes
         if fits and self.missing_nbytes:
             memory.nbytes = nbytes
             self._nbytes += self.missing_nbytes
