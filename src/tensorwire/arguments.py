@@ -34,7 +34,7 @@ Nonfinite = Literal["null", "literal", "error"]
 Selection = Literal["spec", "triton"]
 """Which outputs of a response are binary: see ``encode_response``."""
 
-_MAX_NESTING = 64  # dimensions of an array of numpy
+_MAX_RANK = 64  # dimensions of an array of numpy
 _MAX_SECONDS = 1e15  # 30 million years: times of a clock in float64 remain exact to 0.1 s
 
 
@@ -74,7 +74,7 @@ def is_list_of_numbers(value: Any) -> bool:
     """Return whether a value is a list, or nested lists, that is empty or begins with a number."""
     if not isinstance(value, list | tuple):
         return False
-    for _ in range(_MAX_NESTING):  # a list may contain itself
+    for _ in range(_MAX_RANK):  # a list may contain itself
         if not (isinstance(value, list | tuple) and value):
             break
         value = value[0]

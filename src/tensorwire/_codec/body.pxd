@@ -2,8 +2,8 @@ from cpython.buffer cimport Py_buffer
 
 
 cdef class Body:
-    cdef Py_buffer buffer  # released, and obj is NULL, if `memory` is set
-    cdef object memory  # a memoryview to which nothing else refers, or None
+    cdef Py_buffer buffer  # released, and obj is NULL, if `held_view` is set
+    cdef object held_view  # a memoryview to which nothing else refers, or None
     cdef const unsigned char* data
     cdef readonly Py_ssize_t nbytes
     cdef readonly bint readonly

@@ -62,7 +62,7 @@ cdef class Body:
         if <PyObject*>self.buffer.obj != NULL and type(self.buffer.obj) is memoryview:
             # CPython crashes if its garbage collector clears a memoryview that is exported: the
             # view is released a second time with the export. A new view needs no export.
-            self.memory = PyMemoryView_FromObject(self.buffer.obj)
+            self.held_view = PyMemoryView_FromObject(self.buffer.obj)
             PyBuffer_Release(&self.buffer)
 
     def __dealloc__(self):

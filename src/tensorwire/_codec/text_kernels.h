@@ -4,7 +4,12 @@
    A `Block` is a vector type of gcc and clang. Its operators become SIMD instructions where there
    are any, and scalar code elsewhere. The two operations without an operator, `marks_of` and
    BYTES_BEFORE, have a version for SSE2, which every x86-64 processor has, one for NEON, and one in
-   plain C, which TENSORWIRE_NO_SIMD selects. */
+   plain C, which TENSORWIRE_NO_SIMD selects.
+
+   Text is written to JSON by `copy_usual` and `copy_blocks` up to the first window with a character
+   that is escaped or not ASCII, and from there by `escape_any`. The latter alone would do, but takes
+   1.4 to 3.4 times as long for text that needs neither, of 0 to 16 and of 16 to 64 bytes (4.0 ns
+   instead of 2.8, and 7.6 instead of 2.2, on an x86-64 processor). */
 
 #ifndef TENSORWIRE_TEXT_KERNELS_H
 #define TENSORWIRE_TEXT_KERNELS_H

@@ -95,7 +95,9 @@ cdef inline Py_ssize_t wire_nbytes(Source source, uint64_t nbytes, Py_ssize_t el
     return PREFIX_NBYTES + <Py_ssize_t>nbytes
 
 
-cdef int make_room(NewBytes* output, Source source, Py_ssize_t nbytes, Py_ssize_t n_read) except -1:
+cdef int reserve_for_all(
+    NewBytes* output, Source source, Py_ssize_t nbytes, Py_ssize_t n_read
+) except -1:
     """Make room for `nbytes`, and probably for all later elements, by the mean size so far.
 
     `n_read` elements are written or will take the `nbytes`. They may be the long ones, so the
@@ -113,7 +115,7 @@ cdef inline unsigned char* next_element(
     cdef Py_ssize_t size = wire_nbytes(source, nbytes, i)
     cdef unsigned char* target
     if size > output.end - output.position:
-        make_room(output, source, size, i + 1)
+        reserve_for_all(output, source, size, i + 1)
     target = <unsigned char*>output.position
     store_le32(target, <uint32_t>nbytes)
     output.position += size
@@ -186,7 +188,7 @@ cdef class Objects(Source):
             if locate_plain(&span, items[i]):
                 nbytes += wire_nbytes(self, span.nbytes, i)
         if nbytes > output.end - output.position:
-            make_room(output, self, nbytes, stop)
+            reserve_for_all(output, self, nbytes, stop)
         return 0
 
     cdef int write_value(self, value, Py_ssize_t i, NewBytes* output) except -1:
@@ -466,7 +468,7 @@ cdef class Strings(Source):
             if status != 0:
                 raise element_error(self, i, "cannot be read")
             if i < n_elements:
-                make_room(output, self, wire_nbytes(self, text.size, i), i + 1)
+                reserve_for_all(output, self, wire_nbytes(self, text.size, i), i + 1)
         return 0
 
 

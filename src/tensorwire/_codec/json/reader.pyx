@@ -28,7 +28,7 @@ from libc.string cimport memcpy
 
 from ..gil cimport (
     ITEM_COST, TEXT_COST, count_work, release_gil, release_gil_if_long, take_gil)
-from ..json.numbers cimport (
+from ..json.nearest cimport (
     Float, exact_double, exact_magnitude, exact_single, nearest_float, scan_decimal)
 from ..json.scanner cimport (
     BAD_ESCAPE, CONTROL_CHARACTER, DATA_TOO_DEEP, DUPLICATE_KEY, LONE_SURROGATE, MAX_DIGITS,

@@ -62,16 +62,16 @@ cdef enum:
     MAX_ELEMENT_NBYTES = MAX_NUMBER_NBYTES + 1
     # When a kernel is called, there is room for this many elements, or for all that are left.
     MIN_BATCH = 1024
-    # Text is escaped in pieces of at most this size. Before each, there is this much room: a byte
+    # Text is escaped in slices of at most this size. Before each, there is this much room: a byte
     # becomes at most 6, and `escape_text` writes blocks; there may be two quotes and a comma.
-    PIECE_NBYTES = 1024
-    PIECE_ROOM = 6 * PIECE_NBYTES + 16 + 3
-    PIECE_CHARACTERS = 256  # which take at most PIECE_NBYTES of UTF-8
+    SLICE_NBYTES = 1024
+    SLICE_ROOM = 6 * SLICE_NBYTES + 16 + 3
+    SLICE_CHARACTERS = 256  # which take at most SLICE_NBYTES of UTF-8
     BEFORE_TEXT = -1
 
 cdef enum Outcome:
     DONE
-    FULL  # there may be no room for the next element or piece
+    FULL  # there may be no room for the next element or slice
     INVALID  # the next element cannot be written
 
 cdef Tables tables
@@ -279,13 +279,13 @@ cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2:
         texts.values, texts.span.n = PySequence_Fast_ITEMS(values), len(values)
     write_literal(writer, b"[")
     # Enough for the quotes and commas, and some escapes.
-    reserve(&writer.output, nbytes + nbytes // 8 + PIECE_ROOM)
+    reserve(&writer.output, nbytes + nbytes // 8 + SLICE_ROOM)
     while outcome == FULL:
         released = release_gil(nbytes)
         outcome = write_texts(&writer.output, &texts)
         take_gil(released)
         if outcome == FULL:
-            reserve(&writer.output, PIECE_ROOM)
+            reserve(&writer.output, SLICE_ROOM)
     if outcome == INVALID:
         return texts.i
     close(writer, c"]")
@@ -307,9 +307,9 @@ cdef int write_quoted(JsonWriter* writer, const unsigned char* text, Py_ssize_t 
     write_literal(writer, b'"')
     while True:
         n = nbytes - i
-        if n > PIECE_NBYTES:
-            n = whole_characters(text + i, PIECE_NBYTES)
-        reserve(&writer.output, 6 * n + PIECE_ROOM - 6 * PIECE_NBYTES)
+        if n > SLICE_NBYTES:
+            n = whole_characters(text + i, SLICE_NBYTES)
+        reserve(&writer.output, 6 * n + SLICE_ROOM - 6 * SLICE_NBYTES)
         target = escape_text(<unsigned char*>writer.output.position, text + i, n, i, True)
         i += n
         if i == nbytes:
@@ -513,7 +513,7 @@ cdef struct ElementText:
     const unsigned char* data
     Py_ssize_t size  # in bytes or characters
     int width  # of a character in bytes; 0 for bytes
-    const unsigned char* memory  # the start of the memory that `data` belongs to
+    const unsigned char* readable  # the start of the memory that `data` belongs to
 
 
 cdef struct ElementTexts:
@@ -530,10 +530,10 @@ cdef inline ElementText text_at(const ElementTexts* texts, Py_ssize_t i) noexcep
     text.width = 0
     if texts.values == NULL:
         element = element_at(&texts.span, i)
-        text.data, text.size, text.memory = element.data, element.nbytes, texts.span.data
+        text.data, text.size, text.readable = element.data, element.nbytes, texts.span.data
         return text
     value = texts.values[i]
-    text.memory = <const unsigned char*>value
+    text.readable = <const unsigned char*>value
     if not is_exact_str(value):
         text.data, text.size = <const unsigned char*>bytes_data(value), bytes_nbytes(value)
         return text
@@ -544,7 +544,7 @@ cdef inline ElementText text_at(const ElementTexts* texts, Py_ssize_t i) noexcep
 
 
 cdef Outcome write_texts(NewBytes* output, ElementTexts* texts) noexcept nogil:
-    """Write elements as strings while there is room, from the next piece of the next element on."""
+    """Write elements as strings while there is room, from the next slice of the next element on."""
     cdef unsigned char* target = <unsigned char*>output.position
     cdef const unsigned char* end = <const unsigned char*>output.end
     cdef unsigned char* written
@@ -556,7 +556,7 @@ cdef Outcome write_texts(NewBytes* output, ElementTexts* texts) noexcept nogil:
             i = write_usual_texts(&target, end, texts, i)
         if i == texts.span.n:
             break
-        if end - target < PIECE_ROOM:
+        if end - target < SLICE_ROOM:
             outcome = FULL
             break
         text = text_at(texts, i)
@@ -566,12 +566,12 @@ cdef Outcome write_texts(NewBytes* output, ElementTexts* texts) noexcept nogil:
             position = 0
         n = text.size - position
         if text.width == 0:
-            if n > PIECE_NBYTES:
-                n = whole_characters(text.data + position, PIECE_NBYTES)
+            if n > SLICE_NBYTES:
+                n = whole_characters(text.data + position, SLICE_NBYTES)
             written = escape_text(
-                target, text.data + position, n, text.data + position - text.memory, False)
+                target, text.data + position, n, text.data + position - text.readable, False)
         else:
-            n = min(n, <Py_ssize_t>PIECE_CHARACTERS)
+            n = min(n, <Py_ssize_t>SLICE_CHARACTERS)
             written = escape_characters(target, &text, position, n)
         if written == NULL:
             outcome = INVALID
@@ -598,12 +598,12 @@ cdef Py_ssize_t write_usual_texts(
     """
     cdef unsigned char* target = cursor[0]
     cdef ElementText text
-    while i < texts.span.n and end - target >= PIECE_ROOM:
+    while i < texts.span.n and end - target >= SLICE_ROOM:
         text = text_at(texts, i)
         if text.width != 0 or text.size >= WINDOW_NBYTES:
             break
         target[0] = c'"'
-        if not copy_usual(target + 1, text.data, text.size, text.data - text.memory):
+        if not copy_usual(target + 1, text.data, text.size, text.data - text.readable):
             break
         target += 1 + text.size
         memcpy(target, b'",', 2)
@@ -616,8 +616,8 @@ cdef Py_ssize_t write_usual_texts(
 cdef unsigned char* escape_characters(
     unsigned char* target, const ElementText* text, Py_ssize_t position, Py_ssize_t n
 ) noexcept nogil:
-    """Write `n` characters of a str, at most PIECE_CHARACTERS. Return the end of the text."""
-    cdef unsigned char[8 + PIECE_NBYTES] copy
+    """Write `n` characters of a str, at most SLICE_CHARACTERS. Return the end of the text."""
+    cdef unsigned char[8 + SLICE_NBYTES] copy
     cdef unsigned char* utf8 = copy + 8
     cdef unsigned char* end = copy + sizeof(copy)
     memset(copy, 0, 8)  # `escape_text` can read what is before a text
