@@ -355,7 +355,6 @@ def nightly_fuzz(session: nox.Session) -> None:
 def nightly_mutants(session: nox.Session) -> None:
     """200 generated mutants, and the tests of their modules."""
     environment(session)
-    large_environments(session, "kserve", "mlserver")
     sample = ["--sample", times_scale(200)]
     run(session, PYTHON, "tests/mutation/run.py", *sample, *session.posargs)
 

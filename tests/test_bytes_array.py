@@ -140,25 +140,6 @@ def test_iterating_rows_allocates_linearly() -> None:
     assert peak_nbytes(lambda: [tensor[np.int64(-1)]]) < 4_000
 
 
-def test_conversion_to_arrays() -> None:
-    tensor, array = grid()
-    assert tensor.as_numpy().tolist() == np.asarray(tensor).tolist() == array.tolist()
-    assert tensor.as_strings().tolist() == array.astype("S").astype("U").tolist()
-    fixed, text = tensor.as_numpy("S"), tensor.as_numpy(STRING)
-    assert (fixed.dtype, fixed.shape) == (np.dtype("S6"), (2, 3, 4))
-    assert fixed.tolist() == array.tolist()
-    assert tw.decode_bytes(WIRE).as_numpy("S").tolist()[2] == b"b"  # without trailing NULs
-    assert (text.dtype, text.shape) == (STRING, (2, 3, 4))
-    assert text.tolist() == tensor.as_strings().tolist()
-    text[0, 0, 0] = "it is a copy"
-    assert tensor[0, 0, 0] == array[0, 0, 0]
-    assert tensor.as_numpy(object) is not tensor.as_numpy(object)
-    unsupported: Any
-    for unsupported in (np.float32, "U", int):
-        with pytest.raises(TypeError, match="can be converted to object, 'S' or"):
-            tensor.as_numpy(unsupported)
-
-
 @pytest.mark.parametrize("sequence", [b"\xc3", b"\xe2\x82", b"\xf0\x9f\x98"])
 def test_sequence_is_not_completed_by_the_next_element(sequence: bytes) -> None:
     """The length prefix of the next element begins with a byte that could follow."""

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from fuzz.comparison import message_read, values_of
 from support import cases, reference
 from support.requirements import package
 from tensorwire._codec.messages.views import view_tensor
@@ -25,16 +26,6 @@ from tensorwire._codec.messages.views import view_tensor
 def decode(kind: str, body: Any, header_length: Any = None, **options: Any) -> Any:
     function: Any = tw.decode_request if kind == "request" else tw.decode_response
     return function(body, header_length, **options)
-
-
-def values_of(tensor: tw.Tensor) -> list[Any] | None:
-    """Return the flat Python values of a tensor, as in the tables."""
-    if tensor.data is None:
-        return None
-    if tensor.datatype == "BF16":
-        package("ml_dtypes")
-        return tensor.as_numpy().astype(np.float32).reshape(-1).tolist()
-    return tensor.as_numpy().reshape(-1).tolist()
 
 
 WRAPPERS: list[Any] = [bytearray, memoryview, lambda body: np.array(bytearray(body))]
@@ -51,25 +42,22 @@ def split(case: cases.Valid | cases.Malformed) -> tuple[bytes, bytes] | None:
 @pytest.mark.parametrize("case", cases.VALID, ids=lambda case: case.id)
 def test_valid_message(case: cases.Valid) -> None:
     header, data = split(case) or (b"", b"")
+    expected = [
+        (t.name, t.datatype, t.shape, t.values, t.binary, t.parameters) for t in case.tensors
+    ]
+    members = {"parameters": case.parameters, "id": case.message_id}
+    members |= {"model_name": case.model_name, "model_version": case.model_version}
     for message in (
         decode(case.kind, case.body, case.header_length),
         decode(case.kind, header, data=data),
         *(decode(case.kind, wrap(case.body), case.header_length) for wrap in WRAPPERS),
     ):
-        tensors = message.inputs if case.kind == "request" else message.outputs
-        assert [tensor.name for tensor in tensors] == [tensor.name for tensor in case.tensors]
-        for tensor, expected in zip(tensors, case.tensors, strict=True):
-            assert (tensor.datatype, tensor.shape) == (expected.datatype, expected.shape)
-            assert cases.same(values_of(tensor), expected.values)
-            assert (tensor.binary, tensor.parameters) == (expected.binary, expected.parameters)
-            assert message[expected.name] is tensor
-        assert message.parameters == case.parameters
-        assert message.id == case.message_id
-        assert (message.model_name, message.model_version) == (case.model_name, case.model_version)
-        if case.kind == "request":
-            outputs = message.outputs
-            found = None if outputs is None else [(o.name, o.binary, o.parameters) for o in outputs]
-            assert found == (None if case.outputs is None else list(case.outputs))
+        assert [*message.values()] == [message[tensor.name] for tensor in case.tensors]
+        found = message_read(message)
+        tensors = [tuple(tensor.values()) for tensor in found.pop("tensors")]
+        assert cases.same(tensors, expected)
+        outputs = None if case.outputs is None else list(case.outputs)
+        assert found == members | {"outputs": outputs}
 
 
 @pytest.mark.parametrize("case", cases.MALFORMED, ids=lambda case: case.id)

@@ -61,21 +61,6 @@ def test_large_typed_contents(datatype: str, field: int) -> None:
 # --- the wire format of protobuf -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("message", cases.SAME.values(), ids=cases.SAME)
-@pytest.mark.parametrize("wrap", [bytes, bytearray])
-def test_the_same_request(message: bytes, wrap: Callable[[bytes], Any]) -> None:
-    request = tw.grpc.decode_request(wrap(message))
-    assert (request.model_name, request.model_version, request.id) == ("m", None, "7")
-    assert request.parameters == {"k": 5}
-    assert [(t.name, t.datatype, t.shape, t.parameters) for t in request.inputs] == [
-        ("x", "UINT8", (1, 2), {}),
-        ("y", "BYTES", (1,), {}),
-    ]
-    assert [values_of(tensor) for tensor in request.inputs] == [[1, 2], [b"abc"]]
-    assert request.outputs is not None
-    assert [(o.name, o.binary, o.parameters) for o in request.outputs] == [("o", None, {})]
-
-
 def test_outputs_in_shared_memory() -> None:
     """Each has an empty raw content, by which clients count; or none, as other servers do."""
     parameters = {"shared_memory_region": "r"}

@@ -63,24 +63,6 @@ def json_data(tensor: tw.Tensor) -> Any:
     return json.loads(sent(tensor))["inputs"][0]["data"]
 
 
-@pytest.mark.parametrize(
-    "character", [*map(chr, range(1, 0x100)), "\u2028", "\uffff", "\U0001f600"]
-)
-def test_all_characters(character: str) -> None:
-    for text in (character, f"ab{character}cd", character * 100):
-        about: dict[str, Any] = {
-            "id": text,
-            "model_name": text,
-            "model_version": text,
-            "parameters": {text: text},
-        }
-        tensor = tw.Tensor(text, np.zeros(1, np.int8), parameters={text: text})
-        header = header_of(tw.encode_response(tw.InferResponse([tensor], **about)))
-        (entry,) = header.pop("outputs")
-        assert (header, entry["name"]) == (about, text)
-        assert entry["parameters"] == {text: text, "binary_data_size": 1}
-
-
 @pytest.mark.parametrize("n_more", range(0, 600, 7))
 def test_texts_of_any_length(n_more: int) -> None:
     """The output buffer grows within a name, a number, a list and the padding."""

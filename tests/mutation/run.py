@@ -8,9 +8,8 @@ without optimisation, and the tests of the module run (`tests.toml`) until one f
 those that survive also meet all other unit tests, and the slow ones. A survivor is read in review.
 The copies are in the folder .mutation.
 
-The Python that runs this program needs what setup.py and the tests need. The mutants of the KServe
-and MLServer integrations run in the environments of tests/interop/environment.py, and are left out
-where these are missing.
+The Python that runs this program needs what setup.py and the tests need. The integrations of KServe
+and MLServer are left out: their tests run in other environments.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from interop import environment
 from mutation.generate import Mutant, generate
 
 HERE = Path(__file__).resolve().parent
@@ -43,6 +41,7 @@ ROOT = HERE.parents[1]
 FOLDER = ROOT / ".mutation"
 PACKAGE = "src/tensorwire"
 SUFFIXES = (".py", ".pyx", ".pxd", ".h")
+LEFT_OUT = re.compile(r"integrations/(kserve|mlserver|rest|split)\b")
 SECONDS = 900  # of a build, or of tests
 TESTS = tomllib.loads((HERE / "tests.toml").read_text())
 
@@ -69,7 +68,7 @@ def choose(arguments: argparse.Namespace) -> list[Mutant]:
     listed = subprocess.check_output(["git", "ls-files", PACKAGE], cwd=ROOT, text=True)
     lines: dict[tuple[str, int], list[Mutant]] = {}
     for name in listed.split():
-        if name.endswith(SUFFIXES) and python_of(name) is not None:
+        if name.endswith(SUFFIXES) and not LEFT_OUT.search(name):
             for mutant in generate(name, (ROOT / name).read_text()):
                 lines.setdefault((name, mutant.line), []).append(mutant)
     if arguments.sample:
@@ -77,18 +76,6 @@ def choose(arguments: argparse.Namespace) -> list[Mutant]:
         keys = chooser.sample(sorted(lines), min(arguments.sample, len(lines)))
         return [chooser.choice(lines[key]) for key in keys]
     return [each for key in changed_lines(arguments.since) for each in lines.get(key, ())]
-
-
-def python_of(name: str) -> Path | None:
-    """Return the interpreter for the tests of a file, or None if its environment is missing."""
-    found = re.search(r"integrations/(kserve|mlserver|rest|split)\b", name)
-    if found is None:
-        return Path(sys.executable)
-    program = found[1].replace("rest", "kserve").replace("split", "kserve")  # those are of both
-    folder = environment.folder_of(program)
-    marker = environment.read_marker(folder)
-    is_ready = marker and tuple(marker["packages"]) == environment.PROGRAMS[program].packages
-    return environment.interpreter(folder) if is_ready else None
 
 
 def changed_lines(revision: str) -> Iterator[tuple[str, int]]:
@@ -142,16 +129,13 @@ def outcome(mutant: Mutant, tree: Path, is_whole: bool) -> tuple[str, str]:
     inner = mutant.file.removeprefix(f"{PACKAGE}/")
     first = next(TESTS[each] for each in TESTS if fnmatch.fnmatch(inner, each))
     stages = [(first, "not slow and not nightly")]
-    python = python_of(mutant.file)
-    if is_whole and python == Path(sys.executable):
+    if is_whole:
         others = sorted(each.stem for each in (ROOT / "tests").glob("test_*.py"))
         stages.append(([each for each in others if each not in first], stages[0][1]))
         stages.append((others, "slow and not nightly"))
     for tests, marks in stages:
-        command = [str(python), "-m", "pytest", "-x", "-q", "--no-header", "--tb=line"]
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "--tb=line"]
         command += ["-p", "mutation.watch", "-p", "no:cacheprovider", "-m", marks]
-        if python != Path(sys.executable):  # the settings of the checkout do not apply
-            command += ["-c", os.devnull, f"--rootdir={tree}"]
         code, output = call([*command, *(f"tests/{test}.py" for test in tests)], tree)
         if code not in (0, 5):  # 5: all tests were deselected
             lines = [
