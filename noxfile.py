@@ -41,7 +41,7 @@ TODAY = datetime.now(UTC).strftime("%Y%m%d")
 SHARED = ROOT / ".nox" / "shared"
 PYTHON = str(SHARED / "environment" / "bin" / "python")
 # Programs whose requirements conflict with ours: tests/interop/environment.py.
-LARGE = ("kserve", "mlserver", "ray", "torch", "bentoml", "triton_clients")
+LARGE = ("kserve", "mlserver", "ray", "torch")
 # How cibuildwheel builds and tests the wheels: the tests of the codec, and the packages they need.
 WHEELS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["cibuildwheel"]
 CODEC_PACKAGES = WHEELS["test-requires"]
@@ -52,6 +52,16 @@ BASELINE = {"GLIBC": (2, 28), "GLIBCXX": (3, 4, 24), "CXXABI": (1, 3, 11)}
 FROM_CHARS = "3.4.29"
 # Tests of Python code and of large messages, which run under the sanitizers only in the night.
 NOT_SANITIZED = "client commands compress framework grpc_messages grpc_serve infer integration"
+# Versions of uvicorn besides that of the environment: the oldest and the newest tested one, and the
+# newest of all. If its tests pass, change TESTED_UVICORN in server/uvicorn_check.py.
+CHECK = (ROOT / "src/tensorwire/server/uvicorn_check.py").read_text()
+[TESTED] = re.findall(r"^TESTED_UVICORN = (.*)$", CHECK, re.MULTILINE)
+TESTED_UVICORN = [f"uvicorn=={a}.{b}.*" for a, b in re.findall(r"\((\d+), (\d+)\)", TESTED)]
+UVICORN_TESTS = [
+    f"tests/test_{n}.py" for n in ("server_uvicorn", "http_conformance", "serve_command")
+]
+# Old versions have warnings, and their protocol for httptools answers some cases differently.
+UVICORN_OPTIONS = ["-k", "not (test_case and asgi-httptools)", "-W", "default::DeprecationWarning"]
 # Programs in tests/stress, and how many calls, seconds or runs.
 STRESS = {"leaks": 20_000, "threads": 20, "embedding": 20, "soak": 200_000, "memcheck": 0}
 CLANG = {"CC": "clang", "CXX": "clang++", "TENSORWIRE_STRICT": "1"}
@@ -336,7 +346,10 @@ def nightly_tests(session: nox.Session) -> None:
     large_environments(session, *LARGE)
     pytest(session, "-m", "")
     pytest(session, "benchmarks", "--benchmark-disable", "-m", "large")
-    run(session, PYTHON, "tests/interop/uvicorn_versions.py")
+    for version in (*TESTED_UVICORN, "uvicorn"):
+        folder = Path(session.create_tmp()) / version
+        pip(session, "--no-deps", "--target", folder, version)
+        pytest(session, *UVICORN_OPTIONS, *UVICORN_TESTS, PYTHONPATH=str(folder))
     run(session, "python3", "tests/interop/peers_test_suites.py")
 
 

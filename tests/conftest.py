@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import signal
 from collections.abc import Generator, Iterator
+from functools import wraps
+from inspect import iscoroutinefunction
+from typing import Any
 
 import pytest
 
@@ -21,6 +25,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 logging.getLogger("asyncio").addFilter(
     lambda record: "PollerCompletionQueue" not in record.getMessage()
 )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Run an asynchronous test in an event loop of its own."""
+    if isinstance(item, pytest.Function) and iscoroutinefunction(test := item.obj):
+
+        @wraps(test)
+        def run(**arguments: Any) -> None:
+            asyncio.run(test(**arguments))
+
+        item.obj = run
 
 
 @pytest.hookimpl(wrapper=True)

@@ -491,18 +491,14 @@ def test_advice_after_metadata_was_requested(connect: Connect) -> None:
             client.infer("m", inputs)
 
 
-def test_inputs_that_change_while_the_metadata_is_requested(served: Served) -> None:
+async def test_inputs_that_change_while_the_metadata_is_requested(served: Served) -> None:
     """The request has the inputs of the moment of the call."""
-
-    async def main() -> None:
-        async with AsyncClient(served.url) as client:
-            inputs: dict[str, Any] = {"x": [1.0]}
-            call = asyncio.ensure_future(client.infer("declared", inputs))
-            await asyncio.sleep(0)
-            inputs["y"] = [2.0]
-            assert (await call)["y"].tolist() == [2.0]
-
-    asyncio.run(main())
+    async with AsyncClient(served.url) as client:
+        inputs: dict[str, Any] = {"x": [1.0]}
+        call = asyncio.ensure_future(client.infer("declared", inputs))
+        await asyncio.sleep(0)
+        inputs["y"] = [2.0]
+        assert (await call)["y"].tolist() == [2.0]
 
 
 # --- the event loop ---

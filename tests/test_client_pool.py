@@ -193,44 +193,34 @@ def test_long_wait_for_a_connection(backend: Any, monkeypatch: pytest.MonkeyPatc
 
 
 @both_backends
-def test_total_timeout_ends_the_wait_for_a_connection(backend: Any) -> None:
+async def test_total_timeout_ends_the_wait_for_a_connection(backend: Any) -> None:
     """Not only the steps that follow when the call has got one."""
-
-    async def main() -> None:
-        pool = Pool(backend(), 1, None)
-        lease = await pool.acquire(UNLIMITED)
-        with pytest.raises(TimeoutError, match="total timeout"):
-            await asyncio.wait_for(pool.acquire(Deadline(Timeout(total=0.05))), 5)
-        pool.release(lease, None)
-        assert await pool.acquire(Deadline(Timeout(total=5)))
-
-    asyncio.run(main())
+    pool = Pool(backend(), 1, None)
+    lease = await pool.acquire(UNLIMITED)
+    with pytest.raises(TimeoutError, match="total timeout"):
+        await asyncio.wait_for(pool.acquire(Deadline(Timeout(total=0.05))), 5)
+    pool.release(lease, None)
+    assert await pool.acquire(Deadline(Timeout(total=5)))
 
 
-def test_cancelled_calls_release_their_connections(server: str) -> None:
+async def test_cancelled_calls_release_their_connections(server: str) -> None:
     """Calls are cancelled while they send, receive, and wait for a connection."""
     large = np.zeros(4 * MiB, np.float32)
-
-    async def main() -> None:
-        async with AsyncClient(server, connections=2) as client:
-            for delay in (0, 0.0005, 0.002, 0.01, 0.03):
-                calls = [
-                    asyncio.ensure_future(client.infer("echo", {"x": large})) for _ in range(6)
-                ]
-                await asyncio.sleep(delay)
-                for call in calls:
-                    call.cancel()
-                done = await asyncio.gather(*calls, return_exceptions=True)
-                kinds = {type(result) for result in done}
-                assert asyncio.CancelledError in kinds
-                assert kinds <= {asyncio.CancelledError, tw.InferResponse}
-            answers = await asyncio.gather(
-                *(client.infer("echo", {"x": np.full(1000, i)}) for i in range(6))
-            )
-            for i, answer in enumerate(answers):
-                assert (answer["x"].as_numpy() == i).all()
-
-    asyncio.run(main())
+    async with AsyncClient(server, connections=2) as client:
+        for delay in (0, 0.0005, 0.002, 0.01, 0.03):
+            calls = [asyncio.ensure_future(client.infer("echo", {"x": large})) for _ in range(6)]
+            await asyncio.sleep(delay)
+            for call in calls:
+                call.cancel()
+            done = await asyncio.gather(*calls, return_exceptions=True)
+            kinds = {type(result) for result in done}
+            assert asyncio.CancelledError in kinds
+            assert kinds <= {asyncio.CancelledError, tw.InferResponse}
+        answers = await asyncio.gather(
+            *(client.infer("echo", {"x": np.full(1000, i)}) for i in range(6))
+        )
+        for i, answer in enumerate(answers):
+            assert (answer["x"].as_numpy() == i).all()
 
 
 @both_backends
@@ -313,46 +303,39 @@ def test_call_sleeps_while_nothing_happens(
     assert 0 < n_events < 10
 
 
-def test_timers_end_with_their_calls(server: str) -> None:
+async def test_timers_end_with_their_calls(server: str) -> None:
     """Otherwise they would stay in the event loop until the timeout, which may be a minute."""
+    loop = asyncio.get_running_loop()
+    timers: list[asyncio.TimerHandle] = []
 
-    async def main() -> None:
-        loop = asyncio.get_running_loop()
-        timers: list[asyncio.TimerHandle] = []
+    def call_later(*arguments: Any) -> asyncio.TimerHandle:
+        timers.append(real(*arguments))
+        return timers[-1]
 
-        def call_later(*arguments: Any) -> asyncio.TimerHandle:
-            timers.append(real(*arguments))
-            return timers[-1]
-
-        real = loop.call_later
-        loop.call_later = call_later  # type: ignore[assignment]
-        async with AsyncClient(server, connections=1) as client:
-            await asyncio.gather(*(client.infer("echo", {"x": X}) for _ in range(3)))
-        assert len(timers) >= 5  # of three calls, two of which had to wait for a connection
-        assert all(timer.cancelled() for timer in timers)
-
-    asyncio.run(main())
+    real = loop.call_later
+    loop.call_later = call_later  # type: ignore[assignment]
+    async with AsyncClient(server, connections=1) as client:
+        await asyncio.gather(*(client.infer("echo", {"x": X}) for _ in range(3)))
+    assert len(timers) >= 5  # of three calls, two of which had to wait for a connection
+    assert all(timer.cancelled() for timer in timers)
 
 
 # --- closing the client ---
 
 
-def test_closing_an_async_client_ends_its_calls(server: str) -> None:
-    async def main() -> None:
-        client = AsyncClient(server, connections=1)
-        calls = [asyncio.ensure_future(client.infer("slow", {"x": X})) for _ in range(2)]
-        await asyncio.sleep(0.1)
-        await client.close()
-        assert all(call.done() for call in calls)
-        sending, waiting = await asyncio.gather(*calls, return_exceptions=True)
-        assert isinstance(sending, ConnectionError)
-        assert "the client was closed" in str(sending)
-        assert isinstance(waiting, RuntimeError)
-
-    asyncio.run(main())
+async def test_closing_an_async_client_ends_its_calls(server: str) -> None:
+    client = AsyncClient(server, connections=1)
+    calls = [asyncio.ensure_future(client.infer("slow", {"x": X})) for _ in range(2)]
+    await asyncio.sleep(0.1)
+    await client.close()
+    assert all(call.done() for call in calls)
+    sending, waiting = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(sending, ConnectionError)
+    assert "the client was closed" in str(sending)
+    assert isinstance(waiting, RuntimeError)
 
 
-def test_closing_an_async_client_when_bytes_have_just_arrived(
+async def test_closing_an_async_client_when_bytes_have_just_arrived(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The call does not wait for the rest of the response."""
@@ -362,7 +345,7 @@ def test_closing_an_async_client_when_bytes_have_just_arrived(
         time.sleep(0.1)
         connection.sendall(GOOD[100:])
 
-    async def main() -> None:
+    with Scripted([answer]) as scripted:
         client = AsyncClient(scripted.address)
         happened = LoopWatcher._happened
 
@@ -376,14 +359,10 @@ def test_closing_an_async_client_when_bytes_have_just_arrived(
             await client.infer("m", {"x": X})
         await client.close()
 
-    with Scripted([answer]) as scripted:
-        asyncio.run(main())
 
-
-def test_closing_an_async_client_while_it_connects(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_an_async_client_while_it_connects(monkeypatch: pytest.MonkeyPatch) -> None:
     connect = Connector.connect
-
-    async def main() -> None:
+    with Scripted([GOOD]) as scripted:
         client = AsyncClient(scripted.address)
 
         async def connect_and_close(*arguments: Any) -> Any:
@@ -397,12 +376,9 @@ def test_closing_an_async_client_while_it_connects(monkeypatch: pytest.MonkeyPat
         await asyncio.sleep(0)
         assert await asyncio.to_thread(scripted.client_has_closed.wait, 2)
 
-    with Scripted([GOOD]) as scripted:
-        asyncio.run(main())
 
-
-def test_closed_async_client_does_not_send_a_request_again() -> None:
-    async def main() -> None:
+async def test_closed_async_client_does_not_send_a_request_again() -> None:
+    with Scripted([http(b"{}"), answer_late]) as scripted:
         client = AsyncClient(scripted.address)
         await client.server_metadata()
         call = asyncio.ensure_future(client.server_metadata())
@@ -410,9 +386,6 @@ def test_closed_async_client_does_not_send_a_request_again() -> None:
         await client.close()
         with pytest.raises(ConnectionError, match="the client was closed"):
             await call
-
-    with Scripted([http(b"{}"), answer_late]) as scripted:
-        asyncio.run(main())
         assert scripted.n_connections == 1
 
 

@@ -26,7 +26,6 @@ class Program(NamedTuple):
 
     packages: tuple[str, ...]
     imported: str
-    has_tensorwire: bool = True
 
 
 PROGRAMS = {
@@ -55,14 +54,6 @@ PROGRAMS = {
     ),
     "tritonclient_tests": Program(
         ("tritonclient[all]==2.73.0", "pytest==9.2.0"), "tritonclient.http"
-    ),
-    "triton_clients": Program(  # they require NumPy 1
-        ("nvidia-pytriton==0.7.0", "tritony==0.0.23", "pytest>=8"),
-        "pytriton.client, tritony",
-        has_tensorwire=False,
-    ),
-    "bentoml": Program(
-        ("bentoml==1.4.39", "fastapi==0.165.0", "httptools>=0.6", "pytest>=8"), "bentoml, fastapi"
     ),
     "ray": Program(("ray[serve]==2.60.0", "httptools>=0.6", "pytest>=8"), "ray.serve"),
     "torch": Program(("torch==2.13.0", "pandas>=3", "ml_dtypes>=0.5", "pytest>=8"), "torch"),
@@ -96,11 +87,9 @@ def set_up(name: str, folder: Path) -> None:
         if found is None or any(found[key] != wanted[key] for key in ("packages", "folder")):
             make_environment(folder)
             pip(folder, *program.packages)
-        if program.has_tensorwire:
-            # Built from a copy: a build in the checkout would leave files there, or use old ones.
-            pip(folder, copy)
-    imported = f"tensorwire, {program.imported}" if program.has_tensorwire else program.imported
-    run([str(interpreter(folder)), "-c", f"import {imported}"])
+        # Built from a copy: a build in the checkout would leave files there, or use old ones.
+        pip(folder, copy)
+    run([str(interpreter(folder)), "-c", f"import tensorwire, {program.imported}"])
     marker(folder).write_text(json.dumps(wanted, indent=1))
 
 
@@ -139,15 +128,13 @@ def read_marker(folder: Path) -> Recipe | None:
 
 
 def recipe(name: str, folder: Path, sources: Path) -> Recipe:
-    found: Recipe = {"packages": list(PROGRAMS[name].packages), "folder": str(folder)}
-    if not PROGRAMS[name].has_tensorwire:
-        return found | {"sources": None}
     digest = hashlib.sha256()
     for path in sorted(sources.rglob("*")):
         if path.is_file() and path.suffix != ".md":
             digest.update(f"{path.relative_to(sources)}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return found | {"sources": digest.hexdigest()}
+    packages = list(PROGRAMS[name].packages)
+    return {"packages": packages, "folder": str(folder), "sources": digest.hexdigest()}
 
 
 def copy_sources(target: Path) -> None:

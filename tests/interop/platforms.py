@@ -281,8 +281,9 @@ class Platform(NamedTuple):
     options: tuple[str, ...] = ()  # of pytest
 
 
-# Old versions cause warnings. The tests with asgi-httptools need uvicorn_versions.py. With grpcio
-# 1.71, fork sometimes hangs in its own handler after a channel of grpc.aio was closed.
+# Old versions cause warnings. The protocol for httptools of old versions of uvicorn answers some
+# cases differently. With grpcio 1.71, fork sometimes hangs in its own handler after a channel of
+# grpc.aio was closed.
 NOT_OLD = "(test_case and asgi-httptools) or (fork_over_grpc and another)"
 OLD = ("-W", "default::DeprecationWarning", "-k", f"not ({NOT_OLD})")
 # What Windows lacks; responses that are lost when the connection is reset, as in Windows; faults of
