@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 
 import tensorwire
+import tensorwire.grpc
 from support import hostile, reference
 from support.requirements import package
 from support.scripts import run_script
+from tensorwire._codec.grpc.writer import append_fields
 from tensorwire._codec.messages.views import view_tensor
 
 tw: Any = tensorwire  # untyped, because most calls here violate the types
@@ -74,6 +76,12 @@ NOT_TENSORS = "must be a mapping or an iterable of tensors, not"
 NOT_INTS = "the shape of tensor 'x' must be a sequence of ints, not"
 NOT_NAMES = "outputs must be an iterable of names or RequestedOutput"
 DEEP = nested(5_000, [])
+decoded = tw.grpc.decode_request(tw.grpc.encode_request(REQUEST))
+NOT_MEMORY = (None, "text", 5, [1])
+DECODERS = (
+    *(tw.decode_request, tw.decode_response, tw.grpc.decode_request, tw.grpc.decode_response),
+    tw.grpc.decode_stream_response,
+)
 
 WRONG: list[tuple[type[Exception], str, Callable[[], Any]]] = [
     (TypeError, f"inputs {NOT_TENSORS} a Tensor$", lambda: tw.InferRequest(X_TENSOR)),
@@ -154,6 +162,62 @@ WRONG: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         (tw.EncodeError, "'x' is too large to address: BYTES",
          lambda shape=shape: tw.Tensor("x", [], datatype="BYTES", shape=shape))
         for shape in ((0, 2**60), (0, 2**62), (0, 2**70), (2**62, 0, 2**62))
+    ),
+    # any argument
+    *(
+        (TypeError, ".", lambda function=function, wrong=wrong: function(wrong))
+        for function, others in {
+            tw.encode_request: ("x", tw.InferResponse([X_TENSOR])),
+            tw.encode_response: ("x",),
+            tw.ResponseOptions: ("y",),
+            tw.RequestedOutput: (b"y",),
+            tw.grpc.encode_request: (None, b"", X_TENSOR),
+            tw.grpc.encode_response: (None, b"", X_TENSOR),
+            tw.grpc.encode_stream_response: (None, b"", X_TENSOR),
+            tw.header_length: ({1: "x"}, {"Content-Type": 5}, None, 5),
+            tw.decode_request: NOT_MEMORY,
+            tw.decode_response: NOT_MEMORY,
+            tw.grpc.decode_request: NOT_MEMORY,
+            tw.grpc.decode_response: NOT_MEMORY,
+            tw.grpc.decode_stream_response: NOT_MEMORY,
+            (lambda contents: append_fields(b"", 7, contents)): (None, ["text"], [None]),
+        }.items()
+        for wrong in others
+    ),
+    *(
+        (BufferError, ".", lambda function=function, wrong=wrong: function(wrong))
+        for wrong in (np.zeros(8, np.uint8)[::2], np.zeros(4, np.int32))
+        for function in DECODERS
+    ),
+    (BufferError, ".", lambda: append_fields(b"", 7, [np.zeros(4, np.int32)])),
+    *(
+        (TypeError, ".", call)
+        for call in (
+            lambda: tw.encode_response(tw.InferResponse([X_TENSOR]), tw.InferResponse([X_TENSOR])),
+            lambda: tw.grpc.encode_response(tw.InferResponse([X_TENSOR]), "x"),
+            lambda: tw.ResponseOptions(binary=None),
+            lambda: tw.ResponseOptions(id=5),
+            lambda: tw.Tensor(5, [1]),
+            lambda: tw.Tensor("x", X, shape=[4.0]),
+            lambda: tw.Tensor("x", X, shape="4"),
+            lambda: tw.Tensor("x", X, binary="no"),
+            lambda: tw.Tensor("x", X, binary=0),
+            lambda: tw.Tensor("x", X, parameters="ab"),
+            lambda: tw.RequestedOutput("o", binary="yes"),
+            lambda: tw.TensorSpec("x", "FP32", [2.7]),
+            lambda: tw.TensorSpec("x", "FP32", [2], batching="no"),
+            lambda: tw.InferRequest([X_TENSOR], id=5),
+            *(lambda decode=decode: decode(b"", limits=5) for decode in DECODERS),
+        )
+    ),
+    *(
+        (TypeError, f"{type(made).__name__} objects cannot be changed",
+         lambda made=made, arguments=arguments: made.__init__(*arguments))
+        for made, *arguments in (
+            *((X_TENSOR, "y", X), (REQUEST.outputs[0], "v"), (REQUEST, [X_TENSOR])),
+            *((tw.InferResponse([X_TENSOR]), []), (tw.encode_request(REQUEST), (), 0)),
+            *((decoded, [X_TENSOR]), (decoded["x"], "y", X), (decoded.outputs[0], "v")),
+        )
     ),
     # numpy's flat iterator supports at most 32 dimensions.
     (tw.EncodeError, r"element 0 .* is out of range for FP16",
@@ -348,28 +412,6 @@ def test_altered_pickles_of_limits(at: int, value: Any) -> None:
     body, length = reference.request([reference.entry("x", "FP32", [1] * 65, None)])
     with pytest.raises(tw.DecodeError):
         tw.decode_request(body, length, limits=limits)
-
-
-# --- objects that a constructor did not make ---
-
-
-def test_init_sets_an_object_once() -> None:
-    """Decoders, encoders and `__new__` make objects without `__init__`."""
-    output, response = tw.RequestedOutput("u"), tw.InferResponse([X_TENSOR])
-    request = tw.InferRequest([X_TENSOR], [output])
-    frame = tw.encode_request(request)
-    decoded = tw.decode_request(bytes(frame), frame.header_length)
-    calls: list[tuple[Any, ...]] = [(X_TENSOR, "y", X), (decoded["x"], "y", X), (output, "v")]
-    calls += [(request, [X_TENSOR]), (decoded, [X_TENSOR]), (response, []), (frame, (), 0)]
-    for made, *arguments in [*calls, (decoded.outputs[0], "v")]:
-        kind: Any = type(made)
-        before = repr(made)
-        with pytest.raises(TypeError, match=f"{kind.__name__} objects cannot be changed"):
-            made.__init__(*arguments)
-        assert repr(made) == before
-        empty = kind.__new__(kind)
-        empty.__init__(*arguments)
-        assert repr(empty) == repr(kind(*arguments))
 
 
 # --- programs that could crash or hang: owners of memory, threads, fork, large bodies ---

@@ -232,35 +232,6 @@ def test_raw_request_of_shared_memory_is_rejected() -> None:
 # --- arguments ---
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda: untyped.encode_request("x"),
-        lambda: untyped.encode_response("x"),
-        lambda: untyped.encode_response(tw.InferResponse([X]), tw.InferResponse([X])),
-        lambda: untyped.grpc.encode_response(tw.InferResponse([X]), "x"),
-        lambda: untyped.ResponseOptions("y"),
-        lambda: untyped.ResponseOptions(binary=None),
-        lambda: untyped.ResponseOptions(id=5),
-        lambda: untyped.encode_request(tw.InferResponse([X])),
-        lambda: untyped.Tensor(5, [1]),
-        lambda: untyped.Tensor("x", HALF, shape=[2.0, 3.0]),
-        lambda: untyped.Tensor("x", HALF, shape="23"),
-        lambda: untyped.Tensor("x", HALF, binary="no"),
-        lambda: untyped.Tensor("x", HALF, binary=0),
-        lambda: untyped.Tensor("x", HALF, parameters="ab"),
-        lambda: untyped.RequestedOutput(b"y"),
-        lambda: untyped.RequestedOutput("o", binary="yes"),
-        lambda: untyped.TensorSpec("x", "FP32", [2.7]),
-        lambda: untyped.TensorSpec("x", "FP32", [2], batching="no"),
-        lambda: untyped.InferRequest([X], id=5),
-    ],
-)
-def test_arguments_of_wrong_types(call: Any) -> None:
-    with pytest.raises(TypeError):
-        call()
-
-
 def test_options_with_invalid_values() -> None:
     with pytest.raises(ValueError, match="selection must be"):
         untyped.encode_response(tw.InferResponse([X]), selection="kserve")

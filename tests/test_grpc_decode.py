@@ -203,22 +203,6 @@ def test_names_are_read_without_tensors() -> None:
         reader.read_names(message, tw.Limits(max_header_nbytes=14))
 
 
-@pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS)
-def test_arguments(decode: Callable[..., Any]) -> None:
-    calls: list[tuple[type[Exception], tuple[Any, ...], dict[str, Any]]] = [
-        *((TypeError, (wrong,), {}) for wrong in (None, "text", 5, [1])),
-        *((TypeError, (b"",), {"limits": wrong}) for wrong in (None, 5)),
-        (TypeError, (b"", tw.Limits()), {}),
-        *(
-            (BufferError, (memory,), {})
-            for memory in (np.zeros(4, np.uint8)[::2], np.zeros(4, np.int32))
-        ),
-    ]
-    for error, arguments, options in calls:
-        with pytest.raises(error):
-            decode(*arguments, **options)
-
-
 # --- memory --------------------------------------------------------------------------------------
 
 PIXELS = np.arange(24, dtype=np.float32)

@@ -238,19 +238,6 @@ def test_sum_of_sizes_does_not_overflow() -> None:
         writer.append_fields(b"", RAW_INPUT_CONTENTS, [reserved] * n)
 
 
-@pytest.mark.parametrize(
-    "encode",
-    [tw.grpc.encode_request, tw.grpc.encode_response, tw.grpc.encode_stream_response],
-)
-def test_arguments(encode: Any) -> None:
-    for wrong in (None, b"", X):
-        with pytest.raises(TypeError):
-            encode(wrong)
-    if encode is not tw.grpc.encode_request:
-        with pytest.raises(TypeError):
-            encode(RESPONSE, RESPONSE)
-
-
 # --- the messages without tensors, and raw contents -----------------------------------------------
 
 
@@ -273,9 +260,3 @@ def test_small_messages() -> None:
     integers = {1: ("a", int), 2: ("b", int), 3: ("c", int)}
     written = writer.write_fields({"a": 0, "b": None, "c": -300}, integers)
     assert written == integer(1, 0) + integer(3, -300)
-
-
-@pytest.mark.parametrize("wrong", [None, ["text"], [None], [np.zeros(4, np.int32)]])
-def test_append_of_what_is_no_bytes(wrong: Any) -> None:
-    with pytest.raises((TypeError, BufferError)):
-        writer.append_fields(b"", RAW_INPUT_CONTENTS, wrong)

@@ -80,9 +80,3 @@ def test_header_length_beyond_the_body() -> None:
     with pytest.raises(tw.HeaderError, match="but the body has 2 bytes") as caught:
         tw.decode_request(b"{}", 3)
     assert (caught.value.expected, caught.value.actual) == (3, 2)
-
-
-@pytest.mark.parametrize("headers", [{1: "x"}, {"Content-Type": 5}, None, 5])
-def test_headers_of_wrong_type_are_rejected(headers: Any) -> None:
-    with pytest.raises(TypeError):
-        tw.header_length(headers)
