@@ -38,10 +38,6 @@ REQUEST = tw.InferRequest(
 )
 EMPTY = tw.decode_bytes(b"")
 
-# Since NumPy 2.5, assigning these attributes is deprecated.
-assigns_attributes_of_arrays = pytest.mark.filterwarnings(
-    "ignore:Setting the (dtype|shape) on a NumPy array:DeprecationWarning"
-)
 uses_hostile_objects = pytest.mark.thread_unsafe(reason="it sets what hostile objects do")
 
 
@@ -331,31 +327,18 @@ def test_dimension_is_converted_once() -> None:
     assert tensor.as_numpy().shape == (2,)
 
 
-@assigns_attributes_of_arrays
-def test_arguments_and_returned_arrays_can_change_afterwards() -> None:
-    """A message has copies of lists, dicts and attributes that callers keep or get."""
-    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+def test_lists_and_dicts_can_change_afterwards() -> None:
+    """A message has copies. For arrays, test_api_state_machine.py shows it."""
     parameters: dict[str, Any] = {"k": [1, {"a": 2}]}
-    tensors = [tw.Tensor("x", array, parameters=parameters)]
+    tensors = [tw.Tensor("x", X, parameters=parameters)]
     outputs: list[Any] = [tw.RequestedOutput("y", parameters=parameters)]
     request = tw.InferRequest(tensors, outputs, parameters=parameters)
-    response = tw.InferResponse(tensors, parameters=parameters)
-    before = [bytes(tw.encode_request(request)), bytes(tw.encode_response(response))]
-    length = tw.encode_response(response).header_length
-    decoded = tw.decode_response(bytearray(before[1]), length)
+    before = bytes(tw.encode_request(request))
     tensors.append(tw.Tensor("z", X))
     outputs.append("z")
     parameters["k"][1]["b"] = 3
     parameters["l"] = object()
-    for each in (array, request["x"].data, request["x"].as_numpy(), decoded["x"].data):
-        with pytest.raises(ValueError, match="resize"):
-            each.resize(100)
-        each.shape = (6,)
-        each.dtype = np.uint8  # type: ignore[misc]
-    assert [bytes(tw.encode_request(request)), bytes(tw.encode_response(response))] == before
-    for message in (request, decoded):
-        assert (message["x"].shape, message["x"].data.shape) == ((2, 3), (2, 3))
-        assert message["x"].data.dtype == np.float32
+    assert bytes(tw.encode_request(request)) == before
 
 
 @uses_hostile_objects

@@ -975,6 +975,8 @@ class Api(RuleBasedStateMachine):
         with ignored_errors():
             if array.nbytes < READABLE:
                 array[...] = 1
+        with ignored_errors():
+            array.resize(100)
         for name, value in (("shape", dims), ("dtype", dtype), ("shape", dims)):
             with ignored_errors():
                 setattr(array, name, value)

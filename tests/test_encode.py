@@ -122,7 +122,19 @@ def test_arrays_in_other_layouts_are_converted(array: np.ndarray[Any, Any]) -> N
 
 @pytest.mark.parametrize(
     ("data", "datatype"),
-    [([[1, 2], [3, 4]], "UINT32"), ([1.5, 2, -3], "FP32"), ([True, False], "BOOL"), ([], "INT8")],
+    [
+        *(
+            ([[1, 2], [3, 4]], "UINT32"),
+            ([1.5, 2, -3], "FP32"),
+            ([True, False], "BOOL"),
+            ([], "INT8"),
+        ),
+        *(
+            ([[1, np.int8(2)], [np.int64(-3), 4]], each)
+            for each in ("FP16", "BF16", "FP32", "INT8")
+        ),
+        *(([np.float32("inf")], each) for each in ("FP16", "BF16", "FP32")),
+    ],
 )
 def test_lists_of_numbers(data: Any, datatype: Any) -> None:
     tensor = tw.Tensor("x", data, datatype=datatype)
@@ -137,14 +149,6 @@ def test_lists_of_the_least_and_the_largest_integers(datatype: Any) -> None:
     for value in (least - 1, most + 1, -(2**63) - 1, 2**63 + most, 2**64, -(2**64)):
         with pytest.raises(tw.EncodeError, match=rf"element 2 .* {datatype} \({least} to {most}\)"):
             tw.Tensor("x", [0, np.int8(1), value], datatype=datatype)
-
-
-@pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32", "INT8"])
-def test_lists_of_numbers_and_numpy_scalars(datatype: Any) -> None:
-    tensor = tw.Tensor("x", [[1, np.int8(2)], [np.int64(-3), 4]], datatype=datatype)
-    assert tensor.as_numpy().tolist() == [[1, 2], [-3, 4]]
-    if datatype != "INT8":
-        assert np.isinf(tw.Tensor("x", [np.float32("inf")], datatype=datatype).as_numpy()[0])
 
 
 # --- JSON ---

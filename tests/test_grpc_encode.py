@@ -242,18 +242,10 @@ def test_sum_of_sizes_does_not_overflow() -> None:
 
 
 def test_small_messages() -> None:
-    values = {
-        "name": "é" * 100,
-        "names": ["a", ""],
-        "ready": True,
-        "items": [{"name": "i", "dims": [-1, 0, 2**40]}, {"name": "", "dims": []}],
-    }
-    written = writer.write_fields(values, cases.KINDS)
-    item = delimited(4, delimited(1, "i"), packed(2, (-1, 0, 2**40)))
-    names = delimited(1, "é" * 100) + delimited(2, "a") + delimited(2)
-    assert written == names + integer(3, 1) + item + delimited(4)
-    assert reader.read_fields(written, cases.KINDS) == values
+    """The fuzz target compares other ones with protobuf."""
     empty: dict[str, Any] = {"name": "", "names": [], "ready": False, "items": []}
+    written = writer.write_fields(empty | {"ready": True, "names": ["a", ""]}, cases.KINDS)
+    assert written == delimited(2, "a") + delimited(2) + integer(3, 1)
     assert writer.write_fields(empty, cases.KINDS) == b""
     assert reader.read_fields(b"", cases.KINDS) == empty
     # A 0 is written, because a field may be optional. None is not.
