@@ -543,7 +543,23 @@ BODY_CASES = (
 )
 
 EXPECT = "Expect: 100-continue"
-TOO_LONG = f"Content-Length: {MAX_BODY + 1}"
+NINE = "Content-Length: 9"
+
+EXPECT_CASES = tuple(  # rejected without asking for the body
+    case(
+        f"{EXPECT}, {status}, {lines}",
+        head(start, [*lines, EXPECT]),
+        error(status, stays_open=False),
+    )
+    for start, lines, status in (
+        (INFER, [f"Content-Length: {MAX_BODY + 1}"], 413),
+        (INFER, [NINE, "Content-Encoding: br"], 415),
+        (INFER, [NINE, "Inference-Header-Content-Length: x"], 400),
+        (INFER.replace("echo", "unknown"), [NINE], 404),
+        (INFER.replace("POST", "PUT"), [CHUNKED], 405),
+        ("POST /nothing HTTP/1.1", [NINE], 404),
+    )
+)
 
 CASES = (
     *LENGTH_CASES,
@@ -553,4 +569,5 @@ CASES = (
     *PATH_CASES,
     *UPGRADE_CASES,
     *BODY_CASES,
+    *EXPECT_CASES,
 )
