@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import random
-import signal
 import socket
 import time
 import zlib
@@ -588,37 +587,3 @@ def test_large_heads(server: Server, text: str) -> None:
         assert response.status in (400, 431)
         check_error(server, response, None)
         assert connection.is_closed(2)
-
-
-# --- the end of the server -----------------------------------------------------------------------
-
-
-@pytest.mark.slow(reason="it starts and stops servers")
-@pytest.mark.parametrize("incomplete", [None, "an unknown protocol", "a WebSocket"])
-def test_sigterm(incomplete: str | None) -> None:
-    """The server finishes the requests in flight, accepts no new connections, and exits.
-
-    A request whose body never arrives completely does not prevent that.
-    """
-    models = ["sleep", "sleep_in_thread", "sleep", "sleep_in_thread"]
-    requests = [echo(f"request {i}", (i,)) for i in range(len(models))]
-    with running(BY_NAME["fast"]) as server, ExitStack() as stack:
-        with Connection(server.port) as idle, several(server, len(models)) as connections:
-            check_next(idle)
-            if incomplete is not None:
-                lines = [UPGRADE_LINES[incomplete], "Content-Length: 10"]
-                sent = head(INFER, lines) + b"abc"
-                stack.enter_context(Connection(server.port)).send(sent)
-            for connection, model, request in zip(connections, models, requests, strict=True):
-                connection.send(post(model, request))
-            time.sleep(SLEEP / 4)
-            server.process.send_signal(signal.SIGTERM)
-            time.sleep(SLEEP / 4)
-            with pytest.raises(ConnectionError), Connection(server.port, 1) as late:
-                late.ask(get("/v2"))
-            for connection, request in zip(connections, requests, strict=True):
-                request.check(connection.read())
-                assert connection.is_closed(5)
-            assert idle.is_closed(5)
-        # uvicorn ends with the signal that stopped it, after the graceful shutdown
-        assert server.process.wait(10) == -signal.SIGTERM

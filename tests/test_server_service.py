@@ -28,14 +28,9 @@ from support.asgi_requests import (
     inference,
     rejects_every_second,
 )
-from support.requirements import optional
-from support.servers import uvicorn_server
 from tensorwire.arguments import Selection
 from tensorwire.errors import format_names
-from tensorwire.server import InferProtocol, Model, RequestError, create_app
-
-tritonclient_http = optional("tritonclient.http")
-tritonclient_utils = optional("tritonclient.utils")
+from tensorwire.server import Model, RequestError, create_app
 
 SPECS = [tw.TensorSpec("x", "FP32", [-1, 3]), tw.TensorSpec("text", "BYTES", [2])]
 OUTPUT = tw.TensorSpec("y", "BF16", [5])
@@ -223,18 +218,13 @@ def test_metadata_of_a_model(name: str, batch: list[int], path: str) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "error"),
     [
-        ("GET", "/v1/models/echo", 404, "not found: /v1/models/echo"),
-        ("POST", "/v2/models//infer", 404, "not found: /v2/models//infer"),
         *(
             ("GET", f"/v2/models/unknown/{endpoint}", 404, NOT_KNOWN)
             for endpoint in ("infer", "ready", "config", "stats")
         ),
-        ("GET", "/v2/models/plain/versions/9", 404, "model 'plain' has no version '9', only '1'"),
         *(
             (method, path, 405, f"{method} is not allowed for {path}")
             for method, path in (
-                ("PUT", "/v2/models/plain/infer"),
-                ("POST", "/v2"),
                 ("DELETE", "/v2/models/plain"),
                 ("GET", "/v2/repository/index"),
                 ("POST", "/v2/models/plain/config"),
@@ -419,33 +409,3 @@ def test_index(body: bytes) -> None:
     assert json.loads(answer.body) == [
         {"name": name, "version": "1", "state": "READY", "reason": ""} for name in ("a", "b c")
     ]
-
-
-# --- a client of Triton --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "options", [{"http": InferProtocol}, {"http": "h11"}], ids=["fast", "asgi"]
-)
-def test_tritonclient(options: dict[str, Any]) -> None:
-    app = create_app(MODELS)
-    with (
-        uvicorn_server(app, **options) as address,
-        tritonclient_http.InferenceServerClient(address) as client,
-    ):
-        x = tritonclient_http.InferInput("x", [3], "FP32")
-        x.set_data_from_numpy(np.zeros(3, np.float32))
-        client.infer("plain", [x], model_version="1")
-        classes = tritonclient_http.InferRequestedOutput("x", class_count=2)
-        with pytest.raises(tritonclient_utils.InferenceServerException, match="classification"):
-            client.infer("plain", [x], outputs=[classes])
-        assert client.get_model_config("declared")["input"][0]["data_type"] == "TYPE_FP32"
-        assert client.get_model_config("declared", "1") == client.get_model_config("declared")
-        assert client.get_model_config("limited")["parameters"]["names"]["string_value"] == "a,b"
-        [found] = client.get_inference_statistics("plain", "1")["model_stats"]
-        assert found["inference_stats"]["success"]["count"] == 1
-        assert len(client.get_inference_statistics()["model_stats"]) == len(MODELS)
-        index = client.get_model_repository_index()
-        assert [(each["name"], each["state"]) for each in index] == [
-            (name, "READY") for name in MODELS
-        ]
