@@ -21,7 +21,6 @@ from support.asgi_requests import (
     exchange,
     infer,
     inference,
-    run_in_event_loop,
 )
 from support.memory import peak_nbytes
 from support.requirements import package
@@ -207,7 +206,6 @@ X = np.arange(50_000, dtype=np.int32) // 7
 NOISE = np.random.default_rng(1).integers(0, 256, 1_200_000, np.uint8)
 
 
-@run_in_event_loop
 async def test_compressed_requests_do_not_delay_others() -> None:
     """A small one may take long. 33 of them fill all threads that decompress."""
     going_on = threading.Event()

@@ -26,7 +26,6 @@ from hypothesis.stateful import (
 
 import tensorwire as tw
 from support import http_models
-from support.asgi_requests import run_in_event_loop
 from support.http_cases import CASES, Case
 from support.scale import scaled
 from tensorwire.server import Model, create_app
@@ -687,7 +686,6 @@ def test_time_of_a_client_that_reads_nothing_begins_once() -> None:
     assert client.connection.deadline == deadline + 20
 
 
-@run_in_event_loop
 async def test_memory_of_a_reply_that_is_never_awaited() -> None:
     """A task may be cancelled before it begins."""
 

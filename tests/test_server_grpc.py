@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import echo, infer, rejects_every_second, run_in_event_loop
+from support.asgi_requests import echo, infer, rejects_every_second
 from support.grpc_cases import typed
 from support.lifetimes import without_gc
 from support.protobuf_wire import delimited, group, integer
@@ -874,7 +874,6 @@ def test_shutdown_waits_for_a_model_whose_client_is_gone() -> None:
     assert gate.n_returned == 1
 
 
-@run_in_event_loop
 async def test_shutdown_waits_for_a_model_that_is_called_at_the_last_moment() -> None:
     """Its client is gone, so that only the model is in progress."""
     inference = served.InferenceService(create_app(MODELS))
@@ -1051,7 +1050,6 @@ def test_silent_connections_are_closed(client: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("is_app", [False, True])
-@run_in_event_loop
 async def test_server_of_the_user(is_app: bool) -> None:
     server = grpc.aio.server(options=UNLIMITED)
     add_to_grpc_server(server, create_app(MODELS, max_body_nbytes=1000) if is_app else MODELS)
@@ -1071,7 +1069,6 @@ async def test_server_of_the_user(is_app: bool) -> None:
     await server.stop(1)
 
 
-@run_in_event_loop
 async def test_arguments_of_add_to_grpc_server() -> None:
     from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 

@@ -27,7 +27,6 @@ from support.asgi_requests import (
     infer,
     inference,
     read,
-    run_in_event_loop,
 )
 from support.lifetimes import without_gc
 from support.scripts import run_script
@@ -320,7 +319,6 @@ class Calls:
         return [asyncio.create_task(self.request(disconnected, model)) for _ in range(n)]
 
 
-@run_in_event_loop
 async def test_call_that_waits_for_a_thread_is_dropped_when_its_client_disconnects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -357,7 +355,6 @@ async def test_call_that_waits_for_a_thread_is_dropped_when_its_client_disconnec
 
 
 @pytest.mark.parametrize("fails", [False, True])
-@run_in_event_loop
 async def test_middleware_that_repeats_the_request(fails: bool) -> None:
     """It delivers the body again instead of a disconnect, or raises: the call is not dropped."""
     calls = Calls()
@@ -409,7 +406,6 @@ def test_request_of_a_failing_model_is_released(
 
 
 @pytest.mark.skipif(bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason=RELEASED_LATER)
-@run_in_event_loop
 async def test_call_that_is_cancelled_when_it_has_just_failed_is_released() -> None:
     def fail(argument: object) -> None:
         raise ValueError
@@ -429,7 +425,6 @@ async def test_call_that_is_cancelled_when_it_has_just_failed_is_released() -> N
         assert found() is None
 
 
-@run_in_event_loop
 async def test_request_that_the_server_cancels_gets_no_reply() -> None:
     """Whether its model is waiting, runs in a thread, or waits for a thread."""
     calls = Calls()
@@ -466,7 +461,6 @@ def test_coroutine_of_a_request_can_be_closed() -> None:
     coroutine.close()
 
 
-@run_in_event_loop
 async def test_model_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not called later either, and the next requests have as many threads as before."""
     n_called = 0
@@ -500,7 +494,6 @@ async def test_model_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPa
     [(message(LARGE, in_json=True), {}), (message(LARGE), {"Accept-Encoding": "gzip"})],
     ids=["decoding and encoding", "encoding and compression"],
 )
-@run_in_event_loop
 async def test_work_whose_thread_cannot_be_started(
     monkeypatch: pytest.MonkeyPatch, frame: tw.Frame, headers: dict[str, str]
 ) -> None:
@@ -546,7 +539,6 @@ def test_max_concurrency_counts_awaitables_of_models_in_the_event_loop() -> None
     assert calls.statuses == [503, 200, 200, 200] * 2
 
 
-@run_in_event_loop
 async def test_cancellation_in_the_tick_of_the_timeout_wins() -> None:
     """A server that cancels a request does not get a reply, even if the request is late too."""
     app = create_app({"m": in_event_loop}, receive_timeout=0.05)

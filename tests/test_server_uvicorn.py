@@ -31,7 +31,6 @@ from uvicorn.server import ServerState
 
 import tensorwire as tw
 from support import asgi_requests, client_fixtures
-from support.asgi_requests import run_in_event_loop
 from support.client_fixtures import Certificate
 from support.http_exchange import Connection, connect, head
 from support.servers import uvicorn_server
@@ -610,7 +609,6 @@ variable: ContextVar[int] = ContextVar("variable", default=0)
 
 @pytest.mark.parametrize("is_reset", [False, True])
 @pytest.mark.parametrize("is_async", [False, True])
-@run_in_event_loop
 async def test_reset_contextvars(is_async: bool, is_reset: bool) -> None:
     """The option of uvicorn hides the context variables of the connection from a request."""
 
@@ -636,7 +634,6 @@ async def test_reset_contextvars(is_async: bool, is_reset: bool) -> None:
     assert seen == 3 * [0 if is_reset else 5]
 
 
-@run_in_event_loop
 async def test_ready_requests_are_received_before_one_is_answered() -> None:
     """A model with in_event_loop runs when the other connections have been read."""
     pairs = two_of_one_server()
@@ -648,7 +645,6 @@ async def test_ready_requests_are_received_before_one_is_answered() -> None:
         assert transport.written.startswith(b"HTTP/1.1 200 ")
 
 
-@run_in_event_loop
 async def test_request_that_waits_for_its_turn_has_no_deadline() -> None:
     """A model may block the event loop for any time before its turn."""
     (protocol, transport), _ = two_of_one_server()
@@ -662,7 +658,6 @@ async def test_request_that_waits_for_its_turn_has_no_deadline() -> None:
     assert protocol.timer is not None
 
 
-@run_in_event_loop
 async def test_request_that_arrived_while_the_process_was_suspended() -> None:
     """The event loop runs what is due before it receives."""
     protocol, transport = protocol_with_transport()
@@ -672,7 +667,6 @@ async def test_request_that_arrived_while_the_process_was_suspended() -> None:
     assert transport.written.startswith(b"HTTP/1.1 200 ")
 
 
-@run_in_event_loop
 async def test_client_closes_its_direction_before_its_request_has_its_turn() -> None:
     (protocol, transport), _ = two_of_one_server()
     receive(protocol, SMALL)
@@ -681,7 +675,6 @@ async def test_client_closes_its_direction_before_its_request_has_its_turn() -> 
     assert transport.is_closed
 
 
-@run_in_event_loop
 async def test_reading_is_paused_while_requests_wait_for_their_turn() -> None:
     (protocol, transport), _ = two_of_one_server()
     receive(protocol, SMALL)
@@ -701,7 +694,6 @@ async def test_reading_is_paused_while_requests_wait_for_their_turn() -> None:
         ("async", (Exchange, "_reply_later")),
     ],
 )
-@run_in_event_loop
 async def test_reply_that_cannot_be_sent(
     model: str, failing: tuple[type, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -729,7 +721,6 @@ async def test_reply_that_cannot_be_sent(
 
 
 @pytest.mark.parametrize("timeout", [None, 0.1])
-@run_in_event_loop
 async def test_last_reply_that_is_not_read(
     timeout: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -748,7 +739,6 @@ async def test_last_reply_that_is_not_read(
     assert transport.is_aborted
 
 
-@run_in_event_loop
 async def test_client_that_has_read_a_part_of_a_reply_has_more_time() -> None:
     protocol, transport = protocol_with_transport(is_paused=True)
     receive(protocol, SMALL)
@@ -762,7 +752,6 @@ async def test_client_that_has_read_a_part_of_a_reply_has_more_time() -> None:
     assert transport.is_aborted
 
 
-@run_in_event_loop
 async def test_last_reply_to_a_client_that_has_reset_the_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -780,7 +769,6 @@ async def test_last_reply_to_a_client_that_has_reset_the_connection(
 
 @pytest.mark.parametrize("is_sent", [False, True])
 @pytest.mark.parametrize("timeout", [None, 30])
-@run_in_event_loop
 async def test_shutdown_does_not_wait_for_a_client(
     is_sent: bool, timeout: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -803,7 +791,6 @@ async def test_shutdown_does_not_wait_for_a_client(
     assert transport.is_closed
 
 
-@run_in_event_loop
 async def test_connection_that_is_made_after_the_shutdown() -> None:
     """A TLS handshake may end late. uvicorn waits for it, and the next request is the last one."""
     first, _ = protocol_with_transport()
@@ -827,7 +814,6 @@ async def test_connection_that_is_made_after_the_shutdown() -> None:
     assert not state.connections
 
 
-@run_in_event_loop
 async def test_silent_connections_beyond_the_limit_are_closed() -> None:
     config, state = configuration(limit_concurrency=3), ServerState()
     pairs = [protocol_with_transport(config=config, state=state) for _ in range(100)]
@@ -835,7 +821,6 @@ async def test_silent_connections_beyond_the_limit_are_closed() -> None:
     assert n_open <= 3 + server_uvicorn._N_RESERVED_CONNECTIONS
 
 
-@run_in_event_loop
 async def test_request_that_arrives_while_a_short_grace_period_ends() -> None:
     """Its client gets 503 before uvicorn stops the event loop."""
     config = configuration(timeout_graceful_shutdown=1)
@@ -848,7 +833,6 @@ async def test_request_that_arrives_while_a_short_grace_period_ends() -> None:
     assert transport.written.startswith(b"HTTP/1.1 503 ")
 
 
-@run_in_event_loop
 async def test_task_that_a_shutdown_cancels_before_it_begins() -> None:
     protocol, transport = protocol_with_transport()
     state = protocol.server_state
@@ -862,7 +846,6 @@ async def test_task_that_a_shutdown_cancels_before_it_begins() -> None:
     assert (transport.has_written_eof, state.tasks) == (True, set())
 
 
-@run_in_event_loop
 async def test_client_closes_its_direction_while_an_early_reply_is_sent() -> None:
     head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n"
     protocol, transport = protocol_with_transport(is_paused=True)
@@ -874,7 +857,6 @@ async def test_client_closes_its_direction_while_an_early_reply_is_sent() -> Non
     assert not transport.is_aborted  # it sends what is left
 
 
-@run_in_event_loop
 async def test_requests_of_one_chunk_are_answered_in_several_turns() -> None:
     n = 120
     protocol, transport = protocol_with_transport()
@@ -885,7 +867,6 @@ async def test_requests_of_one_chunk_are_answered_in_several_turns() -> None:
     assert transport.written.count(b"HTTP/1.1 200 ") == n
 
 
-@run_in_event_loop
 async def test_half_closed_connection_whose_call_is_dropped_is_closed() -> None:
     released.clear()
     config = configuration()
@@ -905,7 +886,6 @@ async def test_half_closed_connection_whose_call_is_dropped_is_closed() -> None:
 
 
 @pytest.mark.parametrize("n_sent", [0, 50, 10_000])
-@run_in_event_loop
 async def test_lost_connection_is_released(n_sent: int) -> None:
     """Without the garbage collector, and before its timer expires."""
     protocol, transport = protocol_with_transport()
@@ -917,7 +897,6 @@ async def test_lost_connection_is_released(n_sent: int) -> None:
     assert found() is None
 
 
-@run_in_event_loop
 async def test_shutdown_cancels_a_request_whose_client_is_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -945,7 +924,6 @@ IN_LOOP = Model(echo, in_event_loop=True)
         *((True, IN_LOOP, 24), (True, asgi_requests.async_echo, 27), (True, echo, 36)),
     ],
 )
-@run_in_event_loop
 async def test_calls_for_a_small_request(is_asgi: bool, model: Any, limit: int) -> None:
     """Its time is mostly that of calls. Those of functions of this package are counted."""
     config = configuration(create_app({"m": model}))

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 
-from support.asgi_requests import run_in_event_loop
 from support.lifetimes import without_gc
 from support.scripts import run_script
 from support.threads import wait_for
@@ -40,7 +39,6 @@ def without_idle_threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("start", STARTERS, ids=["work", "model"])
-@run_in_event_loop
 async def test_function_is_called_once_if_no_thread_can_be_started(
     start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,7 +97,6 @@ def test_calls_of_several_event_loops_with_cancellations(monkeypatch: pytest.Mon
     assert not pool._n_running
 
 
-@run_in_event_loop
 async def test_context_and_exceptions() -> None:
     variable = contextvars.ContextVar("variable", default=0)
     variable.set(1)
@@ -117,7 +114,6 @@ async def test_context_and_exceptions() -> None:
     assert variable.get() == 1
 
 
-@run_in_event_loop
 async def test_call_is_dropped_with_its_arguments() -> None:
     """It is not kept until a thread is free, whether its client or its task is cancelled."""
 
@@ -246,7 +242,6 @@ begun.wait()
     assert done.returncode == 0, done.stderr
 
 
-@run_in_event_loop
 async def test_one_thread_reads_a_message_at_a_time() -> None:
     """What waits holds no thread, and is not read if its caller is cancelled."""
     reading: list[int] = []
@@ -270,7 +265,6 @@ async def test_one_thread_reads_a_message_at_a_time() -> None:
     assert n_read == 5 or not has_gil
 
 
-@run_in_event_loop
 async def test_one_call_in_a_turn_of_the_event_loop() -> None:
     """Also after calls that failed, or were cancelled while they waited."""
     n_turns, found = 0, []

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -145,13 +144,3 @@ def inference(model: str = "echo", frame: tw.Frame = FRAME, **more: Any) -> dict
 
 def infer(app: Any, model: str = "echo", frame: tw.Frame = FRAME, **more: Any) -> Exchange:
     return ask(app, **inference(model, frame, **more))
-
-
-def run_in_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Return an async test as a function that runs it in an event loop of its own."""
-
-    @wraps(test)
-    def run(*arguments: Any, **options: Any) -> None:
-        asyncio.run(test(*arguments, **options))
-
-    return run
