@@ -5,13 +5,13 @@ cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.string cimport memcmp
 
+from ..body cimport Body
 from ..bytes.reader cimport (
     Element, Elements, Span, are_utf8, begin_of, count_elements, element_at, element_bytes,
     elements_as_fixed_width, elements_as_objects, elements_as_str, elements_as_stringdtype,
     export_elements, gather_elements, new_elements, scan_elements)
 from ..bytes.writer cimport pack, source_of
 from ..gil cimport copied_bytes, release_gil, take_gil
-from ..body cimport Body
 from ..wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE
 
 from collections.abc import Sequence

@@ -17,6 +17,7 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
+from ..body cimport Body
 from ..bytes.array cimport bytes_of_wire
 from ..datatypes cimport (
     DECODING, Datatype, Layout, Limits, check_n_entries, check_rank, dims_as_tuple, fill_layout,
@@ -26,7 +27,6 @@ from ..gil cimport (
     release_gil_if_long, take_gil)
 from ..json.reader cimport text_to_str
 from ..json.scanner cimport Text
-from ..body cimport Body
 from ..messages.message cimport (
     InferRequest, InferResponse, Message, RequestedOutput, new_message, new_output)
 from ..messages.parameters cimport has_nul

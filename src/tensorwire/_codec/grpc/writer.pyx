@@ -12,8 +12,8 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-from ..gil cimport write_memory
 from ..body cimport Body
+from ..gil cimport write_memory
 from ..messages.message cimport (
     InferRequest, InferResponse, Message, RequestedOutput, ResponseOptions, check_listed,
     check_options, id_for, requested_by)

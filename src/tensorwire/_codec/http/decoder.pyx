@@ -11,6 +11,7 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_RawMalloc
 from libc.string cimport memcmp
 
+from ..body cimport Body
 from ..datatypes cimport Limits
 from ..gil cimport write_memory
 from ..http.entries cimport BINARY, REGION, DataPlace, EntryReader
@@ -21,7 +22,6 @@ from ..json.reader cimport (
     begin_reading, next_item, next_member, open_level_or_raise, scan_string_or_raise,
     skip_null, skip_value_or_raise, text_to_str)
 from ..json.scanner cimport ReadCursor, Text, equals, next_is, skip_blanks
-from ..body cimport Body
 from ..messages.message cimport InferRequest, InferResponse, Message, new_message
 from ..messages.tensor cimport Tensor, TensorSpec, new_tensor, use_converted
 from ..messages.views cimport (

@@ -1,9 +1,9 @@
 from libc.stdint cimport uint64_t
 
+from ..body cimport Body
 from ..datatypes cimport Datatype, Layout, Limits
 from ..json.reader cimport raise_fault
 from ..json.scanner cimport DUPLICATE_KEY, Fault, Keys, ReadCursor, Text
-from ..body cimport Body
 from ..messages.message cimport Message
 
 # The members of the current object that have been read.

@@ -1,5 +1,5 @@
-from ..datatypes cimport Limits
 from ..body cimport Body
+from ..datatypes cimport Limits
 from ..messages.message cimport InferRequest
 from ..messages.tensor cimport TensorSpec
 

@@ -2,10 +2,10 @@
 
 from libc.stdint cimport uint64_t
 
+from ..body cimport Body
 from ..bytes.array cimport bytes_of_wire
 from ..bytes.writer cimport pack, source_of
 from ..datatypes cimport DECODING, Datatype, Layout, Limits, add_elements, fill_layout
-from ..body cimport Body
 from ..messages.message cimport InferRequest, Message, new_message
 from ..messages.tensor cimport Tensor, TensorSpec, new_tensor, use_bytes_array
 from ..messages.views cimport tensor_of_body

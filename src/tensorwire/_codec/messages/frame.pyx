@@ -5,8 +5,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.tuple cimport PyTuple_New
 
-from ..gil cimport write_memory
 from ..body cimport Body
+from ..gil cimport write_memory
 from ..exports cimport exported_bytes
 from ..new_objects cimport set_item
 from ..messages.tensor cimport Tensor, make_once, write_data

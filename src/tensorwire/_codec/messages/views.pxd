@@ -1,7 +1,7 @@
 from libc.stdint cimport uint64_t
 
-from ..datatypes cimport DECODING, Datatype, Layout, Limits, add_elements, fill_layout, set_counts
 from ..body cimport Body
+from ..datatypes cimport DECODING, Datatype, Layout, Limits, add_elements, fill_layout, set_counts
 from ..messages.message cimport InferRequest, Message
 from ..messages.tensor cimport Tensor
 from ..wire cimport WIDEST_ITEMSIZE
