@@ -6,9 +6,6 @@ imported it.
 
 from __future__ import annotations
 
-import gc
-import weakref
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,13 +17,13 @@ from support.array_samples import (
     address,
     assert_consumers_outlive_message_and_module,
     assert_no_reference_leaks,
+    assert_only_the_array_keeps_the_body,
     decoded,
     every_datatype,
     every_shape,
-    memory_of,
     sample,
 )
-from support.examples import Example, examples, run
+from support.examples import Example, examples_with, run
 
 jax.config.update("jax_enable_x64", True)
 
@@ -98,16 +95,7 @@ def test_rejected_jax_arrays() -> None:
 
 
 def test_jax_array_outlives_body_and_message() -> None:
-    tensor = decoded(sample("FP32"))
-    owner = weakref.ref(memory_of(tensor))
-    made = jax.dlpack.from_dlpack(tensor)
-    del tensor
-    gc.collect()
-    assert owner() is not None
-    assert made.tolist() == sample("FP32").tolist()
-    del made
-    gc.collect()
-    assert owner() is None
+    assert_only_the_array_keeps_the_body(jax.dlpack.from_dlpack)
 
 
 def test_no_reference_leaks() -> None:
@@ -123,10 +111,6 @@ def test_consumers_outlive_message_and_module() -> None:
 # --- docs/guide/arrays.md ---
 
 
-@pytest.mark.parametrize(
-    "example",
-    [example for example in examples() if "jax" in example.packages],
-    ids=lambda example: example.id,
-)
+@examples_with("jax")
 def test_example(example: Example) -> None:
     assert run(example.code) == example.expected

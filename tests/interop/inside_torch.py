@@ -20,13 +20,14 @@ from support.array_samples import (
     DTYPES,
     address,
     assert_consumers_outlive_message_and_module,
+    assert_only_the_array_keeps_the_body,
     decoded,
     every_datatype,
     every_shape,
     memory_of,
     sample,
 )
-from support.examples import Example, examples, run
+from support.examples import Example, examples_with, run
 from support.scripts import run_script
 
 TORCH_DTYPES = {
@@ -174,15 +175,7 @@ def test_rejected_torch_tensor(name: str) -> None:
 
 
 def test_torch_tensor_outlives_body_and_message() -> None:
-    tensor = decoded(sample("FP32"))
-    owner = weakref.ref(memory_of(tensor))
-    made = torch.from_dlpack(tensor)
-    del tensor
-    gc.collect()
-    assert owner() is not None
-    assert made.tolist() == sample("FP32").tolist()
-    del made
-    assert owner() is None
+    assert_only_the_array_keeps_the_body(torch.from_dlpack)
 
 
 def test_body_outlives_the_torch_tensor_that_was_encoded() -> None:
@@ -235,10 +228,6 @@ def test_pandas_columns() -> None:
 # --- docs/guide/arrays.md ---
 
 
-@pytest.mark.parametrize(
-    "example",
-    [example for example in examples() if "torch" in example.packages],
-    ids=lambda example: example.id,
-)
+@examples_with("torch")
 def test_example(example: Example) -> None:
     assert run(example.code) == example.expected

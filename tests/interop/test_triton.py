@@ -18,13 +18,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from interop.samples import (
-    JSON_DATATYPES,
-    Array,
-    binary_sample,
-    bits,
-    json_sample,
-)
+from interop.samples import JSON_DATATYPES, Array, binary_sample, bits, json_sample
 from interop.triton_models import DATATYPES, MODELS, identity
 from interop.triton_server import Reply, TritonServer, running_triton
 from support.threads import wait_for
@@ -120,9 +114,6 @@ def test_requested_form_of_outputs(triton: TritonServer, own: Any, default: bool
     )
     received = output(send(triton, "identity_fp32", tw.encode_request(request)))
     assert received.binary == (own if isinstance(own, bool) else bool(default))
-
-
-# --- raw binary requests ---------------------------------------------------------------------
 
 
 # --- errors ----------------------------------------------------------------------------------

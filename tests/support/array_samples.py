@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,20 @@ def memory_of(tensor: tw.Tensor) -> Any:
         found = gc.get_referents(found)[0]
         found = found.obj if isinstance(found, memoryview) else found
     return found
+
+
+def assert_only_the_array_keeps_the_body(consume: Callable[[tw.Tensor], Any]) -> None:
+    """Check that the array that a consumer of DLPack makes keeps the body alive."""
+    tensor = decoded(sample("FP32"))
+    owner = weakref.ref(memory_of(tensor))
+    made = consume(tensor)
+    del tensor
+    gc.collect()
+    assert owner() is not None
+    assert made.tolist() == sample("FP32").tolist()
+    del made
+    gc.collect()
+    assert owner() is None
 
 
 def assert_no_reference_leaks(consume: Callable[[tw.Tensor], Any]) -> None:

@@ -8,6 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 import tensorwire as tw
 
 ROOT = Path(__file__).parents[2]
@@ -46,6 +48,12 @@ def examples() -> list[Example]:
             name = page.relative_to(ROOT).with_suffix("")
             found.append(Example(f"{name}, {section} {number}", match[1], match[2] or ""))
     return found
+
+
+def examples_with(package: str) -> pytest.MarkDecorator:
+    """Return the parametrization of a test by the examples that import a package."""
+    found = [example for example in examples() if package in example.packages]
+    return pytest.mark.parametrize("example", found, ids=lambda example: example.id)
 
 
 def run(code: str) -> str:
