@@ -8,11 +8,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from typing import BinaryIO
 from .http_exchange import HOST
 from .http_models import MAX_BODY, RECEIVE_TIMEOUT, RECEIVE_TIMEOUT_VARIABLE
 from .requirements import skip_or_fail
-from .serve_process import free_port
+from .serve_process import free_port, is_listening
 
 TESTS = Path(__file__).parent.parent
 _LISTEN = "0A"  # a state in /proc/net/tcp
@@ -133,20 +131,8 @@ def running(transport: Transport, receive_timeout: float = RECEIVE_TIMEOUT) -> I
         )
         server = Server(transport, process, port, log)
         try:
-            if not _accepts(server):
+            if not is_listening(port, process):
                 raise AssertionError(f"{transport.name} does not start: {server.new_log()}")
             yield server
         finally:
             server.stop()
-
-
-def _accepts(server: Server) -> bool:
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline and server.process.poll() is None:
-        try:
-            socket.create_connection((HOST, server.port), 1).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return True
-    return False

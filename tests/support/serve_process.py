@@ -32,6 +32,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def is_listening(port: int, process: subprocess.Popen[bytes]) -> bool:
+    """Wait until a process accepts connections. Returns False if it ends, or after 30 seconds."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            socket.create_connection((HOST, port), 1).close()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return True
+    return False
+
+
 class Serve:
     """A running process, whose working directory has the module of models `served_here`."""
 
@@ -55,18 +68,6 @@ class Serve:
                 command, cwd=folder, stdout=log, stderr=log, start_new_session=True
             )
 
-    def wait_until_listening(self, port: int) -> None:
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                socket.create_connection((HOST, port), 1).close()
-            except OSError:
-                assert self.process.poll() is None, self.log.read_text()
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
-            else:
-                return
-
     def signal_all(self, number: int) -> None:
         """Send a signal to all processes, as a terminal does."""
         os.killpg(self.process.pid, number)
@@ -86,7 +87,7 @@ def serving(
     found = Serve(folder, models, arguments, program)
     try:
         for port in found.ports:
-            found.wait_until_listening(port)
+            assert is_listening(port, found.process), found.log.read_text()
         yield found
     finally:
         with suppress(ProcessLookupError):
