@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
+from support import http_models
 from support.asgi_requests import echo, infer, rejects_every_second
 from support.grpc_cases import typed
 from support.lifetimes import without_gc
@@ -105,17 +106,6 @@ def fail(request: tw.InferRequest) -> Any:
     raise RuntimeError("a secret")
 
 
-async def cancel_itself(request: tw.InferRequest) -> Any:
-    raise asyncio.CancelledError
-
-
-async def cancel_task(request: tw.InferRequest) -> Any:
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
-    await asyncio.sleep(1)
-
-
 def reject(request: tw.InferRequest) -> Any:
     raise RequestError(request.parameters["text"], request.parameters["status"])
 
@@ -136,8 +126,8 @@ MODELS: dict[str, Any] = {
     "fail": fail,
     "fail in event loop": Model(fail, in_event_loop=True),
     "fail async": as_async(fail),
-    "cancel": cancel_itself,
-    "cancel task": cancel_task,
+    "cancel": http_models.cancelled,
+    "cancel task": http_models.cancels_itself,
     "wrong": Model(wrong_output, [], [X]),
     "reject": reject,
     "reject async": as_async(reject),
@@ -551,6 +541,15 @@ def test_stream_of_tritonclient(server: ServedApp) -> None:
 LOOP, THREAD, TURN = "the loop", "a thread", "a turn"
 
 
+@pytest.fixture
+def places(server: ServedApp, monkeypatch: pytest.MonkeyPatch) -> Places:
+    found = Places(monkeypatch)
+    found.loop = server.loop
+    found.note(served, "read_names")
+    found.note(served, "decode_request")
+    return found
+
+
 @pytest.mark.parametrize(
     ("model", "n_elements", "decoding", "encoding"),
     [
@@ -563,17 +562,8 @@ LOOP, THREAD, TURN = "the loop", "a thread", "a turn"
     ],
 )
 def test_what_is_done_in_threads(
-    server: ServedApp,
-    monkeypatch: pytest.MonkeyPatch,
-    model: str,
-    n_elements: int,
-    decoding: str,
-    encoding: str,
+    server: ServedApp, places: Places, model: str, n_elements: int, decoding: str, encoding: str
 ) -> None:
-    places = Places(monkeypatch)
-    places.loop = server.loop
-    places.note(served, "read_names")
-    places.note(served, "decode_request")
     places.note(Inference, "_encode")
     response = server.infer(model, np.zeros(n_elements, np.float32))
     assert response.outputs[0].as_numpy().tolist() == [0] * n_elements
@@ -604,12 +594,8 @@ REQUESTS = {
 
 @pytest.mark.parametrize(("rest", "place"), REQUESTS.values(), ids=REQUESTS)
 def test_where_a_request_with_many_fields_is_read(
-    server: ServedApp, monkeypatch: pytest.MonkeyPatch, rest: Any, place: str
+    server: ServedApp, places: Places, rest: Any, place: str
 ) -> None:
-    places = Places(monkeypatch)
-    places.loop = server.loop
-    places.note(served, "read_names")
-    places.note(served, "decode_request")
     places.note(threads, "in_turn")
     sent = message(x=rest) if isinstance(rest, tw.Tensor) else delimited(1, "echo") + rest
     assert len(sent) < MAX_QUICK_MESSAGE_NBYTES

@@ -33,6 +33,7 @@ import tensorwire as tw
 from support import asgi_requests, client_fixtures
 from support.client_fixtures import Certificate
 from support.http_exchange import Connection, connect, head
+from support.http_models import cancels_itself
 from support.servers import uvicorn_server
 from support.threads import in_thread, wait_for
 from tensorwire.cli.models import echo
@@ -79,14 +80,6 @@ def count(request: tw.InferRequest) -> tw.InferResponse:
     return tw.InferResponse(request.inputs)
 
 
-async def cancels(request: tw.InferRequest) -> tw.InferResponse:
-    task = asyncio.current_task()
-    assert task is not None
-    task.cancel()
-    await asyncio.sleep(0.1)
-    raise AssertionError("unreachable")
-
-
 def returns_coroutine(request: tw.InferRequest) -> Any:
     return async_echo(request)
 
@@ -107,7 +100,7 @@ def make_app(**options: Any) -> Any:
         "thread": echo,
         "wait": wait,
         "slow": slow,
-        "cancels": cancels,
+        "cancels": cancels_itself,
         "count": Model(count, in_event_loop=True),
         "coroutine": Model(returns_coroutine, in_event_loop=True),
     }
