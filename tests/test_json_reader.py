@@ -541,23 +541,16 @@ def test_strings_at_all_alignments(n_before: int) -> None:
         check_string(json.dumps(text).replace("/", r"\/"), text)
 
 
-@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("n_before", [*range(9), 15, 16, *range(22, 27), 31, 32])
-def test_invalid_strings_at_all_alignments_are_rejected(n_before: int, place: str) -> None:
-    before, make = b"abcdefgh" * 5, PLACES[place]
+def test_invalid_strings_at_all_alignments_are_rejected(n_before: int) -> None:
+    before = b"abcdefgh" * 5
     bad = [*BAD_UTF8, *(text.encode() for text in (*BAD_ESCAPES, *LONE))]
     for text in (*bad, *(bytes([c]) for c in range(32))):
         for after in (b"", b"n", b"zyxwvuts"):
             string = b'"' + before[:n_before] + text + after + b'"'
-            assert is_syntax_error(make(string)), string
+            assert all(is_syntax_error(make(string)) for make in PLACES.values()), string
             assert not json_accepts(string) or text.decode() in LONE
-
-
-@pytest.mark.parametrize("text", [*BAD_UTF8, b"\n", b"\0", rb"\ud800", rb"\x"])
-def test_invalid_strings_are_rejected_in_every_place(text: bytes) -> None:
-    for before in (b"", b"a" * 23, b"a" * 24, b"\xc3\xa9"):
-        for make, _ in STRINGS:
-            assert is_syntax_error(make(b'"' + before + text + b'"'))
+        assert all(is_syntax_error(make(string)) for make, _ in STRINGS), string
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7])

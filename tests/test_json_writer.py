@@ -570,7 +570,7 @@ def parameter_text(value: Any) -> str:
 AS_JSON: list[Any] = [
     *(None, True, False, 0, -1, 2**63 - 1, -(2**63), 2**63, 2**64, -(10**100), 10**4000),
     *(0.0, -0.0, 1.5, 1e16, 1e-5, 5e-324, 1.7976931348623157e308, 1e22, 100.0),
-    *("", "a", "é", '"\\\b\f\n\r\t\0\x1f\x7f/', "\u2028\U0001f600", "x" * 2000, "é" * 2000),
+    *("", "a", "é", "".join(map(chr, range(0x100))), "\u2028\U0001f600", "x" * 2000, "é" * 2000),
     *([], {}, (), [1, [2.5, [None]]], {"a": {"b": [True, {}]}, "": ""}, (1, "2")),
     *(OrderedDict(a=1, b=2), defaultdict(list, a=[1]), Text("t"), Level.HIGH),
     {"a" * i: list(range(i)) for i in range(40)},
