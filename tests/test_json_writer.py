@@ -512,18 +512,6 @@ def test_values_that_are_kept_cannot_change() -> None:
     assert [json_data(tensor) for tensor in tensors] == [["a", "b"]] * 3
 
 
-def test_kept_values_are_encoded_in_several_threads() -> None:
-    elements = [f"é{i}" for i in range(1000)]
-    for _ in range(20):
-        tensor = tw.Tensor("x", elements, binary=False)
-
-        def encode(tensor: tw.Tensor = tensor) -> None:
-            assert tensor.elements[999] == "é999".encode()
-
-        with repeating(encode):
-            assert json_data(tensor) == elements
-
-
 # --- parameters ---
 
 

@@ -142,11 +142,13 @@ counter = itertools.count()
 
 
 def lazy_values() -> list[Work]:
-    """A BytesArray is scanned by the first of all threads."""
-    tensors = [tw.Tensor("words", WORDS) for _ in range(100)]
+    """A BytesArray is scanned, and a list is encoded, by the first of all threads."""
+    tensors = [tw.Tensor("words", WORDS, binary=binary) for binary in (True, False) * 50]
 
     def use() -> None:
         for tensor in tensors:
+            if not tensor.binary:
+                tw.encode_request(tw.InferRequest([tensor]))
             assert tensor.elements[5] == WORDS[5]
             assert tensor.elements.reshape((10, 30)).shape == (10, 30)
 
