@@ -102,7 +102,10 @@ class TextProducer:
         self.schemas, self.arrays = [self.schema], [self.array]
 
     def _released(self, at: int) -> None:
-        self.n_releases += at != ctypes.addressof(self.schema)
+        if at == ctypes.addressof(self.schema):
+            self.schema.release = None
+        else:
+            self.n_releases += 1
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
         return capsule(self.schema, "schema"), capsule(self.array, "array")

@@ -9,24 +9,12 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING, Any
 
-from support.arrow_numbers import NumbersProducer
-from support.arrow_structs import ArrowArray, ArrowSchema, ReleaseCallback, capsule
+from support.arrow_numbers import NumbersProducer, TextProducer
 
 if TYPE_CHECKING:
     from support.strategies import Choices
 
 
-def _release_schema(pointer: int) -> None:
-    ArrowSchema.from_address(pointer).release = None
-
-
-def _release_array(pointer: int) -> None:
-    ArrowArray.from_address(pointer).release = None
-
-
-# Kept alive, because the structs have only their addresses.
-_CALLBACKS = ReleaseCallback(_release_schema), ReleaseCallback(_release_array)
-_RELEASE_SCHEMA, _RELEASE_ARRAY = (ctypes.cast(c, ctypes.c_void_p).value for c in _CALLBACKS)
 _LONG = b"a string that is longer than twelve bytes"
 
 # The changed fields of the schema and of the array. The first producer is valid.
@@ -58,9 +46,9 @@ FIELD_CHANGES: tuple[tuple[dict[str, Any], dict[str, Any]], ...] = (
     ({}, {"length": 0}),
     ({}, {"length": 1, "offset": 1}),
 )
-# The offsets of the two strings, within a buffer of len(_LONG) + 1 bytes. The producer's last
-# offset is the length of the buffer, so that the others can be checked.
-OFFSETS = ((0, 1, 1 + len(_LONG)), (1, 0, 1), (0, 5, 1), (-1, 0, 1), (0, -5, 1), (0, 0, 0))
+# The offsets of the two strings, within a buffer of 6 bytes. The producer's last offset is the
+# length of the buffer, so that the others can be checked.
+OFFSETS = ((0, 1, 6), (1, 0, 1), (0, 5, 1), (-1, 0, 1), (0, -5, 1), (0, 0, 0))
 # The fields of the second string's view: length, buffer, offset.
 VIEWS = (
     *((len(_LONG), 0, 0), (len(_LONG) + 1, 0, 0), (len(_LONG), 1, 0), (len(_LONG), -1, 0)),
@@ -69,42 +57,23 @@ VIEWS = (
 FORMATS = (b"z", b"u", b"Z", b"U", b"vz", b"vu")
 
 
-class InvalidProducer:
-    """A producer of one array that returns the same capsules each time."""
+class InvalidProducer(TextProducer):
+    """A producer of two strings, of which the second one has invalid offsets or an invalid view."""
 
     def __init__(self, format: bytes, change: int, detail: int) -> None:
-        self.buffers = self._buffers(format, detail)
-        self.pointers = (ctypes.c_void_p * len(self.buffers))(
-            *(None if b is None else ctypes.addressof(b) for b in self.buffers)
-        )
-        self.schema = ArrowSchema(format, b"", None, 0, 0, None, None, _RELEASE_SCHEMA, None)
-        self.array = ArrowArray(
-            *(2, 0, 0, len(self.buffers), 0, ctypes.addressof(self.pointers)),
-            *(None, None, _RELEASE_ARRAY, None),
-        )
         of_schema, of_array = FIELD_CHANGES[change % len(FIELD_CHANGES)]
-        for key, value in of_schema.items():
-            setattr(self.schema, key, value)
-        for key, value in of_array.items():
-            setattr(self.array, key, value)
-
-    @staticmethod
-    def _buffers(format: bytes, detail: int) -> list[Any]:
-        data = ctypes.create_string_buffer(b"x" + _LONG, 1 + len(_LONG))
+        fields: dict[str, Any] = {"length": 2, "offsets": OFFSETS[detail % len(OFFSETS)]}
         if format in (b"vz", b"vu"):
             nbytes, buffer, offset = VIEWS[detail % len(VIEWS)]
-            long = b"".join(
-                part.to_bytes(4, "little", signed=True) for part in (nbytes, 0, buffer, offset)
-            )
-            short = (1).to_bytes(4, "little") + b"x" + bytes(11)
-            views = ctypes.create_string_buffer(short + long, 32)
-            long_data = ctypes.create_string_buffer(_LONG, len(_LONG))
-            return [None, views, long_data, (ctypes.c_int64 * 1)(len(_LONG))]
-        kind = ctypes.c_int32 if format in (b"z", b"u") else ctypes.c_int64
-        return [None, (kind * 3)(*OFFSETS[detail % len(OFFSETS)]), data]
-
-    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
-        return capsule(self.schema, "schema"), capsule(self.array, "array")
+            self.views = (ctypes.c_int32 * 8)(1, ord("x"), 0, 0, nbytes, 0, buffer, offset)
+            self.long = ctypes.create_string_buffer(_LONG, len(_LONG))
+            self.sizes = (ctypes.c_int64 * 1)(len(_LONG))
+            buffers: tuple[Any, ...] = (self.views, self.long, self.sizes)
+            self.pointers = (ctypes.c_void_p * 4)(None, *map(ctypes.addressof, buffers))
+            fields |= {"n_buffers": 4, "buffers": ctypes.addressof(self.pointers)}
+        super().__init__(format, **fields | of_array)
+        for key, value in of_schema.items():
+            setattr(self.schema, key, value)
 
 
 NUMBER_FORMATS = (b"b", b"c", b"C", b"s", b"S", b"i", b"I", b"e", b"f", b"g", b"l", b"L")
