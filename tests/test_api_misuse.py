@@ -5,6 +5,7 @@ Most of these tests are for errors that happened, or check the text of an error.
 
 from __future__ import annotations
 
+import itertools
 import sysconfig
 import textwrap
 from collections.abc import Callable, Iterator
@@ -37,6 +38,7 @@ REQUEST = tw.InferRequest(
     parameters={"p": "q"},
 )
 EMPTY = tw.decode_bytes(b"")
+WORDS = tw.decode_bytes(bytes(24)).reshape((2, 3))
 
 uses_hostile_objects = pytest.mark.thread_unsafe(reason="it sets what hostile objects do")
 
@@ -159,6 +161,61 @@ WRONG: list[tuple[type[Exception], str, Callable[[], Any]]] = [
          lambda shape=shape: tw.Tensor("x", [], datatype="BYTES", shape=shape))
         for shape in ((0, 2**60), (0, 2**62), (0, 2**70), (2**62, 0, 2**62))
     ),
+    # limits, specifications, options and data
+    *(
+        (ValueError, "max_", lambda bounds=bounds: tw.Limits(**bounds))
+        for bounds in (
+            *({"max_rank": 65}, {"max_rank": -1}, {"max_tensors": 1.5}, {"max_nesting": 1001}),
+            *({"max_header_nbytes": True}, {"max_elements": 2**63}, {"max_name_nbytes": None}),
+        )
+    ),
+    *(
+        (TypeError, f"{name} must be True or False, not int",
+         lambda name=name: tw.Limits(**{name: 1}))
+        for name in ("check_bool", "bf16_as_uint16")
+    ),
+    *(
+        (error, message, lambda datatype=datatype, dims=dims: tw.TensorSpec("x", datatype, dims))
+        for datatype, dims, error, message in (
+            ("FP32", [None], TypeError, "dims must be ints, not None"),
+            ("FLOAT", [1], ValueError, "unknown datatype 'FLOAT'"),
+            ("FP32", [-2], ValueError, "dims must be 0 or more, or -1"),
+            ("FP32", itertools.repeat(1), ValueError, "dims must have at most 64 dimensions"),
+            ("FP32", [1] * 65, ValueError, "at most 64 dimensions"),
+        )
+    ),
+    (ValueError, "nonfinite must be", lambda: tw.encode_request(REQUEST, nonfinite="zero")),
+    (ValueError, "nonfinite must be",
+     lambda: tw.encode_response(tw.InferResponse([X_TENSOR]), nonfinite=None)),
+    *(
+        (ValueError, "header_length must be 0 to 2, the size of the frame",
+         lambda length=length: tw.Frame((b"ab",), length))
+        for length in (-1, 3, 2**64)
+    ),
+    *(
+        (TypeError, f"must be an array, a list or a BytesArray, not {type(data).__name__}{advice}$",
+         lambda data=data: tw.Tensor("x", data))
+        for advice, others in {
+            r": pass \[value\]": ("text", b"bytes", bytearray(b"bytes"), 5, 0.5),
+            "": (object(), {1: 2}),
+        }.items()
+        for data in others
+    ),
+    # BYTES of the shape [2, 3]
+    *(
+        (IndexError, ".", lambda index=index: WORDS[index])
+        for index in (2, (0, 3), (0, 0, 0), 1.5, "x", 2**70, (0, -(2**70)))
+    ),
+    *(
+        (ValueError, "shape|dimension|exceeds",
+         lambda shape=shape, words=words: words.reshape(shape))
+        for words in (WORDS, EMPTY)
+        for shape in (
+            *((5,), (7,), (), (-1,), (-1, -6), (-2, -3), (2, -1), (1,) * 63 + (2, 3)),
+            *((0, 2**62), (2**60, 0), (0, -5), (0,) * 65),
+        )
+    ),
+    (ValueError, "shape", lambda: WORDS.reshape((0,))),
     # any argument
     *(
         (TypeError, ".", lambda function=function, wrong=wrong: function(wrong))

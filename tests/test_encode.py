@@ -181,14 +181,6 @@ def test_lists_of_arrays() -> None:
         assert (tensor.datatype, tensor.shape) == ("FP32", (2, *array.shape))
 
 
-def test_invalid_values_of_nonfinite() -> None:
-    """test_json_writer.py has the valid ones."""
-    with pytest.raises(ValueError, match="nonfinite must be"):
-        tw.encode_request(tw.InferRequest([X]), nonfinite="zero")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="nonfinite must be"):
-        tw.encode_response(tw.InferResponse([A]), nonfinite=None)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("datatype", ["FP16", "BF16", "FP32"])
 def test_lists_do_not_depend_on_the_error_state_of_numpy(datatype: Any) -> None:
     with np.errstate(all="raise"):

@@ -74,17 +74,6 @@ def test_position_of_an_element_in_a_list_of_arrays() -> None:
     assert (caught.value.tensor, caught.value.element) == ("x", 3)
 
 
-@pytest.mark.parametrize("data", ["text", b"bytes", bytearray(b"bytes"), 5, 0.5, object(), {1: 2}])
-def test_data_of_wrong_type_is_rejected(data: Any) -> None:
-    kind, advice = type(data).__name__, r": pass \[value\]"
-    advice = "" if kind in ("object", "dict") else advice
-    message = (
-        f"the data of tensor 'x' must be an array, a list or a BytesArray, not {kind}{advice}$"
-    )
-    with pytest.raises(TypeError, match=message):
-        tw.Tensor("x", data)
-
-
 class Own(IntEnum):
     A = 1
 
