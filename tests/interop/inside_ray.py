@@ -33,7 +33,7 @@ from ray import serve
 from ray.serve._private import replica  # type: ignore[import-not-found]
 
 import tensorwire as tw
-from interop.triton_server import LOOPBACK, free_port
+from interop.triton_server import LOOPBACK, free_ports
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.server import Model, create_app
 
@@ -66,7 +66,7 @@ def url() -> Iterator[str]:
     """Two replicas behind one HTTP proxy, on the loopback interface only."""
     app = create_app({"echo": echo, "who": Model(who, inputs=[tw.TensorSpec("x", "FP32", [-1])])})
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # Ray cannot import this file
-    port = free_port()
+    [port] = free_ports(1)
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:  # short: for paths of sockets
         try:
             ray.init(

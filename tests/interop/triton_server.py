@@ -110,10 +110,6 @@ def shared_memory_prefix() -> Iterator[str]:
             region.unlink(missing_ok=True)
 
 
-def free_port() -> int:
-    return free_ports(1)[0]
-
-
 def free_ports(n_ports: int) -> list[int]:
     """Return different free ports: each is bound until all are found."""
     with ExitStack() as stack:
