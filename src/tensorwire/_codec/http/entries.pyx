@@ -36,7 +36,7 @@ from ...errors import SUBJECT, ElementError, HeaderError, LayoutError, format_co
 
 cnp.import_array()
 
-cdef list DATA_MEMBERS = ["data", "binary_data_size", "shared_memory_region"]
+cdef list SOURCES = ["data", "binary_data_size", "shared_memory_region"]
 
 
 @cython.no_gc  # see MemberReader
@@ -214,7 +214,7 @@ cdef class EntryReader(MemberReader):
         if has_none and self.item_kind == "output" and 0 in self.dims():
             return BINARY
         present = [is_json, is_binary, has_region]
-        raise one_source_error(DATA_MEMBERS, list(compress(DATA_MEMBERS, present)))
+        raise one_source_error(SOURCES, list(compress(SOURCES, present)))
 
     cdef Py_ssize_t declared_nbytes(self) except -1:
         cdef EntryFields* entry = &self.entry
