@@ -75,6 +75,9 @@ NOT_INTS = "the shape of tensor 'x' must be a sequence of ints, not"
 NOT_NAMES = "outputs must be an iterable of names or RequestedOutput"
 DEEP = nested(5_000, [])
 decoded = tw.grpc.decode_request(tw.grpc.encode_request(REQUEST))
+STRIDED = np.zeros(8, np.uint8)[::2]
+RELEASED = memoryview(b"abc")
+RELEASED.release()
 NOT_MEMORY = (None, "text", 5, [1])
 DECODERS = (
     *(tw.decode_request, tw.decode_response, tw.grpc.decode_request, tw.grpc.decode_response),
@@ -216,6 +219,32 @@ WRONG: list[tuple[type[Exception], str, Callable[[], Any]]] = [
         )
     ),
     (ValueError, "shape", lambda: WORDS.reshape((0,))),
+    # bodies in one or several buffers
+    *(
+        (error, message,
+         lambda decode=decode, arguments=arguments, options=options: decode(*arguments, **options))
+        for decode in (tw.decode_request, tw.decode_response)
+        for arguments, options, error, message in (
+            *(((body,), {}, BufferError, "1 byte long|cannot be read|contiguous") for body in (
+                np.zeros(8, "u2"), STRIDED.data, np.zeros((2, 4), np.uint8).T, RELEASED)),
+            *(((b"{}", length), {}, TypeError, "header length")
+              for length in (True, 1.0, [1], ["1"], object())),
+            *(((b"{}", length), {"data": b""}, TypeError, "header_length and data exclude each ot")
+              for length in (2, 0, "1")),
+            *(((b"{}",), {"data": data}, TypeError, message) for data, message in (
+                (5, "^data must be a bytes-like object or an iterable of them, not int$"),
+                ([b"", None], r"^data\[1\] must be a bytes-like object, not NoneType$"),
+                ([5], r"^data\[0\] must be a bytes-like object, not int$"),
+                ("text", r"^data\[0\] must be a bytes-like object, not str$"),
+                ([b"", [b""]], r"^data\[1\] must be a bytes-like object, not list$"))),
+            *(((b"{}",), {"data": data}, BufferError, message)
+              for part, message in ((X, "^the items of {} must be 1 byte long, "),
+                                    (STRIDED, "^{} cannot be read: "))
+              for data, message in ((part, message.format("data")),
+                                    ([b"", part], message.format(r"data\[1\]")))),
+        )
+    ),
+    (TypeError, "raw_input", lambda: tw.decode_request(b"", 0, raw_input="x")),
     # any argument
     *(
         (TypeError, ".", lambda function=function, wrong=wrong: function(wrong))

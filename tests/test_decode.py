@@ -275,46 +275,6 @@ def test_position_of_an_error_in_the_header(text: str, error: type, attributes: 
     check_error((before + after).encode(), b"", error, len(before.encode()), attributes)
 
 
-# --- invalid arguments ---
-
-RELEASED = memoryview(b"abc")
-RELEASED.release()
-STRIDED = np.zeros(8, np.uint8)[::2]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "options", "error", "message"),
-    [
-        *(((np.zeros(8, dtype),), {}, BufferError, "1 byte long") for dtype in ("f4", "u2")),
-        *(((body,), {}, BufferError, "cannot be read|contiguous")
-          for body in (STRIDED, STRIDED.data, np.zeros((2, 4), np.uint8).T, RELEASED)),
-        *(((b"{}", length), {}, TypeError, "header length")
-          for length in (True, 1.0, [1], ["1"], object())),
-        ((b"", 0), {"raw_input": "x"}, TypeError, "raw_input"),
-        *(((b"{}", length), {"data": b""}, TypeError, "header_length and data exclude each other")
-          for length in (2, 0, "1")),
-        *(((b"{}",), {"data": data}, TypeError, message) for data, message in (
-            (5, "^data must be a bytes-like object or an iterable of them, not int$"),
-            ([b"", None], r"^data\[1\] must be a bytes-like object, not NoneType$"),
-            ([5], r"^data\[0\] must be a bytes-like object, not int$"),
-            ("text", r"^data\[0\] must be a bytes-like object, not str$"),
-            ([b"", [b""]], r"^data\[1\] must be a bytes-like object, not list$"))),
-        *(((b"{}",), {"data": data}, BufferError, message)
-          for part, message in ((np.zeros(8, np.float32), "^the items of {} must be 1 byte long, "),
-                                (STRIDED, "^{} cannot be read: "))
-          for data, message in ((part, message.format("data")),
-                                ([b"", part], message.format(r"data\[1\]")))),
-    ],
-)  # fmt: skip
-def test_invalid_arguments(
-    arguments: tuple[Any, ...], options: Any, error: type[Exception], message: str
-) -> None:
-    functions: list[Any] = [tw.decode_request, tw.decode_response]
-    for function in functions[: 1 if "raw_input" in options else 2]:
-        with pytest.raises(error, match=message):
-            function(*arguments, **options)
-
-
 @pytest.mark.parametrize("value", [2, 3, 4, 128, 255])
 @pytest.mark.parametrize("position", [0, 32_767, 32_768, 65_535, 65_536, 70_000])
 def test_first_invalid_bool_is_reported(position: int, value: int) -> None:

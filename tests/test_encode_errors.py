@@ -21,6 +21,41 @@ REGION = {"shared_memory_region": "r"}
 Out = tw.RequestedOutput
 
 
+class Own(IntEnum):
+    A = 1
+
+
+LARGEST_OF_FP64 = 2**1024 - 2**970 - 1  # larger ones are rounded to infinity
+
+
+OF_LISTS: list[tuple[Any, str, str]] = [
+    ([1.5, None], "FP16", "element 1 of tensor 'x' must be a number (FP16), not None"),
+    ([None], "FP32", "element 0 of tensor 'x' must be a number (FP32), not None"),
+    (["1.5"], "FP16", "must be a number (FP16), not '1.5'"),
+    ([True], "BF16", "must be a number (BF16), not True"),
+    ([1, 1e300], "FP16", "1e+300, which is out of range for FP16 (magnitudes up to 65504.0)"),
+    ([-1e39], "BF16", "for BF16 (magnitudes up to 3.3895313892515355e+38)"),
+    ([10**400], "FP16", "an integer of 1329 bits, which is out of range for FP16 (magnitudes"),
+    ([10**400], "BF16", "an integer of 1329 bits, which is out of range for BF16 (magnitudes"),
+    ([-128, 127, 128], "INT8", "element 2 of tensor 'x' is 128, which is out of range for IN"),
+    ([0, 2**64], "UINT64", "element 1 of tensor 'x' is an integer of 65 bits, which is out"),
+    ([2**64 - 1, -1], "UINT64", "element 1 of tensor 'x' is -1, which is out of range"),
+    ([1, -(2**70)], "UINT64", "element 1 of tensor 'x' is an integer of 71 bits, which is out"),
+    ([2**63], "INT64", "element 0 of tensor 'x' is 9223372036854775808, which is out of range"),
+    ([LARGEST_OF_FP64, LARGEST_OF_FP64 + 1], "FP64", "element 1 of tensor 'x' is an integer"),
+    ([1, [2]], "FP16", "element 1 of tensor 'x' must be a number (FP16), not list"),
+    ([1, True], "INT8", "element 1 of tensor 'x' must be an integer (INT8), not True"),
+    ([1, True], "FP32", "element 1 of tensor 'x' must be a number (FP32), not True"),
+    ([True, 1], "BOOL", "element 1 of tensor 'x' must be a bool (BOOL), not 1"),
+    ([False, 0.0], "BOOL", "element 1 of tensor 'x' must be a bool (BOOL), not 0.0"),
+    ([1, 1e39], "FP32", "element 1 of tensor 'x' is 1e+39, which is out of range for FP32 ("),
+    ([1, -(10**400)], "FP64", "an integer of 1329 bits, which is out of range for FP64 (mag"),
+    ([Own.A], "INT8", "element 0 of tensor 'x' must be an integer (INT8), not Own"),
+    ([np.timedelta64(5, "s")], "INT8", "must be an integer (INT8), not timedelta64"),
+    ([np.datetime64(5, "ns")], "FP32", "must be a number (FP32), not datetime64"),
+]
+
+
 # --- tensors ---
 
 
@@ -58,6 +93,7 @@ Out = tw.RequestedOutput
         (np.ma.masked_equal(np.array(["a", "b"], object), "b"), {}, "'x' is a masked array"),
         (["a"], {"datatype": "INT8"}, "must be an integer (INT8), not 'a'"),
         (np.array(["a"]), {"datatype": "INT8"}, "'x' has datatype INT8, but its data is BYTES"),
+        *((values, {"datatype": datatype}, message) for values, datatype, message in OF_LISTS),
     ],
 )
 def test_invalid_tensors_are_rejected(data: Any, options: Any, message: str) -> None:
@@ -72,48 +108,6 @@ def test_position_of_an_element_in_a_list_of_arrays() -> None:
     with pytest.raises(tw.EncodeError, match=message) as caught:
         tw.Tensor("x", rows)
     assert (caught.value.tensor, caught.value.element) == ("x", 3)
-
-
-class Own(IntEnum):
-    A = 1
-
-
-LARGEST_OF_FP64 = 2**1024 - 2**970 - 1  # larger ones are rounded to infinity
-
-
-@pytest.mark.parametrize(
-    ("values", "datatype", "message"),
-    [
-        ([1.5, None], "FP16", "element 1 of tensor 'x' must be a number (FP16), not None"),
-        ([None], "FP32", "element 0 of tensor 'x' must be a number (FP32), not None"),
-        (["1.5"], "FP16", "must be a number (FP16), not '1.5'"),
-        ([True], "BF16", "must be a number (BF16), not True"),
-        ([1, 1e300], "FP16", "1e+300, which is out of range for FP16 (magnitudes up to 65504.0)"),
-        ([-1e39], "BF16", "for BF16 (magnitudes up to 3.3895313892515355e+38)"),
-        ([10**400], "FP16", "an integer of 1329 bits, which is out of range for FP16 (magnitudes"),
-        ([10**400], "BF16", "an integer of 1329 bits, which is out of range for BF16 (magnitudes"),
-        ([-128, 127, 128], "INT8", "element 2 of tensor 'x' is 128, which is out of range for IN"),
-        ([0, 2**64], "UINT64", "element 1 of tensor 'x' is an integer of 65 bits, which is out"),
-        ([2**64 - 1, -1], "UINT64", "element 1 of tensor 'x' is -1, which is out of range"),
-        ([1, -(2**70)], "UINT64", "element 1 of tensor 'x' is an integer of 71 bits, which is out"),
-        ([2**63], "INT64", "element 0 of tensor 'x' is 9223372036854775808, which is out of range"),
-        ([LARGEST_OF_FP64, LARGEST_OF_FP64 + 1], "FP64", "element 1 of tensor 'x' is an integer"),
-        ([1, [2]], "FP16", "element 1 of tensor 'x' must be a number (FP16), not list"),
-        ([1, True], "INT8", "element 1 of tensor 'x' must be an integer (INT8), not True"),
-        ([1, True], "FP32", "element 1 of tensor 'x' must be a number (FP32), not True"),
-        ([True, 1], "BOOL", "element 1 of tensor 'x' must be a bool (BOOL), not 1"),
-        ([False, 0.0], "BOOL", "element 1 of tensor 'x' must be a bool (BOOL), not 0.0"),
-        ([1, 1e39], "FP32", "element 1 of tensor 'x' is 1e+39, which is out of range for FP32 ("),
-        ([1, -(10**400)], "FP64", "an integer of 1329 bits, which is out of range for FP64 (mag"),
-        ([Own.A], "INT8", "element 0 of tensor 'x' must be an integer (INT8), not Own"),
-        ([np.timedelta64(5, "s")], "INT8", "must be an integer (INT8), not timedelta64"),
-        ([np.datetime64(5, "ns")], "FP32", "must be a number (FP32), not datetime64"),
-    ],
-)
-def test_lists_of_other_objects_are_rejected(values: Any, datatype: Any, message: str) -> None:
-    with pytest.raises(tw.EncodeError) as caught:
-        tw.Tensor("x", values, datatype=datatype)
-    assert message in str(caught.value)
 
 
 TOO_LARGE = "is too large to address"
