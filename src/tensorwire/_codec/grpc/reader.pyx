@@ -39,7 +39,7 @@ from ..grpc.protobuf cimport (
 from ..new_objects cimport address_of, shrink
 from ..utf8 cimport is_ascii, is_valid_utf8, whole_characters
 from ..messages.views cimport (
-    check_name, check_request, count_elements, datatype_named, has_shared_memory, one_source_error,
+    check_name, check_request, count_elements, datatype_named, has_shared_memory, one_place_error,
     set_requested, set_tensors, unknown_datatype_error, view_body)
 from ..wire cimport MAX_RANK, PREFIX_NBYTES, store_le32
 
@@ -452,7 +452,7 @@ cdef class MessageReader:
                     if not in_region(tensor):
                         self.use_raw(tensor, offset, nbytes)
                     elif nbytes > 0:
-                        raise self.source_error(
+                        raise self.place_error(
                             ["raw_output_contents", "shared_memory_region"])
                 elif is_shared(tensor):
                     self.use_nothing(tensor)
@@ -491,12 +491,12 @@ cdef class MessageReader:
         cdef Layout layout
         fill_layout(&layout, tensor.shape, tensor.element_type, MAX_RANK, DECODING)
         if layout.n_elements > 0:
-            raise self.source_error([])
+            raise self.place_error([])
         view_body(tensor, &layout, self.body, 0, 0, self.limits)
         return 0
 
-    cdef source_error(self, list present):
-        return one_source_error(
+    cdef place_error(self, list present):
+        return one_place_error(
             ["contents", f"raw_{self.kind}_contents", "shared_memory_region"], present)
 
     # --- parameters ---
@@ -637,7 +637,7 @@ cdef class MessageReader:
             data = self.contents(entry, shape)
             self.member = None
             if data is not None and has_region:
-                raise self.source_error(["contents", "shared_memory_region"])
+                raise self.place_error(["contents", "shared_memory_region"])
             use_converted(tensor, data)
         return tensor
 

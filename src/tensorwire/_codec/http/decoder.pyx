@@ -151,8 +151,8 @@ def decode_response_in_regions(
     return reader.read_message(False)
 
 
-cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits) except -1:
-    cdef Py_ssize_t nbytes = source.nbytes
+cdef Py_ssize_t checked_header_length(Body body, header_length, Limits limits) except -1:
+    cdef Py_ssize_t nbytes = body.nbytes
     cdef long long announced
     cdef int overflow
     if header_length is not None:
@@ -181,8 +181,9 @@ cdef Py_ssize_t checked_header_length(Body source, header_length, Limits limits)
 cdef class HeaderReader(EntryReader):
     """Reads one message."""
 
-    cdef int begin(self, Body body, Py_ssize_t header_nbytes, Limits limits) except -1:
+    cdef int begin(self, Body body, header_length, Limits limits) except -1:
         cdef const unsigned char* text = body.data
+        cdef Py_ssize_t header_nbytes = checked_header_length(body, header_length, limits)
         self.body = self.header = body
         self.limits = limits
         self.header_nbytes = self.offset = header_nbytes
@@ -443,9 +444,8 @@ cdef class HeaderReader(EntryReader):
 
 
 cdef HeaderReader new_reader(body, header_length, data, Limits limits):
-    cdef Body source = Body(body)
     cdef HeaderReader reader = HeaderReader.__new__(HeaderReader)
-    reader.begin(source, checked_header_length(source, header_length, limits), limits)
+    reader.begin(Body(body), header_length, limits)
     if data is not None:
         if header_length is not None:
             raise TypeError(

@@ -25,7 +25,7 @@ from ..json.scanner cimport (
     DATA_TOO_DEEP, DUPLICATE_KEY, NO_FAULT, OUT_OF_RANGE, WRONG_TYPE, Fault, ReadCursor, Text,
     equals, next_is, utf8_nbytes_of)
 from ..messages.message cimport RequestedOutput, new_output
-from ..messages.views cimport check_name, count_elements, datatype_named, one_source_error
+from ..messages.views cimport check_name, count_elements, datatype_named, one_place_error
 from ..wire cimport MAX_RANK
 
 from itertools import compress
@@ -36,7 +36,7 @@ from ...errors import SUBJECT, ElementError, HeaderError, LayoutError, format_co
 
 cnp.import_array()
 
-cdef list SOURCES = ["data", "binary_data_size", "shared_memory_region"]
+cdef list PLACES = ["data", "binary_data_size", "shared_memory_region"]
 
 
 @cython.no_gc  # see MemberReader
@@ -209,12 +209,12 @@ cdef class EntryReader(MemberReader):
             return BINARY
         if has_region and not is_json and not is_binary:
             return REGION
-        # OVMS sends an empty output without a source (WIRE.md 3).
+        # OVMS sends an empty output with none of these (WIRE.md 3).
         has_none = not (is_json or is_binary or has_region)
         if has_none and self.item_kind == "output" and 0 in self.dims():
             return BINARY
         present = [is_json, is_binary, has_region]
-        raise one_source_error(SOURCES, list(compress(SOURCES, present)))
+        raise one_place_error(PLACES, list(compress(PLACES, present)))
 
     cdef Py_ssize_t declared_nbytes(self) except -1:
         cdef EntryFields* entry = &self.entry

@@ -4,4 +4,4 @@ from ..messages.message cimport InferRequest
 from ..messages.tensor cimport TensorSpec
 
 
-cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits)
+cdef InferRequest raw_request(Body body, TensorSpec spec, Limits limits)

@@ -17,14 +17,14 @@ from ...errors import (
 from ...http import HEADER_LENGTH
 
 
-cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
+cdef InferRequest raw_request(Body body, TensorSpec spec, Limits limits):
     """Return a raw binary request. Its body is the data of the declared input (WIRE.md 5)."""
     cdef Message request
     if spec is None:
         raise LayoutError(
             f"{HEADER_LENGTH} is 0, which means a raw binary request, but no raw_input is declared")
     try:
-        tensor = raw_tensor(source, spec, limits)
+        tensor = raw_tensor(body, spec, limits)
     except DecodeError as error:
         name_tensor(error, "input", spec.name)
         raise
@@ -35,7 +35,7 @@ cdef InferRequest raw_request(Body source, TensorSpec spec, Limits limits):
     return request
 
 
-cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
+cdef Tensor raw_tensor(Body body, TensorSpec spec, Limits limits):
     cdef Layout layout
     cdef uint64_t n_elements = 0
     cdef Datatype datatype = DATATYPES[spec.datatype]
@@ -43,21 +43,21 @@ cdef Tensor raw_tensor(Body source, TensorSpec spec, Limits limits):
     cdef tuple batch = (1,) if spec.batching else ()
     cdef tuple shape
     if datatype.itemsize > 0:
-        shape = batch + deduced_dims(source.nbytes, datatype, spec)
-        return tensor_of_body(source, spec.name, spec.datatype, shape, limits)
+        shape = batch + deduced_dims(body.nbytes, datatype, spec)
+        return tensor_of_body(body, spec.name, spec.datatype, shape, limits)
     shape = batch + spec.dims
     if shape.count(1) != len(shape):
         raise LayoutError(
             f"a raw request of BYTES has one element, but {SUBJECT} is declared as "
             f"{format_shape(spec.dims)}, not [1]")
-    if source.nbytes >= 1 << 32:
+    if body.nbytes >= 1 << 32:
         raise LayoutError(
-            f"{SUBJECT} is one BYTES element of {source.nbytes} bytes; the limit is 2^32 - 1",
-            expected=(1 << 32) - 1, actual=source.nbytes)
+            f"{SUBJECT} is one BYTES element of {body.nbytes} bytes; the limit is 2^32 - 1",
+            expected=(1 << 32) - 1, actual=body.nbytes)
     fill_layout(&layout, shape, datatype, limits.max_rank, DECODING)
     add_elements(&n_elements, layout.n_elements, limits, DECODING)
     tensor = new_tensor(spec.name, datatype, shape, None, True)
-    wire = pack(source_of("O", [source.view(0, source.nbytes)], shape))  # with a length prefix
+    wire = pack(source_of("O", [body.view(0, body.nbytes)], shape))  # with a length prefix
     use_bytes_array(tensor, bytes_of_wire(wire, shape))
     return tensor
 

@@ -8,12 +8,12 @@ from ..wire cimport WIDEST_ITEMSIZE
 
 
 cdef Datatype datatype_named(const unsigned char* name, Py_ssize_t nbytes)
-cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Limits limits)
+cdef Tensor tensor_of_body(Body body, str name, str datatype, tuple shape, Limits limits)
 cdef int view_body(
     Tensor tensor, Layout* layout, Body body, Py_ssize_t offset, Py_ssize_t nbytes, Limits limits
 ) except -1
 cdef bint has_shared_memory(dict parameters) except -1
-cdef one_source_error(list sources, list present)
+cdef one_place_error(list places, list present)
 cdef int set_tensors(Message message, tuple tensors, str kind) except -1
 cdef int set_requested(Message message, tuple outputs) except -1
 cdef int check_request(InferRequest request) except -1

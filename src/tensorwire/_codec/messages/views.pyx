@@ -62,7 +62,7 @@ def view_tensor(
     return tensor_of_body(Body(buffer), name, datatype, shape, limits)
 
 
-cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Limits limits):
+cdef Tensor tensor_of_body(Body body, str name, str datatype, tuple shape, Limits limits):
     cdef Layout layout
     cdef uint64_t n_elements = 0
     cdef Tensor tensor
@@ -72,7 +72,7 @@ cdef Tensor tensor_of_body(Body source, str name, str datatype, tuple shape, Lim
     fill_layout(&layout, shape, element_type, limits.max_rank, DECODING)
     add_elements(&n_elements, layout.n_elements, limits, DECODING)
     tensor = new_tensor(name, element_type, shape, None, True)
-    view_body(tensor, &layout, source, 0, source.nbytes, limits)
+    view_body(tensor, &layout, body, 0, body.nbytes, limits)
     return tensor
 
 
@@ -171,9 +171,9 @@ cdef bint has_shared_memory(dict parameters) except -1:
     return region is not None
 
 
-cdef one_source_error(list sources, list present):
+cdef one_place_error(list places, list present):
     return HeaderError(
-        f"{SUBJECT} must have exactly one of {', '.join(sources[:-1])} and {sources[-1]}, but has "
+        f"{SUBJECT} must have exactly one of {', '.join(places[:-1])} and {places[-1]}, but has "
         f"{' and '.join(present) or 'none'}")
 
 
