@@ -290,6 +290,7 @@ WRONG: list[tuple[type[Exception], str, Callable[[], Any]]] = [
             lambda: tw.TensorSpec("x", "FP32", [2], batching="no"),
             lambda: tw.InferRequest([X_TENSOR], id=5),
             *(lambda decode=decode: decode(b"", limits=5) for decode in DECODERS),
+            *(lambda decode=decode: decode(b"", tw.Limits()) for decode in DECODERS),
         )
     ),
     *(

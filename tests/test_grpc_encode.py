@@ -244,8 +244,10 @@ def test_sum_of_sizes_does_not_overflow() -> None:
 def test_small_messages() -> None:
     """The fuzz target compares other ones with protobuf."""
     empty: dict[str, Any] = {"name": "", "names": [], "ready": False, "items": []}
-    written = writer.write_fields(empty | {"ready": True, "names": ["a", ""]}, cases.KINDS)
+    values = empty | {"ready": True, "names": ["a", ""]}
+    written = writer.write_fields(values, cases.KINDS)
     assert written == delimited(2, "a") + delimited(2) + integer(3, 1)
+    assert reader.read_fields(written, cases.KINDS) == values
     assert writer.write_fields(empty, cases.KINDS) == b""
     assert reader.read_fields(b"", cases.KINDS) == empty
     # A 0 is written, because a field may be optional. None is not.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 import tensorwire as tw
 from support import reference
@@ -98,6 +99,9 @@ def check_views(message: tw.InferRequest | tw.InferResponse, body: Any, begin: i
         if view.nbytes:  # an empty array may have any address
             assert view.ctypes.data == address + position
             assert view.flags.writeable == whole.flags.writeable
+            if not whole.flags.writeable:
+                with pytest.raises(ValueError, match="WRITEABLE"):
+                    view.setflags(write=True)
         position += view.nbytes
     assert position == len(whole)
 
