@@ -47,26 +47,23 @@ def add_parser(commands: Any) -> None:
     add("--workers", type=_positive, metavar="N", default=os.environ.get("WEB_CONCURRENCY") or "1",
         help="number of processes (default: WEB_CONCURRENCY of the environment, or 1)")  # fmt: skip
     add("--timeout-worker-start", type=_positive, metavar="SECONDS", default=300, help="time for a "
-        "new process to load the models and to serve, when SIGHUP replaces the processes (default: "
-        "%(default)s)")  # fmt: skip
+        "new process to serve after SIGHUP (default: %(default)s)")  # fmt: skip
     add("--ssl-certfile", metavar="FILE", help="serve with TLS and this certificate chain (PEM)")
     add("--ssl-keyfile", metavar="FILE", help="private key (default: in the --ssl-certfile)")
-    add("--http", choices=("fast", "asgi"), default="fast", help="fast (the default): inference "
-        "requests do not pass through ASGI and its middleware; asgi: all requests pass through "
-        "ASGI")  # fmt: skip
+    add("--http", choices=("fast", "asgi"), default="fast", help="asgi passes inference "
+        "requests through ASGI and its middleware, fast (the default) does not")  # fmt: skip
     add("--max-body", type=int, metavar="N", help="maximum size of a request body in bytes "
         "(default: 2147483647)")  # fmt: skip
     add("--max-body-memory", type=int, metavar="N", help="maximum size in bytes of all request "
-        "bodies in each process together; further ones wait (default: half of the memory of the "
-        "machine or its cgroup, divided by --workers)")  # fmt: skip
+        "bodies in each process; further ones wait (default: half of the memory, divided by "
+        "--workers)")  # fmt: skip
     add("--receive-timeout", type=float, metavar="SECONDS", help="time in which a request must "
         "arrive (default: 300)")  # fmt: skip
     add("--max-concurrency", type=int, metavar="N", help="maximum number of requests in progress "
         "in each process; further ones get status 503, or UNAVAILABLE (default: 1000)")  # fmt: skip
-    add("--limit-concurrency", type=_positive, metavar="N", help="maximum number of "
-        "connections of each process, and of gRPC calls with inference; idle connections are "
-        "closed first, further requests get status 503, or RESOURCE_EXHAUSTED; health checks are "
-        "still answered (default: no limit)")  # fmt: skip
+    add("--limit-concurrency", type=_positive, metavar="N", help="maximum number of connections of "
+        "each process, and of gRPC calls with inference; further ones get status 503, or "
+        "RESOURCE_EXHAUSTED (default: no limit)")  # fmt: skip
     add("--timeout-keep-alive", type=int, metavar="SECONDS", default=5, help="time after which an "
         "idle connection is closed (default: %(default)s)")  # fmt: skip
     add("--timeout-graceful-shutdown", type=_positive, metavar="SECONDS", help="time for requests "
