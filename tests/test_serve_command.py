@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from support import client_fixtures
 from support.asgi_requests import infer
 from support.client_fixtures import Certificate
 from support.console_script import programs
+from support.http_exchange import connect
 from support.memory import status_nbytes
 from support.requirements import package
 from support.scripts import run_script
@@ -455,12 +456,15 @@ def test_start_message_and_options(tmp_path: Path, program: str, arguments: str,
 @pytest.mark.parametrize("kind", ["Unix socket", "TLS"])
 def test_other_addresses(tmp_path: Path, certificate: Certificate, kind: str) -> None:
     options = ["--ssl-keyfile", certificate.key, "--ssl-certfile", certificate.file]
+    options += ["--limit-concurrency", "1"]
     if kind == "Unix socket":
         options = ["--uds", str(tmp_path / "socket"), "--uds-mode", "600"]
     context = certificate.trusting() if kind == "TLS" else None
     with serving(tmp_path, "served_here:models", *options, models=MODELS) as server:
         url = f"https://{server.address}" if kind == "TLS" else f"unix:{tmp_path}/socket"
-        assert infer_mean(url, ssl_context=context) == [1.5]
+        with connect(server.address) if kind == "TLS" else nullcontext() as silent:
+            assert infer_mean(url, ssl_context=context) == [1.5]
+            assert silent is None or silent.socket.recv(1) == b""  # the next handshake has ended it
         if kind == "Unix socket":
             assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o600
         assert f"serves mean at {url} with InferProtocol" in server.stop()

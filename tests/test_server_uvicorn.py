@@ -42,6 +42,7 @@ from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
 from tensorwire.server.http_exchange import Exchange
 from tensorwire.server.uvicorn_asgi import AsgiProtocol
+from tensorwire.server.uvicorn_tls import accept_tls
 from tensorwire.threads import N_THREADS
 
 pytestmark = [
@@ -444,6 +445,31 @@ def test_tls(certificate: Certificate, model: str, loop: str) -> None:
         for sent in (x, x[:3], x):
             connection.send(request_bytes(model, sent))
             assert np.array_equal(connection.read().message["x"].as_numpy(), sent)
+
+
+@pytest.mark.parametrize("http", [InferProtocol, AsgiProtocol])
+def test_silent_tls_handshakes_are_limited(
+    certificate: Certificate, http: Any, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new one ends the oldest."""
+    start = uvicorn.Server.startup
+
+    async def startup(server: uvicorn.Server, sockets: Any = None) -> None:
+        accept_tls(server.config)
+        await start(server, sockets)
+
+    monkeypatch.setattr(uvicorn.Server, "startup", startup)
+    options = {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file, "loop": loop}
+    with uvicorn_server(make_app(), http=http, limit_concurrency=20, **options) as address:
+        silent = [connect(address) for _ in range(50)]
+        with connect(address) as connection:
+            connection.start_tls(certificate.trusting())
+            assert connection.ask(SMALL).status == 200
+        for each in silent[:30]:
+            with contextlib.suppress(ConnectionResetError):
+                assert each.socket.recv(1) == b""
+        for each in silent:
+            each.socket.close()
 
 
 def test_timer_after_the_socket_is_lost() -> None:

@@ -68,6 +68,10 @@ class Server(uvicorn.Server):
         except OSError as error:
             logger.error(str(error))
             sys.exit(STARTUP_FAILURE)
+        if self.config.ssl is not None:
+            from ..server.uvicorn_tls import accept_tls  # noqa: PLC0415 - it imports the server
+
+            accept_tls(self.config)
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -16,7 +16,7 @@ TESTED_UVICORN = (0, 46), (0, 54)
 
 USED = {
     "Config": (
-        *("load", "loaded", "loaded_app", "http_protocol_class", "lifespan_class"),
+        *("load", "loaded", "loaded_app", "http_protocol_class", "lifespan_class", "ssl"),
         *("limit_concurrency", "timeout_keep_alive", "proxy_headers", "forwarded_allow_ips"),
     ),
     "Server": ("startup", "shutdown", "on_tick", "handle_exit", "force_exit", "server_state"),

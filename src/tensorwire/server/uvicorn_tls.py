@@ -1,0 +1,102 @@
+"""TLS handshakes of ``tensorwire serve``, which are limited.
+
+If asyncio listens with TLS, nobody knows the connections whose handshake has not ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+HANDSHAKE_SECONDS = 10.0
+
+
+def accept_tls(config: Any) -> None:
+    """Let uvicorn listen without the TLS of a loaded configuration. `TlsHandshake` adds it."""
+    pending: dict[TlsHandshake, None] = {}
+    make_protocol = partial(TlsHandshake, config.http_protocol_class, config.ssl, pending)
+    config.http_protocol_class, config.ssl = make_protocol, None
+
+
+class TlsHandshake(asyncio.Protocol):
+    """Accepts a connection, and passes it to uvicorn's protocol after the handshake.
+
+    ``pending`` are the handshakes in progress, the oldest first. With ``limit_concurrency``, there
+    are at most as many: a new one ends the oldest.
+    """
+
+    def __init__(
+        self,
+        make_protocol: Callable[..., Any],
+        context: ssl.SSLContext,
+        pending: dict[TlsHandshake, None],
+        config: Any,
+        **options: Any,
+    ) -> None:
+        self._protocol: Any = make_protocol(config=config, **options)
+        self._context = context
+        self._pending = pending
+        self._limit: int | None = config.limit_concurrency
+        # What arrives before the handshake begins, and with its end.
+        self._received: list[bytes] = []
+        self._is_lost = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        if self._limit is not None and len(self._pending) >= self._limit:
+            next(iter(self._pending))._abort()
+        self._pending[self] = None
+        loop = asyncio.get_running_loop()
+        self._task = loop.create_task(self._shake_hands())
+        # uvloop may receive before the task begins. In its first step, `start_tls` plans the begin
+        # of the handshake, and this comes afterwards.
+        loop.call_soon(loop.call_soon, self._begin)
+
+    def data_received(self, data: bytes) -> None:
+        self._received.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
+
+    def _begin(self) -> None:
+        if self._received and not self._transport.is_closing():
+            self._pass_received_to(self._transport.get_protocol())
+
+    def _abort(self) -> None:
+        del self._pending[self]
+        self._task.cancel()
+        self._transport.abort()
+
+    async def _shake_hands(self) -> None:
+        loop, protocol = asyncio.get_running_loop(), self._protocol
+        try:
+            transport = await loop.start_tls(
+                *(self._transport, self, self._context),
+                server_side=True,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+            )
+        except (OSError, RuntimeError):  # it has failed, or the connection is lost
+            self._transport.abort()
+            return
+        finally:
+            self._pending.pop(self, None)
+            self._protocol = None
+        if transport is None or self._is_lost:
+            return
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        self._pass_received_to(protocol)
+
+    def _pass_received_to(self, protocol: Any) -> None:
+        rest, self._received = memoryview(b"".join(self._received)), []
+        while rest:
+            if not hasattr(protocol, "get_buffer"):
+                protocol.data_received(bytes(rest))
+                return
+            buffer = protocol.get_buffer(len(rest))
+            n = min(len(buffer), len(rest))
+            buffer[:n], rest = rest[:n], rest[n:]
+            protocol.buffer_updated(n)
