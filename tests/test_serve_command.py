@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import os
 import re
+import signal
 import socket
 import stat
 import subprocess
@@ -31,6 +33,7 @@ from support.requirements import package
 from support.scripts import run_script
 from support.serve_process import parse, serving
 from tensorwire.cli import main, models
+from tensorwire.cli import serve as serve_module
 from tensorwire.cli.models import create, echo
 from tensorwire.cli.output import UsageError
 from tensorwire.cli.serve import ASGI_PROTOCOL, FAST_PROTOCOL
@@ -553,3 +556,20 @@ def test_protocol_of_another_application() -> None:
     state: Any = uvicorn.server.ServerState()
     with contextlib.closing(asyncio.new_event_loop()) as loop:
         assert isinstance(InferProtocol(config, state, {}, loop), AsgiProtocol)
+
+
+def test_first_process_of_a_container_ends_while_modules_are_imported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel ignores SIGTERM until there is a handler."""
+    handled: list[int] = []
+
+    def import_module(_: str) -> None:
+        assert handled == [signal.SIGTERM]
+        raise ImportError
+
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    monkeypatch.setattr(signal, "signal", lambda number, _: handled.append(number))
+    monkeypatch.setattr(serve_module, "import_module", import_module)
+    with pytest.raises(UsageError):
+        serve_module.run(argparse.Namespace())

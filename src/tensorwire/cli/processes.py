@@ -136,7 +136,7 @@ def serve_here(
     return 0 if server.started else STARTUP_FAILURE
 
 
-def end_process(number: int, frame: FrameType | None = None) -> NoReturn:
+def end_process(number: int) -> NoReturn:
     """End the process by a signal, without waiting for the threads of models."""
     signal.signal(number, signal.SIG_DFL)
     os.kill(os.getpid(), number)

@@ -110,6 +110,8 @@ def run(chosen: argparse.Namespace) -> int:
     """Run the server until it is interrupted, and return the exit status. Raises UsageError."""
     if os.name != "posix":
         raise UsageError("the server requires Linux or macOS")
+    if os.getpid() == 1:  # without a handler, the signal does not end it until uvicorn runs
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     open_standard_streams()
     for package in ("uvicorn", "httptools"):
         try:
@@ -117,10 +119,6 @@ def run(chosen: argparse.Namespace) -> int:
         except ImportError:
             problem = f"{package} is not installed: pip install 'tensorwire[serve]'"
             raise UsageError(problem) from None
-    from .processes import end_process  # noqa: PLC0415 - uvicorn is optional
-
-    if os.getpid() == 1:  # without a handler, the signal does not end it while the models load
-        signal.signal(signal.SIGTERM, end_process)
     # Models are imported from the working directory, too. `python -m` has put it there.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
