@@ -396,9 +396,13 @@ def test_shutdown_while_models_are_loaded(
     try:
         n_loading = 2 if options else 1
         wait_for(lambda: server.log.read_text().count("loading") == n_loading, 30)
+        if number == signal.SIGINT:
+            server.signal_all(number)
+            server.process.wait(20)
         log = server.stop(number)
         assert server.process.returncode == status
         assert "serve: error:" not in log
+        assert "Traceback" not in log
     finally:
         with contextlib.suppress(ProcessLookupError):
             server.signal_all(signal.SIGKILL)

@@ -76,6 +76,10 @@ def test_process_that_ends_is_replaced() -> None:
     assert server.announced == [LOADED]
     first.exitcode = -9
     assert server.turn() == [second, server.workers[1]] != [second, first]
+    server.workers[1].exitcode = -9  # while it loads: the next one might be killed at once, too
+    assert server.turn() == [second]
+    server.start_at = server.now
+    assert len(server.turn()) == 2
 
 
 def fail_to_start(*_: Any) -> None:

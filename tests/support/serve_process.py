@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -27,9 +28,12 @@ def parse(*arguments: str) -> argparse.Namespace:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
+    """Return a free port below those that the system gives to other sockets meanwhile."""
+    for _ in range(100):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind((HOST, 10_000 + secrets.randbelow(20_000)))
+            return int(probe.getsockname()[1])
+    raise OSError("no port is free")
 
 
 def is_listening(port: int, process: subprocess.Popen[bytes]) -> bool:

@@ -168,6 +168,9 @@ def work(
             send(server.started)
             time.sleep(_BEAT_SECONDS)
 
+    # Until uvicorn handles it, an interrupt ends the process without a traceback.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     server = Server(chosen, ExitStack())
     threading.Thread(target=beat, daemon=True).start()
     try:
@@ -188,7 +191,12 @@ class Worker:
     def __init__(self, *arguments: Any) -> None:
         self.pipe, sending = spawn.Pipe(duplex=False)
         self.process = spawn.Process(target=work, args=(*arguments, sending))
-        self.process.start()
+        # A terminal interrupts all processes, also while they import. `work` unblocks the signal.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         sending.close()
         self.started_at = time.monotonic()
         self.silent_seconds = 0.0  # since its last message
@@ -240,11 +248,11 @@ class Processes:
 
     def step(self) -> None:
         passed, self.now = time.monotonic() - self.now, time.monotonic()
+        while self.signals:  # before the processes that the same signal has ended
+            self.handle(self.signals.pop(0))
         for each in self.workers.copy():
             each.silent_seconds += min(passed, _BEAT_SECONDS)  # all may have been suspended
             self.check(each)
-        while self.signals:
-            self.handle(self.signals.pop(0))
         if self.is_stopping:
             return
         active = [each for each in self.workers if not each.is_ending]
@@ -277,6 +285,8 @@ class Processes:
                 return
             if worker.is_serving or not (is_starting or code == STARTUP_FAILURE):
                 logger.error("process %d ended with exit code %d", process.pid, code)
+                if not worker.is_serving:  # the next one may end in the same way
+                    self.start_at = self.now + _RETRY_SECONDS
             elif code == STARTUP_FAILURE and not self.is_serving:
                 self.stop(SystemExit(code))
             else:
