@@ -256,6 +256,12 @@ class ConnectionMachine(RuleBasedStateMachine):
         client.settle()
 
     @rule(who=st.integers(0, 1))
+    def read_some(self, who: int) -> None:
+        client = self.clients[who]
+        client.n_kept = (client.n_kept + 1) // 2
+        client.settle()
+
+    @rule(who=st.integers(0, 1))
     def end_of_input(self, who: int) -> None:
         client = self.clients[who]
         if client.is_open:
@@ -512,6 +518,31 @@ def test_grace_period_is_that_of_all_states_together() -> None:
     assert client.connection.state is ABORTED
 
 
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_part_of_a_request_during_a_shutdown(is_tls: bool) -> None:
+    """If the connection was closed at once, the client might not get the reply."""
+    client = Client(connected().app, 0.0, is_tls=is_tls)
+    client.to_send = request_bytes(1) + b"POST /"
+    client.send(1 << 20)
+    client.connection.shut_down(0.0)
+    client.serve()
+    assert (statuses(client), client.connection.state) == ([200], LINGERING)
+
+
+def test_slow_reader_during_a_shutdown() -> None:
+    """It reads a little all the time, but its time is limited."""
+    client = connected()
+    client.reads = False
+    client.to_send = request_bytes(1, 1500 * KiB)
+    client.send(2 << 20)
+    client.serve()
+    client.connection.shut_down(0.0)
+    while client.is_open and client.now < 2 * GRACE:
+        client.n_kept -= 1
+        client.tick(client.now + 1)
+    assert client.ended_at == GRACE
+
+
 def test_client_that_does_not_close_a_tls_connection() -> None:
     """It is not waited for as soon as it has received everything."""
     connection = Client(create_app({}), 0.0, is_tls=True).connection
@@ -583,6 +614,17 @@ def test_body_is_not_received_behind_replies_that_are_not_read() -> None:
     second.send(1 << 24)
     second.serve()
     assert statuses(second) == [200, 200]
+
+
+def test_body_that_asks_again_for_memory() -> None:
+    """The ASGI application asks after each tick."""
+    memory = BodyMemory(LIMIT)
+    silent, waiting = Reservation(memory), Reservation(memory)
+    silent.request(LIMIT)
+    for now in range(11):
+        waiting.request(100_000)
+        memory.tick(now)
+    assert silent.is_given_up
 
 
 def test_body_that_has_just_got_memory_is_not_given_up() -> None:

@@ -117,8 +117,8 @@ class Reservation:
     """The part of a ``BodyMemory`` that the body of a request has.
 
     ``wake`` is called, in any thread, when the body may continue after ``request`` has returned
-    False: its memory is there, or it ``is_given_up``. ``n_arrived`` returns how many bytes of the
-    body have arrived.
+    False: its memory is there, or it ``is_given_up``, because it receives too little or its client
+    sends nothing more. ``n_arrived`` returns how many bytes of the body have arrived.
     """
 
     def __init__(
@@ -145,16 +145,18 @@ class Reservation:
     def request(self, nbytes: int) -> bool:
         """Ask for memory for this number of bytes in total, and return whether it is there.
 
-        If not, the body waits for it.
+        If not, the body waits for it. A body that waits may ask again.
         """
         memory = self._memory
         with memory._lock:
+            was_waiting = self.missing_nbytes > 0
             memory._arriving.setdefault(self)
             self.missing_nbytes = max(0, nbytes - self._nbytes)
             waiting = next(each for each in memory._arriving if each is self or each.missing_nbytes)
             if (waiting is self or not self.missing_nbytes) and self.grant():
                 return True
-            if not any(each.missing_nbytes for each in memory._arriving if each is not self):
+            others = (each for each in memory._arriving if each is not self)
+            if not (was_waiting or any(each.missing_nbytes for each in others)):
                 memory._n_ticks = 0  # from now on, bodies must make progress
                 for each in memory._arriving:
                     each.has_progress()
@@ -180,7 +182,8 @@ class Reservation:
     def tick(self, is_silent: bool) -> None:
         """Give up a body that waits if its client sends nothing more. A transport calls this."""
         self._n_silent_ticks = self._n_silent_ticks + 1 if is_silent else 0
-        self.is_given_up = self.is_given_up or self._n_silent_ticks >= _N_TICKS
+        if self._n_silent_ticks >= _N_TICKS:
+            self.is_given_up = True
 
     def has_progress(self) -> bool:
         """Return whether enough has arrived since the last call. One that waits does not count."""

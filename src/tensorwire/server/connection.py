@@ -160,7 +160,7 @@ class Connection:
         if now < self.deadline:
             return
         if self.state is SENDING:
-            if n_unsent == self.n_unsent:
+            if n_unsent == self.n_unsent or now >= self.since + self.grace_seconds:
                 self._abort()
             else:
                 self.blocked(n_unsent, now)
@@ -330,7 +330,7 @@ class Connection:
         self.deadline = self.since + min(seconds, self.grace_seconds)
         if state is STALLED:
             self.deadline = min(self.deadline, now + TICK_SECONDS)
-        elif state is CLOSING and self.options.is_tls:  # many clients do not
+        elif state is CLOSING and self.options.is_tls:  # many clients do not close it
             self.deadline = min(self.deadline, now + _LINGER_SECONDS)
 
     def _spend_grace(self, now: float) -> None:
@@ -363,7 +363,7 @@ class Connection:
             self._await_next(now)
         elif self.receiver.state not in ENDED:
             self._await_next(now)
-        elif self.receiver.state is CLOSED or (self.options.is_tls and request.is_received):
+        elif self.receiver.state is CLOSED or (self.options.is_tls and self.receiver.is_received):
             self.close(now)
         else:
             self._enter(LINGERING, now)

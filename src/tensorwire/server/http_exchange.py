@@ -89,7 +89,7 @@ class Exchange(ModelCall):
 
     @property
     def is_given_up(self) -> bool:
-        """Whether the body has lost its memory, because it arrives too slowly."""
+        """Whether the body arrives too slowly while requests wait for memory."""
         return self._reserved is not None and self._reserved.is_given_up
 
     def wake(self) -> object:
@@ -117,7 +117,7 @@ class Exchange(ModelCall):
             self.reject(
                 ReceiveTimeoutError(
                     f"the body arrives too slowly: {format_count('byte', body.buffer.nbytes)} have "
-                    "arrived, and other requests wait for its memory"
+                    "arrived, and requests wait for memory"
                 )
             )
             return True

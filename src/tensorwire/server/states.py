@@ -1,8 +1,9 @@
 """The states of an HTTP/1.1 connection: what the client is doing, and what the server waits for.
 
-``Receiver`` changes the first one, as bytes arrive (``receive``) and end (``close``), and
-``Connection`` the second one, in ``_await_next`` and ``_enter``. A shutdown is not a state: then
-``Connection.grace_seconds`` is finite.
+``Receiver`` changes the first one: as bytes arrive (``receive``) and end (``close``), or when
+``Connection`` wants nothing more (``reject``, ``end``). ``Connection`` changes the second one, in
+``_enter``, ``start`` and ``_abort``. A shutdown is not a state: ``Connection.grace_seconds`` is
+finite then.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ class ClientState(Enum):
     IDLE = auto()  # it has sent nothing of the next request
     HEAD = auto()  # it sends the head of a request
     BODY = auto()  # it sends the rest of a request, which is the last of `requests`
-    DONE = auto()  # its last request has arrived, or was rejected; what follows is discarded
+    DONE = auto()  # whatever it sends is discarded: its last request has arrived or was rejected
     CLOSED = auto()  # it has closed the connection, or its sending direction
 
 
@@ -28,7 +29,7 @@ class ServerState(Enum):
     STALLED = auto()  # memory for the body of the first request
     READY = auto()  # the transport, which runs the first request
     RUNNING = auto()  # the reply to the first request
-    SENDING = auto()  # the client, which has not read enough of the replies
+    SENDING = auto()  # the client, which reads a large reply, or has not read enough of others
     LINGERING = auto()  # the client, which closes the connection after the last reply
     CLOSING = auto()  # the transport, which sends what it has, and closes the connection
     ABORTED = auto()  # nothing: the transport drops the connection

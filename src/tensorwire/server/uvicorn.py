@@ -3,9 +3,9 @@
 Pass it to uvicorn's ``http`` option. It owns the transport of a connection, and does what its
 ``Connection`` says: there is no scope, no event and, for a model with ``in_event_loop``, no task.
 
-uvicorn manages processes, sockets, TLS, signals and logs. From its ``Server``, a protocol gets the
-configuration and the state: the sets of open connections and of running tasks, for which a graceful
-shutdown waits, the default headers and the number of requests.
+uvicorn, or ``tensorwire serve``, manages processes, sockets, TLS, signals and logs. From uvicorn's
+``Server``, a protocol gets the configuration and the state: the sets of open connections and of
+running tasks, for which a graceful shutdown waits, the default headers and the number of requests.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             if piece is not None and not transport.is_closing():
                 transport.write(piece)
         if self.is_writing_paused:
-            connection.blocked(transport.get_write_buffer_size(), self.loop.time())
+            connection.blocked(self._n_unsent(), self.loop.time())
 
     def _settle(self) -> None:
         """Make the transport and the timer follow the connection."""
@@ -411,7 +411,8 @@ class Connections:
 
     def __init__(self, of_uvicorn: set[Any]) -> None:
         self.open: set[InferProtocol] = set()
-        # The protocols whose connection has not been made. asyncio does not tell if it never will.
+        # The protocols whose connection has not been made. They are released if it never will be:
+        # asyncio does not tell.
         self.handshaking: WeakSet[InferProtocol] = WeakSet()
         self.is_shutting_down = False
         self.has_access_log = access_logger.hasHandlers() and access_logger.isEnabledFor(

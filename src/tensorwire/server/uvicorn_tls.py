@@ -83,7 +83,7 @@ class TlsHandshake(asyncio.Protocol):
             return
         finally:
             self._pending.pop(self, None)
-            self._protocol = None
+            self._protocol = None  # then a shutdown does not wait for it any longer
         if transport is None or self._is_lost:
             return
         transport.set_protocol(protocol)
