@@ -87,7 +87,7 @@ class Connection:
     wake : callable
         Called in any thread if the connection has waited for memory. The transport then calls
         ``memory_changed``.
-    is_overloaded : callable, optional
+    find_overload : callable, optional
         Called for each request; see ``Receiver``.
 
     Attributes
@@ -106,11 +106,11 @@ class Connection:
         options: Options,
         now: float,
         wake: Callable[[], object],
-        is_overloaded: Callable[[], OverloadedError | None] | None = None,
+        find_overload: Callable[[], OverloadedError | None] | None = None,
     ) -> None:
         self.service = service
         self.options = options
-        self.receiver = Receiver(service, wake, is_overloaded)
+        self.receiver = Receiver(service, wake, find_overload)
         self.requests = self.receiver.requests
         self.output: list[bytes] = []
         self.state = WAITING

@@ -58,7 +58,7 @@ class Receiver:
 
     ``requests`` are those whose head has arrived and whose reply has not been sent, in their order.
     ``is_received`` says whether the last request, which may be invalid, has arrived completely.
-    ``is_overloaded`` is called for each head: if it returns an error, a model is not called.
+    ``find_overload`` is called for each head: if it returns an error, a model is not called.
     ``wake`` is that of the requests.
     """
 
@@ -66,11 +66,11 @@ class Receiver:
         self,
         service: Service,
         wake: Callable[[], object],
-        is_overloaded: Callable[[], OverloadedError | None] | None = None,
+        find_overload: Callable[[], OverloadedError | None] | None = None,
     ) -> None:
         self._service = service
         self._wake = wake
-        self._is_overloaded = is_overloaded
+        self._find_overload = find_overload
         self.requests: deque[Request] = deque()
         self.state = IDLE
         self.state_after_request = IDLE  # or DONE: then the request is the last one
@@ -142,7 +142,7 @@ class Receiver:
     def forget(self) -> None:
         """The connection is lost. Break the reference cycles."""
         self.end()
-        self._parser = self._is_overloaded = None
+        self._parser = self._find_overload = None
         self._wake = lambda: None
 
     def end(self) -> None:
@@ -231,7 +231,7 @@ class Receiver:
         if problem is not None:
             text, status = problem
             request.reject(TensorwireError(text, status=status))
-        elif self._is_overloaded is not None and (error := self._is_overloaded()) is not None:
+        elif self._find_overload is not None and (error := self._find_overload()) is not None:
             if isinstance(route, LateReply):  # health checks, for example
                 self.state_after_request = DONE
             else:
