@@ -409,8 +409,8 @@ SPLIT = "tensorwire.integrations.split"
 OURS = "tensorwire.integrations.tritonclient"
 # Functions that run if data are sent, or received, without a copy.
 SENT = {
-    f"{OURS}.transport:FileBody.read",
-    f"{OURS}.transport:payload_class.<locals>.BuffersPayload.write",
+    f"{OURS}.bodies:FileBody.read",
+    f"{OURS}.bodies:payload_class.<locals>.BuffersPayload.write",
     f"{SPLIT}:SplitMessage.SerializeToString",
 }
 RECEIVED = {

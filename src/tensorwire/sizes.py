@@ -5,13 +5,14 @@ from __future__ import annotations
 DEFAULT_MAX_BODY_NBYTES = 2**31 - 1
 """Default limit of a body in bytes, after decompression. It is also Triton's limit."""
 
-# Larger JSON is read and written in a thread, and larger lists are converted there. So are gRPC
-# requests with more bytes besides raw contents. Larger messages are read in a thread, because their
-# BYTES and BOOL elements are checked one by one. Larger gRPC messages are written in a thread,
-# because they are copied. Up to these sizes, reading takes about 1 ms and writing 2 ms.
+# The next three are of event loops, where reading takes about 1 ms and writing 2 ms at most.
+# JSON, or the bytes of a gRPC request besides raw contents: more is read and written in a thread,
+# and larger lists are converted there.
 MAX_QUICK_JSON_NBYTES = 64 << 10
-# Of messages with more JSON, or bytes besides raw contents, an event loop reads one in each turn.
+# The same: of messages with more, one is read in each turn.
 MAX_SHARED_JSON_NBYTES = 16 << 10
+# All of a message: a larger one is read in a thread, because BYTES and BOOL elements are checked
+# one by one. A larger gRPC message is written there, because it is copied.
 MAX_QUICK_MESSAGE_NBYTES = 2 << 20
 
 # One send is faster than several for a message up to this size. A larger one is sent in pieces,

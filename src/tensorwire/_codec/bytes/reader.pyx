@@ -422,7 +422,7 @@ cdef void release_array(ArrowArray* array) noexcept nogil:
 
 cdef bint are_utf8(Elements elements) noexcept:
     cdef bint are_valid
-    released = release_gil(elements.span.end)
+    released = release_gil(elements.span.end - begin_of(elements))
     are_valid = are_all_utf8(&elements.span)
     take_gil(released)
     return are_valid

@@ -23,7 +23,7 @@ from libc.string cimport memset
 from ..capsules.arrow_abi cimport (
     N_OFFSET_BUFFERS, NULLABLE, ArrowArray, ArrowArrayStream, ArrowSchema)
 from ..datatypes cimport Datatype, shape_to_send
-from ..gil cimport drop_reference
+from ..gil cimport LONG_NBYTES, count_work, drop_reference
 from ..exports cimport exported_bytes
 from ..wire cimport MAX_RANK, multiply
 
@@ -321,11 +321,14 @@ cdef void count_nulls(
     """
     cdef const uint8_t* validity = <const uint8_t*>array.buffers[0]
     cdef int64_t start = array.offset + first
-    cdef int64_t i = start, end = start + n_rows
+    cdef int64_t i = start, end = start + n_rows, counted = start
     if validity == NULL or array.null_count == 0 or (
             received.n_nulls > 0 and received.null_level < level):
         return
     while i < end:
+        if i - counted >= LONG_NBYTES:
+            count_work(i - counted)
+            counted = i
         if i & 7 == 0 and end - i >= 8 and validity[i >> 3] == 0xFF:
             i += 8
             continue

@@ -29,7 +29,7 @@ cdef enum FieldFault:
     FIELDS_TOO_DEEP
 
 
-# The fields of one message. `begin` and `end` are its bounds, and `position` is between them.
+# The fields of one message that have not been read: those from `position` to `end`.
 cdef struct FieldCursor:
     const unsigned char* position
     const unsigned char* end

@@ -190,7 +190,7 @@ cdef inline int64_t dropped_digits(
 ) noexcept nogil:
     """Return the number of digits that `scan_number` dropped, without the zeros at their end.
 
-    The text of the number is `position` to `end`. `first` is set to the first digit.
+    The text of the number is `position` to `end`. `first` is set to the first dropped digit.
     """
     cdef int64_t n_digits = 0, n_dropped = 0  # significant digits
     while position < end and position[0] | 0x20 != c"e":
