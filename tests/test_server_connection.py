@@ -337,7 +337,7 @@ class ConnectionMachine(RuleBasedStateMachine):
             for request in client.connection.requests:
                 if (body := request.body) is not None:
                     memory = request._reserved
-                    counted = UNCOUNTED_NBYTES if memory is None else memory._nbytes
+                    counted = UNCOUNTED_NBYTES if memory is None else memory.nbytes
                     assert body.buffer.capacity <= max(counted, UNCOUNTED_NBYTES)
                     assert body._n_held <= 2 * SCRATCH_NBYTES
 
@@ -592,6 +592,27 @@ def test_silent_clients_that_fill_the_memory_are_given_up_together() -> None:
     assert statuses(honest) == [200]
 
 
+@pytest.mark.parametrize("n_read", [0, 1000, 100_000])
+def test_reply_that_is_not_read_if_others_wait(n_read: int) -> None:
+    """It has the memory of its request. A client must read 64 KiB in 5 s while a body waits."""
+    reader = connected(max_body_memory_nbytes=LIMIT)
+    waiting = Client(reader.app, 0.0)
+    reader.to_send = request_bytes(1, 1500 * KiB)
+    reader.send(2 << 20)
+    reader.reads = False
+    reader.serve()
+    for now in range(5, 30, 5):
+        reader.n_kept -= n_read
+        reader.tick(now)
+        assert reader.is_open
+    waiting.to_send = request_bytes(2, 300 * KiB)
+    waiting.send(1 << 20)
+    assert waiting.connection.state is STALLED
+    reader.n_kept -= n_read
+    reader.tick(30)
+    assert reader.is_open is (n_read > 64 << 10)
+
+
 def test_body_is_not_received_behind_replies_that_are_not_read() -> None:
     first = connected(max_body_memory_nbytes=LIMIT)
     second = Client(first.app, 0.0)
@@ -717,15 +738,18 @@ def test_time_of_a_client_that_reads_nothing_begins_once() -> None:
     client.to_send = request_bytes(1, 1500 * KiB)
     client.send(2 << 20)
     client.serve()
-    deadline = client.connection.deadline
-    assert (client.connection.state, deadline) == (SENDING, TIMEOUT)
+    assert (client.connection.state, client.connection.since) == (SENDING, 0.0)
     client.connection.blocked(client.n_kept, 10.0)
-    assert client.connection.deadline == deadline
+    assert client.connection.since == 0.0
     client.connection.blocked(client.n_kept - 1, 10.0)
-    assert client.connection.deadline == deadline + 10
+    assert client.connection.since == 10.0
     client.connection.next_piece(20.0)  # the client has read, and as much is kept as before
     client.connection.blocked(client.n_kept - 1, 20.0)
-    assert client.connection.deadline == deadline + 20
+    assert client.connection.since == 20.0
+    client.n_kept -= 1
+    while client.is_open:
+        client.tick(client.connection.deadline)
+    assert client.ended_at == 20 + TIMEOUT
 
 
 async def test_memory_of_a_reply_that_is_never_awaited() -> None:

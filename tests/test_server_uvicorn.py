@@ -766,6 +766,7 @@ async def test_client_that_has_read_a_part_of_a_reply_has_more_time() -> None:
         assert not transport.is_aborted
         if is_read:
             transport.written = transport.written[1:]
+        protocol.connection.since -= 1000
         protocol.connection.deadline = 0.0
         protocol._tick()  # the timer expires
     assert transport.is_aborted

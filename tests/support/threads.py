@@ -81,5 +81,8 @@ def forbid_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail_to_start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
+    deadline = time.monotonic() + 1  # for threads of earlier tests, which would be idle then
+    while len(threads._idle) < len(threads._threads) and time.monotonic() < deadline:
+        time.sleep(0.01)
     monkeypatch.setattr(threads, "_idle", [])
     monkeypatch.setattr(threading.Thread, "start", fail_to_start)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from tempfile import TemporaryDirectory
 from types import FrameType
@@ -191,7 +192,9 @@ class Worker:
     def __init__(self, *arguments: Any) -> None:
         self.pipe, sending = spawn.Pipe(duplex=False)
         self.process = spawn.Process(target=work, args=(*arguments, sending))
-        # A terminal interrupts all processes, also while they import. `work` unblocks the signal.
+        # A terminal interrupts all processes, also while they import. `work` unblocks the signal,
+        # and so does the start of the tracker, which the first process would start here.
+        resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             self.process.start()

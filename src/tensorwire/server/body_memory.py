@@ -21,6 +21,7 @@ TICK_SECONDS = 1.0
 # and the client of one that waits must have sent SILENT_NBYTES more, which are not received yet.
 # They are counted, because the event loop may have been blocked for any time.
 _N_TICKS = 5
+PERIOD_SECONDS = _N_TICKS * TICK_SECONDS
 SILENT_NBYTES = 16 << 10  # fewer than the operating system keeps of any connection
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -86,6 +87,12 @@ class BodyMemory:
         self._next_tick = 0.0
         self._n_ticks = 0
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether a body waits."""
+        with self._lock:
+            return any(each.missing_nbytes for each in self._arriving)
+
     def tick(self, now: float) -> None:
         """Give up the bodies that receive too little. A transport calls it while a body waits."""
         with self._lock:
@@ -131,7 +138,7 @@ class Reservation:
         self.wake: Callable[[], object] = wake
         self._n_arrived = n_arrived
         self._n_seen = 0  # bytes that had arrived when the progress was looked at
-        self._nbytes = 0
+        self.nbytes: int = 0
         self.missing_nbytes: int = 0
         """What the body waits for."""
         self.is_given_up: bool = False
@@ -151,7 +158,7 @@ class Reservation:
         with memory._lock:
             was_waiting = self.missing_nbytes > 0
             memory._arriving.setdefault(self)
-            self.missing_nbytes = max(0, nbytes - self._nbytes)
+            self.missing_nbytes = max(0, nbytes - self.nbytes)
             waiting = next(each for each in memory._arriving if each is self or each.missing_nbytes)
             if (waiting is self or not self.missing_nbytes) and self.grant():
                 return True
@@ -169,11 +176,11 @@ class Reservation:
         is_oldest = memory.complete_nbytes == 0 and self is next(iter(memory._arriving))
         # The last eighth is for bodies that have memory. So many of them go on at the same time,
         # and those whose clients send nothing more are found together.
-        limit = memory.max_nbytes - (0 if self._nbytes else memory.max_nbytes // 8)
+        limit = memory.max_nbytes - (0 if self.nbytes else memory.max_nbytes // 8)
         fits = is_oldest or nbytes <= limit or not self.missing_nbytes
         if fits and self.missing_nbytes:
             memory.nbytes = nbytes
-            self._nbytes += self.missing_nbytes
+            self.nbytes += self.missing_nbytes
             self.missing_nbytes = 0
             self._n_seen = self._n_arrived() - UNCOUNTED_NBYTES  # a step is progress once
             self._n_silent_ticks = 0
@@ -195,16 +202,16 @@ class Reservation:
         """Take more memory for a complete body. Raises OverloadedError if it does not fit."""
         memory = self._memory
         with memory._lock:
-            exceeds = memory.nbytes + nbytes > memory.max_nbytes and memory.nbytes > self._nbytes
+            exceeds = memory.nbytes + nbytes > memory.max_nbytes and memory.nbytes > self.nbytes
             if exceeds or self._is_closed:
                 raise self.overloaded_error()
             memory.nbytes += nbytes
             memory.complete_nbytes += nbytes
-            self._nbytes += nbytes
+            self.nbytes += nbytes
 
     def complete(self) -> None:
         """Keep the memory of a body that is complete. The next body is the oldest now."""
-        self.resize(self._nbytes)
+        self.resize(self.nbytes)
 
     def resize(self, nbytes: int) -> None:
         """Set the size of a body that is complete. It does not wait for memory."""
@@ -213,9 +220,9 @@ class Reservation:
         with memory._lock:
             was_complete = self not in memory._arriving
             memory._arriving.pop(self, None)
-            memory.complete_nbytes += nbytes - (self._nbytes if was_complete else 0)
-            memory.nbytes += nbytes - self._nbytes
-            self._nbytes, self.missing_nbytes = nbytes, 0
+            memory.complete_nbytes += nbytes - (self.nbytes if was_complete else 0)
+            memory.nbytes += nbytes - self.nbytes
+            self.nbytes, self.missing_nbytes = nbytes, 0
             granted = memory._grant_next()
         for each in granted:
             each.wake()

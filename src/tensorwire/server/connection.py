@@ -15,7 +15,7 @@ from http import HTTPStatus
 
 from ..errors import TensorwireError, format_seconds
 from ..sizes import MAX_JOINED_NBYTES, PIECE_NBYTES
-from .body_memory import SILENT_NBYTES, TICK_SECONDS
+from .body_memory import PERIOD_SECONDS, SILENT_NBYTES, TICK_SECONDS, UNCOUNTED_NBYTES
 from .errors import OverloadedError
 from .framing import expects_continue, joined_headers
 from .receiver import Receiver, Request
@@ -160,18 +160,15 @@ class Connection:
         if now < self.deadline:
             return
         if self.state is SENDING:
-            if n_unsent == self.n_unsent or now >= self.since + self.grace_seconds:
-                self._abort()
-            else:
-                self.blocked(n_unsent, now)
+            self._tick_sending(now, n_unsent)
         elif self.state is CLOSING:
-            self._enter(CLOSING, now)  # what is left of the time
+            self._set_deadline(now)
             if n_unsent == 0 or now >= self.deadline:
                 self._abort()
         elif self.state in (WAITING, LINGERING):
             self.close(now)
         elif self.state in ARRIVING:
-            self._enter(self.state, now)  # what is left of the time
+            self._set_deadline(now)
             if now < self.deadline:  # the body waits for memory
                 self.service.body_memory.tick(now)
                 is_silent = n_unread < min(SILENT_NBYTES, self.n_outstanding)
@@ -181,6 +178,19 @@ class Connection:
             else:
                 self._reject_late()
                 self._await_next(now)
+
+    def _tick_sending(self, now: float, n_unsent: int) -> None:
+        """Abort if the client reads nothing in the time, or too little while a body waits."""
+        is_slow = self.n_unsent - n_unsent < UNCOUNTED_NBYTES
+        has_memory = bool(self.requests) and self.requests[0].has_memory
+        if is_slow and has_memory and self.service.body_memory.is_needed:
+            self._abort()
+        elif n_unsent != self.n_unsent and now < self.since + self.grace_seconds:
+            self.blocked(n_unsent, now)
+        else:
+            self._set_deadline(now)
+            if now >= self.deadline:
+                self._abort()
 
     def shut_down(self, now: float) -> None:
         """Close the connection after the replies to the requests whose head has arrived.
@@ -308,11 +318,16 @@ class Connection:
 
     def _enter(self, state: ServerState, now: float) -> None:
         # The time in which a request must arrive includes that in which it waits for memory.
-        if not (state is self.state is CLOSING or (state in ARRIVING and self.state in ARRIVING)):
+        if not (state in ARRIVING and self.state in ARRIVING):
             if self.grace_seconds < math.inf:
                 self._spend_grace(now)
             self.since = now
         self.state = state
+        self._set_deadline(now)
+
+    def _set_deadline(self, now: float) -> None:
+        """Set when the time of the state is over, or to the next tick before that."""
+        state = self.state
         if state in OF_SERVER:
             self.deadline = math.inf
             return
@@ -330,6 +345,8 @@ class Connection:
         self.deadline = self.since + min(seconds, self.grace_seconds)
         if state is STALLED:
             self.deadline = min(self.deadline, now + TICK_SECONDS)
+        elif state is SENDING:
+            self.deadline = min(self.deadline, now + PERIOD_SECONDS)
         elif state is CLOSING and self.options.is_tls:  # many clients do not close it
             self.deadline = min(self.deadline, now + _LINGER_SECONDS)
 

@@ -92,6 +92,11 @@ class Exchange(ModelCall):
         """Whether the body arrives too slowly while requests wait for memory."""
         return self._reserved is not None and self._reserved.is_given_up
 
+    @property
+    def has_memory(self) -> bool:
+        """Whether memory is counted for the body, until the reply has been sent."""
+        return self._reserved is not None and self._reserved.nbytes > 0
+
     def wake(self) -> object:
         """The body has memory, or is given up. This is called in any thread."""
 

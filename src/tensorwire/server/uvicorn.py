@@ -322,15 +322,13 @@ class InferProtocol(asyncio.BufferedProtocol):
     def _n_unsent(self) -> int:
         """Return how many bytes the client has not received, or any number above 0.
 
-        A TLS transport does not count what it has encrypted. The socket counts what it has.
+        The transport has some, and the operating system, which may tell the transport late.
         """
         n_unsent = memoryview(bytearray(4)).cast("i")
-        n_unsent[0] = self.transport.get_write_buffer_size()
-        if self.connection.options.is_tls and not n_unsent[0]:
-            n_unsent[0] = 1
-            with suppress(OSError, TypeError, ValueError):  # it is closed, or this is not Linux
-                fcntl.ioctl(self.transport.get_extra_info("socket"), termios.TIOCOUTQ, n_unsent)
-        return n_unsent[0]
+        n_unsent[0] = 1
+        with suppress(OSError, TypeError, ValueError):  # it is closed, or this is not Linux
+            fcntl.ioctl(self.transport.get_extra_info("socket"), termios.TIOCOUTQ, n_unsent)
+        return self.transport.get_write_buffer_size() + n_unsent[0]
 
     def _n_unread(self) -> float:
         """Return how many bytes the operating system has received that the event loop has not."""

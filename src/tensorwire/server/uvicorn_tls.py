@@ -71,24 +71,25 @@ class TlsHandshake(asyncio.Protocol):
         self._transport.abort()
 
     async def _shake_hands(self) -> None:
-        loop, protocol = asyncio.get_running_loop(), self._protocol
         try:
-            transport = await loop.start_tls(
+            transport = await asyncio.get_running_loop().start_tls(
                 *(self._transport, self, self._context),
                 server_side=True,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
             )
+            if transport is not None and not self._is_lost:
+                self._connect_protocol(transport)
         except (OSError, RuntimeError):  # it has failed, or the connection is lost
             self._transport.abort()
-            return
         finally:
             self._pending.pop(self, None)
-            self._protocol = None  # then a shutdown does not wait for it any longer
-        if transport is None or self._is_lost:
-            return
-        transport.set_protocol(protocol)
-        protocol.connection_made(transport)
-        self._pass_received_to(protocol)
+            # A shutdown waits for a protocol while something refers to it, such as a traceback.
+            self._protocol = None
+
+    def _connect_protocol(self, transport: asyncio.Transport) -> None:
+        transport.set_protocol(self._protocol)
+        self._protocol.connection_made(transport)
+        self._pass_received_to(self._protocol)
 
     def _pass_received_to(self, protocol: Any) -> None:
         rest, self._received = memoryview(b"".join(self._received)), []
