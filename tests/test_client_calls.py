@@ -407,7 +407,7 @@ def test_caches_of_a_client_are_limited(
         made = getattr(client, "client", client)
         for version in (None, "1", None):
             assert client.infer("declared", {"x": [1]}, version=version)["y"].shape == (1,)
-            assert (len(made._transport.heads), len(made._datatypes)) == (1, 1)
+            assert (len(made._adapter.heads), len(made._datatypes)) == (1, 1)
 
 
 ENDLESS: list[Any] = []

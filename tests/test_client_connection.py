@@ -47,7 +47,7 @@ from tensorwire.client.aio import LoopBackend
 from tensorwire.client.connection import Connection
 from tensorwire.client.errors import Operation
 from tensorwire.client.options import Call, Deadline
-from tensorwire.client.requests import Encoding, Request, Target
+from tensorwire.client.requests import Encoding, HttpRequest, Target
 from tensorwire.client.responses import ResponseReader
 from tensorwire.client.sync import POLLIN, POLLOUT, Backend, PollWatcher, complete
 
@@ -426,8 +426,8 @@ def test_slow_reader_and_slow_sender(connect: Connect) -> None:
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", array)]))
     server = Reading(serve)
     with connect(server.address, timeout=0.6) as client:
-        transport = getattr(client, "client", client)._transport
-        request = transport.infer_request(Target("m", None, None), frame, Encoding(), None)
+        adapter = getattr(client, "client", client)._adapter
+        request = adapter.infer_request(Target("m", None, None), frame, Encoding(), None)
         head_nbytes = len(complete(request).head)
         expected = head_nbytes + len(frame)
         with server, takes(1.8, 20):
@@ -683,7 +683,7 @@ def connection_over(kind: Callable[..., socket.socket]) -> Iterator[tuple[Connec
         yield connection, theirs
 
 
-REQUEST = Request(Operation("POST", "/"), b"POST / HTTP/1.1\r\n\r\n", (), 19)
+REQUEST = HttpRequest(Operation("POST", "/"), b"POST / HTTP/1.1\r\n\r\n", (), 19)
 
 
 @pytest.mark.parametrize("error", [BlockingIOError, ssl.SSLWantWriteError])

@@ -14,7 +14,7 @@ import pytest
 from support import client_fixtures
 from support.client_fixtures import Connect, X
 from tensorwire.client import Client, InferenceServerError, Timeout
-from tensorwire.client.http import HttpTransport
+from tensorwire.client.http import HttpAdapter
 from tensorwire.client.options import Call, ConnectDeadline, Deadline
 from tensorwire.client.sync import Backend
 
@@ -168,7 +168,7 @@ class NotReady:
         self.seconds = seconds
         self.timeouts: list[Timeout] = []
         self.pauses: list[float] = []
-        monkeypatch.setattr(HttpTransport, "attempt", self.attempt)
+        monkeypatch.setattr(HttpAdapter, "attempt", self.attempt)
         monkeypatch.setattr(Backend, "sleep", self.sleep)
 
     async def attempt(self, pool: Any, request: Any, call: Any) -> None:

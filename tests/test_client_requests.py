@@ -18,7 +18,7 @@ from support.servers import Scripted, http
 from tensorwire.client import Client, InferenceServerError, Progress
 from tensorwire.client import http as client_http
 from tensorwire.client.errors import Operation
-from tensorwire.client.requests import Encoding, ProgressReporter, Request, Target
+from tensorwire.client.requests import Encoding, HttpRequest, ProgressReporter, Target
 from tensorwire.client.sync import complete
 from tensorwire.compression import compress
 from tensorwire.http import HEADER_LENGTH
@@ -251,7 +251,7 @@ def test_threads_that_send_a_frame_do_not_share_its_views() -> None:
             return iter([b"a", memoryview(b"bc")])
 
     frame: Any = SharedFrame()  # it has no attribute `buffers`
-    infer_request: Any = Client("localhost")._transport.infer_request
+    infer_request: Any = Client("localhost")._adapter.infer_request
     request = infer_request(Target("m", None, None), frame, Encoding(), None)
     assert complete(request).buffers == (b"a", b"bc")
 
@@ -261,7 +261,7 @@ def test_pieces_of_a_request(max_nbytes: int) -> None:
     """One send operation gets at most `max_nbytes` bytes and at most 64 pieces."""
     small = [b"%d" % i for i in range(300)]
     buffers: tuple[Any, ...] = (b"", b"ab" * 500, *small, memoryview(bytes(range(256))))
-    request = Request(Operation("POST", "/"), b"head", buffers, 1 << 17)
+    request = HttpRequest(Operation("POST", "/"), b"head", buffers, 1 << 17)
     windows = list(request.windows(max_nbytes))
     assert b"".join(b"".join(window) for window in windows) == b"".join((b"head", *buffers))
     for i, window in enumerate(windows):

@@ -21,7 +21,7 @@ import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
 from ..client import Client, InferenceServerError
-from ..client.addresses import Server, parse_url
+from ..client.addresses import ServerAddress, parse_url
 from ..client.errors import HOW_TO_SEND_JSON
 from ..client.options import DEFAULT_TIMEOUT
 from .inputs import assignment, declared_inputs, errors_of, make_inputs, read_file, unique
@@ -131,7 +131,7 @@ def make_client(options: argparse.Namespace) -> Client:
     )
 
 
-def make_ssl_context(options: argparse.Namespace, server: Server) -> ssl.SSLContext | None:
+def make_ssl_context(options: argparse.Namespace, server: ServerAddress) -> ssl.SSLContext | None:
     """Return the context for an https URL, and set the variable that grpcio reads for grpcs."""
     if not options.insecure and options.ca_file is None:
         return None

@@ -18,7 +18,7 @@ _API_PATH = re.compile(r"/v2(/(models|health)(/.*)?)?/*$")
 _PATH_CHARACTERS = "/%:@!$&'()*+,;=~"
 
 
-class Server(NamedTuple):
+class ServerAddress(NamedTuple):
     """The address of a server."""
 
     is_tls: bool
@@ -32,7 +32,7 @@ class Server(NamedTuple):
     has_port: bool = True  # whether the URL has a port
 
 
-class Proxy(NamedTuple):
+class ProxyAddress(NamedTuple):
     """The address of an HTTP proxy."""
 
     host: str
@@ -41,11 +41,11 @@ class Proxy(NamedTuple):
     variable: str  # of the environment
 
 
-def authority(peer: Server | Proxy) -> str:
+def authority(peer: ServerAddress | ProxyAddress) -> str:
     return f"[{peer.host}]:{peer.port}" if ":" in peer.host else f"{peer.host}:{peer.port}"
 
 
-def parse_url(url: str) -> Server:
+def parse_url(url: str) -> ServerAddress:
     check_type("url", url, str, "a str")
     scheme, _, rest = url.partition(":")
     scheme = scheme.lower()
@@ -59,7 +59,7 @@ def parse_url(url: str) -> Server:
             raise ValueError(f"{scheme}: this Python has no Unix sockets")
         is_grpc = scheme == "grpc+unix"
         origin = f"{scheme}:{path}" if is_grpc else f"unix:{path}:"
-        return Server(False, "localhost", 0, "localhost", origin, "", path, is_grpc)
+        return ServerAddress(False, "localhost", 0, "localhost", origin, "", path, is_grpc)
     if "@" in url:  # before the other errors, which show the URL
         raise ValueError("the URL of a server must not have credentials, nor the character @")
     if rest.startswith("/") and not rest.startswith("//"):
@@ -86,7 +86,7 @@ def parse_url(url: str) -> Server:
     is_tls = parts.scheme in ("https", "grpcs")
     bracketed = f"[{host}]" if ":" in host else host
     netloc = bracketed if port is None else f"{bracketed}:{port}"
-    return Server(
+    return ServerAddress(
         is_tls,
         host,
         port or (443 if is_tls else 80),
@@ -105,7 +105,7 @@ def _ascii_host(parts: SplitResult) -> str:
     return host
 
 
-def find_proxy(server: Server) -> Proxy | None:
+def find_proxy(server: ServerAddress) -> ProxyAddress | None:
     """Return the proxy that the environment defines for a server. Raises ValueError.
 
     The variables are HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, as ``urllib.request`` reads
@@ -138,7 +138,7 @@ def find_proxy(server: Server) -> Proxy | None:
             unquote_to_bytes(os.fsencode(part)) for part in (parts.username, parts.password or "")
         )
         authorization = f"Basic {b64encode(b'%b:%b' % (user, password)).decode()}"
-    return Proxy(host, port, authorization, variable)
+    return ProxyAddress(host, port, authorization, variable)
 
 
 def _is_in_a_network(host: str, proxies: dict[str, str]) -> bool:

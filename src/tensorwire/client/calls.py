@@ -18,13 +18,14 @@ from .._codec.datatypes import UNLIMITED
 from ..arguments import check_integer, check_seconds, check_type, format_cast, is_list_of_numbers
 from ..errors import MAX_ITEMS, InferenceServerError, format_seconds, format_value
 from ..sizes import DEFAULT_MAX_BODY_NBYTES
-from .addresses import Server, parse_url
+from .adapters import Adapter, adapter_of
+from .addresses import ServerAddress, parse_url
 from .options import (
     DEFAULT_TIMEOUT,
     Call,
+    ClientOptions,
     Deadline,
     GrpcChannel,
-    Options,
     Timeout,
     as_timeout,
 )
@@ -43,7 +44,6 @@ from .requests import (
     remember,
 )
 from .sync import Backend
-from .transport import Transport, transport_of
 
 _LAST_ATTEMPT_SECONDS = 0.02  # minimum duration of an attempt of wait_until_ready
 _LIST_HINT = "pass an array, or a Tensor with a datatype"
@@ -70,9 +70,9 @@ class BaseClient:
     ) -> None:
         limits = UNLIMITED if limits is None else limits
         check_type("limits", limits, tw.Limits, "a Limits object")
-        self.server: Server = parse_url(url)
+        self.server: ServerAddress = parse_url(url)
         self.timeout: Timeout = as_timeout(timeout)
-        self._options = Options(
+        self._options = ClientOptions(
             url,
             self.timeout,
             None
@@ -88,7 +88,7 @@ class BaseClient:
             binary_inputs,
             channel,
         )
-        self._transport: Transport = transport_of(self.server, self._options)
+        self._adapter: Adapter = adapter_of(self.server, self._options)
         self._ids = count(1)
         self._datatypes: dict[Any, dict[str, Any]] = {}
         self._pools: dict[int, Any] = {}  # by the id of the process: see _open_pool
@@ -107,7 +107,7 @@ class BaseClient:
     _new_backend: Callable[[], Backend]
 
     def _open_pool(self) -> Any:
-        """Return the pool of this process, which is of the kind that the transport takes.
+        """Return the pool of this process, which is of the kind that the adapter takes.
 
         After a fork, the child process has its own, because it must not use the connections of its
         parent. No lock is used, because a thread of the parent may have had it. When its event loop
@@ -128,7 +128,7 @@ class BaseClient:
         if pool is not None:
             # grpcio keeps every event loop until no channel is left: before the next one is made.
             pool = other = None
-        return self._pools.setdefault(pid, self._transport.new_pool(self._new_backend()))
+        return self._pools.setdefault(pid, self._adapter.new_pool(self._new_backend()))
 
     async def _close(self) -> None:
         pool = self._pools.get(os.getpid())
@@ -147,13 +147,13 @@ class BaseClient:
         return await self._infer_encoded(call, await self._encode(call, inputs, encoding), encoding)
 
     async def _infer_raw(self, call: Call, array: Any) -> tw.InferResponse:
-        return await self._infer_encoded(call, self._transport.encode_raw(array), Encoding())
+        return await self._infer_encoded(call, self._adapter.encode_raw(array), Encoding())
 
     async def _infer_encoded(
         self, call: Call, message: Any, encoding: Encoding
     ) -> tw.InferResponse:
         backend = self._open_pool().backend
-        request = await self._transport.infer_request(call.target, message, encoding, backend)
+        request = await self._adapter.infer_request(call.target, message, encoding, backend)
         if call.regions:
             request = request._replace(regions=call.regions)
         response: tw.InferResponse = await self._exchange(request, call)
@@ -161,16 +161,16 @@ class BaseClient:
 
     def _open_stream(self, call: Call, requests: Any) -> Any:
         encode = partial(self._encode, call, encoding=Encoding())
-        return self._transport.open_stream(self._open_pool, call, requests, encode)
+        return self._adapter.open_stream(self._open_pool, call, requests, encode)
 
     async def _metadata(self, call: Call) -> dict[str, Any]:
-        request = self._transport.metadata_request(call.target)
+        request = self._adapter.metadata_request(call.target)
         metadata: dict[str, Any] = await self._exchange(request, call)
         remember(self._datatypes, call.target.key, _datatypes_of(metadata))
         return metadata
 
     async def _request_json(self, call: Call, method: str, path: str, body: Any) -> Any:
-        request = self._transport.json_request(call.target, method, path, body)
+        request = self._adapter.json_request(call.target, method, path, body)
         return await self._exchange(request, call)
 
     async def _endpoint(self, call: Call, endpoint: Endpoint, **parameters: Any) -> Any:
@@ -179,14 +179,14 @@ class BaseClient:
             for name, value in parameters.items()
             if value not in (None, False)
         }
-        request = self._transport.endpoint_request(endpoint, call.target, given)
+        request = self._adapter.endpoint_request(endpoint, call.target, given)
         return await self._exchange(request, call)
 
     async def _control(self, call: Call, endpoint: Endpoint, **parameters: Any) -> None:
         await self._endpoint(call, endpoint, **parameters)
 
     async def _is_ready(self, call: Call) -> bool:
-        request = self._transport.readiness_request(call.target)
+        request = self._adapter.readiness_request(call.target)
         try:
             await self._exchange(request, call)
         except (InferenceServerError, ConnectionError, TimeoutError):
@@ -194,7 +194,7 @@ class BaseClient:
         return True
 
     async def _wait_until_ready(self, call: Call, timeout: Any) -> None:
-        request = self._transport.readiness_request(call.target)
+        request = self._adapter.readiness_request(call.target)
         seconds: float = check_seconds("timeout", timeout, or_none=False)
         model = call.target.model
         subject = "the server" if model is None else f"model {model[:80]!r}"
@@ -245,12 +245,12 @@ class BaseClient:
                     "sequence_id, sequence_start, sequence_end and priority must be passed to "
                     "encode_request"
                 )
-            return self._transport.check_encoded(call.target, inputs)
+            return self._adapter.check_encoded(call.target, inputs)
         if binary_inputs is None:
             binary_inputs = self._options.binary_inputs
         if binary_outputs is None:
             binary_outputs = binary_inputs
-        defaults = self._transport.binary_parameters if binary_outputs else {}
+        defaults = self._adapter.binary_parameters if binary_outputs else {}
         if isinstance(inputs, tw.InferRequest):
             defaults = {**defaults, **inputs.parameters}
             outputs = inputs.outputs if outputs is None else outputs
@@ -273,7 +273,7 @@ class BaseClient:
         call.regions = regions_of(request.outputs)
         call.inputs = [(each.name, each.datatype) for each in request.inputs]
         backend = self._open_pool().backend
-        return await self._transport.encode(call.target, request, nonfinite, backend)
+        return await self._adapter.encode(call.target, request, nonfinite, backend)
 
     async def _input_datatypes(self, call: Call) -> dict[str, Any]:
         """Return the datatypes of the inputs that the metadata of a model declares."""
@@ -317,8 +317,8 @@ class BaseClient:
         pool = self._open_pool()
         while True:
             try:
-                body = await self._transport.attempt(pool, request, call)
-                return await self._transport.read(request, body, pool.backend)
+                body = await self._adapter.attempt(pool, request, call)
+                return await self._adapter.read(request, body, pool.backend)
             except (OSError, InferenceServerError) as error:
                 delay = call.retry_delay(error)
                 if delay is None:

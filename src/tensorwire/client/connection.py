@@ -16,10 +16,10 @@ import time
 from typing import Any, NamedTuple
 
 from ..sizes import PIECE_NBYTES
-from .addresses import Proxy, Server, authority
+from .addresses import ProxyAddress, ServerAddress, authority
 from .errors import Operation
 from .options import Call, ConnectDeadline, Deadline
-from .requests import NO_PROGRESS, Request
+from .requests import NO_PROGRESS, HttpRequest
 from .responses import ResponseReader
 from .sync import POLLIN, POLLOUT, Backend
 
@@ -94,7 +94,7 @@ class Connection:
         if self.socket.family in (socket.AF_INET, socket.AF_INET6):
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    async def open_tunnel(self, server: Server, proxy: Proxy) -> None:
+    async def open_tunnel(self, server: ServerAddress, proxy: ProxyAddress) -> None:
         """Connect to the server through a proxy (RFC 9110 9.3.6)."""
         target = authority(server)
         lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
@@ -103,7 +103,7 @@ class Connection:
         head = "\r\n".join((*lines, "", "")).encode()
         reader = self.reader
         reader.start(has_only_head=True)
-        await self._send(Request(Operation("CONNECT", target), head))
+        await self._send(HttpRequest(Operation("CONNECT", target), head))
         while not reader.complete:
             await self._receive()
         if not 200 <= reader.status < 300:
@@ -133,7 +133,7 @@ class Connection:
 
     # --- a request and its response ---
 
-    async def exchange(self, request: Request, call: Call) -> ResponseReader:
+    async def exchange(self, request: HttpRequest, call: Call) -> ResponseReader:
         reader = self.reader
         reader.start()
         self.deadline, self.progress = call.deadline, call.progress
@@ -161,7 +161,7 @@ class Connection:
             reader.reusable = False
         return reader
 
-    def may_repeat(self, request: Request, error: OSError, call: Call) -> bool:
+    def may_repeat(self, request: HttpRequest, error: OSError, call: Call) -> bool:
         """Return whether a request that has failed on this kept connection is sent once more.
 
         The server may have closed the connection before the request arrived, but the client cannot
@@ -172,7 +172,7 @@ class Connection:
             return False
         return request.operation.method == "GET" or self.n_sent == 0 or call.take_retry()
 
-    async def _send(self, request: Request) -> bool:
+    async def _send(self, request: HttpRequest) -> bool:
         """Send a request. Returns False if the server has responded before its end."""
         reader = self.reader
         self.n_sent = 0
@@ -266,8 +266,8 @@ class Connection:
 class Connector(NamedTuple):
     """Opens connections to a server, directly or through a proxy."""
 
-    server: Server
-    proxy: Proxy | None
+    server: ServerAddress
+    proxy: ProxyAddress | None
     context: ssl.SSLContext | None
     max_body_nbytes: int | None
 

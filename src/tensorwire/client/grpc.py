@@ -32,11 +32,11 @@ from .._codec.grpc.writer import encode_request, write_fields
 from ..arguments import Nonfinite, check_type
 from ..errors import format_value
 from ..sizes import MAX_QUICK_MESSAGE_NBYTES
-from .addresses import Server, authority
+from .addresses import ServerAddress, authority
 from .errors import Operation, server_error, too_long_error
 from .grpc_channels import MAX_SECONDS, Channel, GrpcRequest, check_process
 from .grpc_streams import AsyncStreamCall, Encode, StreamCall
-from .options import MAX_INT32, Call, Options
+from .options import MAX_INT32, Call, ClientOptions
 from .requests import (
     Encoding,
     Endpoint,
@@ -63,12 +63,12 @@ _METADATA_KEY = re.compile(r"(?!grpc-)[0-9a-z_.-]+(?<!-bin)")
 _NOT_IN_METADATA = re.compile(r"[^ -~]")
 
 
-class GrpcTransport:
+class GrpcAdapter:
     """Builds gRPC requests, and sends them on a channel of grpcio."""
 
     binary_parameters: Mapping[str, Any] = {}  # all tensors are binary
 
-    def __init__(self, server: Server, options: Options) -> None:
+    def __init__(self, server: ServerAddress, options: ClientOptions) -> None:
         if options.ssl_context is not None:
             raise ValueError(
                 "ssl_context requires an https:// URL: pass a channel with other credentials"

@@ -19,7 +19,7 @@ import tensorwire as tw
 from ..errors import format_seconds
 from ..grpc_messages import NO_FIELDS, SERVICE, Fields
 from .errors import CLOSED, MAY_REQUIRE_TLS, CallError, Operation, server_error, too_long_error
-from .options import Deadline, Options, Step
+from .options import ClientOptions, Deadline, Step
 from .requests import Regions
 from .sync import Backend, Result
 
@@ -114,17 +114,17 @@ def check_process() -> None:
 class Channel:
     """The channel of a client in one process.
 
-    ``close`` cancels the calls in ``calls``: the streams and, with ``grpc.aio``, all others, too.
+    ``close`` cancels the RPCs in ``rpcs``: the streams and, with ``grpc.aio``, all others, too.
     """
 
-    def __init__(self, backend: Backend, options: Options, channel: Any, via: str) -> None:
+    def __init__(self, backend: Backend, options: ClientOptions, channel: Any, via: str) -> None:
         self.backend = backend
         self.via = via  # which proxy is used, for the errors of connections
         self.options = options
         self.channel = channel
         self.is_closed = False
-        self.calls: weakref.WeakSet[Any] = weakref.WeakSet()
-        self.lock = threading.Lock()  # of `calls`
+        self.rpcs: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.lock = threading.Lock()  # of `rpcs`
         if backend.is_async:
             _users_of_aio.add(os.getpid())
 
@@ -162,9 +162,9 @@ class Channel:
             traceback.clear_frames(error.__traceback__)
             raise
 
-    def add(self, call: Any) -> None:
+    def add(self, rpc: Any) -> None:
         with self.lock:
-            self.calls.add(call)
+            self.rpcs.add(rpc)
 
     def check_length(self, message: bytes) -> None:
         """Raise BodyTooLargeError at the limit, which only a channel of ours has."""
@@ -219,12 +219,12 @@ class Channel:
         return server_error(_STATUSES.get(code, 500), text)
 
     async def close(self) -> None:
-        """Cancel the calls that were added, and close the channel unless it is the caller's."""
+        """Cancel the RPCs that were added, and close the channel unless it is the caller's."""
         self.is_closed = True
         with self.lock:
-            calls = list(self.calls)
-        for call in calls:
-            call.cancel()
+            rpcs = list(self.rpcs)
+        for rpc in rpcs:
+            rpc.cancel()
         if self.options.channel is None:
             closing = self.channel.close()
             if self.backend.is_async:
@@ -236,11 +236,11 @@ class Channel:
 
 
 async def unless_closed(result: Awaitable[Result]) -> Result:
-    """Wait for a call of grpcio. Raises ConnectionError if the client was closed meanwhile."""
+    """Wait for an RPC of grpcio. Raises ConnectionError if the client was closed meanwhile."""
     try:
         return await result
     except asyncio.CancelledError:
         task = asyncio.current_task()
         if task is not None and task.cancelling() > 0:
             raise
-        raise ConnectionError(CLOSED) from None  # `close` has cancelled the call, and not the task
+        raise ConnectionError(CLOSED) from None  # `close` has cancelled the RPC, and not the task

@@ -37,14 +37,14 @@ class StreamCall:
         self.encode = encode
         self.is_closed = self.has_ended = False
         self.error: BaseException | None = None  # of the caller's requests
-        self.call: Any = None
+        self.rpc: Any = None
         seconds, _ = call.deadline.limit("total")
         self.end = None if seconds is None else time.monotonic() + seconds
         method = channel.channel.stream_stream(request.path)
-        self.call = channel.begin(method, self.messages(requests), request, seconds)
-        channel.add(self.call)
-        if self.error is not None:  # it was found before there was a call to cancel
-            self.call.cancel()
+        self.rpc = channel.begin(method, self.messages(requests), request, seconds)
+        channel.add(self.rpc)
+        if self.error is not None:  # it was found before there was an RPC to cancel
+            self.rpc.cancel()
 
     def messages(self, requests: Any) -> Any:
         """Iterate over the encoded requests, and pass exceptions to ``fail``."""
@@ -58,7 +58,7 @@ class StreamCall:
             self.fail(error)
 
     async def next_message(self) -> bytes | None:
-        message: bytes | None = next(self.call, None)
+        message: bytes | None = next(self.rpc, None)
         return message
 
     async def decode(self, message: bytes) -> tw.InferResponse:
@@ -76,8 +76,8 @@ class StreamCall:
     def fail(self, error: BaseException) -> None:
         """End the call. The next ``read`` raises the error of the caller's requests."""
         self.error = error
-        if self.call is not None:
-            self.call.cancel()
+        if self.rpc is not None:
+            self.rpc.cancel()
 
     async def read(self) -> tw.InferResponse | None:
         if self.has_ended:
@@ -122,7 +122,7 @@ class StreamCall:
     def close(self) -> None:
         self.is_closed = True
         if not self.has_ended:
-            self.call.cancel()
+            self.rpc.cancel()
 
 
 class AsyncStreamCall(StreamCall):
@@ -130,11 +130,11 @@ class AsyncStreamCall(StreamCall):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.responses = aiter(self.call)
+        self.responses = aiter(self.rpc)
         # The callback must not refer to this object, or only the garbage collector would release
         # it.
         self.status = asyncio.get_running_loop().create_future()
-        self.call.add_done_callback(functools.partial(_note_status, self.status))
+        self.rpc.add_done_callback(functools.partial(_note_status, self.status))
 
     async def messages(self, requests: Iterable[Any] | AsyncIterable[Any]) -> AsyncIterator[bytes]:
         try:
@@ -164,8 +164,8 @@ class AsyncStreamCall(StreamCall):
         return await super().status_of(error)
 
 
-def _note_status(status: asyncio.Future[GrpcStatus], call: Any) -> None:
-    """Note the status of the server, which grpc.aio replaces if it ends a call during a write."""
-    code, text = complete(call.code()).name, complete(call.details()) or ""
+def _note_status(status: asyncio.Future[GrpcStatus], rpc: Any) -> None:
+    """Note the status of the server, which grpc.aio replaces if it ends an RPC during a write."""
+    code, text = complete(rpc.code()).name, complete(rpc.details()) or ""
     if text != WRITE_FAILED and not status.done():
         status.set_result((code, text))

@@ -18,7 +18,7 @@ from ..compression import compress
 from ..errors import InferenceServerError, format_value
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, PIECE_NBYTES
-from .addresses import Server, authority, find_proxy
+from .addresses import ServerAddress, authority, find_proxy
 from .connection import Connection, Connector
 from .errors import (
     HOW_TO_SEND_JSON,
@@ -27,13 +27,13 @@ from .errors import (
     server_error,
     too_long_error,
 )
-from .options import Call, Options
+from .options import Call, ClientOptions
 from .pool import Lease, Pool
 from .requests import (
     Encoding,
     Endpoint,
     Headers,
-    Request,
+    HttpRequest,
     Target,
     check_headers,
     check_path,
@@ -56,12 +56,12 @@ _REJECTED = (400, 415, 422)  # the statuses of a server that may not read binary
 ResponseBody = tuple[tw.BodyBuffer, int | None, int, dict[bytes, list[bytes]]]
 
 
-class HttpTransport:
+class HttpAdapter:
     """Builds HTTP requests, and sends them on the connections of a pool."""
 
     binary_parameters: Mapping[str, Any] = {"binary_data_output": True}
 
-    def __init__(self, server: Server, options: Options) -> None:
+    def __init__(self, server: ServerAddress, options: ClientOptions) -> None:
         if options.channel is not None:
             raise ValueError(f"channel requires a grpc:// or grpcs:// URL, not {server.origin}")
         self.server = server
@@ -106,21 +106,21 @@ class HttpTransport:
         url = f"{self.server.origin}{self.server.prefix}{path}"
         return Operation(method, url, target.model, self.via, self.at)
 
-    def _get(self, path: str, target: Target, reader: Callable[..., Any] | None) -> Request:
+    def _get(self, path: str, target: Target, reader: Callable[..., Any] | None) -> HttpRequest:
         head = self._head("GET", path, target.headers, "identity") + b"\r\n"
-        return Request(self._operation("GET", path, target), head, reader=reader)
+        return HttpRequest(self._operation("GET", path, target), head, reader=reader)
 
-    def metadata_request(self, target: Target) -> Request:
+    def metadata_request(self, target: Target) -> HttpRequest:
         path = "/v2" if target.model is None else model_path(target)
         return self._get(path, target, partial(_read_json, kind=dict, subject="the metadata"))
 
-    def readiness_request(self, target: Target) -> Request:
+    def readiness_request(self, target: Target) -> HttpRequest:
         path = "/v2/health" if target.model is None else model_path(target)
         return self._get(f"{path}/ready", target, None)
 
     def endpoint_request(
         self, endpoint: Endpoint, target: Target, parameters: Mapping[str, Any]
-    ) -> Request:
+    ) -> HttpRequest:
         if endpoint == "index":
             return self.json_request(target, "POST", "/v2/repository/index", {}, list)
         is_for_all = endpoint == "stats" and target.model is None
@@ -137,17 +137,17 @@ class HttpTransport:
 
     def json_request(
         self, target: Target, method: str, path: str, body: Any, kind: type = object
-    ) -> Request:
+    ) -> HttpRequest:
         check_path(method, path, f"{self.server.origin}{self.server.prefix}")
         operation = self._operation(method, path.partition("?")[0], target)
         head = self._head(method, path, target.headers, "identity")
         reader = partial(_read_json, kind=kind)
         if body is None:
             head += b"\r\n" if method in ("GET", "DELETE") else b"Content-Length: 0\r\n\r\n"
-            return Request(operation, head, reader=reader)
+            return HttpRequest(operation, head, reader=reader)
         text = dump_json(body, operation).encode()
         head += _JSON_HEADERS % len(text)
-        return Request(operation, head, (text,), len(text), reader=reader)
+        return HttpRequest(operation, head, (text,), len(text), reader=reader)
 
     async def encode(
         self, _: Target, request: tw.InferRequest, nonfinite: Nonfinite | None, backend: Backend
@@ -171,7 +171,7 @@ class HttpTransport:
 
     async def infer_request(
         self, target: Target, frame: tw.Frame, encoding: Encoding, backend: Backend
-    ) -> Request:
+    ) -> HttpRequest:
         key = target.key
         cached = self.heads.get(key)
         if cached is None:
@@ -199,11 +199,11 @@ class HttpTransport:
             head += _BINARY_HEADERS % (frame.header_length, nbytes)
         else:
             head += _JSON_HEADERS % nbytes
-        return Request(operation, head, buffers, nbytes, is_binary, tw.decode_response)
+        return HttpRequest(operation, head, buffers, nbytes, is_binary, tw.decode_response)
 
     # --- responses ---
 
-    async def read(self, request: Request, body: ResponseBody, backend: Backend) -> Any:
+    async def read(self, request: HttpRequest, body: ResponseBody, backend: Backend) -> Any:
         if request.reader is None:
             return None
         buffer, header_length, status, headers = body
@@ -229,7 +229,7 @@ class HttpTransport:
 
     # --- the exchange ---
 
-    async def attempt(self, pool: Pool, request: Request, call: Call) -> ResponseBody:
+    async def attempt(self, pool: Pool, request: HttpRequest, call: Call) -> ResponseBody:
         """Send a request on a connection of the pool or a new one, and return the response."""
         lease: Lease | None = None
         connection: Connection | None = None
@@ -274,7 +274,7 @@ class HttpTransport:
     def open_stream(self, open_pool: Any, call: Call, requests: Any, encode: Any) -> NoReturn:
         raise ValueError(f"stream requires a grpc:// or grpcs:// URL, not {self.server.origin}")
 
-    def _response_error(self, request: Request, reader: ResponseReader) -> InferenceServerError:
+    def _response_error(self, request: HttpRequest, reader: ResponseReader) -> InferenceServerError:
         message = _error_text(bytes(reader.error_body))
         status, hint = reader.status, ""
         if request.is_binary and status in _REJECTED and not self.reads_binary:

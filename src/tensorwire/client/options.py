@@ -73,7 +73,7 @@ class Timeout:
             object.__setattr__(self, name, check_seconds(name, getattr(self, name)))
 
 
-class Options(NamedTuple):
+class ClientOptions(NamedTuple):
     """The arguments of a client, after they were checked."""
 
     url: str

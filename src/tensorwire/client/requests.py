@@ -137,7 +137,7 @@ def regions_of(outputs: Iterable[tw.RequestedOutput] | None) -> Regions:
     return found
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     """An HTTP request: the bytes of its head and the buffers of its body."""
 
     operation: Operation

@@ -44,12 +44,12 @@ def readable(name: str) -> str:
 def defined_name(name: str) -> str:
     """Return the name of a method in the class that defines it, which may be a base class."""
     kind, _, method = name.rpartition(".")
-    bases = getattr(values_of(kind, kind)[0], "__mro__", ()) if ":" in kind else ()
+    bases = getattr(current_values(kind, kind)[0], "__mro__", ()) if ":" in kind else ()
     base = next((base for base in bases if method in vars(base)), None)
     return name if base is None else join_name(base, method)
 
 
-def values_of(name: str, user: str) -> list[Any]:
+def current_values(name: str, user: str) -> list[Any]:
     """Return the values that a name has at present; None for a missing one.
 
     There are two if the module of another name, ``user``, has imported the function or class.

@@ -26,13 +26,13 @@ from .functions import (
     Change,
     DifferenceError,
     assign,
+    current_values,
     defined_name,
     foreign_code,
     join_name,
     make_change,
     package_of,
     readable,
-    values_of,
 )
 
 Function = Callable[..., Any]
@@ -171,7 +171,7 @@ class Patch:
 
         def check(name: str, replacement: str, may_be_wrapped: bool) -> None:
             defined = defined_name(name)
-            for value in values_of(name, replacement):
+            for value in current_values(name, replacement):
                 foreign = foreign_code(value, defined)
                 if foreign and not (may_be_wrapped and name == replacement and callable(value)):
                     raise DifferenceError(f"{readable(name)} is {foreign} now")

@@ -21,8 +21,10 @@ def replacements() -> list[Replacement]:
         Replacement(utils, "serialize_byte_tensor", replace_serialize_byte_tensor),
         Replacement(utils, "deserialize_bytes_tensor", replace_deserialize_bytes_tensor),
     ]
-    if memory := import_if_usable("tritonclient.utils.shared_memory"):
-        found.append(Replacement(memory, "get_contents_as_numpy", replace_get_contents, ["memory"]))
+    if module := import_if_usable("tritonclient.utils.shared_memory"):
+        found.append(
+            Replacement(module, "get_contents_as_numpy", replace_get_contents, ["shared memory"])
+        )
     for kind in ("http", "grpc"):
         if import_if_usable(f"tritonclient.{kind}"):
             ours = import_module(f"{__package__}.{kind}")

@@ -1,4 +1,4 @@
-"""What a transport of the clients does, and which one a URL has."""
+"""What the adapters for HTTP and gRPC do, and which one a URL needs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any, Protocol
 import tensorwire as tw
 
 from ..arguments import Nonfinite
-from .addresses import Server
-from .options import Call, Options
+from .addresses import ServerAddress
+from .options import Call, ClientOptions
 from .requests import Encoding, Endpoint, Target
 from .sync import Backend
 
 
-class Transport(Protocol):
+class Adapter(Protocol):
     """Builds the requests of a client, and exchanges them with a server.
 
-    Each transport has its own kinds of pools, messages, requests and bodies of responses. A pool
-    has a ``backend``, ``close`` and ``forget``; a request has an ``operation``. What a transport
+    Each adapter has its own kinds of pools, messages, requests and bodies of responses. A pool
+    has a ``backend``, ``close`` and ``forget``; a request has an ``operation``. What an adapter
     cannot do raises ValueError.
     """
 
@@ -70,11 +70,11 @@ class Transport(Protocol):
     def open_stream(self, open_pool: Any, call: Call, requests: Any, encode: Any, /) -> Any: ...
 
 
-def transport_of(server: Server, options: Options) -> Transport:
+def adapter_of(server: ServerAddress, options: ClientOptions) -> Adapter:
     if server.is_grpc:
-        from .grpc import GrpcTransport  # noqa: PLC0415 - requires grpcio
+        from .grpc import GrpcAdapter  # noqa: PLC0415 - requires grpcio
 
-        return GrpcTransport(server, options)
-    from .http import HttpTransport  # noqa: PLC0415 - requires httptools
+        return GrpcAdapter(server, options)
+    from .http import HttpAdapter  # noqa: PLC0415 - requires httptools
 
-    return HttpTransport(server, options)
+    return HttpAdapter(server, options)
