@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import os
 import signal
@@ -12,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,20 @@ def test_metrics_of_all_processes(
         assert ("process_cpu_seconds_total" in text) == (workers == 1)
         server.stop()
         assert list(folder.iterdir()) == []
+
+
+def test_full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is an error, and not SIGBUS, which ends the process when it writes to mapped memory."""
+
+    def fail(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with closing(prometheus_client.mmap_dict.MmapedDict(str(tmp_path / "values"))) as values:
+        monkeypatch.setattr(os, "posix_fallocate", fail, raising=False)
+        with pytest.raises(OSError, match="full"):
+            for i in range(10_000):
+                values.write_value(str(i), 1.0, 0.0)
+        assert values.read_value("0") == (1.0, 0.0)
 
 
 @pytest.mark.parametrize("is_set", [True, False])

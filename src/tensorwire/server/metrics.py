@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import mmap
 import os
+from types import SimpleNamespace
 
 try:
     import prometheus_client
+    from prometheus_client import mmap_dict
     from prometheus_client.multiprocess import MultiProcessCollector
 except ModuleNotFoundError:
     raise ImportError(
@@ -17,6 +20,22 @@ except ModuleNotFoundError:
 from ..errors import TensorwireError
 
 log = logging.getLogger("tensorwire.server")
+
+
+class ReservedMap(mmap.mmap):
+    """Memory of a file that is on the disk. Otherwise, a full disk ends the process by SIGBUS.
+
+    Raises OSError.
+    """
+
+    def __new__(cls, file: int, nbytes: int, access: int = mmap.ACCESS_DEFAULT) -> ReservedMap:
+        if access != mmap.ACCESS_READ and hasattr(os, "posix_fallocate"):  # not on macOS
+            os.posix_fallocate(file, 0, nbytes)
+        return super().__new__(cls, file, nbytes, access=access)
+
+
+# With several processes, prometheus_client has its values in files.
+mmap_dict.mmap = SimpleNamespace(**{**vars(mmap), "mmap": ReservedMap})
 
 # In the registry of the process, where a program can add its own metrics, and which a second
 # application of the process shares.
