@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from wsgiref.validate import validator
 
@@ -33,6 +34,7 @@ from support.threads import in_thread, wait_for
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.client.errors import Operation, server_error
 from tensorwire.server import (
+    ClientDisconnectedError,
     InputError,
     RequestError,
     create_app,
@@ -664,6 +666,9 @@ def test_wsgi_reads_only_the_body() -> None:
     assert environ["wsgi.input"].read() == b"next"
     environ = environ_of(bytes(FRAME)[:-5], CONTENT_LENGTH=str(len(FRAME)))
     with pytest.raises(tw.LayoutError, match="shorter than Content-Length"):
+        wsgi.read_tensors(environ)
+    environ["wsgi.input"] = Mock(read=Mock(side_effect=[b"{", ConnectionResetError]))
+    with pytest.raises(ClientDisconnectedError):
         wsgi.read_tensors(environ)
 
 

@@ -16,6 +16,7 @@ from .._codec.messages.tensor import TensorSpec
 from ..arguments import check_type
 from ..sizes import DEFAULT_MAX_BODY_NBYTES, PIECE_NBYTES
 from .body import RequestBody
+from .errors import ClientDisconnectedError
 from .framing import FRAMING_HEADERS
 from .values import FRAME_HEADERS, Content, frame_of, values_of
 
@@ -53,6 +54,8 @@ def read_tensors(
     DecodeError, RequestError
         The request is not valid. Its ``status`` is the HTTP status to respond with: 400, 413 or
         415.
+    ClientDisconnectedError
+        The client closed the connection before the body had arrived.
 
     Examples
     --------
@@ -90,9 +93,12 @@ def _chunks(environ: dict[str, Any], content_length: int | None) -> Iterator[byt
     if remaining is None:
         remaining = sys.maxsize if environ.get("wsgi.input_terminated") else 0
     stream = environ["wsgi.input"]
-    while chunk := stream.read(min(remaining, PIECE_NBYTES)):
-        yield chunk
-        remaining -= len(chunk)
+    try:
+        while chunk := stream.read(min(remaining, PIECE_NBYTES)):
+            yield chunk
+            remaining -= len(chunk)
+    except OSError as error:
+        raise ClientDisconnectedError("the client closed the connection") from error
 
 
 class TensorResponse:
