@@ -21,7 +21,9 @@ from support.asgi_requests import (
     ask,
     async_echo,
     double,
+    exchange,
     infer,
+    inference,
     read,
 )
 from support.memory import peak_nbytes
@@ -183,6 +185,31 @@ def test_messages_without_optional_members() -> None:
     scope = {"type": "http", "method": "POST", "path": "/v2/models/echo/infer", "headers": []}
     asyncio.run(APP(scope, receive, send))
     assert sent[0]["status"] == 200
+
+
+async def test_client_that_does_not_read_keeps_no_memory_that_others_need(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tensorwire.server.asgi.PERIOD_SECONDS", 0.01)
+    app = create_app({"echo": async_echo}, max_body_memory_nbytes=100_000)
+    frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", np.zeros(80_000, np.int8))]))
+    stopped = asyncio.Event()
+
+    async def unread(scope: Any, receive: Any, send: Any) -> None:
+        async def wait(message: Any) -> None:
+            stopped.set()
+            await asyncio.Event().wait()
+
+        await app(scope, receive, wait)
+
+    async with asyncio.timeout(5):
+        silent = asyncio.create_task(exchange(unread, **inference(frame=frame)))
+        await stopped.wait()
+        await asyncio.sleep(0.05)
+        assert not silent.done()  # no other body waits
+        chunks = cut(bytes(frame), 70_000)
+        assert (await exchange(app, **inference(frame=frame, chunks=chunks))).status == 200
+        assert (await silent).status == 0
 
 
 @pytest.mark.parametrize("model", ["echo", "double"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from contextlib import suppress
+from functools import partial
 from types import CoroutineType
 from typing import Any
 
@@ -18,7 +19,7 @@ from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
 from ..sizes import DEFAULT_MAX_BODY_NBYTES, MAX_JOINED_NBYTES, PIECE_NBYTES
 from .body import RequestBody
-from .body_memory import TICK_SECONDS
+from .body_memory import PERIOD_SECONDS, TICK_SECONDS
 from .errors import ClientDisconnectedError
 from .http_exchange import Exchange
 from .service import SHUTTING_DOWN, RawHeaders, Reply, Service, error_reply, log
@@ -300,7 +301,8 @@ class App(Service):
             if exchange.is_rejected:
                 reply = reply.closing()
             is_replying = True
-            await _send_reply(send, reply, self.zero_copy)
+            sending = partial(self._send_in_time, send) if exchange.has_memory else send
+            await _send_reply(sending, reply, self.zero_copy)
         except ClientDisconnectedError:
             return
         except asyncio.CancelledError as error:
@@ -312,6 +314,32 @@ class App(Service):
                 await _send_reply(send, self.failure_reply(SHUTTING_DOWN).closing())
         finally:
             exchange.close()
+
+    async def _send_in_time(self, send: Send, message: AsgiMessage) -> None:
+        """Send a message, unless that takes too long while a body waits for memory.
+
+        Raises ClientDisconnectedError: the client has not read the previous part of the reply.
+        """
+        call_later = asyncio.get_running_loop().call_later
+        timer: asyncio.TimerHandle
+
+        def check() -> None:
+            nonlocal timer
+            if self.body_memory.is_needed:
+                timeout.reschedule(0)
+            else:
+                timer = call_later(PERIOD_SECONDS, check)
+
+        timer = call_later(PERIOD_SECONDS, check)
+        try:
+            async with asyncio.timeout(None) as timeout:
+                await send(message)
+        except TimeoutError:
+            if timeout.expired():
+                raise ClientDisconnectedError("the client does not read the reply") from None
+            raise
+        finally:
+            timer.cancel()
 
 
 async def _respond_to_server(kind: str, receive: Receive, send: Send) -> None:
