@@ -3,6 +3,9 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from .gil cimport release_gil, take_gil
+from .wire cimport Element, Span, element_at, span_nbytes
+
 
 cdef extern from "text_kernels.h":
     bint is_utf8(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil
@@ -46,6 +49,25 @@ cdef inline bint is_ascii(const unsigned char* text, Py_ssize_t nbytes) noexcept
 
 cdef inline bint is_valid_utf8(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil:
     return is_ascii(text, nbytes) or is_utf8(text, nbytes)
+
+
+cdef inline bint are_all_utf8(const Span* span) noexcept nogil:
+    cdef Py_ssize_t i
+    cdef Element element
+    for i in range(span.n):
+        element = element_at(span, i)
+        if not is_valid_utf8(element.data, element.nbytes):
+            return False
+    return True
+
+
+cdef inline bint are_valid_utf8(const Span* span) noexcept:
+    """Do the same for all elements. Other threads may run meanwhile."""
+    cdef bint are_valid
+    released = release_gil(span_nbytes(span))
+    are_valid = are_all_utf8(span)
+    take_gil(released)
+    return are_valid
 
 
 cdef inline Py_ssize_t whole_characters(const unsigned char* text, Py_ssize_t n) noexcept nogil:

@@ -1,4 +1,7 @@
-"""Read and write length prefixes, and multiply sizes with overflow checks. No Python objects."""
+"""The wire format of BYTES: length prefixes, and the elements between them. Checked products.
+
+No Python objects.
+"""
 
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -74,3 +77,36 @@ cdef inline Scan scan_prefixes(
     scan.n_elements = i
     scan.declared = length
     return scan
+
+
+cdef struct Element:
+    # The memory of one element, without a prefix.
+    const unsigned char* data
+    Py_ssize_t nbytes
+
+
+cdef struct Span:
+    # Scanned elements, which follow one another.
+    const unsigned char* data  # the body
+    const int64_t* starts  # the offset of the prefix of each element in the body
+    Py_ssize_t n
+    Py_ssize_t end  # offset where the last element ends
+
+
+cdef inline Element element_at(const Span* span, Py_ssize_t i) noexcept nogil:
+    cdef Element element
+    cdef Py_ssize_t begin = <Py_ssize_t>span.starts[i] + PREFIX_NBYTES
+    cdef Py_ssize_t stop = <Py_ssize_t>span.starts[i + 1] if i + 1 < span.n else span.end
+    element.data = span.data + begin
+    element.nbytes = stop - begin
+    return element
+
+
+cdef inline Py_ssize_t begin_of(const Span* span) noexcept nogil:
+    """Return the offset of the first prefix in the body, or the end if there are no elements."""
+    return <Py_ssize_t>span.starts[0] if span.n > 0 else span.end
+
+
+cdef inline Py_ssize_t span_nbytes(const Span* span) noexcept nogil:
+    """Return the size of all elements with their prefixes."""
+    return span.end - begin_of(span)

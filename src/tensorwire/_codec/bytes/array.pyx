@@ -7,12 +7,14 @@ from libc.string cimport memcmp
 
 from ..body cimport Body
 from ..bytes.reader cimport (
-    Element, Elements, Span, are_utf8, begin_of, count_elements, element_at, element_bytes,
-    elements_as_fixed_width, elements_as_objects, elements_as_str, elements_as_stringdtype,
-    export_elements, gather_elements, new_elements, scan_elements)
+    Elements, count_elements, element_bytes, elements_as_fixed_width, elements_as_objects,
+    elements_as_str, elements_as_stringdtype, gather_elements, new_elements, scan_elements)
 from ..bytes.writer cimport pack, source_of
+from ..capsules.arrow_bytes cimport export_elements
 from ..gil cimport copied_bytes, release_gil, take_gil
-from ..wire cimport MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE
+from ..utf8 cimport are_valid_utf8
+from ..wire cimport (
+    MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE, Element, Span, begin_of, element_at, span_nbytes)
 
 from collections.abc import Sequence
 from math import prod
@@ -23,7 +25,7 @@ from typing import Any, SupportsIndex
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from .reader import arrow_schema
+from ..capsules.arrow_bytes import arrow_schema
 from ..signatures import ReadableBuffer
 from ...errors import (
     MAX_FOREIGN_TEXT, SUBJECT, DecodeError, ElementError, LayoutError, format_count, format_number,
@@ -111,7 +113,7 @@ cdef class BytesArray:
         content = self.encoded()
         if type(content) is bytes:
             return <const unsigned char*>PyBytes_AS_STRING(content)
-        return (<Elements>content).span.data + begin_of(content)
+        return (<Elements>content).span.data + begin_of(&(<Elements>content).span)
 
     # --- attributes ---
 
@@ -134,7 +136,8 @@ cdef class BytesArray:
         content = self.encoded()
         if type(content) is bytes:
             return memoryview(content)
-        return (<Elements>content).body.view(begin_of(content), self.nbytes)
+        cdef Elements elements = <Elements>content
+        return elements.body.view(begin_of(&elements.span), self.nbytes)
 
     def __len__(self):
         if not self.shape:
@@ -414,7 +417,8 @@ cdef class BytesArray:
         TypeError
             ``requested_schema`` is not a capsule of a schema.
         """
-        return export_elements(self.scanned(), requested_schema)
+        cdef Elements elements = self.scanned()
+        return export_elements(elements, &elements.span, requested_schema)
 
     def __array__(self, dtype=None, copy=None):
         """Return ``as_numpy(dtype)``. This method is called by ``numpy.asarray``."""
@@ -469,7 +473,7 @@ cdef BytesArray new_bytes_array(content, Py_ssize_t nbytes, tuple shape):
 
 
 cdef BytesArray bytes_of_elements(Elements elements, tuple shape):
-    return new_bytes_array(elements, elements.span.end - begin_of(elements), shape)
+    return new_bytes_array(elements, span_nbytes(&elements.span), shape)
 
 
 cdef BytesArray bytes_of_wire(bytes wire, tuple shape):
@@ -483,7 +487,8 @@ cdef BytesArray bytes_of_values(tuple values, Py_ssize_t nbytes, tuple shape):
 
 def are_texts(BytesArray array not None):
     """Return whether all elements are valid UTF-8."""
-    return are_utf8(array.scanned())
+    cdef Elements elements = array.scanned()
+    return are_valid_utf8(&elements.span)
 
 
 def values_to_encode(BytesArray array not None):

@@ -1,6 +1,3 @@
-from typing_extensions import CapsuleType
-
 from ..body import Body
 
 def elements_nbytes(body: Body, n_elements: int) -> int: ...
-def arrow_schema(format: bytes) -> CapsuleType: ...

@@ -8,30 +8,26 @@ length of an element is computed from two offsets. Its prefix is not read again.
 cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree, PyMem_RawMalloc
 from cpython.object cimport PyObject
-from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from ..capsules.arrow cimport array_capsule, new_schema
-from ..capsules.arrow_abi cimport (
-    INLINE_NBYTES, N_OFFSET_BUFFERS, N_VIEW_BUFFERS, ArrowArray, ArrowSchema, View)
 from ..gil cimport (
-    ITEM_COST, LONG_NBYTES, TEXT_COST, copied_bytes, count_work, drop_reference, end_of_batch,
-    release_gil, release_gil_if_long, take_gil)
+    ITEM_COST, LONG_NBYTES, TEXT_COST, copied_bytes, count_work, end_of_batch, release_gil,
+    release_gil_if_long, take_gil)
 from ..body cimport Body
 from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_pack, NpyString_release_allocator,
     PyArray_StringDTypeObject, npy_packed_static_string, npy_string_allocator)
 from ..utf8 cimport is_ascii, is_valid_utf8
-from ..wire cimport PREFIX_NBYTES, Scan, scan_prefixes, store_le32
+from ..wire cimport (
+    PREFIX_NBYTES, Element, Scan, Span, element_at, scan_prefixes, span_nbytes, store_le32)
 
 import numpy as np
 
-from ...errors import SUBJECT, ElementError, EncodeError, LayoutError, format_count
+from ...errors import SUBJECT, ElementError, LayoutError, format_count
 
 cnp.import_array()
 
@@ -286,7 +282,7 @@ cdef elements_as_fixed_width(Elements elements):
     width = max(1, element_at(&elements.span, widest).nbytes)
     # No overflow: the wire bytes are in memory, so 64 times their number fits in 64 bits.
     if width > (
-        max(MAX_PADDED_NBYTES, MAX_PADDED_MULTIPLE * (elements.span.end - begin_of(elements)))
+        max(MAX_PADDED_NBYTES, MAX_PADDED_MULTIPLE * span_nbytes(&elements.span))
         // n_elements
     ):
         raise ElementError(
@@ -364,208 +360,3 @@ cdef void write_chosen(
         store_le32(target, <uint32_t>element.nbytes)
         memcpy(target + PREFIX_NBYTES, element.data, element.nbytes)
         target += PREFIX_NBYTES + element.nbytes
-
-
-# --- Arrow export ---
-
-
-# The Arrow types of BYTES by their formats: the sizes of their offsets. Views have none.
-cdef dict OFFSET_NBYTES = {b"vz": 0, b"vu": 0, b"z": 4, b"u": 4, b"Z": 8, b"U": 8}
-
-
-def arrow_schema(bytes format not None):
-    return new_schema(format, NULL, 1)
-
-
-cdef bytes requested_format(requested):
-    """Return the format for a requested schema, a capsule or None: binary view for other types."""
-    cdef ArrowSchema* schema
-    cdef bytes format
-    if requested is None:
-        return b"vz"
-    if not PyCapsule_IsValid(requested, "arrow_schema"):
-        raise TypeError(
-            f"a requested schema must be an 'arrow_schema' capsule, not {type(requested).__name__}")
-    schema = <ArrowSchema*>PyCapsule_GetPointer(requested, "arrow_schema")
-    if schema.release == NULL:
-        raise EncodeError("the requested Arrow schema has been released")
-    if schema.format == NULL:
-        raise EncodeError("the requested Arrow schema has no format")
-    format = schema.format
-    return format if format in OFFSET_NBYTES else b"vz"
-
-
-cdef tuple export_elements(Elements elements, requested):
-    """Return `arrow_schema` and `arrow_array` capsules; see `BytesArray.__arrow_c_array__`."""
-    cdef bytes format = requested_format(requested)
-    cdef ExportedArray exported = ExportedArray(elements)
-    cdef ArrowArray* array = NULL
-    capsule = array_capsule(&array)
-    if not exported.build(format):
-        format = b"vz"
-        exported = ExportedArray(elements)
-        exported.build(format)
-    array.length = elements.span.n
-    array.n_buffers = exported.n_buffers
-    array.buffers = exported.buffers
-    array.private_data = <void*>exported
-    array.release = release_array
-    Py_INCREF(exported)  # released with the array
-    return new_schema(format, NULL, 1), capsule
-
-
-cdef void release_array(ArrowArray* array) noexcept nogil:
-    cdef void* exported = array.private_data
-    array.release = NULL
-    drop_reference(exported)
-
-
-cdef bint are_utf8(Elements elements) noexcept:
-    cdef bint are_valid
-    released = release_gil(elements.span.end - begin_of(elements))
-    are_valid = are_all_utf8(&elements.span)
-    take_gil(released)
-    return are_valid
-
-
-cdef bint are_all_utf8(const Span* span) noexcept nogil:
-    cdef Py_ssize_t i
-    cdef Element element
-    for i in range(span.n):
-        element = element_at(span, i)
-        if not is_valid_utf8(element.data, element.nbytes):
-            return False
-    return True
-
-
-# There is no tp_clear, because the consumer may release the array after a cycle was cleared.
-@cython.final
-@cython.no_gc_clear
-cdef class ExportedArray:
-    """The owner of the memory of an exported array, and of the elements to which views refer.
-
-    The offsets of views into a data buffer are signed 32-bit numbers. A body of 2 GiB or more is
-    therefore exported as several data buffers, each of which begins at an element.
-    """
-
-    cdef Elements elements
-    cdef View* views
-    cdef void* offsets
-    cdef unsigned char* data  # a copy of the elements, for offsets
-    cdef const void** buffers
-    cdef int64_t* data_nbytes
-    cdef Py_ssize_t n_data
-    cdef Py_ssize_t n_buffers
-
-    def __cinit__(self, Elements elements not None):
-        self.elements = elements
-
-    def __dealloc__(self):
-        PyMem_RawFree(self.views)
-        PyMem_RawFree(self.offsets)
-        PyMem_RawFree(self.data)
-        PyMem_RawFree(self.buffers)
-        PyMem_RawFree(self.data_nbytes)
-
-    cdef bint build(self, bytes format) except -1:
-        """Make the buffers of a type, once. Return False if it cannot represent the elements."""
-        cdef bint is_text = format.lower().endswith(b"u")
-        cdef Py_ssize_t offset_nbytes = OFFSET_NBYTES[format]
-        if offset_nbytes > 0:
-            return self.build_offsets(offset_nbytes, is_text)
-        return (not is_text or are_utf8(self.elements)) and self.build_views()
-
-    cdef bint build_offsets(self, Py_ssize_t offset_nbytes, bint is_text) except -1:
-        cdef const Span* span = &self.elements.span
-        # No overflow: each element has a prefix of 4 bytes, and the elements are in memory.
-        cdef Py_ssize_t nbytes = span.end - begin_of(self.elements) - span.n * PREFIX_NBYTES
-        cdef bint is_valid
-        if offset_nbytes == sizeof(int32_t) and nbytes > INT32_MAX:
-            return False
-        self.offsets = PyMem_RawMalloc((span.n + 1) * offset_nbytes)
-        self.data = <unsigned char*>PyMem_RawMalloc(max(nbytes, 1))
-        self.buffers = <const void**>PyMem_RawCalloc(N_OFFSET_BUFFERS, sizeof(void*))
-        if self.offsets == NULL or self.data == NULL or self.buffers == NULL:
-            raise MemoryError
-        released = release_gil(span.n * TEXT_COST + nbytes)
-        is_valid = self.copy(span, offset_nbytes, is_text)
-        take_gil(released)
-        if not is_valid:
-            return False
-        self.buffers[1], self.buffers[2] = self.offsets, self.data
-        self.n_buffers = N_OFFSET_BUFFERS
-        self.elements = None  # the copy does not need them
-        return True
-
-    cdef bint copy(self, const Span* span, Py_ssize_t offset_nbytes, bint is_text) noexcept nogil:
-        """Copy the elements to `data`, one after the other, and store their offsets.
-
-        Returns False if `is_text` is true, and an element is not valid UTF-8. The copy is
-        validated, because another thread may change the body.
-        """
-        cdef Py_ssize_t position = 0, i
-        cdef Element element
-        for i in range(span.n + 1):
-            if offset_nbytes == sizeof(int64_t):
-                (<int64_t*>self.offsets)[i] = position
-            else:
-                (<int32_t*>self.offsets)[i] = <int32_t>position
-            if i < span.n:
-                element = element_at(span, i)
-                memcpy(self.data + position, element.data, element.nbytes)
-                if is_text and not is_valid_utf8(self.data + position, element.nbytes):
-                    return False
-                position += element.nbytes
-        return True
-
-    cdef bint build_views(self) except -1:
-        cdef const Span* span = &self.elements.span
-        cdef Element element
-        cdef Py_ssize_t i
-        # A new data buffer begins at an element that would end more than 2^31 - 1 bytes after the
-        # start of the current one. Any two consecutive data buffers therefore cover at least
-        # 2^31 - 1 bytes, which limits their number.
-        cdef Py_ssize_t room = 2 + 2 * ((span.end - begin_of(self.elements)) // INT32_MAX)
-        self.views = <View*>PyMem_RawCalloc(max(span.n, 1), sizeof(View))
-        self.buffers = <const void**>PyMem_RawCalloc(N_VIEW_BUFFERS + room, sizeof(void*))
-        self.data_nbytes = <int64_t*>PyMem_RawCalloc(room, sizeof(int64_t))
-        if self.views == NULL or self.buffers == NULL or self.data_nbytes == NULL:
-            raise MemoryError
-        self.buffers[1] = self.views
-        released = release_gil(span.n * TEXT_COST)
-        i = self.write_views(span)
-        take_gil(released)
-        if i < span.n:
-            element = element_at(span, i)
-            raise EncodeError(
-                f"element {i} is {element.nbytes} bytes long; the limit for an Arrow view is "
-                f"{INT32_MAX}",
-                element=i, expected=INT32_MAX, actual=element.nbytes)
-        self.buffers[2 + self.n_data] = self.data_nbytes
-        self.n_buffers = N_VIEW_BUFFERS + self.n_data
-        return True
-
-    cdef Py_ssize_t write_views(self, const Span* span) noexcept nogil:
-        """Write the views, and return their number. A view cannot describe the next element."""
-        cdef const unsigned char* data = NULL  # where the current data buffer begins
-        cdef View* view
-        cdef Element element
-        cdef Py_ssize_t i
-        for i in range(span.n):
-            element = element_at(span, i)
-            if element.nbytes > INT32_MAX:
-                return i
-            view = self.views + i  # all zero, as the format requires for unused bytes
-            view.nbytes = <int32_t>element.nbytes
-            if element.nbytes <= INLINE_NBYTES:
-                memcpy(view.value.inline, element.data, element.nbytes)
-                continue
-            if data == NULL or element.data + element.nbytes - data > INT32_MAX:
-                data = element.data
-                self.buffers[2 + self.n_data] = data
-                self.n_data += 1
-            self.data_nbytes[self.n_data - 1] = element.data + element.nbytes - data
-            memcpy(view.value.reference.prefix, element.data, 4)
-            view.value.reference.buffer = <int32_t>(self.n_data - 1)
-            view.value.reference.offset = <int32_t>(element.data - data)
-        return span.n

@@ -17,12 +17,11 @@ from cpython.sequence cimport PySequence_Fast_GET_SIZE, PySequence_Fast_ITEMS
 from cpython.tuple cimport PyTuple_CheckExact, PyTuple_New
 from cpython.unicode cimport (
     PyUnicode_Check, PyUnicode_DATA, PyUnicode_GET_LENGTH, PyUnicode_KIND)
-from libc.stdint cimport UINT32_MAX, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport UINT32_MAX, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from ..capsules.arrow cimport (
-    OFFSETS_32, VIEWS, ArrowLayout, Chunk, Received, invalid_arrow_error)
-from ..capsules.arrow_abi cimport INLINE_NBYTES, N_VIEW_BUFFERS, ArrowArray, View
+from ..capsules.arrow cimport Chunk, Received
+from ..capsules.arrow_bytes cimport check_offsets, locate
 from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_load, NpyString_release_allocator,
     PyArray_StringDTypeObject, npy_packed_static_string, npy_static_string, npy_string_allocator)
@@ -31,7 +30,7 @@ from ..gil cimport (
     take_gil, write_memory)
 from ..new_objects cimport NewBytes, begin_bytes, finished_bytes, reserve, set_item
 from ..utf8 cimport NOT_ENCODABLE, utf8_nbytes, write_utf8
-from ..wire cimport PREFIX_NBYTES, store_le32
+from ..wire cimport PREFIX_NBYTES, Element, store_le32
 
 import numpy as np
 
@@ -57,11 +56,6 @@ cdef extern from "Python.h":
 
 cdef enum:
     LARGE_NBYTES = 32 << 20  # a block of this size can grow without a copy
-
-
-cdef struct ValueBytes:
-    const char* data
-    int64_t nbytes
 
 
 cdef class Source:
@@ -183,21 +177,21 @@ cdef class Objects(Source):
     ) except -1:
         """Make room for the plain values of a batch, and probably for all later values."""
         cdef Py_ssize_t nbytes = 0
-        cdef ValueBytes span
+        cdef Element found
         for i in range(i, stop):
-            if locate_plain(&span, items[i]):
-                nbytes += wire_nbytes(self, span.nbytes, i)
+            if locate_plain(&found, items[i]):
+                nbytes += wire_nbytes(self, found.nbytes, i)
         if nbytes > output.end - output.position:
             reserve_for_all(output, self, nbytes, stop)
         return 0
 
     cdef int write_value(self, value, Py_ssize_t i, NewBytes* output) except -1:
-        cdef ValueBytes span
+        cdef Element found
         cdef Py_buffer buffer
         if PyUnicode_Check(value) and not is_ascii_str(<PyObject*>value):
             return write_str(output, self, value, i)
-        if locate_plain(&span, <PyObject*>value):
-            return write_element(output, self, span.data, span.nbytes, i)
+        if locate_plain(&found, <PyObject*>value):
+            return write_element(output, self, found.data, found.nbytes, i)
         if value is None:
             raise element_error(self, i, "is None, which tensors cannot have")
         # Other objects with buffers are arrays or numbers.
@@ -225,18 +219,18 @@ cdef Py_ssize_t write_plain(
     cdef unsigned char* target = <unsigned char*>output.position + PREFIX_NBYTES
     cdef const unsigned char* end = target + min(
         output.end - output.position - PREFIX_NBYTES, <Py_ssize_t>LONG_NBYTES)
-    cdef ValueBytes span
+    cdef Element found
     while i < stop:
-        if locate_plain(&span, items[i]):
-            if span.nbytes > end - target:
+        if locate_plain(&found, items[i]):
+            if found.nbytes > end - target:
                 break
-            memcpy(target, span.data, span.nbytes)
+            memcpy(target, found.data, found.nbytes)
         else:
-            span.nbytes = write_short_text(target, end, items[i])
-            if span.nbytes < 0:
+            found.nbytes = write_short_text(target, end, items[i])
+            if found.nbytes < 0:
                 break
-        store_le32(target - PREFIX_NBYTES, <uint32_t>span.nbytes)
-        target += span.nbytes + PREFIX_NBYTES
+        store_le32(target - PREFIX_NBYTES, <uint32_t>found.nbytes)
+        target += found.nbytes + PREFIX_NBYTES
         i += 1
     output.position = <char*>target - PREFIX_NBYTES
     return i
@@ -321,15 +315,15 @@ cdef cnp.ndarray checked_array(values, int type_num):
     return array
 
 
-cdef inline bint locate_plain(ValueBytes* span, PyObject* value) noexcept:
-    """Set `span` to the memory of bytes or an ASCII str, which never changes. Else return False."""
+cdef inline bint locate_plain(Element* found, PyObject* value) noexcept:
+    """Set `found` to the memory of bytes or an ASCII str, which never changes, or return False."""
     if value == NULL:
         return False
     if likely(is_bytes(value)):
-        span.data, span.nbytes = bytes_data(value), bytes_nbytes(value)
+        found.data, found.nbytes = <unsigned char*>bytes_data(value), bytes_nbytes(value)
         return True
     if is_str(value) and is_ascii_str(value):
-        span.data, span.nbytes = <const char*>str_data(value), str_length(value)
+        found.data, found.nbytes = <unsigned char*>str_data(value), str_length(value)
         return True
     return False
 
@@ -512,95 +506,23 @@ cdef class ArrowSource(Source):
     cdef int write(self, NewBytes* output) except -1:
         cdef Received received = <Received?>self.values
         cdef Chunk chunk
-        cdef ValueBytes span
-        cdef int64_t i, element = 0
-        cdef Py_ssize_t work = 0
+        cdef Element found
+        cdef int64_t i
+        cdef Py_ssize_t work = 0, n_written = 0
         for item in received.chunks:
             chunk = <Chunk?>item
             for i in range(chunk.elements.offset, chunk.elements.offset + chunk.elements.length):
-                if not locate(&span, chunk, received.layout, i):
-                    raise element_error(self, element, "is outside its Arrow buffer")
-                collect_work(&work, TEXT_COST + span.nbytes)
-                write_element(output, self, span.data, span.nbytes, element)
-                element += 1
+                if not locate(&found, chunk, received.layout, i):
+                    raise element_error(self, n_written, "is outside its Arrow buffer")
+                collect_work(&work, TEXT_COST + found.nbytes)
+                write_element(output, self, found.data, found.nbytes, n_written)
+                n_written += 1
         return 0
-
-
-cdef inline int64_t offset_at(const void* offsets, ArrowLayout layout, int64_t i) noexcept nogil:
-    # memcpy compiles to one load. The interface allows buffers that are not aligned.
-    cdef int32_t narrow
-    cdef int64_t wide
-    if layout == OFFSETS_32:
-        memcpy(&narrow, <const int32_t*>offsets + i, sizeof(int32_t))
-        return narrow
-    memcpy(&wide, <const int64_t*>offsets + i, sizeof(int64_t))
-    return wide
-
-
-cdef inline bint locate(ValueBytes* span, Chunk chunk, ArrowLayout layout, int64_t i) noexcept:
-    """Set `span` to element `i`. Return False if the element is not within its buffer."""
-    cdef const void** buffers = chunk.elements.buffers
-    cdef int64_t begin, end
-    if layout == VIEWS:
-        return locate_view(
-            span, &chunk.elements, <const char*>buffers[1] + i * <int64_t>sizeof(View))
-    begin = offset_at(buffers[1], layout, i)
-    end = offset_at(buffers[1], layout, i + 1)
-    # Another thread may have changed the offsets since they were checked.
-    if not chunk.first <= begin <= end <= chunk.last:
-        return False
-    span.data = <const char*>buffers[2] + begin
-    span.nbytes = end - begin
-    return True
-
-
-cdef inline bint locate_view(
-    ValueBytes* span, const ArrowArray* array, const char* at
-) noexcept nogil:
-    cdef int64_t data_nbytes, buffer, offset
-    cdef View view
-    memcpy(&view, at, sizeof(View))
-    span.nbytes = view.nbytes
-    if view.nbytes <= INLINE_NBYTES:
-        span.data = at + (<const char*>&view.value - <const char*>&view)
-        return view.nbytes >= 0
-    buffer, offset = view.value.reference.buffer, view.value.reference.offset
-    if not 0 <= buffer < array.n_buffers - N_VIEW_BUFFERS or offset < 0 or (
-            array.buffers[2 + buffer] == NULL):
-        return False
-    # The last buffer has the sizes of the data buffers, according to the producer.
-    memcpy(&data_nbytes, <const int64_t*>array.buffers[array.n_buffers - 1] + buffer, 8)
-    if data_nbytes < 0 or view.nbytes > data_nbytes - offset:
-        return False
-    span.data = <const char*>array.buffers[2 + buffer] + offset
-    return True
 
 
 cdef Source source_of_received(Received received):
-    for chunk in received.chunks:
-        check_offsets(<Chunk?>chunk, received.layout)
+    check_offsets(received)
     return ArrowSource(received, received.shape)
-
-
-cdef int check_offsets(Chunk chunk, ArrowLayout layout) except -1:
-    """Check the buffers of bytes or text, and set `first` and `last`. Raises EncodeError."""
-    cdef const ArrowArray* array = &chunk.elements
-    if array.length == 0:
-        return 0
-    if array.buffers[1] == NULL:
-        raise invalid_arrow_error(
-            f"it has {array.length} elements, but its buffer of offsets or views is NULL")
-    if layout == VIEWS:
-        if array.n_buffers > N_VIEW_BUFFERS and array.buffers[array.n_buffers - 1] == NULL:
-            raise invalid_arrow_error("its data buffers have no sizes")
-        return 0
-    chunk.first = offset_at(array.buffers[1], layout, array.offset)
-    chunk.last = offset_at(array.buffers[1], layout, array.offset + array.length)
-    if not 0 <= chunk.first <= chunk.last:
-        raise invalid_arrow_error(f"its data begins at {chunk.first} and ends at {chunk.last}")
-    if chunk.first < chunk.last and array.buffers[2] == NULL:
-        raise invalid_arrow_error(f"its data ends at {chunk.last}, and its data buffer is NULL")
-    return 0
 
 
 # --- errors ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ cdef class Chunk:
     # length are those of the elements that belong to the lists. The struct does not own memory.
     cdef ArrowArray elements
     # The first and the last offset into the data buffer of BYTES. The bytes between are assumed to
-    # exist. Set by `check_offsets` of bytes.writer.
+    # exist. Set by `check_offsets` of arrow_bytes.
     cdef int64_t first
     cdef int64_t last
 

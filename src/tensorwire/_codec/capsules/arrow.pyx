@@ -1,10 +1,9 @@
 """The Arrow C data interface: arrays and streams of other packages in, arrays of numbers out.
 
 `receive` takes an array or a stream over from its producer, and checks everything that can be
-checked. `numbers_of` converts received numbers to a numpy array; bytes.writer converts received
-bytes and text. `export_schema` and `export_array` export an array of numbers; bytes.reader exports
-BYTES. Memory is shared in both directions, except for BOOL: an Arrow array has a bit for each
-boolean.
+checked. `numbers_of` converts received numbers to a numpy array. `export_schema` and `export_array`
+export an array of numbers. arrow_bytes.pyx reads and exports BYTES. Memory is shared in both
+directions, except for BOOL: an Arrow array has a bit for each boolean.
 
 A tensor with several dimensions is an array of fixed-size lists, which are nested for more than two
 dimensions. Its elements are in row-major order in the buffer of the innermost array.

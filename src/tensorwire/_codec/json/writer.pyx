@@ -22,13 +22,14 @@ from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, u
 from libc.string cimport memcpy, memset, strlen
 
 from ..bytes.array cimport BytesArray
-from ..bytes.reader cimport Element, Elements, Span, element_at
+from ..bytes.reader cimport Elements
 from ..datatypes cimport Limits
 from ..gil cimport TEXT_COST, count_work, release_gil, take_gil
 from ..new_objects cimport NewBytes, begin_bytes, finished_bytes, reserve
 from ..json.shortest cimport (
     FIRST_POWER, MAX_NUMBER_NBYTES, N_POWERS, Float, Integer, Tables, write_float, write_integer)
 from ..utf8 cimport whole_characters, write_utf8
+from ..wire cimport Element, Span, element_at
 
 from ...errors import EncodeError, format_value, format_count
 

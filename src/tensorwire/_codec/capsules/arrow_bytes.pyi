@@ -1,0 +1,3 @@
+from typing_extensions import CapsuleType
+
+def arrow_schema(format: bytes) -> CapsuleType: ...
