@@ -13,13 +13,15 @@ from libc.string cimport memcmp
 
 from ..body cimport Body
 from ..datatypes cimport Limits
-from ..gil cimport write_memory
+from ..gil cimport free_memory, write_memory
 from ..http.entries cimport BINARY, REGION, DataPlace, EntryReader
 from ..http.members cimport (
-    ID, MODEL_NAME, MODEL_VERSION, OUTPUTS, PARAMETERS, TENSORS, mark_member)
+    ID, MODEL_NAME, MODEL_VERSION, OUTPUTS, PARAMETERS, TENSORS, HeaderCursor, close_keys,
+    mark_member, read_parameters, read_text, skip_member, unexpected_member_error,
+    unexpected_value_error)
 from ..http.raw cimport raw_request
 from ..json.reader cimport (
-    begin_reading, next_item, next_member, open_level_or_raise, scan_string_or_raise,
+    begin_reading, end_reading, next_item, next_member, open_level_or_raise, scan_string_or_raise,
     skip_null, skip_value_or_raise, text_to_str)
 from ..json.scanner cimport ReadCursor, Text, equals, next_is, skip_blanks
 from ..messages.message cimport InferRequest, InferResponse, Message, new_message
@@ -177,26 +179,49 @@ cdef Py_ssize_t checked_header_length(Body body, header_length, Limits limits) e
 
 
 @cython.final
-@cython.no_gc  # see MemberReader
-cdef class HeaderReader(EntryReader):
+@cython.freelist(8)
+@cython.no_gc  # no object refers to a reader, so that it is in no cycle
+cdef class HeaderReader:
     """Reads one message."""
+
+    cdef HeaderCursor header
+    cdef Body header_body  # keeps the memory of the header alive
+    cdef Py_ssize_t header_nbytes
+    cdef unsigned char* header_copy  # NULL if the header was not copied
+    cdef EntryReader entry
+    cdef Body body  # the memory that `offset` refers to, which is one of `parts` if there are any
+    cdef tuple parts  # the Body of each buffer of `data`; None if the header is in the body, too
+    cdef Py_ssize_t part  # index of `body` in `parts`
+    cdef str kind  # the kind of the tensors: "input" or "output"
+    cdef Py_ssize_t offset  # of the next binary tensor in `body`; at most the size of `body`
+    cdef str server_error  # the "error" of a server's error response, or None
+    cdef Message message
+    cdef bint has_tensors  # the list of tensors has been read
+    cdef dict regions  # of outputs in shared memory, or None
+
+    def __dealloc__(self):
+        end_reading(&self.header.keys)  # all zero if reading did not begin
+        if self.header_copy != NULL:
+            free_memory(self.header_copy, self.header_nbytes)
 
     cdef int begin(self, Body body, header_length, Limits limits) except -1:
         cdef const unsigned char* text = body.data
         cdef Py_ssize_t header_nbytes = checked_header_length(body, header_length, limits)
-        self.body = self.header = body
-        self.limits = limits
+        self.body = self.header_body = body
         self.header_nbytes = self.offset = header_nbytes
-        self.index = -1
+        self.header.index = -1
+        self.entry = EntryReader.__new__(EntryReader)
+        self.entry.header = &self.header
+        self.entry.limits = limits
         # The text must not change while it is parsed. If it were not a bytes object, another thread
         # could write to it when the GIL is released.
         if not body.is_bytes():
-            text = self.copied = <unsigned char*>PyMem_RawMalloc(header_nbytes)
+            text = self.header_copy = <unsigned char*>PyMem_RawMalloc(header_nbytes)
             if text == NULL:
                 raise MemoryError
-            write_memory(self.copied, body.data, header_nbytes)
+            write_memory(self.header_copy, body.data, header_nbytes)
         begin_reading(
-            &self.cursor, &self.keys, <const char*>text, header_nbytes,
+            &self.header.cursor, &self.header.keys, <const char*>text, header_nbytes,
             <int>limits.max_nesting, limits.max_parameters)
         return 0
 
@@ -220,37 +245,37 @@ cdef class HeaderReader(EntryReader):
         return 0
 
     cdef Message read_message(self, bint is_request):
-        cdef Text* key = &self.key
+        cdef Text* key = &self.header.key
         cdef int seen = 0
-        cdef ReadCursor* cursor = &self.cursor
+        cdef ReadCursor* cursor = &self.header.cursor
         cdef const unsigned char* value
         self.message = new_message(is_request)
         self.kind = "input" if is_request else "output"
         self.open_header()
         while next_member(cursor, key, seen == 0):
             if equals(key, b"inputs", 6) if is_request else equals(key, b"outputs", 7):
-                mark_member(self, &seen, TENSORS)
+                mark_member(&self.header, &seen, TENSORS)
                 if not skip_null(cursor):
                     self.read_tensors()
             elif equals(key, b"model_name", 10):
-                mark_member(self, &seen, MODEL_NAME)
-                self.message.model_name = self.read_text()
+                mark_member(&self.header, &seen, MODEL_NAME)
+                self.message.model_name = read_text(&self.header)
             elif equals(key, b"model_version", 13):
-                mark_member(self, &seen, MODEL_VERSION)
-                self.message.model_version = self.read_text()
+                mark_member(&self.header, &seen, MODEL_VERSION)
+                self.message.model_version = read_text(&self.header)
             elif equals(key, b"id", 2):
-                mark_member(self, &seen, ID)
-                self.message.id = self.read_text()
+                mark_member(&self.header, &seen, ID)
+                self.message.id = read_text(&self.header)
             elif equals(key, b"parameters", 10):
-                mark_member(self, &seen, PARAMETERS)
-                self.message._parameters = self.read_parameters()
+                mark_member(&self.header, &seen, PARAMETERS)
+                self.message._parameters = read_parameters(&self.header)
             elif is_request and equals(key, b"outputs", 7):
-                mark_member(self, &seen, OUTPUTS)
+                mark_member(&self.header, &seen, OUTPUTS)
                 if not skip_null(cursor):
                     self.read_outputs()
             else:
                 value = cursor.position
-                self.skip_member(&seen)
+                skip_member(&self.header, &seen)
                 if equals(key, b"error", 5):
                     self.read_server_error(value)
         self.close_header()
@@ -261,45 +286,45 @@ cdef class HeaderReader(EntryReader):
     cdef int read_server_error(self, const unsigned char* value) except -1:
         """Read the member that servers send instead of a message. Its value was validated."""
         cdef Text text
-        cdef const unsigned char* end = self.cursor.position
-        self.cursor.position = value
-        if next_is(&self.cursor, c'"'):
-            scan_string_or_raise(&self.cursor, &text)
+        cdef const unsigned char* end = self.header.cursor.position
+        self.header.cursor.position = value
+        if next_is(&self.header.cursor, c'"'):
+            scan_string_or_raise(&self.header.cursor, &text)
             self.server_error = text_to_str(&text)
-        self.cursor.position = end
+        self.header.cursor.position = end
         return 0
 
     cdef int open_header(self) except -1:
         if self.header_nbytes == 0:
             raise HeaderError("the JSON header is empty", offset=0)
-        skip_blanks(&self.cursor)
-        if self.cursor.position == self.cursor.end:
+        skip_blanks(&self.header.cursor)
+        if self.header.cursor.position == self.header.cursor.end:
             raise HeaderError("the JSON header is empty: it is only white space", offset=0)
-        if not next_is(&self.cursor, c"{"):
-            if self.cursor.end - self.cursor.position >= 2 and (
-                memcmp(self.cursor.position, b"--", 2) == 0
+        if not next_is(&self.header.cursor, c"{"):
+            if self.header.cursor.end - self.header.cursor.position >= 2 and (
+                memcmp(self.header.cursor.position, b"--", 2) == 0
             ):
                 raise HeaderError(
                     "the JSON header is malformed: it begins with '--', as a multipart body does; "
                     "send the JSON itself as the body",
-                    offset=self.cursor.position - self.cursor.start)
-            raise self.unexpected_value_error("the JSON header", "an object")
-        return open_level_or_raise(&self.cursor)
+                    offset=self.header.cursor.position - self.header.cursor.start)
+            raise unexpected_value_error(&self.header, "the JSON header", "an object")
+        return open_level_or_raise(&self.header.cursor)
 
     cdef int check_end(self) except -1:
         """Raise HeaderError if anything but white space follows the header."""
         cdef Py_ssize_t n_following
         cdef int _
         for _ in range(8):  # skip the spaces that align the first tensor
-            if self.cursor.end - self.cursor.position < 8 or (
-                memcmp(self.cursor.position, b"        ", 8) != 0
+            if self.header.cursor.end - self.header.cursor.position < 8 or (
+                memcmp(self.header.cursor.position, b"        ", 8) != 0
             ):
                 break
-            self.cursor.position += 8
-        skip_blanks(&self.cursor)
-        n_following = self.cursor.end - self.cursor.position
+            self.header.cursor.position += 8
+        skip_blanks(&self.header.cursor)
+        n_following = self.header.cursor.end - self.header.cursor.position
         if n_following > 0:
-            offset = self.cursor.position - self.cursor.start
+            offset = self.header.cursor.position - self.header.cursor.start
             is_whole_body = self.parts is None and self.header_nbytes == self.body.nbytes
             hint = f" (is {HEADER_LENGTH} missing?)" if is_whole_body else ""
             raise HeaderError(
@@ -308,7 +333,7 @@ cdef class HeaderReader(EntryReader):
         return 0
 
     cdef int close_header(self) except -1:
-        self.close_keys(0)
+        close_keys(&self.header, 0)
         self.check_end()
         if not self.has_tensors:
             if self.server_error is not None:
@@ -341,31 +366,32 @@ cdef class HeaderReader(EntryReader):
         cdef tuple tensors = ()
         cdef const unsigned char* entry_end = NULL
         cdef int level
-        if not next_is(&self.cursor, c"["):
-            raise self.unexpected_member_error("a list")
-        open_level_or_raise(&self.cursor)
-        level = self.cursor.level
-        self.item_kind = self.kind
+        cdef EntryReader entry = self.entry
+        if not next_is(&self.header.cursor, c"["):
+            raise unexpected_member_error(&self.header, "a list")
+        open_level_or_raise(&self.header.cursor)
+        level = self.header.cursor.level
+        entry.kind = self.kind
+        self.header.items = b"inputs" if type(self.message) is InferRequest else b"outputs"
         try:
-            while next_item(&self.cursor, self.index < 0):
-                self.next_entry()
+            while next_item(&self.header.cursor, self.header.index < 0):
                 entry_end = NULL
-                self.read_entry()
-                entry_end = self.cursor.position
-                tensor = self.tensor()
-                if self.index == 0:
+                entry.read_entry()
+                entry_end = self.header.cursor.position
+                tensor = self.tensor(entry)
+                if self.header.index == 0:
                     tensors = (tensor,)
-                elif self.index == 1:
+                elif self.header.index == 1:
                     entries = [tensors[0], tensor]
                 else:
                     entries.append(tensor)
         except DecodeError as error:  # outside of entries, a HeaderError without SUBJECT
             if entry_end != NULL and not isinstance(error, HeaderError):
-                self.cursor.position, self.cursor.level = entry_end, level
+                self.header.cursor.position, self.header.cursor.level = entry_end, level
                 self.check_rest()
-            name_tensor(error, self.kind, self.name)
+            name_tensor(error, self.kind, entry.name)
             raise
-        self.index = -1
+        self.header.index = -1
         if entries is not None:
             tensors = tuple(entries)
         self.has_tensors = True
@@ -381,65 +407,64 @@ cdef class HeaderReader(EntryReader):
         cdef Text key
         cdef const unsigned char* at
         try:
-            while next_item(&self.cursor, False):
-                skip_value_or_raise(&self.cursor)
-            while next_member(&self.cursor, &key, False):
-                skip_value_or_raise(&self.cursor)
+            while next_item(&self.header.cursor, False):
+                skip_value_or_raise(&self.header.cursor)
+            while next_member(&self.header.cursor, &key, False):
+                skip_value_or_raise(&self.header.cursor)
             return self.check_end()
         except HeaderError as error:
-            at = self.cursor.start + <Py_ssize_t>(error.offset or 0)
-            if at >= self.cursor.end or at[0] not in b"NI":
+            at = self.header.cursor.start + <Py_ssize_t>(error.offset or 0)
+            if at >= self.header.cursor.end or at[0] not in b"NI":
                 raise
             return 0
 
-    cdef Tensor tensor(self):
+    cdef Tensor tensor(self, EntryReader entry):
         cdef Tensor tensor
         cdef bint has_region = False
         cdef DataPlace place
-        if self.datatype is None:
-            raise unknown_datatype_error(self.datatype_text)
-        if (self.regions is not None and self.entry.data == NULL and self.entry.size == NULL
-                and self.name in self.regions):
-            self.parameters = {**(self.parameters or {}), **self.regions[self.name]}
-        if self.parameters:
-            has_region = has_shared_memory(self.parameters)
-            self.parameters = self.parameters or None
-        place = self.data_place(has_region)
+        if entry.datatype is None:
+            raise unknown_datatype_error(entry.datatype_text)
+        if (self.regions is not None and entry.members.data == NULL and entry.members.size == NULL
+                and entry.name in self.regions):
+            entry.parameters = {**(entry.parameters or {}), **self.regions[entry.name]}
+        if entry.parameters:
+            has_region = has_shared_memory(entry.parameters)
+            entry.parameters = entry.parameters or None
+        place = entry.data_place(has_region)
         if place == BINARY:
-            return self.binary_tensor(self.declared_nbytes())
+            return self.binary_tensor(entry, entry.declared_nbytes())
         if place == REGION:
-            self.measure()
-        elif self.data is None:
-            self.read_skipped_data()
-        tensor = new_tensor(self.name, self.datatype, self.shape, self.parameters, False)
-        use_converted(tensor, self.data)
+            entry.measure()
+        elif entry.data is None:
+            entry.read_skipped_data()
+        tensor = new_tensor(entry.name, entry.datatype, entry.shape, entry.parameters, False)
+        use_converted(tensor, entry.data)
         return tensor
 
-    cdef Tensor binary_tensor(self, Py_ssize_t nbytes):
+    cdef Tensor binary_tensor(self, EntryReader entry, Py_ssize_t nbytes):
         cdef Tensor tensor
-        self.measure()
-        tensor = new_tensor(self.name, self.datatype, self.shape, self.parameters, True)
+        entry.measure()
+        tensor = new_tensor(entry.name, entry.datatype, entry.shape, entry.parameters, True)
         if self.parts is not None and nbytes > 0:
             self.use_next_part()
-        view_body(tensor, &self.entry.layout, self.body, self.offset, nbytes, self.limits)
+        view_body(tensor, &entry.members.layout, self.body, self.offset, nbytes, entry.limits)
         self.offset += nbytes
         return tensor
 
     cdef int read_outputs(self) except -1:
         cdef list entries = []
-        if not next_is(&self.cursor, c"["):
-            raise self.unexpected_member_error("a list")
-        open_level_or_raise(&self.cursor)
-        self.item_kind = "requested output"
-        while next_item(&self.cursor, self.index < 0):
-            self.next_entry()
-            self.name = None
+        if not next_is(&self.header.cursor, c"["):
+            raise unexpected_member_error(&self.header, "a list")
+        open_level_or_raise(&self.header.cursor)
+        self.entry.kind = "requested output"
+        self.header.items = b"outputs"
+        while next_item(&self.header.cursor, self.header.index < 0):
             try:
-                entries.append(self.read_output())
+                entries.append(self.entry.read_output())
             except DecodeError as error:
-                name_tensor(error, "output", self.name)
+                name_tensor(error, "output", self.entry.name)
                 raise
-        self.index = -1
+        self.header.index = -1
         return set_requested(self.message, tuple(entries))
 
 
