@@ -44,7 +44,7 @@ def test_table_has_all_limits_and_times() -> None:
     rows = dict(re.findall(r"^\| `--([a-z-]+)` \| ([^|]+) \|", PAGE, re.MULTILINE))
     assert {name.replace("-", "_") for name in rows} == expected
     app = create_app({})
-    assert rows["max-concurrency"] == str(app.threads.max_concurrency)
+    assert rows["max-concurrency"] == str(app.concurrency.max_concurrency)
     assert rows["receive-timeout"] == f"{app.receive_timeout:g} s"
     assert rows["timeout-keep-alive"] == f"{options['timeout_keep_alive']} s"
     assert (rows["max-body"], app.max_body_nbytes) == ("2 GiB - 1", 2**31 - 1)

@@ -402,7 +402,7 @@ def test_options_reach_uvicorn_and_the_application(
     app = service_of(config.loaded_app)
     assert app is not None
     assert (app.max_body_nbytes, app.receive_timeout) == (1000, 2.5)
-    assert app.threads.max_concurrency == 3
+    assert app.concurrency.max_concurrency == 3
     assert app.compress_responses
     assert app.zero_copy
     assert app.body_memory.max_nbytes == 2000

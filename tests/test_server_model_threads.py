@@ -35,7 +35,7 @@ from tensorwire.server import Model, RequestError, create_app
 from tensorwire.server.body import RequestBody
 from tensorwire.server.inference import Inference
 from tensorwire.server.model import as_writable
-from tensorwire.server.model_threads import ModelCall, ModelThreads
+from tensorwire.server.model_threads import ModelCall
 from tensorwire.sizes import (
     MAX_QUICK_JSON_NBYTES,
     MAX_QUICK_MESSAGE_NBYTES,
@@ -413,7 +413,7 @@ async def test_call_that_is_cancelled_when_it_has_just_failed_is_released() -> N
     with without_gc():
         argument = np.zeros(1)
         found, call = weakref.ref(argument), ModelCall()
-        call.start(ModelThreads(1), fail, argument)
+        call.start(Threads(N_THREADS), fail, argument)
         tasks = [asyncio.create_task(call.result())]
         call._future.add_done_callback(lambda _: tasks[0].cancel())  # before the task continues
         del argument

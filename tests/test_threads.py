@@ -23,10 +23,10 @@ from support.scripts import run_script
 from support.threads import wait_for
 from tensorwire import threads
 from tensorwire.server import ClientDisconnectedError
-from tensorwire.server.model_threads import ModelCall, ModelThreads
-from tensorwire.threads import N_THREADS, in_thread, in_turn
+from tensorwire.server.model_threads import ModelCall
+from tensorwire.threads import N_THREADS, Threads, in_thread, in_turn
 
-STARTERS: list[Any] = [in_thread, lambda *call: ModelCall().run(ModelThreads(1), *call)]
+STARTERS: list[Any] = [in_thread, lambda *call: ModelCall().run(Threads(N_THREADS), *call)]
 
 
 @contextmanager
@@ -64,7 +64,7 @@ async def test_function_is_called_once_if_no_thread_can_be_started(
 
 def test_calls_of_several_event_loops_with_cancellations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every call ends, none runs twice, and no thread remains, although few can be started."""
-    start_thread, pool = threading.Thread.start, ModelThreads(1)
+    start_thread, pool = threading.Thread.start, Threads(N_THREADS)
     begun: Counter[int] = Counter()
 
     def start(thread: threading.Thread) -> None:
@@ -120,7 +120,7 @@ async def test_call_is_dropped_with_its_arguments() -> None:
     class Argument:
         pass
 
-    pool, released = ModelThreads(1), threading.Event()
+    pool, released = Threads(N_THREADS), threading.Event()
     alone = ModelCall()
     alone.disconnect()  # while its request was decoded: it does not wait, and its client may
     assert await alone.run(pool, int, 1) == 1
@@ -154,7 +154,7 @@ async def test_call_is_dropped_with_its_arguments() -> None:
 @pytest.mark.thread_unsafe(reason="it counts the threads of the package")
 def test_event_loop_that_is_closed_before_the_answer() -> None:
     """The thread is free for the next call."""
-    released, pool = threading.Event(), ModelThreads(1)
+    released, pool = threading.Event(), Threads(N_THREADS)
 
     async def abandon() -> None:
         task = asyncio.create_task(ModelCall().run(pool, released.wait, 20))
@@ -172,9 +172,9 @@ def test_event_loop_that_is_closed_before_the_answer() -> None:
 SCRIPT = """
 import asyncio, os, threading, time
 from tensorwire import threads
-from tensorwire.server.model_threads import ModelCall, ModelThreads
+from tensorwire.server.model_threads import ModelCall
 
-pool = ModelThreads(1)
+pool = threads.Threads(threads.N_THREADS)
 call = lambda function, *arguments: ModelCall().run(pool, function, *arguments)
 """
 

@@ -325,8 +325,9 @@ class OpenCalls:
 class InferenceService:
     def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
         self._service = service
-        self._unary = GrpcFormat(service.threads, service.limits, encode_response)
-        self._stream = GrpcFormat(service.threads, service.limits, encode_final_response)
+        shared = service.threads, service.concurrency, service.limits
+        self._unary = GrpcFormat(*shared, encode_response)
+        self._stream = GrpcFormat(*shared, encode_final_response)
         # The requests in progress. If a client does not wait for the response, its request remains
         # here until the model returns: models are not interrupted.
         self.tasks: set[asyncio.Task[bytes]] = set()

@@ -24,7 +24,8 @@ from ..sizes import (
     MAX_QUICK_MESSAGE_NBYTES,
     MAX_SHARED_JSON_NBYTES,
 )
-from ..threads import in_thread
+from ..threads import Threads, in_thread
+from .concurrency import Concurrency
 from .context import RequestContext
 from .errors import ClientDisconnectedError, InvalidOutputError, RequestError
 from .model import (
@@ -37,7 +38,7 @@ from .model import (
     check_outputs,
     check_requested_outputs,
 )
-from .model_threads import ModelCall, ModelThreads
+from .model_threads import ModelCall
 from .statistics import Statistics
 
 log = logging.getLogger("tensorwire.server")
@@ -63,10 +64,11 @@ class ServedModel:
 class MessageFormat(ABC, Generic[Undecoded, Encoded]):
     """How a transport reads and writes messages. It keeps nothing of a request.
 
-    The threads and the limits are those of the ``Service``.
+    The first three fields are those of the ``Service``.
     """
 
-    threads: ModelThreads
+    threads: Threads
+    concurrency: Concurrency
     limits: tw.Limits
     encode: Callable[[tw.InferResponse, tw.InferRequest], Encoded]
     """Encode a response. Raises EncodeError; its status is 400 if the request is the cause."""
@@ -143,11 +145,11 @@ class Inference(Generic[Undecoded, Encoded]):
 
         Raises ClientDisconnectedError if ``call`` is cancelled before the model runs.
         """
-        threads = self.message_format.threads
-        threads.requests.add(self)
+        concurrency = self.message_format.concurrency
+        concurrency.requests.add(self)
         try:
-            if len(threads.requests) > threads.max_concurrency:
-                raise threads.overloaded_error()
+            if len(concurrency.requests) > concurrency.max_concurrency:
+                raise concurrency.overloaded_error()
             encoded = await self._run(call)
         except BaseException as error:
             self.served.statistics.add(self.started_ns, error)
@@ -155,7 +157,7 @@ class Inference(Generic[Undecoded, Encoded]):
                 error.add_note(self._subject())
             raise
         finally:
-            threads.requests.discard(self)
+            concurrency.requests.discard(self)
             if type(self.result) is CoroutineType:
                 self.result.close()  # if there are too many requests
         self.served.statistics.add(self.started_ns)

@@ -1,4 +1,4 @@
-"""The threads of an application, and how many requests it works on at once."""
+"""The calls of synchronous models in threads."""
 
 from __future__ import annotations
 
@@ -8,36 +8,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from ..arguments import check_integer
-from ..errors import format_count
-from ..threads import N_THREADS, ThreadCall, Threads
+from ..threads import ThreadCall, Threads
 from .errors import ClientDisconnectedError, OverloadedError
 
 log = logging.getLogger("tensorwire.server")
-
-DEFAULT_MAX_CONCURRENCY = 1000
-"""Default limit of the requests that are in progress or wait for a thread."""
-
-
-class ModelThreads(Threads):
-    """Calls synchronous models in threads, and limits the number of requests in progress.
-
-    ``requests`` are those in progress, without those whose models are called in the event loop and
-    return at once. Each is added before it is compared with the limit, so that event loops in
-    several threads never exceed it.
-    """
-
-    def __init__(self, max_concurrency: int) -> None:
-        self.max_concurrency: int = check_integer("max_concurrency", max_concurrency, minimum=1)
-        super().__init__(N_THREADS)
-
-    def _forget(self) -> None:
-        super()._forget()
-        self.requests: set[object] = set()
-
-    def overloaded_error(self) -> OverloadedError:
-        limit = format_count("request", self.max_concurrency)
-        return OverloadedError.by("max_concurrency", f"the limit is {limit} in progress")
 
 
 class ModelCall(ThreadCall):
@@ -69,9 +43,7 @@ class ModelCall(ThreadCall):
             )
         )
 
-    async def run(
-        self, threads: ModelThreads, function: Callable[..., Any], *arguments: Any
-    ) -> Any:
+    async def run(self, threads: Threads, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function in a thread. Raises ClientDisconnectedError if the call was cancelled."""
         try:
             is_waiting = self.start(threads, function, *arguments)

@@ -23,13 +23,14 @@ from ..arguments import Nonfinite, Selection, check_integer, check_seconds, chec
 from ..errors import TensorwireError, format_names, format_subject, format_text, format_value
 from ..http import EXTENSION, HEADER_LENGTH, JSON_TYPE
 from ..sizes import DEFAULT_MAX_BODY_NBYTES
+from ..threads import N_THREADS, Threads
 from .body import DEFAULT_RECEIVE_TIMEOUT, RequestBody
 from .body_memory import BodyMemory, default_nbytes
+from .concurrency import DEFAULT_MAX_CONCURRENCY, Concurrency
 from .errors import RequestError
 from .framing import frame_headers
 from .inference import MessageFormat, ServedModel
 from .model import VERSION, Model, ModelFunction, Models
-from .model_threads import DEFAULT_MAX_CONCURRENCY, ModelThreads
 from .statistics import Statistics
 
 log = logging.getLogger("tensorwire.server")
@@ -186,7 +187,8 @@ class Service:
         check_type("limits", limits, tw.Limits, "a Limits object")
         self.max_body_nbytes: int = check_integer("max_body_nbytes", max_body_nbytes, minimum=1)
         self.limits: tw.Limits = limits
-        self.threads: ModelThreads = ModelThreads(max_concurrency)
+        self.threads: Threads = Threads(N_THREADS)
+        self.concurrency: Concurrency = Concurrency(max_concurrency)
         if max_body_memory_nbytes is None:
             max_body_memory_nbytes = default_nbytes()
         check_integer("max_body_memory_nbytes", max_body_memory_nbytes, minimum=1)
@@ -199,6 +201,7 @@ class Service:
             self.metrics = import_module(".metrics", __package__)  # prometheus_client is optional
         self.http_format: HttpFormat = HttpFormat(
             self.threads,
+            self.concurrency,
             limits,
             # A partial object would make a dict for each call.
             lambda response, request: tw.encode_response(

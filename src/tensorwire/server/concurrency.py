@@ -1,0 +1,26 @@
+"""``max_concurrency``: how many inference requests an application works on at once."""
+
+from __future__ import annotations
+
+from ..arguments import check_integer
+from ..errors import format_count
+from .errors import OverloadedError
+
+DEFAULT_MAX_CONCURRENCY = 1000
+
+
+class Concurrency:
+    """The requests in progress, also those that wait for a thread.
+
+    Those whose models are called in the event loop and return at once are not counted. Each is
+    added before it is compared with the limit, so that event loops in several threads never exceed
+    it.
+    """
+
+    def __init__(self, max_concurrency: int) -> None:
+        self.max_concurrency: int = check_integer("max_concurrency", max_concurrency, minimum=1)
+        self.requests: set[object] = set()
+
+    def overloaded_error(self) -> OverloadedError:
+        limit = format_count("request", self.max_concurrency)
+        return OverloadedError.by("max_concurrency", f"the limit is {limit} in progress")
