@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -12,8 +12,10 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,7 @@ from tensorwire.cli import serve as serve_module
 from tensorwire.cli.models import create, echo
 from tensorwire.cli.output import UsageError
 from tensorwire.cli.serve import ASGI_PROTOCOL, FAST_PROTOCOL
-from tensorwire.cli.sockets import bind_port, listen
+from tensorwire.cli.sockets import Listener, bind_port, bind_unix_socket, listen
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.server import InferProtocol, create_app, uvicorn_check
 from tensorwire.server.uvicorn import service_of
@@ -336,6 +338,46 @@ def test_socket_of_a_killed_server_is_replaced(
     assert not (objects / "socket").exists()
 
 
+def test_servers_that_start_at_once(objects: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of them replaces the socket of a killed server. The other one finds that."""
+    unlink = os.unlink
+
+    def unlink_late(path: str) -> None:
+        time.sleep(0.1)
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", unlink_late)
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind("socket")
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(bind_unix_socket, "socket", 0o600) for _ in range(2)]
+    bound = [each.result()[0] for each in found if each.exception() is None]
+    with bound.pop():
+        assert bound == []
+
+
+def test_listener_when_no_file_descriptor_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """asyncio logs it once, and tries again after a second."""
+    errors: list[Any] = []
+
+    def accept(_: socket.socket) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    async def connect_to(listener: Listener) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: errors.append(context))
+        async with await loop.create_server(asyncio.Protocol, sock=listener, backlog=9):
+            with socket.create_connection(listener.getsockname()):
+                while not errors:
+                    await asyncio.sleep(0.001)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
+    with Listener() as listener:
+        listener.bind(("127.0.0.1", 0))
+        asyncio.run(connect_to(listener))
+    assert len(errors) == 1
+
+
 WITHOUT_TEXT = "raise type('Error', (Exception,), {'__str__': lambda self: exit()})\n"
 DIVISION = "ZeroDivisionError: division by zero\n"
 
@@ -558,18 +600,19 @@ def test_protocol_of_another_application() -> None:
         assert isinstance(InferProtocol(config, state, {}, loop), AsgiProtocol)
 
 
-def test_first_process_of_a_container_ends_while_modules_are_imported(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The kernel ignores SIGTERM until there is a handler."""
+def test_signals_while_modules_are_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel ignores SIGTERM for the first process of a container until there is a handler.
+
+    SIGHUP would end the first of several processes.
+    """
     handled: list[int] = []
 
     def import_module(_: str) -> None:
-        assert handled == [signal.SIGTERM]
+        assert handled == [signal.SIGTERM, signal.SIGHUP]
         raise ImportError
 
     monkeypatch.setattr(os, "getpid", lambda: 1)
     monkeypatch.setattr(signal, "signal", lambda number, _: handled.append(number))
     monkeypatch.setattr(serve_module, "import_module", import_module)
     with pytest.raises(UsageError):
-        serve_module.run(argparse.Namespace())
+        serve_module.run(parse("--workers", "2"))

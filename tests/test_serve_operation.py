@@ -384,6 +384,7 @@ LOADING = "import time; print('loading', flush=True); time.sleep(60)"
     [
         (signal.SIGTERM, [], "", -signal.SIGTERM),
         (signal.SIGTERM, [], FIRST_PROCESS, 0),
+        (signal.SIGTERM, ["--uds", "socket"], "", -signal.SIGTERM),
         (signal.SIGTERM, ["--workers", "2"], "", 0),
         (signal.SIGINT, ["--workers", "2"], "", 0),
     ],
@@ -394,7 +395,7 @@ def test_shutdown_while_models_are_loaded(
     program = (sys.executable, "-c", script) if script else PROGRAM
     server = Serve(tmp_path, LOADING, ["served_here:models", *options], program)
     try:
-        n_loading = 2 if options else 1
+        n_loading = 2 if "--workers" in options else 1
         wait_for(lambda: server.log.read_text().count("loading") == n_loading, 30)
         if number == signal.SIGINT:
             server.signal_all(number)
@@ -403,6 +404,7 @@ def test_shutdown_while_models_are_loaded(
         assert server.process.returncode == status
         assert "serve: error:" not in log
         assert "Traceback" not in log
+        assert not (tmp_path / "socket").exists()
     finally:
         with contextlib.suppress(ProcessLookupError):
             server.signal_all(signal.SIGKILL)

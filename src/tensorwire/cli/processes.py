@@ -29,7 +29,7 @@ import uvicorn
 from ..errors import format_seconds
 from .models import create, describe
 from .output import OutputError, UsageError, escape_record, log_config
-from .sockets import format_address
+from .sockets import Listener, format_address
 
 STARTUP_FAILURE = 3  # the exit code with which a process is not replaced, as in uvicorn
 UVICORN_OPTIONS = (  # arguments of the command that are passed to uvicorn, under the same names
@@ -132,8 +132,11 @@ def serve_here(
             limit_concurrency=chosen.limit_concurrency,
             timeout_graceful_shutdown=chosen.timeout_graceful_shutdown,
         )
-    with suppress(KeyboardInterrupt):
-        server.run(sockets=sockets)  # at its end, SIGTERM ends the process
+    with suppress(KeyboardInterrupt), ExitStack() as stack:
+        listeners: list[Any] = [
+            stack.enter_context(Listener(fileno=each.detach())) for each in sockets
+        ]
+        server.run(sockets=listeners)  # at its end, SIGTERM ends the process
     return 0 if server.started else STARTUP_FAILURE
 
 

@@ -112,6 +112,8 @@ def run(chosen: argparse.Namespace) -> int:
         raise UsageError("the server requires Linux or macOS")
     if os.getpid() == 1:  # without a handler, the signal does not end it until uvicorn runs
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    if chosen.workers > 1:  # until there are processes that it replaces
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     open_standard_streams()
     for package in ("uvicorn", "httptools"):
         try:
@@ -155,8 +157,15 @@ def open_standard_streams() -> None:
 def serve(chosen: argparse.Namespace, sockets: list[socket.socket], released: ExitStack) -> int:
     """Run the server with these sockets, and return the exit status. Raises UsageError."""
     from ..server.uvicorn_check import problem_with_uvicorn  # noqa: PLC0415
-    from .processes import Processes, Server, serve_here  # noqa: PLC0415
+    from .processes import Processes, Server, end_process, serve_here  # noqa: PLC0415
 
+    if chosen.uds is not None:  # while the models are loaded
+
+        def end(number: int, _: Any) -> None:
+            released.close()
+            end_process(number)
+
+        signal.signal(signal.SIGTERM, end)
     uvicorn: Any = import_module("uvicorn")
     reason = None if chosen.http == "fast" else "as requested"
     failure = None if reason else problem_with_uvicorn()

@@ -6,14 +6,34 @@ import errno
 import os
 import socket
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from .output import UsageError
 
 BACKLOG = 2048  # as in uvicorn
 WILDCARDS = ("", "0.0.0.0", "::")
+
+
+class Listener(socket.socket):
+    """A socket that reports once that no file descriptor is free.
+
+    asyncio would try to accept connections as many times as the queue is long, and log each error.
+    """
+
+    is_exhausted = False
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        if self.is_exhausted:
+            self.is_exhausted = False
+            raise BlockingIOError
+        try:
+            return super().accept()
+        except OSError as error:
+            self.is_exhausted = not isinstance(error, BlockingIOError)
+            raise
 
 
 def bind_unix_socket(path: str, mode: int) -> tuple[socket.socket, Callable[[], None]]:
@@ -22,19 +42,25 @@ def bind_unix_socket(path: str, mode: int) -> tuple[socket.socket, Callable[[], 
     Call it while the socket is open, and once: afterwards, the file is that of another server, or
     its inode may be. Raises UsageError.
     """
+    import fcntl  # noqa: PLC0415 - not on Windows
+
     bound = socket.socket(socket.AF_UNIX)
     try:
-        if Path(path).is_socket():
-            with socket.socket(socket.AF_UNIX) as probe, suppress(ConnectionRefusedError):
-                probe.setblocking(False)
-                with suppress(BlockingIOError):  # its queue is full
-                    probe.connect(path)
-                raise OSError(errno.EADDRINUSE, "another server listens there")
-            os.unlink(path)  # of a server that was killed
-        bound.bind(path)
-        os.chmod(path, mode)
-        bound.listen()  # so that another server finds it while the models are loaded
-        made = os.stat(path)
+        with ExitStack() as stack:
+            folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+            stack.callback(os.close, folder)
+            fcntl.flock(folder, fcntl.LOCK_EX)  # another server may begin at the same time
+            if Path(path).is_socket():
+                with socket.socket(socket.AF_UNIX) as probe, suppress(ConnectionRefusedError):
+                    probe.setblocking(False)
+                    with suppress(BlockingIOError):  # its queue is full
+                        probe.connect(path)
+                    raise OSError(errno.EADDRINUSE, "another server listens there")
+                os.unlink(path)  # of a server that was killed
+            bound.bind(path)
+            os.chmod(path, mode)
+            bound.listen()  # so that another server finds it while the models are loaded
+            made = os.stat(path)
     except OSError as error:
         bound.close()
         raise listen_error("--uds", path, error) from None
