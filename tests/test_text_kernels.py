@@ -1,4 +1,4 @@
-"""The header text_kernels.h, compiled on its own in each of its versions, compared with Python.
+"""The headers utf8.h and json/text.h, compiled in each of their versions, compared with Python.
 
 A program reads the cases from its input and writes the results. The text of a case ends with its
 memory block, which has only as many bytes before the text as can be read. Results are written to
@@ -23,11 +23,11 @@ import pytest
 from support.bytes_elements import is_utf8, utf8_sequences
 from support.scale import scaled
 
-HEADER = Path(__file__).parents[1] / "src" / "tensorwire" / "_codec" / "text_kernels.h"
+HEADERS = Path(__file__).parents[1] / "src" / "tensorwire" / "_codec"
 SOURCE = r"""
 #include <stdio.h>
 #include <stdlib.h>
-#include "text_kernels.h"
+#include "json/text.h"
 
 static unsigned char *memory(size_t nbytes) {
     unsigned char *block = (unsigned char *)malloc(nbytes ? nbytes : 1);
@@ -93,7 +93,7 @@ VERSIONS = {
 }
 
 pytestmark = [
-    pytest.mark.skipif(not HEADER.exists(), reason="this checkout has no sources"),
+    pytest.mark.skipif(not (HEADERS / "utf8.h").exists(), reason="this checkout has no sources"),
     pytest.mark.no_sanitizers(reason="its programs have sanitizers of their own"),
 ]
 
@@ -148,7 +148,7 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("kernels")
     source, made = folder / "kernels.c", folder / "kernels"
     source.write_text(SOURCE)
-    subprocess.run([*compiler, f"-I{HEADER.parent}", source, "-o", made], check=True)
+    subprocess.run([*compiler, f"-I{HEADERS}", source, "-o", made], check=True)
     return Kernels([*runner, str(made)])
 
 

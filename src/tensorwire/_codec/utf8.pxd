@@ -7,7 +7,7 @@ from .gil cimport release_gil, take_gil
 from .wire cimport Element, Span, element_at, span_nbytes
 
 
-cdef extern from "text_kernels.h":
+cdef extern from "utf8.h":
     bint is_utf8(const unsigned char* text, Py_ssize_t nbytes) noexcept nogil
     unsigned char* write_character(unsigned char* target, uint32_t character) noexcept nogil
     int n_two_bytes(const unsigned char* text) noexcept nogil

@@ -15,7 +15,7 @@ from ..json.scanner cimport (
     append_digits)
 
 
-cdef extern from "json/kernels.h":
+cdef extern from "json/numbers.h":
     const double* SIGNS
     const double* POWERS_OF_10
     int64_t MAX_EXACT_EXPONENT

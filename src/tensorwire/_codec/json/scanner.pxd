@@ -19,15 +19,16 @@ from libc.stdlib cimport qsort
 from libc.string cimport memcmp, memcpy, strlen
 
 from ..gil cimport LONG_NBYTES
+from ..utf8 cimport write_character
 
 
-cdef extern from "json/kernels.h":
+cdef extern from "json/numbers.h":
     const uint64_t ONES
     const uint64_t* INTEGER_POWERS_OF_10
     int64_t MAX_EXPONENT
     int ctz "__builtin_ctzll"(unsigned long long bits) noexcept nogil
 
-cdef extern from "text_kernels.h":
+cdef extern from "json/text.h":
     const Py_ssize_t WINDOW_NBYTES
     enum:
         NOT_ASCII
@@ -38,7 +39,6 @@ cdef extern from "text_kernels.h":
         unsigned char** target, const unsigned char** text, const unsigned char* end) noexcept nogil
     int read_unicode_escape(
         const unsigned char* text, Py_ssize_t nbytes, uint32_t* character) noexcept nogil
-    unsigned char* write_character(unsigned char* target, uint32_t character) noexcept nogil
 
 cdef extern from *:
     bint unlikely(bint condition) noexcept nogil

@@ -48,7 +48,7 @@ cdef extern from "Python.h":
     Py_ssize_t str_length "PyUnicode_GET_LENGTH"(PyObject* value) nogil
     int str_kind "PyUnicode_KIND"(PyObject* value) nogil
 
-cdef extern from "text_kernels.h":
+cdef extern from "json/text.h":
     Py_ssize_t WINDOW_NBYTES
     bint copy_usual(
         unsigned char* target, const unsigned char* text, Py_ssize_t nbytes, Py_ssize_t n_before

@@ -1,4 +1,4 @@
-"""The header kernels.h, compiled on its own with each of the two ways to parse any number.
+"""The header json/numbers.h, compiled on its own with each of the two ways to parse any number.
 
 test_json_reader.py has more numbers.
 """
@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-HEADER = Path(__file__).parents[1] / "src" / "tensorwire" / "_codec" / "json" / "kernels.h"
+HEADER = Path(__file__).parents[1] / "src" / "tensorwire" / "_codec" / "json" / "numbers.h"
 SOURCE = """
-#include "kernels.h"
+#include "numbers.h"
 
 extern "C" {
 unsigned long long reciprocal(int n) { return RECIPROCALS_OF_5[n]; }

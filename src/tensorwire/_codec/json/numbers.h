@@ -5,8 +5,8 @@
    rounds any number, with the C++ library. Both round correctly: to the nearest double or float,
    half to even. */
 
-#ifndef TENSORWIRE_JSON_KERNELS_H
-#define TENSORWIRE_JSON_KERNELS_H
+#ifndef TENSORWIRE_JSON_NUMBERS_H
+#define TENSORWIRE_JSON_NUMBERS_H
 
 #include <float.h>
 #include <stdint.h>
