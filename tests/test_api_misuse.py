@@ -414,20 +414,6 @@ def test_dimension_is_converted_once() -> None:
     assert tensor.as_numpy().shape == (2,)
 
 
-def test_lists_and_dicts_can_change_afterwards() -> None:
-    """A message has copies. For arrays, test_api_state_machine.py shows it."""
-    parameters: dict[str, Any] = {"k": [1, {"a": 2}]}
-    tensors = [tw.Tensor("x", X, parameters=parameters)]
-    outputs: list[Any] = [tw.RequestedOutput("y", parameters=parameters)]
-    request = tw.InferRequest(tensors, outputs, parameters=parameters)
-    before = bytes(tw.encode_request(request))
-    tensors.append(tw.Tensor("z", X))
-    outputs.append("z")
-    parameters["k"][1]["b"] = 3
-    parameters["l"] = object()
-    assert bytes(tw.encode_request(request)) == before
-
-
 @uses_hostile_objects
 @pytest.mark.parametrize(("item", "datatype"), [("a", "BYTES"), (1, "INT8"), (1.0, "FP32")])
 def test_list_that_changes_another_one(item: Any, datatype: str, connect: Any) -> None:
@@ -454,34 +440,7 @@ def test_number_that_changes_its_list() -> None:
         tw.Tensor("x", numbers, datatype="FP32")
 
 
-def test_buffers_of_a_frame_belong_to_the_caller() -> None:
-    view = memoryview(bytearray(b"de"))
-    frames = [tw.Frame((bytearray(b"abc"), view), None), tw.encode_request(REQUEST)]
-    view.release()
-    for frame in frames:
-        before = bytes(frame)
-        for buffer in frame.buffers:
-            if isinstance(buffer, memoryview):
-                buffer.release()
-        assert b"".join(frame) == b"".join(frame.chunks(7)) == bytes(frame) == before
-
-
 # --- pickles with other arguments ---
-
-
-@pytest.mark.parametrize("at", range(6))
-@pytest.mark.parametrize("value", [2**20, 2**62, -1, 2**63, None, "x"])
-def test_altered_pickles_of_limits(at: int, value: Any) -> None:
-    """A rank above numpy's maximum wrote beyond the end of an array on the stack."""
-    function, arguments = tw.Limits().__reduce_ex__(5)[:2]
-    try:
-        limits = function(*arguments[:at], value, *arguments[at + 1 :])
-    except ValueError:
-        return
-    assert (limits.max_rank <= 64, limits.max_nesting <= 1000) == (True, True)
-    body, length = reference.request([reference.entry("x", "FP32", [1] * 65, None)])
-    with pytest.raises(tw.DecodeError):
-        tw.decode_request(body, length, limits=limits)
 
 
 # --- programs that could crash or hang: owners of memory, threads, fork, large bodies ---

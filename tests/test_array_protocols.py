@@ -5,7 +5,6 @@ from __future__ import annotations
 import array
 import ctypes
 import mmap
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -14,11 +13,9 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import infer
 from support.memory import address
 from support.requirements import optional
 from tensorwire._codec.messages.convert import CONVERSIONS
-from tensorwire.server import Model, create_app
 
 Image = optional("PIL.Image")
 pa = optional("pyarrow")
@@ -63,32 +60,6 @@ def test_large_image(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tobytes.call_count == 1
     assert (tensor.datatype, tensor.shape) == ("UINT8", (3000, 3000, 3))
     assert np.array_equal(tensor.as_numpy(), expected)
-
-
-def test_image_is_an_output_of_a_model() -> None:
-    declared = [tw.TensorSpec("y", "UINT8", [-1, -1])]
-    fits, wide = image_of("L"), image_of("I")
-    app = create_app({"m": Model(lambda _: {"y": fits}, outputs=declared)})
-    assert np.array_equal(infer(app, "m").response()["y"].as_numpy(), np.asarray(fits))
-    app = create_app({"m": Model(lambda _: {"y": wide}, outputs=declared)})
-    assert "is INT32 [3, 5]" in infer(app, "m").error
-
-
-NO_BYTES = "the argument is an array of uint8, not BYTES"
-NOT_ONE_ARRAY: list[tuple[Callable[[Any], Any], str]] = [
-    (tw.encode_bytes, NO_BYTES),
-    (lambda image: tw.encode_bytes([image]), "element 0 of the argument is Image, not bytes or"),
-    (
-        lambda image: tw.Tensor("x", [image, image.rotate(90, expand=True)]),
-        r"item 1 of tensor 'x' is UINT8 \[5, 3, 3\], but item 0 is UINT8 \[3, 5, 3\]",
-    ),
-]
-
-
-@pytest.mark.parametrize(("call", "message"), NOT_ONE_ARRAY)
-def test_images_that_are_not_one_array(call: Callable[[Any], Any], message: str) -> None:
-    with pytest.raises(tw.EncodeError, match=message):
-        call(image_of("RGB"))
 
 
 # --- which protocol is used ---
@@ -218,14 +189,6 @@ def test_bytes_of_true_elements_in_the_memory_of_other_packages() -> None:
         assert tensor.as_numpy().view(np.uint8).tolist() == (memory != 0).tolist()
     valid = np.array([True, False])
     assert address(tw.Tensor("x", Mask(valid)).as_numpy()) == address(valid)
-
-
-@pytest.mark.parametrize("kind", [bytes, bytearray])
-def test_bytes_are_an_element_and_not_an_array(kind: Any) -> None:
-    with pytest.raises(TypeError, match=f"BytesArray, not {kind.__name__}"):
-        tw.Tensor("x", kind(b"abc"))
-    with pytest.raises(TypeError, match=f"bytes or str, not {kind.__name__}"):
-        tw.encode_bytes(kind(b"abc"))
 
 
 def test_text_that_an_array_protocol_describes() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import mmap
 import re
 from typing import Any
@@ -14,7 +13,6 @@ import pytest
 import tensorwire as tw
 from support import reference
 from support.arrow_numbers import NumbersStream, TextProducer
-from support.lifetimes import Owned, assert_result_keeps_body_alive
 from support.memory import peak_nbytes
 from support.requirements import optional, package
 
@@ -44,42 +42,6 @@ def exported(elements: Any, requested: Any) -> Any:
     return array
 
 
-TEXT_TYPES = [pa.string(), pa.large_string(), pa.string_view()]
-BINARY_TYPES = [pa.binary(), pa.large_binary(), pa.binary_view()]
-
-
-@pytest.mark.parametrize("requested", [None, *TEXT_TYPES, *BINARY_TYPES], ids=str)
-def test_requested_types(requested: Any) -> None:
-    is_text = requested is not None and requested in TEXT_TYPES
-    short = [[], [b""], [b"", b""], [b"x" * 12], [b"x" * 13]]
-    for values in (*short, TEXT, TEXT[1:4] * 5000, *([] if is_text else [ANY])):
-        expected = [value.decode() if is_text else value for value in values]
-        whole, part = tensor_of(values), tensor_of([b"-", *values, b"+"])[1:-1]
-        for elements in (whole, part, tw.Tensor("x", whole)):
-            array = exported(elements, requested)
-            assert (array.type, array.null_count) == (requested or pa.binary_view(), 0)
-            assert array.to_pylist() == expected
-            assert pa.array(elements, type=requested).equals(array)
-            assert pl.Series(pl.from_arrow(array)).to_list() == expected
-    assert pl.Series(tensor_of(ANY)).to_list() == ANY
-
-
-@pytest.mark.parametrize(
-    "requested", [*TEXT_TYPES, pa.int64(), pa.int32(), pa.null(), None], ids=str
-)
-def test_requested_types_that_cannot_be_given(requested: Any) -> None:
-    """The specification allows the type without a request. Invalid UTF-8 is never text."""
-    split = "é".encode()  # valid in total, but each element is not
-    for values in (ANY, [b"\xff"], [split[:1], split[1:]]):
-        array = exported(tensor_of(values), requested)
-        assert array.type == pa.binary_view()
-        assert array.to_pylist() == values
-    body = Owned(reference.elements([b"\xff" * 20]))
-    assert exported(tw.decode_bytes(body), requested).type == pa.binary_view()
-    gc.collect()
-    body.append(0)  # a BufferError if anything refers to the body
-
-
 @pytest.mark.parametrize("requested", [pa.string(), pa.large_binary()], ids=str)
 def test_elements_of_a_requested_type_with_offsets_are_copied(requested: Any) -> None:
     memory = bytearray(reference.elements([b"before", b"x" * 100]))
@@ -98,17 +60,6 @@ def test_data_buffers_are_the_body() -> None:
     assert views.size == 16 * len(ANY)
     assert all(begin <= buffer.address < begin + len(body) for buffer in data)
     assert data[0].address == begin + body.index(b"z" * 13)  # the first long element
-
-
-@pytest.mark.parametrize("library", ["pyarrow", "polars", "capsules"])
-def test_exported_array_keeps_the_body_alive(library: str) -> None:
-    def consume(body: Any) -> Any:
-        elements = tw.decode_bytes(body)
-        if library == "pyarrow":
-            return pa.array(elements)
-        return elements.__arrow_c_array__() if library == "capsules" else pl.Series(elements)
-
-    assert_result_keeps_body_alive(reference.elements(ANY), consume)
 
 
 @pytest.mark.thread_unsafe(reason="it measures the process")
@@ -186,16 +137,6 @@ def test_streams(elements: list[bytes]) -> None:
     ):
         assert tw.encode_bytes(values) == reference.elements(elements)
         assert tw.Tensor("x", values, shape=(len(text), 1)).shape == (len(text), 1)
-
-
-@pytest.mark.parametrize("arrow_type", BINARY_TYPES + TEXT_TYPES, ids=str)
-def test_null_is_rejected_with_its_index(arrow_type: Any) -> None:
-    array = pa.array([b"a"] * 9 + [None, b"b"], type=arrow_type)
-    message = "^tensor 'x' contains 1 null, which tensors cannot have; the first is element 7$"
-    with pytest.raises(tw.EncodeError, match=message) as caught:
-        tw.Tensor("x", array[2:])
-    assert (caught.value.element, caught.value.tensor) == (7, "x")
-    assert tw.encode_bytes(array[:9]) == reference.elements([b"a"] * 9)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import tensorwire as tw
 from support.array_samples import DTYPES, sample
 from support.arrow_numbers import NumbersProducer, NumbersStream
 from support.arrow_structs import struct_of
-from support.lifetimes import Owned, assert_result_keeps_body_alive
+from support.lifetimes import Owned
 from support.memory import address, leak_of
 from support.requirements import optional, package
 
@@ -105,28 +105,6 @@ def test_tensors_that_cannot_be_exported(tensor: tw.Tensor, message: str) -> Non
         with pytest.raises(tw.TensorwireError, match=f"^{message}") as caught:
             export()
         assert caught.value.tensor == "x"
-
-
-def lists(tensor: tw.Tensor, *shape: int) -> tw.Tensor:
-    return tw.Tensor("x", tensor.as_numpy().reshape(shape))
-
-
-EXPORTS: dict[str, Callable[[Any], Any]] = {
-    "capsules": lambda tensor: tensor.__arrow_c_array__(),
-    "pyarrow": lambda tensor: pa.array(lists(tensor, 2, 3, 2)),
-    "pyarrow elements": lambda tensor: innermost(pa.array(lists(tensor, 2, 3, 2))),
-    "polars": lambda tensor: pl.Series(tensor),  # noqa: PLW0108
-    "polars lists": lambda tensor: pl.Series(lists(tensor, 4, 3)),
-    "a tensor of pyarrow": lambda tensor: tw.Tensor("y", pa.array(tensor)).as_numpy()[3:],
-}
-
-
-@pytest.mark.parametrize("export", EXPORTS.values(), ids=EXPORTS.keys())
-def test_exported_array_keeps_the_body_alive(export: Callable[[Any], Any]) -> None:
-    spec = tw.TensorSpec("x", "INT32", [12])
-    assert_result_keeps_body_alive(
-        bytes(range(48)), lambda body: export(tw.decode_request(body, 0, raw_input=spec)["x"])
-    )
 
 
 def test_child_of_an_exported_array_can_be_moved_out() -> None:

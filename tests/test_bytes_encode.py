@@ -186,12 +186,6 @@ def test_item_that_changes_the_list_while_it_is_read() -> None:
         tw.encode_bytes(values)
 
 
-def test_bytes_are_not_another_datatype() -> None:
-    for data in (tw.decode_bytes(WIRE), np.array(["a"]), np.array([b"a"]), np.array(["a"], "O")):
-        with pytest.raises(tw.EncodeError, match="'x' has datatype FP32, but its data is BYTES"):
-            tw.Tensor("x", data, datatype="FP32")
-
-
 @pytest.mark.parametrize(("item", "datatype"), [("a", "BYTES"), (1, "INT8")])
 def test_nesting_of_lists(item: Any, datatype: Any) -> None:
     endless: list[Any] = []

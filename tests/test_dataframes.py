@@ -266,22 +266,6 @@ def test_rows_of_one_kind() -> None:
     }
 
 
-def test_columns_in_several_chunks() -> None:
-    part = pl.DataFrame({"n": [1, 2], "s": ["a", "b"], "b": [True, False]})
-    frame = pl.concat([part, part, part], rechunk=False)
-    expected = {
-        "n": ("INT64", [1, 2] * 3),
-        "s": ("BYTES", [b"a", b"b"] * 3),
-        "b": ("BOOL", [True, False] * 3),
-    }
-    assert lists_of(tw.tensors_from_dataframe(frame)) == expected
-    table = pa.concat_tables([part.to_arrow()] * 3)
-    assert lists_of(tw.tensors_from_dataframe(table)) == expected
-    batch = pa.RecordBatch.from_pydict({"n": [1, 2], "s": ["a", "b"]})[1:]
-    found = lists_of(tw.tensors_from_dataframe(batch))
-    assert found == {"n": ("INT64", [2]), "s": ("BYTES", [b"b"])}
-
-
 # The number of missing values, the first one, and the column. test_arrow_numbers.py has more nulls.
 MISSING_VALUES: dict[str, tuple[int, int, Callable[[], Any]]] = {
     "Int64": (2, 1, lambda: pd.array([1, None, None], dtype="Int64")),

@@ -82,24 +82,6 @@ def test_malformed_message_is_rejected(case: cases.Malformed) -> None:
         assert "body byte" not in str(caught.value)
 
 
-def test_header_ends_within_a_number() -> None:
-    """The digits that follow the header are not read."""
-    head = b'{"inputs":[{"name":"x","datatype":"INT8","parameters":{"binary_data_size":3},"shape":['
-    for n_digits in range(1, 20):
-        header = head + b"1" * n_digits
-        with pytest.raises(tw.HeaderError, match="',' or ']'") as caught:
-            tw.decode_request(header + b"1]}]}" + bytes(40), len(header))
-        assert caught.value.offset == len(header)
-
-
-@pytest.mark.parametrize("convert", [str, lambda n: str(n).encode(), np.int64], ids=str)
-def test_header_length_as_text_or_numpy_integer(convert: Any) -> None:
-    case = next(case for case in cases.VALID if case.header_length is not None)
-    assert decode(case.kind, case.body, convert(case.header_length)).id == case.message_id
-    with pytest.raises(TypeError, match="header length"):
-        decode(case.kind, case.body, [convert(case.header_length)])
-
-
 # --- names, which a cache keeps for later messages ---
 
 

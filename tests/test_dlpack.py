@@ -9,7 +9,6 @@ import ctypes
 import gc
 import importlib
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,7 @@ from support.dlpack_structs import (
     Producer,
     values_of,
 )
-from support.lifetimes import Owned, assert_result_keeps_body_alive
+from support.lifetimes import Owned
 from support.memory import address
 from support.requirements import package
 
@@ -149,28 +148,6 @@ FRAME = tw.encode_response(tw.InferResponse([tw.Tensor("x", sample("FP32"))]))
 
 def tensor_of(body: Any) -> tw.Tensor:
     return tw.decode_response(body, FRAME.header_length)["x"]
-
-
-class Struct(Consumed):
-    """A consumer that calls the deleter when it is released. The used capsule is gone by then."""
-
-    def __del__(self) -> None:
-        self.delete()
-
-
-EXPORTS: dict[str, Callable[[Any], Any]] = {
-    "unused capsule": lambda body: tensor_of(body).__dlpack__(),
-    "unused versioned capsule": lambda body: tensor_of(body).__dlpack__(max_version=(1, 0)),
-    "numpy": lambda body: np.from_dlpack(tensor_of(body)),
-    "struct": lambda body: Struct(tensor_of(body).__dlpack__()),
-    "versioned struct": lambda body: Struct(tensor_of(body).__dlpack__(max_version=(1, 0))),
-    "tensor": lambda body: tw.Tensor("y", np.from_dlpack(tensor_of(body))),
-}
-
-
-@pytest.mark.parametrize("name", EXPORTS)
-def test_export_keeps_the_body_alive(name: str) -> None:
-    assert_result_keeps_body_alive(bytes(FRAME), EXPORTS[name])
 
 
 def test_deleter_in_another_thread() -> None:

@@ -93,33 +93,6 @@ def test_example_of_the_protocol_documentation() -> None:
 # --- arrays that have to be converted ---
 
 
-LAYOUTS: dict[str, Any] = {
-    "big-endian": np.arange(12, dtype=">f4").reshape(3, 4),
-    "strided": np.arange(24, dtype=np.int64).reshape(4, 6)[::2, ::3],
-    "fortran": np.asfortranarray(np.arange(6, dtype=np.uint16).reshape(2, 3)),
-    "broadcast": np.broadcast_to(np.float64(2.5), (2, 2)),
-    "reversed": np.arange(6, dtype=np.int8)[::-1],
-    "transposed booleans": np.arange(12).reshape(3, 4).T % 2 == 0,
-    "strided and big-endian": np.arange(6, dtype=">u2").reshape(2, 3)[:, ::2],
-    "big-endian scalar": np.array(3.5, ">f8"),
-}
-
-
-@pytest.mark.parametrize("array", LAYOUTS.values(), ids=LAYOUTS)
-def test_arrays_in_other_layouts_are_converted(array: np.ndarray[Any, Any]) -> None:
-    tensor = tw.Tensor("x", array)
-    made = tensor.as_numpy()
-    assert made.flags.c_contiguous
-    assert made.dtype == array.dtype.newbyteorder("<")
-    request = tw.InferRequest([tensor])
-    frames = [tw.encode_request(request) for _ in range(2)]
-    decoded = tw.decode_request(bytes(frames[0]), frames[0].header_length)["x"]
-    assert decoded.shape == array.shape
-    assert np.array_equal(decoded.as_numpy(), array)
-    first, second = (np.frombuffer(frame.buffers[1], np.uint8) for frame in frames)
-    assert np.shares_memory(first, second)
-
-
 @pytest.mark.parametrize(
     ("data", "datatype"),
     [

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import gc
-import http.client
-import itertools
 import socket
 import sys
 import sysconfig
 import time
 import weakref
 from collections.abc import Callable
-from email import message_from_bytes
 from typing import Any
 
 import numpy as np
@@ -38,20 +35,6 @@ def received(send: Callable[[socket.socket], None]) -> bytes:
     with far, in_thread(receive), near:
         send(near)
     return bytes(data)
-
-
-def test_frame_is_sent_by_http_client() -> None:
-    def send(near: socket.socket) -> None:
-        connection = http.client.HTTPConnection("models.test")
-        connection.sock = near
-        connection.request("POST", "/", body=FRAME, headers=FRAME.headers)
-
-    head, _, body = received(send).partition(b"\r\n\r\n")
-    assert body == bytes(FRAME)
-    headers = message_from_bytes(head.partition(b"\r\n")[2])
-    assert headers["Content-Length"] == str(len(FRAME))
-    request = tw.decode_request(body, tw.header_length(headers))
-    assert request["x"].as_numpy()[-1] == 69_999
 
 
 @pytest.mark.parametrize(("n_tensors", "timeout"), [(1, 10.0), (1500, None)])
@@ -140,20 +123,6 @@ def test_buffers_are_read_while_they_are_made() -> None:
     for buffers in found:
         assert b"".join(buffers) == bytes(frame)
     assert sum(map(sys.getrefcount, tensors)) == n_references
-
-
-def test_parts_of_mixed_messages() -> None:
-    """A frame has the memory of the binary tensors that are not empty, and of no others."""
-    for choices in itertools.product(["binary", "json", "empty"], repeat=4):
-        tensors = []
-        for i, choice in enumerate(choices):
-            data = np.full(0 if choice == "empty" else 2, i, np.uint8)
-            tensors.append(tw.Tensor(f"x{i}", data, binary=choice != "json"))
-        frame = tw.encode_request(tw.InferRequest(tensors))
-        wanted = [bytes([i, i]) for i, choice in enumerate(choices) if choice == "binary"]
-        assert [bytes(buffer) for buffer in frame.buffers[1:]] == wanted
-        assert bytes(frame) == b"".join(frame.buffers)
-        assert len(tw.decode_request(bytes(frame), frame.header_length)) == len(tensors)
 
 
 @pytest.mark.parametrize("read", [False, True])

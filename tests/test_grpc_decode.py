@@ -230,7 +230,6 @@ def test_views_of_writable_memory_are_writable(wrap: Callable[[bytes], Any]) -> 
 
 def test_views_keep_the_message_alive() -> None:
     assert_result_keeps_body_alive(PICTURE, lambda body: only_tensor(body).as_numpy())
-    assert_result_keeps_body_alive(PICTURE, lambda body: tw.grpc.decode_request(body)["x"].data)
 
 
 def test_typed_contents_do_not_keep_the_message() -> None:

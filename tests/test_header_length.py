@@ -13,46 +13,18 @@ SAGEMAKER = "application/vnd.sagemaker-triton.binary+json"
 LENGTH = "Inference-Header-Content-Length"
 
 
-@pytest.mark.parametrize(
-    ("headers", "length"),
-    [
-        *(({}, None), ([], None), ({b"content-type": b"\xff"}, None)),
-        ({"content-type": f"{SAGEMAKER}\xa0;json-header-size=17"}, None),
-        ({"content-type": f"x; {SAGEMAKER};json-header-size=17"}, None),
-        *(({LENGTH: value}, 17) for value in (17, b"17 ", b"17, 17", ", ".join(["17"] * 9))),
-        ([(b"inference-header-content-length", b"17"), (b"host", b"\xff")], 17),
-        (message_from_string(f"{LENGTH}: 17\n\n"), 17),
-        ({"content-type": f'{SAGEMAKER}; json-header-size = "17"\t;q=1'}, 17),
-    ],
-)
-def test_header_length(headers: Any, length: int | None) -> None:
+@pytest.mark.parametrize("headers", [{LENGTH: 17}, message_from_string(f"{LENGTH}: 17\n\n")])
+def test_forms_of_headers(headers: Any) -> None:
     """The property `test_header_length` has more."""
-    assert tw.header_length(headers) == length
+    assert tw.header_length(headers) == 17
 
 
-INVALID = [
-    *("", " ", "abc", "-1", "+1", "0x5", "1.0", "9" * 30, "٣", ",", "1,", "1 1", ",1"),
-    *("0" * 21, "9" * 41, "9" * 500, "1\v", "\xff"),
-]
-INVALID_IN_A_MEDIA_TYPE = ["\xa017", "\x1c17", "17\x85", '"17', '17"', '"', '""', '" 17"']
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        *({LENGTH: value} for value in INVALID),
-        *({LENGTH: value.encode()} for value in INVALID),
-        *(
-            {"Content-Type": f"{SAGEMAKER};json-header-size={value}"}
-            for value in (*INVALID, *INVALID_IN_A_MEDIA_TYPE)
-            if value.strip(" \v") == value
-        ),
-    ],
-)
-def test_invalid_header_length_is_rejected(headers: Any) -> None:
-    with pytest.raises(tw.HeaderError, match=f"{LENGTH} is not a number") as caught:
-        tw.header_length(headers)
-    assert len(str(caught.value)) < 150
+@pytest.mark.parametrize("value", ["", "9" * 500, "\xff"])
+def test_text_of_an_invalid_header_length(value: str) -> None:
+    for headers in ({LENGTH: value}, {"Content-Type": f"{SAGEMAKER};json-header-size={value}"}):
+        with pytest.raises(tw.HeaderError, match=f"{LENGTH} is not a number") as caught:
+            tw.header_length(headers)
+        assert len(str(caught.value)) < 150
 
 
 def test_multipart_body_is_rejected() -> None:

@@ -17,6 +17,7 @@ from support import grpc_cases, reference
 from support.lifetimes import Owned, assert_result_keeps_body_alive
 from support.memory import address, peak_nbytes
 from support.protobuf_wire import delimited
+from support.requirements import package
 from support.scripts import run_script
 
 
@@ -60,6 +61,13 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
     "a Tensor of elements": lambda b: tw.Tensor("x", tw.decode_bytes(memoryview(b)[WORDS_AT:])),
     "an iterator": lambda b: iter(tw.decode_bytes(memoryview(b)[WORDS_AT:])),
     "Arrow's capsule": lambda b: decoded(b)["words"].elements.__arrow_c_array__()[1],
+    "an Arrow array": lambda b: package("pyarrow").array(decoded(b)["pixels"]),
+    "Arrow's capsules of numbers": lambda b: decoded(b)["pixels"].__arrow_c_array__(),
+    "an Arrow array of bytes": lambda b: package("pyarrow").array(decoded(b)["words"]),
+    "a column of polars": lambda b: package("polars").Series(decoded(b)["words"].data),
+    "a DLPack capsule": lambda b: decoded(b)["pixels"].__dlpack__(copy=False),
+    "a versioned capsule": lambda b: decoded(b)["pixels"].__dlpack__(max_version=(1, 0)),
+    "an array of DLPack": lambda b: np.from_dlpack(decoded(b)["pixels"]),
     "an array of a raw request": lambda b: tw.decode_request(b, 0, raw_input=RAW)["x"].data,
 }
 

@@ -56,6 +56,13 @@ def packed(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesArr
     return exact(b""), tensor
 
 
+def kept(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesArray]:
+    """Return values that are encoded when their bytes are needed: JSON does not need them."""
+    tensor = tw.Tensor("x", shaped(items, shape), binary=False).data
+    assert isinstance(tensor, tw.BytesArray)
+    return exact(b""), tensor
+
+
 def raw(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.BytesArray]:
     """Return the element of a raw request, which has no prefix."""
     if len(items) != 1:
@@ -96,7 +103,7 @@ def from_arrow(items: list[bytes], shape: tuple[int, ...]) -> tuple[Any, tw.Byte
 
 
 MAKERS: list[Callable[[list[bytes], tuple[int, ...]], tuple[Any, tw.BytesArray]]] = [
-    *(whole, within, packed, raw, chosen, pickled, from_arrow)
+    *(whole, within, packed, kept, raw, chosen, pickled, from_arrow)
 ]
 
 # --- conversions ---
@@ -203,14 +210,16 @@ def unicode(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
 def arrow(tensor: tw.BytesArray, items: list[bytes], rest: bytes) -> None:
     """Export as each type that a consumer may request; text only if all elements are UTF-8."""
     as_text = texts(items)
-    for requested in (None, pa.string_view(), pa.string(), pa.large_string(), pa.large_binary()):
+    texts_of_arrow = (pa.string_view(), pa.string(), pa.large_string())
+    others = (pa.binary_view(), pa.binary(), pa.large_binary(), pa.int64(), pa.null())
+    for requested in (None, *texts_of_arrow, *others):
         schema = () if requested is None else (requested.__arrow_c_schema__(),)
         array = pa.Array._import_from_c_capsule(*tensor.__arrow_c_array__(*schema))
         array.validate(full=True)
         found = (array.type, array.to_pylist())
-        if requested == pa.large_binary():
+        if requested in (pa.binary(), pa.large_binary()):
             assert found == (requested, items)
-        elif requested is not None and isinstance(as_text, list):
+        elif requested in texts_of_arrow and isinstance(as_text, list):
             assert found == (requested, as_text)
         else:
             assert found == (pa.binary_view(), items)

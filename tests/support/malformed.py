@@ -135,12 +135,21 @@ PARSED = (
         ("shape", BASE.replace('"data"', '"shape":[1],"data"')),
         ("data", BASE.replace('"data"', '"data":[7],"data"')),
         ("escaped name", BASE.replace('"name"', r'"name":"x","n\u0061me"')),
+        *((member, BASE.replace('"data"', f'"{member}":null,"{member}":null,"data"'))
+          for member in ("datatype", "parameters")),
+        *((f"{member} of the request", BASE[:-1] + f',"{member}":null,"{member}":null}}')
+          for member in ("model_name", "model_version", "parameters", "outputs")),
         ("a null id", BASE[:-1] + ',"id":null,"id":null}'),
         ("an unknown member", BASE[:-1] + ',"z":1,"y":2,"z":3}'),
         ("a member of an unknown member", BASE[:-1] + r',"z":[{"a":1,"b":2,"\u0061":3}]}'),
         ("a parameter", BASE[:-1] + ',"parameters":{"p":1,"p":1}}'),
         ("a member of a parameter", BASE[:-1] + ',"parameters":{"p":{"q":1,"q":1}}}'),
         ("a requested name", BASE[:-1] + ',"outputs":[{"name":"o","name":"o"}]}'),
+        ("parameters of an output", BASE[:-1] + ',"outputs":[{"name":"o","parameters":null,'
+         '"parameters":null}]}'),
+        ("region", BASE.replace('"data"', '"parameters":{"shared_memory_region":null,'
+         '"shared_memory_region":null},"data"')),
+        ("object in data", '{"inputs":[{"data":[{"p":1,"q":2,"p":3}]}]}'),
         ("binary_data", BASE[:-1] + ',"outputs":[{"name":"o","parameters":'
          '{"binary_data":true,"binary_data":true}}]}'),
     )),
