@@ -643,7 +643,7 @@ class Gate:
 
     @property
     def n_requests(self) -> int:
-        return len(self.app.threads.requests)
+        return len(self.app.concurrency.requests)
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])

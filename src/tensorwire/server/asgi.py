@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, MutableMapping
 from contextlib import suppress
 from functools import partial
-from types import CoroutineType
+from inspect import isawaitable
+from types import CoroutineType, coroutine
 from typing import Any
 
 from .._codec.datatypes import Limits
@@ -301,7 +302,8 @@ class App(Service):
             if exchange.is_rejected:
                 reply = reply.closing()
             is_replying = True
-            sending = partial(self._send_in_time, send) if exchange.has_memory else send
+            is_counted = exchange._reserved is not None
+            sending = partial(self._send_in_time, send) if is_counted else send
             await _send_reply(sending, reply, self.zero_copy)
         except ClientDisconnectedError:
             return
@@ -370,7 +372,7 @@ class _Exchange(Exchange):
                 await self._await_memory()
                 while more and not self.is_rejected:
                     message = self.receive() if message is None else message
-                    if isinstance(message, Awaitable):
+                    if isawaitable(message):
                         message = await message
                     chunk, more = chunk_of(message)
                     message = None
@@ -412,30 +414,25 @@ def _begin(receive: Receive) -> AsgiMessage | Awaitable[AsgiMessage]:
     if type(awaitable) is not CoroutineType:
         return awaitable
     try:
-        waits_for = awaitable.send(None)
+        return _rest_of(awaitable, awaitable.send(None))
     except StopIteration as end:
         found: AsgiMessage = end.value
         return found
-    return _Begun(awaitable, waits_for)
 
 
-class _Begun:
-    """An awaitable for a coroutine that has begun and waits for a future of asyncio."""
-
-    def __init__(self, coroutine: CoroutineType[Any, Any, AsgiMessage], waits_for: Any) -> None:
-        self._coroutine = coroutine
-        self._waits_for = waits_for
-
-    def __await__(self) -> Generator[Any, Any, AsgiMessage]:
-        waits_for = self._waits_for
-        try:
-            while True:
-                try:
-                    yield waits_for
-                except BaseException as error:
-                    waits_for = self._coroutine.throw(error)
-                else:
-                    waits_for = self._coroutine.send(None)
-        except StopIteration as end:
-            found: AsgiMessage = end.value
-            return found
+@coroutine
+def _rest_of(
+    begun: CoroutineType[Any, Any, AsgiMessage], future: Any
+) -> Generator[Any, None, AsgiMessage]:
+    """Continue a coroutine that has begun and waits for a future of asyncio."""
+    try:
+        while True:
+            try:
+                yield future
+            except BaseException as error:
+                future = begun.throw(error)
+            else:
+                future = begun.send(None)
+    except StopIteration as end:
+        found: AsgiMessage = end.value
+        return found

@@ -14,13 +14,7 @@ from .._codec.messages.tensor import TensorSpec
 from ..compression import STEP_NBYTES, Decompressor, is_supported
 from ..errors import DecompressionError, LayoutError, format_count
 from ..sizes import MAX_QUICK_MESSAGE_NBYTES
-from ..threads import (
-    DECOMPRESSING,
-    READING,
-    READING_DECOMPRESSED,
-    in_thread,
-    read_without_blocking,
-)
+from ..threads import DECOMPRESSING, READING, READING_DECOMPRESSED, in_thread, read_without_blocking
 from .body_memory import UNCOUNTED_NBYTES, Reservation
 from .errors import UnsupportedEncodingError
 from .framing import Framing

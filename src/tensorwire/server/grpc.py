@@ -16,26 +16,13 @@ from urllib.parse import unquote
 
 import tensorwire as tw
 
+from .. import grpc_messages as messages
 from .._codec.grpc.reader import nbytes_besides_raw, read_fields, read_names
 from .._codec.grpc.writer import write_fields
 from ..arguments import check_type
 from ..errors import TensorwireError, format_seconds
 from ..grpc import decode_request, encode_response, encode_stream_response
-from ..grpc_messages import (
-    DATA_TYPES,
-    LIVE_RESPONSE,
-    MODEL_CONFIG_RESPONSE,
-    MODEL_METADATA_RESPONSE,
-    MODEL_REQUEST,
-    MODEL_STATISTICS_RESPONSE,
-    NO_FIELDS,
-    READY_RESPONSE,
-    REPOSITORY_INDEX_RESPONSE,
-    SERVER_METADATA_RESPONSE,
-    SERVICE,
-    STREAM_ERROR,
-    Fields,
-)
+from ..grpc_messages import DATA_TYPES, MODEL_REQUEST, NO_FIELDS, SERVICE, STREAM_ERROR, Fields
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
 from ..threads import read_without_blocking
 from .body_memory import Reservation
@@ -91,14 +78,14 @@ SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"
 
 # The methods without inference: the endpoint of the application, the request and the response.
 SMALL_METHODS = {
-    "ServerLive": ("live", NO_FIELDS, LIVE_RESPONSE),
-    "ServerReady": ("ready", NO_FIELDS, READY_RESPONSE),
-    "ServerMetadata": ("server", NO_FIELDS, SERVER_METADATA_RESPONSE),
-    "ModelReady": ("ready", MODEL_REQUEST, READY_RESPONSE),
-    "ModelMetadata": ("model", MODEL_REQUEST, MODEL_METADATA_RESPONSE),
-    "ModelConfig": ("config", MODEL_REQUEST, MODEL_CONFIG_RESPONSE),
-    "ModelStatistics": ("stats", MODEL_REQUEST, MODEL_STATISTICS_RESPONSE),
-    "RepositoryIndex": ("index", NO_FIELDS, REPOSITORY_INDEX_RESPONSE),
+    "ServerLive": ("live", NO_FIELDS, messages.LIVE_RESPONSE),
+    "ServerReady": ("ready", NO_FIELDS, messages.READY_RESPONSE),
+    "ServerMetadata": ("server", NO_FIELDS, messages.SERVER_METADATA_RESPONSE),
+    "ModelReady": ("ready", MODEL_REQUEST, messages.READY_RESPONSE),
+    "ModelMetadata": ("model", MODEL_REQUEST, messages.MODEL_METADATA_RESPONSE),
+    "ModelConfig": ("config", MODEL_REQUEST, messages.MODEL_CONFIG_RESPONSE),
+    "ModelStatistics": ("stats", MODEL_REQUEST, messages.MODEL_STATISTICS_RESPONSE),
+    "RepositoryIndex": ("index", NO_FIELDS, messages.REPOSITORY_INDEX_RESPONSE),
 }
 
 
@@ -192,11 +179,8 @@ class OpenCalls:
         self._n_inferences = 0
         longest_name = max((len(name.encode()) for name in service.models), default=0)
         self.max_small_nbytes = MAX_SMALL_NBYTES + longest_name
-        # The tasks of the methods, and the contexts of calls and streams that wait for a message.
-        self.open: set[asyncio.Task[Any]] = set()
-        self._receiving: set[Any] = set()
-        self._idle: set[Any] = set()
-        self._aborting: set[asyncio.Task[None]] = set()
+        self.open: set[asyncio.Task[Any]] = set()  # the tasks of the methods
+        self._waiting: set[asyncio.Timeout] = set()  # of streams that wait for a message
         self.is_ending = asyncio.Event()
 
     def method(self, respond: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -265,15 +249,13 @@ class OpenCalls:
 
     async def receive(self, context: Any) -> bytes:
         """Wait for the only message of a call, of any size. Raises TensorwireError."""
-        timer = None
-        if self._timeout is not None:
-            loop = asyncio.get_running_loop()
-            timer = loop.call_later(self._timeout, self._end_late, context)
         try:
-            message: Any = await self._read(context, self._receiving)
-        finally:
-            if timer is not None:
-                timer.cancel()
+            async with asyncio.timeout(self._timeout):
+                message: Any = await self._read(context)
+        except TimeoutError:
+            assert self._timeout is not None
+            text = f"the message did not arrive within {format_seconds(self._timeout)}"
+            raise TensorwireError(text, status=408) from None
         if message is grpc.aio.EOF:
             raise TensorwireError("the call has no message", status=400)
         received: bytes = message
@@ -281,45 +263,28 @@ class OpenCalls:
 
     async def read(self, context: Any) -> Any:
         """Wait for the next message of a stream. EOF is its end, or that of the server."""
-        if self.is_ending.is_set():
-            self.fail(context, SHUTTING_DOWN)
-            return grpc.aio.EOF
-        return await self._read(context, self._idle)
+        if not self.is_ending.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None) as waiting:
+                    self._waiting.add(waiting)
+                    try:
+                        return await self._read(context)
+                    finally:
+                        self._waiting.discard(waiting)
+        self.fail(context, SHUTTING_DOWN)
+        return grpc.aio.EOF
 
-    async def _read(self, context: Any, waiting: set[Any]) -> Any:
+    async def _read(self, context: Any) -> Any:
         task = asyncio.current_task()
         if task is not None and task not in self.open:
             self.open.add(task)
             task.add_done_callback(self.open.discard)
-        waiting.add(context)
-        try:
-            return await context.read()
-        finally:
-            waiting.discard(context)
-
-    def _abort(self, context: Any, waiting: set[Any], error: TensorwireError) -> None:
-        """End a call unless its message arrives first."""
-        text, status = self._service.describe_failure(error)
-
-        async def abort() -> None:
-            if context in waiting:
-                with suppress(Exception):  # abort always raises an exception, as ``read`` does then
-                    await context.abort(code_of(status), text)
-
-        # Nothing waits for it: the connection may not accept what is sent.
-        task = asyncio.ensure_future(abort())
-        self._aborting.add(task)
-        task.add_done_callback(self._aborting.discard)
-
-    def _end_late(self, context: Any) -> None:
-        assert self._timeout is not None
-        text = f"the message did not arrive within {format_seconds(self._timeout)}"
-        self._abort(context, self._receiving, TensorwireError(text, status=408))
+        return await context.read()
 
     def end_streams(self) -> None:
         """End each stream after the response to the request in progress."""
-        for context in self._idle:
-            self._abort(context, self._idle, SHUTTING_DOWN)
+        for waiting in self._waiting:
+            waiting.reschedule(0)
 
 
 class InferenceService:

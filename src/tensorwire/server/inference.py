@@ -19,11 +19,7 @@ import numpy as np
 import tensorwire as tw
 
 from ..errors import TensorNotFoundError, format_subject, format_value
-from ..sizes import (
-    MAX_QUICK_JSON_NBYTES,
-    MAX_QUICK_MESSAGE_NBYTES,
-    MAX_SHARED_JSON_NBYTES,
-)
+from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
 from ..threads import Threads, in_thread
 from .concurrency import Concurrency
 from .context import RequestContext
@@ -355,7 +351,8 @@ def is_converted(value: Any) -> bool:
 def nbytes_of(value: Any) -> int:
     """Return about the size of what a model returned, or any larger number if it is large.
 
-    All items of a list count as the first one: to look at each takes longer than to convert it.
+    All items of a list count as the first one. Numbers have one shape, and to convert longer text
+    takes less time than to make it: 2 ns for each character, and less than 0.1 ns if it is ASCII.
     """
     n_items = 1
     while isinstance(value, list | tuple) and value and n_items <= MAX_QUICK_JSON_NBYTES:

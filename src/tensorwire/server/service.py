@@ -147,13 +147,9 @@ def error_reply(message: str, status: int, headers: RawHeaders = ()) -> Reply:
 def keep_freed_memory() -> None:
     """Make glibc keep freed blocks of less than 4 MiB for later requests.
 
-    By default, it returns blocks of 128 KiB or more to the kernel as soon as they are free. So each
-    request of 1 MB would receive new pages, and the kernel would take longer to clear and map them
-    than everything else takes. Larger blocks are still returned: numpy and ``BodyBuffer`` ask for
-    huge pages for them, which take less time.
-
-    glibc adapts to the largest block that was freed. This one is never written, so it has no pages
-    itself. Other C libraries are not affected.
+    By default, it returns blocks of 128 KiB or more to the kernel. To clear and map new pages for
+    each request of 1 MB would take longer than everything else. Larger blocks have huge pages,
+    which take less time. glibc adapts to the largest block that was freed; this one has no pages.
     """
     np.empty(_KEPT_NBYTES, np.uint8)
 
@@ -279,7 +275,6 @@ class Service:
         return LateReply(make, is_slow=found in ALL_MODELS)
 
     def failure_reply(self, error: BaseException) -> Reply:
-        """Return the reply for an exception. See ``describe_failure``."""
         return error_reply(*self.describe_failure(error))
 
     def describe_failure(self, error: BaseException) -> tuple[str, int]:

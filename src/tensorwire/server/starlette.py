@@ -28,17 +28,15 @@ from .values import FRAME_HEADERS, Content, frame_of, values_of
 
 __all__ = ["OPENAPI", "TensorResponse", "read_tensors"]
 
+_EXAMPLE = {
+    "inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}],
+    "parameters": {"factor": 3},
+}
 OPENAPI: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "content": {
-            JSON_TYPE: {
-                "schema": {"type": "object"},
-                "example": {
-                    "inputs": [{"name": "x", "datatype": "FP32", "shape": [2], "data": [1, 2]}],
-                    "parameters": {"factor": 3},
-                },
-            },
+            JSON_TYPE: {"schema": {"type": "object"}, "example": _EXAMPLE},
             BINARY_TYPE: {"schema": {"type": "string", "format": "binary"}},
         },
     },
