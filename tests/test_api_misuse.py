@@ -21,7 +21,7 @@ from support import hostile, reference
 from support.requirements import package
 from support.scripts import run_script
 from tensorwire._codec.grpc.writer import append_fields
-from tensorwire._codec.messages.views import view_tensor
+from tensorwire._codec.messages.decoding import view_tensor
 
 tw: Any = tensorwire  # untyped, because most calls here violate the types
 

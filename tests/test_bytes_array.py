@@ -14,8 +14,8 @@ from support import reference
 from support.bytes_elements import WIRE, WORDS
 from support.memory import peak_nbytes
 from support.threads import repeating
-from tensorwire._codec.body import Body
 from tensorwire._codec.bytes.reader import elements_nbytes
+from tensorwire._codec.held_buffer import HeldBuffer
 
 STRING = np.dtypes.StringDType()
 
@@ -265,8 +265,8 @@ def test_element_of_3_gb() -> None:
 
 def test_nbytes_of_the_first_elements() -> None:
     memory = tw.encode_bytes([b"a", b"", b"bc"]) + b"\xff\xff\xff\xff?"
-    assert [elements_nbytes(Body(memory), n) for n in range(4)] == [0, 5, 9, 15]
-    assert elements_nbytes(Body(b""), 0) == 0
+    assert [elements_nbytes(HeldBuffer(memory), n) for n in range(4)] == [0, 5, 9, 15]
+    assert elements_nbytes(HeldBuffer(b""), 0) == 0
     for n_elements, rest in ((4, memory), (1 << 62, memory), (1, b""), (1, b"\0\0\0")):
         with pytest.raises(tw.ElementError, match=r"^element \d of .* is truncated: "):
-            elements_nbytes(Body(rest), n_elements)
+            elements_nbytes(HeldBuffer(rest), n_elements)

@@ -20,7 +20,7 @@ import tensorwire as tw
 from fuzz.comparison import message_read, values_of
 from support import cases, reference
 from support.requirements import package
-from tensorwire._codec.messages.views import view_tensor
+from tensorwire._codec.messages.decoding import view_tensor
 
 
 def decode(kind: str, body: Any, header_length: Any = None, **options: Any) -> Any:

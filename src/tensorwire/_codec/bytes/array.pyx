@@ -5,13 +5,13 @@ cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from libc.string cimport memcmp
 
-from ..body cimport Body
 from ..bytes.reader cimport (
     Elements, count_elements, element_bytes, elements_as_fixed_width, elements_as_objects,
     elements_as_str, elements_as_stringdtype, gather_elements, new_elements, scan_elements)
 from ..bytes.writer cimport pack, source_of
 from ..capsules.arrow_bytes cimport export_elements
 from ..gil cimport copied_bytes, release_gil, take_gil
+from ..held_buffer cimport HeldBuffer
 from ..utf8 cimport are_valid_utf8
 from ..wire cimport (
     MAX_RANK, PREFIX_NBYTES, WIDEST_ITEMSIZE, Element, Span, begin_of, element_at, span_nbytes)
@@ -103,7 +103,7 @@ cdef class BytesArray:
         """Return the elements. Several threads may scan the same bytes, with the same result."""
         content = self.encoded()
         if type(content) is bytes:
-            content = scan_elements(Body(content), self.size, 0, self.nbytes)
+            content = scan_elements(HeldBuffer(content), self.size, 0, self.nbytes)
             with cython.critical_section(self):
                 self.content = content
         return content
@@ -380,13 +380,14 @@ cdef class BytesArray:
         >>> words.copy() == words
         True
         """
-        cdef Body wire = Body(self.wire)
+        cdef HeldBuffer wire = HeldBuffer(self.wire)
         return scanned_bytes(copied_bytes(wire.data, wire.nbytes), self.shape)
 
     def __reduce_ex__(self, protocol):
         # Only the bytes of these elements are pickled, not the whole body. From protocol 5 on, they
         # are a buffer that can be stored out of band. They are scanned again when they are loaded.
-        wire = Body(self.wire)  # CPython 3.11 crashes if it collects a memoryview that is exported
+        # CPython 3.11 crashes if it collects a memoryview that is exported.
+        wire = HeldBuffer(self.wire)
         return scanned_bytes, (
             PickleBuffer(wire) if as_index(protocol) >= 5 else bytes(wire), self.shape)
 
@@ -427,8 +428,8 @@ cdef class BytesArray:
 
 cdef bint same_bytes(first, second) except -1:
     """Return whether two buffers have the same bytes. `==` of memoryviews would compare items."""
-    cdef Body one = Body(first)
-    cdef Body other = Body(second)
+    cdef HeldBuffer one = HeldBuffer(first)
+    cdef HeldBuffer other = HeldBuffer(second)
     cdef int difference
     if one.nbytes != other.nbytes:
         return False
@@ -497,7 +498,7 @@ def values_to_encode(BytesArray array not None):
 
 
 def scanned_bytes(wire, shape):
-    return scan_body(Body(wire), exact_dims(shape))
+    return scan_body(HeldBuffer(wire), exact_dims(shape))
 
 
 cdef tuple exact_dims(shape):
@@ -507,7 +508,7 @@ cdef tuple exact_dims(shape):
     return tuple(dims)
 
 
-cdef BytesArray scan_body(Body body, tuple shape):
+cdef BytesArray scan_body(HeldBuffer body, tuple shape):
     """Return a BytesArray of the elements that fill a body. `shape` is None if it is not known."""
     try:
         size = count_elements(body) if shape is None else prod(shape)
@@ -562,7 +563,7 @@ def decode_bytes(buffer: ReadableBuffer, count: int | None = None) -> BytesArray
     Traceback (most recent call last):
     tensorwire.errors.ElementError: element 0 of the body is truncated: its prefix declares 9...
     """
-    cdef Body body = Body(buffer)
+    cdef HeldBuffer body = HeldBuffer(buffer)
     if count is None:
         return scan_body(body, None)
     if isinstance(count, bool):

@@ -14,13 +14,13 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from ..gil cimport (
-    ITEM_COST, LONG_NBYTES, TEXT_COST, copied_bytes, count_work, end_of_batch, release_gil,
-    release_gil_if_long, take_gil)
-from ..body cimport Body
 from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_pack, NpyString_release_allocator,
     PyArray_StringDTypeObject, npy_packed_static_string, npy_string_allocator)
+from ..gil cimport (
+    ITEM_COST, LONG_NBYTES, TEXT_COST, copied_bytes, count_work, end_of_batch, release_gil,
+    release_gil_if_long, take_gil)
+from ..held_buffer cimport HeldBuffer
 from ..utf8 cimport is_ascii, is_valid_utf8
 from ..wire cimport (
     PREFIX_NBYTES, Element, Scan, Span, element_at, scan_prefixes, span_nbytes, store_le32)
@@ -65,7 +65,7 @@ cdef class Elements:
         count_work(self.span.n)
 
 
-cdef Elements new_elements(Body body, cnp.ndarray starts, Py_ssize_t end):
+cdef Elements new_elements(HeldBuffer body, cnp.ndarray starts, Py_ssize_t end):
     """Return elements with prefixes at the offsets `starts`, the last of which ends at `end`."""
     cdef Elements elements = Elements.__new__(Elements)
     elements.body = body
@@ -78,7 +78,7 @@ cdef Elements new_elements(Body body, cnp.ndarray starts, Py_ssize_t end):
 
 
 cdef Elements scan_elements(
-    Body body, uint64_t n_elements, Py_ssize_t offset, Py_ssize_t nbytes
+    HeldBuffer body, uint64_t n_elements, Py_ssize_t offset, Py_ssize_t nbytes
 ):
     """Validate `n_elements` elements that fill the `nbytes` bytes of the body from `offset`.
 
@@ -118,7 +118,7 @@ cdef Elements scan_elements(
     return new_elements(body, starts, offset + nbytes)
 
 
-cdef uint64_t count_elements(Body body) except? 0:
+cdef uint64_t count_elements(HeldBuffer body) except? 0:
     """Return the number of BYTES elements that fill the body, without allocating memory."""
     cdef uint64_t more_than_fit = <uint64_t>body.nbytes // PREFIX_NBYTES + 1
     cdef Scan scan = scan_all(body.data, body.nbytes, NULL, more_than_fit, 0)
@@ -127,7 +127,7 @@ cdef uint64_t count_elements(Body body) except? 0:
     return scan.n_elements
 
 
-def elements_nbytes(Body body not None, Py_ssize_t n_elements):
+def elements_nbytes(HeldBuffer body not None, Py_ssize_t n_elements):
     """Return the size in bytes of the first `n_elements` elements of the body."""
     assert n_elements >= 0
     cdef Scan scan = scan_all(body.data, body.nbytes, NULL, n_elements, 0)
@@ -136,7 +136,7 @@ def elements_nbytes(Body body not None, Py_ssize_t n_elements):
     return scan.position
 
 
-cdef truncated_element_error(Body body, Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
+cdef truncated_element_error(HeldBuffer body, Scan* scan, Py_ssize_t offset, Py_ssize_t nbytes):
     element, position = scan.n_elements, offset + scan.position
     remaining = nbytes - scan.position
     if remaining < PREFIX_NBYTES:

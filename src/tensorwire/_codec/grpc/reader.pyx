@@ -17,7 +17,6 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
-from ..body cimport Body
 from ..bytes.array cimport bytes_of_wire
 from ..datatypes cimport (
     DECODING, Datatype, Layout, Limits, check_n_entries, check_rank, dims_as_tuple, fill_layout,
@@ -25,22 +24,23 @@ from ..datatypes cimport (
 from ..gil cimport (
     ITEM_COST, LONG_NBYTES, TEXT_COST, collect_work, copied_bytes, count_work, release_gil,
     release_gil_if_long, take_gil)
-from ..json.reader cimport text_to_str
-from ..json.scanner cimport Text
-from ..messages.message cimport (
-    InferRequest, InferResponse, Message, RequestedOutput, new_message, new_output)
-from ..messages.parameters cimport has_nul
-from ..messages.tensor cimport Tensor, is_shared, new_tensor, use_converted
 from ..grpc.protobuf cimport (
     FIELDS_TOO_DEEP, FIELD_TRUNCATED, FIXED32, FIXED64, GROUP_MISMATCH, LENGTH_DELIMITED,
     LENGTH_TOO_LARGE, MAX_MESSAGE_DEPTH, MAX_MESSAGE_NBYTES, NO_FIELD_FAULT, START_GROUP,
     TAG_INVALID, VARINT, VARINT_TOO_LONG, WIRE_TYPE_INVALID, Field, FieldFault, FieldCursor,
     WireType, cursor_of, next_field, read_field_value, read_tag, read_varint)
-from ..new_objects cimport address_of, shrink
-from ..utf8 cimport is_ascii, is_valid_utf8, whole_characters
-from ..messages.views cimport (
+from ..held_buffer cimport HeldBuffer
+from ..json.reader cimport text_to_str
+from ..json.scanner cimport Text
+from ..messages.decoding cimport (
     check_name, check_request, count_elements, datatype_named, has_shared_memory, one_place_error,
     set_requested, set_tensors, unknown_datatype_error, view_body)
+from ..messages.message cimport (
+    InferRequest, InferResponse, Message, RequestedOutput, new_message, new_output)
+from ..messages.parameters cimport has_nul
+from ..messages.tensor cimport Tensor, is_shared, new_tensor, use_converted
+from ..new_objects cimport address_of, shrink
+from ..utf8 cimport is_ascii, is_valid_utf8, whole_characters
 from ..wire cimport MAX_RANK, PREFIX_NBYTES, store_le32
 
 from ..signatures import ReadableBuffer
@@ -252,7 +252,7 @@ cdef Message decoded(message, Limits limits, bint is_request):
     return reader.finish()
 
 
-cdef FieldCursor outermost(Body body) noexcept:
+cdef FieldCursor outermost(HeldBuffer body) noexcept:
     cdef FieldCursor fields
     fields.position, fields.end, fields.depth = body.data, body.data + body.nbytes, 1
     return fields
@@ -292,7 +292,7 @@ cdef struct Contents:
 cdef class MessageReader:
     """Reads a ModelInferRequest or ModelInferResponse. Its fields contain the state."""
 
-    cdef Body body
+    cdef HeldBuffer body
     cdef Limits limits
     cdef Message message
     cdef bint is_request
@@ -740,7 +740,7 @@ cdef class MessageReader:
 
 cdef MessageReader new_reader(message, Limits limits, bint is_request):
     cdef MessageReader reader = MessageReader.__new__(MessageReader)
-    reader.body = Body(message)
+    reader.body = HeldBuffer(message)
     reader.limits = limits
     reader.is_request = is_request
     reader.kind = "input" if is_request else "output"
@@ -882,7 +882,7 @@ def nbytes_besides_raw(message, Py_ssize_t limit):
 
     Only about `limit` bytes are read. If the message is malformed, the bytes up to the error count.
     """
-    cdef Body body = Body(message)
+    cdef HeldBuffer body = HeldBuffer(message)
     cdef FieldCursor fields = outermost(body)
     cdef Field field
     cdef Py_ssize_t nbytes = 0
@@ -961,7 +961,7 @@ def split_field(message, uint32_t number):
     Returns the message without these fields, and a list of their values as views of the message.
     If it has none or is malformed, the message itself is returned.
     """
-    cdef Body body = Body(message)
+    cdef HeldBuffer body = HeldBuffer(message)
     cdef FieldCursor fields = outermost(body)
     cdef Field field
     cdef const unsigned char* copied = body.data  # up to here

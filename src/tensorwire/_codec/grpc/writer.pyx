@@ -12,16 +12,16 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
-from ..body cimport Body
 from ..gil cimport write_memory
-from ..messages.message cimport (
-    InferRequest, InferResponse, Message, RequestedOutput, ResponseOptions, check_listed,
-    check_options, id_for, requested_by)
-from ..messages.tensor cimport Tensor, is_shared, write_data
-from ..messages.parameters cimport text_nbytes
 from ..grpc.protobuf cimport (
     FIXED64, MAX_MESSAGE_NBYTES, VARINT, begin_field, field_nbytes, varint_nbytes, write_tag,
     write_varint)
+from ..held_buffer cimport HeldBuffer
+from ..messages.message cimport (
+    InferRequest, InferResponse, Message, RequestedOutput, ResponseOptions, check_listed,
+    check_options, id_for, requested_by)
+from ..messages.parameters cimport text_nbytes
+from ..messages.tensor cimport Tensor, is_shared, write_data
 
 from ...errors import SUBJECT, EncodeError, format_value, name_subject, name_tensor
 
@@ -428,18 +428,18 @@ def append_fields(head, unsigned char number, contents):
     `number` is that of the fields, 1 to 15. Raises EncodeError if the message exceeds 2^31 - 1
     bytes.
     """
-    cdef list bodies = list(map(Body, contents))
-    cdef Body first = Body(head)
-    cdef Body body
+    cdef list buffers = list(map(HeldBuffer, contents))
+    cdef HeldBuffer first = HeldBuffer(head)
+    cdef HeldBuffer buffer
     cdef uint64_t nbytes = first.nbytes
     cdef bytes message
     cdef unsigned char* target
-    for body in bodies:  # no overflow, as in `message_nbytes`
-        nbytes = min(nbytes, <uint64_t>1 << 63) + field_nbytes(body.nbytes)
+    for buffer in buffers:  # no overflow, as in `message_nbytes`
+        nbytes = min(nbytes, <uint64_t>1 << 63) + field_nbytes(buffer.nbytes)
     message = checked_bytes(nbytes)
     target = write_memory(
         <unsigned char*>PyBytes_AS_STRING(message), first.data, first.nbytes)
-    for body in bodies:
-        target = begin_field(target, number, body.nbytes)
-        target = write_memory(target, body.data, body.nbytes)
+    for buffer in buffers:
+        target = begin_field(target, number, buffer.nbytes)
+        target = write_memory(target, buffer.data, buffer.nbytes)
     return message

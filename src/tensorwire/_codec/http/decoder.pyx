@@ -11,9 +11,9 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_RawMalloc
 from libc.string cimport memcmp
 
-from ..body cimport Body
 from ..datatypes cimport Limits
 from ..gil cimport free_memory, write_memory
+from ..held_buffer cimport HeldBuffer
 from ..http.entries cimport BINARY, REGION, DataPlace, EntryReader
 from ..http.members cimport (
     ID, MODEL_NAME, MODEL_VERSION, OUTPUTS, PARAMETERS, TENSORS, HeaderCursor, close_keys,
@@ -24,10 +24,10 @@ from ..json.reader cimport (
     begin_reading, end_reading, next_item, next_member, open_level_or_raise, scan_string_or_raise,
     skip_null, skip_value_or_raise, text_to_str)
 from ..json.scanner cimport ReadCursor, Text, equals, next_is, skip_blanks
+from ..messages.decoding cimport (
+    check_request, has_shared_memory, set_requested, set_tensors, unknown_datatype_error, view_body)
 from ..messages.message cimport InferRequest, InferResponse, Message, new_message
 from ..messages.tensor cimport Tensor, TensorSpec, new_tensor, use_converted
-from ..messages.views cimport (
-    check_request, has_shared_memory, set_requested, set_tensors, unknown_datatype_error, view_body)
 
 from collections.abc import Iterable
 
@@ -153,7 +153,7 @@ def decode_response_in_regions(
     return reader.read_message(False)
 
 
-cdef Py_ssize_t checked_header_length(Body body, header_length, Limits limits) except -1:
+cdef Py_ssize_t checked_header_length(HeldBuffer body, header_length, Limits limits) except -1:
     cdef Py_ssize_t nbytes = body.nbytes
     cdef long long announced
     cdef int overflow
@@ -185,13 +185,14 @@ cdef class HeaderReader:
     """Reads one message."""
 
     cdef HeaderCursor header
-    cdef Body header_body  # keeps the memory of the header alive
+    cdef HeldBuffer header_body  # keeps the memory of the header alive
     cdef Py_ssize_t header_nbytes
     cdef unsigned char* header_copy  # NULL if the header was not copied
     cdef EntryReader entry
-    cdef Body body  # the memory that `offset` refers to, which is one of `parts` if there are any
-    cdef tuple parts  # the Body of each buffer of `data`; None if the header is in the body, too
-    cdef Py_ssize_t part  # index of `body` in `parts`
+    # The memory that `offset` refers to, which is one of `buffers` if there are any.
+    cdef HeldBuffer body
+    cdef tuple buffers  # of `data`; None if the binary data follows the header
+    cdef Py_ssize_t i_buffer  # index of `body` in `buffers`
     cdef str kind  # the kind of the tensors: "input" or "output"
     cdef Py_ssize_t offset  # of the next binary tensor in `body`; at most the size of `body`
     cdef str server_error  # the "error" of a server's error response, or None
@@ -204,7 +205,7 @@ cdef class HeaderReader:
         if self.header_copy != NULL:
             free_memory(self.header_copy, self.header_nbytes)
 
-    cdef int begin(self, Body body, header_length, Limits limits) except -1:
+    cdef int begin(self, HeldBuffer body, header_length, Limits limits) except -1:
         cdef const unsigned char* text = body.data
         cdef Py_ssize_t header_nbytes = checked_header_length(body, header_length, limits)
         self.body = self.header_body = body
@@ -228,19 +229,19 @@ cdef class HeaderReader:
     cdef int use_data(self, data) except -1:
         """Use the binary data of other buffers. The body is only the header."""
         if PyObject_CheckBuffer(data):
-            self.parts = (Body(data, "data"),)
+            self.buffers = (HeldBuffer(data, "data"),)
         else:
             try:
-                parts = iter(data)
+                buffers = iter(data)
             except TypeError:
                 raise TypeError(
                     f"data must be a bytes-like object or an iterable of them, not "
                     f"{type(data).__name__}") from None
-            bodies = []
-            for i, part in enumerate(parts):
-                bodies.append(Body(part, f"data[{i}]"))
-            self.parts = tuple(bodies)
-        self.body = self.parts[0] if self.parts else Body(b"", "data[0]")
+            held = []
+            for i, buffer in enumerate(buffers):
+                held.append(HeldBuffer(buffer, f"data[{i}]"))
+            self.buffers = tuple(held)
+        self.body = self.buffers[0] if self.buffers else HeldBuffer(b"", "data[0]")
         self.offset = 0
         return 0
 
@@ -325,7 +326,7 @@ cdef class HeaderReader:
         n_following = self.header.cursor.end - self.header.cursor.position
         if n_following > 0:
             offset = self.header.cursor.position - self.header.cursor.start
-            is_whole_body = self.parts is None and self.header_nbytes == self.body.nbytes
+            is_whole_body = self.buffers is None and self.header_nbytes == self.body.nbytes
             hint = f" (is {HEADER_LENGTH} missing?)" if is_whole_body else ""
             raise HeaderError(
                 f"the JSON header is malformed: it is followed by "
@@ -339,13 +340,13 @@ cdef class HeaderReader:
             if self.server_error is not None:
                 raise ErrorResponseError.quoting(self.server_error)
             raise HeaderError(f'the JSON header has no "{self.kind}s"')
-        if self.parts is not None:
-            self.use_next_part()
+        if self.buffers is not None:
+            self.use_next_buffer()
         if self.offset != self.body.nbytes:
             n_following = format_count("byte", self.body.nbytes - self.offset)
             tensors = format_count("tensor", len(self.message.tensors))
             # The last tensor need not be in the last buffer.
-            reason = f" {self.body.format_position(self.offset)}" if self.parts is not None else (
+            reason = f" {self.body.format_position(self.offset)}" if self.buffers is not None else (
                 f": the header of {self.header_nbytes} bytes and {tensors} end at byte "
                 f"{self.offset} of {self.body.nbytes}")
             raise LayoutError(
@@ -353,11 +354,11 @@ cdef class HeaderReader:
                 offset=self.offset, expected=self.offset, actual=self.body.nbytes)
         return 0
 
-    cdef int use_next_part(self) except -1:
+    cdef int use_next_buffer(self) except -1:
         """At the end of a buffer of `data`, go on with the next one that is not empty, if any."""
-        while self.offset == self.body.nbytes and self.part + 1 < len(self.parts):
-            self.part += 1
-            self.body = self.parts[self.part]
+        while self.offset == self.body.nbytes and self.i_buffer + 1 < len(self.buffers):
+            self.i_buffer += 1
+            self.body = self.buffers[self.i_buffer]
             self.offset = 0
         return 0
 
@@ -445,8 +446,8 @@ cdef class HeaderReader:
         cdef Tensor tensor
         entry.measure()
         tensor = new_tensor(entry.name, entry.datatype, entry.shape, entry.parameters, True)
-        if self.parts is not None and nbytes > 0:
-            self.use_next_part()
+        if self.buffers is not None and nbytes > 0:
+            self.use_next_buffer()
         view_body(tensor, &entry.members.layout, self.body, self.offset, nbytes, entry.limits)
         self.offset += nbytes
         return tensor
@@ -470,7 +471,7 @@ cdef class HeaderReader:
 
 cdef HeaderReader new_reader(body, header_length, data, Limits limits):
     cdef HeaderReader reader = HeaderReader.__new__(HeaderReader)
-    reader.begin(Body(body), header_length, limits)
+    reader.begin(HeldBuffer(body), header_length, limits)
     if data is not None:
         if header_length is not None:
             raise TypeError(

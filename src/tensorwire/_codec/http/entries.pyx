@@ -25,8 +25,8 @@ from ..json.reader cimport (
 from ..json.scanner cimport (
     DATA_TOO_DEEP, DUPLICATE_KEY, NO_FAULT, OUT_OF_RANGE, WRONG_TYPE, Fault, ReadCursor, Text,
     equals, next_is, utf8_nbytes_of)
+from ..messages.decoding cimport check_name, count_elements, datatype_named, one_place_error
 from ..messages.message cimport RequestedOutput, new_output
-from ..messages.views cimport check_name, count_elements, datatype_named, one_place_error
 from ..wire cimport MAX_RANK
 
 from itertools import compress

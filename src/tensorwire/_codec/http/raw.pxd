@@ -1,7 +1,7 @@
-from ..body cimport Body
 from ..datatypes cimport Limits
+from ..held_buffer cimport HeldBuffer
 from ..messages.message cimport InferRequest
 from ..messages.tensor cimport TensorSpec
 
 
-cdef InferRequest raw_request(Body body, TensorSpec spec, Limits limits)
+cdef InferRequest raw_request(HeldBuffer body, TensorSpec spec, Limits limits)

@@ -2,13 +2,13 @@
 
 from libc.stdint cimport uint64_t
 
-from ..body cimport Body
 from ..bytes.array cimport bytes_of_wire
 from ..bytes.writer cimport pack, source_of
 from ..datatypes cimport DECODING, Datatype, Layout, Limits, add_elements, fill_layout
+from ..held_buffer cimport HeldBuffer
+from ..messages.decoding cimport tensor_of_body
 from ..messages.message cimport InferRequest, Message, new_message
 from ..messages.tensor cimport Tensor, TensorSpec, new_tensor, use_bytes_array
-from ..messages.views cimport tensor_of_body
 
 from ..datatypes import DATATYPES
 
@@ -17,7 +17,7 @@ from ...errors import (
 from ...http import HEADER_LENGTH
 
 
-cdef InferRequest raw_request(Body body, TensorSpec spec, Limits limits):
+cdef InferRequest raw_request(HeldBuffer body, TensorSpec spec, Limits limits):
     """Return a raw binary request. Its body is the data of the declared input (WIRE.md 5)."""
     cdef Message request
     if spec is None:
@@ -35,7 +35,7 @@ cdef InferRequest raw_request(Body body, TensorSpec spec, Limits limits):
     return request
 
 
-cdef Tensor raw_tensor(Body body, TensorSpec spec, Limits limits):
+cdef Tensor raw_tensor(HeldBuffer body, TensorSpec spec, Limits limits):
     cdef Layout layout
     cdef uint64_t n_elements = 0
     cdef Datatype datatype = DATATYPES[spec.datatype]

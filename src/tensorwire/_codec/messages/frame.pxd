@@ -1,7 +1,7 @@
 cdef class Frame:
     cdef bytes header  # the JSON header; None in a raw request, and if the caller made the buffers
     cdef tuple tensors  # whose memory follows the header
-    cdef tuple bodies  # of the buffers that the caller passed; None if an encoder made the frame
+    cdef tuple parts  # HeldBuffers of the caller's buffers; None if an encoder made the frame
     cdef readonly object header_length  # int or None
     cdef Py_ssize_t nbytes
     cdef bint is_made

@@ -5,11 +5,11 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.memoryview cimport PyMemoryView_FromObject
 from cpython.tuple cimport PyTuple_New
 
-from ..body cimport Body
-from ..gil cimport write_memory
 from ..exports cimport exported_bytes
-from ..new_objects cimport set_item
+from ..gil cimport write_memory
+from ..held_buffer cimport HeldBuffer
 from ..messages.tensor cimport Tensor, make_once, write_data
+from ..new_objects cimport set_item
 
 from collections.abc import Iterator
 from operator import index
@@ -80,21 +80,20 @@ cdef class Frame:
 
     def __init__(self, tuple buffers not None, header_length):
         make_once(self, &self.is_made)
-        cdef list of_buffers = []
-        for buffer in buffers:
-            of_buffers.append(body_of(buffer))
-        cdef tuple bodies = tuple(of_buffers)
-        cdef Body body
+        cdef list parts = []
+        cdef HeldBuffer part
         cdef Py_ssize_t nbytes = 0
-        for body in bodies:
-            nbytes += body.nbytes
+        for buffer in buffers:
+            part = held_buffer(buffer)
+            parts.append(part)
+            nbytes += part.nbytes
         if header_length is not None and type(header_length) is not int:
             header_length = index(header_length)
         if header_length is not None and not 0 <= header_length <= nbytes:
             raise ValueError(
                 f"header_length must be 0 to {nbytes}, the size of the frame, not "
                 f"{format_number(header_length)}")
-        self.bodies = bodies
+        self.parts = tuple(parts)
         self.header_length = header_length
         self.nbytes = nbytes
 
@@ -102,12 +101,12 @@ cdef class Frame:
     def buffers(self):
         # New memoryviews, which the caller may release, and which no other thread has: CPython
         # counts the views of a memoryview without a lock.
-        cdef Body body
-        if self.bodies is None:
+        cdef HeldBuffer part
+        if self.parts is None:
             return buffers_of(self)
         buffers = []
-        for body in self.bodies:
-            buffers.append(body.buffer.obj if body.is_bytes() else PyMemoryView_FromObject(body))
+        for part in self.parts:
+            buffers.append(part.buffer.obj if part.is_bytes() else PyMemoryView_FromObject(part))
         return tuple(buffers)
 
     @property
@@ -171,10 +170,10 @@ cdef class Frame:
 
     def __bytes__(self):
         cdef Tensor tensor
-        cdef Body part
+        cdef HeldBuffer part
         cdef bytes copy = PyBytes_FromStringAndSize(NULL, self.nbytes)
         cdef unsigned char* target = <unsigned char*>PyBytes_AS_STRING(copy)
-        for part in self.bodies or ():
+        for part in self.parts or ():
             target = write_memory(target, part.data, part.nbytes)
         if self.header is not None:
             target = write_memory(target, PyBytes_AS_STRING(self.header), len(self.header))
@@ -188,7 +187,7 @@ cdef class Frame:
     def __reduce_ex__(self, protocol):
         buffers = []
         for buffer in self.buffers:
-            buffers.append(PickleBuffer(Body(buffer)) if protocol >= 5 else bytes(buffer))
+            buffers.append(PickleBuffer(HeldBuffer(buffer)) if protocol >= 5 else bytes(buffer))
         return Frame, (tuple(buffers), self.header_length)
 
     def __repr__(self):
@@ -225,15 +224,15 @@ cdef tuple buffers_of(Frame frame):
     return buffers
 
 
-cdef Body body_of(buffer):
+cdef HeldBuffer held_buffer(buffer):
     """Return the memory of a buffer. Raises BufferError if it is not contiguous."""
     if type(buffer) is bytes:
-        return Body(buffer)
+        return HeldBuffer(buffer)
     view = memoryview(buffer)
     if view.nbytes == 0:
-        return Body(b"")
+        return HeldBuffer(b"")
     try:
-        return Body(view.cast("B"))
+        return HeldBuffer(view.cast("B"))
     except (TypeError, ValueError) as error:
         shown = format_text(error, MAX_FOREIGN_TEXT)
         raise BufferError(f"a buffer of a frame cannot be sent as bytes: {shown}") from None

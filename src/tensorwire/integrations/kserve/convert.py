@@ -19,7 +19,7 @@ import tensorwire as tw
 
 from ..._codec.datatypes import BY_DTYPE, UNLIMITED
 from ..._codec.json.reader import read_json
-from ..._codec.messages.views import view_tensor
+from ..._codec.messages.decoding import view_tensor
 from ...errors import DecodeError, ElementError, LayoutError, format_subject, name_tensor
 from ...http import HEADER_LENGTH, JSON_TYPE
 from ..rest import flat_numbers, has_binary_data

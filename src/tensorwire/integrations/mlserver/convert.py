@@ -32,7 +32,7 @@ from pydantic import ValidationError
 import tensorwire as tw
 
 from ..._codec.datatypes import DATATYPES, UNLIMITED
-from ..._codec.messages.views import view_tensor
+from ..._codec.messages.decoding import view_tensor
 from ...errors import EncodeError, LayoutError, TensorwireError, format_subject, name_tensor
 from ..rest import flat_numbers
 

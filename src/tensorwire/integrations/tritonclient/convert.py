@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._codec.body import Body
 from ..._codec.bytes.array import BytesArray, decode_bytes
 from ..._codec.bytes.reader import elements_nbytes
 from ..._codec.bytes.writer import are_exact
 from ..._codec.datatypes import BY_DTYPE
+from ..._codec.held_buffer import HeldBuffer
 from ..._codec.messages.convert import encode_bytes
 from ...errors import EncodeError
 
@@ -81,7 +81,7 @@ def elements_at(region: memoryview, shape: Any, offset: int) -> NDArray[np.objec
     dims = tuple(index(dim) for dim in shape)
     if min(dims, default=1) <= 0 or offset < 0:
         raise ValueError("the shape is empty or negative, or the offset is negative")
-    body = Body(region[offset:])
+    body = HeldBuffer(region[offset:])
     n_elements = prod(dims)
     nbytes = elements_nbytes(body, n_elements)
     return decode_bytes(body.view(0, nbytes), n_elements).as_numpy().reshape(dims)

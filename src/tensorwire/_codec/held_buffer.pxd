@@ -1,7 +1,7 @@
 from cpython.buffer cimport Py_buffer
 
 
-cdef class Body:
+cdef class HeldBuffer:
     cdef Py_buffer buffer  # released, and obj is NULL, if `held_view` is set
     cdef object held_view  # a memoryview to which nothing else refers, or None
     cdef const unsigned char* data

@@ -1,7 +1,7 @@
-"""`Body`: the memory of a received body.
+"""`HeldBuffer`: the memory of a buffer, such as a received body, which is not copied.
 
-A tensor or array over a body keeps a reference to the `Body`, and the `Body` keeps a reference to
-the object that exports the memory. Nothing is copied.
+A tensor or array over the memory keeps a reference to the `HeldBuffer`, which keeps a reference to
+the object that exports the memory.
 """
 
 cimport cython
@@ -16,16 +16,16 @@ from .exports cimport export_bytes
 
 from ..errors import MAX_FOREIGN_TEXT, SUBJECT, LayoutError, format_count, format_text
 
-cdef unsigned char no_data = 0  # an empty body points here, so that no pointer is NULL
+cdef unsigned char no_data = 0  # an empty buffer points here, so that no pointer is NULL
 
 
 # There is no tp_clear, because views of the memory may be used after a cycle was cleared. The
-# trashcan limits the use of the C stack if bodies own each other through memoryviews, for example.
+# trashcan limits the use of the C stack if buffers own each other through memoryviews, for example.
 @cython.final
 @cython.freelist(8)
 @cython.no_gc_clear
 @cython.trashcan(True)
-cdef class Body:
+cdef class HeldBuffer:
     """The memory of a C-contiguous buffer of bytes, which is not copied.
 
     The buffer is exported until the last view of this object is released, because arrays over the
@@ -82,7 +82,7 @@ cdef class Body:
         return f"({'body' if self.name is None else self.name} byte {offset})"
 
     cdef bint is_bytes(self) noexcept:
-        """Return whether the body is a `bytes` object, which nothing can write to."""
+        """Return whether it is that of a `bytes` object, which nothing can write to."""
         cdef PyObject* exporter = <PyObject*>self.buffer.obj  # NULL for a memoryview
         return exporter != NULL and PyBytes_CheckExact(<object>exporter) and (
             <const unsigned char*>PyBytes_AS_STRING(<object>exporter) == self.data)
@@ -93,7 +93,7 @@ cdef class Body:
         return PyMemoryView_FromObject(self)[offset:offset + nbytes]
 
     cdef int check_range(self, Py_ssize_t offset, Py_ssize_t nbytes) except -1:
-        """Raise LayoutError unless the body has `nbytes` (0 or more) bytes from `offset`."""
+        """Raise LayoutError unless it has `nbytes` (0 or more) bytes from `offset`."""
         if nbytes > self.nbytes - offset:
             remaining = self.nbytes - offset
             raise LayoutError(

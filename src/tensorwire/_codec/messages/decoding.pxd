@@ -1,16 +1,17 @@
 from libc.stdint cimport uint64_t
 
-from ..body cimport Body
 from ..datatypes cimport DECODING, Datatype, Layout, Limits, add_elements, fill_layout, set_counts
+from ..held_buffer cimport HeldBuffer
 from ..messages.message cimport InferRequest, Message
 from ..messages.tensor cimport Tensor
 from ..wire cimport WIDEST_ITEMSIZE
 
 
 cdef Datatype datatype_named(const unsigned char* name, Py_ssize_t nbytes)
-cdef Tensor tensor_of_body(Body body, str name, str datatype, tuple shape, Limits limits)
+cdef Tensor tensor_of_body(HeldBuffer body, str name, str datatype, tuple shape, Limits limits)
 cdef int view_body(
-    Tensor tensor, Layout* layout, Body body, Py_ssize_t offset, Py_ssize_t nbytes, Limits limits
+    Tensor tensor, Layout* layout, HeldBuffer body, Py_ssize_t offset, Py_ssize_t nbytes,
+    Limits limits,
 ) except -1
 cdef bint has_shared_memory(dict parameters) except -1
 cdef one_place_error(list places, list present)

@@ -1,4 +1,4 @@
-"""Tensors that are views of a body: their names, sizes and memory are checked here.
+"""What the decoders of HTTP and gRPC messages share: checks, and tensors that are views of a body.
 
 The functions raise errors with SUBJECT in place of the tensor's name.
 """
@@ -8,12 +8,12 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
-from ..body cimport Body
 from ..bytes.array cimport bytes_of_elements
 from ..bytes.reader cimport scan_elements
 from ..datatypes cimport (
     DECODING, Datatype, Layout, Limits, add_elements, check_name_nbytes, fill_layout)
 from ..gil cimport READ_NBYTES, release_gil, take_gil
+from ..held_buffer cimport HeldBuffer
 from ..messages.message cimport InferRequest, Message, binary_data_output, items_by_name
 from ..messages.tensor cimport Tensor, new_tensor, use_memory, use_bytes_array
 
@@ -59,10 +59,10 @@ def view_tensor(
     """Return a tensor that is a view of a whole buffer, as in a gRPC message."""
     # Exact ints: other objects may return different numbers when they are converted again.
     shape = tuple(map(index, shape))
-    return tensor_of_body(Body(buffer), name, datatype, shape, limits)
+    return tensor_of_body(HeldBuffer(buffer), name, datatype, shape, limits)
 
 
-cdef Tensor tensor_of_body(Body body, str name, str datatype, tuple shape, Limits limits):
+cdef Tensor tensor_of_body(HeldBuffer body, str name, str datatype, tuple shape, Limits limits):
     cdef Layout layout
     cdef uint64_t n_elements = 0
     cdef Tensor tensor
@@ -77,7 +77,8 @@ cdef Tensor tensor_of_body(Body body, str name, str datatype, tuple shape, Limit
 
 
 cdef int view_body(
-    Tensor tensor, Layout* layout, Body body, Py_ssize_t offset, Py_ssize_t nbytes, Limits limits
+    Tensor tensor, Layout* layout, HeldBuffer body, Py_ssize_t offset, Py_ssize_t nbytes,
+    Limits limits,
 ) except -1:
     """Use `nbytes` bytes (0 or more) of the body from `offset` as the data of a tensor.
 
@@ -105,7 +106,7 @@ cdef int view_body(
     return 0
 
 
-cdef int check_bool(Body body, Py_ssize_t offset, uint64_t nbytes) except -1:
+cdef int check_bool(HeldBuffer body, Py_ssize_t offset, uint64_t nbytes) except -1:
     """Raise ElementError if any of the `nbytes` bytes from `offset` is neither 0 nor 1."""
     cdef const unsigned char* data = body.data + offset
     cdef unsigned char value = 0  # set if there is one, which gcc does not see
