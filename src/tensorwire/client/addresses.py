@@ -51,15 +51,7 @@ def parse_url(url: str) -> ServerAddress:
     scheme = scheme.lower()
     shown = repr(re.split("[?#]", url)[0])  # a query may be a secret
     if scheme in ("unix", "grpc+unix"):
-        path = unquote(rest).removeprefix("//")  # unix:///path has an empty host
-        if not path.startswith("/") or "\0" in path:
-            shown = "" if "@" in url else f", not {shown}"
-            raise ValueError(f"the URL of a Unix socket must be {scheme}:/path{shown}")
-        if not hasattr(socket, "AF_UNIX"):
-            raise ValueError(f"{scheme}: this Python has no Unix sockets")
-        is_grpc = scheme == "grpc+unix"
-        origin = f"{scheme}:{path}" if is_grpc else f"unix:{path}:"
-        return ServerAddress(False, "localhost", 0, "localhost", origin, "", path, is_grpc)
+        return _unix_address(scheme, rest, "" if "@" in url else f", not {shown}")
     if "@" in url:  # before the other errors, which show the URL
         raise ValueError("the URL of a server must not have credentials, nor the character @")
     if rest.startswith("/") and not rest.startswith("//"):
@@ -84,18 +76,26 @@ def parse_url(url: str) -> ServerAddress:
     if _API_PATH.search(parts.path):
         raise ValueError(f"the URL of a server must end before /v2, which the client adds: {shown}")
     is_tls = parts.scheme in ("https", "grpcs")
+    has_port = port is not None
+    port = port or (443 if is_tls else 80)
     bracketed = f"[{host}]" if ":" in host else host
-    netloc = bracketed if port is None else f"{bracketed}:{port}"
+    netloc = f"{bracketed}:{port}" if has_port else bracketed
+    origin = f"{parts.scheme}://{netloc}"
+    prefix = quote(parts.path.rstrip("/"), safe=_PATH_CHARACTERS)
     return ServerAddress(
-        is_tls,
-        host,
-        port or (443 if is_tls else 80),
-        netloc,
-        f"{parts.scheme}://{netloc}",
-        quote(parts.path.rstrip("/"), safe=_PATH_CHARACTERS),
-        is_grpc=is_grpc,
-        has_port=port is not None,
+        is_tls, host, port, netloc, origin, prefix, is_grpc=is_grpc, has_port=has_port
     )
+
+
+def _unix_address(scheme: str, rest: str, shown: str) -> ServerAddress:
+    path = unquote(rest).removeprefix("//")  # unix:///path has an empty host
+    if not path.startswith("/") or "\0" in path:
+        raise ValueError(f"the URL of a Unix socket must be {scheme}:/path{shown}")
+    if not hasattr(socket, "AF_UNIX"):
+        raise ValueError(f"{scheme}: this Python has no Unix sockets")
+    is_grpc = scheme == "grpc+unix"
+    origin = f"{scheme}:{path}" if is_grpc else f"unix:{path}:"
+    return ServerAddress(False, "localhost", 0, "localhost", origin, "", path, is_grpc)
 
 
 def _ascii_host(parts: SplitResult) -> str:

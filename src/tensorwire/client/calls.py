@@ -31,6 +31,7 @@ from .options import (
 )
 from .requests import (
     AUTO_ID,
+    CallbackError,
     Encoding,
     Endpoint,
     Headers,
@@ -296,11 +297,15 @@ class BaseClient:
         """Make the attempts of a call. Only here, and in streams, do errors get their subject."""
         try:
             return await (attempts or self._attempts(request, call))
+        except CallbackError as failure:
+            raised = failure.error
         except (OSError, tw.TensorwireError) as error:
-            if call.progress.error is error:
-                raise
             # No local variable has the error: a cycle of references would keep the inputs.
             raise self._advised(request.operation.named(error), call)  # noqa: B904 - it has a cause
+        try:
+            raise raised
+        finally:
+            del raised
 
     def _advised(self, error: Exception, call: Call) -> Exception:
         """Add to an error how to cast inputs to the datatypes of the metadata, if it is known."""

@@ -143,15 +143,13 @@ class Connection:
         try:
             is_sent = await self._send(request)
         except _SEND_ERRORS as failure:
-            if call.progress.error is not None:
-                raise
             # The server may have responded before it closed the connection.
             self.send_error = failure
         try:
             while not reader.complete:
                 await self._receive()
-        except TimeoutError as failure:
-            if self.send_error is None or call.progress.error is failure:
+        except TimeoutError:
+            if self.send_error is None:
                 raise
             raise self.send_error from None
         finally:

@@ -242,8 +242,7 @@ class HttpAdapter:
                 try:
                     reader = await connection.exchange(request, call)
                 except OSError as error:
-                    is_final = pool.is_closed or call.progress.error is not None
-                    if is_final or not connection.may_repeat(request, error, call):
+                    if pool.is_closed or not connection.may_repeat(request, error, call):
                         raise
             if reader is None:
                 if connection is not None:
@@ -253,8 +252,8 @@ class HttpAdapter:
                 try:
                     reader = await connection.exchange(request, call)
                 except ConnectionError as error:
-                    is_lost = not pool.is_closed and call.progress.error is None
-                    if self.may_require_tls and is_lost and connection.reader.n_received == 0:
+                    is_lost = not pool.is_closed and connection.reader.n_received == 0
+                    if self.may_require_tls and is_lost:
                         raise ConnectionError(f"{error} ({MAY_REQUIRE_TLS} https://)") from error
                     raise
             self.may_require_tls = False  # it has responded

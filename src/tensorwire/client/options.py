@@ -174,7 +174,7 @@ class Call:
 
     def retry_delay(self, error: Exception) -> float | None:
         """Take a retry, and return the seconds to wait before it. None if the error is final."""
-        if self.progress.error is error or isinstance(error, TimeoutError):
+        if isinstance(error, TimeoutError):
             return None
         delay: float | None = None
         if isinstance(error, InferenceServerError):

@@ -196,13 +196,19 @@ class Progress(NamedTuple):
 OnProgress = Callable[[Progress], object]
 
 
+class CallbackError(BaseException):
+    """Has an exception of ``on_progress``, so that no handler takes it for one of a connection."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
 class ProgressReporter:
     """Calls ``on_progress`` about once per MiB, and at the end of each direction."""
 
     def __init__(self, callback: OnProgress | None) -> None:
         self.callback = callback
         self.last = Progress(0, 0, 0, None)
-        self.error: BaseException | None = None
 
     def start(self, request_nbytes: int) -> None:
         """Begin at 0: the request is sent from its beginning, perhaps once more."""
@@ -227,8 +233,7 @@ class ProgressReporter:
         try:
             callback(progress)
         except BaseException as error:
-            self.error = error  # an OSError of the callback is not an error of the connection
-            raise
+            raise CallbackError(error) from None
 
 
 NO_PROGRESS = ProgressReporter(None)
