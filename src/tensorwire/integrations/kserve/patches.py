@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -43,8 +43,8 @@ def replacements() -> list[Replacement]:
     )
     return [
         # BYTES
-        called(InferInput, "set_data_from_numpy", replace_set_input),
-        called(InferOutput, "set_data_from_numpy", replace_set_output),
+        called(InferInput, "set_data_from_numpy", replace_set_data),
+        called(InferOutput, "set_data_from_numpy", replace_set_data),
         Replacement(infer_type, "serialize_byte_tensor", replace_serialize_byte_tensor),
         Replacement(infer_type, "deserialize_bytes_tensor", replace_deserialize_bytes_tensor),
         # BF16
@@ -113,24 +113,19 @@ def replace_response_from_bytes(original: Function) -> Function:
 # --- BYTES and BF16 ------------------------------------------------------------------------------
 
 
-def replace_set_input(original: Function) -> Function:
-    def set_data_from_numpy(self: Any, input_tensor: Any, binary_data: bool = True) -> Any:
-        return original(self, with_objects(input_tensor), binary_data)
+def replace_set_data(original: Function) -> Function:
+    @wraps(original)  # an input and an output have other names for the array
+    def set_data_from_numpy(self: Any, *arguments: Any, **options: Any) -> Any:
+        named = {name: with_objects(each) for name, each in options.items()}
+        return original(self, *map(with_objects, arguments), **named)
 
     return set_data_from_numpy
 
 
-def replace_set_output(original: Function) -> Function:
-    def set_data_from_numpy(self: Any, output_tensor: Any, binary_data: bool = True) -> Any:
-        return original(self, with_objects(output_tensor), binary_data)
-
-    return set_data_from_numpy
-
-
-def with_objects(array: Any) -> Any:
+def with_objects(value: Any) -> Any:
     """Convert text of kind ``U`` or StringDType, which KServe does not serialize, to objects."""
-    is_text = isinstance(array, np.ndarray) and array.dtype.kind in "UT"
-    return array.astype(object) if is_text else array
+    is_text = isinstance(value, np.ndarray) and value.dtype.kind in "UT"
+    return value.astype(object) if is_text else value
 
 
 def replace_serialize_byte_tensor(original: Function) -> Function:

@@ -54,22 +54,17 @@ async def respond(route: Any, original: Handle, scope: Scope, receive: Receive, 
     is_binary = is_binary_request(headers)
     try:
         if is_binary:
-            is_raw = Framing(scope["headers"]).header_length == 0
-            raw_input = await declared_input(route.endpoint.__self__, *model) if is_raw else None
-            decoded = await read_request(
-                scope, receive, max_body_nbytes=_PATCH.max_body_nbytes, raw_input=raw_input
-            )
-            request = to_inference_request(decoded)  # its tensors are writable views of the body
+            request = await read_binary(route.endpoint.__self__, model, scope, receive)
         else:
             body = bytes((await receive_body(scope, receive, _PATCH.max_body_nbytes))[1])
             request = read_json(body, headers, is_gzip(scope))
-            if request is None:
-                await original(route, scope, receive_again(body, receive), send)
-                return
     except ClientDisconnectedError:
         return
     except TensorwireError as error:
         raise mlserver_error(error) from error
+    if request is None:
+        await original(route, scope, receive_again(body, receive), send)
+        return
     selection = binary_selection(request)
     # Of a Request and a Response, MLServer's endpoint uses the headers.
     given, found = SimpleNamespace(headers=headers), SimpleNamespace(headers={})
@@ -104,6 +99,18 @@ def is_binary_request(headers: Headers) -> bool:
         or BINARY_TYPE in content_type
         or "json-header-size" in content_type
     )
+
+
+async def read_binary(
+    endpoints: Any, model: tuple[str, str | None], scope: Scope, receive: Receive
+) -> InferenceRequest | None:
+    """Read a binary request, whose tensors are writable views of the body."""
+    is_raw = Framing(scope["headers"]).header_length == 0
+    raw_input = await declared_input(endpoints, *model) if is_raw else None
+    request = await read_request(
+        scope, receive, max_body_nbytes=_PATCH.max_body_nbytes, raw_input=raw_input
+    )
+    return to_inference_request(request)
 
 
 async def declared_input(endpoints: Any, name: str, version: str | None) -> tw.TensorSpec | None:
