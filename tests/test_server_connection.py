@@ -41,10 +41,13 @@ from tensorwire.server.states import (
     CLOSED,
     CLOSING,
     DONE,
+    GIVEN_UP,
+    GROWING,
     HEAD,
     IDLE,
     LINGERING,
     READY,
+    RECEIVING,
     RUNNING,
     SENDING,
     STALLED,
@@ -264,7 +267,7 @@ class ConnectionMachine(RuleBasedStateMachine):
     @rule(who=st.integers(0, 1))
     def end_of_input(self, who: int) -> None:
         client = self.clients[who]
-        if client.is_open:
+        if client.connection.state is not ABORTED:
             client.to_send = b""
             client.connection.end_of_input(client.now)
             client.settle()
@@ -338,7 +341,7 @@ class ConnectionMachine(RuleBasedStateMachine):
                 if (body := request.body) is not None:
                     memory = request._reserved
                     counted = UNCOUNTED_NBYTES if memory is None else memory.nbytes
-                    assert body.buffer.capacity <= max(counted, UNCOUNTED_NBYTES)
+                    assert body.n_arrived - body._n_held <= max(counted, UNCOUNTED_NBYTES)
                     assert body._n_held <= 2 * SCRATCH_NBYTES
 
     @invariant()
@@ -369,6 +372,8 @@ class ConnectionMachine(RuleBasedStateMachine):
             if connection.state in (READY, RUNNING):
                 first = connection.requests[0]
                 assert first.is_received or first.is_rejected
+            if connection.state is CLOSING:
+                assert client.now <= client.ended_at + TIMEOUT + 1e-6
             if connection.state is LINGERING:
                 assert responses(client.received)[-1][1]["connection"] == "close"
             if receiver.state is CLOSED:
@@ -550,6 +555,16 @@ def test_client_that_does_not_close_a_tls_connection() -> None:
         assert connection.state is state
 
 
+def test_client_of_a_tls_connection_that_closes_reads_nothing() -> None:
+    """That it sends nothing more, either, does not give it more time."""
+    client = Client(connected().app, 0.0, is_tls=True)
+    while client.connection.state is not ABORTED and client.now < 100:
+        client.tick(client.now + 1)
+        client.n_kept = 9
+        client.connection.end_of_input(client.now)
+    assert client.now == 1 + TIMEOUT
+
+
 def test_body_without_progress_is_given_up_if_others_wait() -> None:
     first, second = connected_with_little_memory()
     for now in range(1, 6):
@@ -644,7 +659,7 @@ def test_body_that_asks_again_for_memory() -> None:
     for now in range(11):
         waiting.request(100_000)
         memory.tick(now)
-    assert silent.is_given_up
+    assert silent.state is GIVEN_UP
 
 
 def test_body_that_has_just_got_memory_is_not_given_up() -> None:
@@ -657,9 +672,9 @@ def test_body_that_has_just_got_memory_is_not_given_up() -> None:
         memory.tick(now)
     running.release()
     for now in range(5, 11):
-        assert not first.is_given_up
+        assert first.state is GROWING
         memory.tick(now)
-    assert first.is_given_up  # one period later
+    assert first.state is GIVEN_UP  # one period later
 
 
 @pytest.mark.parametrize("end", ["end_of_input", "lost", "garbage"])
@@ -698,7 +713,7 @@ def test_memory_of_a_body_that_is_decompressed() -> None:
     reservation.complete()
     reservation.extend(200_000)
     assert (memory.nbytes, memory.complete_nbytes) == (300_000, 300_000)
-    reservation.close()
+    reservation.release()
     with pytest.raises(OverloadedError):
         reservation.extend(100_000)
     assert (memory.nbytes, memory.complete_nbytes) == (0, 0)
@@ -722,12 +737,13 @@ def test_nothing_of_a_body_is_missing_while_the_next_head_arrives() -> None:
     assert client.connection.receiver.n_missing == 0
 
 
-def test_head_of_a_large_body_holds_nothing() -> None:
-    client = connected(max_body_memory_nbytes=LIMIT)
-    client.to_send = request_bytes(1, 1500 * KiB)[:200]
-    client.send(200)
-    assert client.connection.state is not STALLED
-    assert client.app.body_memory.nbytes == 0
+@pytest.mark.parametrize("n_sent", [200, 1000, 60 * KiB, 100 * KiB])
+def test_memory_of_a_body_that_has_hardly_begun(n_sent: int) -> None:
+    client = connected(max_body_memory_nbytes=256 * LIMIT)
+    client.to_send = request_bytes(1, 3 * LIMIT)[:n_sent]
+    client.send(n_sent)
+    assert client.connection.state is RECEIVING
+    assert client.app.body_memory.nbytes <= (20 * n_sent if n_sent > 64 * KiB else 0)
 
 
 def test_time_of_a_client_that_reads_nothing_begins_once() -> None:

@@ -612,9 +612,11 @@ def two_of_one_server() -> list[tuple[Any, Transport]]:
 
 
 def receive(protocol: Any, data: bytes) -> None:
-    buffer = protocol.get_buffer(-1)
-    buffer[: len(data)] = data
-    protocol.buffer_updated(len(data))
+    while data:
+        buffer = protocol.get_buffer(-1)
+        n = min(len(buffer), len(data))
+        buffer[:n], data = data[:n], data[n:]
+        protocol.buffer_updated(n)
 
 
 async def turns(n: int = 1) -> None:

@@ -21,6 +21,9 @@ from .framing import Framing
 
 Result = TypeVar("Result")
 
+# A body may have this many times the memory of what has arrived.
+_MAX_GROWTH = 20
+
 DEFAULT_RECEIVE_TIMEOUT = 300.0
 """Default time in seconds in which the whole body of a request must arrive."""
 
@@ -42,7 +45,7 @@ class RequestBody:
 
     buffer: BodyBuffer
     is_waiting: bool = False
-    _capacity = 0  # of the buffer, as soon as it is used
+    _allowed_nbytes = 0  # how much may be in the buffer
     _n_held = 0
 
     def __init__(
@@ -69,6 +72,7 @@ class RequestBody:
             self.buffer = BodyBuffer(None, framing.header_length, max_nbytes=limit)
         else:
             self.buffer = BodyBuffer(length, framing.header_length, max_nbytes=max_body_nbytes)
+            self._allowed_nbytes = length or 0
 
     @property
     def n_arrived(self) -> int:
@@ -76,7 +80,6 @@ class RequestBody:
 
     def write(self, chunk: bytes | memoryview) -> None:
         """Append a chunk. Raises BodyTooLargeError and LayoutError."""
-        buffer = self.buffer
         n_arrived = self.n_arrived + len(chunk)
         length = self.framing.content_length
         if length is not None and n_arrived > length:
@@ -90,8 +93,8 @@ class RequestBody:
         if n_arrived > self.max_body_nbytes:
             BodyBuffer(n_arrived, max_nbytes=self.max_body_nbytes)  # raises the error
         is_counted = length is not None or n_arrived > UNCOUNTED_NBYTES
-        if n_arrived <= buffer.capacity or not (self.has_steps and is_counted):
-            buffer.write(chunk)
+        if n_arrived <= self._allowed_nbytes or not (self.has_steps and is_counted):
+            self.buffer.write(chunk)
         else:
             self._held.append(bytes(chunk))
             self._n_held += len(chunk)
@@ -101,18 +104,17 @@ class RequestBody:
 
         Raises BodyTooLargeError if the process has no memory.
         """
-        buffer, n_held = self.buffer, self._n_held
         length = self.framing.content_length
-        is_full = length is not None and buffer.nbytes == buffer.capacity < length
-        if self.has_steps and (n_held or is_full):
-            capacity = self._next_capacity(buffer, buffer.nbytes + n_held, length)
-            self.is_waiting = capacity > UNCOUNTED_NBYTES and not self._reserve(capacity)
+        is_full = length is not None and self.buffer.nbytes == self._allowed_nbytes < length
+        if self.has_steps and (self._n_held or is_full):
+            nbytes = self._next_step(self._allowed_nbytes, self.n_arrived, length)
+            self.is_waiting = nbytes > UNCOUNTED_NBYTES and not self._reserve(nbytes)
             if not self.is_waiting:
-                self._capacity = capacity
-                if n_held:
-                    buffer.reserve(capacity)
+                self._allowed_nbytes = nbytes
+                if self._held:
+                    self._allocate()
                 for chunk in self._held:
-                    buffer.write(chunk)
+                    self.buffer.write(chunk)
                 self._held, self._n_held = [], 0
         return not self.is_waiting
 
@@ -122,20 +124,31 @@ class RequestBody:
         The memory grows here, because the event loop has the previous view while it calls a
         protocol. Raises BodyTooLargeError if the process has no memory.
         """
-        self.buffer.reserve(self._capacity)
-        return self.buffer.remaining()
+        self._allocate()
+        return self.buffer.remaining()[: self._allowed_nbytes - self.buffer.nbytes]
+
+    def _allocate(self) -> None:
+        """Allocate the memory that is allowed, and at first more, so that few bytes are copied.
+
+        More memory only uses address space until it is allowed.
+        """
+        nbytes, length = self._allowed_nbytes, self.framing.content_length
+        if self.buffer.capacity < nbytes:
+            if length is not None and self._reservation is not None:
+                nbytes = max(nbytes, min(length, self._reservation().step_nbytes))
+            self.buffer.reserve(nbytes)
 
     def _reserve(self, nbytes: int) -> bool:
         assert self._reservation is not None
         return self._reservation().request(nbytes)
 
-    def _next_capacity(self, buffer: BodyBuffer, needed: int, length: int | None) -> int:
-        """Return how much memory a buffer has after the next step, and has to have at least."""
-        capacity = max(needed, 2 * buffer.capacity, UNCOUNTED_NBYTES)
-        if length is not None and buffer.capacity == 0:
-            assert self._reservation is not None
-            capacity = max(capacity, self._reservation().step_nbytes)
-        return max(needed, min(capacity, self.max_body_nbytes if length is None else length))
+    def _next_step(self, allowed_nbytes: int, needed: int, length: int | None) -> int:
+        """Return how much may arrive after the next step."""
+        nbytes = max(needed, 2 * allowed_nbytes, UNCOUNTED_NBYTES)
+        if length is None or self._reservation is None:
+            return max(needed, min(nbytes, self.max_body_nbytes))
+        step_nbytes = self._reservation().step_nbytes
+        return min(length, max(nbytes, min(_MAX_GROWTH * allowed_nbytes, step_nbytes)))
 
     def reading_nbytes(self) -> int:
         """Return how many bytes take time to decode, or any number above the limits for that."""
@@ -204,7 +217,7 @@ class RequestBody:
         """Provide memory for the decompressed bytes. Raises OverloadedError."""
         if self._reservation is None or not result.capacity < needed <= self.max_body_nbytes:
             return
-        capacity = self._next_capacity(result, needed, None)
+        capacity = self._next_step(result.capacity, needed, None)
         if capacity > UNCOUNTED_NBYTES:
             is_counted = result.capacity > UNCOUNTED_NBYTES
             self._reservation().extend(capacity - (result.capacity if is_counted else 0))

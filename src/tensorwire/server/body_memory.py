@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..errors import format_count
 from .errors import OverloadedError
+from .states import COMPLETE, GIVEN_UP, GROWING, RELEASED, BodyState
 
 UNCOUNTED_NBYTES = 64 << 10
 """A body up to this size is not counted: the limits of connections and requests are enough."""
@@ -105,7 +106,7 @@ class BodyMemory:
             self._n_ticks = 0
             given_up = [each for each in self._arriving if not each.has_progress()]
             for each in given_up:
-                each.is_given_up = True
+                each.state = GIVEN_UP
         for each in given_up:
             each.wake()
 
@@ -124,7 +125,7 @@ class Reservation:
     """The part of a ``BodyMemory`` that the body of a request has.
 
     ``wake`` is called, in any thread, when the body may continue after ``request`` has returned
-    False: its memory is there, or it ``is_given_up``, because it receives too little or its client
+    False: its memory is there, or it is GIVEN_UP, because it receives too little or its client
     sends nothing more. ``n_arrived`` returns how many bytes of the body have arrived.
     """
 
@@ -141,9 +142,8 @@ class Reservation:
         self.nbytes: int = 0
         self.missing_nbytes: int = 0
         """What the body waits for."""
-        self.is_given_up: bool = False
+        self.state = GROWING
         self._n_silent_ticks = 0
-        self._is_closed = False
 
     @property
     def step_nbytes(self) -> int:
@@ -190,7 +190,7 @@ class Reservation:
         """Give up a body that waits if its client sends nothing more. A transport calls this."""
         self._n_silent_ticks = self._n_silent_ticks + 1 if is_silent else 0
         if self._n_silent_ticks >= _N_TICKS:
-            self.is_given_up = True
+            self.state = GIVEN_UP
 
     def has_progress(self) -> bool:
         """Return whether enough has arrived since the last call. One that waits does not count."""
@@ -203,22 +203,29 @@ class Reservation:
         memory = self._memory
         with memory._lock:
             exceeds = memory.nbytes + nbytes > memory.max_nbytes and memory.nbytes > self.nbytes
-            if exceeds or self._is_closed:
+            if exceeds or self.state is RELEASED:
                 raise self.overloaded_error()
             memory.nbytes += nbytes
             memory.complete_nbytes += nbytes
             self.nbytes += nbytes
 
-    def complete(self) -> None:
-        """Keep the memory of a body that is complete. The next body is the oldest now."""
-        self.resize(self.nbytes)
+    def complete(self, nbytes: int | None = None) -> None:
+        """Keep the memory of a body that is complete, or has this size and was not counted before.
 
-    def resize(self, nbytes: int) -> None:
-        """Set the size of a body that is complete. It does not wait for memory."""
+        It does not wait for memory. The next body is the oldest now.
+        """
+        nbytes = self.nbytes if nbytes is None else nbytes
+        self._end(COMPLETE, nbytes if nbytes > UNCOUNTED_NBYTES else 0)
+
+    def release(self) -> None:
+        """Release the memory, and take no more: a thread may still decompress the body."""
+        self._end(RELEASED, 0)
+
+    def _end(self, state: BodyState, nbytes: int) -> None:
         memory = self._memory
-        nbytes = nbytes if nbytes > UNCOUNTED_NBYTES else 0
         with memory._lock:
-            was_complete = self not in memory._arriving
+            was_complete = self.state is COMPLETE
+            self.state = state
             memory._arriving.pop(self, None)
             memory.complete_nbytes += nbytes - (self.nbytes if was_complete else 0)
             memory.nbytes += nbytes - self.nbytes
@@ -226,14 +233,6 @@ class Reservation:
             granted = memory._grant_next()
         for each in granted:
             each.wake()
-
-    def release(self) -> None:
-        self.resize(0)
-
-    def close(self) -> None:
-        """Release the memory, and take no more: a thread may still decompress the body."""
-        self._is_closed = True
-        self.resize(0)
 
     def overloaded_error(self) -> OverloadedError:
         limit = format_count("byte", self._memory.max_nbytes)

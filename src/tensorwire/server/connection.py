@@ -26,7 +26,6 @@ from .states import (
     BETWEEN_REPLIES,
     CLOSED,
     CLOSING,
-    DONE,
     ENDED,
     HEAD,
     IDLE,
@@ -134,7 +133,7 @@ class Connection:
         Return whether the transport stays open, because the client may still read replies. But
         probably it has closed the connection, so calls that wait for a thread are dropped.
         """
-        self.receiver.close()
+        self.receiver.end_of_input()
         for request in self.requests:
             request.disconnect()
         if not self.requests or self.options.is_tls:  # TLS has no sending direction of its own
@@ -201,7 +200,7 @@ class Connection:
         self.since = now
         self.grace_seconds = min(self.grace_seconds, self.options.grace_seconds)
         receiver = self.receiver
-        receiver.state_after_request = DONE
+        receiver.is_persistent = False
         if self.requests and receiver.state in (IDLE, HEAD):
             receiver.end()
         self._enter(self.state, now)
@@ -338,8 +337,8 @@ class Connection:
             if self.grace_seconds < math.inf:
                 seconds = LAST_REQUEST_SECONDS
         elif state is LINGERING:
-            is_received = self.receiver.is_received
-            seconds = min(_LINGER_SECONDS if is_received else _LONG_LINGER_SECONDS, seconds)
+            is_complete = self.receiver.is_message_complete
+            seconds = min(_LINGER_SECONDS if is_complete else _LONG_LINGER_SECONDS, seconds)
         elif state is CLOSING and timeout is None:
             seconds = _LONG_LINGER_SECONDS
         self.deadline = self.since + min(seconds, self.grace_seconds)
@@ -380,7 +379,9 @@ class Connection:
             self._await_next(now)
         elif self.receiver.state not in ENDED:
             self._await_next(now)
-        elif self.receiver.state is CLOSED or (self.options.is_tls and self.receiver.is_received):
+        elif self.receiver.state is CLOSED or (
+            self.options.is_tls and self.receiver.is_message_complete
+        ):
             self.close(now)
         else:
             self._enter(LINGERING, now)
@@ -388,7 +389,7 @@ class Connection:
     def close(self, now: float) -> None:
         """Close the connection when the transport has sent what it has."""
         self.receiver.end()
-        if self.state is not ABORTED:
+        if self.state not in (CLOSING, ABORTED):
             self._enter(CLOSING, now)
 
     def _abort(self) -> None:

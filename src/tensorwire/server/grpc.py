@@ -380,7 +380,7 @@ class InferenceService:
         service = self._service
         task = request_context = None
         reservation = Reservation(service.body_memory)
-        reservation.resize(len(message))
+        reservation.complete(len(message))
         try:
             if context.time_remaining() == 0:
                 raise TensorwireError("the deadline has expired", status=504)

@@ -17,6 +17,7 @@ from .framing import AmbiguousLengthError, expects_continue
 from .inference import Inference, ServedModel
 from .model_threads import ModelCall
 from .service import LateReply, Reply, Route, Service
+from .states import GIVEN_UP
 
 # Up to this size, the body of a rejected request is discarded before the reply. If a server closes
 # the connection while the client is still sending, the client may not receive the reply.
@@ -90,7 +91,7 @@ class Exchange(ModelCall):
     @property
     def is_given_up(self) -> bool:
         """Whether the body arrives too slowly while requests wait for memory."""
-        return self._reserved is not None and self._reserved.is_given_up
+        return self._reserved is not None and self._reserved.state is GIVEN_UP
 
     @property
     def has_memory(self) -> bool:
@@ -158,7 +159,7 @@ class Exchange(ModelCall):
 
     def _release(self) -> None:
         if self._reserved is not None:
-            self._reserved.close()
+            self._reserved.release()
             self._reserved = None
 
     def _fail(self, error: TensorwireError) -> None:

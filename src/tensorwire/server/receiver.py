@@ -57,7 +57,8 @@ class Receiver:
     """Parses the requests of a connection.
 
     ``requests`` are those whose head has arrived and whose reply has not been sent, in their order.
-    ``is_received`` says whether the last request, which may be invalid, has arrived completely.
+    ``is_message_complete`` says whether the client has sent the whole of the last one, which may be
+    invalid, and ``is_persistent`` whether it may send another one.
     ``find_overload`` is called for each head: if it returns an error, a model is not called.
     ``wake`` is that of the requests.
     """
@@ -73,8 +74,8 @@ class Receiver:
         self._find_overload = find_overload
         self.requests: deque[Request] = deque()
         self.state = IDLE
-        self.state_after_request = IDLE  # or DONE: then the request is the last one
-        self.is_received = False
+        self.is_persistent = True
+        self.is_message_complete = False
         self._head = head = Head()
         self.on_url = head.on_url
         self.on_header = head.on_header
@@ -151,7 +152,7 @@ class Receiver:
             self.state = DONE
         self._direct = None
 
-    def close(self) -> None:
+    def end_of_input(self) -> None:
         """The client sends nothing more. Forget a request that will not arrive completely."""
         if self.state is BODY:
             self.requests.pop().close()
@@ -166,7 +167,7 @@ class Receiver:
             request = Request(self._service, error_reply(str(error), error.status), ())
             request.reject(error)
             self.requests.append(request)
-        self.is_received = False
+        self.is_message_complete = False
         self.end()
 
     def _parse(self, data: memoryview) -> None:
@@ -205,7 +206,7 @@ class Receiver:
         """Callback of the parser: a message begins."""
         if self.state is IDLE:
             self.state = HEAD
-            self.is_received = False
+            self.is_message_complete = False
             self._head.begin()
             self._head_nbytes = 0  # the chunk may also contain other requests
 
@@ -217,7 +218,7 @@ class Receiver:
         url, headers = self._head.end()
         method, version = parser.get_method(), parser.get_http_version()
         if version == "1.0" or method == b"CONNECT" or not parser.should_keep_alive():
-            self.state_after_request = DONE
+            self.is_persistent = False
         route: Route | None = None
         if method == b"POST":
             route = self._service.infer_routes.get(url)
@@ -233,7 +234,7 @@ class Receiver:
             request.reject(TensorwireError(text, status=status))
         elif self._find_overload is not None and (error := self._find_overload()) is not None:
             if isinstance(route, LateReply):  # health checks, for example
-                self.state_after_request = DONE
+                self.is_persistent = False
             else:
                 request.reject(error)
 
@@ -258,12 +259,12 @@ class Receiver:
         if self.state is not BODY or self._parser.should_upgrade():
             return  # the body of an upgrade follows: see `_replay_head`
         if not self._parser.should_keep_alive():  # also because of a trailer
-            self.state_after_request = DONE
+            self.is_persistent = False
         self._complete()
 
     def _complete(self) -> None:
         request = self.requests[-1]
-        request.is_received = self.is_received = True
+        request.is_received = self.is_message_complete = True
         if request.body is not None and request.body.has_steps and request is self.requests[0]:
             request.take_step()  # for the last chunk
-        self.state = DONE if request.is_rejected else self.state_after_request
+        self.state = IDLE if self.is_persistent and not request.is_rejected else DONE

@@ -1,9 +1,9 @@
-"""The states of an HTTP/1.1 connection: what the client is doing, and what the server waits for.
+"""The states of an HTTP/1.1 connection: what the client does, and what the server waits for.
 
-``Receiver`` changes the first one: as bytes arrive (``receive``) and end (``close``), or when
-``Connection`` wants nothing more (``reject``, ``end``). ``Connection`` changes the second one, in
-``_enter``, ``start`` and ``_abort``. A shutdown is not a state: ``Connection.grace_seconds`` is
-finite then.
+``Receiver`` changes the first one: as bytes arrive (``receive``) and end (``end_of_input``), or
+when ``Connection`` wants nothing more (``reject``, ``end``). ``Connection`` changes the second one,
+in ``_enter``, ``start`` and ``_abort``. A shutdown is not a state: ``Connection.grace_seconds`` is
+finite then. A body that needs memory has a state, too, which ``body_memory`` changes.
 """
 
 from __future__ import annotations
@@ -35,10 +35,20 @@ class ServerState(Enum):
     ABORTED = auto()  # nothing: the transport drops the connection
 
 
+class BodyState(Enum):
+    """What a body does with the memory for bodies: ``Reservation.state``."""
+
+    GROWING = auto()  # it takes memory in steps
+    GIVEN_UP = auto()  # it arrives too slowly, and must be rejected
+    COMPLETE = auto()  # it keeps its memory until the reply has been sent
+    RELEASED = auto()  # it has no memory, and takes none
+
+
 # In Python 3.11, an attribute of an Enum class takes as long as a call.
 IDLE, HEAD, BODY, DONE, CLOSED = ClientState
 ENDED = (DONE, CLOSED)
 WAITING, RECEIVING, STALLED, READY, RUNNING, SENDING, LINGERING, CLOSING, ABORTED = ServerState
+GROWING, GIVEN_UP, COMPLETE, RELEASED = BodyState
 ARRIVING = (RECEIVING, STALLED)
 BETWEEN_REPLIES = (WAITING, RECEIVING, STALLED, READY)
 OF_SERVER = (READY, RUNNING, ABORTED)  # the client is not at fault if they take long
