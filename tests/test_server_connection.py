@@ -197,14 +197,15 @@ def id_of(headers: dict[str, str], body: bytes) -> str:
 class ConnectionMachine(RuleBasedStateMachine):
     """Two connections of one application, whose bodies share a small memory."""
 
-    @initialize(is_tls=st.booleans())
-    def begin(self, is_tls: bool) -> None:
+    @initialize(is_tls=st.booleans(), step_nbytes=st.sampled_from([64 * KiB, 512 * KiB]))
+    def begin(self, is_tls: bool, step_nbytes: int) -> None:
         self.calls: list[str] = []
         app = create_app(
             {"echo": Model(self.model, in_event_loop=True)},
             max_body_memory_nbytes=LIMIT,
             receive_timeout=TIMEOUT,
         )
+        app.body_memory.step_nbytes = step_nbytes
         self.app = app
         self.is_tls = is_tls
         self.number = 0
@@ -455,6 +456,16 @@ def connected_with_little_memory() -> tuple[Client, Client]:
     return first, second
 
 
+def with_unread_reply(**options: Any) -> Client:
+    """Return a client that has sent a large request, and reads nothing of the reply."""
+    client = connected(**options)
+    client.to_send = request_bytes(1, 1500 * KiB)
+    client.send(2 << 20)
+    client.reads = False
+    client.serve()
+    return client
+
+
 def statuses(client: Client) -> list[int]:
     return [status for status, *_ in responses(client.received)]
 
@@ -535,11 +546,7 @@ def test_part_of_a_request_during_a_shutdown(is_tls: bool) -> None:
 
 def test_slow_reader_during_a_shutdown() -> None:
     """It reads a little all the time, but its time is limited."""
-    client = connected()
-    client.reads = False
-    client.to_send = request_bytes(1, 1500 * KiB)
-    client.send(2 << 20)
-    client.serve()
+    client = with_unread_reply()
     client.connection.shut_down(0.0)
     while client.is_open and client.now < 2 * GRACE:
         client.n_kept -= 1
@@ -609,12 +616,8 @@ def test_silent_clients_that_fill_the_memory_are_given_up_together() -> None:
 @pytest.mark.parametrize("n_read", [0, 1000, 100_000])
 def test_reply_that_is_not_read_if_others_wait(n_read: int) -> None:
     """It has the memory of its request. A client must read 64 KiB in 5 s while a body waits."""
-    reader = connected(max_body_memory_nbytes=LIMIT)
+    reader = with_unread_reply(max_body_memory_nbytes=LIMIT)
     waiting = Client(reader.app, 0.0)
-    reader.to_send = request_bytes(1, 1500 * KiB)
-    reader.send(2 << 20)
-    reader.reads = False
-    reader.serve()
     for now in range(5, 30, 5):
         reader.n_kept -= n_read
         reader.tick(now)
@@ -748,11 +751,7 @@ def test_memory_of_a_body_that_has_hardly_begun(n_sent: int) -> None:
 
 def test_time_of_a_client_that_reads_nothing_begins_once() -> None:
     """A timer of the transport may expire early."""
-    client = connected()
-    client.reads = False
-    client.to_send = request_bytes(1, 1500 * KiB)
-    client.send(2 << 20)
-    client.serve()
+    client = with_unread_reply()
     assert (client.connection.state, client.connection.since) == (SENDING, 0.0)
     client.connection.blocked(client.n_kept, 10.0)
     assert client.connection.since == 0.0

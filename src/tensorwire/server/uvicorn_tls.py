@@ -1,6 +1,6 @@
 """TLS handshakes of ``tensorwire serve``, which are limited.
 
-If asyncio listens with TLS, nobody knows the connections whose handshake has not ended.
+asyncio does not tell a server that listens with TLS which connections are in a handshake.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class TlsHandshake(asyncio.Protocol):
         self._pending[self] = None
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._shake_hands())
-        # uvloop may receive before the task begins. In its first step, `start_tls` plans the begin
-        # of the handshake, and this comes afterwards.
+        # uvloop may receive before the task begins. `start_tls` schedules the handshake in its first
+        # step, and `_begin` must run after that.
         loop.call_soon(loop.call_soon, self._begin)
 
     def data_received(self, data: bytes) -> None:
