@@ -51,8 +51,8 @@ class TlsHandshake(asyncio.Protocol):
         self._pending[self] = None
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._shake_hands())
-        # uvloop may receive before the task begins. `start_tls` schedules the handshake in its first
-        # step, and `_begin` must run after that.
+        # uvloop may receive before the task begins. `start_tls` schedules the handshake in its
+        # first step, and `_begin` must run after that.
         loop.call_soon(loop.call_soon, self._begin)
 
     def data_received(self, data: bytes) -> None:
