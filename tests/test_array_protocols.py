@@ -156,14 +156,6 @@ def test_columns_are_read_by_arrow() -> None:
     assert tw.Tensor("x", pa.array(["a", "b"])).elements.as_strings().tolist() == ["a", "b"]
 
 
-@pytest.mark.parametrize("dtype", ["bool", "f4", ">f4", "i8", "u2"])
-def test_buffers_are_arrays(dtype: str) -> None:
-    expected: Any = np.arange(6).astype(dtype).reshape(2, 3)
-    tensor = tw.Tensor("x", memoryview(expected))
-    assert np.shares_memory(tensor.as_numpy(), expected) == expected.dtype.isnative
-    assert np.array_equal(tensor.as_numpy(), expected)
-
-
 def test_buffers_of_the_standard_library() -> None:
     for data in (
         array.array("d", [1, 2]),

@@ -279,13 +279,6 @@ def test_null_at_any_place_of_a_slice(start: int) -> None:
         assert caught.value.element == null - start
 
 
-def test_nulls_outside_the_slice_do_not_matter() -> None:
-    array = pa.array([None, 1, 2, *range(20), None])
-    assert tw.Tensor("x", array[1:-1]).as_numpy().tolist() == [1, 2, *range(20)]
-    lists = pa.array([None, [1, 2], [3, None]], pa.list_(pa.int8(), 2))
-    assert tw.Tensor("x", lists[1:2]).as_numpy().tolist() == [[1, 2]]
-
-
 OTHER_TYPES = {
     "of format 'tsu:' (timestamp)": pa.array([1], pa.timestamp("us")),
     "of format 'tdD' (date)": pa.array([1], pa.date32()),

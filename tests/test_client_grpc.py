@@ -851,11 +851,3 @@ print(sum(loop() is not None for loop in loops))
     with ScriptedServer() as server:
         done = run_script(script, server.url)
     assert (done.stdout, done.stderr) == ("1\n", "")
-
-
-def test_streams_of_a_server_that_is_not_there(connect: Connect) -> None:
-    with connect(f"grpc://127.0.0.1:{free_port()}", retries=3) as client:
-        with pytest.raises(ConnectionError, match="refused"):
-            next(client.stream("m", [{"x": X}]))
-        with pytest.raises((ConnectionError, InferenceServerError)):
-            list(client.stream("m", [{"x": [1]}]))  # the metadata cannot be requested

@@ -173,14 +173,6 @@ def test_infer_raw(client: Any) -> None:
     assert [call.received_nbytes for call in calls[1:]] == [calls[1].response_nbytes]
 
 
-def test_arrays_are_aligned_and_writable(client: Any) -> None:
-    for n in (1, 31, 1000, MiB + 3):
-        array = client.infer("echo", {"x": np.ones(n, np.float32)})["x"].data
-        assert array.ctypes.data % 64 == 0
-        assert array.flags.writeable
-        assert array.sum() == n
-
-
 def test_json_inputs(connect: Connect, server: str) -> None:
     inputs = {"x": X, "y": tw.Tensor("y", [1.5], datatype="FP64"), "words": ["a"]}
     with connect(server, binary_inputs=False) as client:

@@ -15,7 +15,7 @@ import pytest
 
 import tensorwire as tw
 from support import client_fixtures
-from support.client_fixtures import BODY, FRAME, GOOD, HEADERS, Connect, MiB, X, chunked
+from support.client_fixtures import BODY, FRAME, GOOD, HEADERS, Connect, X, chunked
 from support.memory import takes
 from support.servers import Scripted, http
 from tensorwire._codec.datatypes import UNLIMITED
@@ -167,27 +167,8 @@ def test_accepted_responses(connect: Connect, answer: Any, is_used_again: bool) 
         for n in range(2):
             array = client.infer("m", {"x": X})["x"].data
             assert np.array_equal(array, X)
-            assert array.ctypes.data % 64 == 0
+            assert (array.ctypes.data % 64, array.flags.writeable) == (0, True)
             assert server.n_connections == (1 if is_used_again else n + 1)
-
-
-RANDOM = np.random.default_rng(0).integers(0, 256, MiB, np.uint8)
-
-
-@pytest.mark.parametrize("is_compressed", [False, True])
-@pytest.mark.parametrize("is_chunked", [False, True])
-def test_long_response(connect: Connect, is_chunked: bool, is_compressed: bool) -> None:
-    frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", RANDOM)]))
-    body = gzip.compress(bytes(frame), 1) if is_compressed else bytes(frame)
-    headers = {HEADER_LENGTH: str(frame.header_length)}
-    if is_compressed:
-        headers["Content-Encoding"] = "gzip"
-    if is_chunked:
-        headers["Transfer-Encoding"] = "chunked"
-        body = chunked(body, 10_000)
-    answer = http(body, headers, length="" if is_chunked else None)
-    with Scripted([answer]) as server, connect(server.address) as client:
-        assert np.array_equal(client.infer("m", {"x": X})["x"].data, RANDOM)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "GZip", "deflate", ""])

@@ -269,7 +269,6 @@ def test_rows_of_one_kind() -> None:
 # The number of missing values, the first one, and the column. test_arrow_numbers.py has more nulls.
 MISSING_VALUES: dict[str, tuple[int, int, Callable[[], Any]]] = {
     "Int64": (2, 1, lambda: pd.array([1, None, None], dtype="Int64")),
-    "Float64": (1, 1, lambda: pd.array([1.5, None], dtype="Float64")),
     "boolean": (1, 1, lambda: pd.array([True, None], dtype="boolean")),
     "str": (1, 2, lambda: pd.array(["a", "b", None], dtype="str")),
     "python": (1, 0, lambda: pd.array([None], dtype="string[python]")),
@@ -280,10 +279,6 @@ MISSING_VALUES: dict[str, tuple[int, int, Callable[[], Any]]] = {
     "lists": (1, 1, lambda: [[0], None]),
     "polars lists": (1, 1, lambda: pl.Series([[0], None])),
     "pyarrow lists": (1, 1, lambda: pa.array([[0], None])),
-    "polars": (1, 2, lambda: pl.Series([1, 2, None])),
-    "polars text": (1, 1, lambda: pl.Series(["a", None])),
-    "pyarrow": (2, 0, lambda: pa.array([None, True, None])),
-    "pyarrow text": (1, 1, lambda: pa.array(["a", None])),
 }
 
 

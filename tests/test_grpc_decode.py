@@ -146,11 +146,6 @@ def test_limit(name: str, most: int, offset: int | None, text: str, message: byt
         assert str(other) != text
 
 
-def test_bytes_of_bool_that_are_not_checked() -> None:
-    message = cases.tensor("x", "BOOL") + delimited(7, b"\1\2")
-    assert only_tensor(message, check_bool=False).as_numpy().view(np.uint8).tolist() == [1, 2]
-
-
 def test_limit_of_what_is_not_data() -> None:
     """Every byte of fields and text counts, but not the data of tensors, nor what is skipped."""
     data, unknown = b"\1\2", b"x" * 50

@@ -402,15 +402,7 @@ def check_integer(datatype: str, text: str) -> None:
 @pytest.mark.parametrize("datatype", INTEGERS)
 def test_integers_with_a_point_or_an_exponent(datatype: str) -> None:
     least, most = INTEGERS[datatype]
-    for value in filter(None, values_in_range(datatype, random.Random(9))[:30]):
-        tens, n_digits = f"{value}{'0' * 30}", len(str(abs(value)))
-        for text in (
-            *(f"{value}.0", f"{value}.{'0' * 40}", f"{value}e0", f"{value}E+0", f"{value}.0e-0"),
-            *(f"{value}00e-2", f"{value}0.0e-1", f"{tens}e-30", f"{tens}.000E-000000030"),
-            re.sub(r"(\d)(\d*)$", r"\1.\2", f"{value}0") + f"e{n_digits - 1}",
-            f"{'-' if value < 0 else ''}0.{'0' * 25}{abs(value)}e{25 + n_digits}",
-        ):
-            check_integer(datatype, text)
+    # The property below has more notations of integers in the range.
     for text in (
         *("-0", "-0.0", "0.0", "0e0", "-0e5", "0.00e-7", "0e999999999", "-0.0e-99999999999999999"),
         *("0.5", "1e-1", "-1.5", f"{most}.5", f"{most}0.1", f"{most}.{'0' * 40}1", f"{most}e-1"),

@@ -76,16 +76,6 @@ def test_texts_of_any_length(n_more: int) -> None:
         assert len(text) == -(-len(text.rstrip(b" ")) // align) * align
 
 
-@pytest.mark.parametrize("rank", range(1, 65))
-def test_shapes_of_any_rank_in_messages_of_any_length(rank: int) -> None:
-    """The memory for a shape is reserved, wherever the output buffer ends."""
-    values = np.zeros((1,) * rank, np.int8)
-    for n in range(1, 151, 10):
-        tensors = [tw.Tensor(str(i), values, binary=False) for i in range(n)]
-        header = header_of(tw.encode_request(tw.InferRequest(tensors)))
-        assert [entry["shape"] for entry in header["inputs"]] == [[1] * rank] * n
-
-
 # --- values without JSON form, in each place ---
 
 X = np.zeros(2, np.float32)

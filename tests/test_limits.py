@@ -268,23 +268,6 @@ def test_conversion_to_s_with_one_long_element() -> None:
 BF16, N_BF16 = reference.request([reference.entry("b", "BF16", [1], [1.0])])
 
 
-def test_check_bool_false_accepts_any_byte() -> None:
-    body, n = reference.request([reference.entry("x", "UINT8", [3], [0, 2, 1])])
-    body = body.replace(b'"UINT8"', b'"BOOL" ')
-    with pytest.raises(tw.ElementError):
-        tw.decode_request(body, n)
-    array = tw.decode_request(body, n, limits=tw.Limits(check_bool=False))["x"].as_numpy()
-    assert array.view("u1").tolist() == [0, 2, 1]
-
-
-def test_bf16_as_uint16() -> None:
-    tensor = tw.decode_request(BF16, N_BF16, limits=tw.Limits(bf16_as_uint16=True))["b"]
-    words = tensor.as_numpy()
-    assert (tensor.datatype, words.dtype.str, words.tolist()) == ("BF16", "<u2", [0x3F80])
-    again = tw.Tensor("b", tensor.as_numpy(), datatype="BF16")
-    assert bytes(tw.encode_raw_request(again)) == b"\x80\x3f"
-
-
 def test_bf16_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
     bf16_dtype.cache_clear()
     monkeypatch.setitem(sys.modules, "ml_dtypes", None)

@@ -12,6 +12,7 @@ import numpy as np
 
 import tensorwire as tw
 from support.requirements import optional
+from tensorwire import grpc_messages as fields
 from tensorwire._codec.grpc.reader import read_fields
 from tensorwire._codec.grpc.writer import write_fields
 from tensorwire.grpc import decode_request, encode_response, encode_stream_response
@@ -19,14 +20,6 @@ from tensorwire.grpc import decode_request, encode_response, encode_stream_respo
 grpc = optional("grpc")
 
 SERVICE = "/inference.GRPCInferenceService/"
-TENSOR = [{1: ("name", str), 2: ("datatype", str), 3: ("shape", [int])}]
-MODEL = {1: ("name", str), 2: ("version", str)}
-SERVER_METADATA = {1: ("name", str), 2: ("version", str), 3: ("extensions", [str])}
-MODEL_METADATA = {
-    **{1: ("name", str), 2: ("versions", [str]), 3: ("platform", str)},
-    **{4: ("inputs", TENSOR), 5: ("outputs", TENSOR)},
-}
-READY = {1: ("ready", bool)}
 STREAM_ERROR = {1: ("error_message", str), 2: ("infer_response", [{3: ("id", str)}])}
 SERVER = {"name": "test", "version": "1", "extensions": ["a", "b"]}
 X_METADATA = {"name": "x", "datatype": "FP32", "shape": [-1]}
@@ -122,9 +115,9 @@ class ScriptedServer(_Server):
 
     def __init__(self, answers: dict[str, Answer] | None = None, **options: Any) -> None:
         methods: dict[str, Answer] = {
-            "ServerReady": lambda *_: write_fields({"ready": True}, READY),
+            "ServerReady": lambda *_: write_fields({"ready": True}, fields.READY_RESPONSE),
             "ModelReady": self.model_ready,
-            "ServerMetadata": lambda *_: write_fields(SERVER, SERVER_METADATA),
+            "ServerMetadata": lambda *_: write_fields(SERVER, fields.SERVER_METADATA_RESPONSE),
             "ModelMetadata": self.model_metadata,
             "ModelInfer": self.model_infer,
             "ModelStreamInfer": self.model_stream_infer,
@@ -135,16 +128,18 @@ class ScriptedServer(_Server):
         self.has_begun = threading.Event()  # a call of `slow` has
 
     def model_ready(self, message: bytes, context: Any) -> bytes:
-        return write_fields({"ready": self.known_model(message, context) != "loading"}, READY)
+        return write_fields(
+            {"ready": self.known_model(message, context) != "loading"}, fields.READY_RESPONSE
+        )
 
     def model_metadata(self, message: bytes, context: Any) -> bytes:
         name = self.known_model(message, context)
         inputs = [X_METADATA] if name in ("declared", "repeat") else []
         values = {"name": name, "versions": ["1", "2"], "platform": "p", "inputs": inputs}
-        return write_fields({**values, "outputs": []}, MODEL_METADATA)
+        return write_fields({**values, "outputs": []}, fields.MODEL_METADATA_RESPONSE)
 
     def known_model(self, message: bytes, context: Any) -> str:
-        name = str(read_fields(message, MODEL)["name"])
+        name = str(read_fields(message, fields.MODEL_REQUEST)["name"])
         if name == "unknown":
             context.abort(grpc.StatusCode.NOT_FOUND, "model 'unknown' is not known")
         return name
