@@ -8,7 +8,7 @@ from libc.stdint cimport uintptr_t
 from libc.string cimport memmove
 
 from .exports cimport export_bytes
-from .gil cimport WORK_PER_TURN, count_work, free_memory, release_gil, take_gil
+from .gil cimport count_work, free_memory, release_gil_if_long, take_gil
 
 from operator import index
 
@@ -174,7 +174,7 @@ cdef class BodyBuffer:
         """
         self.n_exports += 1
         # `append` counts the work, so that other threads do not run during a short copy.
-        released = release_gil(nbytes) if nbytes >= WORK_PER_TURN else NULL
+        released = release_gil_if_long(nbytes)
         memmove(target, source, nbytes)
         take_gil(released)
         self.n_exports -= 1

@@ -51,24 +51,30 @@ cdef inline void collect_work(Py_ssize_t* work, Py_ssize_t cost) noexcept:
         work[0] = 0
 
 
-cdef inline PyThreadState* release_gil(Py_ssize_t cost) noexcept:
-    """Release the GIL if the next operation is long, and count its work if not.
+cdef inline PyThreadState* release_gil_if_long(Py_ssize_t cost) noexcept:
+    """Release the GIL if the next operation costs WORK_PER_TURN or more.
 
     The operation is a call of a `noexcept nogil` function, or of C. Pass the result to `take_gil`
-    after it. There must be no other operation in between.
+    after it. There must be no other operation in between. The caller counts the work of shorter
+    operations. No other thread runs before or during one of these.
     """
-    if cost >= WORK_PER_TURN and not IS_TRACED:
-        return PyEval_SaveThread()
-    count_work(cost)
-    return NULL
+    return PyEval_SaveThread() if cost >= WORK_PER_TURN and not IS_TRACED else NULL
 
 
-cdef inline PyThreadState* release_gil_if_long(Py_ssize_t nbytes) noexcept:
+cdef inline PyThreadState* count_or_release_gil(Py_ssize_t cost) noexcept:
+    """Do the same, but count the work of a shorter operation. Other threads may run then, too."""
+    released = release_gil_if_long(cost)
+    if released == NULL:
+        count_work(cost)
+    return released
+
+
+cdef inline PyThreadState* count_or_release_gil_unless_short(Py_ssize_t nbytes) noexcept:
     """Do the same for LONG_NBYTES or more. The caller counts shorter operations.
 
     No other thread runs before or during one of these.
     """
-    return release_gil(nbytes) if nbytes >= LONG_NBYTES else NULL
+    return count_or_release_gil(nbytes) if nbytes >= LONG_NBYTES else NULL
 
 
 cdef inline void take_gil(PyThreadState* released) noexcept:
@@ -80,7 +86,7 @@ cdef inline unsigned char* write_memory(
     unsigned char* target, const void* data, Py_ssize_t nbytes
 ) noexcept:
     """Copy memory, and return the address after the copy. Other threads may run meanwhile."""
-    released = release_gil(nbytes)
+    released = count_or_release_gil(nbytes)
     memcpy(target, data, nbytes)
     take_gil(released)
     return target + nbytes

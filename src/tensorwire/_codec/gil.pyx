@@ -68,7 +68,7 @@ cdef bytes copied_bytes(const void* data, Py_ssize_t nbytes):
 
 
 cdef void free_memory(void* memory, Py_ssize_t nbytes) noexcept:
-    released = release_gil(nbytes // READ_NBYTES)
+    released = count_or_release_gil(nbytes // READ_NBYTES)
     PyMem_RawFree(memory)
     take_gil(released)
 

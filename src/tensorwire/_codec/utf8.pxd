@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from .gil cimport release_gil, take_gil
+from .gil cimport count_or_release_gil, take_gil
 from .wire cimport Element, Span, element_at, span_nbytes
 
 
@@ -64,7 +64,7 @@ cdef inline bint are_all_utf8(const Span* span) noexcept nogil:
 cdef inline bint are_valid_utf8(const Span* span) noexcept:
     """Do the same for all elements. Other threads may run meanwhile."""
     cdef bint are_valid
-    released = release_gil(span_nbytes(span))
+    released = count_or_release_gil(span_nbytes(span))
     are_valid = are_all_utf8(span)
     take_gil(released)
     return are_valid

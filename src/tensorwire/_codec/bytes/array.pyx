@@ -10,7 +10,7 @@ from ..bytes.reader cimport (
     elements_as_str, elements_as_stringdtype, gather_elements, new_elements, scan_elements)
 from ..bytes.writer cimport pack, source_of
 from ..capsules.arrow_bytes cimport export_elements
-from ..gil cimport copied_bytes, release_gil, take_gil
+from ..gil cimport copied_bytes, count_or_release_gil, take_gil
 from ..held_buffer cimport HeldBuffer
 from ..utf8 cimport are_valid_utf8
 from ..wire cimport (
@@ -433,7 +433,7 @@ cdef bint same_bytes(first, second) except -1:
     cdef int difference
     if one.nbytes != other.nbytes:
         return False
-    released = release_gil(one.nbytes)
+    released = count_or_release_gil(one.nbytes)
     difference = memcmp(one.data, other.data, one.nbytes)
     take_gil(released)
     return difference == 0

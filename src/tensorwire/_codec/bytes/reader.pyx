@@ -18,8 +18,8 @@ from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_pack, NpyString_release_allocator,
     PyArray_StringDTypeObject, npy_packed_static_string, npy_string_allocator)
 from ..gil cimport (
-    ITEM_COST, LONG_NBYTES, TEXT_COST, copied_bytes, count_work, end_of_batch, release_gil,
-    release_gil_if_long, take_gil)
+    ITEM_COST, LONG_NBYTES, TEXT_COST, copied_bytes, count_or_release_gil,
+    count_or_release_gil_unless_short, count_work, end_of_batch, take_gil)
 from ..held_buffer cimport HeldBuffer
 from ..utf8 cimport is_ascii, is_valid_utf8
 from ..wire cimport (
@@ -52,7 +52,7 @@ cdef Scan scan_all(
     cdef Scan scan
     cdef uint64_t most = min(capacity, nbytes // PREFIX_NBYTES)  # elements
     # An element of 2 KiB or more is a cache miss.
-    released = release_gil(max(2 * most, 2 * ITEM_COST * min(most, nbytes // 2048)))
+    released = count_or_release_gil(max(2 * most, 2 * ITEM_COST * min(most, nbytes // 2048)))
     scan = scan_prefixes(data, nbytes, starts, capacity, base)
     take_gil(released)
     return scan
@@ -214,7 +214,7 @@ cdef inline str decode_utf8(const unsigned char* data, Py_ssize_t nbytes):
     if nbytes <= 1:  # such strings are shared objects of CPython, which must not be written to
         return PyUnicode_DecodeUTF8(<const char*>data, nbytes, NULL)
     text = PyUnicode_New(nbytes, 127)
-    released = release_gil_if_long(nbytes)
+    released = count_or_release_gil_unless_short(nbytes)
     memcpy(PyUnicode_1BYTE_DATA(text), data, nbytes)
     take_gil(released)
     if is_ascii(PyUnicode_1BYTE_DATA(text), nbytes):
@@ -276,7 +276,7 @@ cdef elements_as_fixed_width(Elements elements):
     cdef Py_ssize_t widest, width
     if n_elements == 0:
         return np.zeros(0, "S1")  # numpy has no S0 arrays
-    released = release_gil(2 * n_elements)
+    released = count_or_release_gil(2 * n_elements)
     widest = widest_element(&elements.span)
     take_gil(released)
     width = max(1, element_at(&elements.span, widest).nbytes)
@@ -290,7 +290,7 @@ cdef elements_as_fixed_width(Elements elements):
             f"elements would have its width of {width} bytes", element=widest, actual=width)
     cdef cnp.ndarray array = np.zeros(n_elements, f"S{width}")
     cdef char* target = <char*>cnp.PyArray_DATA(array)
-    released = release_gil(n_elements * (TEXT_COST + width))
+    released = count_or_release_gil(n_elements * (TEXT_COST + width))
     write_padded(target, width, &elements.span)
     take_gil(released)
     return array
@@ -321,14 +321,14 @@ cdef gather_elements(Elements elements, cnp.ndarray chosen):
     cdef Py_ssize_t n = cnp.PyArray_SIZE(chosen)
     cdef Py_ssize_t nbytes
     cdef unsigned char* target
-    released = release_gil(n * TEXT_COST)
+    released = count_or_release_gil(n * TEXT_COST)
     nbytes = measure_chosen(&elements.span, indices, n)
     take_gil(released)
     if nbytes < 0:
         raise MemoryError("the elements take more than 2^63 - 1 bytes")
     wire = PyBytes_FromStringAndSize(NULL, nbytes)
     target = <unsigned char*>PyBytes_AS_STRING(wire)
-    released = release_gil(n * TEXT_COST + nbytes)
+    released = count_or_release_gil(n * TEXT_COST + nbytes)
     write_chosen(target, &elements.span, indices, n)
     take_gil(released)
     return wire

@@ -26,8 +26,8 @@ from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_load, NpyString_release_allocator,
     PyArray_StringDTypeObject, npy_packed_static_string, npy_static_string, npy_string_allocator)
 from ..gil cimport (
-    ITEM_COST, LONG_NBYTES, TEXT_COST, collect_work, count_work, end_of_batch, release_gil_if_long,
-    take_gil, write_memory)
+    ITEM_COST, LONG_NBYTES, TEXT_COST, collect_work, count_or_release_gil_unless_short, count_work,
+    end_of_batch, take_gil, write_memory)
 from ..new_objects cimport NewBytes, begin_bytes, finished_bytes, reserve, set_item
 from ..utf8 cimport NOT_ENCODABLE, utf8_nbytes, write_utf8
 from ..wire cimport PREFIX_NBYTES, Element, store_le32
@@ -121,7 +121,7 @@ cdef inline int write_element(
 ) except -1:
     cdef unsigned char* target = next_element(output, source, nbytes, i)
     if nbytes > 0:  # else the address may be NULL
-        released = release_gil_if_long(nbytes)
+        released = count_or_release_gil_unless_short(nbytes)
         memcpy(target, data, nbytes)
         take_gil(released)
     return 0
@@ -336,7 +336,7 @@ cdef Py_ssize_t str_nbytes(object text) noexcept:
     cdef Py_ssize_t n_characters = PyUnicode_GET_LENGTH(text), nbytes
     cdef void* data = PyUnicode_DATA(text)
     cdef int kind = PyUnicode_KIND(text)
-    released = release_gil_if_long(n_characters)
+    released = count_or_release_gil_unless_short(n_characters)
     nbytes = measure_text(kind, data, n_characters)
     take_gil(released)
     return nbytes
@@ -359,7 +359,7 @@ cdef int write_str(NewBytes* output, Source source, object text, Py_ssize_t i) e
     if nbytes == NOT_ENCODABLE:
         raise lone_surrogate_error(source, i, text)
     target = next_element(output, source, nbytes, i)
-    released = release_gil_if_long(n_characters)
+    released = count_or_release_gil_unless_short(n_characters)
     write_text(target, output.end, kind, data, n_characters)
     take_gil(released)
     return 0

@@ -15,7 +15,7 @@ from ..capsules.arrow cimport (
     VIEWS, ArrowLayout, Chunk, Received, array_capsule, invalid_arrow_error, new_schema)
 from ..capsules.arrow_abi cimport (
     INLINE_NBYTES, N_OFFSET_BUFFERS, N_VIEW_BUFFERS, ArrowArray, ArrowSchema, View)
-from ..gil cimport TEXT_COST, drop_reference, release_gil, take_gil
+from ..gil cimport TEXT_COST, count_or_release_gil, drop_reference, take_gil
 from ..utf8 cimport are_valid_utf8, is_valid_utf8
 from ..wire cimport PREFIX_NBYTES, Element, Span, element_at, span_nbytes
 
@@ -162,7 +162,7 @@ cdef class ExportedArray:
         self.buffers = <const void**>PyMem_RawCalloc(N_OFFSET_BUFFERS, sizeof(void*))
         if self.offsets == NULL or self.data == NULL or self.buffers == NULL:
             raise MemoryError
-        released = release_gil(span.n * TEXT_COST + nbytes)
+        released = count_or_release_gil(span.n * TEXT_COST + nbytes)
         is_valid = self.copy(span, offset_nbytes, is_text)
         take_gil(released)
         if not is_valid:
@@ -207,7 +207,7 @@ cdef class ExportedArray:
         if self.views == NULL or self.buffers == NULL or self.data_nbytes == NULL:
             raise MemoryError
         self.buffers[1] = self.views
-        released = release_gil(span.n * TEXT_COST)
+        released = count_or_release_gil(span.n * TEXT_COST)
         i = self.write_views(span)
         take_gil(released)
         if i < span.n:

@@ -22,8 +22,8 @@ from ..datatypes cimport (
     DECODING, Datatype, Layout, Limits, check_n_entries, check_rank, dims_as_tuple, fill_layout,
     format_range)
 from ..gil cimport (
-    ITEM_COST, LONG_NBYTES, TEXT_COST, collect_work, copied_bytes, count_work, release_gil,
-    release_gil_if_long, take_gil)
+    ITEM_COST, LONG_NBYTES, TEXT_COST, collect_work, copied_bytes, count_or_release_gil,
+    count_or_release_gil_unless_short, count_work, take_gil)
 from ..grpc.protobuf cimport (
     FIELDS_TOO_DEEP, FIELD_TRUNCATED, FIXED32, FIXED64, GROUP_MISMATCH, LENGTH_DELIMITED,
     LENGTH_TOO_LARGE, MAX_MESSAGE_DEPTH, MAX_MESSAGE_NBYTES, NO_FIELD_FAULT, START_GROUP,
@@ -603,7 +603,7 @@ cdef class MessageReader:
         cdef FieldFault fault
         if field.wire_type == VARINT or field.wire_type == LENGTH_DELIMITED:
             self.count_header(nbytes, field)
-            released = release_gil_if_long(nbytes)
+            released = count_or_release_gil_unless_short(nbytes)
             fault = read_dims(cursor_of(field), &self.entry)
             take_gil(released)
             if fault != NO_FIELD_FAULT:
@@ -670,7 +670,7 @@ cdef class MessageReader:
         contents.itemsize = datatype.itemsize
         if contents.number == 2:
             contents.bias = <uint64_t>1 << (8 * datatype.itemsize - 1)
-        released = release_gil(TEXT_COST * (entry.end - entry.position))
+        released = count_or_release_gil(TEXT_COST * (entry.end - entry.position))
         fault = read_contents(entry, &contents)
         take_gil(released)
         if fault != NO_FIELD_FAULT:

@@ -1,6 +1,6 @@
 """Read the members of the objects in a JSON header. Errors have the path of the member."""
 
-from ..gil cimport ITEM_COST, count_work, release_gil, take_gil
+from ..gil cimport ITEM_COST, count_or_release_gil, count_work, take_gil
 from ..json.reader cimport (
     excerpt, raise_fault, read_object, skip_null, skip_value_or_raise, text_to_str)
 from ..json.scanner cimport NO_FAULT, Fault, Text, next_is, pop_keys, push_key
@@ -22,7 +22,7 @@ cdef int close_keys(HeaderCursor* header, Py_ssize_t first) except -1:
     """Check that the keys of an object, which were stored from `first` on, are unique."""
     cdef Fault fault
     if header.keys.n_keys > first:
-        released = release_gil(ITEM_COST * (header.keys.n_keys - first))
+        released = count_or_release_gil(ITEM_COST * (header.keys.n_keys - first))
         fault = pop_keys(&header.cursor, first)
         take_gil(released)
         if fault != NO_FAULT:

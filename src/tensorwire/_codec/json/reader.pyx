@@ -8,11 +8,6 @@ The numbers and strings in the `data` of a tensor do not become objects: `read_n
 numbers to the memory of an array, and `read_strings` writes strings as the length-prefixed bytes of
 a BYTES tensor. The functions that read them use no Python objects. Other values become objects. A
 fault raises a HeaderError.
-
-Long `data`, long strings and long values that are skipped are read without the GIL. A first attempt
-keeps the GIL and reads at most MAX_ATTEMPT_NBYTES bytes. If the value does not end there, it is
-read again from its beginning without the GIL. There is no such attempt for `data` of more elements
-than fit.
 """
 
 cimport numpy as cnp
@@ -27,7 +22,8 @@ from libc.stdint cimport INT64_MAX, UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from ..gil cimport (
-    ITEM_COST, TEXT_COST, count_work, release_gil, release_gil_if_long, take_gil)
+    ITEM_COST, TEXT_COST, PyThreadState, count_or_release_gil, count_or_release_gil_unless_short,
+    count_work, take_gil)
 from ..json.nearest cimport (
     Float, exact_double, exact_magnitude, exact_single, nearest_float, scan_decimal)
 from ..json.scanner cimport (
@@ -399,9 +395,9 @@ cdef str excerpt(ReadCursor* cursor):
     """Return the JSON text of the value at the cursor, abbreviated. Raises HeaderError."""
     cdef ReadCursor ahead = cursor[0]
     cdef Fault fault
-    ahead.count_work = NULL
-    with nogil:
-        fault = skip_element(&ahead, NULL)
+    released = begin_long_read(&ahead)
+    fault = skip_element(&ahead, NULL)
+    end_long_read(&ahead, released)
     if fault != NO_FAULT:
         raise_fault(&ahead, fault)
     cdef Py_ssize_t nbytes = ahead.position - cursor.position
@@ -421,19 +417,19 @@ cdef str text_to_str(const Text* text):
         if text.nbytes < 2:  # shared objects of CPython, which must not be written to
             return PyUnicode_DecodeLatin1(<const char*>text.begin, text.nbytes, NULL)
         result = PyUnicode_New(text.nbytes, 127)
-        released = release_gil_if_long(text.nbytes)
+        released = count_or_release_gil_unless_short(text.nbytes)
         memcpy(PyUnicode_1BYTE_DATA(result), text.begin, text.nbytes)
         take_gil(released)
         return result
     # The length is computed first, so that no more memory is allocated than the str needs.
-    released = release_gil(TEXT_COST * text.nbytes)
+    released = count_or_release_gil(TEXT_COST * text.nbytes)
     n_characters = measure_characters(text, &largest)
     take_gil(released)
     if n_characters == 1:
         return chr(next_character(&raw))
     result = PyUnicode_New(n_characters, largest)
     kind, data = PyUnicode_KIND(result), PyUnicode_DATA(result)
-    released = release_gil(TEXT_COST * text.nbytes)
+    released = count_or_release_gil(TEXT_COST * text.nbytes)
     write_characters(kind, data, text)
     take_gil(released)
     return result
@@ -566,7 +562,11 @@ cdef int set_member(ReadCursor* cursor, dict members, const Text* key, value) ex
     return 0
 
 
-# --- with the GIL, or without it if this takes long ----------------------------------------------
+# --- values whose size is not known before they are read ----------------------------------------
+
+# The GIL is released before a long operation (gil.pxd), but only reading a value shows how long it
+# is. So a value is first read up to MAX_ATTEMPT_NBYTES. If it does not end there, it is long, and
+# is read again from its beginning.
 
 
 cdef inline ReadCursor begin_attempt(const ReadCursor* cursor) noexcept nogil:
@@ -598,6 +598,17 @@ cdef inline void accept(ReadCursor* cursor, const ReadCursor* attempt) noexcept:
     cursor.expected = attempt.expected
 
 
+cdef inline PyThreadState* begin_long_read(ReadCursor* cursor) noexcept:
+    """Count the work for the rest of the text, or release the GIL if that is long."""
+    cursor.count_work = NULL
+    return count_or_release_gil(TEXT_COST * (cursor.end - cursor.position))
+
+
+cdef inline void end_long_read(ReadCursor* cursor, PyThreadState* released) noexcept:
+    take_gil(released)
+    cursor.count_work = <CountWork><void*>count_work
+
+
 cdef inline Fault scan(ReadCursor* cursor, Text* text) noexcept nogil:
     return skip_value(cursor) if text == NULL else scan_string(cursor, text)
 
@@ -611,10 +622,9 @@ cdef int scan_or_raise(ReadCursor* cursor, Text* text) except -1:
         accept(cursor, &attempt)
     else:
         cursor.keys.n_keys = n_keys
-        cursor.count_work = NULL
-        with nogil:
-            fault = scan(cursor, text)
-        cursor.count_work = attempt.count_work
+        released = begin_long_read(cursor)
+        fault = scan(cursor, text)
+        end_long_read(cursor, released)
     if fault != NO_FAULT:
         raise_fault(cursor, fault)
     return 0
@@ -635,7 +645,7 @@ cdef int skip_data(ReadCursor* cursor) except -1:
 
 
 cdef Fault read_elements(ReadCursor* cursor, ParsedElements* elements):
-    """Read nested lists of elements, without the GIL if this takes long."""
+    """Read nested lists of elements. There is no attempt if they are more than it can contain."""
     cdef ReadCursor attempt = begin_attempt(cursor)
     cdef char* target = elements.target
     cdef Py_ssize_t n_keys = cursor.keys.n_keys
@@ -652,10 +662,9 @@ cdef Fault read_elements(ReadCursor* cursor, ParsedElements* elements):
     cursor.keys.n_keys = n_keys
     if not allocate_wire(elements, cursor):
         return NO_MEMORY
-    cursor.count_work = NULL
-    with nogil:
-        fault = elements.read_list(cursor, elements)
-    cursor.count_work = attempt.count_work
+    released = begin_long_read(cursor)
+    fault = elements.read_list(cursor, elements)
+    end_long_read(cursor, released)
     return fault
 
 

@@ -24,7 +24,7 @@ from libc.string cimport memcpy, memset, strlen
 from ..bytes.array cimport BytesArray
 from ..bytes.reader cimport Elements
 from ..datatypes cimport Limits
-from ..gil cimport TEXT_COST, count_work, release_gil, take_gil
+from ..gil cimport TEXT_COST, count_or_release_gil, count_work, take_gil
 from ..new_objects cimport NewBytes, begin_bytes, finished_bytes, reserve
 from ..json.shortest cimport (
     FIRST_POWER, MAX_NUMBER_NBYTES, N_POWERS, Float, Integer, Tables, write_float, write_integer)
@@ -252,7 +252,7 @@ cdef Py_ssize_t write_array(JsonWriter* writer, cnp.ndarray array) except -2:
             n_written = writer.output.position - writer.output.start - n_before
             room = max(room, n_left * (n_written // elements.i + 1))
         reserve(&writer.output, room)
-        released = release_gil(2 * TEXT_COST * elements.n)
+        released = count_or_release_gil(2 * TEXT_COST * elements.n)
         outcome = write_elements(&writer.output, &elements)
         take_gil(released)
     if outcome == INVALID:
@@ -282,7 +282,7 @@ cdef Py_ssize_t write_strings(JsonWriter* writer, BytesArray array) except -2:
     # Enough for the quotes and commas, and some escapes.
     reserve(&writer.output, nbytes + nbytes // 8 + SLICE_ROOM)
     while outcome == FULL:
-        released = release_gil(nbytes)
+        released = count_or_release_gil(nbytes)
         outcome = write_texts(&writer.output, &texts)
         take_gil(released)
         if outcome == FULL:

@@ -12,7 +12,7 @@ from ..bytes.array cimport bytes_of_elements
 from ..bytes.reader cimport scan_elements
 from ..datatypes cimport (
     DECODING, Datatype, Layout, Limits, add_elements, check_name_nbytes, fill_layout)
-from ..gil cimport READ_NBYTES, release_gil, take_gil
+from ..gil cimport READ_NBYTES, count_or_release_gil, take_gil
 from ..held_buffer cimport HeldBuffer
 from ..messages.message cimport InferRequest, Message, binary_data_output, items_by_name
 from ..messages.tensor cimport Tensor, new_tensor, use_memory, use_bytes_array
@@ -111,7 +111,7 @@ cdef int check_bool(HeldBuffer body, Py_ssize_t offset, uint64_t nbytes) except 
     cdef const unsigned char* data = body.data + offset
     cdef unsigned char value = 0  # set if there is one, which gcc does not see
     cdef uint64_t i
-    released = release_gil(nbytes // READ_NBYTES)
+    released = count_or_release_gil(nbytes // READ_NBYTES)
     i = find_invalid_bool(data, nbytes, &value)
     take_gil(released)
     if i < nbytes:
