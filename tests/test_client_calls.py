@@ -9,7 +9,6 @@ import json
 import os
 import pickle
 import signal
-import socket
 import threading
 import time
 import warnings
@@ -650,17 +649,13 @@ def failing(status: str, headers: dict[str, str] | None = None) -> bytes:
     return http(b'{"error": "try again"}', headers, status)
 
 
-def silent(_: socket.socket) -> None:
-    time.sleep(0.3)
-
-
 @pytest.mark.parametrize(
     ("answer", "is_retried"),
     [
         *((failing(status), True) for status in ("429 Busy", "502 Bad", "503 Busy", "504 Late")),
         *((failing(status), False) for status in ("400 Bad", "404 Not Found", "500 No")),
         (b"", True),
-        (silent, False),
+        (0.3, False),
     ],
 )
 def test_retries(connect: Connect, answer: Any, is_retried: bool) -> None:
@@ -755,7 +750,7 @@ def test_readiness(client: Any) -> None:
 
 
 def test_wait_until_ready_reports_what_was_last_seen(connect: Connect) -> None:
-    with Scripted([silent]) as http_server, ScriptedServer() as grpc_server:
+    with Scripted([0.3]) as http_server, ScriptedServer() as grpc_server:
         for url, model, subject, last_seen in (
             (f"127.0.0.1:{free_port()}", None, "GET .*: the server", ".*Errno 111"),
             (http_server.address, None, "GET .*: the server", "the call took longer than"),
@@ -965,12 +960,7 @@ client.infer("m", {"x": x}, on_progress=end_child)
 
 def test_child_process_that_ends_during_a_call_of_its_parent() -> None:
     """It unwinds the frames of the call, and leaves the connection to its parent."""
-
-    def answer(connection: socket.socket) -> None:
-        time.sleep(0.5)
-        connection.sendall(GOOD)
-
-    with Scripted([answer]) as server:
+    with Scripted([(0.5, GOOD)]) as server:
         done = run_script(MAKE + EXIT, server.address, "sync", "")
     assert done.returncode == 0, done.stderr
 
