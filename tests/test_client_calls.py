@@ -49,7 +49,7 @@ from support.requirements import package
 from support.scripts import run_script
 from support.serve_process import free_port
 from support.servers import Scripted, http, uvicorn_server
-from support.threads import Places, forbid_threads, wait_for
+from support.threads import Places, forbid_threads, in_thread, wait_for
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
 from tensorwire.client import http as client_http
 from tensorwire.client import requests as client_requests
@@ -747,6 +747,22 @@ def test_readiness(client: Any) -> None:
         client.wait_until_ready(timeout=None)
     with pytest.raises(TypeError, match="the name of a model must be a str, not int"):
         client.wait_until_ready(5)
+
+
+@pytest.mark.slow(reason="it waits for timeouts")
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_wait_for_a_server_that_starts(connect: Connect, scheme: str) -> None:
+    port = free_port()
+
+    def start() -> None:
+        time.sleep(0.3)
+        if scheme == "http":
+            stack.enter_context(Scripted([http(b"{}")], port))
+        else:
+            stack.enter_context(ScriptedServer(address=f"127.0.0.1:{port}"))
+
+    with ExitStack() as stack, connect(f"{scheme}://127.0.0.1:{port}") as client, in_thread(start):
+        client.wait_until_ready(timeout=10)
 
 
 def test_wait_until_ready_reports_what_was_last_seen(connect: Connect) -> None:
