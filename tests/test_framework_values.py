@@ -121,19 +121,6 @@ def fail(name: str) -> Any:
 # --- applications ---
 
 
-def starlette_app() -> Any:
-    async def failing(request: Any) -> Any:
-        fail(request.path_params["name"])
-
-    async def scale(request: Any) -> Any:
-        values = await pair.read_tensors(request, inputs=INPUTS, max_body_nbytes=MAX_BODY)
-        return pair.TensorResponse(scaled(values), request)
-
-    routes = [("/scale", scale), ("/fail/{name}", failing)]
-    app = starlette.Starlette(routes=[routing.Route(*r, methods=["POST"]) for r in routes])
-    return install_error_handlers(app)
-
-
 def fastapi_app() -> Any:
     package("fastapi")  # skip the test without it
     app = execute(recipe("TestClient(app)"))["app"]
@@ -239,7 +226,6 @@ def aiohttp_server(app: Any) -> Iterator[str]:
 
 
 APPLICATIONS: dict[str, tuple[Callable[[], Any], Callable[..., AbstractContextManager[str]]]] = {
-    "starlette": (starlette_app, uvicorn_server),
     "fastapi": (fastapi_app, uvicorn_server),
     "wsgi": (wsgi_app, wsgi_server),
     "flask": (flask_app, wsgi_server),
@@ -320,11 +306,8 @@ def test_invalid_request(
     check(address, bytes(FRAME), FRAME.headers)  # the next request works
 
 
-WITH_HANDLERS = ["starlette", "fastapi", "flask", "django"]
-
-
 @pytest.mark.parametrize("name", FAILURES)
-@pytest.mark.parametrize("address", WITH_HANDLERS, indirect=True)
+@pytest.mark.parametrize("address", ["fastapi", "flask", "django"], indirect=True)
 def test_error_of_a_route(address: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
     _, status, text = FAILURES[name]
     answer, content = post(address, b"", {}, f"/fail/{name}")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-import tensorwire as tw
 from interop.recorded_sources import (
     check_next_release,
     check_recorded,
@@ -15,10 +14,9 @@ from interop.recorded_sources import (
 )
 from interop.samples import bits, bytes_array
 from support import tritonclient_comparison as comparison
-from support.scripts import run_script
 from support.tritonclient_calls import given, http
 from support.tritonclient_comparison import FLOATS, LARGE, parsed, response
-from tensorwire.integrations import patching, tritonclient
+from tensorwire.integrations import tritonclient
 
 pytestmark = comparison.MARKS
 
@@ -34,12 +32,6 @@ def test_objects_created_while_installed_stay_usable() -> None:
     assert result.as_numpy("OUTPUT1").tolist() == [b"x", b"\0"] * LARGE
 
 
-def test_older_version_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patching, "version", lambda name: "2.59.9")
-    with pytest.raises(tw.IntegrationError, match=r"^tritonclient 2\.59\.9 is too old"):
-        tritonclient.install()
-
-
 @pytest.mark.parametrize("error", ["ImportError", "RuntimeError", "TypeError"])
 def test_part_that_cannot_be_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: str
@@ -49,33 +41,6 @@ def test_part_that_cannot_be_imported(
     monkeypatch.syspath_prepend(str(tmp_path))
     patches = import_module("tensorwire.integrations.tritonclient.patches")
     assert patches.import_if_usable("failing_part") is None
-
-
-@pytest.mark.parametrize("is_first", [True, False], ids=["before", "after"])
-def test_install_before_or_after_imports(is_first: bool) -> None:
-    """In a new process in which no module of the client is loaded yet."""
-    install = "from tensorwire.integrations import tritonclient as t; t.install()\n"
-    imports = """
-import numpy, tritonclient.http.aio, tritonclient.utils.shared_memory
-from tritonclient.utils import *
-from tritonclient.http._infer_input import serialize_byte_tensor as f
-"""
-    script = (
-        (install + imports if is_first else imports + install)
-        + """
-a = numpy.array(["a"])
-assert f is serialize_byte_tensor is tritonclient.utils.serialize_byte_tensor
-assert f(a).item() == bytes([1, 0, 0, 0, 97])
-t.uninstall()
-assert f is serialize_byte_tensor is tritonclient.utils.serialize_byte_tensor
-try:
-    f(a)
-except InferenceServerException as error:
-    print(error)
-"""
-    )
-    done = run_script(script)
-    assert done.stdout == "cannot serialize bytes tensor: invalid datatype\n", done.stderr
 
 
 # --- releases ------------------------------------------------------------------------------------

@@ -413,10 +413,7 @@ SENT = {
     f"{OURS}.bodies:payload_class.<locals>.BuffersPayload.write",
     f"{SPLIT}:SplitMessage.SerializeToString",
 }
-RECEIVED = {
-    f"{OURS}.http:replace_result_init.<locals>.__init__",
-    f"{SPLIT}:read_split",
-}
+RECEIVED = {f"{OURS}.http:replace_result_init.<locals>.__init__", f"{SPLIT}:read_split"}
 
 
 def steps_of_tritonclient(ran: set[str], kind: str) -> set[str]:

@@ -33,7 +33,7 @@ from support.tritonclient_calls import (
     outcomes,
     service,
 )
-from support.tritonclient_comparison import FLOATS, LARGE, both, described, large, object_array
+from support.tritonclient_comparison import FLOATS, LARGE, both, described, large
 from tensorwire.grpc_messages import RAW_OUTPUT_CONTENTS
 from tensorwire.integrations import tritonclient
 from tensorwire.integrations.split import SplitMessage, read_split
@@ -46,12 +46,6 @@ with_client = pytest.mark.parametrize("client", GRPC)
 
 
 # --- inputs --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("value", [None, b"a", FLOATS, np.array([b"a"]), object_array([1, None])])
-@pytest.mark.parametrize("datatype", ["FP16", "BYTES"])
-def test_data_of_other_types(datatype: str, value: Any) -> None:
-    both(lambda: given(grpc, value, "x", datatype, [2])._get_content())
 
 
 # --- requests ------------------------------------------------------------------------------------

@@ -67,8 +67,6 @@ from support.tritonclient_comparison import (
     parsed,
     response,
 )
-from support.wrappers import closure, wrapped
-from tensorwire.integrations import tritonclient
 from tensorwire.integrations.tritonclient.bodies import FileBody, payload_class
 from tensorwire.integrations.tritonclient.convert import elements_at
 
@@ -124,9 +122,13 @@ def test_request_of_other_arrays(name: str) -> None:
 
 @pytest.mark.parametrize("value", [None, [1.0], b"abcd", memoryview(b"abcd"), np.float32(1)])
 @pytest.mark.parametrize("datatype", ["FP32", "BYTES", "BF16", "none such"])
-@pytest.mark.parametrize("is_binary", [True, False])
-def test_request_of_objects_that_are_not_arrays(datatype: str, value: Any, is_binary: bool) -> None:
-    both(lambda: http.InferInput("x", [1], datatype).set_data_from_numpy(value, is_binary))
+@pytest.mark.parametrize("is_binary", [True, False, None], ids=["binary", "JSON", "gRPC"])
+def test_request_of_objects_that_are_not_arrays(
+    datatype: str, value: Any, is_binary: bool | None
+) -> None:
+    options = () if is_binary is None else (is_binary,)
+    api = grpc if is_binary is None else http
+    both(lambda: api.InferInput("x", [1], datatype).set_data_from_numpy(value, *options))
 
 
 @pytest.mark.parametrize("shape", [[4], (4,), [np.int64(4)], [4.0], [True], ["4"], [4, 1], 4, None])
@@ -301,22 +303,6 @@ ANSWER = http_answer(*ARRAYS)
 
 
 # --- requests that are sent ----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("is_installed", [False, True])
-@pytest.mark.parametrize("wrap", [lambda function, _: function, closure])
-def test_positional_arguments(wrap: Any, is_installed: bool) -> None:
-    """All arguments can be positional, including the compression; also those of a wrapper."""
-    with wrapped(http.InferenceServerClient, "infer", wrap, lambda: None):
-        if is_installed:
-            tritonclient.install()
-        with Recording([ANSWER]) as server, connect(http, server.address) as client:
-            options = ("", None, "7", 0, False, False, 0, None, None, None, "gzip", None, None)
-            client.infer("m", [given(http)], *options)
-        tritonclient.uninstall()
-    [(_, headers, body)] = server.requests
-    assert ("Content-Encoding", "gzip") in headers
-    assert body.endswith(FLOATS.tobytes())
 
 
 def test_async_infer_has_read_the_array_when_it_returns(any_data: None) -> None:

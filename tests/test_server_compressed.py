@@ -13,15 +13,7 @@ import numpy as np
 import pytest
 
 import tensorwire as tw
-from support.asgi_requests import (
-    FRAME,
-    ask,
-    async_echo,
-    echo,
-    exchange,
-    infer,
-    inference,
-)
+from support.asgi_requests import FRAME, ask, async_echo, echo, exchange, infer, inference
 from support.memory import peak_nbytes
 from support.requirements import package
 from support.servers import uvicorn_server

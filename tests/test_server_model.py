@@ -16,7 +16,7 @@ import pytest
 import tensorwire as tw
 from support.array_samples import OnlyDlpack
 from support.asgi_requests import ALL, OUT, SPEC, WORDS, X, async_echo, double, infer
-from tensorwire.server import InputError, Model, Models, RequestError, create_app
+from tensorwire.server import InputError, Model, RequestError, create_app
 
 
 def request_of(*tensors: tw.Tensor, outputs: Any = None, **options: Any) -> tw.Frame:
@@ -52,19 +52,6 @@ class AsyncObject:
 def test_async_model_does_not_run_in_the_event_loop_at_once(model: Any) -> None:
     with pytest.raises(ValueError, match="in_event_loop is only for synchronous functions"):
         Model(model, in_event_loop=True)
-
-
-def test_mapping_of_all_kinds_of_models() -> None:
-    """`mypy --strict` accepts it, too."""
-    models: Models = {
-        "function": double,
-        "async": async_echo,
-        "object": AsyncObject(),
-        "model": Model(double, [SPEC]),
-        "lambda": lambda request: {"y": request["x"]},
-    }
-    for name in models.keys() - {"object"}:
-        assert infer(create_app(models), name, ONE).status == 200
 
 
 @pytest.mark.parametrize("argument", ["inputs", "outputs"])

@@ -21,13 +21,7 @@ import pytest
 
 import tensorwire as tw
 from support.array_samples import OnlyDlpack
-from support.asgi_requests import (
-    Exchange,
-    exchange,
-    infer,
-    inference,
-    read,
-)
+from support.asgi_requests import Exchange, exchange, infer, inference, read
 from support.lifetimes import without_gc
 from support.scripts import run_script
 from support.threads import forbid_threads
@@ -36,11 +30,7 @@ from tensorwire.server.body import RequestBody
 from tensorwire.server.inference import Inference
 from tensorwire.server.model import as_writable
 from tensorwire.server.model_threads import ModelCall
-from tensorwire.sizes import (
-    MAX_QUICK_JSON_NBYTES,
-    MAX_QUICK_MESSAGE_NBYTES,
-    MAX_SHARED_JSON_NBYTES,
-)
+from tensorwire.sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
 from tensorwire.threads import (
     DECOMPRESSING,
     N_THREADS,

@@ -35,7 +35,7 @@ from support.client_fixtures import Certificate
 from support.http_exchange import Connection, connect, head
 from support.http_models import cancels_itself
 from support.servers import uvicorn_server
-from support.threads import in_thread, wait_for
+from support.threads import wait_for
 from tensorwire.cli.models import echo
 from tensorwire.server import InferProtocol, Model, create_app
 from tensorwire.server import connection as server_connection
@@ -163,19 +163,6 @@ def test_infer_request_does_not_pass_through_asgi(
     assert asgi_paths == []
 
 
-def test_thousands_of_queued_requests(connection: Connection) -> None:
-    """Requests that wait for an earlier one are answered without recursion."""
-    n = 3000
-    released.clear()
-    text = request_bytes("echo", np.arange(1))
-    connection.send(WAIT)
-    with in_thread(connection.send, text * n):
-        time.sleep(0.2)
-        released.set()
-        assert connection.read().message["x"].shape == (2,)
-        assert all(connection.read().message["x"].shape == (1,) for _ in range(n))
-
-
 def test_garbage_in_a_body_that_is_discarded(connection: Connection) -> None:
     """The connection is closed at once, because the end of the body will not be found."""
     head = b"POST /nope HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -230,22 +217,6 @@ def test_limit_concurrency_counts_connections() -> None:
         time.sleep(0.2)
         with connect(address) as connection:
             assert connection.ask(SMALL).status == 200
-
-
-def test_chunked_uploads_do_not_wait_for_each_other() -> None:
-    app = create_app({"echo": echo}, max_body_memory_nbytes=1_000_000)
-    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with (
-        uvicorn_server(app, http=InferProtocol) as address,
-        connect(address) as first,
-        connect(address) as second,
-    ):
-        for connection in (first, second):
-            connection.send(head + b"%x\r\n%b\r\n" % (300_000, bytes(300_000)))
-        wait_for(lambda: app.body_memory.nbytes >= 600_000, 10)  # both have a part of the memory
-        for connection in (first, second):
-            connection.send(b"%x\r\n%b\r\n0\r\n\r\n" % (600_000, bytes(600_000)))
-        assert sorted(each.read().status for each in (first, second)) == [400, 400]
 
 
 def n_protocols() -> int:

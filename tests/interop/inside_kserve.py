@@ -48,11 +48,7 @@ from starlette.responses import JSONResponse
 import tensorwire as tw
 from interop import grpc_calls
 from interop import rest_servers as rest
-from interop.recorded_sources import (
-    check_calls_of_wrapper,
-    installed,
-    wrappable_functions,
-)
+from interop.recorded_sources import check_calls_of_wrapper, installed, wrappable_functions
 from interop.rest_servers import FLAT, PATH, READ_AS_ARRAYS, Answer, both, message, outcome, post
 from interop.samples import JSON_DATATYPES, json_sample
 from support.wrappers import Proxy, functools_wrapper, two_wrappers, wrapped
@@ -301,6 +297,7 @@ BINARY_BODIES: dict[str, tuple[bytes, int]] = {
         tail=b"\1\0\2\0",
     ),
     "null data": wire(INT8 | {"data": None}, tail=b"\7"),
+    "misaligned": wire(INT8 | {"name": "a"}, entry("x", [6], "FP32", 24), tail=b"\1" + X.tobytes()),
     "outputs": wire(INT8, tail=b"\7", outputs=[{"name": "x", "parameters": {"binary_data": True}}]),
     **{  # KServe validates the parameters only of JSON
         f"parameter {value}": wire(
@@ -346,31 +343,6 @@ def test_binary_requests_have_the_default_limits(server: Server) -> None:
         assert server.infer(body, **binary(len(body)))[0] == 400
         assert server.model.seen is None
         assert is_lazy(server, body=body)
-
-
-N = str(len(ONE[0]))
-HEADERS: dict[str, tuple[int, dict[str, str]]] = {
-    "Content-Length": (200, {"content_length": N}),
-    "Content-Length too small": (400, {"content_length": "5"}),
-    "Content-Length too large": (400, {"content_length": "5000"}),
-    "Content-Length beyond the memory": (413, {"content_length": str(2**63)}),
-    "Content-Length is not a number": (400, {"content_length": "abc"}),
-    "two framings": (400, {"content_length": N, "transfer_encoding": "chunked"}),
-    "Content-Encoding": (415, {"content_encoding": "gzip"}),
-}
-
-
-@pytest.mark.parametrize("case", HEADERS)
-def test_unusual_headers(server: Server, case: str) -> None:
-    """The answer and what the model sees are those of KServe, unless a header is wrong."""
-    status, more = HEADERS[case]
-    options = {**binary(ONE[1]), **more}
-    if status == 200:
-        both(server, ONE[0], **options)
-        return
-    with installed(integration):
-        assert server.infer(ONE[0], **options)[0] == status
-    assert server.model.seen is None
 
 
 def test_shared_memory_is_rejected(server: Server) -> None:
@@ -448,14 +420,6 @@ def test_as_numpy_is_a_writable_view() -> None:
     array += 1
     assert tensor.as_numpy().tolist() == (X + 1).tolist()
     assert tensor.data == (X + 1).ravel().tolist()
-
-
-def test_misaligned_tensors_are_copied() -> None:
-    tensors = entry("a", [1], "INT8", 1), entry("x", [6], "FP32", 24)
-    array = received(*wire(*tensors, tail=b"\1" + X.tobytes())).inputs[1].as_numpy()
-    assert array.flags.aligned
-    assert array.flags.writeable
-    assert array.tolist() == X.ravel().tolist()
 
 
 def test_modified_list_becomes_the_data() -> None:

@@ -211,6 +211,7 @@ CONTENT_TYPES = [
 
 FLAT = READ_AS_ARRAYS["flat"]
 LONG = message(entry([1.5] * 100))
+BINARY = tw.encode_request(tw.InferRequest({"x": RANDOM}))
 
 
 def both(server: Any, body: bytes, *of_type: str | None, **more: Any) -> Answer:
@@ -315,6 +316,22 @@ class RestTests:
             assert server.infer(LONG)[0] == 200
         with installed(server.integration):
             assert server.infer(LONG)[0] == 200
+
+    @pytest.mark.parametrize(
+        ("status", "headers"),
+        [
+            (200, {"content_length": str(len(BINARY))}),
+            (400, {"content_length": str(len(BINARY) - 1)}),
+            (415, {"content_encoding": "br"}),
+        ],
+    )
+    def test_headers_of_a_binary_request(
+        self, server: Any, status: int, headers: dict[str, str]
+    ) -> None:
+        length = {"inference_header_content_length": str(BINARY.header_length)}
+        with installed(server.integration):
+            assert server.infer(bytes(BINARY), BINARY_TYPE, **length, **headers)[0] == status
+        assert (server.model.seen is not None) == (status == 200)
 
     @pytest.mark.parametrize(
         ("value", "error"), [(0, ValueError), (-1, ValueError), ("5", TypeError), (True, TypeError)]

@@ -127,7 +127,9 @@ def outcome(mutant: Mutant, tree: Path, is_whole: bool) -> tuple[str, str]:
         return "build failed", output[-300:]
     # The tests of a module are those of the first pattern that matches.
     inner = mutant.file.removeprefix(f"{PACKAGE}/")
-    first = next(TESTS[each] for each in TESTS if fnmatch.fnmatch(inner, each))
+    first = next(
+        TESTS[each] for each in TESTS if any(fnmatch.fnmatch(inner, p) for p in each.split())
+    )
     stages = [(first, "not slow and not nightly")]
     if is_whole:
         others = sorted(each.stem for each in (ROOT / "tests").glob("test_*.py"))

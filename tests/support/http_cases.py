@@ -1,7 +1,8 @@
 """HTTP requests as exact bytes, and what a server must respond.
 
 Each case is sent on a new connection. If the connection stays open, the server must answer another
-request on it. What the parser of a server decides is tested only with `InferProtocol`.
+request on it. What the parser of a server decides is tested only with `InferProtocol`, except
+contradicting lengths, which the manual mentions.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from .http_exchange import chunked, echo, head, post
 from .http_models import MAX_BODY
 
 FAST = ("fast",)
+HYPER = ("granian",)  # servers that use the parser hyper
 LLHTTP = ("asgi-httptools", "fast")  # servers that use the parser llhttp
 
 
@@ -33,6 +35,9 @@ class Case:
     outcome: Outcome
     servers: tuple[str, ...] = ()  # by default, all
     method: str = "POST"
+
+    def is_for(self, server: str) -> bool:
+        return not self.servers or server in self.servers
 
 
 def cases(
@@ -100,6 +105,10 @@ def transfer_coding(value: str) -> bytes:
     return chunks(CHUNKS, f"Transfer-Encoding: {value}")
 
 
+TWO_LENGTHS = {
+    "Content-Length and Transfer-Encoding": chunks(CHUNKS, LENGTH, CHUNKED),
+    "Transfer-Encoding and Content-Length": chunks(CHUNKS, CHUNKED, LENGTH),
+}
 FRAMING_CASES = (
     *cases(
         OK,
@@ -146,13 +155,13 @@ FRAMING_CASES = (
         {"Transfer-Encoding gzip, chunked": transfer_coding("gzip, chunked")},
         FAST,
     ),
+    *cases(INVALID, TWO_LENGTHS, ("asgi-h11", "hypercorn", *LLHTTP)),
+    *cases(OK_CLOSED, TWO_LENGTHS, HYPER),
+    Case("Content-Length twice, different", lengths(LENGTH, f"Content-Length: {N - 1}"), INVALID),
     *cases(
         INVALID,
         {
-            "Content-Length and Transfer-Encoding": chunks(CHUNKS, LENGTH, CHUNKED),
-            "Transfer-Encoding and Content-Length": chunks(CHUNKS, CHUNKED, LENGTH),
             "Content-Length twice, equal": lengths(LENGTH, LENGTH),
-            "Content-Length twice, different": lengths(LENGTH, f"Content-Length: {N - 1}"),
             "a blank before the colon": lengths(f"Content-Length : {N}"),
             **{
                 f"Content-Length {value!r}": lengths(f"Content-Length: {value}")
@@ -286,7 +295,16 @@ SYNTAX_CASES = (
         },
         FAST,
     ),
-    *cases(error(431, "256 headers", stays_open=False), {"300 headers": headers(300)}, FAST),
+    *cases(
+        error(431, stays_open=False),
+        {
+            "300 headers": headers(300),
+            "20,000 headers": headers(20_000),
+            "a value of 100 KB": line("A: " + "b" * 100_000),
+            "a name of 100 KB": line("a" * 100_000 + ": b"),
+        },
+        FAST,
+    ),
 )
 
 # --- Upgrade -------------------------------------------------------------------------------------

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
 import tensorwire as tw
 
-from .._codec.signatures import Nonfinite
-from ..arguments import check_type
+from ..arguments import Nonfinite, check_type
 from ..parameters import forwarder
 from .calls import BaseClient
 from .options import Timeout
