@@ -263,10 +263,7 @@ def test_proxy_that_does_not_connect(
     message: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def wait(_: socket.socket) -> None:
-        time.sleep(0.5)
-
-    with Scripted([wait if answer is None else answer]) as proxy:
+    with Scripted([0.5 if answer is None else answer]) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", f"http://{proxy.address}")
         timeout = Timeout(connect=0.2 if answer is None else 5, read=None)
         fails = pytest.raises(error, match=message)

@@ -9,7 +9,6 @@ import json
 import os
 import pickle
 import signal
-import socket
 import threading
 import time
 import warnings
@@ -50,7 +49,7 @@ from support.requirements import package
 from support.scripts import run_script
 from support.serve_process import free_port
 from support.servers import Scripted, http, uvicorn_server
-from support.threads import Places, forbid_threads, wait_for
+from support.threads import Places, forbid_threads, in_thread, wait_for
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
 from tensorwire.client import http as client_http
 from tensorwire.client import requests as client_requests
@@ -650,17 +649,13 @@ def failing(status: str, headers: dict[str, str] | None = None) -> bytes:
     return http(b'{"error": "try again"}', headers, status)
 
 
-def silent(_: socket.socket) -> None:
-    time.sleep(0.3)
-
-
 @pytest.mark.parametrize(
     ("answer", "is_retried"),
     [
         *((failing(status), True) for status in ("429 Busy", "502 Bad", "503 Busy", "504 Late")),
         *((failing(status), False) for status in ("400 Bad", "404 Not Found", "500 No")),
         (b"", True),
-        (silent, False),
+        (0.3, False),
     ],
 )
 def test_retries(connect: Connect, answer: Any, is_retried: bool) -> None:
@@ -754,8 +749,24 @@ def test_readiness(client: Any) -> None:
         client.wait_until_ready(5)
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_wait_for_a_server_that_starts(connect: Connect, scheme: str) -> None:
+    port = free_port()
+
+    def start() -> None:
+        time.sleep(0.3)
+        if scheme == "http":
+            stack.enter_context(Scripted([http(b"{}")], port))
+        else:
+            stack.enter_context(ScriptedServer(address=f"127.0.0.1:{port}"))
+
+    with ExitStack() as stack, connect(f"{scheme}://127.0.0.1:{port}") as client, in_thread(start):
+        client.wait_until_ready(timeout=10)
+
+
 def test_wait_until_ready_reports_what_was_last_seen(connect: Connect) -> None:
-    with Scripted([silent]) as http_server, ScriptedServer() as grpc_server:
+    with Scripted([0.3]) as http_server, ScriptedServer() as grpc_server:
         for url, model, subject, last_seen in (
             (f"127.0.0.1:{free_port()}", None, "GET .*: the server", ".*Errno 111"),
             (http_server.address, None, "GET .*: the server", "the call took longer than"),
@@ -965,12 +976,7 @@ client.infer("m", {"x": x}, on_progress=end_child)
 
 def test_child_process_that_ends_during_a_call_of_its_parent() -> None:
     """It unwinds the frames of the call, and leaves the connection to its parent."""
-
-    def answer(connection: socket.socket) -> None:
-        time.sleep(0.5)
-        connection.sendall(GOOD)
-
-    with Scripted([answer]) as server:
+    with Scripted([(0.5, GOOD)]) as server:
         done = run_script(MAKE + EXIT, server.address, "sync", "")
     assert done.returncode == 0, done.stderr
 

@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,7 @@ from support.client_fixtures import (
 )
 from support.memory import peak_nbytes, takes
 from support.serve_process import free_port
-from support.servers import HOST, Scripted, http, uvicorn_server
+from support.servers import HOST, Scripted, http, play, uvicorn_server
 from support.threads import in_thread, wait_for
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
 from tensorwire.client.aio import LoopBackend
@@ -60,15 +61,13 @@ CHUNKS = chunked(BODY, len(BODY))
 GZIPPED = HEADERS | {"Content-Encoding": "gzip"}
 LARGE = np.zeros(64 * MiB, np.int8)
 
-Answer = Callable[[socket.socket], object]
-
 
 class Reading(TlsScripted):
-    """Calls a function for each connection, which reads the requests itself."""
+    """Plays an answer for each connection without reading a request before."""
 
-    def __init__(self, function: Any, certificate: Certificate | None = None) -> None:
+    def __init__(self, answer: Any, certificate: Certificate | None = None) -> None:
         super().__init__([], certificate)
-        self.serve = function  # type: ignore[method-assign]
+        self.serve = partial(play, answer=answer)  # type: ignore[method-assign]
 
 
 def test_tls(connect: Connect, certificate: Certificate) -> None:
@@ -111,16 +110,16 @@ def test_server_that_has_responded_does_not_require_tls(connect: Connect) -> Non
 
 
 class KeepsOne(TlsScripted):
-    """Answers the first request of each connection, and then calls ``end`` instead of reading."""
+    """Answers the first request of each connection, and then plays ``end`` instead of reading."""
 
-    def __init__(self, end: Answer, certificate: Certificate | None = None) -> None:
+    def __init__(self, end: Any, certificate: Certificate | None = None) -> None:
         super().__init__([GOOD], certificate)
         self.end = end
 
     def serve(self, connection: socket.socket) -> None:
         super().serve(connection)
         if self.n_connections == 1:
-            self.end(connection)
+            play(connection, self.end)
 
 
 def close_without_reading(connection: socket.socket) -> None:
@@ -156,32 +155,16 @@ def close_tls(connection: socket.socket) -> None:
             connection.unwrap()
 
 
-def read_and_reset(connection: socket.socket) -> None:
-    read(connection)
-    reset(connection)
-
-
-def read_and_close_politely(connection: socket.socket) -> None:
-    read(connection)
-    close_tls(connection)
-
-
-def answer_in_part(connection: socket.socket) -> None:
-    read(connection)
-    connection.sendall(b"H")
-
-
-def stay_silent(connection: socket.socket) -> None:
-    read(connection)
-    time.sleep(0.3)
-
-
 # What happens to a kept connection after some of the request was sent, and whether the request may
 # be sent again.
-ENDS: dict[Answer, bool] = {
-    **dict.fromkeys((close_without_reading, read_a_part, read), True),
-    **dict.fromkeys((read_and_reset, read_and_close_politely), True),
-    **dict.fromkeys((answer_in_part, stay_silent), False),
+ENDS: dict[str, tuple[Any, bool]] = {
+    "closed without reading": (close_without_reading, True),
+    "a part is read": (read_a_part, True),
+    "closed": (read, True),
+    "reset": ((read, reset), True),
+    "closed politely": ((read, close_tls), True),
+    "answered in part": ((read, b"H"), False),
+    "silent": ((read, 0.3), False),
 }
 
 
@@ -198,13 +181,14 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__)
+@pytest.mark.parametrize("name", ENDS)
 def test_request_on_a_kept_connection_that_fails(
-    connect: Connect, end: Answer, tls: Certificate | None, pauses: list[float]
+    connect: Connect, name: str, tls: Certificate | None, pauses: list[float]
 ) -> None:
     """A GET is sent again, but a POST only with a retry, because its model may have run."""
-    error = TimeoutError if end is stay_silent else ConnectionError
-    timeout = 0.2 if end is stay_silent else 60
+    end, may_be_resent = ENDS[name]
+    error = TimeoutError if name == "silent" else ConnectionError
+    timeout = 0.2 if name == "silent" else 60
 
     def is_answered(client: Any, data: Any) -> bool:
         if data is None:
@@ -216,12 +200,12 @@ def test_request_on_a_kept_connection_that_fails(
         return True
 
     calls: list[tuple[Any, int]] = [(None, 0), (X, 0)]  # what is sent, and the retries
-    if ENDS[end]:
+    if may_be_resent:
         calls.append((X, 1))
     if end is close_without_reading:
         calls.append((LARGE, 0))  # it fails before all of it has been sent
     for data, retries in calls:
-        is_resent = ENDS[end] and (data is None or retries > 0)
+        is_resent = may_be_resent and (data is None or retries > 0)
         server = KeepsOne(end, tls)
         with connect_to(server, connect, timeout=timeout, retries=retries) as client:
             client.is_ready()
@@ -288,22 +272,14 @@ def begin_to_read(connection: socket.socket) -> None:
     time.sleep(0.02)
 
 
-def reject(connection: socket.socket) -> None:
-    begin_to_read(connection)
-    connection.sendall(REJECTION)
-    if isinstance(connection, ssl.SSLSocket):
-        # asyncio drops a response that it has not received when it notices the reset connection.
-        time.sleep(0.05)
-
-
-def reject_slowly(connection: socket.socket) -> None:
-    begin_to_read(connection)
-    connection.sendall(REJECTION[:-10])
-    time.sleep(0.1)
-    connection.sendall(REJECTION[-10:])
-
-
-@pytest.mark.parametrize("answer", [reject, reject_slowly])
+@pytest.mark.parametrize(
+    "answer",
+    [  # with TLS, asyncio drops what it has not received when it notices the reset connection
+        (begin_to_read, REJECTION, 0.05),
+        (begin_to_read, REJECTION[:-10], 0.1, REJECTION[-10:]),
+    ],
+    ids=["at once", "slowly"],
+)
 def test_rejection_while_the_request_is_sent(
     connect: Connect, answer: Any, tls: Certificate | None
 ) -> None:
@@ -462,14 +438,7 @@ def signals(alarm: Callable[..., None]) -> list[int]:
     return received
 
 
-def wait_1_second(_: socket.socket) -> None:
-    time.sleep(1)
-
-
-def drip(connection: socket.socket) -> None:
-    for i in range(20):
-        connection.sendall(GOOD[i : i + 1])
-        time.sleep(0.05)
+DRIPPING = tuple(step for i in range(20) for step in (GOOD[i : i + 1], 0.05))
 
 
 def read_slowly(connection: socket.socket) -> None:
@@ -498,14 +467,14 @@ class FullQueue(Reading):
 @pytest.mark.parametrize(
     ("make", "answer", "data", "scheme", "timeout", "expired"),
     [
-        (Reading, wait_1_second, X, "http", Timeout(read=0.3, total=5), "read"),
-        (Reading, drip, X, "http", Timeout(read=1, total=0.3), "total"),
-        (Reading, wait_1_second, LARGE, "http", Timeout(read=0.3), "read"),
-        (Reading, wait_1_second, LARGE, "http", Timeout(total=0.3), "total"),
+        (Reading, 1.0, X, "http", Timeout(read=0.3, total=5), "read"),
+        (Reading, DRIPPING, X, "http", Timeout(read=1, total=0.3), "total"),
+        (Reading, 1.0, LARGE, "http", Timeout(read=0.3), "read"),
+        (Reading, 1.0, LARGE, "http", Timeout(total=0.3), "total"),
         (Reading, read_slowly, LARGE, "http", Timeout(read=2, total=0.3), "total"),
         (FullQueue, None, X, "http", Timeout(connect=0.3), "connect"),
         (FullQueue, None, X, "http", Timeout(total=0.3), "total"),
-        (Reading, wait_1_second, X, "https", Timeout(connect=0.3), "connect"),
+        (Reading, 1.0, X, "https", Timeout(connect=0.3), "connect"),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -557,7 +526,7 @@ def infer(client: Any, data: Any = X) -> None:
 def test_waiting_takes_no_time_of_the_cpu(
     connect: Connect, resolver: Resolver, make: Any, url: str, call: Any
 ) -> None:
-    server = make(lambda _: time.sleep(0.3))
+    server = make(0.3)
     with server, connect(url.format(server.address)) as client:
         before = time.thread_time()
         with pytest.raises(TimeoutError):
@@ -568,11 +537,7 @@ def test_waiting_takes_no_time_of_the_cpu(
 @pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("timeout", [Timeout(read=0.4), Timeout(total=0.4)])
 def test_timeouts_begin_with_each_call(connect: Connect, timeout: Timeout) -> None:
-    def answer_late(connection: socket.socket) -> None:
-        time.sleep(0.2)
-        connection.sendall(GOOD)
-
-    answers: list[Any] = [GOOD, answer_late, wait_1_second]
+    answers: list[Any] = [GOOD, (0.2, GOOD), 1.0]
     with Scripted(answers) as server, connect(server.address, timeout=timeout) as client:
         client.infer("m", {"x": X})
         time.sleep(0.5)
@@ -603,7 +568,7 @@ def test_timeout_that_is_reported_has_expired(timeout: Timeout) -> None:
             with takes(0.3, 1), pytest.raises(TimeoutError, match=f"{expired} timeout"):
                 await client.infer("m", {"x": X})
 
-    with Scripted([wait_1_second]) as server, asyncio.Runner(loop_factory=AheadOfTime) as runner:
+    with Scripted([1.0]) as server, asyncio.Runner(loop_factory=AheadOfTime) as runner:
         runner.run(main(server.address))
 
 
@@ -858,19 +823,11 @@ def test_call_that_is_cancelled_at_any_time(loop: Any, tls: Certificate | None) 
 def ends(answer: bytes, end: str, certificate: Certificate | None) -> Reading:
     """A server that sends an answer, and ends with or without close_notify, or with a reset."""
 
-    def serve(connection: socket.socket) -> None:
-        if end == "reset":
-            connection.recv(100_000)
-        else:
-            read(connection)
-        connection.sendall(answer)
-        if end == "closed":
-            close_tls(connection)
-        elif end == "reset":
-            time.sleep(0.05)
-            reset(connection)
+    def begin(connection: socket.socket) -> None:
+        connection.recv(100_000)
 
-    return Reading(serve, certificate)
+    steps = {"truncated": (read, answer), "closed": (read, answer, close_tls)}
+    return Reading({**steps, "reset": (begin, answer, 0.05, reset)}[end], certificate)
 
 
 LOST = "the server closed the connection before"

@@ -32,17 +32,13 @@ connect = client_fixtures.connect
 server, client = client_fixtures.server, client_fixtures.client
 
 UNLIMITED = Deadline(Timeout())
+LATE = (0.2, GOOD)
 both_backends = pytest.mark.parametrize("backend", [Backend, LoopBackend])
 
 
 def pool_of(client: Any) -> Any:
     (pool,) = getattr(client, "client", client)._pools.values()
     return pool
-
-
-def answer_late(connection: socket.socket) -> None:
-    time.sleep(0.2)
-    connection.sendall(GOOD)
 
 
 # --- reuse ---
@@ -296,7 +292,7 @@ def test_call_sleeps_while_nothing_happens(
 
     monkeypatch.setattr(LoopWatcher, "_happened", count_event)
     monkeypatch.setattr(PollWatcher, "wait", count_wait)
-    with Scripted([answer_late]) as server, connect(server.address, timeout=5) as client:
+    with Scripted([LATE]) as server, connect(server.address, timeout=5) as client:
         assert client.infer("m", {"x": X})["x"].shape == X.shape
         if connect is not Client:
             client.runner.run(asyncio.sleep(0.2))
@@ -340,12 +336,7 @@ async def test_closing_an_async_client_when_bytes_have_just_arrived(
 ) -> None:
     """The call does not wait for the rest of the response."""
 
-    def answer(connection: socket.socket) -> None:
-        connection.sendall(GOOD[:100])
-        time.sleep(0.1)
-        connection.sendall(GOOD[100:])
-
-    with Scripted([answer]) as scripted:
+    with Scripted([(GOOD[:100], 0.1, GOOD[100:])]) as scripted:
         client = AsyncClient(scripted.address)
         happened = LoopWatcher._happened
 
@@ -378,7 +369,7 @@ async def test_closing_an_async_client_while_it_connects(monkeypatch: pytest.Mon
 
 
 async def test_closed_async_client_does_not_send_a_request_again() -> None:
-    with Scripted([http(b"{}"), answer_late]) as scripted:
+    with Scripted([http(b"{}"), LATE]) as scripted:
         client = AsyncClient(scripted.address)
         await client.server_metadata()
         call = asyncio.ensure_future(client.server_metadata())
@@ -404,7 +395,7 @@ def test_closing_a_client_ends_the_wait_for_a_connection(server: str) -> None:
 
 def test_connection_of_a_call_is_closed_after_its_client() -> None:
     """The call that uses it returns first."""
-    with Scripted([answer_late, GOOD]) as server:
+    with Scripted([LATE, GOOD]) as server:
         client = Client(server.address)
 
         def close() -> None:

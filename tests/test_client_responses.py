@@ -6,7 +6,6 @@ import gzip
 import pickle
 import socket
 import threading
-import time
 import zlib
 from typing import Any
 
@@ -116,29 +115,14 @@ INTERIM = (
 )
 
 
-def in_parts(*parts: bytes) -> Any:
-    def answer(connection: socket.socket) -> None:
-        for part in parts:
-            connection.sendall(part)
-            time.sleep(0.02)
-
-    return answer
-
-
-def ending(response: bytes) -> Any:
-    """Return an answer after which the connection ends."""
-
-    def answer(connection: socket.socket) -> None:
-        connection.sendall(response)
-        connection.shutdown(socket.SHUT_WR)
-
-    return answer
+def end(connection: socket.socket) -> None:
+    connection.shutdown(socket.SHUT_WR)
 
 
 ACCEPTED: dict[str, tuple[Any, bool]] = {  # an answer, and whether its connection is used again
     "interim responses": (INTERIM * 2 + GOOD, True),
-    "interim responses alone": (in_parts(INTERIM, INTERIM, GOOD), True),
-    **{f"{n} bytes first": (in_parts(GOOD[:n], GOOD[n:]), True) for n in (1, 20, 150, 300, 1000)},
+    "interim responses alone": ((INTERIM, 0.02, INTERIM, 0.02, GOOD), True),
+    **{f"{n} bytes first": ((GOOD[:n], 0.02, GOOD[n:]), True) for n in (1, 20, 150, 300, 1000)},
     "chunks of 1 byte": (http(chunked(BODY, 1), CHUNKED, length=""), True),
     "chunks": (http(chunked(BODY), HEADERS | {"Transfer-Encoding": "Chunked"}, length=""), True),
     "one chunk": (http(chunked(BODY, 10_000), CHUNKED, length=""), True),
@@ -147,8 +131,8 @@ ACCEPTED: dict[str, tuple[Any, bool]] = {  # an answer, and whether its connecti
     "chunks, garbage": (http(chunked(BODY), CHUNKED, length="") + b"\0garbage", False),
     "chunks, another response": (http(chunked(BODY), CHUNKED, length="") + GOOD, False),
     "close": (http(BODY, HEADERS | {"Connection": "close"}), False),
-    "end": (ending(http(BODY, HEADERS, length="")), False),
-    "gzip, end": (ending(http(GZIPPED, HEADERS | GZIP, length="")), False),
+    "end": ((http(BODY, HEADERS, length=""), end), False),
+    "gzip, end": ((http(GZIPPED, HEADERS | GZIP, length=""), end), False),
     "HTTP/1.0": (GOOD.replace(b"HTTP/1.1", b"HTTP/1.0"), False),
     "not padded": (http(bytes(NOT_PADDED), {HEADER_LENGTH: str(NOT_PADDED.header_length)}), True),
     "gateway": (http(BODY, {"Content-Type": f"{GATEWAY}{FRAME.header_length}"}), True),

@@ -76,7 +76,7 @@ def with_aiohttp(url: str, frame: tw.Frame, headers: dict[str, str]) -> tw.Infer
 def with_http_client(url: str, frame: tw.Frame, headers: dict[str, str]) -> tw.InferResponse:
     parts = urlsplit(url)
     with contextlib.closing(http.client.HTTPConnection(parts.netloc)) as connection:
-        connection.request("POST", parts.path, iter(frame), headers)
+        connection.request("POST", parts.path, frame, headers)
         answer = connection.getresponse()
         if answer.status != 200:
             raise OSError(answer.read()[:500])

@@ -28,7 +28,7 @@ from support.asgi_requests import (
     inference,
     rejects_every_second,
 )
-from tensorwire.arguments import Selection
+from tensorwire._codec.signatures import Selection
 from tensorwire.errors import format_names
 from tensorwire.server import Model, RequestError, create_app
 

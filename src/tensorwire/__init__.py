@@ -21,7 +21,7 @@ from ._codec.messages.convert import encode_bytes
 from ._codec.messages.frame import Frame
 from ._codec.messages.message import InferRequest, InferResponse, RequestedOutput, ResponseOptions
 from ._codec.messages.tensor import Tensor, TensorSpec
-from .arguments import Datatype
+from ._codec.signatures import Datatype
 from .dataframes import dataframe_from_tensors, tensors_from_dataframe
 from .errors import (
     BodyTooLargeError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -51,20 +51,27 @@ def recording(app: Any, requests: list[dict[str, Any]]) -> Any:
     return recorded
 
 
-class Scripted:
-    """A server that reads requests and sends the given bytes for each connection.
+def play(connection: socket.socket, answer: Any) -> None:
+    """Send bytes, wait for some seconds, or call a function; a tuple has several such steps."""
+    for step in answer if isinstance(answer, tuple) else (answer,):
+        if callable(step):
+            step(connection)
+        elif isinstance(step, float):
+            time.sleep(step)
+        else:
+            connection.sendall(step)
 
-    `answers` has the response to the first request of a connection, to the second, and so on; the
-    connection is closed after the last. A callable gets the connection. `heads` has the received
-    request headers. `client_has_closed` is set when a client closes a connection, and the server
-    waits for a request on it. `has_closed` is set when a connection is closed.
+
+class Scripted:
+    """A server that reads requests and plays the given answers for each connection.
+
+    `answers` has the answer to the first request of a connection, to the second, and so on; the
+    connection is closed after the last. `heads` has the received request headers.
+    `client_has_closed` is set when a client closes a connection, and the server waits for a request
+    on it. `has_closed` is set when a connection is closed.
     """
 
-    def __init__(
-        self,
-        answers: Sequence[bytes | memoryview | Callable[[socket.socket], None]],
-        port: int = 0,
-    ) -> None:
+    def __init__(self, answers: Sequence[Any], port: int = 0) -> None:
         self.answers = answers
         self.heads: list[str] = []
         self.body_nbytes: list[int] = []
@@ -101,10 +108,7 @@ class Scripted:
             if not self.read(connection):
                 self.client_has_closed.set()
                 return
-            if callable(answer):
-                answer(connection)
-            else:
-                connection.sendall(answer)
+            play(connection, answer)
 
     def read(self, connection: socket.socket) -> bool:
         """Read one request without keeping its body."""

@@ -1,7 +1,24 @@
-from libc.stdint cimport INT64_MAX, uint64_t
+from libc.stdint cimport (
+    INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t)
 from numpy cimport dtype, npy_intp
 
 from .wire cimport MAX_RANK, multiply
+
+# The elements of numeric datatypes in C.
+
+ctypedef fused Integer:
+    int8_t
+    int16_t
+    int32_t
+    int64_t
+    uint8_t
+    uint16_t
+    uint32_t
+    uint64_t
+
+ctypedef fused Float:
+    float
+    double
 
 
 cdef class Datatype:

@@ -213,6 +213,8 @@ cdef tuple limits_as_tuple(Limits limits):
     return tuple(map(partial(getattr, limits), FIELDS))
 
 
+DEFAULT_LIMITS = Limits()
+
 UNLIMITED = Limits(
     max_header_nbytes=MAX_INT64, max_tensors=MAX_INT64, max_name_nbytes=MAX_INT64,
     max_parameters=MAX_INT64)

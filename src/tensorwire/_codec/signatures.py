@@ -1,9 +1,9 @@
-"""Signatures of compiled classes, which ``inspect.signature`` and ``help`` show, and a type."""
+"""Signatures of compiled classes, which ``inspect.signature`` and ``help`` show, and types."""
 
 from __future__ import annotations
 
 from inspect import Signature, signature
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from numpy.typing import NDArray
 
@@ -17,6 +17,30 @@ else:
 
 # numpy declares the buffer protocol for its arrays only from Python 3.12 on.
 ReadableBuffer = Buffer | NDArray[Any]
+
+Datatype = Literal[
+    "BOOL",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FP16",
+    "BF16",
+    "FP32",
+    "FP64",
+    "BYTES",
+]
+"""The name of a datatype of the protocol."""
+
+Nonfinite = Literal["null", "literal", "error"]
+"""How to write numbers that are not finite as JSON."""
+
+Selection = Literal["spec", "triton"]
+"""Which outputs of a response are binary: see ``encode_response``."""
 
 
 def constructor_signature(parameters: str) -> Signature:

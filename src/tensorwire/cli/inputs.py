@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 import tensorwire as tw
 
 from .._codec.datatypes import DATATYPES, RAW_BF16, bf16_dtype, datatype_of
-from ..arguments import is_list_of_numbers
+from .._codec.messages.lists import is_list_of_numbers
 from ..errors import format_names, format_shape, format_value
 from .output import UsageError
 

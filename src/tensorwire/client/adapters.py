@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import tensorwire as tw
 
-from ..arguments import Nonfinite
+from .._codec.signatures import Nonfinite
 from .addresses import ServerAddress
 from .options import Call, ClientOptions
 from .requests import Encoding, Endpoint, Target

@@ -15,7 +15,8 @@ from typing import Any, cast
 import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
-from ..arguments import check_integer, check_seconds, check_type, format_cast, is_list_of_numbers
+from .._codec.messages.lists import is_list_of_numbers
+from ..arguments import check_integer, check_seconds, check_type, format_cast
 from ..errors import MAX_ITEMS, InferenceServerError, format_seconds, format_value
 from ..sizes import DEFAULT_MAX_BODY_NBYTES
 from .adapters import Adapter, adapter_of

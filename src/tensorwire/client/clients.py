@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self
 
 import tensorwire as tw
 
-from ..arguments import Nonfinite, check_type
+from .._codec.signatures import Nonfinite
+from ..arguments import check_type
 from ..parameters import forwarder
 from .calls import BaseClient
 from .options import Timeout

@@ -29,7 +29,8 @@ from .._codec.grpc.reader import (
     read_names,
 )
 from .._codec.grpc.writer import encode_request, write_fields
-from ..arguments import Nonfinite, check_type
+from .._codec.signatures import Nonfinite
+from ..arguments import check_type
 from ..errors import format_value
 from ..sizes import MAX_QUICK_MESSAGE_NBYTES
 from .addresses import ServerAddress, authority

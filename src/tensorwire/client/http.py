@@ -13,7 +13,7 @@ import tensorwire as tw
 from .._codec.datatypes import UNLIMITED
 from .._codec.http.decoder import decode_response_in_regions
 from .._codec.json.reader import read_json
-from ..arguments import Nonfinite
+from .._codec.signatures import Nonfinite
 from ..compression import compress
 from ..errors import InferenceServerError, format_value
 from ..http import BINARY_TYPE, HEADER_LENGTH, JSON_TYPE

@@ -11,7 +11,8 @@ from urllib.parse import quote, unquote
 
 import tensorwire as tw
 
-from ..arguments import Nonfinite, check_type
+from .._codec.signatures import Nonfinite
+from ..arguments import check_type
 from ..compression import find_zstd
 from ..errors import format_value
 from ..sizes import MAX_JOINED_NBYTES, PIECE_NBYTES

@@ -14,7 +14,7 @@ from inspect import isawaitable
 from types import CoroutineType, coroutine
 from typing import Any
 
-from .._codec.datatypes import Limits
+from .._codec.datatypes import DEFAULT_LIMITS, Limits
 from .._codec.messages.frame import Frame
 from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
@@ -30,8 +30,6 @@ AsgiMessage = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[AsgiMessage]]
 Send = Callable[[AsgiMessage], Awaitable[None]]
 
-_DEFAULT_LIMITS = Limits()
-
 
 # --- requests ------------------------------------------------------------------------------------
 
@@ -41,7 +39,7 @@ async def read_request(
     receive: Receive,
     *,
     max_body_nbytes: int = DEFAULT_MAX_BODY_NBYTES,
-    limits: Limits = _DEFAULT_LIMITS,
+    limits: Limits = DEFAULT_LIMITS,
     raw_input: TensorSpec | None = None,
 ) -> InferRequest:
     """Read and decode the inference request of an ASGI scope.

@@ -128,14 +128,11 @@ class RequestBody:
         return self.buffer.remaining()[: self._allowed_nbytes - self.buffer.nbytes]
 
     def _allocate(self) -> None:
-        """Allocate the memory that is allowed, and at first more, so that few bytes are copied.
-
-        More memory only uses address space until it is allowed.
-        """
+        """Allocate the memory that is allowed, and at first more, so that few bytes are copied."""
         nbytes, length = self._allowed_nbytes, self.framing.content_length
         if self.buffer.capacity < nbytes:
             if length is not None and self._reservation is not None:
-                nbytes = max(nbytes, min(length, self._reservation().step_nbytes))
+                nbytes = max(nbytes, min(length, self._reservation().unused_nbytes))
             self.buffer.reserve(nbytes)
 
     def _reserve(self, nbytes: int) -> bool:

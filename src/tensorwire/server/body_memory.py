@@ -28,19 +28,27 @@ SILENT_NBYTES = 16 << 10  # fewer than the operating system keeps of any connect
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
+def address_space_nbytes() -> int | None:
+    """Return the limit of the address space of the process; None if there is none."""
+    if os.name == "nt":  # the server is not supported there
+        return None
+    import resource  # noqa: PLC0415
+
+    nbytes = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if nbytes == resource.RLIM_INFINITY else nbytes
+
+
 def available_nbytes() -> int:
     """Return the memory of the machine, or the lowest limit of the process and its cgroups.
 
     What the process has already counts only against the limit of its address space, which also
     limits memory that is never used, such as that of stacks and libraries.
     """
-    if os.name == "nt":  # Windows, where the server is not supported, has no limits of processes
+    if os.name == "nt":  # Windows has no limits of processes
         return 4 << 30
-    import resource  # noqa: PLC0415
-
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
-    address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if address_space != resource.RLIM_INFINITY:
+    address_space = address_space_nbytes()
+    if address_space is not None:
         with suppress(OSError):  # not Linux
             n_pages = int(Path("/proc/self/statm").read_text().split()[0])
             address_space -= n_pages * os.sysconf("SC_PAGE_SIZE")
@@ -78,7 +86,8 @@ class BodyMemory:
     def __init__(self, max_nbytes: int) -> None:
         self.max_nbytes: int = max_nbytes
         self.step_nbytes: int = max(max_nbytes // 64, UNCOUNTED_NBYTES)
-        """The first step of a body that is at least as large."""
+        """How much memory a body may get at once, unless it has as much."""
+        self.is_address_space_limited: bool = address_space_nbytes() is not None
         self.nbytes: int = 0
         self.complete_nbytes: int = 0
         """The part of the bodies that are complete. They need no more, and will be released."""
@@ -148,6 +157,11 @@ class Reservation:
     @property
     def step_nbytes(self) -> int:
         return self._memory.step_nbytes
+
+    @property
+    def unused_nbytes(self) -> int:
+        """How much memory a body may allocate that it does not use, and that is not counted."""
+        return 0 if self._memory.is_address_space_limited else self.step_nbytes
 
     def request(self, nbytes: int) -> bool:
         """Ask for memory for this number of bytes in total, and return whether it is there.

@@ -12,7 +12,8 @@ import numpy as np
 
 import tensorwire as tw
 
-from ..arguments import check_integer, check_type, choose_datatype, format_cast, is_list_of_numbers
+from .._codec.messages.lists import choose_datatype, is_list_of_numbers
+from ..arguments import check_integer, check_type, format_cast
 from ..errors import (
     MAX_ITEMS,
     format_names,

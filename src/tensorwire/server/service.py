@@ -19,7 +19,8 @@ import tensorwire as tw
 
 from .._codec.datatypes import UNLIMITED
 from .._codec.messages.frame import Frame
-from ..arguments import Nonfinite, Selection, check_integer, check_seconds, check_type
+from .._codec.signatures import Nonfinite, Selection
+from ..arguments import check_integer, check_seconds, check_type
 from ..errors import TensorwireError, format_names, format_subject, format_text, format_value
 from ..http import EXTENSION, HEADER_LENGTH, JSON_TYPE
 from ..sizes import DEFAULT_MAX_BODY_NBYTES

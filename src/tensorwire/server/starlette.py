@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .._codec.datatypes import Limits
+from .._codec.datatypes import DEFAULT_LIMITS, Limits
 from .._codec.messages.tensor import TensorSpec
 from ..arguments import check_type
 from ..errors import TensorwireError
@@ -58,15 +58,13 @@ OPENAPI: dict[str, Any] = {
 """What OpenAPI says about requests for ``read_tensors``, and its errors: FastAPI's
 ``openapi_extra``."""
 
-_DEFAULT_LIMITS = Limits()
-
 
 async def read_tensors(
     request: Request,
     *,
     inputs: Sequence[TensorSpec] = (),
     max_body_nbytes: int = DEFAULT_MAX_BODY_NBYTES,
-    limits: Limits = _DEFAULT_LIMITS,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> dict[str, Any]:
     """Read the arrays, strings and JSON values of an inference request.
 

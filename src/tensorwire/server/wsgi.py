@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from .._codec.datatypes import Limits
+from .._codec.datatypes import DEFAULT_LIMITS, Limits
 from .._codec.messages.tensor import TensorSpec
 from ..arguments import check_type
 from ..sizes import DEFAULT_MAX_BODY_NBYTES, PIECE_NBYTES
@@ -22,7 +22,6 @@ from .values import FRAME_HEADERS, Content, frame_of, values_of
 
 __all__ = ["TensorResponse", "read_tensors"]
 
-_DEFAULT_LIMITS = Limits()
 # WSGI has these two headers without the prefix HTTP_.
 _PLAIN_HEADERS = ("CONTENT_TYPE", "CONTENT_LENGTH")
 
@@ -32,7 +31,7 @@ def read_tensors(
     *,
     inputs: Sequence[TensorSpec] = (),
     max_body_nbytes: int = DEFAULT_MAX_BODY_NBYTES,
-    limits: Limits = _DEFAULT_LIMITS,
+    limits: Limits = DEFAULT_LIMITS,
 ) -> dict[str, Any]:
     """Read the arrays, strings and JSON values of an inference request.
 

@@ -43,6 +43,7 @@ from ..new_objects cimport address_of, shrink
 from ..utf8 cimport is_ascii, is_valid_utf8, whole_characters
 from ..wire cimport MAX_RANK, PREFIX_NBYTES, store_le32
 
+from ..datatypes import DEFAULT_LIMITS
 from ..signatures import ReadableBuffer
 
 from ...errors import (
@@ -50,8 +51,6 @@ from ...errors import (
     format_shape, format_value, name_tensor)
 
 cnp.import_array()
-
-cdef Limits DEFAULT_LIMITS = Limits()
 
 # For annotations: what is declared in C has no name in this module at run time.
 globals().update(InferRequest=InferRequest, InferResponse=InferResponse, Limits=Limits)

@@ -31,14 +31,13 @@ from ..messages.tensor cimport Tensor, TensorSpec, new_tensor, use_converted
 
 from collections.abc import Iterable
 
+from ..datatypes import DEFAULT_LIMITS
 from ..signatures import ReadableBuffer
 
 from ...errors import (
     DecodeError, ErrorResponseError, HeaderError, LayoutError, format_count, format_number,
     name_tensor)
 from ...http import HEADER_LENGTH, parse_header_length
-
-cdef Limits DEFAULT_LIMITS = Limits()
 
 # For annotations: what is declared in C has no name in this module at run time.
 globals().update(

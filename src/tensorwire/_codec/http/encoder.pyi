@@ -1,9 +1,9 @@
 from typing import Any
 
-from ...arguments import Nonfinite, Selection
 from ..datatypes import Limits
 from ..messages.frame import Frame
 from ..messages.message import InferRequest, InferResponse, ResponseOptions
+from ..signatures import Nonfinite, Selection
 
 def encode_request(
     request: InferRequest,

@@ -27,18 +27,18 @@ from ..messages.parameters cimport text_nbytes
 from operator import index
 from typing import Any
 
-from ... import arguments
+from .. import signatures
+from ..datatypes import DEFAULT_LIMITS
+
 from ...errors import (
     SUBJECT, EncodeError, format_count, format_number, format_subject, format_value, name_tensor)
 
 cnp.import_array()
 
-cdef Limits DEFAULT_LIMITS = Limits()
-
 # For annotations: what is declared in C has no name in this module at run time.
 globals().update(
     Frame=Frame, InferRequest=InferRequest, InferResponse=InferResponse, Limits=Limits,
-    ResponseOptions=ResponseOptions, Nonfinite=arguments.Nonfinite, Selection=arguments.Selection)
+    ResponseOptions=ResponseOptions, Nonfinite=signatures.Nonfinite, Selection=signatures.Selection)
 
 cdef dict NONFINITE = {"null": AS_NULL, "literal": AS_LITERAL, "error": AS_ERROR}
 

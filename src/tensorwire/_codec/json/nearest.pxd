@@ -10,6 +10,7 @@ from libc.math cimport fabs
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy
 
+from ..datatypes cimport Float
 from ..json.scanner cimport (
     MAX_DIGITS, NO_FAULT, NO_MEMORY, OUT_OF_RANGE, WRONG_TYPE, Fault, Number, ReadCursor,
     append_digits)
@@ -25,10 +26,6 @@ cdef extern from "json/numbers.h":
     # Return 1; or 0 if the number is out of the range of the type; or -1 if there is no memory.
     int parse_float[T](
         const unsigned char* first, const unsigned char* last, T* value) noexcept nogil
-
-ctypedef fused Float:
-    double
-    float
 
 cdef enum:
     DECIMAL_NBYTES = 48  # `scan_decimal` reads fewer bytes

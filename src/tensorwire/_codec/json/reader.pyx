@@ -21,11 +21,12 @@ from libc.math cimport INFINITY, NAN
 from libc.stdint cimport INT64_MAX, UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
+from ..datatypes cimport Float
 from ..gil cimport (
     ITEM_COST, TEXT_COST, PyThreadState, count_or_release_gil, count_or_release_gil_unless_short,
     count_work, take_gil)
 from ..json.nearest cimport (
-    Float, exact_double, exact_magnitude, exact_single, nearest_float, scan_decimal)
+    exact_double, exact_magnitude, exact_single, nearest_float, scan_decimal)
 from ..json.scanner cimport (
     BAD_ESCAPE, CONTROL_CHARACTER, DATA_TOO_DEEP, DUPLICATE_KEY, LONE_SURROGATE, MAX_DIGITS,
     NO_FAULT, NO_MEMORY, NOT_UTF8, OUT_OF_RANGE, TOO_DEEP, TOO_MANY_DIGITS, TOO_MANY_VALUES,

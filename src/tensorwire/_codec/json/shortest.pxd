@@ -11,8 +11,10 @@ more bits than the result has. If any of these lower bits is set, the last bit o
 The format is that of Python's `repr`: `0.0001`, `1e-05`, `1.0`, `1e+16`.
 """
 
-from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy
+
+from ..datatypes cimport Float, Integer
 
 cdef extern from *:
     """
@@ -35,20 +37,6 @@ cdef enum:
     # Doubles are multiplied by powers of ten from 10^-293 to 10^324.
     FIRST_POWER = -293
     N_POWERS = 618
-
-ctypedef fused Integer:
-    int8_t
-    int16_t
-    int32_t
-    int64_t
-    uint8_t
-    uint16_t
-    uint32_t
-    uint64_t
-
-ctypedef fused Float:
-    float
-    double
 
 
 cdef struct Power:

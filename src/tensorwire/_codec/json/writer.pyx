@@ -23,11 +23,11 @@ from libc.string cimport memcpy, memset, strlen
 
 from ..bytes.array cimport BytesArray
 from ..bytes.reader cimport Elements
-from ..datatypes cimport Limits
+from ..datatypes cimport Float, Integer, Limits
 from ..gil cimport TEXT_COST, count_or_release_gil, count_work, take_gil
 from ..new_objects cimport NewBytes, begin_bytes, finished_bytes, reserve
 from ..json.shortest cimport (
-    FIRST_POWER, MAX_NUMBER_NBYTES, N_POWERS, Float, Integer, Tables, write_float, write_integer)
+    FIRST_POWER, MAX_NUMBER_NBYTES, N_POWERS, Tables, write_float, write_integer)
 from ..utf8 cimport whole_characters, write_utf8
 from ..wire cimport Element, Span, element_at
 

@@ -14,10 +14,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from ...arguments import choose_datatype, is_list_of_numbers
 from ...errors import SUBJECT, EncodeError, format_count, format_text
 from ..bytes.array import BytesArray
 from ..capsules.arrow_bytes import arrow_schema
+from .lists import choose_datatype, is_list_of_numbers
 
 _TO_TEXT = "column.astype(str)"
 # How to convert an object column of pandas, by the names of the types that its cells may have.

@@ -19,10 +19,9 @@ from ..capsules.arrow cimport Received, numbers_of, receive
 from ..bytes.array cimport BytesArray, bytes_of_values, bytes_of_wire
 from ..bytes.writer cimport (
     Source, immutable_values, modified_error, pack, source_of, source_of_received)
-from ..datatypes cimport Datatype, format_range, shape_to_send
+from ..datatypes cimport Datatype, Float, Integer, format_range, shape_to_send
 from ..capsules.dlpack cimport exports_dlpack, import_dlpack
 from ..gil cimport FREE_THREADED, ITEM_COST, count_work, end_of_batch
-from ..json.shortest cimport Float, Integer
 from ..wire cimport MAX_RANK
 
 from collections import namedtuple

@@ -5,8 +5,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from typing_extensions import CapsuleType
 
-from ...arguments import Datatype
 from ..bytes.array import BytesArray
+from ..signatures import Datatype
 
 Data = NDArray[Any] | BytesArray | None
 

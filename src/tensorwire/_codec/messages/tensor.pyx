@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 
 from ..datatypes import BY_DTYPE, DATATYPES, RAW_BF16
 from ..messages.convert import CONVERSIONS, Conversion
-from ..signatures import constructor_signature
+from ..signatures import Datatype as DatatypeName, constructor_signature
 
-from ...arguments import Datatype as DatatypeName
 from ...errors import (
     SUBJECT, DatatypeError, EncodeError, TensorwireError, format_shape, format_subject,
     format_value, name_tensor)
