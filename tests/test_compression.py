@@ -22,10 +22,11 @@ from support.requirements import package
 from support.servers import Scripted, http
 from tensorwire import compression
 from tensorwire.client import Client, InferenceServerError
-from tensorwire.compression import STEP_NBYTES, Decompressor
+from tensorwire.compression import Decompressor
 from tensorwire.http import HEADER_LENGTH
 from tensorwire.server import UnsupportedEncodingError
 from tensorwire.server.body import RequestBody
+from tensorwire.sizes import PIECE_NBYTES
 
 zstd = package("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
@@ -109,14 +110,14 @@ def test_invalid_bodies_are_rejected(body: bytes, encoding: str, problem: str) -
 
 
 @pytest.mark.parametrize("encoding", PACKED)
-@pytest.mark.parametrize("n_chunk", [1, 1000, STEP_NBYTES])
+@pytest.mark.parametrize("n_chunk", [1, 1000, PIECE_NBYTES])
 def test_pieces_are_limited(encoding: str, n_chunk: int) -> None:
     decompressor = Decompressor(encoding.encode())
     sent = PACKED[encoding][: n_chunk * 1000]
     found = bytearray()
     for start in range(0, len(sent), n_chunk):
         for piece in decompressor.pieces(sent[start : start + n_chunk]):
-            assert len(piece) <= STEP_NBYTES
+            assert len(piece) <= PIECE_NBYTES
             found += piece
     assert BODY.startswith(found)
     assert decompressor.is_complete == (len(sent) == len(PACKED[encoding]))
@@ -132,10 +133,10 @@ def test_every_truncated_body_is_rejected(encoding: str) -> None:
 
 
 def test_data_after_a_body_that_ends_with_a_step() -> None:
-    sizes = range(STEP_NBYTES - 400, STEP_NBYTES)
+    sizes = range(PIECE_NBYTES - 400, PIECE_NBYTES)
     bodies = (zlib.compress(bytes(n), 0) for n in sizes)
-    body = next(body for body in bodies if len(body) == STEP_NBYTES)
-    assert len(unpack(body, "deflate")) < STEP_NBYTES
+    body = next(body for body in bodies if len(body) == PIECE_NBYTES)
+    assert len(unpack(body, "deflate")) < PIECE_NBYTES
     with pytest.raises(tw.DecompressionError, match="followed by other data"):
         unpack(body + b"x", "deflate")
 

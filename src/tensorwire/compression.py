@@ -15,9 +15,7 @@ from importlib import import_module
 from typing import Any
 
 from .errors import DecompressionError
-
-STEP_NBYTES = 1 << 20
-"""Maximum size of what is decompressed at once: a body that expands too much is rejected early."""
+from .sizes import PIECE_NBYTES
 
 # Encoders for HTTP use windows of up to 8 MiB (RFC 9659), which the decoder has to allocate.
 _MAX_WINDOW_LOG = 23
@@ -74,14 +72,14 @@ class Decompressor:
         if state.eof:
             raise DecompressionError("it is followed by other data")
         try:
-            yield state.decompress(chunk, STEP_NBYTES)
+            yield state.decompress(chunk, PIECE_NBYTES)
             if self._is_zstd:
                 while not (state.eof or state.needs_input):
-                    yield state.decompress(b"", STEP_NBYTES)
+                    yield state.decompress(b"", PIECE_NBYTES)
             else:
                 # At the end, the data that follows may be in unconsumed_tail, too.
                 while not state.eof and (rest := state.unconsumed_tail):
-                    yield state.decompress(rest, STEP_NBYTES)
+                    yield state.decompress(rest, PIECE_NBYTES)
         except self._error as error:
             raise DecompressionError(str(error)) from None
         if state.unused_data:

@@ -1,4 +1,4 @@
-"""Sizes of messages: the default limit, what takes long, and what is sent at once."""
+"""Sizes of messages: the default limit, what takes long, and the pieces of long ones."""
 
 from __future__ import annotations
 
@@ -18,4 +18,6 @@ MAX_QUICK_MESSAGE_NBYTES = 2 << 20
 # One send is faster than several for a message up to this size. A larger one is sent in pieces,
 # without joining its buffers.
 MAX_JOINED_NBYTES = 64 << 10
+# The pieces in which a body is received, sent, compressed and decompressed, so that a compressed
+# body that expands too much is rejected early.
 PIECE_NBYTES = 1 << 20

@@ -36,7 +36,7 @@ cdef class Datatype:
     cannot be sent as JSON.
     """
 
-    def __init__(self, str name, Py_ssize_t itemsize, cnp.dtype dtype, bint in_json=True):
+    def __cinit__(self, str name, Py_ssize_t itemsize, cnp.dtype dtype, bint in_json=True):
         self.name = name
         self.itemsize = itemsize
         self.dtype = dtype

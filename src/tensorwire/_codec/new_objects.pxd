@@ -10,7 +10,7 @@ cdef extern from "Python.h":
     PyObject* owned_bytes "PyBytes_FromStringAndSize"(
         const char* text, Py_ssize_t nbytes) except NULL
     int _PyBytes_Resize(PyObject** text, Py_ssize_t nbytes) except -1
-    char* address_of "PyBytes_AS_STRING"(PyObject* text)
+    char* bytes_data "PyBytes_AS_STRING"(PyObject* text)
     void Py_SET_SIZE(PyObject* text, Py_ssize_t nbytes)
 
 cdef enum:
@@ -50,10 +50,10 @@ cdef inline int grow(NewBytes* output, Py_ssize_t nbytes) except -1:
     cdef Py_ssize_t capacity = n_written + max(nbytes, n_written // 2)
     if output.grown == NULL:
         output.grown = owned_bytes(NULL, capacity)
-        memcpy(address_of(output.grown), output.start, n_written)
+        memcpy(bytes_data(output.grown), output.start, n_written)
     else:
         _PyBytes_Resize(&output.grown, capacity)
-    output.start = address_of(output.grown)
+    output.start = bytes_data(output.grown)
     output.position, output.end = output.start + n_written, output.start + capacity
     return 0
 
@@ -78,7 +78,7 @@ cdef inline int shrink(PyObject** new_bytes, Py_ssize_t nbytes) except -1:
     if capacity - nbytes > capacity // 3:
         return _PyBytes_Resize(new_bytes, nbytes)
     Py_SET_SIZE(new_bytes[0], nbytes)
-    address_of(new_bytes[0])[nbytes] = 0
+    bytes_data(new_bytes[0])[nbytes] = 0
     return 0
 
 

@@ -27,7 +27,7 @@ from ..client.options import DEFAULT_TIMEOUT
 from .inputs import assignment, declared_inputs, errors_of, make_inputs, read_file, unique
 from .output import CommandError, ProgressBar, UsageError, print_line
 
-MAX_TEXT = 10_000  # maximum number of characters or bytes that are printed of a single element
+MAX_SINGLE = 10_000  # maximum number of characters or bytes that are printed of a single element
 MAX_ELEMENT = 60  # the same of each of several elements
 MAX_PADDING = 4  # an S array may be this many times as large as its elements
 BOUNDS = ("max_header_nbytes", "max_tensors", "max_name_nbytes", "max_parameters")
@@ -175,7 +175,7 @@ def format_values(tensor: tw.Tensor) -> str:
     array = tensor.as_numpy()
     if tensor.datatype == "BF16":
         array = (array.astype(np.uint32) << 16).view(np.float32)
-    max_length = MAX_TEXT if array.size == 1 else MAX_ELEMENT
+    max_length = MAX_SINGLE if array.size == 1 else MAX_ELEMENT
     if array.ndim > 4:
         array = array.reshape(-1)
     return np.array2string(

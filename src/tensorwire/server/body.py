@@ -11,9 +11,9 @@ from .._codec.datatypes import Limits
 from .._codec.http.decoder import decode_request
 from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
-from ..compression import STEP_NBYTES, Decompressor, is_supported
+from ..compression import Decompressor, is_supported
 from ..errors import DecompressionError, LayoutError, format_count
-from ..sizes import MAX_QUICK_MESSAGE_NBYTES
+from ..sizes import MAX_QUICK_MESSAGE_NBYTES, PIECE_NBYTES
 from ..threads import DECOMPRESSING, READING, READING_DECOMPRESSED, in_thread, read_without_blocking
 from .body_memory import UNCOUNTED_NBYTES, Reservation
 from .errors import UnsupportedEncodingError
@@ -194,8 +194,8 @@ class RequestBody:
         decompressor = Decompressor(self.framing.encoding)
         compressed = memoryview(body)
         try:
-            for start in range(0, len(compressed), STEP_NBYTES):
-                for piece in decompressor.pieces(compressed[start : start + STEP_NBYTES]):
+            for start in range(0, len(compressed), PIECE_NBYTES):
+                for piece in decompressor.pieces(compressed[start : start + PIECE_NBYTES]):
                     self._extend(result, result.nbytes + len(piece))
                     result.write(piece)
         except DecompressionError as error:

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable
 
 from .._codec.messages.frame import Frame
-from ..compression import STEP_NBYTES, compress, is_supported
+from ..compression import compress, is_supported
+from ..sizes import PIECE_NBYTES
 from .framing import frame_headers
 from .service import Reply
 
@@ -17,7 +18,7 @@ _ACCEPT_ENCODING = b"accept-encoding"
 MIN_NBYTES = 1 << 10  # a smaller response fits in a packet, with its headers
 MAX_QUICK_NBYTES = 32 << 10  # gzip takes up to 50 ns per byte
 _CODINGS = (b"zstd", b"gzip", b"deflate")  # in the order of preference
-_MAX_ITEMS = 20  # of a header; further ones are ignored
+_MAX_CODINGS = 20  # of a header; further ones are ignored
 _WEIGHT = re.compile(rb"q=(0(?:\.\d{0,3})?|1(?:\.0{0,3})?)")
 _VARY = (b"vary", _ACCEPT_ENCODING)
 
@@ -31,7 +32,7 @@ def choose_coding(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
     weights: dict[bytes, float] = {}
     for name, value in headers:
         if name == _ACCEPT_ENCODING:
-            for item in value.lower().split(b",", _MAX_ITEMS)[:_MAX_ITEMS]:
+            for item in value.lower().split(b",", _MAX_CODINGS)[:_MAX_CODINGS]:
                 coding, _, parameters = item.partition(b";")
                 weight = _WEIGHT.fullmatch(parameters.strip() or b"q=1")
                 weights[coding.strip()] = float(weight[1]) if weight else 0
@@ -56,5 +57,5 @@ def negotiated_reply(frame: Frame, coding: str | None) -> Reply:
         return Reply(200, frame, (_VARY,))
     (_, content_type), _, *header_length = frame_headers(frame)
     headers = (*header_length, (b"content-encoding", coding.encode()), _VARY)
-    body = compress(frame.chunks(STEP_NBYTES), coding)
+    body = compress(frame.chunks(PIECE_NBYTES), coding)
     return Reply(200, body, headers, content_type.decode())

@@ -33,13 +33,13 @@ from ..held_buffer cimport HeldBuffer
 from ..json.reader cimport text_to_str
 from ..json.scanner cimport Text
 from ..messages.decoding cimport (
-    check_name, check_request, count_elements, datatype_named, has_shared_memory, one_place_error,
+    check_name, check_request, measure_layout, datatype_named, has_shared_memory, one_place_error,
     set_requested, set_tensors, unknown_datatype_error, view_body)
 from ..messages.message cimport (
     InferRequest, InferResponse, Message, RequestedOutput, new_message, new_output)
 from ..messages.parameters cimport has_nul
 from ..messages.tensor cimport Tensor, is_shared, new_tensor, use_converted
-from ..new_objects cimport address_of, shrink
+from ..new_objects cimport bytes_data, shrink
 from ..utf8 cimport is_ascii, is_valid_utf8, whole_characters
 from ..wire cimport MAX_RANK, PREFIX_NBYTES, store_le32
 
@@ -305,9 +305,9 @@ cdef class MessageReader:
     cdef Py_ssize_t counted_nbytes  # of these, those whose work has been counted
     cdef Py_ssize_t next_check  # the value of `header_nbytes` from which on it is checked
     cdef uint64_t n_elements  # of all tensors so far
-    # The part of the message that is being read, for errors: "inputs", 0, "contents", for example.
-    cdef str part
-    cdef Py_ssize_t index  # -1 outside of entries
+    # The path of what is being read, for errors: "inputs", 0, "contents", for example.
+    cdef str items  # the list of the current entry
+    cdef Py_ssize_t index  # of the current entry; -1 outside of entries
     cdef str member  # None outside of members that are messages
     # The current entry.
     cdef EntryFields entry
@@ -354,11 +354,11 @@ cdef class MessageReader:
         cdef const char* data = <const char*>field.begin
         cdef Py_ssize_t nbytes = field.end - field.begin
         cdef Py_ssize_t n_valid = 0
-        cdef bytes copied
+        cdef bytes copy
         self.count_header(nbytes, field)
         if not self.body.is_bytes():  # CPython reads the text twice, and relies on the first time
-            copied = copied_bytes(data, nbytes)
-            data = PyBytes_AS_STRING(copied)
+            copy = copied_bytes(data, nbytes)
+            data = PyBytes_AS_STRING(copy)
         try:
             return decode_long_utf8(<const unsigned char*>data, nbytes, &n_valid)
         except UnicodeDecodeError as error:
@@ -368,8 +368,8 @@ cdef class MessageReader:
                 f"{self.path()} is not valid UTF-8 (byte {offset})", offset=offset) from None
 
     cdef str path(self):
-        """Return the path of the part that is being read, such as ``inputs[0].contents``."""
-        item = [] if self.index < 0 else [f"{self.part}[{self.index}]"]
+        """Return the path of what is being read, such as ``inputs[0].contents``."""
+        item = [] if self.index < 0 else [f"{self.items}[{self.index}]"]
         return ".".join([*item, *([] if self.member is None else [self.member])])
 
     cdef int raise_fault(self, FieldFault fault, const unsigned char* position) except -1:
@@ -417,8 +417,8 @@ cdef class MessageReader:
                 self.read_requested(&field)
         return 0
 
-    cdef int begin_item(self, str part, list items, str kind, const Field* field) except -1:
-        self.part, self.index = part, len(items)
+    cdef int begin_entry(self, str items, list entries, str kind, const Field* field) except -1:
+        self.items, self.index = items, len(entries)
         self.name = ""
         self.parameters = None
         self.entry.name_nbytes = 0
@@ -557,7 +557,7 @@ cdef class MessageReader:
     # --- tensors ---
 
     cdef int read_tensor(self, const Field* field) except -1:
-        self.begin_item("inputs" if self.is_request else "outputs", self.tensors, self.kind, field)
+        self.begin_entry("inputs" if self.is_request else "outputs", self.tensors, self.kind, field)
         try:
             self.read_entry(cursor_of(field))
             self.tensors.append(self.tensor(cursor_of(field)))
@@ -615,7 +615,7 @@ cdef class MessageReader:
         cdef Layout* layout = &self.entry.layout
         cdef tuple shape = dims_as_tuple(layout.dims, layout.rank)
         check_rank(self.entry.rank, self.limits.max_rank, DECODING)
-        count_elements(layout, shape, self.datatype, &self.n_elements, self.limits)
+        measure_layout(layout, shape, self.datatype, &self.n_elements, self.limits)
         return shape
 
     cdef Tensor tensor(self, FieldCursor entry):
@@ -698,7 +698,7 @@ cdef class MessageReader:
         owned = <PyObject*>wire
         Py_INCREF(wire)
         wire = None  # now `owned` is the only reference, as `shrink` requires
-        shrink(&owned, contents.target - <unsigned char*>address_of(owned))
+        shrink(&owned, contents.target - <unsigned char*>bytes_data(owned))
         wire = <bytes>owned
         Py_DECREF(wire)
         return bytes_of_wire(wire, shape)
@@ -710,7 +710,7 @@ cdef class MessageReader:
         cdef Field member
         if self.requested is None:
             self.requested = []
-        self.begin_item("outputs", self.requested, "requested output", field)
+        self.begin_entry("outputs", self.requested, "requested output", field)
         try:
             while fields.position < fields.end:
                 self.next(&fields, &member)
@@ -963,7 +963,7 @@ def split_field(message, uint32_t number):
     cdef HeldBuffer body = HeldBuffer(message)
     cdef FieldCursor fields = outermost(body)
     cdef Field field
-    cdef const unsigned char* copied = body.data  # up to here
+    cdef const unsigned char* rest = body.data  # of the fields that remain, and are not copied yet
     cdef list head = []
     cdef list contents = []
     cdef Py_ssize_t work = 0
@@ -974,11 +974,11 @@ def split_field(message, uint32_t number):
         if field.number == number and field.wire_type == LENGTH_DELIMITED:
             collect_work(&work, 20 * ITEM_COST)
             contents.append(body.view(field.begin - body.data, field.end - field.begin))
-            if field.tag > copied:
-                head.append(copied_bytes(copied, field.tag - copied))
-            copied = fields.position
+            if field.tag > rest:
+                head.append(copied_bytes(rest, field.tag - rest))
+            rest = fields.position
     if not contents:
         return message, contents
-    if copied < fields.end:
-        head.append(copied_bytes(copied, fields.end - copied))
+    if rest < fields.end:
+        head.append(copied_bytes(rest, fields.end - rest))
     return head[0] if len(head) == 1 else b"".join(head), contents

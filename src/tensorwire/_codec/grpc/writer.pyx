@@ -21,7 +21,7 @@ from ..messages.message cimport (
     InferRequest, InferResponse, Message, RequestedOutput, ResponseOptions, check_listed,
     check_options, id_for, requested_by)
 from ..messages.parameters cimport text_nbytes
-from ..messages.tensor cimport Tensor, is_shared, write_data
+from ..messages.tensor cimport Tensor, is_shared, copy_data
 
 from ...errors import SUBJECT, EncodeError, format_value, name_subject, name_tensor
 
@@ -216,24 +216,24 @@ cdef unsigned char* write_message_fields(
     cdef Tensor tensor
     cdef RequestedOutput output
     cdef unsigned char raw_number = 7 if type(message) is InferRequest else 6
-    target = write_text(target, 1, message.model_name)
-    target = write_text(target, 2, message.model_version)
-    target = write_text(target, 3, id)
+    target = write_text_field(target, 1, message.model_name)
+    target = write_text_field(target, 2, message.model_version)
+    target = write_text_field(target, 3, id)
     target = write_parameters(target, 4, message._parameters)
     for tensor in tensors:
         target = begin_field(target, 5, entry_nbytes(tensor))
-        target = write_text(target, 1, tensor.name)
-        target = write_text(target, 2, tensor.element_type.name)
+        target = write_text_field(target, 1, tensor.name)
+        target = write_text_field(target, 2, tensor.element_type.name)
         target = write_shape(target, tensor.shape)
         target = write_parameters(target, 4, tensor._parameters)
     if message.requested is not None:
         for output in message.requested:
             target = begin_field(target, 6, output_nbytes(output))
-            target = write_text(target, 1, output.name)
+            target = write_text_field(target, 1, output.name)
             target = write_parameters(target, 2, output._parameters)
     for tensor in tensors:
         if not is_shared(tensor):
-            target = write_data(begin_field(target, raw_number, tensor.nbytes), tensor)
+            target = copy_data(begin_field(target, raw_number, tensor.nbytes), tensor)
         elif raw_number == 6:  # clients count the contents of outputs
             target = begin_field(target, raw_number, 0)
     return target
@@ -277,11 +277,13 @@ cdef inline uint64_t text_field_nbytes(str text) except? 0:
     return field_nbytes(text_nbytes(text)) if text else 0
 
 
-cdef unsigned char* write_text(unsigned char* target, unsigned char number, str text) except NULL:
-    return write_any_text(target, number, text) if text else target
+cdef unsigned char* write_text_field(
+    unsigned char* target, unsigned char number, str text
+) except NULL:
+    return write_any_text_field(target, number, text) if text else target
 
 
-cdef unsigned char* write_any_text(
+cdef unsigned char* write_any_text_field(
     unsigned char* target, unsigned char number, str text
 ) except NULL:
     cdef Py_ssize_t nbytes = 0
@@ -313,7 +315,7 @@ cdef unsigned char* write_parameters(
     while parameters is not None and PyDict_Next(parameters, &position, &key, &value):
         nbytes = parameter_value_nbytes(<str>key, <object>value)
         target = begin_field(target, number, parameter_nbytes(<str>key, nbytes))
-        target = write_any_text(target, 1, <str>key)
+        target = write_any_text_field(target, 1, <str>key)
         target = begin_field(target, 2, nbytes)
         target = write_value(target, <object>value)
     return target
@@ -367,7 +369,7 @@ cdef unsigned char* write_value(unsigned char* target, value) except NULL:
         target = write_tag(target, 4, FIXED64)
         memcpy(target, &number, 8)
         return target + 8
-    return write_any_text(target, 3, <str>value)
+    return write_any_text_field(target, 3, <str>value)
 
 
 # --- the other messages of the service -----------------------------------------------------------

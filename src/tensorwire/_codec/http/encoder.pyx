@@ -10,12 +10,14 @@ cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_CLEAR, Py_INCREF
+from libc.stdint cimport uint64_t
 
 from ..datatypes cimport (
     ENCODING, Limits, add_elements, check_n_entries, check_name_nbytes, check_rank)
 from ..json.writer cimport (
     AS_ERROR, AS_LITERAL, AS_NULL, NAN_AS_NULL, JsonWriter, Nonfinite, begin_writer, close, finish,
-    new_reference, release_writer, write_array, write_int64, write_literal, write_parameters,
+    release_writer, write_array, write_int64, write_literal, write_parameters,
     write_raw, write_shape, write_string, write_strings)
 from ..messages.frame cimport Frame, new_frame
 from ..messages.message cimport (
@@ -39,6 +41,21 @@ cnp.import_array()
 globals().update(
     Frame=Frame, InferRequest=InferRequest, InferResponse=InferResponse, Limits=Limits,
     ResponseOptions=ResponseOptions, Nonfinite=signatures.Nonfinite, Selection=signatures.Selection)
+
+cdef struct MessageWriter:
+    # The header of a message, and the binary tensors that follow it. The struct owns `json.output`
+    # and `binary_tensors`, and borrows the other objects.
+    JsonWriter json
+    PyObject* kind  # the kind of the tensors: "input" or "output"
+    PyObject* tensors  # the tuple of all tensors
+    Py_ssize_t n_tensors  # in the header so far
+    uint64_t n_elements  # of these
+    # The binary tensors that are not empty: a list, or NULL while they are the first `n_binary` of
+    # `tensors`, as in most messages.
+    PyObject* binary_tensors
+    Py_ssize_t n_binary
+    Py_ssize_t nbytes  # of the binary tensors
+
 
 cdef dict NONFINITE = {"null": AS_NULL, "literal": AS_LITERAL, "error": AS_ERROR}
 
@@ -99,7 +116,7 @@ def encode_request(
     >>> frame.header_length % 64, len(frame) - frame.header_length
     (0, 16)
     """
-    cdef JsonWriter writer
+    cdef MessageWriter writer
     begin_message(
         &writer, "input", request.tensors,
         NAN_AS_NULL if nonfinite is None else nonfinite_of(nonfinite), limits)
@@ -107,7 +124,7 @@ def encode_request(
         write_request(&writer, request)
         return finished(&writer, align)
     finally:
-        release_writer(&writer)
+        release_message(&writer)
 
 
 def encode_response(
@@ -166,13 +183,13 @@ def encode_response(
     if selection not in ("spec", "triton"):
         raise ValueError(f"selection must be 'spec' or 'triton', not {format_value(selection)}")
     check_options(request)
-    cdef JsonWriter writer
+    cdef MessageWriter writer
     begin_message(&writer, "output", response.tensors, nonfinite_of(nonfinite), limits)
     try:
         write_response(&writer, response, request, selection)
         return finished(&writer, align)
     finally:
-        release_writer(&writer)
+        release_message(&writer)
 
 
 def encode_raw_request(array: Any) -> Frame:
@@ -233,56 +250,62 @@ cdef Nonfinite nonfinite_of(str nonfinite) except *:
 
 
 cdef int begin_message(
-    JsonWriter* writer, str kind, tuple tensors, Nonfinite nonfinite, Limits limits
+    MessageWriter* writer, str kind, tuple tensors, Nonfinite nonfinite, Limits limits
 ) except -1:
-    """Prepare for writing a message. The writer borrows `kind`, `tensors` and `limits`."""
+    """Prepare for writing a message. `release_message` must be called after this returns."""
     if limits.max_nesting < TENSOR_DEPTH:
         raise EncodeError(
             f"a message with tensors has {TENSOR_DEPTH} nested lists and objects; the limit is "
             f"{limits.max_nesting}", expected=limits.max_nesting, actual=TENSOR_DEPTH)
-    begin_writer(writer)
+    begin_writer(&writer.json)
+    writer.binary_tensors = NULL
     writer.kind = <PyObject*>kind
     writer.tensors = <PyObject*>tensors
-    writer.limits = <PyObject*>limits
-    writer.nonfinite = nonfinite
-    writer.n_parts = writer.n_tensors = writer.nbytes = 0
+    writer.json.limits = <PyObject*>limits
+    writer.json.nonfinite = nonfinite
+    writer.n_binary = writer.n_tensors = writer.nbytes = 0
     writer.n_elements = 0
     return 0
 
 
-cdef int write_request(JsonWriter* writer, InferRequest request) except -1:
+cdef void release_message(MessageWriter* writer) noexcept:
+    release_writer(&writer.json)
+    Py_CLEAR(writer.binary_tensors)
+
+
+cdef int write_request(MessageWriter* writer, InferRequest request) except -1:
     cdef Tensor tensor
-    write_literal(writer, b'{"inputs":[')
+    write_literal(&writer.json, b'{"inputs":[')
     for tensor in request.tensors:
         write_tensor(writer, tensor, tensor.binary)
-    close(writer, c"]")
+    close(&writer.json, c"]")
     write_text_member(writer, b'"id":', request.id)
     write_text_member(writer, b'"model_name":', request.model_name)
     write_text_member(writer, b'"model_version":', request.model_version)
     write_message_parameters(writer, request._parameters)
     if request.requested is not None:
         write_requested(writer, request.requested, binary_data_output(request))
-    return close(writer, c"}")
+    return close(&writer.json, c"}")
 
 
 cdef int write_response(
-    JsonWriter* writer, InferResponse response, options, str selection
+    MessageWriter* writer, InferResponse response, options, str selection
 ) except -1:
-    write_literal(writer, b'{"outputs":[')
+    write_literal(&writer.json, b'{"outputs":[')
     add_outputs(writer, response, options, selection)
-    close(writer, c"]")
+    close(&writer.json, c"]")
     write_text_member(writer, b'"model_name":', response.model_name)
     write_text_member(writer, b'"model_version":', response.model_version)
     write_text_member(writer, b'"id":', id_for(response, options))
     write_message_parameters(writer, response._parameters)
-    return close(writer, c"}")
+    return close(&writer.json, c"}")
 
 
-cdef Frame finished(JsonWriter* writer, align):
+cdef Frame finished(MessageWriter* writer, align):
     """Return the frame of a message. The header is padded to `align` if binary data follows."""
     cdef int overflow
     cdef long long multiple
-    cdef bint is_binary = writer.n_parts > 0
+    cdef bint is_binary = writer.n_binary > 0
     cdef bytes header
     cdef Py_ssize_t nbytes
     if type(align) is not int:
@@ -290,42 +313,44 @@ cdef Frame finished(JsonWriter* writer, align):
     multiple = PyLong_AsLongLongAndOverflow(align, &overflow)  # -1 if it exceeds 64 bits
     if not 1 <= multiple <= MAX_ALIGN:
         raise ValueError(f"align must be 1 to {MAX_ALIGN}, not {format_number(align)}")
-    header = finish(writer, multiple if is_binary else 1)
+    header = finish(&writer.json, multiple if is_binary else 1)
     nbytes = len(header)
-    if nbytes > (<Limits>writer.limits).max_header_nbytes:
+    if nbytes > (<Limits>writer.json.limits).max_header_nbytes:
         raise EncodeError(
             f"the JSON header is {format_count('byte', nbytes)} long; the limit is "
-            f"{(<Limits>writer.limits).max_header_nbytes}",
-            expected=(<Limits>writer.limits).max_header_nbytes, actual=nbytes)
+            f"{(<Limits>writer.json.limits).max_header_nbytes}",
+            expected=(<Limits>writer.json.limits).max_header_nbytes, actual=nbytes)
     return new_frame(
-        header, binary_tensors(writer), nbytes if is_binary else None, nbytes + writer.nbytes)
+        header, tensors_of_frame(writer), nbytes if is_binary else None, nbytes + writer.nbytes)
 
 
-cdef tuple binary_tensors(JsonWriter* writer):
+cdef tuple tensors_of_frame(MessageWriter* writer):
     cdef tuple tensors = <tuple>writer.tensors
-    if writer.parts != NULL:
-        return tuple(<list>writer.parts)
-    return tensors if writer.n_parts == len(tensors) else tensors[:writer.n_parts]
+    if writer.binary_tensors != NULL:
+        return tuple(<list>writer.binary_tensors)
+    return tensors if writer.n_binary == len(tensors) else tensors[:writer.n_binary]
 
 
-cdef int add_part(JsonWriter* writer, Tensor tensor) except -1:
+cdef int add_binary(MessageWriter* writer, Tensor tensor) except -1:
     """Keep the memory of a binary tensor that is not empty."""
     cdef tuple tensors = <tuple>writer.tensors
     writer.nbytes += tensor.nbytes
-    if writer.parts == NULL and tensors[writer.n_parts] is not tensor:  # one was left out
-        writer.parts = new_reference(list(tensors[:writer.n_parts]))
-    if writer.parts != NULL:
-        (<list>writer.parts).append(tensor)
-    writer.n_parts += 1
+    if writer.binary_tensors == NULL and tensors[writer.n_binary] is not tensor:  # one was left out
+        first = list(tensors[:writer.n_binary])
+        Py_INCREF(first)
+        writer.binary_tensors = <PyObject*>first
+    if writer.binary_tensors != NULL:
+        (<list>writer.binary_tensors).append(tensor)
+    writer.n_binary += 1
     return 0
 
 
 # --- tensors ---------------------------------------------------------------------------------
 
 
-cdef int write_tensor(JsonWriter* writer, Tensor tensor, bint binary) except -1:
+cdef int write_tensor(MessageWriter* writer, Tensor tensor, bint binary) except -1:
     """Write a tensor's entry, and keep its memory if it is sent as binary data."""
-    check_n_entries(writer.n_tensors, <str>writer.kind, <Limits>writer.limits, ENCODING, 0)
+    check_n_entries(writer.n_tensors, <str>writer.kind, <Limits>writer.json.limits, ENCODING, 0)
     writer.n_tensors += 1
     try:
         return write_entry(writer, tensor, binary)
@@ -335,67 +360,68 @@ cdef int write_tensor(JsonWriter* writer, Tensor tensor, bint binary) except -1:
         raise
 
 
-cdef int write_entry(JsonWriter* writer, Tensor tensor, bint binary) except -1:
+cdef int write_entry(MessageWriter* writer, Tensor tensor, bint binary) except -1:
     cdef bint has_data = not is_shared(tensor)
     cdef bint has_size = binary and has_data
     cdef bytes before_shape = tensor.element_type.before_shape
-    check_name_nbytes(text_nbytes(tensor.name), <Limits>writer.limits, ENCODING)
-    check_rank(len(tensor.shape), (<Limits>writer.limits).max_rank, ENCODING)
+    check_name_nbytes(text_nbytes(tensor.name), <Limits>writer.json.limits, ENCODING)
+    check_rank(len(tensor.shape), (<Limits>writer.json.limits).max_rank, ENCODING)
     if has_size and tensor.nbytes > 0:
-        add_part(writer, tensor)
-    write_literal(writer, b'{"name":')
-    write_string(writer, tensor.name)
-    write_raw(writer, PyBytes_AS_STRING(before_shape), len(before_shape))
+        add_binary(writer, tensor)
+    write_literal(&writer.json, b'{"name":')
+    write_string(&writer.json, tensor.name)
+    write_raw(&writer.json, PyBytes_AS_STRING(before_shape), len(before_shape))
     add_elements(
-        &writer.n_elements, write_shape(writer, tensor.shape), <Limits>writer.limits, ENCODING)
+        &writer.n_elements, write_shape(&writer.json, tensor.shape), <Limits>writer.json.limits,
+        ENCODING)
     if has_size or tensor._parameters is not None:
-        write_literal(writer, b'"parameters":{')
+        write_literal(&writer.json, b'"parameters":{')
         if tensor._parameters is not None:
-            write_parameters(writer, tensor._parameters, TENSOR_DEPTH)
+            write_parameters(&writer.json, tensor._parameters, TENSOR_DEPTH)
         if has_size:
-            write_literal(writer, b'"binary_data_size":')
-            write_int64(writer, tensor.nbytes)
-        close(writer, c"}")
+            write_literal(&writer.json, b'"binary_data_size":')
+            write_int64(&writer.json, tensor.nbytes)
+        close(&writer.json, c"}")
     if has_data and not binary:
         if not tensor.element_type.in_json:
             raise EncodeError(
                 f"{SUBJECT} is {tensor.element_type.name}, which can only be sent as binary data",
                 status=400)
-        write_literal(writer, b'"data":')
+        write_literal(&writer.json, b'"data":')
         write_data(writer, tensor)
-    return close(writer, c"}")
+    return close(&writer.json, c"}")
 
 
-cdef int write_text_member(JsonWriter* writer, const char* name, str value) except -1:
+cdef int write_text_member(MessageWriter* writer, const char* name, str value) except -1:
     """Write a string member of the header, unless it is None. `name` has its quotes and colon."""
     if value is not None:
-        write_literal(writer, name)
-        write_string(writer, value)
+        write_literal(&writer.json, name)
+        write_string(&writer.json, value)
     return 0
 
 
-cdef int write_message_parameters(JsonWriter* writer, dict parameters) except -1:
+cdef int write_message_parameters(MessageWriter* writer, dict parameters) except -1:
     if parameters is not None:
-        write_literal(writer, b'"parameters":{')
-        write_parameters(writer, parameters, MESSAGE_DEPTH)
-        close(writer, c"}")
+        write_literal(&writer.json, b'"parameters":{')
+        write_parameters(&writer.json, parameters, MESSAGE_DEPTH)
+        close(&writer.json, c"}")
     return 0
 
 
-cdef int write_data(JsonWriter* writer, Tensor tensor) except -1:
+cdef int write_data(MessageWriter* writer, Tensor tensor) except -1:
     cdef Py_ssize_t element
     cdef cnp.ndarray array
     if tensor.bytes_array is not None:
-        element = write_strings(writer, tensor.bytes_array)
+        element = write_strings(&writer.json, tensor.bytes_array)
         if element >= 0:
             raise EncodeError(
                 f"element {element} of {SUBJECT} is not valid UTF-8, and can only be sent as "
                 f"binary data", element=element, status=400)
         return 0
     array = array_of(tensor)
-    element = write_array(writer, array)
+    element = write_array(&writer.json, array)
     if element >= 0:
-        hint = "" if writer.nonfinite != NAN_AS_NULL else (
+        hint = "" if writer.json.nonfinite != NAN_AS_NULL else (
             ": pass nonfinite='literal' to send a literal, which Triton reads, or nonfinite='null' "
             "to send null, which is read as NaN")
         raise EncodeError(
@@ -407,36 +433,36 @@ cdef int write_data(JsonWriter* writer, Tensor tensor) except -1:
 # --- requested outputs -------------------------------------------------------------------------
 
 
-cdef int write_requested(JsonWriter* writer, tuple outputs, default) except -1:
+cdef int write_requested(MessageWriter* writer, tuple outputs, default) except -1:
     """Write the requested outputs. `default` is binary_data_output of the request, or None."""
     cdef RequestedOutput output
     cdef Py_ssize_t n_before = 0
-    write_literal(writer, b'"outputs":[')
+    write_literal(&writer.json, b'"outputs":[')
     for output in outputs:
-        check_n_entries(n_before, "requested output", <Limits>writer.limits, ENCODING, 0)
+        check_n_entries(n_before, "requested output", <Limits>writer.json.limits, ENCODING, 0)
         n_before += 1
         write_requested_output(writer, output, default)
-    return close(writer, c"]")
+    return close(&writer.json, c"]")
 
 
-cdef int write_requested_output(JsonWriter* writer, RequestedOutput output, default) except -1:
+cdef int write_requested_output(MessageWriter* writer, RequestedOutput output, default) except -1:
     binary = default if output.binary is None else output.binary
     if (output.binary is None and output._parameters is not None
             and "shared_memory_region" in output._parameters):
         binary = None  # Triton rejects an output with both
     try:
-        check_name_nbytes(text_nbytes(output.name), <Limits>writer.limits, ENCODING)
-        write_literal(writer, b'{"name":')
-        write_string(writer, output.name)
+        check_name_nbytes(text_nbytes(output.name), <Limits>writer.json.limits, ENCODING)
+        write_literal(&writer.json, b'{"name":')
+        write_string(&writer.json, output.name)
         if output._parameters is not None or binary is not None:
-            write_literal(writer, b'"parameters":{')
+            write_literal(&writer.json, b'"parameters":{')
             if output._parameters is not None:
-                write_parameters(writer, output._parameters, TENSOR_DEPTH)
+                write_parameters(&writer.json, output._parameters, TENSOR_DEPTH)
             if binary is not None:
-                write_literal(writer, b'"binary_data":')
-                write_literal(writer, b"true," if binary else b"false,")
-            close(writer, c"}")
-        return close(writer, c"}")
+                write_literal(&writer.json, b'"binary_data":')
+                write_literal(&writer.json, b"true," if binary else b"false,")
+            close(&writer.json, c"}")
+        return close(&writer.json, c"}")
     except EncodeError as error:
         name_tensor(error, "output", output.name)
         error.tensor = output.name  # also if the message has no SUBJECT
@@ -444,7 +470,7 @@ cdef int write_requested_output(JsonWriter* writer, RequestedOutput output, defa
 
 
 cdef int add_outputs(
-    JsonWriter* writer, InferResponse response, options, str selection,
+    MessageWriter* writer, InferResponse response, options, str selection,
 ) except -1:
     """Add the outputs that the request selects (WIRE.md 7)."""
     cdef dict listed = None

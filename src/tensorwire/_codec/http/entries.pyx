@@ -25,7 +25,7 @@ from ..json.reader cimport (
 from ..json.scanner cimport (
     DATA_TOO_DEEP, DUPLICATE_KEY, NO_FAULT, OUT_OF_RANGE, WRONG_TYPE, Fault, ReadCursor, Text,
     equals, next_is, utf8_nbytes_of)
-from ..messages.decoding cimport check_name, count_elements, datatype_named, one_place_error
+from ..messages.decoding cimport check_name, measure_layout, datatype_named, one_place_error
 from ..messages.message cimport RequestedOutput, new_output
 from ..wire cimport MAX_RANK
 
@@ -201,7 +201,7 @@ cdef class EntryReader:
         self.shape = self.dims()
         if not self.members.is_measurable:  # the layout does not have the dimensions
             fill_layout(layout, self.shape, self.datatype, self.limits.max_rank, DECODING)  # raises
-        return count_elements(layout, self.shape, self.datatype, &self.n_elements, self.limits)
+        return measure_layout(layout, self.shape, self.datatype, &self.n_elements, self.limits)
 
     cdef DataPlace data_place(self, bint has_region) except *:
         """Return where the data of the entry is. Raises HeaderError unless that is one place."""

@@ -33,7 +33,7 @@ from ..json.scanner cimport (
     WINDOW_NBYTES, WRONG_TYPE, CountWork, Fault, Keys, Number, ReadCursor, Text, append_digits,
     copy_string, is_digit, next_character, open_level, scan_number, scan_string, skip_blanks,
     skip_literal, skip_value, take, unexpected)
-from ..new_objects cimport address_of, shrink
+from ..new_objects cimport bytes_data, shrink
 from ..wire cimport PREFIX_NBYTES, store_le32
 
 from ...errors import HeaderError, format_count
@@ -687,7 +687,7 @@ cdef bint allocate_wire(ParsedElements* elements, const ReadCursor* cursor):
     if elements.wire == NULL:
         PyErr_Clear()
         return False
-    elements.element = <unsigned char*>address_of(elements.wire)
+    elements.element = <unsigned char*>bytes_data(elements.wire)
     return True
 
 
@@ -742,7 +742,7 @@ cdef bytes read_strings(ReadCursor* cursor, uint64_t n_expected, uint64_t* n_rea
     if fault[0] != NO_FAULT:
         Py_CLEAR(elements.wire)
         return None
-    shrink(&elements.wire, <char*>elements.element - address_of(elements.wire))
+    shrink(&elements.wire, <char*>elements.element - bytes_data(elements.wire))
     wire = <bytes>elements.wire
     Py_DECREF(wire)  # the reference that `elements` owned
     return wire

@@ -1,5 +1,4 @@
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcpy, strlen
 from numpy cimport ndarray
@@ -17,29 +16,13 @@ cdef enum Nonfinite:
 
 
 cdef struct JsonWriter:
-    # JSON text under construction, and the parts of its frame. The struct must not move, because
-    # `output` may point into it. It owns `output` and `parts`, and borrows the other objects.
+    # JSON text under construction. The struct must not move, because `output` may point into it. It
+    # owns `output`, and borrows the other objects.
     NewBytes output
     PyObject* limits  # a Limits object
     Py_ssize_t n_values  # that `write_value` has written
     Nonfinite nonfinite
     PyObject* parameter  # the name of the parameter that is being written, for error messages
-    # The message of the header; see encoder.pyx.
-    PyObject* kind  # the kind of the tensors: "input" or "output"
-    Py_ssize_t n_tensors
-    uint64_t n_elements  # of all tensors so far
-    PyObject* tensors  # the tuple of its tensors
-    # The binary tensors that are not empty: a list, or NULL while they are the first `n_parts` of
-    # `tensors`, as in most messages.
-    PyObject* parts
-    Py_ssize_t n_parts
-    Py_ssize_t nbytes  # of these tensors
-
-
-cdef inline PyObject* new_reference(object value) noexcept:
-    """Return a new reference, which the caller owns."""
-    Py_INCREF(value)
-    return <PyObject*>value
 
 
 cdef void begin_writer(JsonWriter* writer) noexcept

@@ -106,13 +106,11 @@ fill_tables()
 cdef void begin_writer(JsonWriter* writer) noexcept:
     """Prepare for writing. Whatever happens afterwards, `release_writer` must be called."""
     begin_bytes(&writer.output)
-    writer.parts = NULL
     writer.n_values = 0
 
 
 cdef void release_writer(JsonWriter* writer) noexcept:
     Py_CLEAR(writer.output.grown)
-    Py_CLEAR(writer.parts)
 
 
 cdef bytes finish(JsonWriter* writer, Py_ssize_t align):

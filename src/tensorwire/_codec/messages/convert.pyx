@@ -48,7 +48,7 @@ cdef extern from "Python.h":
 cdef Datatype BYTES = DATATYPES["BYTES"]
 
 # The types of the items of lists of numbers, by dtype.kind.
-cdef dict SCALARS = {"b": (bool, bool), "i": (int, int), "u": (int, int), "f": (int, float)}
+cdef dict NUMBER_TYPES = {"b": (bool, bool), "i": (int, int), "u": (int, int), "f": (int, float)}
 
 
 cdef tuple convert(data, datatype, shape, bint binary):
@@ -255,7 +255,7 @@ cdef tuple convert_column(column, datatype, bint binary):
     values, chosen, outer = read_column(column)
     datatype = chosen if datatype is None else datatype
     try:
-        if is_converted(values):
+        if is_list_or_array(values):
             element_type, converted = convert_data(values, datatype, binary)
         else:
             element_type, converted = convert_arrow(values, datatype, binary)
@@ -264,7 +264,7 @@ cdef tuple convert_column(column, datatype, bint binary):
     return element_type, converted.reshape(outer + converted.shape[1:]) if outer else converted
 
 
-cdef bint is_converted(values) except -1:
+cdef bint is_list_or_array(values) except -1:
     """Return whether the values of a column are not to be read with Arrow."""
     return isinstance(values, (list, np.ndarray))
 
@@ -344,7 +344,7 @@ cdef Source source_of_memory(values):
 
 cdef Source source_of_column(column):
     values = read_column(column)[0]
-    return source_of_values(values) if is_converted(values) else source_of_arrow(values)
+    return source_of_values(values) if is_list_or_array(values) else source_of_arrow(values)
 
 
 cdef source_of_arrow(values):
@@ -527,7 +527,7 @@ cdef tuple convert_numbers(data, leaf, datatype):
 
 cdef exact_number(value, Py_ssize_t element, Datatype element_type):
     """Return the Python object for a scalar of numpy. Raises EncodeError for another type."""
-    cdef tuple types = SCALARS[dtype_kind(element_type)]
+    cdef tuple types = NUMBER_TYPES[dtype_kind(element_type)]
     # A timedelta64 is an np.integer, too.
     if isinstance(value, (np.bool_, np.number)) and not isinstance(value, np.timedelta64):
         value = value.item()

@@ -22,7 +22,7 @@ cdef int check_name(Py_ssize_t nbytes, bint has_nul, Limits limits) except -1
 cdef unknown_datatype_error(str name)
 
 
-cdef inline int count_elements(
+cdef inline int measure_layout(
     Layout* layout, tuple shape, Datatype datatype, uint64_t* total, Limits limits
 ) except -1:
     """Set the counts of a layout, which has all dimensions, and add to the total of the message."""

@@ -8,7 +8,7 @@ from cpython.tuple cimport PyTuple_New
 from ..exports cimport exported_bytes
 from ..gil cimport write_memory
 from ..held_buffer cimport HeldBuffer
-from ..messages.tensor cimport Tensor, make_once, write_data
+from ..messages.tensor cimport Tensor, make_once, copy_data
 from ..new_objects cimport set_item
 
 from collections.abc import Iterator
@@ -178,7 +178,7 @@ cdef class Frame:
         if self.header is not None:
             target = write_memory(target, PyBytes_AS_STRING(self.header), len(self.header))
         for tensor in self.tensors:
-            target = write_data(target, tensor)
+            target = copy_data(target, tensor)
         return copy
 
     def __copy__(self):

@@ -24,7 +24,7 @@ cdef enum:
 # Larger integers have more digits than decoders read.
 cdef object MAX_INTEGER = pow(10, <object>MAX_INTEGER_DIGITS) - 1
 cdef object MIN_INTEGER = -MAX_INTEGER
-PARAMETERS = f"the parameters of {SUBJECT}"
+PARAMETERS_OF_SUBJECT = f"the parameters of {SUBJECT}"
 
 cdef int check_surrogates(str text, str what, parameter) except -1:
     """Raise EncodeError for a lone surrogate. See `exact_text`."""
@@ -61,7 +61,7 @@ cdef dict own_members(members, parameter, int depth):
             own = with_exact_keys(own, parameter)
             break
     for key, value in own.items():
-        exact_text(key, PARAMETERS, parameter)
+        exact_text(key, PARAMETERS_OF_SUBJECT, parameter)
         checked = own_value(value, key if parameter is None else parameter, depth + 1)
         if checked is not value:
             own[key] = checked  # the key exists, so that the iteration can continue
@@ -82,7 +82,7 @@ cdef dict with_exact_keys(dict members, parameter):
         name = exact_str(key)
         if name in own:
             raise EncodeError(
-                f"the key {format_value(name)} appears twice in {PARAMETERS}")
+                f"the key {format_value(name)} appears twice in {PARAMETERS_OF_SUBJECT}")
         own[name] = value
     return own
 
@@ -94,7 +94,7 @@ cdef own_value(value, parameter, int depth):
     if value is None or kind is bool or kind is float:
         return value
     if isinstance(value, str):
-        return exact_text(value, PARAMETERS, parameter)
+        return exact_text(value, PARAMETERS_OF_SUBJECT, parameter)
     if isinstance(value, int):
         if kind is not int:
             value = int.__pos__(value)
@@ -130,10 +130,10 @@ cdef read_only(dict parameters):
 
     The dict is new, because `==` of a read-only mapping passes it to the other object.
     """
-    return PyDictProxy_New({} if parameters is None else copied(parameters))
+    return PyDictProxy_New({} if parameters is None else copy_value(parameters))
 
 
-cdef copied(value):
+cdef copy_value(value):
     """Return a value of `own_parameters` with new lists and dicts."""
     cdef list items
     cdef dict members
@@ -142,14 +142,14 @@ cdef copied(value):
         for key, item in members.items():
             count_work(ITEM_COST)
             if type(item) is dict or type(item) is list:
-                members[key] = copied(item)  # the key exists, so that the iteration can continue
+                members[key] = copy_value(item)  # the key exists, so the iteration can continue
         return members
     if type(value) is not list:
         return value
     items = []
     for item in <list>value:
         count_work(ITEM_COST)
-        items.append(copied(item))
+        items.append(copy_value(item))
     return items
 
 

@@ -59,7 +59,7 @@ cdef void use_bytes_array(Tensor tensor, BytesArray bytes_array) noexcept
 cdef Tensor new_tensor(str name, Datatype element_type, tuple shape, dict parameters, bint binary)
 
 
-cdef inline unsigned char* write_data(unsigned char* target, Tensor tensor) except NULL:
+cdef inline unsigned char* copy_data(unsigned char* target, Tensor tensor) except NULL:
     """Copy the data of a tensor, which is not in shared memory. Return the address after the copy.
 
     `tensor.nbytes` bytes are written: BYTES have their length prefixes.
