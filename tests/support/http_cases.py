@@ -283,6 +283,11 @@ SYNTAX_CASES = (
         FAST,
     ),
     *cases(
+        Outcome((200, 400), False, "Invalid HTTP request received."),
+        {"garbage after a request": VALID + b"\0garbage\r\n\r\n"},
+        FAST,
+    ),
+    *cases(
         error(400, "one Host header", stays_open=False),
         {"no Host": VALID.replace(b"Host: tests\r\n", b""), "Host twice": line("Host: other")},
         FAST,
