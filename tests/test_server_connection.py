@@ -421,8 +421,7 @@ async def statuses_of(case: Case, n: int) -> tuple[tuple[int, ...], bool, str]:
     client.to_send = case.sent
     while client.to_send and client.is_open:
         client.send(n)
-        request = client.connection.start()
-        if request is not None:
+        while (request := client.connection.start()) is not None:
             try:
                 reply = request.reply()
                 reply = reply if isinstance(reply, Reply) else await reply
