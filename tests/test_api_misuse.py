@@ -322,13 +322,7 @@ def test_wrong_arguments(error: type[Exception], message: str, call: Callable[[]
     assert not isinstance(caught.value, MemoryError | OverflowError)
 
 
-def released_memoryview() -> memoryview:
-    view = memoryview(bytearray(8))
-    view.release()
-    return view
-
-
-@pytest.mark.parametrize("make", [FailsToIterate, released_memoryview])
+@pytest.mark.parametrize("make", [FailsToIterate, lambda: RELEASED])
 @pytest.mark.parametrize(
     "call",
     [

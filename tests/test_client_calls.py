@@ -1004,11 +1004,6 @@ def test_client_does_not_import_asyncio() -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
-def named_parameters(function: Any) -> list[str]:
-    found = inspect.getfullargspec(function)
-    return found.args + found.kwonlyargs
-
-
 def test_both_clients_have_the_same_signatures() -> None:
     names = [name for name in dir(Client) if not name.startswith("_")]
     assert names == [name for name in dir(AsyncClient) if not name.startswith("_")]
@@ -1017,6 +1012,7 @@ def test_both_clients_have_the_same_signatures() -> None:
             inspect.signature(getattr(kind, name)) for kind in (Client, AsyncClient)
         )
         assert list(sync.parameters) == list(asynchronous.parameters)
-        assert list(sync.parameters) == named_parameters(getattr(AsyncClient, name))
+        found = inspect.getfullargspec(getattr(AsyncClient, name))
+        assert list(sync.parameters) == found.args + found.kwonlyargs
         if name not in ("close", "stream"):  # the types of the requests and responses differ
             assert sync == asynchronous

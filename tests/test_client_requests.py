@@ -337,11 +337,7 @@ def test_progress_of_a_repeated_request(connect: Connect, nbytes: int) -> None:
     assert calls[-1].received_nbytes == len(BODY)
 
 
-class Stop(Exception):
-    pass
-
-
-@pytest.mark.parametrize("error", [Stop, BrokenPipeError, TimeoutError])
+@pytest.mark.parametrize("error", [LookupError, BrokenPipeError, TimeoutError])
 @pytest.mark.parametrize(
     "when",  # whether the request is sent, the response has begun, and it is complete
     [(False, False, False), (True, False, False), (True, True, False), (True, True, True)],

@@ -143,19 +143,15 @@ def test_unsuitable_tensor(
 
 # --- the lifetime of exported memory ---
 
-FRAME = tw.encode_response(tw.InferResponse([tw.Tensor("x", sample("FP32"))]))
-
-
-def tensor_of(body: Any) -> tw.Tensor:
-    return tw.decode_response(body, FRAME.header_length)["x"]
-
 
 def test_deleter_in_another_thread() -> None:
     """In threads of the operating system that Python does not know."""
-    body = Owned(bytes(FRAME))
+    frame = tw.encode_response(tw.InferResponse([tw.Tensor("x", sample("FP32"))]))
+    body = Owned(bytes(frame))
     weak_reference = weakref.ref(body)
-    structs = [Consumed(tensor_of(body).__dlpack__()) for _ in range(50)]
-    del body
+    tensor = tw.decode_response(body, frame.header_length)["x"]
+    structs = [Consumed(tensor.__dlpack__()) for _ in range(50)]
+    del body, tensor
     libc = ctypes.CDLL(None)
     handles = [ctypes.c_ulong() for _ in structs]
     for handle, struct in zip(handles, structs, strict=True):

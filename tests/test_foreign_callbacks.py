@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,10 +111,6 @@ PRODUCERS: dict[str, tuple[Callable[[Gate], Any], int]] = {  # with the number o
 }
 
 
-def make_and_delete(producer: Any) -> None:
-    tw.Tensor("x", producer)
-
-
 def make_and_collect(producer: Any) -> None:
     """Let the garbage collector call the callbacks."""
     cycle: list[Any] = [tw.Tensor("x", producer)]
@@ -127,7 +124,7 @@ def fail(producer: Any) -> None:
     tw.Tensor("x", producer, shape=[100])
 
 
-@pytest.mark.parametrize("use", [make_and_delete, make_and_collect, fail])
+@pytest.mark.parametrize("use", [partial(tw.Tensor, "x"), make_and_collect, fail])
 @pytest.mark.parametrize("name", PRODUCERS)
 def test_callbacks_of_producers_are_called_without_the_gil(
     gate: Gate, name: str, use: Callable[[Any], None]

@@ -767,11 +767,12 @@ BOOLS = '{"name":"b","shape":[2],"datatype":"BOOL","data":[true,false]}'
 SHARED = REGION.replace("[1]", "[9]").replace("INT8", "FP16").replace("@", '"s"')
 TEXTS = [
     ("request", body(SIZED), b"\1\0\2\0"),
-    ("request", body('{"data":[1,-2e1,null],"name":"é","datatype":"FP32","shape":[3]}'), b""),
+    ("request",
+     body('{"data":[1,-2e1,null],"n\\u0061m":0,"name":"é","datatype":"FP32","shape":[3]}'), b""),
     ("request", body(entry("BYTES", r'["a\n",["\ud83d\ude00"]]', 2, name=r"\u00e9")), b""),
-    ("request", body(BOOLS, ',"z":{"a":1,"b":[0.5,{}]}'), b""),
+    ("request", body(BOOLS, ',"input\\u0073_":{"a":1,"b":[0.5,{}]}'), b""),
     ("request", body(entry("UINT8", "[255,0]", 2), ',"parameters":{"p":[1.5,"q",null]}'), b""),
-    ("request", '{"id":"1","outputs":[{"name":"o","parameters":{"binary_data":true}}],'
+    ("request", '{"id":"1","outputs":[{"nam\\u0065":"o","parameters":{"binary_dat\\u0061":true}}],'
      + body(SIZED)[1:], b"\1\0\2\0"),
     ("request", f' {{ "inputs" : [ {SHARED} ] }} ', b""),
     ("response", f'{{"model_name":"m","outputs":[{SIZED}]}}', b"\1\0\2\0"),

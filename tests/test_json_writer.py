@@ -58,10 +58,6 @@ def sent(tensor: tw.Tensor) -> bytes:
     return bytes(tw.encode_request(tw.InferRequest([tensor])))
 
 
-def json_data(tensor: tw.Tensor) -> Any:
-    return json.loads(sent(tensor))["inputs"][0]["data"]
-
-
 @pytest.mark.parametrize("n_more", range(0, 600, 7))
 def test_texts_of_any_length(n_more: int) -> None:
     """The output buffer grows within a name, a number, a list and the padding."""
@@ -432,7 +428,8 @@ def test_values_that_are_kept_cannot_change() -> None:
     tensors = [tw.Tensor("x", data, binary=False) for data in (values, array, ["a", buffer])]
     values[0] = array[0] = "c"
     buffer[:] = b"longer"
-    assert [json_data(tensor) for tensor in tensors] == [["a", "b"]] * 3
+    for tensor in tensors:
+        assert json.loads(sent(tensor))["inputs"][0]["data"] == ["a", "b"]
 
 
 # --- parameters ---
