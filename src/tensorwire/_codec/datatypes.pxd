@@ -115,5 +115,6 @@ cdef tuple dims_as_tuple(const npy_intp* dims, int rank)
 cdef int fill_layout(
     Layout* layout, tuple shape, Datatype datatype, Py_ssize_t max_rank, Way way) except -1
 cdef tuple shape_to_send(tuple shape, Datatype datatype)
+cdef Datatype datatype_named(const unsigned char* name, Py_ssize_t nbytes)
 cdef str format_range(Datatype datatype)
 cdef too_large_error(Way way, shape, Datatype datatype)

@@ -7,8 +7,10 @@ The table of datatypes is that of WIRE.md 2. The rules for shapes are the same i
 cimport cython
 cimport numpy as cnp
 from cpython.long cimport PyLong_AsLongLongAndOverflow, PyLong_FromSsize_t
+from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_New
 from libc.stdint cimport uint64_t
+from libc.string cimport memcpy
 
 from .new_objects cimport set_item
 from .wire cimport MAX_RANK, WIDEST_ITEMSIZE
@@ -67,6 +69,33 @@ DATATYPES = {
         Datatype("BYTES", 0, None),
     )
 }
+
+# The table of datatypes in C: each name as an integer of 8 bytes, and a borrowed reference.
+cdef struct NamedDatatype:
+    uint64_t name
+    PyObject* datatype
+
+cdef enum:
+    N_DATATYPES = 14
+cdef NamedDatatype[N_DATATYPES] NAMED_DATATYPES
+assert len(DATATYPES) == N_DATATYPES
+for number, element_type in enumerate(DATATYPES.values()):
+    NAMED_DATATYPES[number].name = int.from_bytes(element_type.name.encode(), "little")
+    NAMED_DATATYPES[number].datatype = <PyObject*>element_type
+del number, element_type
+
+
+cdef Datatype datatype_named(const unsigned char* name, Py_ssize_t nbytes):
+    """Return the Datatype with a name in UTF-8, or None."""
+    cdef uint64_t word = 0
+    cdef int i
+    if 0 < nbytes <= 8 and name[nbytes - 1] != 0:  # a NUL would be like the bytes after the name
+        memcpy(&word, name, nbytes)
+        for i in range(N_DATATYPES):
+            if word == NAMED_DATATYPES[i].name:
+                return <Datatype>NAMED_DATATYPES[i].datatype
+    return None
+
 
 RAW_BF16 = np.dtype("<u2")
 BF16_MAX = (2 - 2 ** -7) * 2.0 ** 127

@@ -19,8 +19,8 @@ from libc.string cimport memcpy, memset
 
 from ..bytes.array cimport bytes_of_wire
 from ..datatypes cimport (
-    DECODING, Datatype, Layout, Limits, check_n_entries, check_rank, dims_as_tuple, fill_layout,
-    format_range)
+    DECODING, Datatype, Layout, Limits, check_n_entries, check_rank, datatype_named, dims_as_tuple,
+    fill_layout, format_range)
 from ..gil cimport (
     ITEM_COST, LONG_NBYTES, TEXT_COST, collect_work, copied_bytes, count_or_release_gil,
     count_or_release_gil_unless_short, count_work, take_gil)
@@ -33,7 +33,7 @@ from ..held_buffer cimport HeldBuffer
 from ..json.reader cimport text_to_str
 from ..json.scanner cimport Text
 from ..messages.decoding cimport (
-    check_name, check_request, measure_layout, datatype_named, has_shared_memory, one_place_error,
+    check_name, check_request, has_shared_memory, measure_layout, one_place_error,
     set_requested, set_tensors, unknown_datatype_error, view_body)
 from ..messages.message cimport (
     InferRequest, InferResponse, Message, RequestedOutput, new_message, new_output)

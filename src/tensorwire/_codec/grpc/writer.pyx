@@ -17,9 +17,9 @@ from ..grpc.protobuf cimport (
     FIXED64, MAX_MESSAGE_NBYTES, VARINT, begin_field, field_nbytes, varint_nbytes, write_tag,
     write_varint)
 from ..held_buffer cimport HeldBuffer
+from ..messages.encoding cimport check_listed, check_options, id_for, requested_by
 from ..messages.message cimport (
-    InferRequest, InferResponse, Message, RequestedOutput, ResponseOptions, check_listed,
-    check_options, id_for, requested_by)
+    InferRequest, InferResponse, Message, RequestedOutput, ResponseOptions)
 from ..messages.parameters cimport text_nbytes
 from ..messages.tensor cimport Tensor, is_shared, copy_data
 

@@ -20,11 +20,12 @@ from ..json.writer cimport (
     release_writer, write_array, write_int64, write_literal, write_parameters,
     write_raw, write_shape, write_string, write_strings)
 from ..messages.frame cimport Frame, new_frame
-from ..messages.message cimport (
-    InferRequest, InferResponse, RequestedOutput, ResponseOptions, binary_data_output,
+from ..messages.encoding cimport (
     check_listed, check_options, id_for, is_binary_for, requested_by)
-from ..messages.tensor cimport Tensor, array_of, is_shared
+from ..messages.message cimport (
+    InferRequest, InferResponse, RequestedOutput, ResponseOptions, binary_data_output)
 from ..messages.parameters cimport text_nbytes
+from ..messages.tensor cimport Tensor, array_of, is_shared
 
 from operator import index
 from typing import Any

@@ -7,7 +7,6 @@ from ..messages.tensor cimport Tensor
 from ..wire cimport WIDEST_ITEMSIZE
 
 
-cdef Datatype datatype_named(const unsigned char* name, Py_ssize_t nbytes)
 cdef Tensor tensor_of_body(HeldBuffer body, str name, str datatype, tuple shape, Limits limits)
 cdef int view_body(
     Tensor tensor, Layout* layout, HeldBuffer body, Py_ssize_t offset, Py_ssize_t nbytes,

@@ -4,9 +4,7 @@ The functions raise errors with SUBJECT in place of the tensor's name.
 """
 
 cimport numpy as cnp
-from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
-from libc.string cimport memcpy
 
 from ..bytes.array cimport bytes_of_elements
 from ..bytes.reader cimport scan_elements
@@ -26,31 +24,8 @@ from ...errors import (
 
 cnp.import_array()
 
-# The table of datatypes in C: each name as an integer of 8 bytes, and a borrowed reference.
-cdef struct NamedDatatype:
-    uint64_t name
-    PyObject* datatype
-
 cdef enum:
-    N_DATATYPES = 14
     CHECK_NBYTES = 32 << 10  # size of the blocks in which BOOL elements are checked
-cdef NamedDatatype[N_DATATYPES] NAMED_DATATYPES
-assert len(DATATYPES) == N_DATATYPES
-for number, element_type in enumerate(DATATYPES.values()):
-    NAMED_DATATYPES[number].name = int.from_bytes(element_type.name.encode(), "little")
-    NAMED_DATATYPES[number].datatype = <PyObject*>element_type
-del number, element_type
-
-
-cdef Datatype datatype_named(const unsigned char* name, Py_ssize_t nbytes):
-    cdef uint64_t word = 0
-    cdef int i
-    if 0 < nbytes <= 8 and name[nbytes - 1] != 0:  # a NUL would be like the bytes after the name
-        memcpy(&word, name, nbytes)
-        for i in range(N_DATATYPES):
-            if word == NAMED_DATATYPES[i].name:
-                return <Datatype>NAMED_DATATYPES[i].datatype
-    return None
 
 
 def view_tensor(

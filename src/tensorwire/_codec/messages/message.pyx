@@ -586,15 +586,6 @@ cdef class ResponseOptions:
         return f"<ResponseOptions {outputs} binary={self.binary} id={self.id!r}>"
 
 
-cdef int check_options(options) except -1:
-    """Raise TypeError unless the argument ``request`` of ``encode_response`` has the right type."""
-    kind = type(options)
-    if kind is not InferRequest and kind is not ResponseOptions and options is not None:
-        raise TypeError(
-            f"request must be an InferRequest or ResponseOptions, not {kind.__name__}")
-    return 0
-
-
 cdef Message new_message(bint is_request):
     """Return a message without tensors, whose fields the caller sets."""
     cdef Message message = (
@@ -627,16 +618,3 @@ cdef dict message_parameters(parameters):
 
 cdef binary_data_output(InferRequest request):
     return None if request._parameters is None else request._parameters.get("binary_data_output")
-
-
-cdef int check_listed(dict listed, InferResponse response) except -1:
-    missing = []
-    for name in listed:
-        if name not in response:
-            missing.append(name)
-    if missing:
-        raise EncodeError(
-            f"the request asks for output {format_value(min(missing))}, but the response has "
-            f"{format_names(list(response))}",
-            tensor=min(missing), status=400)
-    return 0

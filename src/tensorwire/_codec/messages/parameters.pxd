@@ -47,5 +47,14 @@ cdef int check_surrogates(str text, str what, parameter) except -1
 cdef dict own_parameters(parameters)
 cdef read_only(dict parameters)
 cdef str checked_name(name, str what)
-cdef bint checked_flag(value, name) except -1
-cdef str checked_text(value, str what)
+cdef bint false_or_raise(value, name) except -1
+cdef str text_or_raise(value, str what)
+
+
+cdef inline bint checked_flag(value, name) except -1:
+    return True if value is True else false_or_raise(value, name)
+
+
+cdef inline str checked_text(value, str what):
+    """Return a member of a message as an exact `str`, and None for None."""
+    return None if value is None else text_or_raise(value, what)

@@ -166,18 +166,13 @@ cdef str checked_name(name, str what):
     return checked
 
 
-cdef bint checked_flag(value, name) except -1:
-    if value is True:
-        return True
+cdef bint false_or_raise(value, name) except -1:
     if value is not False:
         raise TypeError(f"{name} must be True or False, not {type(value).__name__}")
     return False
 
 
-cdef str checked_text(value, str what):
-    """Return a member of a message as an exact `str`, and None for None."""
-    if value is None:
-        return None
+cdef str text_or_raise(value, str what):
     if not isinstance(value, str):
         raise TypeError(f"{what} must be a str or None, not {type(value).__name__}")
     return exact_text(value, what, None)

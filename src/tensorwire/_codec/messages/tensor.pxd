@@ -5,9 +5,10 @@ from ..bytes.array cimport BytesArray
 from ..datatypes cimport Datatype
 from ..gil cimport write_memory
 
-# Tensors, messages and frames are made by `__cinit__` without arguments: valid, but empty. Decoders
-# and encoders set the fields. Callers do so with `__init__`, but only once, because the objects
-# cannot change.
+# Decoders and encoders make tensors, messages and frames without a constructor, so `__cinit__` of
+# these has no arguments, and makes a valid object: a tensor without elements, for example. Callers
+# set the fields with `__init__`, but only once, because the objects cannot change. Those that only
+# callers make (`TensorSpec`, `Limits`, `ResponseOptions`) get their arguments in `__cinit__`.
 
 
 cdef inline int make_once(made, bint* is_made) except -1:
