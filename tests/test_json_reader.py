@@ -535,12 +535,21 @@ def test_invalid_strings_at_all_alignments_are_rejected(n_before: int) -> None:
         assert all(is_syntax_error(make(string)) for make, _ in STRINGS), string
 
 
-def test_string_without_an_end() -> None:
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b'"a', "the JSON is malformed: expected the end of a string, found its end (byte 2)"),
+        (b'{"a": 1, "a": 2}', 'the member "a" appears twice in one object of the JSON (byte 9)'),
+        (b'"\xff"', "the JSON is not UTF-8 (byte 1)"),
+    ],
+)
+def test_errors_of_json_that_is_not_a_header(text: bytes, expected: str) -> None:
     with pytest.raises(tw.HeaderError) as caught:
-        read_json('"é'.encode(), 10)
-    assert str(caught.value) == (
-        "the JSON header is malformed: expected the end of a string, found its end (byte 3)"
-    )
+        read_json(text, 10)
+    assert str(caught.value) == expected
+
+
+def test_string_without_an_end() -> None:
     for n in (*range(40), 63, SHORT_NBYTES):
         for last in ("", *words(r"\ \u \u00 \u004 \n \u0041 \ud83d \ud83d\ude0 \ud83d\ é")):
             for before in ('{"inputs":["', '{"'):

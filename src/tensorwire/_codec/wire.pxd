@@ -27,6 +27,20 @@ cdef inline void store_le32(unsigned char* target, uint32_t value) noexcept nogi
     memcpy(target, &value, 4)
 
 
+cdef inline void store_low_bytes(
+    void* target, uint64_t value, Py_ssize_t itemsize
+) noexcept nogil:
+    """Store the low bytes of an integer as an element of 1, 2, 4 or 8 bytes at any address."""
+    if itemsize == 8:  # sizes that the compiler knows
+        memcpy(target, &value, 8)
+    elif itemsize == 4:
+        memcpy(target, &value, 4)
+    elif itemsize == 2:
+        memcpy(target, &value, 2)
+    else:
+        (<unsigned char*>target)[0] = <unsigned char>value
+
+
 cdef inline bint multiply(uint64_t* product, uint64_t factor) noexcept nogil:
     """Multiply `product` by `factor`. Return False if the result would exceed 2^63 - 1.
 

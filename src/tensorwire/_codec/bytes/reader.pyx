@@ -18,9 +18,10 @@ from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_pack, NpyString_release_allocator,
     PyArray_StringDTypeObject, npy_packed_static_string, npy_string_allocator)
 from ..gil cimport (
-    ITEM_COST, LONG_NBYTES, TEXT_COST, copied_bytes, count_or_release_gil,
-    count_or_release_gil_unless_short, count_work, end_of_batch, take_gil)
+    ITEM_COST, LONG_NBYTES, TEXT_COST, copied_bytes, count_or_release_gil, count_work, end_of_batch,
+    take_gil)
 from ..held_buffer cimport HeldBuffer
+from ..new_objects cimport PyUnicode_1BYTE_DATA, ascii_str
 from ..utf8 cimport is_ascii, is_valid_utf8
 from ..wire cimport (
     PREFIX_NBYTES, Element, Scan, Span, element_at, scan_prefixes, span_nbytes, store_le32)
@@ -33,8 +34,6 @@ cnp.import_array()
 
 cdef extern from "Python.h":
     Py_ssize_t PY_SSIZE_T_MAX
-    str PyUnicode_New(Py_ssize_t nbytes, int max_character)
-    unsigned char* PyUnicode_1BYTE_DATA(object text)
 
 cdef enum:
     # The maximum size of a numpy `S` array is the larger of two limits: a number of bytes, and a
@@ -160,7 +159,7 @@ cdef element_bytes(Elements elements, Py_ssize_t i):
     return copied_bytes(found.data, found.nbytes)
 
 
-cdef Py_ssize_t begin_objects(const Span* span, Py_ssize_t first) noexcept:
+cdef Py_ssize_t end_of_objects(const Span* span, Py_ssize_t first) noexcept:
     """Return where a batch of elements that become objects ends; see `end_of_batch`."""
     cdef Py_ssize_t stop = end_of_batch(first, span.n, ITEM_COST)
     cdef Py_ssize_t nbytes
@@ -179,7 +178,7 @@ cdef elements_as_objects(Elements elements):
     cdef Element element
     cdef Py_ssize_t i = 0, stop = 0
     while stop < n:
-        i, stop = stop, begin_objects(&elements.span, stop)
+        i, stop = stop, end_of_objects(&elements.span, stop)
         if stop == i + 1:  # it may be long
             store_item(items + i, element_bytes(elements, i))
             continue
@@ -198,7 +197,7 @@ cdef elements_as_str(Elements elements):
     cdef Py_ssize_t i = 0, stop = 0
     try:
         while stop < elements.span.n:
-            stop = begin_objects(&elements.span, stop)
+            stop = end_of_objects(&elements.span, stop)
             while i < stop:
                 element = element_at(&elements.span, i)
                 store_item(items + i, decode_utf8(element.data, element.nbytes))
@@ -210,13 +209,7 @@ cdef elements_as_str(Elements elements):
 
 cdef inline str decode_utf8(const unsigned char* data, Py_ssize_t nbytes):
     """Decode a copy of UTF-8, which no other thread can change."""
-    cdef str text
-    if nbytes <= 1:  # such strings are shared objects of CPython, which must not be written to
-        return PyUnicode_DecodeUTF8(<const char*>data, nbytes, NULL)
-    text = PyUnicode_New(nbytes, 127)
-    released = count_or_release_gil_unless_short(nbytes)
-    memcpy(PyUnicode_1BYTE_DATA(text), data, nbytes)
-    take_gil(released)
+    cdef str text = ascii_str(data, nbytes)
     if is_ascii(PyUnicode_1BYTE_DATA(text), nbytes):
         return text
     return PyUnicode_DecodeUTF8(<const char*>PyUnicode_1BYTE_DATA(text), nbytes, NULL)

@@ -1,8 +1,8 @@
 """Write BYTES: convert values of any supported type to length-prefixed wire bytes.
 
-A `Source` wraps the values, and writes them in one pass to a block of memory that grows. Other code
-may change some values at any time, even while the GIL is held. The size of each element is
-therefore determined once, and there is room for it when it is copied.
+A `Source` has the values, and writes them to a block of memory that grows. Other code may change
+some values at any time, even while the GIL is held. An element is therefore measured just before it
+is written, and no more is written than there is room for.
 """
 
 cimport cython
@@ -22,6 +22,9 @@ from libc.string cimport memcpy
 
 from ..capsules.arrow cimport Chunk, Received
 from ..capsules.arrow_bytes cimport check_offsets, locate
+from ..borrowed cimport (
+    bytes_data, bytes_nbytes, is_ascii_str, is_bytes, is_exact_bytes, is_exact_str, is_str,
+    str_data, str_kind, str_length)
 from ..bytes.npystring cimport (
     NpyString_acquire_allocator, NpyString_load, NpyString_release_allocator,
     PyArray_StringDTypeObject, npy_packed_static_string, npy_static_string, npy_string_allocator)
@@ -40,17 +43,6 @@ cnp.import_array()
 
 cdef extern from "Python.h":
     bint likely(bint condition) noexcept
-    # For borrowed references, which Cython would otherwise count.
-    bint is_bytes "PyBytes_Check"(PyObject* value) noexcept
-    char* bytes_data "PyBytes_AS_STRING"(PyObject* value) noexcept
-    Py_ssize_t bytes_nbytes "PyBytes_GET_SIZE"(PyObject* value) noexcept
-    bint is_str "PyUnicode_Check"(PyObject* value) noexcept
-    bint is_exact_bytes "PyBytes_CheckExact"(PyObject* value) noexcept
-    bint is_exact_str "PyUnicode_CheckExact"(PyObject* value) noexcept
-    bint is_ascii_str "PyUnicode_IS_ASCII"(PyObject* value) noexcept
-    int str_kind "PyUnicode_KIND"(PyObject* value) noexcept
-    void* str_data "PyUnicode_DATA"(PyObject* value) noexcept
-    Py_ssize_t str_length "PyUnicode_GET_LENGTH"(PyObject* value) noexcept
     uint32_t PyUnicode_READ(int kind, const void* data, Py_ssize_t i) noexcept
     Py_ssize_t PY_SSIZE_T_MAX
 
@@ -239,7 +231,10 @@ cdef Py_ssize_t write_plain(
 cdef inline Py_ssize_t write_short_text(
     unsigned char* target, const unsigned char* end, PyObject* value
 ) noexcept:
-    """Write a str, and return its size. -1 if it is none, long, too large or cannot be encoded."""
+    """Write a str, and return its size, or -1 if it is long, not UTF-8, or there is no room.
+
+    -1 is also returned for other objects.
+    """
     cdef Py_ssize_t nbytes
     if value == NULL or not is_str(value) or str_length(value) >= LONG_NBYTES:
         return -1
@@ -482,7 +477,7 @@ cdef class WireBytes(Source):
         return 0
 
 
-# The kinds of sources by the `kind` of a numpy dtype; those of objects may also be in a list.
+# By the `kind` of a numpy dtype. "O" is also the kind of lists and tuples.
 cdef dict SOURCES = {
     "O": Objects, "S": FixedWidth, "U": FixedWidth, "T": Strings, "wire": WireBytes}
 

@@ -12,7 +12,7 @@ cimport cython
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -39,9 +39,9 @@ from ..messages.message cimport (
     InferRequest, InferResponse, Message, RequestedOutput, new_message, new_output)
 from ..messages.parameters cimport has_nul
 from ..messages.tensor cimport Tensor, is_shared, new_tensor, use_converted
-from ..new_objects cimport bytes_data, shrink
+from ..new_objects cimport shrunk_bytes
 from ..utf8 cimport is_ascii, is_valid_utf8, whole_characters
-from ..wire cimport MAX_RANK, PREFIX_NBYTES, store_le32
+from ..wire cimport MAX_RANK, PREFIX_NBYTES, store_le32, store_low_bytes
 
 from ..datatypes import DEFAULT_LIMITS
 from ..signatures import ReadableBuffer
@@ -695,13 +695,10 @@ cdef class MessageReader:
                 element=contents.element, offset=offset)
         if datatype.dtype is not None:
             return array
-        owned = <PyObject*>wire
+        nbytes = contents.target - <unsigned char*>PyBytes_AS_STRING(wire)
         Py_INCREF(wire)
-        wire = None  # now `owned` is the only reference, as `shrink` requires
-        shrink(&owned, contents.target - <unsigned char*>bytes_data(owned))
-        wire = <bytes>owned
-        Py_DECREF(wire)
-        return bytes_of_wire(wire, shape)
+        owned, wire = <PyObject*>wire, None  # now `owned` is the only reference
+        return bytes_of_wire(shrunk_bytes(owned, nbytes), shape)
 
     # --- requested outputs ---
 
@@ -862,14 +859,7 @@ cdef inline void read_integer(uint64_t value, Contents* contents) noexcept nogil
         contents.out_of_range = contents.begin
         contents.value = <int64_t>value
         contents.element = contents.n_read - 1
-    if itemsize == 8:  # sizes that the compiler knows; little-endian, as the machine
-        memcpy(contents.target, &value, 8)
-    elif itemsize == 4:
-        memcpy(contents.target, &value, 4)
-    elif itemsize == 2:
-        memcpy(contents.target, &value, 2)
-    else:
-        contents.target[0] = <unsigned char>value
+    store_low_bytes(contents.target, value, itemsize)
     contents.target += itemsize
 
 

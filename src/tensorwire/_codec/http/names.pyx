@@ -5,14 +5,10 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF
 from libc.stdint cimport uint64_t
 from libc.string cimport memcmp, memcpy
 
+from ..borrowed cimport str_data, str_length
 from ..gil cimport FREE_THREADED
 from ..json.reader cimport text_to_str
 from ..json.scanner cimport Text
-
-cdef extern from "Python.h":
-    # For borrowed references, which Cython would otherwise count.
-    const void* str_data "PyUnicode_DATA"(PyObject* text) noexcept
-    Py_ssize_t str_length "PyUnicode_GET_LENGTH"(PyObject* text) noexcept
 
 cdef extern from *:
     const uint64_t MULTIPLIER "0x9E3779B97F4A7C15ULL"  # 2^64 / phi, as in Fibonacci hashing

@@ -12,19 +12,17 @@ fault raises a HeaderError.
 
 cimport numpy as cnp
 from cpython.bytes cimport PyBytes_AS_STRING
-from cpython.exc cimport PyErr_Clear
 from cpython.long cimport PyLong_FromLongLong
 from cpython.mem cimport PyMem_RawFree
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_DECREF
+from cpython.ref cimport Py_CLEAR
+from cpython.unicode cimport PyUnicode_DATA, PyUnicode_KIND
 from libc.math cimport INFINITY, NAN
 from libc.stdint cimport INT64_MAX, UINT32_MAX, int64_t, uint32_t, uint64_t
-from libc.string cimport memcpy
 
+from ..borrowed cimport bytes_data
 from ..datatypes cimport Float
-from ..gil cimport (
-    ITEM_COST, TEXT_COST, PyThreadState, count_or_release_gil, count_or_release_gil_unless_short,
-    count_work, take_gil)
+from ..gil cimport ITEM_COST, TEXT_COST, PyThreadState, count_or_release_gil, count_work, take_gil
 from ..json.nearest cimport (
     exact_double, exact_magnitude, exact_single, nearest_float, scan_decimal)
 from ..json.scanner cimport (
@@ -33,19 +31,14 @@ from ..json.scanner cimport (
     WINDOW_NBYTES, WRONG_TYPE, CountWork, Fault, Keys, Number, ReadCursor, Text, append_digits,
     copy_string, is_digit, next_character, open_level, scan_number, scan_string, skip_blanks,
     skip_literal, skip_value, take, unexpected)
-from ..new_objects cimport bytes_data, shrink
-from ..wire cimport PREFIX_NBYTES, store_le32
+from ..new_objects cimport PyUnicode_New, ascii_str, owned_bytes, shrunk_bytes
+from ..wire cimport PREFIX_NBYTES, store_le32, store_low_bytes
 
 from ...errors import HeaderError, format_count
 
 cnp.import_array()
 
 cdef extern from "Python.h":
-    str PyUnicode_New(Py_ssize_t n_characters, unsigned int largest)
-    str PyUnicode_DecodeLatin1(const char* text, Py_ssize_t n_characters, const char* errors)
-    unsigned char* PyUnicode_1BYTE_DATA(object text)
-    int PyUnicode_KIND(object text)
-    void* PyUnicode_DATA(object text)
     void PyUnicode_WRITE(int kind, void* data, Py_ssize_t index, uint32_t character) nogil
 
 cdef enum:
@@ -182,15 +175,7 @@ cdef inline bint store_integer(
         return False
     if is_negative:
         magnitude = 0 - magnitude  # two's complement
-    # Little-endian: the low bytes come first. A number in range does not need the others.
-    if elements.itemsize == 8:
-        memcpy(elements.target, &magnitude, 8)
-    elif elements.itemsize == 4:
-        memcpy(elements.target, &magnitude, 4)
-    elif elements.itemsize == 2:
-        memcpy(elements.target, &magnitude, 2)
-    else:
-        elements.target[0] = <char>magnitude
+    store_low_bytes(elements.target, magnitude, elements.itemsize)  # in range: the others are equal
     return True
 
 
@@ -315,11 +300,6 @@ cdef inline Fault read_string(ReadCursor* cursor, ParsedElements* elements) noex
     return NO_FAULT
 
 
-cdef extern from "Python.h":
-    PyObject* owned_bytes "PyBytes_FromStringAndSize"(const char* text, Py_ssize_t nbytes)
-    void Py_CLEAR(PyObject* reference)
-
-
 cdef Fault read_doubles(ReadCursor* cursor, ParsedElements* elements) noexcept nogil:
     return read_list(cursor, elements, read_double)
 
@@ -349,6 +329,7 @@ cdef Fault read_texts(ReadCursor* cursor, ParsedElements* elements) noexcept nog
 
 cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1:
     cdef Py_ssize_t offset = cursor.position - cursor.start
+    text = "the JSON header" if cursor.is_header else "the JSON"
     if fault == NO_MEMORY:
         raise MemoryError
     if fault == TOO_DEEP:
@@ -363,15 +344,15 @@ cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1:
             offset=offset, expected=cursor.max_values, actual=cursor.max_values + 1)
     if fault == DUPLICATE_KEY:
         raise HeaderError(
-            f"the member {excerpt(cursor)} appears twice in one object of the JSON header "
-            f"(byte {offset})", offset=offset)
+            f"the member {excerpt(cursor)} appears twice in one object of {text} (byte {offset})",
+            offset=offset)
     if fault == NOT_UTF8:
         try:
             # 3 bytes more, so that the sequence is cut only if it is at the end.
             cursor.position[:min(cursor.end - cursor.position, WINDOW_NBYTES + 6)].decode()
         except UnicodeDecodeError as error:
             offset += error.start
-        raise HeaderError(f"the JSON header is not UTF-8 (byte {offset})", offset=offset)
+        raise HeaderError(f"{text} is not UTF-8 (byte {offset})", offset=offset)
     if fault == CONTROL_CHARACTER:
         what = f"a string has a control character, U+{cursor.position[0]:04X}, without an escape"
     elif fault == BAD_ESCAPE:
@@ -382,7 +363,7 @@ cdef int raise_fault(ReadCursor* cursor, Fault fault) except -1:
         what = f"the number {excerpt(cursor)} is out of range"
     else:
         what = f"expected {cursor.expected.decode()}, found {format_next_byte(cursor)}"
-    raise HeaderError(f"the JSON header is malformed: {what} (byte {offset})", offset=offset)
+    raise HeaderError(f"{text} is malformed: {what} (byte {offset})", offset=offset)
 
 
 cdef str format_next_byte(ReadCursor* cursor):
@@ -415,13 +396,7 @@ cdef str text_to_str(const Text* text):
     cdef int kind
     cdef str result
     if text.is_ascii and not text.has_escapes:
-        if text.nbytes < 2:  # shared objects of CPython, which must not be written to
-            return PyUnicode_DecodeLatin1(<const char*>text.begin, text.nbytes, NULL)
-        result = PyUnicode_New(text.nbytes, 127)
-        released = count_or_release_gil_unless_short(text.nbytes)
-        memcpy(PyUnicode_1BYTE_DATA(result), text.begin, text.nbytes)
-        take_gil(released)
-        return result
+        return ascii_str(text.begin, text.nbytes)
     # The length is computed first, so that no more memory is allocated than the str needs.
     released = count_or_release_gil(TEXT_COST * text.nbytes)
     n_characters = measure_characters(text, &largest)
@@ -653,24 +628,22 @@ cdef Fault read_elements(ReadCursor* cursor, ParsedElements* elements):
     cdef Fault fault
     # An element takes at least a character and a comma.
     if elements.n_expected <= <uint64_t>MAX_ATTEMPT_NBYTES // 2:
-        if not allocate_wire(elements, &attempt):
-            return NO_MEMORY
+        allocate_wire(elements, &attempt)
         fault = elements.read_list(&attempt, elements)
         if is_final(&attempt, cursor, fault):
             accept(cursor, &attempt)
             return fault
     elements.target, elements.n_read = target, 0
     cursor.keys.n_keys = n_keys
-    if not allocate_wire(elements, cursor):
-        return NO_MEMORY
+    allocate_wire(elements, cursor)
     released = begin_long_read(cursor)
     fault = elements.read_list(cursor, elements)
     end_long_read(cursor, released)
     return fault
 
 
-cdef bint allocate_wire(ParsedElements* elements, const ReadCursor* cursor):
-    """Allocate memory for all strings up to the end of the cursor. Return False if this fails.
+cdef int allocate_wire(ParsedElements* elements, const ReadCursor* cursor) except -1:
+    """Allocate memory for all strings up to the end of the cursor, unless there are numbers.
 
     Bounds: before the content of element i, i + 1 prefixes and the content of i others are written.
     Their text, which is not shorter, 3 i quotes and commas, a bracket and a quote are read. So at
@@ -681,14 +654,11 @@ cdef bint allocate_wire(ParsedElements* elements, const ReadCursor* cursor):
     cdef Py_ssize_t nbytes = cursor.end - cursor.position
     cdef Py_ssize_t n_elements = min(<Py_ssize_t>elements.n_expected, nbytes // 3)
     if elements.read_list != read_texts:
-        return True
+        return 0
     Py_CLEAR(elements.wire)
     elements.wire = owned_bytes(NULL, nbytes + n_elements + PREFIX_NBYTES)
-    if elements.wire == NULL:
-        PyErr_Clear()
-        return False
     elements.element = <unsigned char*>bytes_data(elements.wire)
-    return True
+    return 0
 
 
 cdef Fault read_numbers(
@@ -731,7 +701,6 @@ cdef bytes read_strings(ReadCursor* cursor, uint64_t n_expected, uint64_t* n_rea
     `n_expected` elements.
     """
     cdef ParsedElements elements
-    cdef bytes wire
     elements.read_list = read_texts
     elements.target = NULL
     elements.itemsize, elements.max_depth = 0, MAX_DATA_DEPTH
@@ -742,10 +711,7 @@ cdef bytes read_strings(ReadCursor* cursor, uint64_t n_expected, uint64_t* n_rea
     if fault[0] != NO_FAULT:
         Py_CLEAR(elements.wire)
         return None
-    shrink(&elements.wire, <char*>elements.element - bytes_data(elements.wire))
-    wire = <bytes>elements.wire
-    Py_DECREF(wire)  # the reference that `elements` owned
-    return wire
+    return shrunk_bytes(elements.wire, <char*>elements.element - bytes_data(elements.wire))
 
 
 def read_json(bytes text not None, int max_level):
@@ -755,6 +721,7 @@ def read_json(bytes text not None, int max_level):
     # A text has fewer values than bytes, so their number is not limited.
     begin_reading(
         &cursor, &keys, PyBytes_AS_STRING(text), len(text), max_level, len(text))
+    cursor.is_header = False
     try:
         value = read_value(&cursor)
         skip_blanks(&cursor)
@@ -769,7 +736,7 @@ cdef void begin_reading(
     ReadCursor* cursor, Keys* keys, const char* text, Py_ssize_t nbytes, int max_level,
     Py_ssize_t max_values,
 ) noexcept:
-    """Set the cursor to the beginning of a text, and `keys` to an empty stack.
+    """Set the cursor to the beginning of a header, and `keys` to an empty stack.
 
     The text must not move or change while the cursor is used, and `keys` must not move. Call
     `end_reading` afterwards.
@@ -780,6 +747,7 @@ cdef void begin_reading(
     cursor.max_level = max_level
     cursor.max_values = cursor.n_values_left = max_values
     cursor.expected = NULL
+    cursor.is_header = True
     cursor.count_work = <CountWork><void*>count_work
     cursor.keys = keys
     keys.begins = NULL

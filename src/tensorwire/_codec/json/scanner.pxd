@@ -89,6 +89,7 @@ cdef struct ReadCursor:
     Py_ssize_t max_values  # of lists and objects that become Python objects
     Py_ssize_t n_values_left
     const char* expected  # what would be valid, for an error message; see `Fault`
+    bint is_header  # or other JSON, for an error message
     Keys* keys
     CountWork count_work  # that of gil.pxd; NULL without the GIL
 

@@ -21,6 +21,8 @@ from cpython.unicode cimport PyUnicode_AsUTF8String
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset, strlen
 
+from ..borrowed cimport (
+    bytes_data, bytes_nbytes, is_ascii_str, is_exact_str, str_data, str_kind, str_length)
 from ..bytes.array cimport BytesArray
 from ..bytes.reader cimport Elements
 from ..datatypes cimport Float, Integer, Limits
@@ -34,19 +36,6 @@ from ..wire cimport Element, Span, element_at
 from ...errors import EncodeError, format_value, format_count
 
 cnp.import_array()
-
-cdef extern from "Python.h":
-    bint PyUnicode_IS_ASCII(object text)
-    const unsigned char* PyUnicode_1BYTE_DATA(object text)
-    Py_ssize_t PyUnicode_GET_LENGTH(object text)
-    # Without the GIL, for objects that cannot change.
-    bint is_exact_str "PyUnicode_CheckExact"(PyObject* value) nogil
-    char* bytes_data "PyBytes_AS_STRING"(PyObject* value) nogil
-    Py_ssize_t bytes_nbytes "PyBytes_GET_SIZE"(PyObject* value) nogil
-    bint is_ascii_str "PyUnicode_IS_ASCII"(PyObject* value) nogil
-    void* str_data "PyUnicode_DATA"(PyObject* value) nogil
-    Py_ssize_t str_length "PyUnicode_GET_LENGTH"(PyObject* value) nogil
-    int str_kind "PyUnicode_KIND"(PyObject* value) nogil
 
 cdef extern from "json/text.h":
     Py_ssize_t WINDOW_NBYTES
@@ -127,8 +116,9 @@ cdef bytes finish(JsonWriter* writer, Py_ssize_t align):
 # --- values, each with a comma after it ---
 
 cdef int write_string(JsonWriter* writer, str value) except -1:
-    if PyUnicode_IS_ASCII(value):
-        return write_quoted(writer, PyUnicode_1BYTE_DATA(value), PyUnicode_GET_LENGTH(value))
+    cdef PyObject* text = <PyObject*>value
+    if is_ascii_str(text):
+        return write_quoted(writer, <const unsigned char*>str_data(text), str_length(text))
     utf8 = PyUnicode_AsUTF8String(value)
     return write_quoted(
         writer, <const unsigned char*>PyBytes_AS_STRING(utf8), PyBytes_GET_SIZE(utf8))
