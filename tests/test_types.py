@@ -40,7 +40,7 @@ WITHOUT_PYTHON_NAMES = {
         "capsules.arrow",
         "capsules.dlpack",
         "json.writer",
-        "messages.parameters",
+        *("messages.encoding", "messages.parameters"),
     )
 }
 
