@@ -180,13 +180,8 @@ def test_max_elements_of_a_raw_request(datatype: Any) -> None:
     [
         ([2**60], "1152921504606846976 elements up to"),
         ([2**62, 2**62], "too large to address"),
-        ([2**40] * 60, "too large to address"),
         ([1] * 64, "1 element up to"),
         ([5, -2], "negative dimension"),
-        ([5, -2, -2], "negative dimension"),
-        ([2**62, 2**62, 0], "too large to address"),
-        ([0, 2**61], "too large to address"),
-        ([10**400], "too large to address"),
     ],
     ids=str,
 )
