@@ -67,6 +67,8 @@ from support.tritonclient_comparison import (
     parsed,
     response,
 )
+from support.wrappers import closure, wrapped
+from tensorwire.integrations import tritonclient
 from tensorwire.integrations.tritonclient.bodies import FileBody, payload_class
 from tensorwire.integrations.tritonclient.convert import elements_at
 
@@ -303,6 +305,22 @@ ANSWER = http_answer(*ARRAYS)
 
 
 # --- requests that are sent ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+@pytest.mark.parametrize("wrap", [lambda function, _: function, closure])
+def test_positional_arguments(wrap: Any, is_installed: bool) -> None:
+    """All arguments can be positional, including the compression; also those of a wrapper."""
+    with wrapped(http.InferenceServerClient, "infer", wrap, lambda: None):
+        if is_installed:
+            tritonclient.install()
+        with Recording([ANSWER]) as server, connect(http, server.address) as client:
+            options = ("", None, "7", 0, False, False, 0, None, None, None, "gzip", None, None)
+            client.infer("m", [given(http)], *options)
+        tritonclient.uninstall()
+    [(_, headers, body)] = server.requests
+    assert ("Content-Encoding", "gzip") in headers
+    assert body.endswith(FLOATS.tobytes())
 
 
 def test_async_infer_has_read_the_array_when_it_returns(any_data: None) -> None:

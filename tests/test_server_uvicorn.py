@@ -219,6 +219,22 @@ def test_limit_concurrency_counts_connections() -> None:
             assert connection.ask(SMALL).status == 200
 
 
+def test_chunked_uploads_do_not_wait_for_each_other() -> None:
+    app = create_app({"echo": echo}, max_body_memory_nbytes=1_000_000)
+    head = b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with (
+        uvicorn_server(app, http=InferProtocol) as address,
+        connect(address) as first,
+        connect(address) as second,
+    ):
+        for connection in (first, second):
+            connection.send(head + b"%x\r\n%b\r\n" % (300_000, bytes(300_000)))
+        wait_for(lambda: app.body_memory.nbytes >= 600_000, 10)  # both have a part of the memory
+        for connection in (first, second):
+            connection.send(b"%x\r\n%b\r\n0\r\n\r\n" % (600_000, bytes(600_000)))
+        assert sorted(each.read().status for each in (first, second)) == [400, 400]
+
+
 def n_protocols() -> int:
     gc.collect()
     return sum(type(each) is InferProtocol for each in gc.get_objects())
