@@ -184,12 +184,12 @@ class OpenCalls:
         self.is_ending = asyncio.Event()
 
     def method(self, respond: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Return a method for grpcio, whose calls end with the TensorwireError that is raised."""
+        """Return a method for grpcio, whose calls end with the exception that is raised."""
 
         async def method(_: Any, context: Any) -> Any:
             try:
                 return await respond(context)
-            except TensorwireError as error:
+            except Exception as error:
                 return self.fail(context, error)
 
         return method
@@ -198,11 +198,7 @@ class OpenCalls:
         """Return a method for grpcio with one message and one response, without tensors."""
 
         async def respond_to(context: Any) -> bytes:
-            message = await self.receive_small(context)
-            try:
-                return respond(message)
-            except Exception as error:
-                return self.fail(context, error)
+            return respond(await self.receive_small(context))
 
         return self.method(respond_to)
 
