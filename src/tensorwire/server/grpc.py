@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -25,7 +25,7 @@ from ..grpc import decode_request, encode_response, encode_stream_response
 from ..grpc_messages import DATA_TYPES, MODEL_REQUEST, NO_FIELDS, SERVICE, STREAM_ERROR, Fields
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
 from ..threads import read_without_blocking
-from .body_memory import Reservation
+from .body_memory import UNCOUNTED_NBYTES, Reservation
 from .context import RequestContext, set_headers
 from .errors import OverloadedError
 from .inference import Inference, MessageFormat, ServedModel
@@ -168,8 +168,9 @@ class OpenCalls:
     """The calls of clients, from their start until the response has been sent.
 
     Each method reads its messages with ``receive``, which limits the time of the only message of a
-    call, or with ``read``. A shutdown ends calls that wait for a message. No method is
-    unary for grpcio, which would read the message itself, without a limit of time.
+    call, or with ``read``, and calls with inference are counted ``with`` this object. A shutdown
+    ends streams that wait for a message. No method is unary for grpcio, which would read the
+    message itself, without a limit of time.
     """
 
     def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
@@ -221,21 +222,16 @@ class OpenCalls:
         response = tw.InferResponse([], id=request_id or None)
         return message + encode_final_response(response)  # joined messages are merged
 
-    @contextmanager
-    def inference(self) -> Iterator[None]:
-        """Count a call with inference.
-
-        Other calls, such as health checks, are not limited. Raises OverloadedError.
-        """
+    def __enter__(self) -> None:
+        """Begin a call with inference. Others are not limited. Raises OverloadedError."""
         if self._limit is not None and self._n_inferences >= self._limit:
             error = OverloadedError.by_limit_concurrency(self._limit)
             error.status = 429
             raise error
         self._n_inferences += 1
-        try:
-            yield
-        finally:
-            self._n_inferences -= 1
+
+    def __exit__(self, *_: object) -> None:
+        self._n_inferences -= 1
 
     async def receive_small(self, context: Any) -> bytes:
         """Wait for the only message of a call without tensors. Raises TensorwireError."""
@@ -352,7 +348,7 @@ class InferenceService:
         return served
 
     async def _model_infer(self, context: Any) -> bytes:
-        with self.calls.inference():
+        with self.calls:
             message = await self.calls.receive(context)
             return await self._infer(
                 self._unary, message, context, lambda error, _: self.calls.fail(context, error)
@@ -360,7 +356,7 @@ class InferenceService:
 
     async def _model_stream_infer(self, context: Any) -> None:
         """Respond to the requests of a stream one after another."""
-        with self.calls.inference():
+        with self.calls:
             while (message := await self.calls.read(context)) is not grpc.aio.EOF:
                 result = await self._infer(self._stream, message, context, self.calls.fail_request)
                 del message
@@ -376,7 +372,8 @@ class InferenceService:
         service = self._service
         task = request_context = None
         reservation = Reservation(service.body_memory)
-        reservation.complete(len(message))
+        if len(message) > UNCOUNTED_NBYTES:
+            reservation.complete(len(message))
         try:
             if context.time_remaining() == 0:
                 raise TensorwireError("the deadline has expired", status=504)
