@@ -202,19 +202,15 @@ async def _send_reply(send: Send, reply: Reply, zero_copy: bool = False) -> None
 class App(Service):
     """An ASGI application that serves models by name.
 
-    It sends responses from the memory of the arrays that the models return, so a model must not
-    modify an array after returning it.
-
-    The page "Endpoints and applications" of the manual lists the endpoints, and the statuses of
-    errors. Their body is ``{"error": ...}``. A model chooses text and status with ``RequestError``.
-    Any other exception of a model is logged by the logger ``tensorwire.server`` and is not sent to
-    the client.
+    A model must not modify an array after returning it: responses are sent from its memory. The
+    page "Endpoints and applications" of the manual lists the endpoints, and the statuses of errors,
+    whose body is ``{"error": ...}``. A model chooses text and status with ``RequestError``. Any
+    other exception of a model is logged by the logger ``tensorwire.server`` and is not sent.
 
     Parameters
     ----------
     models : mapping of str to callable or Model
-        A callable takes an ``InferRequest``, and returns an ``InferResponse`` or a mapping of
-        output names to arrays, as the ``function`` of a ``Model``.
+        A callable is the ``function`` of a ``Model``.
     max_body_nbytes : int, default 2**31 - 1
         Maximum length of a request body in bytes, before and after decompression.
     limits : Limits, optional
@@ -255,11 +251,8 @@ class App(Service):
     ------
     ImportError
         ``metrics`` is true, and prometheus_client is not installed.
-    TypeError
-        An argument has the wrong type, or a model is neither callable nor a ``Model``.
-    ValueError
-        ``max_body_nbytes``, ``max_body_memory_nbytes``, ``selection``, ``nonfinite``,
-        ``receive_timeout``, ``max_concurrency`` or the name of a model is invalid.
+    TypeError, ValueError
+        An argument, a model or its name has the wrong type or value.
 
     Examples
     --------

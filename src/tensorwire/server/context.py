@@ -36,18 +36,11 @@ class RequestContext:
     headers : mapping or iterable of pairs, default ()
         The HTTP headers, as ``str`` or ``bytes``. The case of names does not matter.
     client : tuple of str and int, optional
-        See below.
-    deadline : float, optional
-        See below.
-
-    Attributes
-    ----------
-    client : tuple of str and int, or None
         The address of the client and its port, as in ASGI; None for a Unix socket. A proxy that the
-        server trusts may have forwarded the address; the port is then 0.
-    deadline : float or None
+        server trusts may have forwarded the address; the port is then 0. Also an attribute.
+    deadline : float, optional
         When the client stops waiting, as a time of ``time.monotonic()``: the deadline of a gRPC
-        call. None if there is none, and over HTTP.
+        call. None if there is none, and over HTTP. Also an attribute.
 
     Examples
     --------
