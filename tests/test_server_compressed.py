@@ -8,6 +8,7 @@ import sys
 import threading
 import zlib
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from tensorwire import compression
 from tensorwire.client import Client
 from tensorwire.server import Model, body, compressed, create_app
 from tensorwire.server.compressed import MAX_QUICK_NBYTES, MIN_NBYTES, choose_coding
+from tensorwire.threads import COMPRESSING
 
 zstd = package("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
@@ -164,6 +166,26 @@ def test_large_responses_are_compressed_in_a_thread(
     for n_elements in (MAX_QUICK_NBYTES // 8, MAX_QUICK_NBYTES // 4):
         assert call(message(n_elements), "gzip", model=model).status == 200
     assert seen == [True, False]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_responses_that_are_compressed_are_requests_in_progress(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the limit, and if no thread can be started, the response is not compressed."""
+    app = create_app(MODELS, compress_responses=True, max_concurrency=1)
+    others = app.concurrency.requests
+    seen: list[int] = []
+
+    def compress(*_: Any) -> bytes:
+        seen.append(len(others))
+        return b""
+
+    monkeypatch.setattr(compressed, "compress", compress)
+    assert call(message(100_000), "gzip", app, model).headers["content-encoding"] == "gzip"
+    monkeypatch.setattr(COMPRESSING, "start", mock.Mock(side_effect=RuntimeError))
+    assert "content-encoding" not in call(message(100_000), "gzip", app, model).headers
+    assert (seen, len(others)) == ([1], 0)
 
 
 @pytest.mark.parametrize("n_elements", [1000, 100_000])

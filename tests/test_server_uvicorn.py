@@ -548,12 +548,17 @@ class Transport(asyncio.Transport):
         self.protocol = protocol
         self.is_paused = is_paused
         self.written = b""
+        self.n_unsent = 0  # what remains of each write
+        self.high = 64 << 10
         self.is_closed = self.is_aborted = self.has_written_eof = False
 
     def write(self, data: Any) -> None:
         self.written += bytes(data)
-        if self.is_paused:
+        if self.is_paused or self.n_unsent > self.high:
             self.protocol.pause_writing()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.high = high or self.high
 
     def get_write_buffer_size(self) -> int:
         return len(self.written)
@@ -640,6 +645,19 @@ async def test_reset_contextvars(is_async: bool, is_reset: bool) -> None:
     receive(protocol, 2 * request)
     await turns(20)
     assert seen == 3 * [0 if is_reset else 5]
+
+
+async def test_memory_of_a_reply_whose_end_has_not_been_sent() -> None:
+    """The transport refers to the whole reply."""
+    protocol, transport = protocol_with_transport()
+    transport.n_unsent = 1000
+    receive(protocol, request_bytes("echo", np.arange(100_000)))
+    await turns()
+    assert protocol.connection.requests[0].has_memory
+    transport.n_unsent = 0
+    protocol.resume_writing()
+    await turns(2)
+    assert protocol.service.body_memory.nbytes == 0
 
 
 async def test_ready_requests_are_received_before_one_is_answered() -> None:

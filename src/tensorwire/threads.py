@@ -233,6 +233,9 @@ READING = Threads(1 if _has_gil else N_THREADS)
 # A small compressed message may take as long as one of any size: others do not wait for it.
 DECOMPRESSING = Threads(N_THREADS)
 READING_DECOMPRESSED = Threads(1 if _has_gil else N_THREADS)
+# Large responses may fill their threads for long: metrics and statistics do not wait for them.
+WRITING = Threads(N_THREADS)
+COMPRESSING = Threads(N_THREADS)
 
 
 async def in_thread(

@@ -188,12 +188,11 @@ async def _send_reply(send: Send, reply: Reply, zero_copy: bool = False) -> None
     if len(body) <= MAX_JOINED_NBYTES:
         await send({"type": "http.response.body", "body": bytes(body)})
         return
-    last: bytes | memoryview = b""
     for chunk in reply.chunks(PIECE_NBYTES):
-        if last:
-            await send({"type": "http.response.body", "body": last, "more_body": True})
-        last = chunk if zero_copy else bytes(chunk)
-    await send({"type": "http.response.body", "body": last})
+        sent = chunk if zero_copy else bytes(chunk)
+        await send({"type": "http.response.body", "body": sent, "more_body": True})
+    # uvicorn waits here until the client has received the last chunk, which refers to its memory.
+    await send({"type": "http.response.body", "body": b""})
 
 
 # --- the application -----------------------------------------------------------------------------

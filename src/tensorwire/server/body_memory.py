@@ -26,6 +26,7 @@ PERIOD_SECONDS = _N_TICKS * TICK_SECONDS
 SILENT_NBYTES = 16 << 10  # fewer than the operating system keeps of any connection
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 
 
 def address_space_nbytes() -> int | None:
@@ -36,6 +37,14 @@ def address_space_nbytes() -> int | None:
 
     nbytes = resource.getrlimit(resource.RLIMIT_AS)[0]
     return None if nbytes == resource.RLIM_INFINITY else nbytes
+
+
+def is_unused_memory_counted() -> bool:
+    """Return whether the operating system limits what is allocated, rather than what is used."""
+    with suppress(OSError, ValueError):  # not Linux
+        if int(_OVERCOMMIT.read_text()) == 2:
+            return True
+    return address_space_nbytes() is not None
 
 
 def available_nbytes() -> int:
@@ -87,7 +96,7 @@ class BodyMemory:
         self.max_nbytes: int = max_nbytes
         self.step_nbytes: int = max(max_nbytes // 64, UNCOUNTED_NBYTES)
         """How much memory a body may get at once, unless it has as much."""
-        self.is_address_space_limited: bool = address_space_nbytes() is not None
+        self.counts_unused: bool = is_unused_memory_counted()
         self.nbytes: int = 0
         self.complete_nbytes: int = 0
         """The part of the bodies that are complete. They need no more, and will be released."""
@@ -161,7 +170,7 @@ class Reservation:
     @property
     def unused_nbytes(self) -> int:
         """How much memory a body may allocate that it does not use, and that is not counted."""
-        return 0 if self._memory.is_address_space_limited else self.step_nbytes
+        return 0 if self._memory.counts_unused else self.step_nbytes
 
     def request(self, nbytes: int) -> bool:
         """Ask for memory for this number of bytes in total, and return whether it is there.

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from .._codec.messages.frame import Frame
 from ..errors import TensorwireError, format_count, format_seconds
-from ..threads import in_thread
+from ..threads import COMPRESSING, in_thread
 from .body import RequestBody
 from .body_memory import Reservation
 from .compressed import choose_coding, is_quick_to_compress, negotiated_reply
 from .context import Address, RequestContext, set_headers
-from .errors import ClientDisconnectedError, ReceiveTimeoutError
+from .errors import ClientDisconnectedError, OverloadedError, ReceiveTimeoutError
 from .framing import AmbiguousLengthError, expects_continue
 from .inference import Inference, ServedModel
 from .model_threads import ModelCall
@@ -222,10 +222,9 @@ class Exchange(ModelCall):
         try:
             if frame is None:
                 frame = await inference.later(self)
-            if self._coding is None or is_quick_to_compress(frame):
-                return self._reply_with(frame)
-            reply: Reply = await in_thread(self._reply_with, frame)
-            return reply
+            if self._coding is not None and not is_quick_to_compress(frame):
+                return await self._compress(frame)
+            return self._reply_with(frame)
         except ClientDisconnectedError:
             raise
         except Exception as error:
@@ -234,6 +233,24 @@ class Exchange(ModelCall):
             self._is_running = False
             if self._is_closed:
                 self.close()
+
+    async def _compress(self, frame: Frame) -> Reply:
+        """Return the reply with a large frame, which is not compressed if there is too much work.
+
+        Raises ClientDisconnectedError.
+        """
+        concurrency = self._service.concurrency
+        concurrency.requests.add(self)
+        try:
+            if len(concurrency.requests) <= concurrency.max_concurrency:
+                reply: Reply = await self.run(COMPRESSING, self._reply_with, frame)
+                return reply
+        except OverloadedError:  # no thread can be started
+            pass
+        finally:
+            concurrency.requests.discard(self)
+        self._coding = None
+        return self._reply_with(frame)
 
     def _reply_with(self, frame: Frame) -> Reply:
         if not self._service.compress_responses:

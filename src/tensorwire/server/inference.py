@@ -20,7 +20,7 @@ import tensorwire as tw
 
 from ..errors import TensorNotFoundError, format_subject, format_value
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
-from ..threads import Threads, in_thread
+from ..threads import WRITING, Threads, in_thread
 from .concurrency import Concurrency
 from .context import RequestContext
 from .errors import ClientDisconnectedError, InvalidOutputError, RequestError
@@ -185,7 +185,7 @@ class Inference(Generic[Undecoded, Encoded]):
                     raise
                 raise self._model_error(error) from None
         if self._is_slow_to_encode():
-            encoded: Encoded = await in_thread(self._encode)
+            encoded: Encoded = await in_thread(self._encode, threads=WRITING)
             return encoded
         return self._encode()
 

@@ -38,7 +38,7 @@ try:
 
     from .connection import LAST_REQUEST_SECONDS, Connection, Options
     from .receiver import Request
-    from .uvicorn_asgi import AsgiProtocol
+    from .uvicorn_asgi import AsgiProtocol, limit_unsent
 except ModuleNotFoundError as error:
     raise ImportError(
         f"InferProtocol requires {error.name}: pip install 'tensorwire[serve]'"
@@ -106,6 +106,7 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # those of uvloop are not subclasses
+        limit_unsent(transport)
         config, others, now = self.config, self.others, self.loop.time()
         graceful = config.timeout_graceful_shutdown or math.inf
         self.connection = Connection(

@@ -7,6 +7,7 @@ also keeps a head of any length in memory.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import httptools
@@ -25,9 +26,21 @@ class AsgiProtocol(HttpToolsProtocol):
         self.head_nbytes = 0  # received since the last part of a body
         self.running: Any = None  # the request that is answered; `cycle` is the last one
 
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        limit_unsent(transport)
+
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self.running = cycle
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, partial(self._run, cycle, app))
+
+    async def _run(self, cycle: Any, app: Any, *arguments: Any) -> Any:
+        """Run an application. After a part of a response, do not wait for the client to read it."""
+        try:
+            return await app(*arguments)
+        finally:
+            if cycle.response_started and not cycle.response_complete:
+                self.transport.abort()
 
     def eof_received(self) -> None:
         # uvloop closes the transport now, and `connection_lost` comes after other callbacks.
@@ -63,6 +76,15 @@ class AsgiProtocol(HttpToolsProtocol):
     def ignores_upgrade(self) -> bool:
         """Whether the request is parsed again, without the upgrade (RFC 9110 7.8)."""
         return self.parser.should_upgrade() and not self._should_upgrade()
+
+
+def limit_unsent(transport: Any) -> None:
+    """Make a transport pause the protocol while it has anything to send.
+
+    It refers to the memory of a response until then. A TLS transport has copies.
+    """
+    if transport.get_extra_info("sslcontext") is None:
+        transport.set_write_buffer_limits(high=1, low=0)
 
 
 class _Parser:
