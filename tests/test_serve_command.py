@@ -213,7 +213,7 @@ NEITHER = "is neither a model, which takes one argument, nor an ASGI application
         ("--echo --workers 0", "argument --workers: '0' is not a positive integer"),
         ("--echo --workers two", "argument --workers: 'two' is not a positive integer"),
         ("--echo --limit-concurrency 0", "argument --limit-concurrency: '0' is not a positive int"),
-        (f"--echo --host {'a' * 64}", "argument --host: 'aaa"),
+        (f"--echo --host {'a' * 64}", "--host: cannot listen at aaa"),
         (f"--echo --port {'9' * 5000}", "argument --port: must be 0 to 65535, not '999"),
         ("--echo --uds no/socket", "--uds: cannot listen at no/socket: No such file or directory"),
         ("--echo --uds folder", "--uds: cannot listen at folder: Address already in use"),

@@ -36,7 +36,7 @@ def add_parser(commands: Any) -> None:
     add("models", nargs="?", help="module:name of a mapping of models, of a model or of an ASGI "
         "application (default name: models)")  # fmt: skip
     add("--echo", action="store_true", help="also serve a model 'echo', which returns its inputs")
-    add("--host", type=_host, default="127.0.0.1", help="address to listen on (default: "
+    add("--host", default="127.0.0.1", help="address to listen on (default: "
         "%(default)s)")  # fmt: skip
     add("--port", type=_port, default=8000, help="port to listen on (default: %(default)s)")
     add("--grpc-port", type=_port, metavar="PORT", help="serve the models over gRPC, too, at this "
@@ -78,14 +78,6 @@ def add_parser(commands: Any) -> None:
         help="lowest level of the messages that are logged (default: info)")  # fmt: skip
     add("--log-config", metavar="FILE", help="configuration of the log for logging.config, in "
         "JSON, YAML or the format of fileConfig")  # fmt: skip
-
-
-def _host(text: str) -> str:
-    try:
-        text.encode("idna")  # as socket.getaddrinfo does
-    except UnicodeError as error:
-        raise argparse.ArgumentTypeError(f"{format_value(text)} is invalid: {error}") from None
-    return text
 
 
 def _port(text: str) -> int:

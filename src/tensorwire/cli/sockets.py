@@ -92,10 +92,10 @@ def bind_port(option: str, host: str, port: int, sharing: int) -> list[socket.so
                 # With port 0, all get the port of the first one.
                 sock.bind((address[0], port, *address[2:]))
                 port = sock.getsockname()[1]
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: the host cannot be encoded
         for sock in bound:
             sock.close()
-        option = "--host" if isinstance(error, socket.gaierror) else option
+        option = "--host" if isinstance(error, socket.gaierror | UnicodeError) else option
         raise listen_error(option, format_address(host, port), error) from None
     return bound
 
@@ -109,8 +109,9 @@ def listen(sockets: list[socket.socket], host: str, port: int) -> None:
             raise listen_error("--port", format_address(host, port), error) from None
 
 
-def listen_error(option: str, where: str, error: OSError) -> UsageError:
-    return UsageError(f"{option}: cannot listen at {where}: {error.strerror or error}")
+def listen_error(option: str, where: str, error: Exception) -> UsageError:
+    problem = getattr(error, "strerror", None) or error
+    return UsageError(f"{option}: cannot listen at {where}: {problem}")
 
 
 def reserve(host: str, port: int) -> list[socket.socket]:
