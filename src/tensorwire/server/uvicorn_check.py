@@ -115,7 +115,8 @@ class _Transport(asyncio.Transport):
     def is_closing(self) -> bool:
         return False
 
-    def _ignore(self) -> None:
-        """Nothing is received after the request."""
+    def _ignore(self, *_: Any, **__: Any) -> None:
+        """Everything is sent at once, and nothing is received after the request."""
 
     write_eof = close = abort = pause_reading = resume_reading = _ignore
+    set_write_buffer_limits = _ignore
