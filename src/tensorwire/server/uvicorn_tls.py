@@ -42,7 +42,6 @@ class TlsHandshake(asyncio.Protocol):
         self._limit: int | None = config.limit_concurrency
         # What arrives before the handshake begins, and with its end.
         self._received: list[bytes] = []
-        self._is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -59,32 +58,37 @@ class TlsHandshake(asyncio.Protocol):
         self._received.append(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._is_lost = True
+        self._forget()
 
     def _begin(self) -> None:
         if self._received and not self._transport.is_closing():
             self._pass_received_to(self._transport.get_protocol())
 
     def _abort(self) -> None:
-        del self._pending[self]
+        self._forget()
         self._task.cancel()
         self._transport.abort()
 
+    def _forget(self) -> None:
+        self._pending.pop(self, None)
+        # A shutdown waits for a protocol while something refers to it, such as a traceback.
+        self._protocol = None
+
     async def _shake_hands(self) -> None:
+        if self._protocol is None:
+            return
         try:
             transport = await asyncio.get_running_loop().start_tls(
                 *(self._transport, self, self._context),
                 server_side=True,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
             )
-            if transport is not None and not self._is_lost:
+            if transport is not None and self._protocol is not None:
                 self._connect_protocol(transport)
         except (OSError, RuntimeError):  # it has failed, or the connection is lost
             self._transport.abort()
         finally:
-            self._pending.pop(self, None)
-            # A shutdown waits for a protocol while something refers to it, such as a traceback.
-            self._protocol = None
+            self._forget()
 
     def _connect_protocol(self, transport: asyncio.Transport) -> None:
         transport.set_protocol(self._protocol)
