@@ -57,7 +57,7 @@ MODEL_PATH = re.compile(
 )
 # The limits of a request besides those of OverloadedError.
 LIMITS_BY_STATUS = {408: "receive_timeout", 413: "max_body_nbytes", 414: "headers", 431: "headers"}
-UNLIMITED_BATCH_SIZE = 2**31 - 1  # the largest that Triton's ModelConfig can have
+MAX_BATCH_SIZE = 2**31 - 1  # the largest that Triton's ModelConfig can have
 _KEPT_NBYTES = 4 << 20  # see keep_freed_memory
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
@@ -362,7 +362,7 @@ def _describe_config(name: str, model: Model) -> dict[str, Any]:
     """
     specs = [*model.inputs.values(), *model.outputs.values()]
     is_batched = bool(specs) and all(spec.batching for spec in specs)
-    max_batch_size = model.max_batch_size or (UNLIMITED_BATCH_SIZE if is_batched else 0)
+    max_batch_size = model.max_batch_size or (MAX_BATCH_SIZE if is_batched else 0)
 
     def describe(spec: tw.TensorSpec) -> dict[str, Any]:
         datatype = "STRING" if spec.datatype == "BYTES" else spec.datatype
@@ -373,7 +373,7 @@ def _describe_config(name: str, model: Model) -> dict[str, Any]:
         "name": name,
         "platform": "tensorwire",
         "backend": "tensorwire",
-        "max_batch_size": min(max_batch_size, UNLIMITED_BATCH_SIZE),
+        "max_batch_size": min(max_batch_size, MAX_BATCH_SIZE),
         "input": [{**describe(spec), "optional": False} for spec in model.inputs.values()],
         "output": [describe(spec) for spec in model.outputs.values()],
         "parameters": {key: {"string_value": text} for key, text in model.parameters.items()},
