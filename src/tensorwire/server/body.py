@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 _MAX_GROWTH = 20
 
 DEFAULT_RECEIVE_TIMEOUT = 300.0
-"""Default time in seconds in which the whole body of a request must arrive."""
+"""Default time in seconds in which a request must arrive, and the client must read something."""
 
 
 class RequestBody:
@@ -33,11 +33,11 @@ class RequestBody:
 
     It is received into ``buffer``; a compressed body remains compressed there.
 
-    With a ``reservation``, a body of more than UNCOUNTED_NBYTES ``has_steps``: it gets its memory
-    as it arrives. What arrives is passed to ``write`` instead of the buffer. The transport then
-    calls ``take_step``, and again, when the reservation is woken, if the result was False. In
-    between, ``is_waiting`` is true, and what is written is kept outside the buffer. ``reservation``
-    is a function that returns the reservation of the body.
+    With a ``reservation``, a body that may exceed UNCOUNTED_NBYTES ``has_steps``: it gets its
+    memory as it arrives. What arrives is passed to ``write``, or received into ``remaining``. The
+    transport then calls ``take_step``, and again, when the reservation is woken, if the result was
+    False. In between, ``is_waiting`` is true, and what is written is kept outside the buffer.
+    ``reservation`` is a function that returns the reservation of the body.
 
     Raises BodyTooLargeError if Content-Length exceeds ``max_body_nbytes``, and
     UnsupportedEncodingError.

@@ -20,7 +20,7 @@ TICK_SECONDS = 1.0
 
 # While others wait, a body that has memory must receive UNCOUNTED_NBYTES in this number of ticks,
 # and the client of one that waits must have sent SILENT_NBYTES more, which are not received yet.
-# They are counted, because the event loop may have been blocked for any time.
+# Ticks are counted, and not seconds, because the event loop may have been blocked for any time.
 _N_TICKS = 5
 PERIOD_SECONDS = _N_TICKS * TICK_SECONDS
 SILENT_NBYTES = 16 << 10  # fewer than the operating system keeps of any connection

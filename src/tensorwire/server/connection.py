@@ -69,7 +69,7 @@ class Options:
     So it ends at most this time, plus the time that its requests run, after the shutdown began.
     """
     is_tls: bool = False
-    """Whether the transport cannot close its sending direction alone."""
+    """Whether the transport has TLS: it cannot close its sending direction alone."""
 
 
 class Connection:
@@ -117,7 +117,7 @@ class Connection:
         self.deadline = now + (options.keep_alive_seconds or _FIRST_REQUEST_SECONDS)
         self.grace_seconds = math.inf  # what is left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
-        self.n_unsent = 0  # bytes that the transport had when the deadline was set
+        self.n_unsent = 0  # bytes that the transport had at the last `blocked`; -1 after a piece
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -153,8 +153,8 @@ class Connection:
     def tick(self, now: float, n_unsent: int = 0, n_unread: float = math.inf) -> None:
         """Do what is due.
 
-        ``n_unsent`` is the number of bytes that the transport has not sent, and ``n_unread`` of
-        those that the client has sent while the transport has not received.
+        ``n_unsent`` is the number of bytes that the transport has not sent, and ``n_unread`` the
+        number of those that the client has sent and the transport has not received.
         """
         if now < self.deadline:
             return
@@ -206,7 +206,7 @@ class Connection:
         self._enter(self.state, now)
 
     def lost(self) -> None:
-        """The transport has closed the connection."""
+        """Forget the requests. The transport has closed the connection, or will drop it."""
         self._abort()
         self.receiver.forget()
         for request in self.requests:
@@ -219,7 +219,7 @@ class Connection:
 
     @property
     def may_receive(self) -> bool:
-        """Whether the transport may receive. A client that does not read replies sends nothing."""
+        """Whether the transport may receive: not from a client that does not read its replies."""
         return len(self.requests) < 2 and self.state not in (STALLED, SENDING)
 
     @property

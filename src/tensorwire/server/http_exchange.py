@@ -115,7 +115,7 @@ class Exchange(ModelCall):
                 self.is_rejected = True
 
     def take_step(self) -> bool:
-        """Provide memory for more of the body, and return whether it is there."""
+        """Provide memory for more of the body. Return False if the body has to wait."""
         body = self.body
         if body is None or not body.has_steps:
             return True

@@ -43,7 +43,7 @@ _scratch = _Scratch()
 
 
 class Request(Exchange):
-    """A request on a connection. If its head cannot be parsed, it is empty, and rejected."""
+    """A request on a connection. If its head is invalid or late, it is empty, and rejected."""
 
     method = b""
     url = b""
@@ -117,7 +117,7 @@ class Receiver:
             self.continue_body()
 
     def continue_body(self) -> None:
-        """Provide memory for the rest of the body, and receive a large one without the parser.
+        """Provide memory for the next step, and receive a large body without the parser.
 
         A body gets memory when its request is the first one: before, at most one chunk is received.
         """
@@ -133,7 +133,7 @@ class Receiver:
 
     @property
     def n_missing(self) -> int:
-        """The number of bytes of the body that have not arrived; 1 if its length is unknown."""
+        """The number of bytes of the body that have not arrived; 1 if that is not known."""
         if self.state is not BODY:
             return 0
         body = self.requests[-1].body

@@ -17,19 +17,19 @@ class ClientState(Enum):
     IDLE = auto()  # it has sent nothing of the next request
     HEAD = auto()  # it sends the head of a request
     BODY = auto()  # it sends the rest of a request, which is the last of `requests`
-    DONE = auto()  # whatever it sends is discarded: its last request has arrived or was rejected
+    DONE = auto()  # whatever it sends is discarded: the server wants nothing more
     CLOSED = auto()  # it has closed the connection, or its sending direction
 
 
 class ServerState(Enum):
     """What the server waits for: ``Connection.state``."""
 
-    WAITING = auto()  # the client, which sends a request or none
-    RECEIVING = auto()  # the client, which sends the rest of a request
+    WAITING = auto()  # the client, which may send the next request
+    RECEIVING = auto()  # the client, which sends the rest of a head or of a body
     STALLED = auto()  # memory for the body of the first request
     READY = auto()  # the transport, which runs the first request
     RUNNING = auto()  # the reply to the first request
-    SENDING = auto()  # the client, which reads a large reply, or has not read enough of others
+    SENDING = auto()  # the client, which reads a large reply, or must read before the next one
     LINGERING = auto()  # the client, which closes the connection after the last reply
     CLOSING = auto()  # the transport, which sends what it has, and closes the connection
     ABORTED = auto()  # nothing: the transport drops the connection
@@ -38,9 +38,9 @@ class ServerState(Enum):
 class BodyState(Enum):
     """What a body does with the memory for bodies: ``Reservation.state``."""
 
-    GROWING = auto()  # it takes memory in steps
+    GROWING = auto()  # it takes memory in steps, or waits for it (`missing_nbytes`)
     GIVEN_UP = auto()  # it arrives too slowly, and must be rejected
-    COMPLETE = auto()  # it keeps its memory until the reply has been sent
+    COMPLETE = auto()  # it has arrived, and keeps its memory until the reply has been sent
     RELEASED = auto()  # it has no memory, and takes none
 
 
