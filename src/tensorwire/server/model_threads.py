@@ -48,7 +48,7 @@ class ModelCall(ThreadCall):
         try:
             is_waiting = self.start(threads, function, *arguments)
         except RuntimeError as error:
-            log.error("no thread can be started for a model: %s", error)
+            log.error("no thread can be started: %s", error)
             raise OverloadedError.by("threads", "no thread can be started") from None
         if not is_waiting:
             return await self.result()
