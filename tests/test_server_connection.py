@@ -722,6 +722,8 @@ def test_memory_of_a_body_that_is_decompressed() -> None:
     reservation.complete()
     reservation.extend(200_000)
     assert (memory.nbytes, memory.complete_nbytes) == (300_000, 300_000)
+    with pytest.raises(OverloadedError):
+        reservation.extend(LIMIT)  # although no other body has memory
     reservation.release()
     with pytest.raises(OverloadedError):
         reservation.extend(100_000)

@@ -225,8 +225,7 @@ class Reservation:
         """Take more memory for a complete body. Raises OverloadedError if it does not fit."""
         memory = self._memory
         with memory._lock:
-            exceeds = memory.nbytes + nbytes > memory.max_nbytes and memory.nbytes > self.nbytes
-            if exceeds or self.state is RELEASED:
+            if memory.nbytes + nbytes > memory.max_nbytes or self.state is RELEASED:
                 raise self.overloaded_error()
             memory.nbytes += nbytes
             memory.complete_nbytes += nbytes
