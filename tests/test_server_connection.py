@@ -30,6 +30,7 @@ from support import http_models
 from support.http_cases import CASES, Case
 from support.scale import scaled
 from tensorwire.server import Model, create_app
+from tensorwire.server.body import MAX_GROWTH
 from tensorwire.server.body_memory import UNCOUNTED_NBYTES, BodyMemory, Reservation
 from tensorwire.server.connection import Connection, Options
 from tensorwire.server.errors import OverloadedError
@@ -349,7 +350,7 @@ class ConnectionMachine(RuleBasedStateMachine):
                     memory = request._reserved
                     counted = UNCOUNTED_NBYTES if memory is None else memory.nbytes
                     assert body.n_arrived - body._n_held <= max(counted, UNCOUNTED_NBYTES)
-                    assert counted <= max(20 * body.n_arrived, UNCOUNTED_NBYTES)
+                    assert counted <= max(MAX_GROWTH * body.n_arrived, UNCOUNTED_NBYTES)
                     assert body._n_held <= 2 * SCRATCH_NBYTES
 
     @invariant()
@@ -754,7 +755,7 @@ def test_memory_of_a_body_that_has_hardly_begun(n_sent: int) -> None:
     client.to_send = request_bytes(1, 3 * LIMIT)[:n_sent]
     client.send(n_sent)
     assert client.connection.state is RECEIVING
-    assert client.app.body_memory.nbytes <= (20 * n_sent if n_sent > 64 * KiB else 0)
+    assert client.app.body_memory.nbytes <= (MAX_GROWTH * n_sent if n_sent > 64 * KiB else 0)
 
 
 @pytest.mark.parametrize("limit", [resource.RLIM_INFINITY, 1 << 33])

@@ -37,7 +37,7 @@ from support.http_models import cancels_itself
 from support.servers import uvicorn_server
 from support.threads import wait_for
 from tensorwire.cli.models import echo
-from tensorwire.server import InferProtocol, Model, create_app
+from tensorwire.server import InferProtocol, Model, create_app, uvicorn_asgi
 from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
 from tensorwire.server.http_exchange import Exchange
@@ -385,6 +385,30 @@ def test_application_of_another_framework() -> None:
     with connected(app, lifespan="off") as connection:
         connection.send(SMALL)
         assert connection.socket.recv(100).startswith(b"HTTP/1.1 202 ")
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_response_of_another_framework_that_ends_early(
+    is_read: bool, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client gets what was sent, or the connection ends some time later."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": bytes(16 * MiB), "more_body": True})
+            raise ValueError
+
+    lost = threading.Event()
+    monkeypatch.setattr(uvicorn_asgi, "GRACE_SECONDS", 20 if is_read else 0.01)
+    lose = AsgiProtocol.connection_lost
+    monkeypatch.setattr(AsgiProtocol, "connection_lost", lambda *a: (lose(*a), lost.set()))
+    with connected(app, loop=loop) as connection:
+        connection.send(SMALL)
+        if is_read:
+            assert sum(map(len, iter(lambda: connection.socket.recv(MiB), b""))) > 16 * MiB
+        else:
+            assert lost.wait(20)
 
 
 def test_asgi_client_that_pipelines_and_closes_its_direction(

@@ -30,7 +30,7 @@ _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 
 
 def address_space_nbytes() -> int | None:
-    """Return the limit of the address space of the process; None if there is none."""
+    """Return the limit of the address space of the process; None if it has no limit."""
     if os.name == "nt":  # the server is not supported there
         return None
     import resource  # noqa: PLC0415
@@ -231,13 +231,13 @@ class Reservation:
             memory.complete_nbytes += nbytes
             self.nbytes += nbytes
 
-    def complete(self, nbytes: int | None = None) -> None:
-        """Keep the memory of a body that is complete, or has this size and was not counted before.
+    def complete(self) -> None:
+        """Keep the memory of a body that has arrived. The next body is the oldest now."""
+        self._end(COMPLETE, self.nbytes)
 
-        It does not wait for memory. The next body is the oldest now.
-        """
-        nbytes = self.nbytes if nbytes is None else nbytes
-        self._end(COMPLETE, nbytes if nbytes > UNCOUNTED_NBYTES else 0)
+    def count(self, nbytes: int) -> None:
+        """Count a body of this size, which has arrived. It does not wait for memory."""
+        self._end(COMPLETE, nbytes)
 
     def release(self) -> None:
         """Release the memory, and take no more: a thread may still decompress the body."""

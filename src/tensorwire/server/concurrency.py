@@ -21,6 +21,14 @@ class Concurrency:
         self.max_concurrency: int = check_integer("max_concurrency", max_concurrency, minimum=1)
         self.requests: set[object] = set()
 
-    def overloaded_error(self) -> OverloadedError:
-        limit = format_count("request", self.max_concurrency)
-        return OverloadedError.by("max_concurrency", f"the limit is {limit} in progress")
+    def add(self, request: object) -> None:
+        """Count a request until it is removed. Raises OverloadedError; it is then not counted."""
+        self.requests.add(request)
+        if len(self.requests) > self.max_concurrency:
+            self.remove(request)
+            limit = format_count("request", self.max_concurrency)
+            raise OverloadedError.by("max_concurrency", f"the limit is {limit} in progress")
+
+    def remove(self, request: object) -> None:
+        """Do not count a request any longer."""
+        self.requests.discard(request)

@@ -30,6 +30,7 @@ class RequestContext:
 
     A function with a parameter ``context`` gets it: ``function(request, context=...)``. It can be
     used in any thread, and also after the response was sent. In tests of a model, make one.
+    ``client`` and ``deadline`` are attributes, too.
 
     Parameters
     ----------
@@ -37,10 +38,10 @@ class RequestContext:
         The HTTP headers, as ``str`` or ``bytes``. The case of names does not matter.
     client : tuple of str and int, optional
         The address of the client and its port, as in ASGI; None for a Unix socket. A proxy that the
-        server trusts may have forwarded the address; the port is then 0. Also an attribute.
+        server trusts may have forwarded the address; the port is then 0.
     deadline : float, optional
         When the client stops waiting, as a time of ``time.monotonic()``: the deadline of a gRPC
-        call. None if there is none, and over HTTP. Also an attribute.
+        call. None if there is none, and over HTTP.
 
     Examples
     --------

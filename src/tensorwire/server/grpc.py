@@ -373,7 +373,7 @@ class InferenceService:
         task = request_context = None
         reservation = Reservation(service.body_memory)
         if len(message) > UNCOUNTED_NBYTES:
-            reservation.complete(len(message))
+            reservation.count(len(message))
         try:
             if context.time_remaining() == 0:
                 raise TensorwireError("the deadline has expired", status=504)

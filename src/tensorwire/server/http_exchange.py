@@ -240,17 +240,15 @@ class Exchange(ModelCall):
         Raises ClientDisconnectedError.
         """
         concurrency = self._service.concurrency
-        concurrency.requests.add(self)
         try:
-            if len(concurrency.requests) <= concurrency.max_concurrency:
-                reply: Reply = await self.run(COMPRESSING, self._reply_with, frame)
-                return reply
-        except OverloadedError:  # no thread can be started
-            pass
+            concurrency.add(self)
+            reply: Reply = await self.run(COMPRESSING, self._reply_with, frame)
+            return reply
+        except OverloadedError:  # also if no thread can be started
+            self._coding = None
+            return self._reply_with(frame)
         finally:
-            concurrency.requests.discard(self)
-        self._coding = None
-        return self._reply_with(frame)
+            concurrency.remove(self)
 
     def _reply_with(self, frame: Frame) -> Reply:
         if not self._service.compress_responses:

@@ -142,10 +142,8 @@ class Inference(Generic[Undecoded, Encoded]):
         Raises ClientDisconnectedError if ``call`` is cancelled before the model runs.
         """
         concurrency = self.message_format.concurrency
-        concurrency.requests.add(self)
         try:
-            if len(concurrency.requests) > concurrency.max_concurrency:
-                raise concurrency.overloaded_error()
+            concurrency.add(self)
             encoded = await self._run(call)
         except BaseException as error:
             self.served.statistics.add(self.started_ns, error)
@@ -153,7 +151,7 @@ class Inference(Generic[Undecoded, Encoded]):
                 error.add_note(self._subject())
             raise
         finally:
-            concurrency.requests.discard(self)
+            concurrency.remove(self)
             if type(self.result) is CoroutineType:
                 self.result.close()  # if there are too many requests
         self.served.statistics.add(self.started_ns)

@@ -34,8 +34,11 @@ class ReservedMap(mmap.mmap):
         return super().__new__(cls, file, nbytes, access=access)
 
 
-# With several processes, prometheus_client has its values in files.
-mmap_dict.mmap = SimpleNamespace(**{**vars(mmap), "mmap": ReservedMap})
+# With several processes, prometheus_client has its values in files. It has no option for them.
+if getattr(mmap_dict, "mmap", None) is mmap:
+    mmap_dict.mmap = SimpleNamespace(**{**vars(mmap), "mmap": ReservedMap})
+else:
+    log.warning("with this version of prometheus_client, a full disk may end a process (SIGBUS)")
 
 # In the registry of the process, where a program can add its own metrics, and which a second
 # application of the process shares.

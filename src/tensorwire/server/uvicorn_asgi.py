@@ -15,6 +15,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .framing import joined_headers
 from .receiver import MAX_HEAD_NBYTES
+from .service import GRACE_SECONDS
 
 
 class AsgiProtocol(HttpToolsProtocol):
@@ -35,12 +36,12 @@ class AsgiProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, partial(self._run, cycle, app))
 
     async def _run(self, cycle: Any, app: Any, *arguments: Any) -> Any:
-        """Run an application. After a part of a response, do not wait for the client to read it."""
+        """Run an application. If its response ends early, the client has some time to read it."""
         try:
             return await app(*arguments)
         finally:
-            if cycle.response_started and not cycle.response_complete:
-                self.transport.abort()
+            if cycle.response_started and not cycle.response_complete:  # uvicorn closes it now
+                self.loop.call_later(GRACE_SECONDS, self.transport.abort)
 
     def eof_received(self) -> None:
         # uvloop closes the transport now, and `connection_lost` comes after other callbacks.
