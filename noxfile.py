@@ -62,8 +62,8 @@ UVICORN_TESTS = [
 ]
 # Old versions have warnings, and their protocol for httptools answers some cases differently.
 UVICORN_OPTIONS = ["-k", "not (test_case and asgi-httptools)", "-W", "default::DeprecationWarning"]
-# Programs in tests/stress, and how many calls, seconds or runs.
-STRESS = {"leaks": 20_000, "threads": 20, "embedding": 20, "soak": 200_000, "memcheck": 0}
+# Programs in tests/stress, and how many calls or runs.
+STRESS = {"leaks": 20_000, "embedding": 20, "soak": 200_000, "memcheck": 0}
 CLANG = {"CC": "clang", "CXX": "clang++", "TENSORWIRE_STRICT": "1"}
 
 
@@ -399,6 +399,7 @@ def nightly_stress(session: nox.Session) -> None:
     for name, count in STRESS.items():
         counts = [times_scale(count)] if count else []
         run(session, PYTHON, "-m", f"stress.{name}", *counts, PYTHONPATH="tests")
+    pytest(session, "tests/test_api_threads.py", TENSORWIRE_TEST_SCALE=times_scale(200))
     # Each run has the next seed, so that those of consecutive days must be far apart.
     options = ["-s", f"--hypothesis-seed={TODAY}000", "tests/test_api_state_machine.py"]
     pytest(session, *options, TENSORWIRE_TEST_SCALE=times_scale(50))
