@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
@@ -42,6 +42,7 @@ from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
 from tensorwire.server.http_exchange import Exchange
 from tensorwire.server.uvicorn_asgi import AsgiProtocol
+from tensorwire.server.uvicorn_connections import N_RESERVED_CONNECTIONS, connections_of
 from tensorwire.server.uvicorn_tls import accept_tls
 from tensorwire.threads import N_THREADS
 
@@ -399,16 +400,15 @@ def test_response_of_another_framework_that_ends_early(
             await send({"type": "http.response.body", "body": bytes(16 * MiB), "more_body": True})
             raise ValueError
 
-    lost = threading.Event()
     monkeypatch.setattr(uvicorn_asgi, "GRACE_SECONDS", 20 if is_read else 0.01)
-    lose = AsgiProtocol.connection_lost
-    monkeypatch.setattr(AsgiProtocol, "connection_lost", lambda *a: (lose(*a), lost.set()))
-    with connected(app, loop=loop) as connection:
+    wraps = AsgiProtocol.connection_lost
+    lost = patch.object(AsgiProtocol, "connection_lost", autospec=True, side_effect=wraps)
+    with lost as lose, connected(app, loop=loop) as connection:
         connection.send(SMALL)
         if is_read:
             assert sum(map(len, iter(lambda: connection.socket.recv(MiB), b""))) > 16 * MiB
         else:
-            assert lost.wait(20)
+            wait_for(lambda: lose.called)
 
 
 def test_asgi_client_that_pipelines_and_closes_its_direction(
@@ -495,7 +495,7 @@ async def test_handshakes_that_do_not_begin(certificate: Certificate) -> None:
         for _ in range(2):
             handshake = make_protocol(config=config, server_state=state, app_state={})
             handshake.connection_made(Transport(handshake, is_paused=False))
-        handshaking = server_uvicorn.connections_of(state).handshaking
+        handshaking = connections_of(state, 1).handshaking
         assert len(handshaking) == 1
         handshake.connection_lost(None)
         assert not handshaking
@@ -890,7 +890,7 @@ async def test_silent_connections_beyond_the_limit_are_closed() -> None:
     config, state = configuration(limit_concurrency=3), ServerState()
     pairs = [protocol_with_transport(config=config, state=state) for _ in range(100)]
     n_open = sum(not transport.is_closed for _, transport in pairs)
-    assert n_open <= 3 + server_uvicorn._N_RESERVED_CONNECTIONS
+    assert n_open <= 3 + N_RESERVED_CONNECTIONS
 
 
 async def test_request_that_arrives_while_a_short_grace_period_ends() -> None:

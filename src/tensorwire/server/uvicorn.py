@@ -20,7 +20,6 @@ from contextlib import suppress
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, cast
-from weakref import WeakKeyDictionary, WeakSet
 
 if os.name != "posix":
     raise ImportError("InferProtocol requires Linux or macOS")
@@ -29,16 +28,17 @@ import fcntl
 import termios
 
 from .context import Address
-from .errors import ClientDisconnectedError, OverloadedError
+from .errors import ClientDisconnectedError
 from .service import GRACE_SECONDS, SHUTTING_DOWN, Reply, Service
 from .states import ABORTED, CLOSING, LINGERING, READY, RUNNING, SENDING, STALLED
 
 try:
     from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-    from .connection import LAST_REQUEST_SECONDS, Connection, Options
+    from .connection import Connection, Options
     from .receiver import Request
     from .uvicorn_asgi import AsgiProtocol, limit_unsent
+    from .uvicorn_connections import access_logger, connections_of
 except ModuleNotFoundError as error:
     raise ImportError(
         f"InferProtocol requires {error.name}: pip install 'tensorwire[serve]'"
@@ -46,15 +46,10 @@ except ModuleNotFoundError as error:
 
 _MAX_REPLIES_PER_TURN = 50  # then other connections have their turn
 _MAX_JOINED_REPLIES = 16  # in one write
-# A connection beyond limit_concurrency closes the one that is idle for the longest time. If none is
-# idle, this many connections more are accepted, which get replies to requests without inference.
-_N_RESERVED_CONNECTIONS = 16
 _RECEIVE_SECONDS = 0.001  # in which the event loop receives what has arrived
-_POLL_SECONDS = 0.1  # to see that no TLS handshake is in progress any longer
 _ENDING = (LINGERING, CLOSING, ABORTED)
 
 logger = logging.getLogger("uvicorn.error")
-access_logger = logging.getLogger("uvicorn.access")
 
 
 class InferProtocol(asyncio.BufferedProtocol):
@@ -92,14 +87,14 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.transport: asyncio.Transport = cast("asyncio.Transport", None)
         self.client: Address | None = None
         self.connection: Connection = cast("Connection", None)
-        self.is_excess = False  # there were more than limit_concurrency connections
+        self.is_excess = False
         self.is_reading_paused = False
         self.is_writing_paused = False
         # The timer is not moved when the deadline becomes later: if it expires early, it starts
         # again.
         self.timer: asyncio.TimerHandle | None = None
         self.timer_at = math.inf
-        self.others = connections_of(server_state)
+        self.others = connections_of(server_state, config.limit_concurrency)
         self.others.handshaking.add(self)
 
     # --- callbacks of the transport --------------------------------------------------------------
@@ -119,18 +114,18 @@ class InferProtocol(asyncio.BufferedProtocol):
             ),
             now,
             self._wake,
-            None if config.limit_concurrency is None else self._find_overload,
+            None if config.limit_concurrency is None else partial(others.find_overload, self),
         )
         others.handshaking.discard(self)
         others.open.add(self)
         self.server_state.connections.add(self)
         if others.is_shutting_down:
             self.connection.shut_down(now)
-        if config.limit_concurrency is not None and not self._is_admitted(now):
+        if not others.admit(self, now):
             self.connection.lost()
         peer = transport.get_extra_info("peername")
         self.client = peer[:2] if isinstance(peer, tuple) else None  # a Unix socket has none
-        self._settle()
+        self.settle()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server_state.connections.discard(self)
@@ -155,7 +150,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             # at once send several requests at once, so that there are fewer system calls.
             self.loop.call_soon(self._advance)
             if len(connection.requests) > 1:
-                self._settle()
+                self.settle()
         else:
             self._advance()
 
@@ -180,7 +175,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         uvicorn calls this when it shuts down.
         """
         self.connection.shut_down(self.loop.time())
-        self._settle()
+        self.settle()
 
     # --- what the connection wants ---------------------------------------------------------------
 
@@ -214,7 +209,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         except BaseException:
             self.transport.abort()
             raise
-        self._settle()
+        self.settle()
 
     async def _reply_later(self, request: Request, awaitable: Awaitable[Reply]) -> None:
         connection = self.connection
@@ -276,7 +271,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         if self.is_writing_paused:
             connection.blocked(self._n_unsent(), self.loop.time())
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Make the transport and the timer follow the connection."""
         connection = self.connection
         if connection.output:
@@ -358,27 +353,6 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.connection.memory_changed(self.loop.time())
         self._advance()
 
-    # --- limit_concurrency -----------------------------------------------------------------------
-
-    def _is_admitted(self, now: float) -> bool:
-        """Make room for this connection if there are too many, and return whether it may stay."""
-        limit, others = self.config.limit_concurrency, self.others
-        if len(others.open) <= limit or others.close_idle(self, now, LAST_REQUEST_SECONDS):
-            return True
-        self.is_excess = True
-        while len(others.open) > limit + _N_RESERVED_CONNECTIONS:
-            if not (others.abort_ending() or others.close_idle(self, now, 0)):
-                self.service.describe_failure(OverloadedError.by_limit_concurrency(limit))  # count
-                return False
-        return True
-
-    def _find_overload(self) -> OverloadedError | None:
-        limit = self.config.limit_concurrency
-        self.is_excess = self.is_excess and len(self.others.open) > limit
-        if self.is_excess or len(self.server_state.tasks) >= limit:
-            return OverloadedError.by_limit_concurrency(limit)
-        return None
-
     def _log(self, request: Request, reply: Reply) -> None:
         if not request.method:  # the head was invalid
             return
@@ -399,77 +373,6 @@ class InferProtocol(asyncio.BufferedProtocol):
                 proxy_headers(scope, None, None).send(None)  # type: ignore[arg-type]
         client: Address | None = scope["client"]
         return client
-
-
-class Connections:
-    """The connections of a server, and whether it shuts down.
-
-    uvicorn calls ``shutdown`` of the objects in its set of connections. This object is one of them,
-    and so it knows of connections that are made afterwards, because their TLS handshake ends late.
-    """
-
-    def __init__(self, of_uvicorn: set[Any]) -> None:
-        self.open: set[InferProtocol] = set()
-        # The protocols whose connection has not been made. They are released if it never will be:
-        # asyncio does not tell.
-        self.handshaking: WeakSet[InferProtocol] = WeakSet()
-        self.is_shutting_down = False
-        self.has_access_log = access_logger.hasHandlers() and access_logger.isEnabledFor(
-            logging.INFO
-        )
-        self._of_uvicorn = of_uvicorn
-        of_uvicorn.add(self)
-
-    def shutdown(self) -> None:
-        self.is_shutting_down = True
-        loop = asyncio.get_running_loop()
-        self._await_handshakes(loop, loop.time() + GRACE_SECONDS)
-
-    def _await_handshakes(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
-        """Make uvicorn wait for handshakes in progress."""
-        if self.handshaking and loop.time() < deadline:
-            loop.call_later(_POLL_SECONDS, self._await_handshakes, loop, deadline)
-        else:
-            self._of_uvicorn.discard(self)
-
-    def close_idle(self, new: InferProtocol, now: float, seconds: float) -> bool:
-        """Close the connection that has been idle for the longest time, and for these seconds.
-
-        It is not the new one. Return whether there is one.
-        """
-        idle = [
-            each
-            for each in self.open
-            if each is not new
-            and each.connection.may_be_closed
-            and each.connection.since <= now - seconds
-        ]
-        if idle:
-            oldest = min(idle, key=lambda each: each.connection.since)
-            oldest.connection.close(now)
-            oldest._settle()
-        return bool(idle)
-
-    def abort_ending(self) -> bool:
-        """Abort a connection whose last reply has been sent. Return whether there is one."""
-        for each in self.open:
-            if each.connection.state in (LINGERING, CLOSING):
-                self.open.discard(each)
-                each.connection.lost()
-                each._settle()
-                return True
-        return False
-
-
-_connections: WeakKeyDictionary[Any, Connections] = WeakKeyDictionary()
-
-
-def connections_of(server_state: Any) -> Connections:
-    """Return the connections of a server of uvicorn."""
-    found = _connections.get(server_state)
-    if found is None:
-        found = _connections[server_state] = Connections(server_state.connections)
-    return found
 
 
 def service_of(app: Any) -> Service | None:

@@ -1,0 +1,129 @@
+"""The connections of a server of uvicorn: ``limit_concurrency``, and its shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary, WeakSet
+
+from .connection import LAST_REQUEST_SECONDS, Connection
+from .errors import OverloadedError
+from .service import GRACE_SECONDS, Service
+from .states import CLOSING, LINGERING
+
+# A connection beyond limit_concurrency closes the one that is idle for the longest time. If none is
+# idle, this many connections more are accepted, which get replies to requests without inference.
+N_RESERVED_CONNECTIONS = 16
+_POLL_SECONDS = 0.1  # to see that no TLS handshake is in progress any longer
+
+access_logger = logging.getLogger("uvicorn.access")
+
+
+class Member(Protocol):
+    """What ``Connections`` needs of an ``InferProtocol``."""
+
+    service: Service
+    connection: Connection
+    is_excess: bool  # there were more than limit_concurrency connections
+
+    def settle(self) -> None:
+        """Make the transport and the timer follow the connection."""
+
+
+class Connections:
+    """The connections of a server, their limit, and whether the server shuts down.
+
+    uvicorn calls ``shutdown`` of the objects in its set of connections. This object is one of them,
+    and so it knows of connections that are made afterwards, because their TLS handshake ends late.
+    """
+
+    def __init__(self, server_state: Any, limit: int | None) -> None:
+        self.open: set[Member] = set()
+        # The protocols whose connection has not been made. They are released if it never will be:
+        # asyncio does not tell.
+        self.handshaking: WeakSet[Member] = WeakSet()
+        self.is_shutting_down = False
+        self.has_access_log = access_logger.hasHandlers() and access_logger.isEnabledFor(
+            logging.INFO
+        )
+        self._limit = limit
+        # This object must not refer to its key in `_connections`.
+        self._of_uvicorn: set[Any] = server_state.connections
+        self._tasks: set[Any] = server_state.tasks
+        self._of_uvicorn.add(self)
+
+    def shutdown(self) -> None:
+        self.is_shutting_down = True
+        loop = asyncio.get_running_loop()
+        self._await_handshakes(loop, loop.time() + GRACE_SECONDS)
+
+    def _await_handshakes(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        """Make uvicorn wait for handshakes in progress."""
+        if self.handshaking and loop.time() < deadline:
+            loop.call_later(_POLL_SECONDS, self._await_handshakes, loop, deadline)
+        else:
+            self._of_uvicorn.discard(self)
+
+    def admit(self, new: Member, now: float) -> bool:
+        """Make room for a new connection if there are too many, and return whether it may stay."""
+        limit = self._limit
+        if limit is None or len(self.open) <= limit:
+            return True
+        if self._close_idle(new, now, LAST_REQUEST_SECONDS):
+            return True
+        new.is_excess = True
+        while len(self.open) > limit + N_RESERVED_CONNECTIONS:
+            if not (self._abort_ending() or self._close_idle(new, now, 0)):
+                new.service.describe_failure(OverloadedError.by_limit_concurrency(limit))  # count
+                return False
+        return True
+
+    def find_overload(self, of: Member) -> OverloadedError | None:
+        """Return the error of the next request of a connection if there are too many."""
+        limit = self._limit
+        if limit is None:
+            return None
+        of.is_excess = of.is_excess and len(self.open) > limit
+        if of.is_excess or len(self._tasks) >= limit:
+            return OverloadedError.by_limit_concurrency(limit)
+        return None
+
+    def _close_idle(self, new: Member, now: float, seconds: float) -> bool:
+        """Close the connection that has been idle for the longest time, and for these seconds.
+
+        It is not the new one. Return whether there is one.
+        """
+        idle = [
+            each
+            for each in self.open
+            if each is not new
+            and each.connection.may_be_closed
+            and each.connection.since <= now - seconds
+        ]
+        if idle:
+            oldest = min(idle, key=lambda each: each.connection.since)
+            oldest.connection.close(now)
+            oldest.settle()
+        return bool(idle)
+
+    def _abort_ending(self) -> bool:
+        """Abort a connection whose last reply has been sent. Return whether there is one."""
+        for each in self.open:
+            if each.connection.state in (LINGERING, CLOSING):
+                self.open.discard(each)
+                each.connection.lost()
+                each.settle()
+                return True
+        return False
+
+
+_connections: WeakKeyDictionary[Any, Connections] = WeakKeyDictionary()
+
+
+def connections_of(server_state: Any, limit: int | None) -> Connections:
+    """Return the connections of a server of uvicorn, of which ``limit`` may be open."""
+    found = _connections.get(server_state)
+    if found is None:
+        found = _connections[server_state] = Connections(server_state, limit)
+    return found
