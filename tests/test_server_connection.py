@@ -42,11 +42,11 @@ from tensorwire.server.states import (
     BODY,
     CLOSED,
     CLOSING,
-    DONE,
     GIVEN_UP,
     GROWING,
     HEAD,
     IDLE,
+    IGNORED,
     LINGERING,
     READY,
     RECEIVING,
@@ -377,7 +377,7 @@ class ConnectionMachine(RuleBasedStateMachine):
             if connection.state is WAITING:
                 assert (receiver.state, len(connection.requests)) == (IDLE, 0)
             if connection.state in (LINGERING, CLOSING, ABORTED):
-                assert receiver.state in (DONE, CLOSED)
+                assert receiver.state in (IGNORED, CLOSED)
             if connection.state in (READY, RUNNING):
                 first = connection.requests[0]
                 assert first.is_received or first.is_rejected

@@ -30,13 +30,13 @@ from .states import (
     HEAD,
     IDLE,
     LINGERING,
-    OF_SERVER,
     READY,
     RECEIVING,
     RUNNING,
     SENDING,
     STALLED,
     WAITING,
+    WITHOUT_DEADLINE,
     ServerState,
 )
 
@@ -327,7 +327,7 @@ class Connection:
     def _set_deadline(self, now: float) -> None:
         """Set when the time of the state is over, or to the next tick before that."""
         state = self.state
-        if state in OF_SERVER:
+        if state in WITHOUT_DEADLINE:
             self.deadline = math.inf
             return
         timeout = self.service.receive_timeout
@@ -350,7 +350,7 @@ class Connection:
             self.deadline = min(self.deadline, now + _LINGER_SECONDS)
 
     def _spend_grace(self, now: float) -> None:
-        if self.state not in OF_SERVER:
+        if self.state not in WITHOUT_DEADLINE:
             self.grace_seconds = max(0.0, self.grace_seconds - (now - self.since))
 
     def _reject_late(self) -> None:

@@ -19,7 +19,7 @@ from .errors import OverloadedError
 from .framing import Head, find_head_problem, joined_headers
 from .http_exchange import Exchange
 from .service import LateReply, Route, Service, error_reply
-from .states import BODY, CLOSED, DONE, ENDED, HEAD, IDLE
+from .states import BODY, CLOSED, ENDED, HEAD, IDLE, IGNORED
 
 # The parser processes all requests in a chunk at once, so a chunk must not contain too many.
 SCRATCH_NBYTES = 16 << 10
@@ -149,7 +149,7 @@ class Receiver:
     def end(self) -> None:
         """Discard what else arrives."""
         if self.state is not CLOSED:
-            self.state = DONE
+            self.state = IGNORED
         self._direct = None
 
     def end_of_input(self) -> None:
@@ -267,4 +267,4 @@ class Receiver:
         request.is_received = self.is_message_complete = True
         if request.body is not None and request.body.has_steps and request is self.requests[0]:
             request.take_step()  # for the last chunk
-        self.state = IDLE if self.is_persistent and not request.is_rejected else DONE
+        self.state = IDLE if self.is_persistent and not request.is_rejected else IGNORED

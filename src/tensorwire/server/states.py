@@ -2,8 +2,9 @@
 
 ``Receiver`` changes the first one: as bytes arrive (``receive``) and end (``end_of_input``), or
 when ``Connection`` wants nothing more (``reject``, ``end``). ``Connection`` changes the second one,
-in ``_enter``, ``start`` and ``_abort``. A shutdown is not a state: ``Connection.grace_seconds`` is
-finite then. A body that needs memory has a state, too, which ``body_memory`` changes.
+in ``_enter``, ``start`` and ``_abort``; ``_set_deadline`` has the time of each state, and ``tick``
+what happens at its end. A shutdown is not a state: ``Connection.grace_seconds`` is finite then. A
+body that needs memory has a state, too, which ``body_memory`` changes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class ClientState(Enum):
     IDLE = auto()  # it has sent nothing of the next request
     HEAD = auto()  # it sends the head of a request
     BODY = auto()  # it sends the rest of a request, which is the last of `requests`
-    DONE = auto()  # whatever it sends is discarded: the server wants nothing more
+    IGNORED = auto()  # whatever it sends is discarded: the server wants nothing more
     CLOSED = auto()  # it has closed the connection, or its sending direction
 
 
@@ -45,10 +46,10 @@ class BodyState(Enum):
 
 
 # In Python 3.11, an attribute of an Enum class takes as long as a call.
-IDLE, HEAD, BODY, DONE, CLOSED = ClientState
-ENDED = (DONE, CLOSED)
+IDLE, HEAD, BODY, IGNORED, CLOSED = ClientState
+ENDED = (IGNORED, CLOSED)
 WAITING, RECEIVING, STALLED, READY, RUNNING, SENDING, LINGERING, CLOSING, ABORTED = ServerState
 GROWING, GIVEN_UP, COMPLETE, RELEASED = BodyState
 ARRIVING = (RECEIVING, STALLED)
 BETWEEN_REPLIES = (WAITING, RECEIVING, STALLED, READY)
-OF_SERVER = (READY, RUNNING, ABORTED)  # the client is not at fault if they take long
+WITHOUT_DEADLINE = (READY, RUNNING, ABORTED)  # the client is not at fault if they take long
