@@ -543,7 +543,7 @@ CHANGES: tuple[Use, ...] = (
 )
 FUNCTIONS: tuple[Callable[[Any], Any], ...] = (
     *(lambda x: tw.Tensor("x", x), lambda x: tw.Tensor(x, [x], datatype=x, shape=x, binary=x)),
-    *(lambda x: tw.Tensor("x", np.zeros(3), datatype=x), lambda x: tw.Tensor("x", X, shape=x)),
+    *(lambda x: tw.Tensor("x", X, datatype=x), lambda x: tw.Tensor("x", X, shape=x)),
     *(lambda x: tw.Tensor("x", X, parameters=x), lambda x: tw.RequestedOutput(x, parameters=x)),
     *(tw.InferRequest, lambda x: tw.InferRequest([x]), tw.InferResponse),
     *(lambda x: tw.InferRequest({"x": X}, x), lambda x: tw.InferRequest({"x": X}, ["y", x])),

@@ -247,7 +247,7 @@ def one_writer() -> list[Work]:
         assert buffer.complete
         assert bytes(tw.encode_request(tw.decode_request(buffer, N_HEADER))) == BODY
 
-    return [write] + [read] * (N_THREADS - 1)
+    return [write, *[read] * (N_THREADS - 1)]
 
 
 def several_writers() -> list[Work]:

@@ -20,7 +20,7 @@ import numpy as np
 
 import tensorwire as tw
 import tensorwire.grpc
-from support import cases, grpc_cases, reference
+from support import cases, grpc_cases
 from support.arrow_numbers import NumbersProducer
 from support.memory import N_WARM, call, leak_of, resident_nbytes
 from tensorwire._codec import datatypes
@@ -101,27 +101,6 @@ def raw_decoding() -> Iterator[Case]:
     yield "no raw_input", partial(tw.decode_request, b"abc", 0)
 
 
-def encoding() -> Iterator[Case]:
-    x = np.arange(6, dtype=np.float32)
-    tensor, words = tw.Tensor("x", x), tw.Tensor("w", ["a", "\u20ac"])
-    nan = tw.InferRequest([tw.Tensor("x", [np.nan], datatype="FP32", binary=False)])
-    not_utf8 = tw.InferRequest([tw.Tensor("x", [b"\xff"], binary=False)])
-    request = tw.InferRequest([tensor], [tw.RequestedOutput("x", binary=False)])
-    response = tw.InferResponse([tensor, words], model_name="m")
-    frame = tw.encode_response(response)
-    for nonfinite in ("literal", "error"):
-        yield nonfinite, partial(tw.encode_request, nan, nonfinite=nonfinite)
-    yield "invalid UTF-8", partial(tw.encode_request, not_utf8)
-    yield "as requested", partial(tw.encode_response, response, request)
-    yield "raw request of two elements", partial(tw.encode_raw_request, words)
-    yield "mapping", lambda: dict(tw.InferRequest({"x": x, "w": ["a"]}, ["x"], id="1"))
-    yield "replace", lambda: request.replace(id="1", inputs=[words, tensor.replace(shape=(2, 3))])
-    yield "frame", lambda: (frame.headers, list(frame), [bytes(each) for each in frame.chunks(7)])
-    for data in (x.astype(">f4"), x.astype("c8"), [[1], [1, 2]], [b"a", 1], ["\ud800"], 5,
-                 np.array([b"a", None]), np.array(["a", "bc"]), np.array([b"x"])):  # fmt: skip
-        yield f"Tensor of {data!r:.30}", partial(tw.Tensor, "x", data)
-
-
 def grpc() -> Iterator[Case]:
     decoders: dict[str, Callable[..., Any]] = {
         "request": tw.grpc.decode_request,
@@ -152,116 +131,87 @@ def grpc() -> Iterator[Case]:
     yield "write a dict", partial(writer.write_fields, values, kinds)
 
 
-def elements() -> Iterator[Case]:
-    wire = reference.elements([b"", b"abc", "\u20ac".encode(), b"x" * 40])
-    tensor, released = tw.decode_bytes(wire), memoryview(b"x")
-    released.release()
-    for count in (None, 4, 5):
-        yield f"decode {count}", partial(tw.decode_bytes, wire, count)
-    text = np.dtypes.StringDType(na_object=None)
-    for values in ([["a"], []], [released], np.array(["a", None], text)):
-        yield f"encode {values!r:.30}", partial(tw.encode_bytes, values)
-    yield "items", lambda: (tensor[1], tensor.element(-1), tensor[1:], tensor[::-1], [*tensor])
-    yield "shape of another size", lambda: tensor.reshape((3,))
-
-
-def arrow() -> Iterator[Case]:
-    """Yield conversions from and to Arrow, or nothing if pyarrow is missing."""
-    if not HAS_PYARROW:
-        return
-    import pyarrow as pa  # noqa: PLC0415
-
-    words = tw.decode_bytes(reference.elements([b"abc", b"\xff" * 20]))
-    matrix = tw.Tensor("x", np.arange(6, dtype=np.int32).reshape(2, 3))
-    yield "out as text", partial(words.__arrow_c_array__, pa.string().__arrow_c_schema__())
-    yield "schema", matrix.__arrow_c_schema__
-    yield "BF16 out", tw.Tensor("x", np.zeros(2, "u2"), datatype="BF16").__arrow_c_array__
-    given = [pa.array(["ab", "cd"]), pa.array([1, 2]), pa.array([True, False]), pa.array(matrix)]
-    for values in (*given, pa.array([b"ab", b"cd"], pa.binary(2))):
-        for data in (values, pa.chunked_array([values, values])):
-            yield f"Tensor of {data.type}", partial(tw.Tensor, "x", data)
-    yield "numbers as BYTES", partial(tw.encode_bytes, given[1])
-    yield "lists as BYTES", partial(tw.encode_bytes, given[3])
-    yield "a null", partial(tw.encode_bytes, pa.array(["a", None]))
-    yield "a null number", partial(tw.Tensor, "x", pa.array([1, None]))
-    consumed = NumbersProducer(array_changes={1: {"length": 5}})
-    yield "consumed lists", partial(tw.Tensor, "x", consumed)
-
-
-class Capsule:
-    """A producer that returns the same capsule each time."""
-
-    def __init__(self, capsule: Any) -> None:
-        self.capsule = capsule
-
-    def __dlpack__(self, **_options: Any) -> Any:
-        return self.capsule
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return 1, 0
-
-
-def dlpack() -> Iterator[Case]:
-    body = tw.encode_response(tw.InferResponse([tw.Tensor("x", np.arange(6.0).reshape(2, 3))]))
-    tensor = tw.decode_response(bytes(body), body.header_length)["x"]
-    writable, words = tw.Tensor("x", np.arange(6.0)), tw.Tensor("w", ["a"])
-    versioned = partial(tensor.__dlpack__, max_version=(1, 0))
-    yield "unused capsules", lambda: (versioned(), writable.__dlpack__())
-    yield "read-only", tensor.__dlpack__
-    yield "BYTES", words.__dlpack__
-    yield "device", partial(writable.__dlpack__, dl_device=(2, 0))
-    yield "__array__", lambda: (np.asarray(tensor), np.asarray(words), np.asarray(tensor, "f4"))
-    yield "in, unversioned", lambda: tw.Tensor("y", Capsule(writable.__dlpack__()))
-    yield "in, strided", lambda: tw.Tensor("y", Capsule(np.arange(12.0)[::2].__dlpack__()))
-    yield "in, of another datatype", lambda: tw.Tensor("y", Capsule(versioned()), datatype="FP32")
-    for message in REJECTED:
-        yield f"in: {message}", partial(tw.Tensor, "y", rejected(message))
-
-
-def filled(content_length: int | None, *chunks: Any, **more: Any) -> Any:
-    buffer = tw.BodyBuffer(content_length, 7, **more)
+def body(content_length: int | None, *chunks: bytes, max_nbytes: int | None = None) -> Any:
+    buffer = tw.BodyBuffer(content_length, 7, max_nbytes=max_nbytes)
     for chunk in chunks:
         buffer.write(chunk)
-    return buffer, bytes(buffer), buffer.remaining()
+    return buffer.remaining()
 
 
 def grow_with_view() -> None:
-    buffer = tw.BodyBuffer(None)
+    buffer = tw.BodyBuffer()
     buffer.write(b"1")
     with memoryview(buffer):
         buffer.write(bytes(1 << 17))
 
 
-def buffers() -> Iterator[Case]:
-    yield "known", partial(filled, 8, b"1234", b"5678")
-    yield "growing", partial(filled, None, b"1234", bytes(70_000))
-    yield "longer", partial(filled, 5, b"1234", b"5678")
-    yield "too long", partial(filled, None, b"12345", max_nbytes=4)
-    yield "no memory", partial(filled, 2**62)
-    yield "negative", partial(filled, -1)
-    yield "advance", lambda: tw.BodyBuffer(5).advance(6)
-    yield "grow with a view", grow_with_view
+def calls() -> Iterator[Case]:
+    """Yield calls with arguments that the API state machine does not have."""
+    released, text = memoryview(b"x"), np.dtypes.StringDType(na_object=None)
+    released.release()
+    x, length = tw.Tensor("x", np.arange(6.0)), "Inference-Header-Content-Length"
+    response = tw.InferResponse([x, x.replace(name="y")])
+    words = tw.Tensor("words", ["a"])
+    request = tw.InferRequest([x, words], [tw.RequestedOutput("x", binary=False)])
+    nan = tw.InferRequest([tw.Tensor("x", [np.nan], datatype="FP32", binary=False)])
+    frame = tw.encode_request(request)
+    received = tw.decode_request(bytes(frame), frame.header_length)["x"]
+    of_type = {"Content-Type": "application/vnd.vertex-ai-triton.binary+json;json-header-size=5"}
+    works: tuple[Callable[[], object], ...] = (
+        *(lambda: body(8, b"1234", b"5678"), lambda: body(5, b"123456"), lambda: body(-1)),
+        *(lambda: body(None, b"12345", max_nbytes=4), lambda: body(None, b"1", bytes(1 << 17))),
+        *(partial(tw.header_length, each) for each in ({length: "5"}, of_type)),
+        *(partial(tw.encode_request, nan, nonfinite=each) for each in ("error", "literal")),
+        partial(tw.encode_response, response, request),
+        lambda: [bytes(each) for each in (*frame, *frame.chunks(7))],
+        *(x.__arrow_c_schema__, received.__dlpack__, lambda: x.__dlpack__(max_version=(1, 0))),
+        tw.Tensor("x", np.zeros(2, "u2"), datatype="BF16").__arrow_c_array__,
+        *(partial(tw.encode_bytes, each) for each in ([b"a", None], [released])),
+        *(partial(tw.encode_bytes, np.array(each)) for each in (["a", "bc"], ["a"] * 2)),
+        partial(tw.encode_bytes, np.array(["a", None], text)),
+        *(partial(np.asarray, words), partial(tw.Tensor, "y", x, datatype="FP32")),
+        grow_with_view,
+        partial(tw.Tensor, "x", NumbersProducer(array_changes={1: {"length": 5}})),
+        *(partial(tw.Tensor, "y", rejected(message)) for message in REJECTED),
+    )
+    yield from ((f"call {i}", work) for i, work in enumerate(works))
 
 
-def lengths() -> Iterator[Case]:
-    of_type = "application/vnd.vertex-ai-triton.binary+json;json-header-size=5"
-    headers: Any
-    for headers in ({"Inference-Header-Content-Length": "5"}, {1: 2}, {"Content-Type": of_type}):
-        yield f"{headers}", partial(tw.header_length, headers)
-    yield "Limits", partial(tw.Limits, check_bool=1)  # type: ignore[arg-type]
+def api() -> Iterator[Case]:
+    """Yield the calls of the API state machine, each with new objects; nothing without pyarrow."""
+    if not HAS_PYARROW:
+        return
+    import test_api_state_machine as machine  # noqa: PLC0415
+
+    program = machine.Api()
+    gc.enable()
+
+    def use(function: Any, kind: Any, argument: Any) -> None:
+        program.pool.clear()
+        program.bodies.clear()
+        item = machine.FIRST[kind](program)
+        program.call(machine.attempt, function, item, program.made(argument))
+
+    for kind, uses in (*machine.USES.items(), *((each, machine.OF_ALL) for each in machine.PUBLIC)):
+        for i, argument in itertools.product(range(len(uses)), (None, 0, "y", [-1], (1, 0))):
+            yield f"{kind} {i}, {argument}", partial(use, uses[i], kind, argument)
+    for i, kind in itertools.product(range(len(machine.FUNCTIONS)), machine.FIRST):
+        yield f"{i}, {kind}", partial(use, lambda o, _, i=i: machine.FUNCTIONS[i](o), kind, None)
+    wrong = [machine.invalid_struct(k, i) for i in range(250) for k in (i % 12, i * 7 % 12, 19)]
+    for producer in (*(make() for make in machine.ARROW), *wrong):
+        yield repr(producer), partial(program.call, tw.Tensor, "x", producer)
+    for dtype, layout in itertools.product(machine.DTYPES, machine.LAYOUTS):
+        array = machine.made_array(dtype, (2, 3), layout)
+        for binary in (True, False):
+            yield f"{dtype}", partial(program.call, tw.Tensor, "x", array, binary=binary)
 
 
 ENTRY_POINTS: dict[str, Iterable[Case]] = {
     "decode_request": decoding("request"),
     "decode_response": decoding("response"),
     "decode_request, raw": raw_decoding(),
-    "encode": encoding(),
     "gRPC": grpc(),
-    "BytesArray": elements(),
-    "Arrow": arrow(),
-    "DLPack": dlpack(),
-    "BodyBuffer": buffers(),
-    "header_length, Limits": lengths(),
+    "API": itertools.chain(api(), calls()),
     "combinations": itertools.chain(combinations(), conversions()),
     "wrong calls": wrong_calls(),
 }
