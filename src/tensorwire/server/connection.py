@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import chain
 
 from ..errors import TensorwireError, format_seconds
 from ..sizes import MAX_JOINED_NBYTES, PIECE_NBYTES
@@ -252,8 +253,11 @@ class Connection:
         if request.method == b"HEAD":
             self.output.append(head)
         elif len(body) > MAX_JOINED_NBYTES:
-            self.output.append(head)
-            self.pieces = reply.chunks(_TLS_PIECE_NBYTES if self.options.is_tls else PIECE_NBYTES)
+            pieces = reply.chunks(_TLS_PIECE_NBYTES if self.options.is_tls else PIECE_NBYTES)
+            first = next(pieces)  # usually the header of a frame, which needs no write of its own
+            is_small = len(first) <= MAX_JOINED_NBYTES
+            self.output.append(head + first if is_small else head)
+            self.pieces = pieces if is_small else chain((first,), pieces)
             self._enter(SENDING, now)
             return
         else:
