@@ -21,7 +21,7 @@ from .framing import Framing
 
 Result = TypeVar("Result")
 
-# A body of known length may have this many times the memory of what has arrived. Others have twice.
+# A body of known length may get this many times the memory of what has arrived. Others get twice.
 MAX_GROWTH = 20
 
 DEFAULT_RECEIVE_TIMEOUT = 300.0
@@ -145,7 +145,7 @@ class RequestBody:
         if length is None or self._reservation is None:
             return max(needed, min(nbytes, self.max_body_nbytes))
         step_nbytes = self._reservation().step_nbytes
-        return min(length, max(nbytes, min(MAX_GROWTH * needed, step_nbytes)))
+        return min(length, max(nbytes, min(MAX_GROWTH * allowed_nbytes, step_nbytes)))
 
     def reading_nbytes(self) -> int:
         """Return how many bytes take time to decode, or any number above the limits for that."""
