@@ -38,7 +38,7 @@ from support import cases, grpc_cases, http_cases
 from support.http_exchange import Closed, Connection, Echo, InvalidResponse, echo, head, post
 from support.http_servers import BY_NAME, Server, running
 from support.serve_process import HOST, free_port
-from tensorwire.client import AsyncClient, Client, InferenceServerError
+from tensorwire.client import AsyncClient, Client
 from tensorwire.grpc_messages import SERVICE
 
 N_CALLS, N_PROCESSES, N_ROUNDS = 1_000_000, 4, 5
@@ -48,19 +48,31 @@ MAX_WRONG = 20  # descriptions that a process collects before it stops
 MAX_SILENT = 50  # connections that a process keeps open in a round
 LENGTHS = [1, 1, 1, 10, 10, 100, 1000, 20_000]
 START = "POST /v2/models/echo/infer HTTP/1.1"
-MALFORMED = [
-    case
-    for case in cases.MALFORMED
-    if case.kind == "request"
-    and len(case.body) < 5000
-    and (case.header_length is None or re.fullmatch("[0-9]+", str(case.header_length)))
+MALFORMED_GRPC = [
+    *(b"\x2a\xff", b"\x0a\x05echo", b"\x00\x01", grpc_cases.REQUEST[:-1]),
+    tw.grpc.encode_request(tw.InferRequest({"x": np.zeros(1)}, model_name="unknown")),
 ]
-MALFORMED_GRPC = [b"\x2a\xff", b"\x0a\x05echo", b"\x00\x01", grpc_cases.REQUEST[:-1]]
+
+
+def malformed_messages() -> Iterator[http_cases.Case]:
+    """Yield malformed messages in valid HTTP requests."""
+    for case in cases.MALFORMED:
+        length = "" if case.header_length is None else str(case.header_length)
+        if case.kind == "request" and len(case.body) < 5000 and re.fullmatch("[0-9]*", length):
+            lines = [f"Content-Length: {len(case.body)}"]
+            lines += [f"Inference-Header-Content-Length: {length}"] if length else []
+            try:
+                tw.decode_request(case.body, length or None)
+            except tw.DecodeError as error:
+                outcome = http_cases.error(error.status, str(error))
+                yield http_cases.Case(case.id, head(START, lines) + case.body, outcome)
+
+
 # Without models that fail, because they write to the log, and without cases after which a
 # connection may be open or closed.
 EXCHANGES = [
     case
-    for case in http_cases.CASES
+    for case in (*http_cases.CASES, *malformed_messages())
     if case.is_for("fast")
     and case.outcome.stays_open is not None
     and 500 not in case.outcome.statuses
@@ -152,15 +164,6 @@ class Calls:
             check(response)
         return len(made)
 
-    def unknown(self) -> int:
-        try:
-            self.client.infer("unknown", {"x": np.zeros(1)})
-        except InferenceServerError as error:
-            assert error.status == 404, error
-        else:
-            raise AssertionError("an unknown model has answered")
-        return 1
-
     def run(self, n_calls: int) -> Tally:
         tally = Tally()
         while tally.counts.total() < n_calls and len(tally.wrong) < MAX_WRONG:
@@ -184,8 +187,8 @@ class HttpCalls(Calls):
     """Sends most requests over one connection, and opens another one when it is closed."""
 
     WEIGHTS: ClassVar = {
-        **{"valid": 10, "concurrent": 5, "in_parts": 20, "pipelined": 12, "unknown": 2},
-        **{"malformed_message": 25, "exchange": 25, "vanishing": 3, "silent": 3},
+        **{"valid": 10, "concurrent": 5, "pipelined": 30, "exchange": 50, "vanishing": 3},
+        "silent": 3,
     }
 
     def __init__(self, port: int, name: str) -> None:
@@ -207,23 +210,20 @@ class HttpCalls(Calls):
         id, numbers = self.numbers()
         return echo(id, tuple(numbers))
 
-    def in_parts(self) -> int:
-        request = self.request()
-        sent = post("echo", request)
+    def send_in_parts(self, sent: bytes) -> None:
         cuts = [0, *sorted(self.rng.choices(range(len(sent)), k=self.rng.randrange(4))), len(sent)]
         self.connection.send_in_parts([sent[a:b] for a, b in pairwise(cuts)], 0.0005)
-        request.check(self.connection.read())
-        return 1
 
     def pipelined(self) -> int:
-        n = self.rng.randrange(2, 20)
-        requests = [self.request() if self.rng.random() < 0.8 else None for _ in range(n)]
+        """Send one or several requests, of which some are for an unknown model."""
+        n = self.rng.choice([1, 1, self.rng.randrange(2, 20)])
+        requests = [self.request() if self.rng.random() < 0.9 else None for _ in range(n)]
         path = f"/v2/models/unknown-{self.n_made}"
         other = http_cases.get(path)
         sent = [other if request is None else post("echo", request) for request in requests]
         if sum(map(len, sent)) > 100_000:  # the server may stop reading, and send would block
             sent, requests = sent[:1], requests[:1]
-        self.connection.send(b"".join(sent))
+        self.send_in_parts(b"".join(sent))
         for request in requests:
             response = self.connection.read()
             if request is not None:
@@ -233,31 +233,15 @@ class HttpCalls(Calls):
                 assert path.rpartition("/")[2] in response.error, response
         return len(requests)
 
-    def malformed_message(self) -> int:
-        """Send a malformed message in a valid HTTP request."""
-        case = self.rng.choice(MALFORMED)
-        lines = [f"Content-Length: {len(case.body)}"]
-        length = None if case.header_length is None else str(case.header_length)
-        if length is not None:
-            lines.append(f"Inference-Header-Content-Length: {length}")
-        self.connection.send(head(START, lines) + case.body)
-        response = self.connection.read()
-        try:
-            tw.decode_request(case.body, length)
-        except tw.DecodeError as error:
-            assert response.status == error.status, (case.id, response)
-            assert response.error == str(error), (case.id, response)
-        else:
-            raise AssertionError(f"{case.id} is valid")
-        return 1
-
     def exchange(self) -> int:
-        """Send a case of support/http_cases.py."""
+        """Send a case of support/http_cases.py, or a malformed message."""
         case = self.rng.choice(EXCHANGES)
-        self.connection.send(case.sent)
+        self.send_in_parts(case.sent)
         responses = [self.connection.read(case.method) for _ in case.outcome.statuses]
         statuses = tuple(response.status for response in responses)
         assert statuses == case.outcome.statuses, (case.id, responses)
+        if case.outcome.error and b"{" in responses[-1].body:
+            assert case.outcome.error in responses[-1].error, (case.id, responses)
         if not case.outcome.stays_open:
             assert self.connection.is_closed(TIMEOUT), case.id
             self.recover()
@@ -293,8 +277,8 @@ class HttpCalls(Calls):
 
 class GrpcCalls(Calls):
     WEIGHTS: ClassVar = {
-        **{"valid": 35, "concurrent": 10, "streamed": 20, "malformed": 20, "unknown": 5},
-        **{"late": 5, "cancelled": 5},
+        **{"valid": 35, "concurrent": 10, "streamed": 20, "malformed": 25, "late": 5},
+        "cancelled": 5,
     }
 
     def __init__(self, port: int, name: str) -> None:
