@@ -17,7 +17,7 @@ from support import client_fixtures
 from support.client_fixtures import BODY, FRAME, GOOD, HEADERS, Connect, X, chunked
 from support.memory import takes
 from support.servers import Scripted, http
-from tensorwire._codec.datatypes import UNLIMITED
+from tensorwire._codec.limits import UNLIMITED
 from tensorwire.client import InferenceServerError
 from tensorwire.http import HEADER_LENGTH
 

@@ -12,7 +12,7 @@ import pytest
 import tensorwire
 import tensorwire.server
 from support.asgi_requests import ask
-from tensorwire._codec.datatypes import UNLIMITED
+from tensorwire._codec.limits import UNLIMITED
 from tensorwire.errors import (
     MAX_ITEMS,
     format_count,

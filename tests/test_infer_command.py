@@ -27,7 +27,7 @@ from support import client_fixtures
 from support.client_fixtures import Certificate
 from support.servers import Scripted, http, recording, uvicorn_server
 from tensorwire import TensorSpec
-from tensorwire._codec.datatypes import UNLIMITED
+from tensorwire._codec.limits import UNLIMITED
 from tensorwire.cli import infer, main
 from tensorwire.server import Model, create_app
 

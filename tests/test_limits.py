@@ -12,7 +12,8 @@ import pytest
 
 import tensorwire as tw
 from support import reference
-from tensorwire._codec.datatypes import UNLIMITED, bf16_dtype
+from tensorwire._codec.datatypes import bf16_dtype
+from tensorwire._codec.limits import UNLIMITED
 
 REQUEST = tw.InferRequest(
     [

@@ -14,9 +14,9 @@ if sys.byteorder != "little" or sys.maxsize < 2**32:
 
 from ._codec.body_buffer import BodyBuffer
 from ._codec.bytes.array import BytesArray, decode_bytes
-from ._codec.datatypes import Limits
 from ._codec.http.decoder import decode_request, decode_response
 from ._codec.http.encoder import encode_raw_request, encode_request, encode_response
+from ._codec.limits import Limits
 from ._codec.messages.convert import encode_bytes
 from ._codec.messages.frame import Frame
 from ._codec.messages.message import InferRequest, InferResponse, RequestedOutput, ResponseOptions

@@ -9,7 +9,7 @@ import numpy as np
 
 import tensorwire as tw
 from support.bytes_elements import is_utf8
-from tensorwire._codec.datatypes import UNLIMITED
+from tensorwire._codec.limits import UNLIMITED
 
 NONFINITE: tuple[Any, ...] = ("null", "literal", "error", None)
 MAX_DEPTH = 128

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 import tensorwire as tw
 
-from .._codec.datatypes import UNLIMITED
+from .._codec.limits import UNLIMITED
 from ..client import Client, InferenceServerError
 from ..client.addresses import ServerAddress, parse_url
 from ..client.errors import HOW_TO_SEND_JSON

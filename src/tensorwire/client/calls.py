@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import tensorwire as tw
 
-from .._codec.datatypes import UNLIMITED
+from .._codec.limits import UNLIMITED
 from .._codec.messages.lists import is_list_of_numbers
 from ..arguments import check_integer, check_seconds, check_type, format_cast
 from ..errors import MAX_ITEMS, InferenceServerError, format_seconds, format_value

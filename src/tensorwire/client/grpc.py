@@ -21,7 +21,6 @@ except ImportError:
 import tensorwire as tw
 
 from .. import grpc_messages as messages
-from .._codec.datatypes import UNLIMITED
 from .._codec.grpc.reader import (
     decode_response,
     decode_response_in_regions,
@@ -29,6 +28,7 @@ from .._codec.grpc.reader import (
     read_names,
 )
 from .._codec.grpc.writer import encode_request, write_fields
+from .._codec.limits import UNLIMITED
 from .._codec.signatures import Nonfinite
 from ..arguments import check_type
 from ..errors import format_value

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import tensorwire as tw
 
-from .._codec.datatypes import UNLIMITED
 from .._codec.http.decoder import decode_response_in_regions
 from .._codec.json.reader import read_json
+from .._codec.limits import UNLIMITED
 from .._codec.signatures import Nonfinite
 from ..compression import compress
 from ..errors import InferenceServerError, format_value

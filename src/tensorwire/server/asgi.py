@@ -14,7 +14,7 @@ from inspect import isawaitable
 from types import CoroutineType, coroutine
 from typing import Any
 
-from .._codec.datatypes import DEFAULT_LIMITS, Limits
+from .._codec.limits import DEFAULT_LIMITS, Limits
 from .._codec.messages.frame import Frame
 from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec

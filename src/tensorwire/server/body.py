@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from .._codec.body_buffer import BodyBuffer
-from .._codec.datatypes import Limits
 from .._codec.http.decoder import decode_request
+from .._codec.limits import Limits
 from .._codec.messages.message import InferRequest
 from .._codec.messages.tensor import TensorSpec
 from ..compression import Decompressor, is_supported

@@ -17,7 +17,7 @@ import numpy as np
 
 import tensorwire as tw
 
-from .._codec.datatypes import UNLIMITED
+from .._codec.limits import UNLIMITED
 from .._codec.messages.frame import Frame
 from .._codec.signatures import Nonfinite, Selection
 from ..arguments import check_integer, check_seconds, check_type

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from .._codec.datatypes import DEFAULT_LIMITS, Limits
+from .._codec.limits import DEFAULT_LIMITS, Limits
 from .._codec.messages.tensor import TensorSpec
 from ..arguments import check_type
 from ..errors import TensorwireError

@@ -9,7 +9,7 @@ import numpy as np
 
 import tensorwire as tw
 
-from .._codec.datatypes import UNLIMITED
+from .._codec.limits import UNLIMITED
 from ..arguments import check_type
 from ..errors import format_subject, format_value
 from ..http import HEADER_LENGTH

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from .._codec.datatypes import DEFAULT_LIMITS, Limits
+from .._codec.limits import DEFAULT_LIMITS, Limits
 from .._codec.messages.tensor import TensorSpec
 from ..arguments import check_type
 from ..sizes import DEFAULT_MAX_BODY_NBYTES, PIECE_NBYTES

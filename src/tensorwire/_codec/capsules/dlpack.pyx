@@ -14,11 +14,11 @@ from cpython.pycapsule cimport PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsul
 from cpython.ref cimport Py_INCREF
 from libc.stdint cimport INT64_MAX, int64_t, uint64_t, uintptr_t
 
-from ..datatypes cimport (
-    ENCODING, Datatype, Layout, check_rank, dims_as_tuple, set_counts, too_large_error)
+from ..datatypes cimport Datatype, Layout, dims_as_tuple, set_counts, too_large_error
 from ..capsules.dlpack_abi cimport (
     CODE_BFLOAT, CODE_BOOL, CODE_FLOAT, CODE_INT, CODE_UINT, CPU, CUDA_HOST, MAJOR_VERSION,
     READ_ONLY, ROCM_HOST, DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLTensor)
+from ..limits cimport ENCODING, check_rank
 from ..wire cimport MAX_RANK, multiply
 
 from ..datatypes import BY_DTYPE, DATATYPES, RAW_BF16, bf16_dtype

@@ -1,6 +1,6 @@
 from typing import Any
 
-from ..datatypes import Limits
+from ..limits import Limits
 from ..messages.message import InferRequest, InferResponse
 from ..signatures import ReadableBuffer
 

@@ -19,8 +19,7 @@ from libc.string cimport memcpy, memset
 
 from ..bytes.array cimport bytes_of_wire
 from ..datatypes cimport (
-    DECODING, Datatype, Layout, Limits, check_n_entries, check_rank, datatype_named, dims_as_tuple,
-    fill_layout, format_range)
+    Datatype, Layout, datatype_named, dims_as_tuple, fill_layout, format_range)
 from ..gil cimport (
     ITEM_COST, LONG_NBYTES, TEXT_COST, collect_work, copied_bytes, count_or_release_gil,
     count_or_release_gil_unless_short, count_work, take_gil)
@@ -32,6 +31,7 @@ from ..grpc.protobuf cimport (
 from ..held_buffer cimport HeldBuffer
 from ..json.reader cimport text_to_str
 from ..json.scanner cimport Text
+from ..limits cimport DECODING, Limits, check_n_entries, check_rank
 from ..messages.decoding cimport (
     check_name, check_request, has_shared_memory, measure_layout, one_place_error,
     set_requested, set_tensors, unknown_datatype_error, view_body)
@@ -43,7 +43,7 @@ from ..new_objects cimport shrunk_bytes
 from ..utf8 cimport is_ascii, is_valid_utf8, whole_characters
 from ..wire cimport MAX_RANK, PREFIX_NBYTES, store_le32, store_low_bytes
 
-from ..datatypes import DEFAULT_LIMITS
+from ..limits import DEFAULT_LIMITS
 from ..signatures import ReadableBuffer
 
 from ...errors import (

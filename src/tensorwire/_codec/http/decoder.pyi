@@ -1,7 +1,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from ..datatypes import Limits
+from ..limits import Limits
 from ..messages.message import InferRequest, InferResponse
 from ..messages.tensor import TensorSpec
 from ..signatures import ReadableBuffer

@@ -11,7 +11,6 @@ from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_RawMalloc
 from libc.string cimport memcmp
 
-from ..datatypes cimport Limits
 from ..gil cimport free_memory, write_memory
 from ..held_buffer cimport HeldBuffer
 from ..http.entries cimport BINARY, REGION, DataPlace, EntryReader
@@ -24,6 +23,7 @@ from ..json.reader cimport (
     begin_reading, end_reading, next_item, next_member, open_level_or_raise, scan_string_or_raise,
     skip_null, skip_value_or_raise, text_to_str)
 from ..json.scanner cimport ReadCursor, Text, equals, next_is, skip_blanks
+from ..limits cimport Limits
 from ..messages.decoding cimport (
     check_request, has_shared_memory, set_requested, set_tensors, unknown_datatype_error, view_body)
 from ..messages.message cimport InferRequest, InferResponse, Message, new_message
@@ -31,7 +31,7 @@ from ..messages.tensor cimport Tensor, TensorSpec, new_tensor, use_converted
 
 from collections.abc import Iterable
 
-from ..datatypes import DEFAULT_LIMITS
+from ..limits import DEFAULT_LIMITS
 from ..signatures import ReadableBuffer
 
 from ...errors import (

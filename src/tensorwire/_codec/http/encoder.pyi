@@ -1,6 +1,6 @@
 from typing import Any
 
-from ..datatypes import Limits
+from ..limits import Limits
 from ..messages.frame import Frame
 from ..messages.message import InferRequest, InferResponse, ResponseOptions
 from ..signatures import Nonfinite, Selection

@@ -13,12 +13,12 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_CLEAR, Py_INCREF
 from libc.stdint cimport uint64_t
 
-from ..datatypes cimport (
-    ENCODING, Limits, add_elements, check_n_entries, check_name_nbytes, check_rank)
 from ..json.writer cimport (
     AS_ERROR, AS_LITERAL, AS_NULL, NAN_AS_NULL, JsonWriter, Nonfinite, begin_writer, close, finish,
     release_writer, write_array, write_int64, write_literal, write_parameters,
     write_raw, write_shape, write_string, write_strings)
+from ..limits cimport (
+    ENCODING, Limits, add_elements, check_n_entries, check_name_nbytes, check_rank)
 from ..messages.frame cimport Frame, new_frame
 from ..messages.encoding cimport (
     check_listed, check_options, id_for, is_binary_for, requested_by)
@@ -31,7 +31,7 @@ from operator import index
 from typing import Any
 
 from .. import signatures
-from ..datatypes import DEFAULT_LIMITS
+from ..limits import DEFAULT_LIMITS
 
 from ...errors import (
     SUBJECT, EncodeError, format_count, format_number, format_subject, format_value, name_tensor)

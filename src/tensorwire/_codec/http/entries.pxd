@@ -1,8 +1,9 @@
 from libc.stdint cimport uint64_t
 
-from ..datatypes cimport Datatype, Layout, Limits
+from ..datatypes cimport Datatype, Layout
 from ..json.scanner cimport Fault
 from ..http.members cimport HeaderCursor
+from ..limits cimport Limits
 from ..messages.message cimport RequestedOutput
 
 

@@ -11,8 +11,7 @@ from libc.stdint cimport INT64_MAX, uint64_t
 
 from ..bytes.array cimport bytes_of_wire
 from ..datatypes cimport (
-    DECODING, Datatype, Layout, check_n_entries, check_rank, datatype_named, dims_as_tuple,
-    fill_layout, format_range)
+    Datatype, Layout, datatype_named, dims_as_tuple, fill_layout, format_range)
 from ..gil cimport ITEM_COST, count_work
 from ..http.members cimport (
     DATA, DATATYPE, NAME, PARAMETERS, SHAPE, close_keys, mark_member, path_of_entry, scan_text,
@@ -25,6 +24,7 @@ from ..json.reader cimport (
 from ..json.scanner cimport (
     DATA_TOO_DEEP, DUPLICATE_KEY, NO_FAULT, OUT_OF_RANGE, WRONG_TYPE, Fault, ReadCursor, Text,
     equals, next_is, utf8_nbytes_of)
+from ..limits cimport DECODING, check_n_entries, check_rank
 from ..messages.decoding cimport check_name, measure_layout, one_place_error
 from ..messages.message cimport RequestedOutput, new_output
 from ..wire cimport MAX_RANK

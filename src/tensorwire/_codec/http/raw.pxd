@@ -1,5 +1,5 @@
-from ..datatypes cimport Limits
 from ..held_buffer cimport HeldBuffer
+from ..limits cimport Limits
 from ..messages.message cimport InferRequest
 from ..messages.tensor cimport TensorSpec
 

@@ -4,8 +4,9 @@ from libc.stdint cimport uint64_t
 
 from ..bytes.array cimport bytes_of_wire
 from ..bytes.writer cimport pack, source_of
-from ..datatypes cimport DECODING, Datatype, Layout, Limits, add_elements, fill_layout
+from ..datatypes cimport Datatype, Layout, fill_layout
 from ..held_buffer cimport HeldBuffer
+from ..limits cimport DECODING, Limits, add_elements
 from ..messages.decoding cimport tensor_of_body
 from ..messages.message cimport InferRequest, Message, new_message
 from ..messages.tensor cimport Tensor, TensorSpec, new_tensor, use_bytes_array

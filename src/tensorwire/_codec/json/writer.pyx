@@ -25,11 +25,12 @@ from ..borrowed cimport (
     bytes_data, bytes_nbytes, is_ascii_str, is_exact_str, str_data, str_kind, str_length)
 from ..bytes.array cimport BytesArray
 from ..bytes.reader cimport Elements
-from ..datatypes cimport Float, Integer, Limits
+from ..datatypes cimport Float, Integer
 from ..gil cimport TEXT_COST, count_or_release_gil, count_work, take_gil
 from ..new_objects cimport NewBytes, begin_bytes, finished_bytes, reserve
 from ..json.shortest cimport (
     FIRST_POWER, MAX_NUMBER_NBYTES, N_POWERS, Tables, write_float, write_integer)
+from ..limits cimport Limits
 from ..utf8 cimport whole_characters, write_utf8
 from ..wire cimport Element, Span, element_at
 

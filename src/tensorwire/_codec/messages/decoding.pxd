@@ -1,7 +1,8 @@
 from libc.stdint cimport uint64_t
 
-from ..datatypes cimport DECODING, Datatype, Layout, Limits, add_elements, fill_layout, set_counts
+from ..datatypes cimport Datatype, Layout, fill_layout, set_counts
 from ..held_buffer cimport HeldBuffer
+from ..limits cimport DECODING, Limits, add_elements
 from ..messages.message cimport InferRequest, Message
 from ..messages.tensor cimport Tensor
 from ..wire cimport WIDEST_ITEMSIZE

@@ -1,4 +1,4 @@
-from ..datatypes import Limits
+from ..limits import Limits
 from ..signatures import ReadableBuffer
 from .tensor import Tensor
 

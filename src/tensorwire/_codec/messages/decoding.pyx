@@ -8,10 +8,10 @@ from libc.stdint cimport uint64_t
 
 from ..bytes.array cimport bytes_of_elements
 from ..bytes.reader cimport scan_elements
-from ..datatypes cimport (
-    DECODING, Datatype, Layout, Limits, add_elements, check_name_nbytes, fill_layout)
+from ..datatypes cimport Datatype, Layout, fill_layout
 from ..gil cimport READ_NBYTES, count_or_release_gil, take_gil
 from ..held_buffer cimport HeldBuffer
+from ..limits cimport DECODING, Limits, add_elements, check_name_nbytes
 from ..messages.message cimport InferRequest, Message, binary_data_output, items_by_name
 from ..messages.tensor cimport Tensor, new_tensor, use_memory, use_bytes_array
 

@@ -11,15 +11,13 @@ from cpython.float cimport PyFloat_AS_DOUBLE
 
 from ..gil cimport ITEM_COST, count_work
 from ..json.reader cimport MAX_INTEGER_DIGITS
+from ..limits cimport MAX_NESTING
 
 from collections.abc import Mapping
 
 import numpy as np
 
 from ...errors import SUBJECT, EncodeError, format_value
-
-cdef enum:
-    MAX_PARAMETERS_DEPTH = 1000  # of lists and objects, as in `Limits`
 
 # Larger integers have more digits than decoders read.
 cdef object MAX_INTEGER = pow(10, <object>MAX_INTEGER_DIGITS) - 1
@@ -113,10 +111,10 @@ cdef own_value(value, parameter, int depth):
         raise TypeError(
             f"parameter {format_value(parameter)} of {SUBJECT} contains an object of type "
             f"{kind.__name__}, which JSON cannot represent")
-    if depth > MAX_PARAMETERS_DEPTH:
+    if depth > MAX_NESTING:
         raise EncodeError(
             f"parameter {format_value(parameter)} of {SUBJECT} is nested too deeply; the limit is "
-            f"{MAX_PARAMETERS_DEPTH} levels", expected=MAX_PARAMETERS_DEPTH, actual=depth)
+            f"{MAX_NESTING} levels", expected=MAX_NESTING, actual=depth)
     if isinstance(value, Mapping):
         return own_members(value, parameter, depth)
     items = []

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 import tensorwire as tw
 
-from ..._codec.datatypes import BY_DTYPE, UNLIMITED
+from ..._codec.datatypes import BY_DTYPE
 from ..._codec.json.reader import read_json
+from ..._codec.limits import UNLIMITED
 from ..._codec.messages.decoding import view_tensor
 from ...errors import DecodeError, ElementError, LayoutError, format_subject, name_tensor
 from ...http import HEADER_LENGTH, JSON_TYPE

@@ -29,7 +29,8 @@ from pydantic import ValidationError
 
 import tensorwire as tw
 
-from ..._codec.datatypes import DATATYPES, UNLIMITED
+from ..._codec.datatypes import DATATYPES
+from ..._codec.limits import UNLIMITED
 from ..._codec.messages.decoding import view_tensor
 from ...errors import EncodeError, LayoutError, TensorwireError, format_subject, name_tensor
 from ..rest import flat_numbers
