@@ -6,14 +6,14 @@ import asyncio
 import gc
 import logging
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any
 
 import pytest
 
-from support.requirements import fail_if_unexpected, list_skipped, package
+from support.requirements import Report, fail_if_unexpected, list_skipped, package
 
 # A shell that runs the tests in the background ignores SIGINT for them. The processes that they
 # start, and interrupt, would inherit this.
@@ -51,25 +51,14 @@ def pytest_runtest_call() -> Generator[None, object, object]:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+def pytest_runtest_makereport() -> Generator[None, Report, Report]:
     report = yield
     fail_if_unexpected(report)
     return report
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    list_skipped(report)
-
-
-def pytest_collectreport(report: pytest.CollectReport) -> None:
-    list_skipped(report)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    report = yield
-    fail_if_unexpected(report)
-    return report
+pytest_make_collect_report = pytest_runtest_makereport
+pytest_runtest_logreport = pytest_collectreport = list_skipped
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -83,8 +72,6 @@ def frozen_modules() -> None:
     gc.freeze()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def unfreeze_at_end() -> Iterator[None]:
+def pytest_sessionfinish() -> None:
     """Let the interpreter clean up at exit as usual."""
-    yield
     gc.unfreeze()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 import tensorwire as tw
 from fuzz.comparison import check_error, exact
@@ -19,82 +20,55 @@ def check_calls(
     calls: list[tuple[str, int]],
 ) -> None:
     """A buffer has the written bytes, is aligned, and enforces its limits."""
+    most = min([n for n in (content_length, max_nbytes) if n is not None], default=2**62)
     try:
         buffer = tw.BodyBuffer(content_length, header_length, max_nbytes=max_nbytes)
     except tw.BodyTooLargeError as error:
         assert error.status == 413
-        assert content_length is not None
-        assert content_length >= 2**62 or (max_nbytes is not None and content_length > max_nbytes)
+        assert content_length is not None and content_length >= min(2**62, most + 1)
         return
-    assert content_length is None or max_nbytes is None or content_length <= max_nbytes
-    run = Run(buffer, content_length, max_nbytes)
-    for name, nbytes in calls:
-        getattr(run, name)(nbytes % len(CHUNK))
-        run.check(header_length or 0)
-    assert bytes(buffer) == run.model
-    assert all(run.model.startswith(view) for view in run.views)
+    assert content_length in (None, most)
+    model, views = bytearray(), list[memoryview]()
 
-
-class Run:
-    """A buffer, and a plain bytearray with the expected content."""
-
-    def __init__(self, buffer: tw.BodyBuffer, *bounds: int | None) -> None:
-        self.buffer, self.model, self.views = buffer, bytearray(), list[memoryview]()
-        self.content_length = bounds[0]
-        self.most = min([bound for bound in bounds if bound is not None], default=2**62)
-
-    def check(self, header_length: int) -> None:
-        assert len(self.buffer) == self.buffer.nbytes == len(self.model)
-        assert bytes(memoryview(self.buffer)[-100:]) == self.model[-100:]
-        assert self.buffer.complete is (self.content_length in (None, len(self.model)))
-        if self.model:
-            address = np.frombuffer(memoryview(self.buffer), np.uint8).ctypes.data
-            assert (address + header_length) % 64 == 0
-
-    def write(self, nbytes: int) -> None:
-        begin = len(self.model) % 256
-        self.add(CHUNK[begin : begin + nbytes], lambda chunk: self.buffer.write(exact(chunk)))
-
-    def receive(self, nbytes: int) -> None:
-        try:
-            remaining = self.buffer.remaining()
-        except BufferError:
-            return self.check_kept()
-        if self.content_length is None:
-            assert len(remaining) > 0
-        else:
-            assert len(remaining) == self.content_length - len(self.model)
-        remaining[:nbytes] = received = CHUNK[: min(nbytes, len(remaining))]
-        return self.add(received, lambda chunk: self.buffer.advance(len(chunk)))
-
-    def add(self, chunk: bytes, call: Any) -> None:
-        fits = len(self.model) + len(chunk) <= self.most
+    def append(chunk: bytes, call: Callable[[bytes], None]) -> None:
+        nonlocal model
+        fits = len(model) + len(chunk) <= most
         try:
             call(chunk)
         except tw.DecodeError as error:
-            check_error(error, len(self.model) + (self.content_length or 0))
+            check_error(error, len(model) + (content_length or 0))
             assert not fits
-        except BufferError:
-            self.check_kept()
+        except BufferError:  # only a view keeps the memory of a growing buffer where it is
+            assert views and content_length is None
         else:
             assert fits
-            self.model += chunk
+            model += chunk
 
-    def check_kept(self) -> None:
-        """Only a view keeps the memory of a growing buffer where it is."""
-        assert self.views
-        assert self.content_length is None
+    def receive(nbytes: int) -> None:
+        with buffer.remaining() as view:
+            n = len(view)
+            view[:nbytes] = received = CHUNK[: min(nbytes, n)]
+        assert n > 0 if content_length is None else n == content_length - len(model)
+        append(received, lambda chunk: buffer.advance(len(chunk)))
 
-    def advance(self, nbytes: int) -> None:
-        """Check that `advance` rejects more bytes than the buffer has room for."""
-        try:
-            self.buffer.advance(nbytes + 2**40)
-        except ValueError:
-            return
-        raise AssertionError(nbytes)
-
-    def create_view(self, _: int) -> None:
-        self.views = [*self.views[-2:], memoryview(self.buffer)]
-
-    def release_views(self, _: int) -> None:
-        self.views.clear()
+    for name, nbytes in [(name, n % len(CHUNK)) for name, n in calls]:
+        if name == "write":
+            append(CHUNK[len(model) % 256 :][:nbytes], lambda chunk: buffer.write(exact(chunk)))
+        elif name == "receive":
+            try:
+                receive(nbytes)
+            except BufferError:
+                assert views and content_length is None
+        elif name == "advance":  # more bytes than there is room for
+            with pytest.raises(ValueError, match="cannot have arrived"):
+                buffer.advance(nbytes + 2**40)
+        else:
+            views = [*views[-2:], memoryview(buffer)] if name == "create_view" else []
+        assert len(buffer) == buffer.nbytes == len(model)
+        assert bytes(memoryview(buffer)[-100:]) == model[-100:]
+        assert buffer.complete is (content_length in (None, len(model)))
+        if model:
+            address = np.frombuffer(memoryview(buffer), np.uint8).ctypes.data
+            assert (address + (header_length or 0)) % 64 == 0
+    assert bytes(buffer) == model
+    assert all(model.startswith(view) for view in views)

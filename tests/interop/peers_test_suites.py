@@ -8,7 +8,6 @@ code is 1 otherwise.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -139,12 +138,9 @@ EXPECTED = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
-    parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=f"of {', '.join(PEERS)}")
-    names = parser.parse_args().packages or list(PEERS)
-    if unknown := [name for name in names if name not in PEERS]:
-        parser.error(f"unknown packages: {', '.join(unknown)}")
-    results = [is_agreeing for name in names for is_agreeing in run_peer(PEERS[name])]
+    results = [
+        is_agreeing for name in sys.argv[1:] or PEERS for is_agreeing in run_peer(PEERS[name])
+    ]
     sys.exit(0 if all(results) else 1)
 
 

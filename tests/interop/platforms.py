@@ -1,4 +1,4 @@
-"""Build and test on other platforms: `python3 platforms.py [NAME ...] [-- PYTEST ...]`.
+"""Build and test on other platforms: `python3 platforms.py [NAME ...]`.
 
 PLATFORMS, at the end, lists them. Without names, all are tested that TENSORWIRE_LEFT_OUT does not
 name. A name can also be the path of a Python that has its headers, pip and venv. The files that git
@@ -314,7 +314,7 @@ PLATFORMS = {
 }
 
 
-def test(name: str, arguments: list[str]) -> tuple[bool, str]:
+def test(name: str) -> tuple[bool, str]:
     """Build and test a platform. Return whether all is well, and the last line of pytest."""
     platform = PLATFORMS.get(name) or Platform(install, name)
     folder = FOLDER / Path(name).name
@@ -328,7 +328,7 @@ def test(name: str, arguments: list[str]) -> tuple[bool, str]:
         return True, "0 tests passed: it was compiled, and nothing was run"
     names = sorted(path.name for path in checkout.glob("tests/test_*.py"))
     tests = [f"tests/{name}" for name in names if re.match(f"test_({platform.tests})", name)]
-    selected = arguments or (tests if platform.tests else [])
+    selected = tests if platform.tests else []
     command = [*python, "-m", "pytest", "-q", *platform.options, *selected]
     # Without CI, tests that need other packages are skipped.
     variables, last = {**os.environ, "CI": ""}, "no tests"
@@ -343,14 +343,10 @@ def test(name: str, arguments: list[str]) -> tuple[bool, str]:
 
 
 def main() -> None:
-    names, arguments = sys.argv[1:], []
-    if "--" in names:
-        at = names.index("--")
-        names, arguments = names[:at], names[at + 1 :]
     results, left_out = {}, os.environ.get("TENSORWIRE_LEFT_OUT", "").split()
-    for name in names or [name for name in PLATFORMS if name not in left_out]:
+    for name in sys.argv[1:] or [name for name in PLATFORMS if name not in left_out]:
         print(f"=== {name}", flush=True)
-        results[name] = test(name, arguments)
+        results[name] = test(name)
     for name, (passed, line) in results.items():
         print(f"{name}: {'' if passed else 'FAILED, '}{line}")
     sys.exit(not all(passed for passed, _ in results.values()))

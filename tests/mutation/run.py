@@ -42,6 +42,7 @@ FOLDER = ROOT / ".mutation"
 PACKAGE = "src/tensorwire"
 SUFFIXES = (".py", ".pyx", ".pxd", ".h")
 LEFT_OUT = re.compile(r"integrations/(kserve|mlserver|rest|split)\b")
+N_JOBS = 2  # mutants at the same time
 SECONDS = 900  # of a build, or of tests
 TESTS = tomllib.loads((HERE / "tests.toml").read_text())
 
@@ -54,14 +55,8 @@ def main() -> None:
     parser.add_argument("--sample", type=int, metavar="N", help="one mutant of each of N lines")
     parser.add_argument("--seed", default=time.strftime("%Y%m%d"), help="of --sample; the date")
     parser.add_argument("--whole", action="store_true", help="run all tests on survivors")
-    parser.add_argument("--jobs", type=int, default=2, help="mutants at the same time")
-    parser.add_argument("--list", action="store_true", help="only print the mutants")
     arguments = parser.parse_args()
-    mutants = choose(arguments)
-    if arguments.list or not mutants:
-        print(*mutants, sep="\n")
-    else:
-        run(mutants, arguments.whole, arguments.jobs)
+    run(choose(arguments), arguments.whole)
 
 
 def choose(arguments: argparse.Namespace) -> list[Mutant]:
@@ -88,7 +83,7 @@ def changed_lines(revision: str) -> Iterator[tuple[str, int]]:
             yield from ((name, int(found[1]) + i) for i in range(int(found[2] or 1)))
 
 
-def run(mutants: list[Mutant], is_whole: bool, n_jobs: int) -> None:
+def run(mutants: list[Mutant], is_whole: bool) -> None:
     """Run mutants in copies of the checkout, several at once."""
     original = FOLDER / "original"
     copy_checkout(original)
@@ -96,7 +91,7 @@ def run(mutants: list[Mutant], is_whole: bool, n_jobs: int) -> None:
     if output := build(original):
         sys.exit(output)
     trees: queue.SimpleQueue[Path] = queue.SimpleQueue()
-    for number in range(n_jobs):
+    for number in range(N_JOBS):
         trees.put(FOLDER / f"copy-{number + 1}")
     counts: Counter[str] = Counter()
 
@@ -113,7 +108,7 @@ def run(mutants: list[Mutant], is_whole: bool, n_jobs: int) -> None:
         seconds = f"({time.monotonic() - begun:.0f} s)"
         print(status.ljust(12), mutant, seconds, reason, flush=True)
 
-    with ThreadPoolExecutor(n_jobs) as pool:
+    with ThreadPoolExecutor(N_JOBS) as pool:
         list(pool.map(run_one, mutants))
     n_valid = counts["killed"] + counts["survived"]
     print(f"{100 * counts['killed'] / max(1, n_valid):.1f} % of {n_valid} mutants were killed")

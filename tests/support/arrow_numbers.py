@@ -14,7 +14,28 @@ StreamCallback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p
 Changes = Mapping[int, Mapping[str, Any]]
 
 
-class NumbersProducer:
+class Producer:
+    """A producer of its first array, which counts the releases of arrays."""
+
+    schemas: list[ArrowSchema]
+    arrays: list[ArrowArray]
+
+    def __init__(self) -> None:
+        self.n_releases = 0
+        self.on_release = ReleaseCallback(self._released)
+        self.release = ctypes.cast(self.on_release, ctypes.c_void_p).value
+
+    def _released(self, at: int) -> None:
+        if at == ctypes.addressof(self.schemas[0]):
+            self.schemas[0].release = None
+        else:
+            self.n_releases += 1
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
+        return capsule(self.schemas[0], "schema"), capsule(self.arrays[0], "array")
+
+
+class NumbersProducer(Producer):
     """A producer of an array of numbers, or of fixed-size lists of them, without nulls.
 
     The structs are in order from the outermost to the innermost one. `schema_changes` and
@@ -32,16 +53,16 @@ class NumbersProducer:
         schema_changes: Changes | None = None,
         array_changes: Changes | None = None,
     ) -> None:
-        self.n_releases = 0
-        self.on_release = ReleaseCallback(self._released)
-        release = ctypes.cast(self.on_release, ctypes.c_void_p).value
+        super().__init__()
         self.data = (ctypes.c_int32 * 12)(*range(12)) if data is None else data
         formats = [*(b"+w:%d" % size for size in list_sizes), format]
         self.buffers = [
             *((ctypes.c_void_p * 1)(None) for _ in list_sizes),
             (ctypes.c_void_p * 2)(None, ctypes.addressof(self.data)),
         ]
-        self.schemas = [ArrowSchema(format=text, name=b"", release=release) for text in formats]
+        self.schemas = [
+            ArrowSchema(format=text, name=b"", release=self.release) for text in formats
+        ]
         self.arrays = []
         length = n_rows
         for buffers, size in zip(self.buffers, (*list_sizes, 0), strict=True):
@@ -50,7 +71,7 @@ class NumbersProducer:
                     length=length,
                     n_buffers=len(buffers),
                     buffers=ctypes.addressof(buffers),
-                    release=release,
+                    release=self.release,
                 )
             )
             length *= size
@@ -70,45 +91,25 @@ class NumbersProducer:
             lists.append(children)
         return lists
 
-    def _released(self, at: int) -> None:
-        if at == ctypes.addressof(self.schemas[0]):
-            self.schemas[0].release = None
-        else:
-            self.n_releases += 1
 
-    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
-        return capsule(self.schemas[0], "schema"), capsule(self.arrays[0], "array")
-
-
-class TextProducer:
+class TextProducer(Producer):
     """A producer of the texts a, bc and def, with some fields of the struct of its array changed.
 
     `layout` is the format of strings or binary data, and determines the type of the offsets.
     """
 
     def __init__(self, layout: bytes = b"u", **fields: Any) -> None:
-        self.n_releases = 0
-        self.on_release = ReleaseCallback(self._released)
-        release = ctypes.cast(self.on_release, ctypes.c_void_p).value
+        super().__init__()
         self.data = ctypes.create_string_buffer(b"abcdef")
         offsets = ctypes.c_int64 if layout in (b"U", b"Z") else ctypes.c_int32
         self.offsets = (offsets * 4)(*fields.pop("offsets", (0, 1, 3, 6)))
         data = ctypes.addressof(self.data) if fields.pop("has_data", True) else None
         where = ctypes.addressof(self.offsets) if fields.pop("has_offsets", True) else None
         self.buffers = (ctypes.c_void_p * 3)(None, where, data)
-        self.schema = ArrowSchema(format=fields.pop("format", layout), release=release)
+        self.schema = ArrowSchema(format=fields.pop("format", layout), release=self.release)
         known = {"length": 3, "n_buffers": 3, "buffers": ctypes.addressof(self.buffers)}
-        self.array = ArrowArray(**{**known, "release": release, **fields})
+        self.array = ArrowArray(**{**known, "release": self.release, **fields})
         self.schemas, self.arrays = [self.schema], [self.array]
-
-    def _released(self, at: int) -> None:
-        if at == ctypes.addressof(self.schema):
-            self.schema.release = None
-        else:
-            self.n_releases += 1
-
-    def __arrow_c_array__(self, requested_schema: Any = None) -> tuple[Any, Any]:
-        return capsule(self.schema, "schema"), capsule(self.array, "array")
 
 
 class NumbersStream:
@@ -120,7 +121,7 @@ class NumbersStream:
 
     def __init__(
         self,
-        producers: Sequence[NumbersProducer | TextProducer],
+        producers: Sequence[Producer],
         is_failing: bool = False,
         error: bytes | None = None,
     ) -> None:

@@ -9,7 +9,7 @@ field are written as they are.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from support import reference
@@ -27,6 +27,7 @@ from support.protobuf_wire import (
 from support.strategies import DATATYPES, NOT_UTF8, Choices, chosen, wire
 
 Fields = list[Any]
+Change = Callable[[Choices, Fields, int, "str | None"], Any]
 
 KINDS = ("request", "response", "stream", "metadata")
 RAW = {"request": 7, "response": 6}  # the field with raw contents
@@ -181,18 +182,6 @@ def add_fields(c: Choices, fields: Fields, at: int, kind: str | None) -> None:
     fields[at:at] = more[begin : begin + 2] if c.chance(70) else more
 
 
-def repeat(c: Choices, fields: Fields, at: int, kind: str | None) -> None:
-    fields.insert(c.below(len(fields) + 1), copy.deepcopy(fields[at]))
-
-
-def drop(c: Choices, fields: Fields, at: int, kind: str | None) -> None:
-    del fields[at]
-
-
-def shuffle(c: Choices, fields: Fields, at: int, kind: str | None) -> None:
-    c.shuffle(fields)
-
-
 def split(c: Choices, fields: Fields, at: int, kind: str | None) -> None:
     """Send a message, or a packed field, in two parts."""
     field = fields[at]
@@ -212,10 +201,6 @@ def unpack(c: Choices, fields: Fields, at: int, kind: str | None) -> None:
         fields[at] = [number, DELIMITED, fixed(wire_type, value), None]
     elif type(value) is bytes:
         fields[at : at + 1] = [[number, VARINT, byte, None] for byte in value]
-
-
-def renumber(c: Choices, fields: Fields, at: int, kind: str | None) -> None:
-    fields[at][0] = any_number(c)
 
 
 def retype(c: Choices, fields: Fields, at: int, kind: str | None) -> None:
@@ -257,9 +242,13 @@ def wrong_length(c: Choices, fields: Fields, at: int, kind: str | None) -> None:
 
 
 N_INSERTIONS = 3
-CHANGES = (
-    *(add_unknown, add_group, add_fields, repeat, repeat, drop, shuffle, shuffle, split, split),
-    *(unpack, renumber, retype, revalue, revalue, overlong, wrong_length),
+CHANGES: tuple[Change, ...] = (
+    *(add_unknown, add_group, add_fields, split, split, unpack, retype, revalue, revalue),
+    *(overlong, wrong_length, *[lambda c, fields, *_: c.shuffle(fields)] * 2),
+    *[lambda c, fields, at, _: fields.insert(c.below(len(fields) + 1), copy.deepcopy(fields[at]))]
+    * 2,
+    lambda c, fields, at, _: fields.pop(at),
+    lambda c, fields, at, _: fields[at].__setitem__(0, any_number(c)),
 )
 
 # --- bytes ---------------------------------------------------------------------------------------

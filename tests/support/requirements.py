@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+Report = pytest.TestReport | pytest.CollectReport
 LEFT_OUT = "left out: "
 # How the reasons begin for which CI accepts that a test is skipped. The others depend on where the
 # tests run.
@@ -54,7 +55,7 @@ class _NotInstalled:
         raise AttributeError(attribute)
 
 
-def fail_if_unexpected(report: pytest.TestReport | pytest.CollectReport) -> None:
+def fail_if_unexpected(report: Report) -> None:
     """In CI, change the outcome of a skipped test to a failure, unless the reason is expected."""
     if not (os.environ.get("CI") and report.skipped) or hasattr(report, "wasxfail"):
         return
@@ -65,7 +66,7 @@ def fail_if_unexpected(report: pytest.TestReport | pytest.CollectReport) -> None
         report.longrepr = f"CI does not skip tests for this reason: {reason}"
 
 
-def list_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:
+def list_skipped(report: Report) -> None:
     """Append the id of a skipped test or module to the file TENSORWIRE_SKIPPED.
 
     .ci/run runs these tests afterwards, with everything that they need.
