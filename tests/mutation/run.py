@@ -56,7 +56,8 @@ def main() -> None:
     parser.add_argument("--seed", default=time.strftime("%Y%m%d"), help="of --sample; the date")
     parser.add_argument("--whole", action="store_true", help="run all tests on survivors")
     arguments = parser.parse_args()
-    run(choose(arguments), arguments.whole)
+    if mutants := choose(arguments):
+        run(mutants, arguments.whole)
 
 
 def choose(arguments: argparse.Namespace) -> list[Mutant]:
