@@ -227,18 +227,14 @@ def test_strided_tensor_is_copied_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("stride", [0, 7, -1, 2**62, -(2**63), 2**63 - 1])
-def test_stride_of_a_dimension_of_one_has_no_meaning(stride: int) -> None:
+def test_stride_of_a_dimension_of_one_or_of_no_elements_has_no_meaning(stride: int) -> None:
     array = np.arange(12, dtype=np.float32)[::2]
+    for shape in ((0, 3), (3, 0)):
+        empty = Producer(np.zeros(shape, np.float32), strides=(stride, stride))
+        assert tw.Tensor("x", empty).shape == shape
     for shape, strides in (((1, 6), (stride, 2)), ((6, 1), (2, stride))):
         producer = Producer(array.reshape(shape), strides=strides)
         assert tw.Tensor("x", producer).as_numpy().tolist() == array.reshape(shape).tolist()
-
-
-@pytest.mark.parametrize("strides", [(2**62, 2**62), (-(2**63), 0), (0, 7)])
-def test_strides_of_an_empty_tensor_have_no_meaning(strides: tuple[int, ...]) -> None:
-    for shape in ((0, 3), (3, 0)):
-        tensor = tw.Tensor("x", Producer(np.zeros(shape, np.float32), strides=strides))
-        assert tensor.shape == shape
 
 
 ROW = sample("FP32", (1, 3))

@@ -190,14 +190,6 @@ def test_nonfinite_numbers_in_parameters(number: float) -> None:
                 tw.encode_request(request)
 
 
-@pytest.mark.parametrize("datatype", ["FP16", "BF16"])
-def test_half_precision_has_no_json_form(datatype: Any) -> None:
-    tensor = tw.Tensor("y", [0, 0], datatype=datatype, binary=False)
-    with pytest.raises(tw.EncodeError, match="can only be sent as binary data") as caught:
-        tw.encode_response(tw.InferResponse([tensor]))
-    assert (caught.value.status, caught.value.tensor) == (400, "y")
-
-
 # --- selection of outputs, and of those that are binary (WIRE.md 7) ---
 
 A, B = tw.Tensor("a", np.zeros(2, np.float32)), tw.Tensor("b", np.ones(3, np.int64))

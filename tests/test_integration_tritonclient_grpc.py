@@ -45,9 +45,6 @@ without_leftovers = comparison.without_leftovers
 with_client = pytest.mark.parametrize("client", GRPC)
 
 
-# --- inputs --------------------------------------------------------------------------------------
-
-
 # --- requests ------------------------------------------------------------------------------------
 
 

@@ -254,19 +254,6 @@ def decimals(chooser: random.Random) -> Iterator[str]:
             yield from (number, "-" + number)
 
 
-def quotients_by_all_powers_of_five(chooser: random.Random) -> Iterator[str]:
-    """Yield numbers of 16 to 19 digits divided by 10^1 to 10^27.
-
-    Some divided by 100 are halfway between two doubles.
-    """
-    values = [10**15, 10**15 + 1, 10**19 - 1, (1 << 53) + 1, (1 << 63) - 1, 1 << 63]
-    values += [chooser.randrange(10**15, 10**19) for _ in range(200)]
-    values += [25 * (2 * chooser.randrange(1 << 52, 1 << 53) + 1) for _ in range(500)]
-    for exponent, value in itertools.product(range(1, 28), values):
-        text = str(value).rjust(exponent + 1, "0")
-        yield f"{text[:-exponent]}.{text[-exponent:]}"
-
-
 def with_small_exponents(chooser: random.Random) -> Iterator[str]:
     """Yield integers of up to 64 bits times powers of ten, some of them next to midpoints."""
     for exponent, scale in itertools.product(range(-27, 28), range(-60, 60, 2)):
@@ -277,6 +264,7 @@ def with_small_exponents(chooser: random.Random) -> Iterator[str]:
     for exponent, shift in itertools.product((0, 1, 3), range(11)):
         for mantissa in range(2**53 - 20, 2**53 + 20):
             yield f"{(2 * mantissa + 1) << shift}e{exponent}"
+            yield f"{25 * (2 * mantissa + 1)}e-{exponent + 2}"  # the first exponent: a tie
 
 
 ZEROS, ONES = "0" * 400, "1" * 800
@@ -306,8 +294,7 @@ def special_numbers(chooser: random.Random) -> Iterator[str]:
 @pytest.mark.parametrize(
     "make",
     [
-        *(near_midpoints, with_all_exponents, decimals, quotients_by_all_powers_of_five),
-        *(with_small_exponents, special_numbers),
+        *(near_midpoints, with_all_exponents, decimals, with_small_exponents, special_numbers),
     ],
     ids=lambda make: make.__name__,
 )
@@ -555,10 +542,6 @@ def test_string_without_an_end() -> None:
             for before in ('{"inputs":["', '{"'):
                 with pytest.raises(tw.HeaderError):
                     decode(before + "a" * n + last)
-    whole = in_unknown(b'"' + b"a" * 30 + "é\\n\U0001f600".encode() + b'"')
-    for n in range(len(whole)):
-        with pytest.raises(tw.HeaderError):
-            tw.decode_request(whole[:n])
 
 
 @pytest.mark.parametrize("front", ["", "x", "\N{GRINNING FACE}", "\N{EURO SIGN}" * 21])

@@ -228,10 +228,6 @@ def test_limits_of_small_messages(path: str) -> None:
         assert "more than 10 bytes besides its tensors" in details
 
 
-def test_unknown_method(server: ServedApp) -> None:
-    assert error_of(lambda: server.small("RepositoryModelLoad", {}))[0] == Code.UNIMPLEMENTED
-
-
 def test_health_service() -> None:
     with served_app(create_app(MODELS)) as server:
         for service in ("", SERVICE):

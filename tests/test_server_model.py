@@ -510,6 +510,7 @@ def declared(function: Callable[[Any], dict[str, Any]]) -> Model:
 
 
 OTHER = tw.InferRequest([X])
+NUMBER = tw.Tensor("x", [5], datatype="INT8")
 EMPTY: dict[str, Any] = {}
 FAILED = "model 'm' failed"
 LOGGED = "model 'm' (version 1) failed"
@@ -518,7 +519,7 @@ RETURNED = "the model returned"
 
 
 @pytest.mark.parametrize(
-    ("model", "error", "logged"),
+    "row",  # the model, the error, what is logged, and the request if it is another one
     [
         (raising(RuntimeError("a secret")), FAILED, "a secret"),
         (stop, FAILED, "StopIteration"),
@@ -547,6 +548,11 @@ RETURNED = "the model returned"
         (Model(elements, [SPEC]), FAILED, "not BYTES"),
         (reads(lambda _: tw.Tensor("z", [5], datatype="INT8").elements), FAILED, "'z' is INT8"),
         (reads(lambda _: tw.Tensor("x", [b"\xff"]).as_strings()), FAILED, "'x' is not"),
+        # also if the request has a tensor of the same name, or with the same mistake
+        (reads(lambda _: tw.Tensor("z", [b"\xff"]).as_strings()), FAILED, "'z' is not", NOT_UTF8),
+        (reads(lambda _: NUMBER.elements), FAILED, "not BYTES", NOT_UTF8),
+        (reads(lambda r: without_name(r).as_strings()), FAILED, "UTF-8", NOT_UTF8),
+        (lambda _: {"x": np.zeros(1, "F")}, UNSENT, "'x' is an array of complex64", SHARED),
         # responses
         (lambda _: tw.InferResponse([X], parameters={"k": object()}), FAILED, "type object"),
         (lambda _: tw.InferResponse([X, X]), FAILED, "output 'x' appears twice"),
@@ -573,33 +579,14 @@ RETURNED = "the model returned"
     ],
 )  # fmt: skip
 @pytest.mark.thread_unsafe(reason="it reads the log")
-def test_model_that_fails(
-    model: Any, error: str, logged: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_model_that_fails(row: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The reason is in the log, and in the response unless it is an exception of other code."""
-    answer = serve(model)
+    model, error, logged, *sent = row
+    answer = serve(model, *sent)
     assert answer.status == 500
     assert answer.error == error if error == FAILED else answer.error.startswith(error)
     assert logged in caplog.text
     assert caplog.records
-
-
-@pytest.mark.parametrize(
-    ("model", "frame", "logged"),
-    [
-        (reads(lambda _: tw.Tensor("z", [b"\xff"]).as_strings()), NOT_UTF8, "'z' is not"),
-        (reads(lambda _: tw.Tensor("x", [5], datatype="INT8").elements), NOT_UTF8, "not BYTES"),
-        (reads(lambda r: without_name(r).as_strings()), NOT_UTF8, "UTF-8"),
-        (lambda _: {"x": np.zeros(1, np.complex64)}, SHARED, "tensor 'x' is an array of complex64"),
-    ],
-)  # fmt: skip
-@pytest.mark.thread_unsafe(reason="it reads the log")
-def test_error_about_another_tensor_is_not_that_of_the_client(
-    model: Any, frame: tw.Frame, logged: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The request has a tensor of the same name, or with the same mistake."""
-    assert serve(model, frame).status == 500
-    assert logged in caplog.text
 
 
 async def leave_later(error: type[BaseException]) -> Any:
