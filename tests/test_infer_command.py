@@ -161,50 +161,59 @@ def test_examples_of_the_help_are_valid() -> None:
 # --- inputs ---
 
 
-@pytest.mark.parametrize(
-    ("model", "argument", "expected"),
-    [
-        ("input:0", "input:0=[1, 2.5]", ("FP16", (2,), [1, 2.5])),  # the declared datatype
-        ("input:0", "input:0:FP16=1", ("FP16", (1,), [1])),
-        ("echo", "x:UINT8=[[1], [2]]", ("UINT8", (2, 1), [[1], [2]])),
-        ("echo", "BOOL:BOOL=[true, false]", ("BOOL", (2,), [True, False])),
-        ("echo", 'BOOL="a"', ("BYTES", (1,), [b"a"])),
-        ("echo", "x:FP32=[]", ("FP32", (0,), [])),
-        ("echo", "x:FP32=3", ("FP32", (1,), [3])),
-        ("echo", "x:FP32=[Infinity]", ("FP32", (1,), [np.inf])),
-        ("echo", 'x=["a", "ü"]', ("BYTES", (2,), [b"a", "ü".encode()])),
-        ("echo", 'x="a=b"', ("BYTES", (1,), [b"a=b"])),
-        ("text", 'text="a"', ("BYTES", (1, 1), [[b"a"]])),  # as many dimensions as declared
-        ("text", 'text=[["a"], ["b"]]', ("BYTES", (2, 1), [[b"a"], [b"b"]])),
-    ],
-)
-def test_json_input(call: Call, model: str, argument: str, expected: Any) -> None:
-    call(model, "--input", argument)
-    (found,) = received().values()
-    assert found == expected
+JSON_X = b"[[1, 2]]"
+WITHOUT_FILES = [
+    ("input:0", "input:0=[1, 2.5]", ("FP16", (2,), [1, 2.5])),  # the declared datatype
+    ("input:0", "input:0:FP16=1", ("FP16", (1,), [1])),
+    ("echo", "x:UINT8=[[1], [2]]", ("UINT8", (2, 1), [[1], [2]])),
+    ("echo", "BOOL:BOOL=[true, false]", ("BOOL", (2,), [True, False])),
+    ("echo", 'BOOL="a"', ("BYTES", (1,), [b"a"])),
+    ("echo", "x:FP32=[]", ("FP32", (0,), [])),
+    ("echo", "x:FP32=3", ("FP32", (1,), [3])),
+    ("echo", "x:FP32=[Infinity]", ("FP32", (1,), [np.inf])),
+    ("echo", 'x=["a", "ü"]', ("BYTES", (2,), [b"a", "ü".encode()])),
+    ("echo", 'x="a=b"', ("BYTES", (1,), [b"a=b"])),
+    ("text", 'text="a"', ("BYTES", (1, 1), [[b"a"]])),  # as many dimensions as declared
+    ("text", 'text=[["a"], ["b"]]', ("BYTES", (2, 1), [[b"a"], [b"b"]])),
+]
+ARRAYS = [
+    ("echo", "x", np.array([[1, 2]], ">i2"), ("INT16", (1, 2), [[1, 2]])),
+    ("echo", "x", np.array(["a", "ü"]), ("BYTES", (2,), [b"a", "ü".encode()])),
+    ("echo", "x", np.array([b"a", b"bc"]), ("BYTES", (2,), [b"a", b"bc"])),
+    ("echo", "x:FP32", np.array([0.1]), ("FP32", (1,), [np.float32(0.1)])),
+    ("echo", "x:FP32", np.array([1, 2]), ("FP32", (2,), [1, 2])),
+    ("echo", "x:INT8", np.array([1.0, -2]), ("INT8", (2,), [1, -2])),
+    ("echo", "x:BF16", np.array([0x3FC0], "u2"), ("BF16", (1,), [1.5])),
+    ("echo", "x:BF16", np.array([0x3FC0], "u2").view("V2"), ("BF16", (1,), [1.5])),
+    ("echo", "x:BF16", np.array([1.5]), ("BF16", (1,), [1.5])),
+    ("input:0", "input:0", np.array([2], "f2"), ("FP16", (1,), [2])),
+]
 
 
 @pytest.mark.parametrize(
-    ("model", "target", "array", "expected"),
+    ("model", "argument", "content", "expected"),
     [
-        ("echo", "x", np.array([[1, 2]], ">i2"), ("INT16", (1, 2), [[1, 2]])),
-        ("echo", "x", np.array(["a", "ü"]), ("BYTES", (2,), [b"a", "ü".encode()])),
-        ("echo", "x", np.array([b"a", b"bc"]), ("BYTES", (2,), [b"a", b"bc"])),
-        ("echo", "x:FP32", np.array([0.1]), ("FP32", (1,), [np.float32(0.1)])),
-        ("echo", "x:FP32", np.array([1, 2]), ("FP32", (2,), [1, 2])),
-        ("echo", "x:INT8", np.array([1.0, -2]), ("INT8", (2,), [1, -2])),
-        ("echo", "x:BF16", np.array([0x3FC0], "u2"), ("BF16", (1,), [1.5])),
-        ("echo", "x:BF16", np.array([0x3FC0], "u2").view("V2"), ("BF16", (1,), [1.5])),
-        ("echo", "x:BF16", np.array([1.5]), ("BF16", (1,), [1.5])),
-        ("input:0", "input:0", np.array([2], "f2"), ("FP16", (1,), [2])),
+        *((model, argument, b"", expected) for model, argument, expected in WITHOUT_FILES),
+        *((model, f"{name}=FOLDER/array.npy", *row) for model, name, *row in ARRAYS),
+        ("echo", "x:INT8=FOLDER/x.json", JSON_X, ("INT8", (1, 2), [[1, 2]])),
+        ("echo", "x:INT8=-", JSON_X, ("INT8", (1, 2), [[1, 2]])),
+        ("echo", "x=-", b'"a"', ("BYTES", (1,), [b"a"])),
+        ("echo", "x=@-", b"a\n\0", ("BYTES", (1,), [b"a\n\0"])),
+        ("echo", "x=@FOLDER/x.json", JSON_X, ("BYTES", (1,), [JSON_X])),
+        ("echo", "x=@FOLDER/x.npy", b"\xff\0", ("BYTES", (1,), [b"\xff\0"])),  # as the @ says
     ],
 )
-def test_npy_input(
-    call: Call, tmp_path: Path, model: str, target: str, array: Any, expected: Any
+def test_input(
+    call: Call, stdin: Any, tmp_path: Path, model: str, argument: str, content: Any, expected: Any
 ) -> None:
-    call(model, "--input", f"{target}={save_array(tmp_path, array)}")
-    (found,) = received().values()
-    assert found == expected
+    """The content is that of a file or of the standard input."""
+    if isinstance(content, np.ndarray):
+        save_array(tmp_path, content)
+    else:
+        stdin(content)
+        (tmp_path / Path(argument).name).write_bytes(content)
+    call(model, "--input", argument.replace("FOLDER", str(tmp_path)))
+    assert [*received().values()] == [expected]
 
 
 @pytest.fixture
@@ -218,33 +227,12 @@ def stdin(monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes | None], None]:
     return replace
 
 
-JSON_X = b"[[1, 2]]"
 REQUEST = {
     "inputs": [{"name": "x", "datatype": "INT8", "shape": [1, 2], "data": [1, 2]}],
     "outputs": [{"name": "x"}],
     "parameters": {"top_k": 3},
     "id": "7",
 }
-
-
-@pytest.mark.parametrize(
-    ("value", "name", "content", "expected"),
-    [
-        ("x:INT8=FOLDER/x.json", "x.json", JSON_X, ("INT8", (1, 2), [[1, 2]])),
-        ("x:INT8=-", None, JSON_X, ("INT8", (1, 2), [[1, 2]])),
-        ("x=-", None, b'"a"', ("BYTES", (1,), [b"a"])),
-        ("x=@-", None, b"a\n\0", ("BYTES", (1,), [b"a\n\0"])),
-        ("x=@FOLDER/x.json", "x.json", JSON_X, ("BYTES", (1,), [JSON_X])),
-        ("x=@FOLDER/x.npy", "x.npy", b"\xff\0", ("BYTES", (1,), [b"\xff\0"])),  # as the @ says
-    ],
-)
-def test_input_from_a_file(
-    call: Call, stdin: Any, tmp_path: Path, value: str, name: Any, content: bytes, expected: Any
-) -> None:
-    stdin(content)
-    (tmp_path / str(name)).write_bytes(content)
-    call("echo", "--input", value.replace("FOLDER", str(tmp_path)))
-    assert received() == {"x": expected}
 
 
 @pytest.mark.parametrize("arrays", [{"a": [1, 2]}, {}, {"a": [1], "b": [2]}])
@@ -520,27 +508,20 @@ def test_headers(call: Call) -> None:
         (["--timeout", "0"], "timeout must be a positive number of seconds"),
         (["--insecure"], "--insecure and --ca-file require an https:// or grpcs:// URL"),
         (["--insecure", "--ca-file", "x"], "--ca-file: not allowed with argument --insecure"),
+        ("ftp://x echo", "the URL of a server must be http, https, grpc, grpcs, unix or"),
+        ("localhost:abc echo", "the URL of a server is invalid: 'localhost:abc' (Port "),
+        ("x ..", "the name of a model must not be '..'"),
+        ("grpc://x echo --json", "--json requires HTTP"),
+        ("grpcs://x echo --insecure", "--insecure requires an https:// URL: grpcio always"),
+        ("grpc://x echo --ca-file x", "require an https:// or grpcs:// URL"),
+        ("https://x echo --ca-file /no/file", "--ca-file /no/file: [Errno 2]"),
     ],
 )
-def test_invalid_options(call: Call, arguments: list[str], message: str) -> None:
-    assert message in call("echo", "--input", "x:FP32=1", *arguments, status=2)
+def test_invalid_options(call: Call, server: str, arguments: Any, message: str) -> None:
+    """Arguments of a call to the server of the tests, or another URL and its arguments."""
+    url, *others = arguments.split() if isinstance(arguments, str) else (server, "echo", *arguments)
+    assert message in call(*others, "--input", "x:FP32=1", url=url, status=2)
     assert not headers
-
-
-@pytest.mark.parametrize(
-    ("url", "model", "message"),
-    [
-        ("ftp://x", "echo", "the URL of a server must be http, https, grpc, grpcs, unix or"),
-        ("localhost:abc", "echo", "the URL of a server is invalid: 'localhost:abc' (Port "),
-        ("x", "..", "the name of a model must not be '..'"),
-        ("grpc://x", "echo --json", "--json requires HTTP"),
-        ("grpcs://x", "echo --insecure", "--insecure requires an https:// URL: grpcio always"),
-        ("grpc://x", "echo --ca-file x", "require an https:// or grpcs:// URL"),
-        ("https://x", "echo --ca-file /no/file", "--ca-file /no/file: [Errno 2]"),
-    ],
-)
-def test_invalid_url_or_model(call: Call, url: str, model: str, message: str) -> None:
-    assert message in call(*model.split(), url=url, status=2)
 
 
 def test_tls(call: Call, certificate: Certificate, tmp_path: Path) -> None:
