@@ -264,7 +264,7 @@ def with_small_exponents(chooser: random.Random) -> Iterator[str]:
     for exponent, shift in itertools.product((0, 1, 3), range(11)):
         for mantissa in range(2**53 - 20, 2**53 + 20):
             yield f"{(2 * mantissa + 1) << shift}e{exponent}"
-            yield f"{25 * (2 * mantissa + 1)}e-{exponent + 2}"  # the first exponent: a tie
+            yield f"{25 * (2 * mantissa + 1) << shift}e-{exponent + 2}"  # ties for exponent 0
 
 
 ZEROS, ONES = "0" * 400, "1" * 800
