@@ -504,6 +504,30 @@ async def test_handshakes_that_do_not_begin(certificate: Certificate) -> None:
         gc.enable()
 
 
+async def test_request_that_arrives_with_the_end_of_a_handshake(certificate: Certificate) -> None:
+    app = make_app(max_body_memory_nbytes=1 << 20)  # the memory of the body grows
+    files = {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
+    config = configuration(app, http=InferProtocol, **files)
+    accept_tls(config)
+    make_protocol: Any = config.http_protocol_class
+    handshake = make_protocol(config=config, server_state=ServerState(), app_state={})
+    handshake.data_received(request_bytes("echo", np.arange(100_000)))
+    transport = Transport(handshake._protocol, is_paused=False)
+    handshake._protocol.connection_made(transport)
+    handshake._pass_received_to(handshake._protocol)
+    await turns(3)
+    assert transport.written.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_transport_is_closed_once() -> None:
+    """For example, a timer expires while the client does not read what is left."""
+    protocol, transport = protocol_with_transport()
+    protocol.connection.close(protocol.loop.time())
+    protocol.settle()
+    protocol.settle()
+    assert transport.is_closed
+
+
 def test_timer_after_the_socket_is_lost() -> None:
     """A TLS transport of uvloop has none then, until it tells that the connection is lost."""
     transport = Mock(get_extra_info=lambda _: None, get_write_buffer_size=lambda: 0)
@@ -615,6 +639,7 @@ class Transport(asyncio.Transport):
         return self.is_closed
 
     def close(self) -> None:
+        assert not self.is_closed, "asyncio cannot abort TLS that was closed twice"
         self.is_closed = True
 
     def abort(self) -> None:
@@ -653,6 +678,7 @@ def receive(protocol: Any, data: bytes) -> None:
         buffer = protocol.get_buffer(-1)
         n = min(len(buffer), len(data))
         buffer[:n], data = data[:n], data[n:]
+        del buffer
         protocol.buffer_updated(n)
 
 

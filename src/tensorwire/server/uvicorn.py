@@ -295,9 +295,11 @@ class InferProtocol(asyncio.BufferedProtocol):
         state, transport = self.connection.state, self.transport
         if state is ABORTED:
             transport.abort()
+        elif transport.is_closing():  # asyncio cannot abort TLS that was closed twice
+            pass
         elif state is CLOSING:
             transport.close()
-        elif not self.connection.options.is_tls and not transport.is_closing():
+        elif not self.connection.options.is_tls:
             with suppress(OSError):  # the client has reset the connection, which is not known yet
                 transport.write_eof()
 

@@ -85,8 +85,10 @@ class TlsHandshake(asyncio.Protocol):
             )
             if transport is not None and self._protocol is not None:
                 self._connect_protocol(transport)
-        except (OSError, RuntimeError):  # it has failed, or the connection is lost
+        except BaseException as error:
             self._transport.abort()
+            if not isinstance(error, OSError | RuntimeError):  # it has failed, or is lost
+                raise
         finally:
             self._forget()
 
@@ -104,4 +106,5 @@ class TlsHandshake(asyncio.Protocol):
             buffer = protocol.get_buffer(len(rest))
             n = min(len(buffer), len(rest))
             buffer[:n], rest = rest[:n], rest[n:]
+            del buffer  # a body cannot grow while views of it exist
             protocol.buffer_updated(n)
