@@ -26,6 +26,10 @@ cdef extern from "Python.h":
 # The work of each thread is counted in all modules together. The cost of an operation is about the
 # number of nanoseconds that it takes in a slow case, for example because the memory is new: 1 for
 # a byte that is copied or scanned, or for READ_NBYTES that are only read, or freed.
+#
+# Work of the package is passed to `count_or_release_gil` and the functions like it, which keep the
+# GIL if the work is short. `with nogil` is for code that must not have the GIL however short it is:
+# callbacks of other packages, and code that holds a foreign lock (npystring.pxd).
 cdef enum:
     READ_NBYTES = 8
     TEXT_COST = 8  # of a byte of JSON or of a field, or of writing a short element
@@ -39,8 +43,6 @@ cdef Py_ssize_t end_of_batch(Py_ssize_t begin, Py_ssize_t n, Py_ssize_t cost) no
 # Other threads may run meanwhile.
 cdef bytes copied_bytes(const void* data, Py_ssize_t nbytes)
 cdef void free_memory(void* memory, Py_ssize_t nbytes) noexcept  # of PyMem_RawMalloc
-
-cdef void drop_reference(void* owned) noexcept nogil
 
 
 cdef inline void collect_work(Py_ssize_t* work, Py_ssize_t cost) noexcept:

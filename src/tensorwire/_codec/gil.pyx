@@ -1,17 +1,13 @@
 """Work with the GIL held is counted, so that other threads wait for it for a short time only.
 
-Long operations on plain memory release it. Consumers of exported structs may not have it.
+Long operations on plain memory release it.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.mem cimport PyMem_RawFree
-from cpython.ref cimport Py_DECREF
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 import sys
-
-cdef extern from "Python.h":
-    int Py_IsInitialized() nogil
 
 cdef extern from *:
     """
@@ -71,17 +67,3 @@ cdef void free_memory(void* memory, Py_ssize_t nbytes) noexcept:
     released = count_or_release_gil(nbytes // READ_NBYTES)
     PyMem_RawFree(memory)
     take_gil(released)
-
-
-# --- references that other languages hold ---
-
-
-cdef void drop_reference(void* owned) noexcept nogil:
-    """Drop a reference to a Python object, in the callback that releases an exported struct.
-
-    A consumer may call it in any thread, with or without the GIL. If the interpreter has ended, or
-    is ending, there is no GIL to acquire, and the object is left alone.
-    """
-    if Py_IsInitialized():
-        with gil:
-            Py_DECREF(<object>owned)

@@ -43,6 +43,7 @@ cdef Received receive(values, bint only_bytes)
 cdef ndarray numbers_of(Received received)
 cdef invalid_arrow_error(what)
 
+cdef void drop_reference(void* owned) noexcept nogil
 cdef new_schema(bytes format, const npy_intp* dims, int rank)
 cdef array_capsule(ArrowArray** array)
 cdef export_schema(ndarray array, Datatype element_type, str name)

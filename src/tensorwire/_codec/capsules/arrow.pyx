@@ -14,7 +14,7 @@ cimport numpy as cnp
 from cpython.mem cimport PyMem_RawCalloc, PyMem_RawFree
 from cpython.pycapsule cimport (
     PyCapsule_Destructor, PyCapsule_GetPointer, PyCapsule_IsValid, PyCapsule_New)
-from cpython.ref cimport Py_INCREF
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from libc.stdint cimport INT32_MAX, INT64_MAX, int64_t, uint8_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.string cimport memset
@@ -22,7 +22,7 @@ from libc.string cimport memset
 from ..capsules.arrow_abi cimport (
     N_OFFSET_BUFFERS, NULLABLE, ArrowArray, ArrowArrayStream, ArrowSchema)
 from ..datatypes cimport Datatype, shape_to_send
-from ..gil cimport LONG_NBYTES, count_work, drop_reference
+from ..gil cimport LONG_NBYTES, count_work
 from ..exports cimport exported_bytes
 from ..wire cimport MAX_RANK, multiply
 
@@ -34,6 +34,9 @@ from ...errors import (
     MAX_FOREIGN_TEXT, SUBJECT, EncodeError, format_count, format_subject, format_text, format_value)
 
 cnp.import_array()
+
+cdef extern from "Python.h":
+    int Py_IsInitialized() nogil
 
 cdef dict FORMATS = {
     "BOOL": b"b", "INT8": b"c", "UINT8": b"C", "INT16": b"s", "UINT16": b"S", "INT32": b"i",
@@ -516,6 +519,17 @@ cdef void release_array_node(ArrowArray* array) noexcept nogil:
     array.release = NULL
     if owner != NULL:
         drop_reference(owner)
+
+
+cdef void drop_reference(void* owned) noexcept nogil:
+    """Drop a reference to a Python object, in the callback that releases an exported struct.
+
+    A consumer may call it in any thread, with or without the GIL. If the interpreter has ended, or
+    is ending, there is no GIL to acquire, and the object is left alone.
+    """
+    if Py_IsInitialized():
+        with gil:
+            Py_DECREF(<object>owned)
 
 
 cdef owner_of_struct(void* allocated, const char* name, PyCapsule_Destructor free):

@@ -12,10 +12,11 @@ from libc.stdint cimport INT32_MAX, int32_t, int64_t
 from libc.string cimport memcpy
 
 from ..capsules.arrow cimport (
-    VIEWS, ArrowLayout, Chunk, Received, array_capsule, invalid_arrow_error, new_schema)
+    VIEWS, ArrowLayout, Chunk, Received, array_capsule, drop_reference, invalid_arrow_error,
+    new_schema)
 from ..capsules.arrow_abi cimport (
     INLINE_NBYTES, N_OFFSET_BUFFERS, N_VIEW_BUFFERS, ArrowArray, ArrowSchema, View)
-from ..gil cimport TEXT_COST, count_or_release_gil, drop_reference, take_gil
+from ..gil cimport TEXT_COST, count_or_release_gil, take_gil
 from ..utf8 cimport are_valid_utf8, is_valid_utf8
 from ..wire cimport PREFIX_NBYTES, Element, Span, element_at, span_nbytes
 
