@@ -82,7 +82,7 @@ static inline Block each(unsigned char c) {
 
 /* How many bytes a text needs for a word of 8, by its size. A table, because compilers make a branch
    of a comparison. */
-static const unsigned char missing[BLOCK_NBYTES] = {8, 7, 6, 5, 4, 3, 2, 1};
+static const unsigned char MISSING_NBYTES[BLOCK_NBYTES] = {8, 7, 6, 5, 4, 3, 2, 1};
 
 /* Return the next 16 bytes of a text, of which `nbytes`, at least 1, are left. Bytes after the text
    are replaced by 0. `n_before` bytes before it can be read, and no others. If they suffice for a
@@ -99,7 +99,7 @@ static inline Block load_padded(const unsigned char *text, ptrdiff_t nbytes, ptr
         memcpy(&block, text, BLOCK_NBYTES);
         return block;
     }
-    n_missing = missing[nbytes];
+    n_missing = MISSING_NBYTES[nbytes];
     if (n_before >= n_missing) {
         n_more = n_missing + (int)nbytes - 8;
         memcpy(&first, text - n_missing, 8);

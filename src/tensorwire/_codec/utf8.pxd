@@ -16,7 +16,7 @@ cdef extern from "utf8.h":
 
 cdef enum:
     NOT_ENCODABLE = -1
-    CHUNK = 64  # characters
+    N_SUMMED = 64  # characters, so that no sum of `utf8_nbytes` overflows
 
 ctypedef fused CodeUnit:
     uint8_t
@@ -84,7 +84,7 @@ cdef inline Py_ssize_t whole_characters(const unsigned char* text, Py_ssize_t n)
 cdef inline Py_ssize_t utf8_nbytes(const CodeUnit* text, Py_ssize_t n_characters) noexcept nogil:
     """Return the size of `text` as UTF-8, or NOT_ENCODABLE if a character has no UTF-8 form.
 
-    No overflow: `n_more` is at most 3 for each of the CHUNK characters. All variables of the inner
+    No overflow: `n_more` is at most 3 for each of N_SUMMED characters. All variables of the inner
     loop have the width of a character, so that compilers can generate vector code.
     """
     cdef Py_ssize_t nbytes = n_characters, i = 0, stop
@@ -94,7 +94,7 @@ cdef inline Py_ssize_t utf8_nbytes(const CodeUnit* text, Py_ssize_t n_characters
             nbytes += n_two_bytes(text + i)
             i += 8
     while i < n_characters:
-        stop = min(n_characters, i + CHUNK)
+        stop = min(n_characters, i + N_SUMMED)
         n_more = 0
         while i < stop:
             c = text[i]

@@ -53,7 +53,7 @@ cdef enum:
 cdef class Source:
     """Values to be written as BYTES elements in row-major order, and their shape."""
 
-    def __init__(self, values, tuple shape not None):
+    def __cinit__(self, values, tuple shape not None):
         self.values = values
         self.shape = shape
         self.n_elements = 1
@@ -392,7 +392,7 @@ cdef class FixedWidth(Source):
         for i in range(cnp.PyArray_SIZE(array)):
             collect_work(&work, TEXT_COST + itemsize)
             if is_text:
-                self.write_text(<const uint32_t*>item, itemsize // 4, i, output)
+                self.write_characters(<const uint32_t*>item, itemsize // 4, i, output)
             else:
                 nbytes = itemsize
                 while nbytes > 0 and item[nbytes - 1] == 0:
@@ -401,7 +401,7 @@ cdef class FixedWidth(Source):
             item += itemsize
         return 0
 
-    cdef inline int write_text(
+    cdef inline int write_characters(
         self, const uint32_t* text, Py_ssize_t n_characters, Py_ssize_t i, NewBytes* output
     ) except -1:
         cdef Py_ssize_t nbytes

@@ -196,7 +196,7 @@ cdef tuple import_capsule(capsule):
     is_strided = tensor.strides != NULL and layout.n_elements > 0
     if is_strided:
         read_strides(tensor, element_type, &layout, strides)
-    data = &no_data if layout.n_elements == 0 else address_of(tensor)
+    data = &no_data if layout.n_elements == 0 else checked_address(tensor)
     # From here on, the owner deletes the struct.
     PyCapsule_SetName(capsule, USED_VERSIONED if unversioned == NULL else USED_UNVERSIONED)
     owner.versioned, owner.unversioned = versioned, unversioned
@@ -264,23 +264,23 @@ cdef int read_strides(
     """Fill `strides`, in bytes, from those of a producer, in elements. Raises EncodeError."""
     cdef int64_t stride
     # The number of bytes between the first and the last element.
-    cdef uint64_t span, total = element_type.itemsize
+    cdef uint64_t extent, total = element_type.itemsize
     cdef int axis
     for axis in range(layout.rank):
         stride = tensor.strides[axis]
         if layout.dims[axis] == 1:
             stride = 0  # it has no meaning, and may be any number
-        span = <uint64_t>element_type.itemsize
-        if not multiply(&span, <uint64_t>stride if stride >= 0 else 0 - <uint64_t>stride) or (
-                not multiply(&span, <uint64_t>layout.dims[axis] - 1)
-                or span > <uint64_t>INT64_MAX - total):
+        extent = <uint64_t>element_type.itemsize
+        if not multiply(&extent, <uint64_t>stride if stride >= 0 else 0 - <uint64_t>stride) or (
+                not multiply(&extent, <uint64_t>layout.dims[axis] - 1)
+                or extent > <uint64_t>INT64_MAX - total):
             raise invalid_tensor_error(f"its stride {axis} is {stride}")
-        total += span
+        total += extent
         strides[axis] = stride * element_type.itemsize
     return 0
 
 
-cdef void* address_of(DLTensor* tensor) except NULL:
+cdef void* checked_address(DLTensor* tensor) except NULL:
     if tensor.data == NULL:
         raise invalid_tensor_error("it has elements, but its data pointer is NULL")
     if tensor.byte_offset > <uint64_t>INT64_MAX - <uintptr_t>tensor.data:

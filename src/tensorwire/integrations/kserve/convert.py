@@ -30,7 +30,7 @@ Buffer = bytes | memoryview
 Parameters = dict[str, Any]
 
 NOT_IN_JSON = ("FP16", "BF16")
-SCALARS = (str, bool, int, float)
+PARAMETER_TYPES = (str, bool, int, float)
 
 
 # --- received tensors ----------------------------------------------------------------------------
@@ -189,7 +189,7 @@ def scalars(parameters: Mapping[str, Any]) -> Parameters:
     """Return parameters as a dict. Raises DecodeError for values that KServe has to validate."""
     found = dict(parameters)
     for value in found.values():
-        if type(value) not in SCALARS:
+        if type(value) not in PARAMETER_TYPES:
             raise DecodeError("a parameter is a list, an object or null")
     return found
 
