@@ -234,7 +234,7 @@ async def test_compressed_requests_do_not_delay_others() -> None:
     headers["Content-Encoding"] = "gzip"
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(body, "Decompressor", Waiting)
-        call = inference(chunks=chunks, headers=headers)
+        call = inference(chunks=chunks, headers=headers, disconnected=asyncio.Event())
         waiting = [asyncio.create_task(exchange(PLAIN, **call)) for _ in range(33)]
         await asyncio.sleep(0)
         try:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -70,6 +71,8 @@ from tensorwire.server import (  # noqa: E402
     create_app,
 )
 from tensorwire.server import grpc as served  # noqa: E402
+from tensorwire.server.errors import OverloadedError  # noqa: E402
+from tensorwire.server.grpc import OpenCalls  # noqa: E402
 from tensorwire.server.inference import Inference  # noqa: E402
 from tensorwire.sizes import (  # noqa: E402
     MAX_QUICK_JSON_NBYTES,
@@ -620,6 +623,24 @@ class Gate:
     @property
     def n_requests(self) -> int:
         return len(self.app.concurrency.requests)
+
+
+async def test_calls_without_inference_are_limited_until_their_message_has_arrived() -> None:
+    """One that is beyond the limit is not read: its message may have any length."""
+    calls = OpenCalls(create_app(MODELS), limit_concurrency=1)
+    context = Mock(read=Mock(side_effect=lambda: asyncio.sleep(60)))
+    waiting = [asyncio.create_task(calls.receive_small(context)) for _ in range(17)]
+    await asyncio.sleep(0)
+    with pytest.raises(OverloadedError):
+        await calls.receive_small(context)
+    assert context.read.call_count == 17
+    waiting.pop().cancel()
+    await asyncio.sleep(0.01)
+    waiting.append(asyncio.create_task(calls.receive_small(context)))
+    await asyncio.sleep(0)
+    assert context.read.call_count == 18
+    for each in waiting:
+        each.cancel()
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])

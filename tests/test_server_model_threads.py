@@ -32,10 +32,13 @@ from tensorwire.server.model import as_writable
 from tensorwire.server.model_threads import ModelCall
 from tensorwire.sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
 from tensorwire.threads import (
+    COMPRESSING,
     DECOMPRESSING,
     N_THREADS,
+    PACKAGE,
     READING,
     READING_DECOMPRESSED,
+    WRITING,
     ThreadCall,
     Threads,
     in_turn,
@@ -495,6 +498,40 @@ async def test_work_whose_thread_cannot_be_started(
         reply = await exchange(app, **inference("m", frame, headers=frame.headers | headers))
     assert reply.status == 200
     assert "content-encoding" not in reply.headers
+
+
+@pytest.mark.parametrize(
+    ("threads", "frame", "coding"),
+    [
+        (PACKAGE, None, None),
+        (READING, message(LARGE, in_json=True), None),
+        (DECOMPRESSING, message(SMALL), "Content-Encoding"),
+        (WRITING, message(LARGE), None),
+        (COMPRESSING, message(LARGE, **BINARY), "Accept-Encoding"),
+    ],
+    ids=["statistics", "reading", "decompressing", "writing", "compressing"],
+)
+async def test_work_for_a_client_that_has_left_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, threads: Threads, frame: Any, coding: str | None
+) -> None:
+    """It would delay the requests of other clients, and a shutdown."""
+    app = create_app({"m": in_event_loop}, compress_responses=True)
+    gone, reply = asyncio.Event(), Exchange()
+    monkeypatch.setattr(threads, "_limit", 0)
+    sent: Any = {"path": "/v2/models/stats"}
+    if frame is not None:
+        headers = frame.headers | ({coding: "gzip"} if coding else {})
+        if coding == "Content-Encoding":
+            sent = inference("m", chunks=[gzip.compress(bytes(frame))], headers=headers)
+        else:
+            sent = inference("m", frame, headers=headers)
+    task = asyncio.create_task(exchange(app, **sent, disconnected=gone, reply=reply))
+    async with asyncio.timeout(5):
+        while not threads._waiting:
+            await asyncio.sleep(0)
+        gone.set()
+        await task
+    assert (reply.status, len(threads._waiting)) == (0, 0)
 
 
 def test_max_concurrency_counts_awaitables_of_models_in_the_event_loop() -> None:

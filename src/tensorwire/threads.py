@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
@@ -17,6 +17,8 @@ from weakref import WeakSet, WeakValueDictionary
 from .sizes import MAX_QUICK_JSON_NBYTES, MAX_SHARED_JSON_NBYTES
 
 Result = TypeVar("Result")
+InThread = Callable[..., Awaitable[Any]]
+"""``in_thread``, or another function with its parameters."""
 
 IDLE_SECONDS = 60
 """A thread that gets no call for this time ends."""
@@ -226,7 +228,7 @@ def _wait_for_calls() -> None:
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_forget_threads)
 _has_gil: bool = getattr(sys, "_is_gil_enabled", lambda: True)()  # from Python 3.13 on
-_package = Threads(N_THREADS)
+PACKAGE = Threads(N_THREADS)
 # A function that reads a message holds the GIL for most of the time. Whenever an event loop needs
 # the GIL, it would wait for all threads that do.
 READING = Threads(1 if _has_gil else N_THREADS)
@@ -239,7 +241,7 @@ COMPRESSING = Threads(N_THREADS)
 
 
 async def in_thread(
-    function: Callable[..., Result], *arguments: Any, threads: Threads = _package
+    function: Callable[..., Result], *arguments: Any, threads: Threads = PACKAGE
 ) -> Result:
     """Call a function of this package in a thread.
 
@@ -271,14 +273,20 @@ async def in_turn(function: Callable[..., Result], *arguments: Any) -> Result:
 
 
 async def read_without_blocking(
-    nbytes: int, function: Callable[..., Result], *arguments: Any, threads: Threads = READING
+    nbytes: int,
+    function: Callable[..., Result],
+    *arguments: Any,
+    threads: Threads = READING,
+    run: InThread = in_thread,
 ) -> Result:
     """Call a function that reads a message: at once, in a turn of the event loop, or in a thread.
 
-    ``nbytes`` is the number of bytes that take time to read, or a larger one.
+    ``nbytes`` is the number of bytes that take time to read, or a larger one. ``run`` is
+    ``in_thread``, or a method that drops the call if the client does not wait any longer.
     """
     if nbytes <= MAX_SHARED_JSON_NBYTES:
         return function(*arguments)
     if nbytes <= MAX_QUICK_JSON_NBYTES:
         return await in_turn(function, *arguments)
-    return await in_thread(function, *arguments, threads=threads)
+    result: Result = await run(function, *arguments, threads=threads)
+    return result

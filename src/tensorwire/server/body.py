@@ -14,7 +14,14 @@ from .._codec.messages.tensor import TensorSpec
 from ..compression import Decompressor, is_supported
 from ..errors import DecompressionError, LayoutError, format_count
 from ..sizes import MAX_QUICK_MESSAGE_NBYTES, PIECE_NBYTES
-from ..threads import DECOMPRESSING, READING, READING_DECOMPRESSED, in_thread, read_without_blocking
+from ..threads import (
+    DECOMPRESSING,
+    READING,
+    READING_DECOMPRESSED,
+    InThread,
+    in_thread,
+    read_without_blocking,
+)
 from .body_memory import UNCOUNTED_NBYTES, Reservation
 from .errors import UnsupportedEncodingError
 from .framing import Framing
@@ -154,14 +161,19 @@ class RequestBody:
             return sys.maxsize
         return nbytes if json_nbytes is None else json_nbytes
 
-    async def read_slowly(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        """Decompress the body, and call a function that decodes it, in threads if that is slow."""
+    async def read_slowly(
+        self, function: Callable[..., Result], *arguments: Any, run: InThread = in_thread
+    ) -> Result:
+        """Decompress the body, and call a function that decodes it, in threads if that is slow.
+
+        ``run`` is that of ``read_without_blocking``.
+        """
         threads = READING
         if self.is_compressed:
-            await in_thread(self._decompress, threads=DECOMPRESSING)
+            await run(self._decompress, threads=DECOMPRESSING)
             threads = READING_DECOMPRESSED
         nbytes = self.reading_nbytes()
-        return await read_without_blocking(nbytes, function, *arguments, threads=threads)
+        return await read_without_blocking(nbytes, function, *arguments, threads=threads, run=run)
 
     def decode(self, limits: Limits, raw_input: TensorSpec | None = None) -> InferRequest:
         """Decode the request, after the end of the body. Raises DecodeError."""

@@ -6,6 +6,7 @@ There are no generated classes: grpcio passes each message as ``bytes``, and the
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -24,7 +25,7 @@ from ..errors import TensorwireError, format_seconds
 from ..grpc import decode_request, encode_response, encode_stream_response
 from ..grpc_messages import DATA_TYPES, MODEL_REQUEST, NO_FIELDS, SERVICE, STREAM_ERROR, Fields
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
-from ..threads import read_without_blocking
+from ..threads import InThread, read_without_blocking
 from .body_memory import UNCOUNTED_NBYTES, Reservation
 from .context import RequestContext, set_headers
 from .errors import OverloadedError
@@ -52,7 +53,8 @@ _HANDSHAKE_SECONDS = 5.0
 _TLS_HANDSHAKE_SECONDS = 60.0
 # At the end of a shutdown, grpcio asks clients to close their connections. They have this time.
 _LINGER_SECONDS = 1.0
-_N_RESERVED_CONNECTIONS = 16  # for health checks, beyond limit_concurrency
+_N_RESERVED = 16  # connections and calls without inference, beyond limit_concurrency
+_SMALL_SECONDS = 5.0  # in which a message without tensors must arrive
 _FOREVER = 1e9  # seconds
 _MAX_OPTION = 2**31 - 2  # of grpcio; the next integer means infinity
 
@@ -106,8 +108,8 @@ class GrpcFormat(MessageFormat[bytes, bytes]):
 
     reading_nbytes: Callable[..., int] = staticmethod(reading_nbytes)
 
-    async def read_slowly(self, received: bytes, decode: Callable[[], None]) -> None:
-        await read_without_blocking(reading_nbytes(received), decode)
+    async def read_slowly(self, received: bytes, decode: Callable[[], None], run: InThread) -> None:
+        await read_without_blocking(reading_nbytes(received), decode, run=run)
 
     def decode(self, received: bytes, model: Model) -> tw.InferRequest:
         return decode_request(received, limits=self.limits)
@@ -168,9 +170,10 @@ class OpenCalls:
     """The calls of clients, from their start until the response has been sent.
 
     Each method reads its messages with ``receive``, which limits the time of the only message of a
-    call, or with ``read``, and calls with inference are counted ``with`` this object. A shutdown
-    ends streams that wait for a message. No method is unary for grpcio, which would read the
-    message itself, without a limit of time.
+    call, or with ``read``, and calls with inference are counted ``with`` this object. Those without
+    are counted while they read their message: grpcio reads it completely before its length is
+    known. A shutdown ends streams that wait for a message. No method is unary for grpcio, which
+    would read the message itself, without a limit of time.
     """
 
     def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
@@ -178,6 +181,7 @@ class OpenCalls:
         self._timeout = service.receive_timeout
         self._limit = limit_concurrency
         self._n_inferences = 0
+        self._n_small = 0  # calls without inference that read their message
         longest_name = max((len(name.encode()) for name in service.models), default=0)
         self.max_small_nbytes = MAX_SMALL_NBYTES + longest_name
         self.open: set[asyncio.Task[Any]] = set()  # the tasks of the methods
@@ -224,29 +228,37 @@ class OpenCalls:
 
     def __enter__(self) -> None:
         """Begin a call with inference. Others are not limited. Raises OverloadedError."""
-        if self._limit is not None and self._n_inferences >= self._limit:
-            error = OverloadedError.by_limit_concurrency(self._limit)
-            error.status = 429
-            raise error
+        self._check_limit(self._n_inferences, 0)
         self._n_inferences += 1
 
     def __exit__(self, *_: object) -> None:
         self._n_inferences -= 1
 
+    def _check_limit(self, n_calls: int, n_reserved: int) -> None:
+        if self._limit is not None and n_calls >= self._limit + n_reserved:
+            error = OverloadedError.by_limit_concurrency(self._limit)
+            error.status = 429
+            raise error
+
     async def receive_small(self, context: Any) -> bytes:
         """Wait for the only message of a call without tensors. Raises TensorwireError."""
-        message = await self.receive(context)
+        self._check_limit(self._n_small, _N_RESERVED)
+        self._n_small += 1
+        try:
+            message = await self.receive(context, min(_SMALL_SECONDS, self._timeout or math.inf))
+        finally:
+            self._n_small -= 1
         check_length(message, self.max_small_nbytes)
         return message
 
-    async def receive(self, context: Any) -> bytes:
+    async def receive(self, context: Any, seconds: float | None) -> bytes:
         """Wait for the only message of a call, of any size. Raises TensorwireError."""
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(seconds):
                 message: Any = await self._read(context)
         except TimeoutError:
-            assert self._timeout is not None
-            text = f"the message did not arrive within {format_seconds(self._timeout)}"
+            assert seconds is not None
+            text = f"the message did not arrive within {format_seconds(seconds)}"
             raise TensorwireError(text, status=408) from None
         if message is grpc.aio.EOF:
             raise TensorwireError("the call has no message", status=400)
@@ -349,7 +361,7 @@ class InferenceService:
 
     async def _model_infer(self, context: Any) -> bytes:
         with self.calls:
-            message = await self.calls.receive(context)
+            message = await self.calls.receive(context, self._service.receive_timeout)
             return await self._infer(
                 self._unary, message, context, lambda error, _: self.calls.fail(context, error)
             )
@@ -556,7 +568,7 @@ def server_options(
             ("grpc.keepalive_time_ms", timeout),  # with calls; then it is asked for a sign of life
         ]
     if limit_concurrency is not None:
-        n_connections = min(limit_concurrency + _N_RESERVED_CONNECTIONS, _MAX_OPTION)
+        n_connections = min(limit_concurrency + _N_RESERVED, _MAX_OPTION)
         options.append(("grpc.max_allowed_incoming_connections", n_connections))
         options.append(("grpc.max_concurrent_streams", n_connections))  # of a connection
     return options

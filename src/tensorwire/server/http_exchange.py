@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from .._codec.messages.frame import Frame
 from ..errors import TensorwireError, format_count, format_seconds
-from ..threads import COMPRESSING, in_thread
+from ..threads import COMPRESSING, PACKAGE
 from .body import RequestBody
 from .body_memory import Reservation
 from .compressed import choose_coding, is_quick_to_compress, negotiated_reply
@@ -194,7 +194,7 @@ class Exchange(ModelCall):
         if type(route) is Reply:
             return route
         if type(route) is LateReply:
-            return in_thread(route.make) if route.is_slow else route.make()
+            return self.in_thread(route.make, threads=PACKAGE) if route.is_slow else route.make()
         assert type(route) is ServedModel
         body, self.body = self.body, None  # the memory is released with the last array
         assert body is not None

@@ -20,7 +20,7 @@ import tensorwire as tw
 
 from ..errors import TensorNotFoundError, format_subject, format_value
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
-from ..threads import WRITING, Threads, in_thread
+from ..threads import WRITING, InThread, Threads
 from .concurrency import Concurrency
 from .context import RequestContext
 from .errors import ClientDisconnectedError, InvalidOutputError, RequestError
@@ -74,8 +74,10 @@ class MessageFormat(ABC, Generic[Undecoded, Encoded]):
         """Return how many bytes take time to decode, or any number above the limits for that."""
 
     @abstractmethod
-    async def read_slowly(self, received: Undecoded, decode: Callable[[], None]) -> None:
-        """Decode a request with a function, in a thread if that is slow."""
+    async def read_slowly(
+        self, received: Undecoded, decode: Callable[[], None], run: InThread
+    ) -> None:
+        """Decode a request with a function, with ``run`` in a thread if that is slow."""
 
     @abstractmethod
     def decode(self, received: Undecoded, model: Model) -> tw.InferRequest:
@@ -163,7 +165,7 @@ class Inference(Generic[Undecoded, Encoded]):
             if self.message_format.reading_nbytes(self.received) <= MAX_SHARED_JSON_NBYTES:
                 self._decode()
             else:
-                await self.message_format.read_slowly(self.received, self._decode)
+                await self.message_format.read_slowly(self.received, self._decode, call.in_thread)
         if not self.is_called:
             if call.is_cancelled:  # while the request was decoded
                 raise ClientDisconnectedError("the client cancelled the request")
@@ -183,7 +185,7 @@ class Inference(Generic[Undecoded, Encoded]):
                     raise
                 raise self._model_error(error) from None
         if self._is_slow_to_encode():
-            encoded: Encoded = await in_thread(self._encode, threads=WRITING)
+            encoded: Encoded = await call.in_thread(self._encode, threads=WRITING)
             return encoded
         return self._encode()
 

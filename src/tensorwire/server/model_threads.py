@@ -1,4 +1,4 @@
-"""The calls of synchronous models in threads."""
+"""The calls of synchronous models, and of work for a request, in threads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("tensorwire.server")
 
 
 class ModelCall(ThreadCall):
-    """The call of a synchronous model, which does not begin if the client is gone by then.
+    """A call for a request, one at a time, which does not begin if the client is gone by then.
 
     ``wait_for_disconnect`` is an async function that returns when the client disconnects. A
     transport that calls ``disconnect`` or ``cancel`` itself does not have it.
@@ -50,10 +50,25 @@ class ModelCall(ThreadCall):
         except RuntimeError as error:
             log.error("no thread can be started: %s", error)
             raise OverloadedError.by("threads", "no thread can be started") from None
+        return await self._await_result(is_waiting)
+
+    async def in_thread(
+        self, function: Callable[..., Any], *arguments: Any, threads: Threads
+    ) -> Any:
+        """Do what ``threads.in_thread`` does, unless the client is gone while the call waits.
+
+        Raises ClientDisconnectedError.
+        """
+        is_waiting = None
+        with suppress(RuntimeError):
+            is_waiting = self.start(threads, function, *arguments)
+        return function(*arguments) if is_waiting is None else await self._await_result(is_waiting)
+
+    async def _await_result(self, is_waiting: bool) -> Any:
         if not is_waiting:
             return await self.result()
         watcher = None
-        if self._is_disconnected:  # while the request was decoded
+        if self._is_disconnected:  # since the call before
             self.disconnect()
         elif self.wait_for_disconnect is not None:
             watcher = asyncio.create_task(self._watch(self.wait_for_disconnect))

@@ -24,7 +24,7 @@ from ..arguments import check_integer, check_seconds, check_type
 from ..errors import TensorwireError, format_names, format_subject, format_text, format_value
 from ..http import EXTENSION, HEADER_LENGTH, JSON_TYPE
 from ..sizes import DEFAULT_MAX_BODY_NBYTES
-from ..threads import N_THREADS, Threads
+from ..threads import N_THREADS, InThread, Threads
 from .body import DEFAULT_RECEIVE_TIMEOUT, RequestBody
 from .body_memory import BodyMemory, default_nbytes
 from .concurrency import DEFAULT_MAX_CONCURRENCY, Concurrency
@@ -71,7 +71,11 @@ class HttpFormat(MessageFormat[RequestBody, tw.Frame]):
     """The messages of HTTP."""
 
     reading_nbytes: Callable[..., int] = staticmethod(RequestBody.reading_nbytes)
-    read_slowly: Callable[..., Any] = staticmethod(RequestBody.read_slowly)
+
+    async def read_slowly(
+        self, received: RequestBody, decode: Callable[[], None], run: InThread
+    ) -> None:
+        await received.read_slowly(decode, run=run)
 
     def decode(self, received: RequestBody, model: Model) -> tw.InferRequest:
         if received.framing.header_length == 0 and model.raw_input is None:
