@@ -61,6 +61,12 @@ pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
 KiB = 1 << 10
 GRACE, TIMEOUT, KEEP_ALIVE = 5.0, 30.0, 4.0
 LIMIT = 1 << 20  # of the memory for bodies
+LINES = (
+    "Connection: close\r\n",
+    "Expect: 100-continue\r\n",
+    "Connection: Upgrade\r\nUpgrade: x\r\n",
+)
+INVALID = [x.sent for x in CASES if x.is_for("fast") and 200 not in x.outcome.statuses[-1:]]
 HEADER = (
     b'{"id":"%d","inputs":[{"name":"x","datatype":"UINT8","shape":[%d],'
     b'"parameters":{"binary_data_size":%d}}],"parameters":{"binary_data_output":true}}'
@@ -225,14 +231,14 @@ class ConnectionMachine(RuleBasedStateMachine):
         who=st.integers(0, 1),
         n=st.sampled_from([0, 3, 30 * KiB, 70 * KiB, 300 * KiB, 700 * KiB, 1500 * KiB]),
         chunk=st.sampled_from([0, 0, 1000, 100_000]),
-        lines=st.sampled_from(["", "", "", "Connection: close\r\n", "Expect: 100-continue\r\n"]),
+        lines=st.sampled_from(["", "", "", *LINES]),
     )
     def write_request(self, who: int, n: int, chunk: int, lines: str) -> None:
         self.number += 1
         self.expected[who].append(str(self.number))
         self.clients[who].to_send += request_bytes(self.number, n, chunk=chunk, lines=lines)
 
-    @rule(who=st.integers(0, 1), data=st.binary(max_size=20))
+    @rule(who=st.integers(0, 1), data=st.binary(max_size=20) | st.sampled_from(INVALID))
     def write_garbage(self, who: int, data: bytes) -> None:
         self.clients[who].to_send += data
         self.expected[who].append("garbage")

@@ -335,6 +335,21 @@ UPGRADE_CASES = [
     )
     for case in cases(outcome, {f"upgrade to {name}{k}": v for k, v in sent.items()}, LLHTTP)
 ]
+# The parser accepts Transfer-Encoding gzip only in a head with an upgrade.
+GZIP = "Transfer-Encoding: gzip"
+UPGRADE_CASES += cases(
+    Outcome((200, 501), False, "is not supported"),
+    {
+        "upgrade, Transfer-Encoding gzip": VALID + chunks(CHUNKS, GZIP, f"{UPGRADE}x"),
+        "CONNECT, Transfer-Encoding gzip": VALID + head("CONNECT a:1 HTTP/1.1", [GZIP]) + CHUNKS,
+    },
+    FAST,
+)
+UPGRADE_CASES += cases(
+    Outcome((200, 400), False),
+    {"upgrade, two lengths": VALID + chunks(CHUNKS, LENGTH, CHUNKED, f"{UPGRADE}x")},
+    FAST,
+)
 
 # --- targets, methods and connections ------------------------------------------------------------
 

@@ -203,7 +203,7 @@ class Connection:
         receiver = self.receiver
         receiver.is_persistent = False
         if self.requests and receiver.state in (IDLE, HEAD):
-            receiver.end()
+            receiver.ignore_rest()
         self._enter(self.state, now)
 
     def lost(self) -> None:
@@ -268,7 +268,7 @@ class Connection:
         """Make the request that runs the last one."""
         while len(self.requests) > 1:
             self.requests.pop().close()
-        self.receiver.end()
+        self.receiver.ignore_rest()
 
     def next_piece(self, now: float) -> memoryview | None:
         """Return what to send next, in the state SENDING, if the client has read enough.
@@ -304,7 +304,7 @@ class Connection:
                 return
             state = WAITING if self.receiver.state is IDLE else RECEIVING
         elif request.is_rejected:
-            self.receiver.end()
+            self.receiver.ignore_rest()
             state = READY
         elif (body := request.body) is not None and body.is_waiting:
             state = STALLED
@@ -392,10 +392,10 @@ class Connection:
 
     def close(self, now: float) -> None:
         """Close the connection when the transport has sent what it has."""
-        self.receiver.end()
+        self.receiver.ignore_rest()
         if self.state not in (CLOSING, ABORTED):
             self._enter(CLOSING, now)
 
     def _abort(self) -> None:
-        self.receiver.end()
+        self.receiver.ignore_rest()
         self.state, self.deadline = ABORTED, math.inf

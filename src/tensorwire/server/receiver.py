@@ -127,7 +127,7 @@ class Receiver:
             return
         body = request.body
         if request.is_rejected:
-            self.end()
+            self.ignore_rest()
         elif has_room and body is not None and self.n_missing >= _DIRECT_FROM_NBYTES:
             self._direct = body
 
@@ -142,11 +142,11 @@ class Receiver:
 
     def forget(self) -> None:
         """The connection is lost. Break the reference cycles."""
-        self.end()
+        self.ignore_rest()
         self._parser = self._find_overload = None
         self._wake = lambda: None
 
-    def end(self) -> None:
+    def ignore_rest(self) -> None:
         """Discard what else arrives."""
         if self.state is not CLOSED:
             self.state = IGNORED
@@ -168,9 +168,9 @@ class Receiver:
             request.reject(error)
             self.requests.append(request)
         self.is_message_complete = False
-        self.end()
+        self.ignore_rest()
 
-    def _parse(self, data: memoryview) -> None:
+    def _parse(self, data: memoryview | bytes) -> None:
         """Parse received bytes, and apply the limits to a request that has not arrived yet."""
         self._head_nbytes += len(data)
         while True:
@@ -178,8 +178,10 @@ class Receiver:
                 self._parser.feed_data(data)
                 break
             except httptools.HttpParserUpgrade as upgrade:
-                data = data[upgrade.args[0] :]
-                self._replay_head()
+                if self.state is not BODY or self.requests[-1].is_rejected:
+                    self.ignore_rest()
+                    return
+                data = self._head_to_replay() + data[upgrade.args[0] :]
             except httptools.HttpParserError:
                 if self.state not in ENDED:
                     self.reject(TensorwireError("Invalid HTTP request received.", status=400))
@@ -188,16 +190,16 @@ class Receiver:
             text = f"the headers or trailers exceed the limit of {MAX_HEAD_NBYTES} bytes"
             self.reject(TensorwireError(text, status=431))
 
-    def _replay_head(self) -> None:
-        """Continue after the head of a request whose upgrade is ignored (RFC 9110 7.8).
+    def _head_to_replay(self) -> bytes:
+        """Return what to parse instead of the head of a request whose upgrade is ignored.
 
-        httptools does not parse the body of such a request. A new parser does, after another head
-        with only the headers that say how long the body is.
+        The server may ignore an upgrade (RFC 9110 7.8), but httptools then does not parse the body.
+        A new parser does, after a head with only the headers that say how long the body is.
         """
         headers = self.requests[-1].headers
         lines = joined_headers(pair for pair in headers if pair[0] in _BODY_HEADERS)
         self._parser = httptools.HttpRequestParser(self)
-        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % lines)
+        return b"POST / HTTP/1.1\r\n%b\r\n" % lines
 
     # The parser also calls these methods for trailers and for a head that is replayed, and for what
     # follows the last request in a chunk.
@@ -257,7 +259,7 @@ class Receiver:
     def on_message_complete(self) -> None:
         """Callback of the parser: the message is complete."""
         if self.state is not BODY or self._parser.should_upgrade():
-            return  # the body of an upgrade follows: see `_replay_head`
+            return  # the body of an upgrade follows: see `_head_to_replay`
         if not self._parser.should_keep_alive():  # also because of a trailer
             self.is_persistent = False
         self._complete()
