@@ -25,11 +25,11 @@ from support.asgi_requests import Exchange, exchange, infer, inference, read
 from support.lifetimes import without_gc
 from support.scripts import run_script
 from support.threads import forbid_threads
-from tensorwire.server import Model, RequestError, create_app
+from tensorwire.server import Model, RequestError, client_calls, create_app
 from tensorwire.server.body import RequestBody
+from tensorwire.server.client_calls import ClientCall
 from tensorwire.server.inference import Inference
 from tensorwire.server.model import as_writable
-from tensorwire.server.model_threads import ModelCall
 from tensorwire.sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
 from tensorwire.threads import (
     COMPRESSING,
@@ -315,7 +315,8 @@ class Calls:
 async def test_call_that_waits_for_a_thread_is_dropped_when_its_client_disconnects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its request is released at once, and not when a thread is free."""
+    """Its request is released then, and not when a thread is free."""
+    monkeypatch.setattr(client_calls, "GONE_SECONDS", 0)
     calls = Calls()
     found: list[Any] = []
     decode = tw.decode_request
@@ -405,7 +406,7 @@ async def test_call_that_is_cancelled_when_it_has_just_failed_is_released() -> N
 
     with without_gc():
         argument = np.zeros(1)
-        found, call = weakref.ref(argument), ModelCall()
+        found, call = weakref.ref(argument), ClientCall()
         call.start(Threads(N_THREADS), fail, argument)
         tasks = [asyncio.create_task(call.result())]
         call._future.add_done_callback(lambda _: tasks[0].cancel())  # before the task continues
@@ -449,7 +450,7 @@ def test_coroutine_of_a_request_can_be_closed() -> None:
     body = RequestBody(headers, 1 << 30)
     body.buffer.write(bytes(frame))
     model = app.infer_routes[b"/v2/models/m/infer"]
-    coroutine: Any = Inference(app.http_format, model, body).later(ModelCall())
+    coroutine: Any = Inference(app.http_format, model, body).later(ClientCall())
     coroutine.send(None)
     coroutine.close()
 

@@ -37,7 +37,7 @@ from support.http_models import cancels_itself
 from support.servers import uvicorn_server
 from support.threads import wait_for
 from tensorwire.cli.models import echo
-from tensorwire.server import InferProtocol, Model, create_app, uvicorn_asgi
+from tensorwire.server import InferProtocol, Model, client_calls, create_app, uvicorn_asgi
 from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
 from tensorwire.server.http_exchange import Exchange
@@ -965,7 +965,12 @@ async def test_requests_of_one_chunk_are_answered_in_several_turns() -> None:
     assert transport.written.count(b"HTTP/1.1 200 ") == n
 
 
-async def test_half_closed_connection_whose_call_is_dropped_is_closed() -> None:
+@pytest.mark.parametrize("gone_seconds", [0, 60])
+async def test_half_closed_connection_whose_call_waits(
+    gone_seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is closed without a reply, but not at once: its client may wait for the reply."""
+    monkeypatch.setattr(client_calls, "GONE_SECONDS", gone_seconds)
     released.clear()
     config = configuration()
     protocols = [protocol_with_transport(config=config) for _ in range(N_THREADS + 1)]
@@ -977,10 +982,11 @@ async def test_half_closed_connection_whose_call_is_dropped_is_closed() -> None:
         assert protocol.eof_received() is True
         assert not transport.is_closed
         await turns(10)
-        assert transport.is_closed
-        assert transport.written == b""
+        assert transport.is_closed is (gone_seconds == 0)
     finally:
         released.set()
+    await asyncio.gather(*protocol.server_state.tasks)
+    assert transport.written.count(b"HTTP/1.1 200 ") == (gone_seconds > 0)
 
 
 @pytest.mark.parametrize("n_sent", [0, 50, 10_000])

@@ -22,11 +22,11 @@ from support.lifetimes import without_gc
 from support.scripts import run_script
 from support.threads import wait_for
 from tensorwire import threads
-from tensorwire.server import ClientDisconnectedError
-from tensorwire.server.model_threads import ModelCall
+from tensorwire.server import ClientDisconnectedError, client_calls
+from tensorwire.server.client_calls import ClientCall
 from tensorwire.threads import N_THREADS, Threads, in_thread, in_turn
 
-STARTERS: list[Any] = [in_thread, lambda *call: ModelCall().run(Threads(N_THREADS), *call)]
+STARTERS: list[Any] = [in_thread, lambda *call: ClientCall().run(Threads(N_THREADS), *call)]
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def test_calls_of_several_event_loops_with_cancellations(monkeypatch: pytest.Mon
         calls = [
             in_thread(begun.update, [offset + i])
             if i % 3 == 0
-            else ModelCall().run(pool, begun.update, [offset + i])
+            else ClientCall().run(pool, begun.update, [offset + i])
             for i in range(500)
         ]
         tasks = [asyncio.ensure_future(call) for call in calls]
@@ -114,23 +114,24 @@ async def test_context_and_exceptions() -> None:
     assert variable.get() == 1
 
 
-async def test_call_is_dropped_with_its_arguments() -> None:
+async def test_call_is_dropped_with_its_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not kept until a thread is free, whether its client or its task is cancelled."""
+    monkeypatch.setattr(client_calls, "GONE_SECONDS", 0)
 
     class Argument:
         pass
 
     pool, released = Threads(N_THREADS), threading.Event()
-    alone = ModelCall()
+    alone = ClientCall()
     alone.disconnect()  # while its request was decoded: it does not wait, and its client may
     assert await alone.run(pool, int, 1) == 1
     running = [
-        asyncio.create_task(ModelCall().run(pool, released.wait, 20)) for _ in range(N_THREADS)
+        asyncio.create_task(ClientCall().run(pool, released.wait, 20)) for _ in range(N_THREADS)
     ]
     await asyncio.sleep(0)
     with without_gc():
         for how in ("task is cancelled", "cancel", "disconnect", "disconnect before"):
-            argument, call = Argument(), ModelCall()
+            argument, call = Argument(), ClientCall()
             found = weakref.ref(argument)
             if how == "disconnect before":
                 call.disconnect()
@@ -157,7 +158,7 @@ def test_event_loop_that_is_closed_before_the_answer() -> None:
     released, pool = threading.Event(), Threads(N_THREADS)
 
     async def abandon() -> None:
-        task = asyncio.create_task(ModelCall().run(pool, released.wait, 20))
+        task = asyncio.create_task(ClientCall().run(pool, released.wait, 20))
         await asyncio.sleep(0)
         task.cancel()
 
@@ -172,10 +173,10 @@ def test_event_loop_that_is_closed_before_the_answer() -> None:
 SCRIPT = """
 import asyncio, os, threading, time
 from tensorwire import threads
-from tensorwire.server.model_threads import ModelCall
+from tensorwire.server.client_calls import ClientCall
 
 pool = threads.Threads(threads.N_THREADS)
-call = lambda function, *arguments: ModelCall().run(pool, function, *arguments)
+call = lambda function, *arguments: ClientCall().run(pool, function, *arguments)
 """
 
 

@@ -132,7 +132,7 @@ class Connection:
         """The client has closed the connection, or its sending direction.
 
         Return whether the transport stays open, because the client may still read replies. But
-        probably it has closed the connection, so calls that wait for a thread are dropped.
+        probably it has closed the connection, so calls that wait for a thread are soon dropped.
         """
         self.receiver.end_of_input()
         for request in self.requests:
@@ -211,7 +211,7 @@ class Connection:
         self._abort()
         self.receiver.forget()
         for request in self.requests:
-            request.disconnect()
+            request.cancel()
             request.close()
         self.requests.clear()
         self.pieces = None

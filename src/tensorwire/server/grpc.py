@@ -27,11 +27,11 @@ from ..grpc_messages import DATA_TYPES, MODEL_REQUEST, NO_FIELDS, SERVICE, STREA
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
 from ..threads import InThread, read_without_blocking
 from .body_memory import UNCOUNTED_NBYTES, Reservation
+from .client_calls import ClientCall
 from .context import RequestContext, set_headers
 from .errors import OverloadedError
 from .inference import Inference, MessageFormat, ServedModel
 from .model import Model, ModelFunction
-from .model_threads import ModelCall
 from .service import GRACE_SECONDS, SHUTTING_DOWN, Service, log
 
 try:
@@ -379,7 +379,7 @@ class InferenceService:
         self, message_format: GrpcFormat, message: bytes, context: Any, failed: Failed
     ) -> bytes:
         """Return the response to a request, or that of ``failed``, if there is an exception."""
-        call = ModelCall()
+        call = ClientCall()
         request_id = ""
         service = self._service
         task = request_context = None

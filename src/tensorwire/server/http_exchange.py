@@ -10,12 +10,12 @@ from ..errors import TensorwireError, format_count, format_seconds
 from ..threads import COMPRESSING, PACKAGE
 from .body import RequestBody
 from .body_memory import Reservation
+from .client_calls import ClientCall
 from .compressed import choose_coding, is_quick_to_compress, negotiated_reply
 from .context import Address, RequestContext, set_headers
 from .errors import ClientDisconnectedError, OverloadedError, ReceiveTimeoutError
 from .framing import AmbiguousLengthError, expects_continue
 from .inference import Inference, ServedModel
-from .model_threads import ModelCall
 from .service import LateReply, Reply, Route, Service
 from .states import GIVEN_UP
 
@@ -24,7 +24,7 @@ from .states import GIVEN_UP
 MAX_DISCARDED_NBYTES = 16 << 20
 
 
-class Exchange(ModelCall):
+class Exchange(ClientCall):
     """A request whose head has arrived, and its ``route``: the result of ``Service.route``.
 
     A transport makes it in the event loop, and calls its methods there, in this order:

@@ -21,6 +21,7 @@ import tensorwire as tw
 from ..errors import TensorNotFoundError, format_subject, format_value
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
 from ..threads import WRITING, InThread, Threads
+from .client_calls import ClientCall
 from .concurrency import Concurrency
 from .context import RequestContext
 from .errors import ClientDisconnectedError, InvalidOutputError, RequestError
@@ -34,7 +35,6 @@ from .model import (
     check_outputs,
     check_requested_outputs,
 )
-from .model_threads import ModelCall
 from .statistics import Statistics
 
 log = logging.getLogger("tensorwire.server")
@@ -138,7 +138,7 @@ class Inference(Generic[Undecoded, Encoded]):
         served.statistics.add(self.started_ns)
         return encoded
 
-    async def later(self, call: ModelCall) -> Encoded:
+    async def later(self, call: ClientCall) -> Encoded:
         """Do what ``now`` has not done, and return the response.
 
         Raises ClientDisconnectedError if ``call`` is cancelled before the model runs.
@@ -159,7 +159,7 @@ class Inference(Generic[Undecoded, Encoded]):
         self.served.statistics.add(self.started_ns)
         return encoded
 
-    async def _run(self, call: ModelCall) -> Encoded:
+    async def _run(self, call: ClientCall) -> Encoded:
         served = self.served
         if self.received is not None:
             if self.message_format.reading_nbytes(self.received) <= MAX_SHARED_JSON_NBYTES:

@@ -1,4 +1,4 @@
-"""The calls of synchronous models, and of work for a request, in threads."""
+"""Work in threads for a request: the calls of synchronous models, and all that may take long."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ from .errors import ClientDisconnectedError, OverloadedError
 
 log = logging.getLogger("tensorwire.server")
 
+# A client that has only closed its sending direction still gets its response if its calls wait for
+# a thread for less than this time.
+GONE_SECONDS = 1.0
 
-class ModelCall(ThreadCall):
-    """A call for a request, one at a time, which does not begin if the client is gone by then.
+
+class ClientCall(ThreadCall):
+    """A call for a request, one at a time, which is dropped if it waits while the client is gone.
 
     ``wait_for_disconnect`` is an async function that returns when the client disconnects. A
     transport that calls ``disconnect`` or ``cancel`` itself does not have it.
@@ -26,25 +30,22 @@ class ModelCall(ThreadCall):
     _is_disconnected = False
 
     def cancel(self) -> None:
-        """Cancel the call unless it runs: the client certainly does not wait for the response."""
+        """Drop the call if it waits for a thread: the client certainly does not wait for it."""
         self.is_cancelled = True
-        self.disconnect()
+        self._drop()
 
     def disconnect(self) -> None:
-        """Cancel the call if it waits for a thread.
-
-        If no call waits for long, it is not cancelled: a client that has only closed its sending
-        direction gets the response.
-        """
+        """Drop the call if it waits for a thread for GONE_SECONDS more."""
         self._is_disconnected = True
-        self.drop(
-            ClientDisconnectedError(
-                "the client closed the connection before its request was processed"
-            )
-        )
+        if self._job is not None:
+            self._future.get_loop().call_later(GONE_SECONDS, self._drop)
+
+    def _drop(self) -> None:
+        text = "the client closed the connection before its request was processed"
+        self.drop(ClientDisconnectedError(text))
 
     async def run(self, threads: Threads, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Call a function in a thread. Raises ClientDisconnectedError if the call was cancelled."""
+        """Call a function in a thread. Raises ClientDisconnectedError if it is dropped."""
         try:
             is_waiting = self.start(threads, function, *arguments)
         except RuntimeError as error:
@@ -55,10 +56,7 @@ class ModelCall(ThreadCall):
     async def in_thread(
         self, function: Callable[..., Any], *arguments: Any, threads: Threads
     ) -> Any:
-        """Do what ``threads.in_thread`` does, unless the client is gone while the call waits.
-
-        Raises ClientDisconnectedError.
-        """
+        """Do what ``threads.in_thread`` does. Raises ClientDisconnectedError if it is dropped."""
         is_waiting = None
         with suppress(RuntimeError):
             is_waiting = self.start(threads, function, *arguments)
@@ -68,7 +66,9 @@ class ModelCall(ThreadCall):
         if not is_waiting:
             return await self.result()
         watcher = None
-        if self._is_disconnected:  # since the call before
+        if self.is_cancelled:
+            self._drop()
+        elif self._is_disconnected:  # since the call before
             self.disconnect()
         elif self.wait_for_disconnect is not None:
             watcher = asyncio.create_task(self._watch(self.wait_for_disconnect))
