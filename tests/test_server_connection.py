@@ -12,7 +12,7 @@ import json
 import math
 import resource
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import hypothesis
 import pytest
@@ -59,6 +59,8 @@ from tensorwire.server.states import (
 )
 
 pytestmark = pytest.mark.no_sanitizers(reason="it tests Python code")
+
+Rule = TypeVar("Rule", bound=Callable[..., None])
 
 KiB = 1 << 10
 GRACE, TIMEOUT, KEEP_ALIVE = 5.0, 30.0, 4.0
@@ -216,7 +218,7 @@ def id_of(headers: dict[str, str], body: bytes) -> str:
     return str(json.loads(body[:length])["id"])
 
 
-def if_any(condition: Callable[[Client], object]) -> Any:
+def if_any(condition: Callable[[Client], object]) -> Callable[[Rule], Rule]:
     """Return a precondition of a rule that does nothing for other clients."""
     return precondition(lambda machine: any(condition(client) for client in machine.clients))
 

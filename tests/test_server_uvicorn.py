@@ -807,7 +807,7 @@ async def test_reply_that_cannot_be_sent(
     errors = []
     asyncio.get_running_loop().set_exception_handler(lambda _, found: errors.append(found))
     (protocol, transport), _ = two_of_one_server()
-    protocol.others.has_access_log = True
+    protocol.all_connections.has_access_log = True
     receive(protocol, request_bytes(model, np.arange(2)))
     while not transport.is_aborted:
         await asyncio.sleep(0.001)
@@ -919,13 +919,14 @@ async def test_silent_connections_beyond_the_limit_are_closed() -> None:
     assert n_open <= 3 + N_RESERVED_CONNECTIONS
 
 
-async def test_request_that_arrives_while_a_short_grace_period_ends() -> None:
+@pytest.mark.parametrize("seconds", [0, 1])
+async def test_request_that_arrives_while_a_short_grace_period_ends(seconds: int) -> None:
     """Its client gets 503 before uvicorn stops the event loop."""
-    config = configuration(timeout_graceful_shutdown=1)
+    config = configuration(timeout_graceful_shutdown=seconds)
     protocol, transport = protocol_with_transport(config=config)
     receive(protocol, SMALL[:-1])
     protocol.shutdown()
-    assert protocol.connection.deadline <= protocol.loop.time() + 1
+    assert protocol.connection.deadline <= protocol.loop.time() + seconds
     protocol.connection.tick(protocol.connection.deadline)
     protocol._advance()
     assert transport.written.startswith(b"HTTP/1.1 503 ")
@@ -1009,7 +1010,7 @@ async def test_shutdown_cancels_a_request_whose_client_is_gone(
     receive(protocol, request_bytes("slow", np.arange(2)))
     await turns(3)
     protocol.connection_lost(None)
-    protocol.others.shutdown()
+    protocol.all_connections.shutdown()
     warnings: list[Any] = []
     monkeypatch.setattr(server_uvicorn.logger, "warning", lambda *found: warnings.append(found))
     for task in protocol.server_state.tasks:

@@ -228,7 +228,7 @@ def _wait_for_calls() -> None:
 if hasattr(os, "register_at_fork"):  # Windows has no fork
     os.register_at_fork(after_in_child=_forget_threads)
 _has_gil: bool = getattr(sys, "_is_gil_enabled", lambda: True)()  # from Python 3.13 on
-PACKAGE = Threads(N_THREADS)
+PACKAGE = Threads(N_THREADS)  # statistics, metrics, and lookups of a client
 # A function that reads a message holds the GIL for most of the time. Whenever an event loop needs
 # the GIL, it would wait for all threads that do.
 READING = Threads(1 if _has_gil else N_THREADS)

@@ -83,7 +83,7 @@ class Connection:
     options : Options
         The options of all connections.
     now : float
-        The time. Each method gets it, in seconds of the same clock.
+        The time. What sets a deadline gets it, in seconds of the same clock.
     wake : callable
         Called in any thread if the connection has waited for memory. The transport then calls
         ``memory_changed``.
@@ -93,7 +93,7 @@ class Connection:
     Attributes
     ----------
     output : list of bytes
-        What must be sent now. The transport clears it.
+        What must be sent now. The transport takes it, and leaves an empty list.
     deadline : float
         When to call ``tick``.
     state, receiver.state
@@ -116,7 +116,7 @@ class Connection:
         self.state = WAITING
         self.since = now  # from when the deadline counts
         self.deadline = now + (options.keep_alive_seconds or _FIRST_REQUEST_SECONDS)
-        self.grace_seconds = math.inf  # what is left to the client, during a shutdown
+        self.grace_left = math.inf  # seconds that are left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
         self.n_unsent = 0  # bytes that the transport had at the last `blocked`; -1 after a piece
 
@@ -126,7 +126,7 @@ class Connection:
         """Take the bytes that have arrived in the memory of ``receiver.buffer()``."""
         self.receiver.receive(nbytes)
         if self.state in BETWEEN_REPLIES:
-            self._await_next(now)
+            self._enter_next(now)
 
     def end_of_input(self, now: float) -> bool:
         """The client has closed the connection, or its sending direction.
@@ -141,7 +141,7 @@ class Connection:
             self.close(now)
             return False
         if self.state in BETWEEN_REPLIES:
-            self._await_next(now)
+            self._enter_next(now)
         return True
 
     def memory_changed(self, now: float) -> None:
@@ -149,7 +149,7 @@ class Connection:
         if self.requests and (self.state is SENDING or self.state in BETWEEN_REPLIES):
             self.receiver.continue_body()
             if self.state is not SENDING:
-                self._await_next(now)
+                self._enter_next(now)
 
     def tick(self, now: float, n_unsent: int = 0, n_unread: float = math.inf) -> None:
         """Do what is due.
@@ -169,7 +169,7 @@ class Connection:
             self.close(now)
         elif self.state in ARRIVING:
             self._set_deadline(now)
-            if now < self.deadline:  # the body waits for memory
+            if now < self.deadline:  # only a body that waits for memory has ticks
                 self.service.body_memory.tick(now)
                 is_silent = n_unread < min(SILENT_NBYTES, self.n_outstanding)
                 self.requests[0].tick(is_silent)
@@ -177,7 +177,7 @@ class Connection:
                     self.memory_changed(now)
             else:
                 self._reject_late()
-                self._await_next(now)
+                self._enter_next(now)
 
     def _tick_sending(self, now: float, n_unsent: int) -> None:
         """Abort if the client reads nothing in the time, or too little while a body waits."""
@@ -185,7 +185,7 @@ class Connection:
         has_memory = bool(self.requests) and self.requests[0].has_memory
         if is_slow and has_memory and self.service.body_memory.is_needed:
             self._abort()
-        elif n_unsent != self.n_unsent and now < self.since + self.grace_seconds:
+        elif n_unsent != self.n_unsent and now < self.since + self.grace_left:
             self.blocked(n_unsent, now)
         else:
             self._set_deadline(now)
@@ -199,7 +199,7 @@ class Connection:
         """
         self._spend_grace(now)
         self.since = now
-        self.grace_seconds = min(self.grace_seconds, self.options.grace_seconds)
+        self.grace_left = min(self.grace_left, self.options.grace_seconds)
         receiver = self.receiver
         receiver.is_persistent = False
         if self.requests and receiver.state in (IDLE, HEAD):
@@ -255,9 +255,12 @@ class Connection:
         elif len(body) > MAX_JOINED_NBYTES:
             pieces = reply.chunks(_TLS_PIECE_NBYTES if self.options.is_tls else PIECE_NBYTES)
             first = next(pieces)  # usually the header of a frame, which needs no write of its own
-            is_small = len(first) <= MAX_JOINED_NBYTES
-            self.output.append(head + first if is_small else head)
-            self.pieces = pieces if is_small else chain((first,), pieces)
+            if len(first) <= MAX_JOINED_NBYTES:
+                head += first
+            else:
+                pieces = chain((first,), pieces)
+            self.output.append(head)
+            self.pieces = pieces
             self._enter(SENDING, now)
             return
         else:
@@ -271,12 +274,12 @@ class Connection:
         self.receiver.ignore_rest()
 
     def next_piece(self, now: float) -> memoryview | None:
-        """Return what to send next, in the state SENDING, if the client has read enough.
+        """Return what to send next, in the state SENDING, or None, and leave it at the end.
 
-        Otherwise, the transport calls ``blocked``. At the end, the state changes.
+        The transport calls ``blocked`` instead if the client has not read enough.
         """
         if self.pieces is None:
-            self._await_next(now)
+            self._enter_next(now)
             return None
         self.n_unsent = -1  # the client has read something
         piece = next(self.pieces, None)
@@ -293,9 +296,15 @@ class Connection:
         if self.state is SENDING or self.state in BETWEEN_REPLIES:
             self._enter(SENDING, now)
 
+    def close(self, now: float) -> None:
+        """Close the connection when the transport has sent what it has."""
+        self.receiver.ignore_rest()
+        if self.state not in (CLOSING, ABORTED):
+            self._enter(CLOSING, now)
+
     # --- states and deadlines --------------------------------------------------------------------
 
-    def _await_next(self, now: float) -> None:
+    def _enter_next(self, now: float) -> None:
         """Enter the state in which the next request is."""
         request = self.requests[0] if self.requests else None
         if request is None:
@@ -322,7 +331,7 @@ class Connection:
     def _enter(self, state: ServerState, now: float) -> None:
         # The time in which a request must arrive includes that in which it waits for memory.
         if not (state in ARRIVING and self.state in ARRIVING):
-            if self.grace_seconds < math.inf:
+            if self.grace_left < math.inf:
                 self._spend_grace(now)
             self.since = now
         self.state = state
@@ -338,14 +347,14 @@ class Connection:
         seconds = math.inf if timeout is None else timeout
         if state is WAITING:
             seconds = self.options.keep_alive_seconds
-            if self.grace_seconds < math.inf:
+            if self.grace_left < math.inf:
                 seconds = LAST_REQUEST_SECONDS
         elif state is LINGERING:
             is_complete = self.receiver.is_message_complete
             seconds = min(_LINGER_SECONDS if is_complete else _LONG_LINGER_SECONDS, seconds)
         elif state is CLOSING and timeout is None:
             seconds = _LONG_LINGER_SECONDS
-        self.deadline = self.since + min(seconds, self.grace_seconds)
+        self.deadline = self.since + min(seconds, self.grace_left)
         if state is STALLED:
             self.deadline = min(self.deadline, now + TICK_SECONDS)
         elif state is SENDING:
@@ -355,24 +364,19 @@ class Connection:
 
     def _spend_grace(self, now: float) -> None:
         if self.state not in WITHOUT_DEADLINE:
-            self.grace_seconds = max(0.0, self.grace_seconds - (now - self.since))
+            self.grace_left = max(0.0, self.grace_left - (now - self.since))
 
     def _reject_late(self) -> None:
         request = self.requests[0] if self.requests else None
-        timeout = self.service.receive_timeout
-        if self.grace_seconds < math.inf:
-            error = SHUTTING_DOWN
+        if self.grace_left < math.inf:
+            (request or self.receiver).reject(SHUTTING_DOWN)
         elif request is not None:
             request.reject_late()
-            return
         else:
+            timeout = self.service.receive_timeout
             assert timeout is not None
             text = f"the headers did not arrive within {format_seconds(timeout)}"
-            error = TensorwireError(text, status=408)
-        if request is not None:
-            request.reject(error)
-        else:
-            self.receiver.reject(error)
+            self.receiver.reject(TensorwireError(text, status=408))
 
     def _end_request(self, now: float) -> None:
         """The reply to the first request has been sent: end the connection if it is the last."""
@@ -380,21 +384,15 @@ class Connection:
         request.close()
         if self.requests:
             self.receiver.continue_body()
-            self._await_next(now)
+            self._enter_next(now)
         elif self.receiver.state not in ENDED:
-            self._await_next(now)
+            self._enter_next(now)
         elif self.receiver.state is CLOSED or (
             self.options.is_tls and self.receiver.is_message_complete
         ):
             self.close(now)
         else:
             self._enter(LINGERING, now)
-
-    def close(self, now: float) -> None:
-        """Close the connection when the transport has sent what it has."""
-        self.receiver.ignore_rest()
-        if self.state not in (CLOSING, ABORTED):
-            self._enter(CLOSING, now)
 
     def _abort(self) -> None:
         self.receiver.ignore_rest()

@@ -41,7 +41,7 @@ class RequestContext:
         server trusts may have forwarded the address; the port is then 0.
     deadline : float, optional
         When the client stops waiting, as a time of ``time.monotonic()``: the deadline of a gRPC
-        call. None if there is none, and over HTTP.
+        call. None if the call has none, and always over HTTP.
 
     Examples
     --------

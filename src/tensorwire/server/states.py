@@ -1,10 +1,12 @@
 """The states of an HTTP/1.1 connection: what the client does, and what the server waits for.
 
-``Receiver`` changes the first one: as bytes arrive (``receive``) and end (``end_of_input``), or
-when ``Connection`` wants nothing more (``reject``, ``end``). ``Connection`` changes the second one,
-in ``_enter``, ``start`` and ``_abort``; ``_set_deadline`` has the time of each state, and ``tick``
-what happens at its end. A shutdown is not a state: ``Connection.grace_seconds`` is finite then. A
-body that needs memory has a state, too, which ``body_memory`` changes.
+``Receiver`` (receiver.py) changes the first one: as bytes arrive (``receive``) and end
+(``end_of_input``), if there is no memory for them (``buffer``, ``continue_body``), or when the
+``Connection`` wants nothing more (``reject``, ``ignore_rest``). ``Connection`` (connection.py)
+changes the second one, in ``_enter``, ``start`` and ``_abort``; ``_set_deadline`` there has the
+time of each state, and ``tick`` what happens at its end. A shutdown is not a state:
+``Connection.grace_left`` is finite then. A body that needs memory has a state, too, which
+body_memory.py changes.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ class ClientState(Enum):
     IDLE = auto()  # it has sent nothing of the next request
     HEAD = auto()  # it sends the head of a request
     BODY = auto()  # it sends the rest of a request, which is the last of `requests`
-    IGNORED = auto()  # whatever it sends is discarded: the server wants nothing more
+    IGNORED = auto()  # whatever it sends is discarded: one of both sides wants no other request
     CLOSED = auto()  # it has closed the connection, or its sending direction
 
 
@@ -40,7 +42,7 @@ class BodyState(Enum):
     """What a body does with the memory for bodies: ``Reservation.state``."""
 
     GROWING = auto()  # it takes memory in steps, or waits for it (`missing_nbytes`)
-    GIVEN_UP = auto()  # it arrives too slowly, and must be rejected
+    GIVEN_UP = auto()  # it arrives too slowly, or not at all, and must be rejected
     COMPLETE = auto()  # it has arrived, and keeps its memory until the reply has been sent
     RELEASED = auto()  # it has no memory, and takes none
 
@@ -52,4 +54,4 @@ WAITING, RECEIVING, STALLED, READY, RUNNING, SENDING, LINGERING, CLOSING, ABORTE
 GROWING, GIVEN_UP, COMPLETE, RELEASED = BodyState
 ARRIVING = (RECEIVING, STALLED)
 BETWEEN_REPLIES = (WAITING, RECEIVING, STALLED, READY)
-WITHOUT_DEADLINE = (READY, RUNNING, ABORTED)  # the client is not at fault if they take long
+WITHOUT_DEADLINE = (READY, RUNNING, ABORTED)  # the server does not wait for the client

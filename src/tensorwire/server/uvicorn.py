@@ -94,34 +94,34 @@ class InferProtocol(asyncio.BufferedProtocol):
         # again.
         self.timer: asyncio.TimerHandle | None = None
         self.timer_at = math.inf
-        self.others = connections_of(server_state, config.limit_concurrency)
-        self.others.handshaking.add(self)
+        self.all_connections = connections_of(server_state, config.limit_concurrency)
+        self.all_connections.handshaking.add(self)
 
     # --- callbacks of the transport --------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)  # those of uvloop are not subclasses
         limit_unsent(transport)
-        config, others, now = self.config, self.others, self.loop.time()
-        graceful = config.timeout_graceful_shutdown or math.inf
+        config, connections, now = self.config, self.all_connections, self.loop.time()
+        graceful = config.timeout_graceful_shutdown
         self.connection = Connection(
             self.service,
             Options(
                 keep_alive_seconds=config.timeout_keep_alive,
                 # Before uvicorn stops the event loop, clients get a response.
-                grace_seconds=min(GRACE_SECONDS, graceful),
+                grace_seconds=GRACE_SECONDS if graceful is None else min(GRACE_SECONDS, graceful),
                 is_tls=transport.get_extra_info("sslcontext") is not None,
             ),
             now,
             self._wake,
-            None if config.limit_concurrency is None else partial(others.find_overload, self),
+            None if config.limit_concurrency is None else partial(connections.find_overload, self),
         )
-        others.handshaking.discard(self)
-        others.open.add(self)
+        connections.handshaking.discard(self)
+        connections.open.add(self)
         self.server_state.connections.add(self)
-        if others.is_shutting_down:
+        if connections.is_shutting_down:
             self.connection.shut_down(now)
-        if not others.admit(self, now):
+        if not connections.admit(self, now):
             self.connection.lost()
         peer = transport.get_extra_info("peername")
         self.client = peer[:2] if isinstance(peer, tuple) else None  # a Unix socket has none
@@ -129,7 +129,7 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server_state.connections.discard(self)
-        self.others.open.discard(self)
+        self.all_connections.open.discard(self)
         self.connection.lost()
         if self.timer is not None:
             self.timer.cancel()
@@ -143,7 +143,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         connection.receive(nbytes, self.loop.time())
         if (
             connection.state is READY
-            and len(self.others.open) > 1
+            and len(self.all_connections.open) > 1
             and connection.requests[0].is_immediate
         ):
             # First receive what other connections have received. Clients that get several replies
@@ -202,7 +202,7 @@ class InferProtocol(asyncio.BufferedProtocol):
                 task = self.loop.create_task(later, context=context)
                 if not task.done():  # with an eager task factory
                     self.server_state.tasks.add(task)
-                    if self.others.is_shutting_down:
+                    if self.all_connections.is_shutting_down:
                         task.add_done_callback(partial(self._task_ended, reply))
             else:
                 self.loop.call_soon(self._advance)
@@ -221,7 +221,7 @@ class InferProtocol(asyncio.BufferedProtocol):
                 connection.close(self.loop.time())
             except asyncio.CancelledError as error:
                 # A graceful shutdown takes too long, or a model has cancelled its own task.
-                is_shutting_down = self.others.is_shutting_down
+                is_shutting_down = self.all_connections.is_shutting_down
                 if connection.state is not ABORTED:
                     if is_shutting_down:
                         notes = getattr(error, "__notes__", ())
@@ -252,7 +252,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         connection = self.connection
         if connection.state is not RUNNING:
             return
-        if self.others.has_access_log:
+        if self.all_connections.has_access_log:
             self._log(connection.requests[0], reply)
         state = self.server_state
         state.total_requests += 1
@@ -289,7 +289,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             if self.timer is not None:
                 self.timer.cancel()
             self.timer_at = connection.deadline
-            self.timer = self.loop.call_at(self.timer_at, self._expire)
+            self.timer = self.loop.call_at(self.timer_at, self._receive_and_tick)
 
     def _end(self) -> None:
         state, transport = self.connection.state, self.transport
@@ -303,7 +303,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             with suppress(OSError):  # the client has reset the connection, which is not known yet
                 transport.write_eof()
 
-    def _expire(self) -> None:
+    def _receive_and_tick(self) -> None:
         # After the process was suspended, the event loop runs what is due before it receives.
         self.timer = self.loop.call_later(_RECEIVE_SECONDS, self._tick)
 

@@ -56,12 +56,12 @@ class Connections:
     def shutdown(self) -> None:
         self.is_shutting_down = True
         loop = asyncio.get_running_loop()
-        self._await_handshakes(loop, loop.time() + GRACE_SECONDS)
+        self._poll_handshakes(loop, loop.time() + GRACE_SECONDS)
 
-    def _await_handshakes(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+    def _poll_handshakes(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
         """Make uvicorn wait for handshakes in progress."""
         if self.handshaking and loop.time() < deadline:
-            loop.call_later(_POLL_SECONDS, self._await_handshakes, loop, deadline)
+            loop.call_later(_POLL_SECONDS, self._poll_handshakes, loop, deadline)
         else:
             self._of_uvicorn.discard(self)
 
@@ -80,10 +80,12 @@ class Connections:
         return True
 
     def find_overload(self, of: Member) -> OverloadedError | None:
-        """Return the error of the next request of a connection if there are too many."""
+        """Return the error of the next request of a connection if there are too many.
+
+        There is a limit.
+        """
         limit = self._limit
-        if limit is None:
-            return None
+        assert limit is not None
         of.is_excess = of.is_excess and len(self.open) > limit
         if of.is_excess or len(self._tasks) >= limit:
             return OverloadedError.by_limit_concurrency(limit)

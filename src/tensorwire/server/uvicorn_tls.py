@@ -87,7 +87,8 @@ class TlsHandshake(asyncio.Protocol):
                 self._connect_protocol(transport)
         except BaseException as error:
             self._transport.abort()
-            if not isinstance(error, OSError | RuntimeError):  # it has failed, or is lost
+            # The handshake has failed, or the connection is lost.
+            if not isinstance(error, OSError | RuntimeError):
                 raise
         finally:
             self._forget()
