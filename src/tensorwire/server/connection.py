@@ -195,14 +195,16 @@ class Connection:
     def shut_down(self, now: float) -> None:
         """Close the connection after the replies to the requests whose head has arrived.
 
-        An idle connection accepts one more request.
+        An idle connection accepts one more request, and so does one that sends a large reply whose
+        head did not say that it is the last.
         """
         self._spend_grace(now)
         self.since = now
         self.grace_left = min(self.grace_left, self.options.grace_seconds)
         receiver = self.receiver
         receiver.is_persistent = False
-        if self.requests and receiver.state in (IDLE, HEAD):
+        n_to_reply = len(self.requests) - (self.pieces is not None)
+        if n_to_reply and receiver.state in (IDLE, HEAD):
             receiver.ignore_rest()
         self._enter(self.state, now)
 
