@@ -212,11 +212,6 @@ def test_invalid_pickles_of_tensors_are_rejected(data: Any, dtype: Any) -> None:
         module._unpickled_tensor("x", "BF16", (1,), data, {}, True, dtype)
 
 
-def test_limits_of_an_earlier_version() -> None:
-    data = pickle.dumps(tw.Limits(max_rank=3), 0)
-    assert pickle.loads(data.replace(b"_codec.limits", b"_codec.datatypes")).max_rank == 3
-
-
 def test_error_with_an_attribute_of_its_own() -> None:
     error = OverloadedError.by_limit_concurrency(5)
     back = pickle.loads(pickle.dumps(error))

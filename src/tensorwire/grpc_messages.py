@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 SERVICE = "inference.GRPCInferenceService"
+MAX_MESSAGE_NBYTES = 2**31 - 1  # of protobuf, and of grpcio
 
 Fields = dict[int, tuple[str, Any]]
 

@@ -22,7 +22,6 @@ from operator import index
 
 import numpy as np
 
-from .limits import _unpickled  # no-cython-lint  # the name in pickles of earlier versions
 
 from ..errors import (
     MAX_FOREIGN_TEXT, SUBJECT, EncodeError, LayoutError, format_shape, format_text)

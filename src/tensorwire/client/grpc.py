@@ -198,8 +198,10 @@ class GrpcAdapter:
                 f"the inputs are a Frame, which is sent over HTTP, but the URL is "
                 f"{self.server.origin}: pass the bytes of tensorwire.grpc.encode_request"
             )
-        if len(message) > MAX_INT32:
-            raise too_long_error(tw.EncodeError, "the gRPC message", len(message), MAX_INT32)
+        if len(message) > messages.MAX_MESSAGE_NBYTES:
+            raise too_long_error(
+                tw.EncodeError, "the gRPC message", len(message), messages.MAX_MESSAGE_NBYTES
+            )
         wanted = _checked_model(target)
         name, own_version, _ = read_names(message, UNLIMITED)
         if (name, own_version) != wanted:

@@ -43,7 +43,6 @@ except ModuleNotFoundError:
 # Names in an error message may have any characters, and each byte becomes up to three in the
 # metadata of HTTP/2, which clients limit to 8 KiB.
 MAX_DETAILS_NBYTES = 2000
-MAX_MESSAGE_NBYTES = 2**31 - 1  # the limit of grpcio
 # The limit of messages without tensors; the length of the longest name of a model is added. They
 # are read in the event loop.
 MAX_SMALL_NBYTES = 4096
@@ -556,7 +555,10 @@ def server_options(
 
     handshake_seconds = _TLS_HANDSHAKE_SECONDS if has_tls else _HANDSHAKE_SECONDS
     options = [
-        ("grpc.max_receive_message_length", min(service.max_body_nbytes, MAX_MESSAGE_NBYTES)),
+        (
+            "grpc.max_receive_message_length",
+            min(service.max_body_nbytes, messages.MAX_MESSAGE_NBYTES),
+        ),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 1),
         ("grpc.server_handshake_timeout_ms", milliseconds(handshake_seconds)),
