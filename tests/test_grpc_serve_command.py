@@ -57,7 +57,8 @@ def process(request):
     return {"process": os.getpid()}
 
 models = {"echo": lambda request: tw.InferResponse(request.inputs), "slow": slow, "hang": hang,
-          "gate": gate, "process": process}
+          "gate": gate, "process": process,
+          "big": lambda request: {"y": np.zeros(1 << 24, np.uint8)}}
 app = create_app(models, max_body_nbytes=5000)
 """
 
@@ -182,11 +183,12 @@ def test_limits(tmp_path: Path) -> None:
             assert len(method(message("echo", np.zeros(4000, np.uint8)), timeout=10)) > 4000
             error = method.future(message("echo", np.zeros(5000, np.uint8))).exception(10)
             assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-            hanging = [method.future(message("hang")) for _ in range(2)]
+            unread = channel.unary_stream(f"/{SERVICE}/ModelInfer")
+            open_calls = [unread(message("hang")), unread(message("big"))]
             time.sleep(0.2)
             error = method.future(message("echo")).exception(10)
             assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-            assert not all(each.done() for each in hanging)
+            assert not any(each.done() for each in open_calls)
             with contextlib.ExitStack() as stack:
                 # With the channel, 16 more than the limit, for health checks.
                 others = [

@@ -169,17 +169,17 @@ class OpenCalls:
     """The calls of clients, from their start until the response has been sent.
 
     Each method reads its messages with ``receive``, which limits the time of the only message of a
-    call, or with ``read``, and calls with inference are counted ``with`` this object. Those without
-    are counted while they read their message: grpcio reads it completely before its length is
-    known. A shutdown ends streams that wait for a message. No method is unary for grpcio, which
-    would read the message itself, without a limit of time.
+    call, or with ``read``. Calls with inference ``begin``, and are counted until the task of their
+    method ends. Those without are counted while they read their message: grpcio reads it completely
+    before its length is known. A shutdown ends streams that wait for a message. No method is unary
+    for grpcio, which would read the message itself, without a limit of time.
     """
 
     def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
         self._service = service
         self._timeout = service.receive_timeout
         self._limit = limit_concurrency
-        self._n_inferences = 0
+        self._inferences: set[asyncio.Task[Any]] = set()
         self._n_small = 0  # calls without inference that read their message
         longest_name = max((len(name.encode()) for name in service.models), default=0)
         self.max_small_nbytes = MAX_SMALL_NBYTES + longest_name
@@ -225,13 +225,13 @@ class OpenCalls:
         response = tw.InferResponse([], id=request_id or None)
         return message + encode_final_response(response)  # joined messages are merged
 
-    def __enter__(self) -> None:
-        """Begin a call with inference. Others are not limited. Raises OverloadedError."""
-        self._check_limit(self._n_inferences, 0)
-        self._n_inferences += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._n_inferences -= 1
+    def begin(self) -> None:
+        """Begin a call with inference. Raises OverloadedError."""
+        self._check_limit(len(self._inferences), 0)
+        task = asyncio.current_task()
+        assert task is not None
+        self._inferences.add(task)
+        task.add_done_callback(self._inferences.discard)
 
     def _check_limit(self, n_calls: int, n_reserved: int) -> None:
         if self._limit is not None and n_calls >= self._limit + n_reserved:
@@ -359,20 +359,20 @@ class InferenceService:
         return served
 
     async def _model_infer(self, context: Any) -> bytes:
-        with self.calls:
-            message = await self.calls.receive(context, self._service.receive_timeout)
-            return await self._infer(
-                self._unary, message, context, lambda error, _: self.calls.fail(context, error)
-            )
+        self.calls.begin()
+        message = await self.calls.receive(context, self._service.receive_timeout)
+        return await self._infer(
+            self._unary, message, context, lambda error, _: self.calls.fail(context, error)
+        )
 
     async def _model_stream_infer(self, context: Any) -> None:
         """Respond to the requests of a stream one after another."""
-        with self.calls:
-            while (message := await self.calls.read(context)) is not grpc.aio.EOF:
-                result = await self._infer(self._stream, message, context, self.calls.fail_request)
-                del message
-                await context.write(result)
-                del result  # while the client sends nothing
+        self.calls.begin()
+        while (message := await self.calls.read(context)) is not grpc.aio.EOF:
+            result = await self._infer(self._stream, message, context, self.calls.fail_request)
+            del message
+            await context.write(result)
+            del result  # while the client sends nothing
 
     async def _infer(
         self, message_format: GrpcFormat, message: bytes, context: Any, failed: Failed
@@ -553,12 +553,10 @@ def server_options(
     def milliseconds(seconds: float) -> int:
         return max(1, int(min(1000 * seconds, _MAX_OPTION)))
 
+    max_nbytes = min(service.max_body_nbytes, messages.MAX_MESSAGE_NBYTES)
     handshake_seconds = _TLS_HANDSHAKE_SECONDS if has_tls else _HANDSHAKE_SECONDS
     options = [
-        (
-            "grpc.max_receive_message_length",
-            min(service.max_body_nbytes, messages.MAX_MESSAGE_NBYTES),
-        ),
+        ("grpc.max_receive_message_length", max_nbytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 1),
         ("grpc.server_handshake_timeout_ms", milliseconds(handshake_seconds)),
