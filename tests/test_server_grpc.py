@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, MagicMock, Mock
 
 import numpy as np
 import pytest
@@ -641,6 +641,17 @@ async def test_calls_without_inference_are_limited_until_their_message_has_arriv
     assert context.read.call_count == 18
     for each in waiting:
         each.cancel()
+
+
+async def test_response_whose_client_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    """grpcio raises an error of its own, which is not one of the application."""
+    service = served.InferenceService(create_app(MODELS))
+    context = MagicMock(
+        read=AsyncMock(return_value=message()), write=AsyncMock(side_effect=grpc.aio.InternalError)
+    )
+    with pytest.raises(asyncio.CancelledError):
+        await service.calls.method(service._model_stream_infer)(None, context)
+    assert (context.write.call_count, caplog.records) == (1, [])
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])

@@ -193,6 +193,8 @@ class OpenCalls:
         async def method(_: Any, context: Any) -> Any:
             try:
                 return await respond(context)
+            except grpc.aio.InternalError:  # a response cannot be sent: the client is gone
+                raise asyncio.CancelledError from None
             except Exception as error:
                 return self.fail(context, error)
 
