@@ -290,15 +290,19 @@ OTHER_TYPES = {
     "of format '+s' (struct or table)": pa.array([{"a": 1}]),
     "of format 'n' (null)": pa.nulls(2),
     "of format 'tdm' (date)": pa.array([[None]], pa.list_(pa.date64(), 1)),
+    "with a dictionary": pa.array([1, 1]).dictionary_encode(),
 }
+CONVERT = "convert it to numbers, bytes or text first"
+REPLACE = (
+    "replace the indices by the values first, for example with dictionary_decode() of pyarrow or "
+    "cast() of polars"
+)
 
 
 @pytest.mark.parametrize("what", OTHER_TYPES)
 def test_types_without_a_datatype(what: str) -> None:
-    message = (
-        f"tensor 'x' is an Arrow array {what}, which has no datatype: convert it to numbers, bytes "
-        f"or text first"
-    )
+    problem = f": {REPLACE}" if "dictionary" in what else f", which has no datatype: {CONVERT}"
+    message = f"tensor 'x' is an Arrow array {what}{problem}"
     with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
         tw.Tensor("x", OTHER_TYPES[what])
 
