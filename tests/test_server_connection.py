@@ -727,6 +727,25 @@ def test_body_is_not_received_behind_replies_that_are_not_read() -> None:
     assert statuses(second) == [200, 200]
 
 
+def test_part_of_a_request_behind_a_body_that_waits_too_long_for_memory() -> None:
+    """The rejection is the last reply: the rest of the part is not received."""
+    first = connected(max_body_memory_nbytes=LIMIT)
+    second = Client(first.app, 0.0)
+    first.to_send = request_bytes(1, 1500 * KiB)
+    first.send(1 << 24)
+    first.start()  # its model runs
+    second.to_send = request_bytes(2, 65 * KiB, chunk=1000) + request_bytes(3, 3000)[:-10]
+    second.send(1 << 24)
+    assert (second.connection.state, second.connection.receiver.state) == (STALLED, BODY)
+    second.to_send = b"the rest"
+    second.tick(TIMEOUT)
+    second.serve()
+    assert [(status, x["connection"]) for status, x, _ in responses(second.received)] == [
+        (503, "close")
+    ]
+    assert second.connection.state is LINGERING
+
+
 def test_body_that_asks_again_for_memory() -> None:
     """The ASGI application asks after each tick."""
     memory = BodyMemory(LIMIT)

@@ -270,7 +270,7 @@ class Connection:
         self._end_request(now)
 
     def end_after_reply(self) -> None:
-        """Make the request that runs the last one."""
+        """Make the first request the last one."""
         while len(self.requests) > 1:
             self.requests.pop().close()
         self.receiver.ignore_rest()
@@ -315,7 +315,7 @@ class Connection:
                 return
             state = WAITING if self.receiver.state is IDLE else RECEIVING
         elif request.is_rejected:
-            self.receiver.ignore_rest()
+            self.end_after_reply()
             state = READY
         elif (body := request.body) is not None and body.is_waiting:
             state = STALLED
