@@ -966,28 +966,38 @@ async def test_requests_of_one_chunk_are_answered_in_several_turns() -> None:
     assert transport.written.count(b"HTTP/1.1 200 ") == n
 
 
+@pytest.mark.parametrize("n_requests", [1, 2])
 @pytest.mark.parametrize("gone_seconds", [0, 60])
 async def test_half_closed_connection_whose_call_waits(
-    gone_seconds: float, monkeypatch: pytest.MonkeyPatch
+    gone_seconds: float, n_requests: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is closed without a reply, but not at once: its client may wait for the reply."""
+    """It is closed without a reply, but not at once: its client may wait for the reply.
+
+    The transport does not tell if there are two requests, because it does not receive.
+    """
     monkeypatch.setattr(client_calls, "GONE_SECONDS", gone_seconds)
     released.clear()
     config = configuration()
     protocols = [protocol_with_transport(config=config) for _ in range(N_THREADS + 1)]
     for protocol, _ in protocols:
-        receive(protocol, WAIT)
+        receive(protocol, n_requests * WAIT)
     await asyncio.sleep(0)
     protocol, transport = protocols[-1]
     try:
-        assert protocol.eof_received() is True
+        if n_requests == 1:
+            assert protocol.eof_received() is True
+        else:
+            assert protocol.connection.deadline <= protocol.loop.time() + 1
+            monkeypatch.setattr(InferProtocol, "_has_client_closed", lambda _: True)
+            protocol._tick()
         assert not transport.is_closed
         await turns(10)
         assert transport.is_closed is (gone_seconds == 0)
     finally:
         released.set()
-    await asyncio.gather(*protocol.server_state.tasks)
-    assert transport.written.count(b"HTTP/1.1 200 ") == (gone_seconds > 0)
+    while protocol.server_state.tasks:
+        await asyncio.gather(*protocol.server_state.tasks)
+    assert transport.written.count(b"HTTP/1.1 200 ") == (n_requests if gone_seconds else 0)
 
 
 @pytest.mark.parametrize("n_sent", [0, 50, 10_000])

@@ -127,6 +127,8 @@ class Connection:
         self.receiver.receive(nbytes)
         if self.state in BETWEEN_REPLIES:
             self._enter_next(now)
+        elif self.state is RUNNING and not self.may_receive:
+            self._set_deadline(now)
 
     def end_of_input(self, now: float) -> bool:
         """The client has closed the connection, or its sending direction.
@@ -135,14 +137,18 @@ class Connection:
         probably it has closed the connection, so calls that wait for a thread are soon dropped.
         """
         self.receiver.end_of_input()
-        for request in self.requests:
-            request.disconnect()
+        self.client_has_closed()
         if not self.requests or self.options.is_tls:  # TLS has no sending direction of its own
             self.close(now)
             return False
         if self.state in BETWEEN_REPLIES:
             self._enter_next(now)
         return True
+
+    def client_has_closed(self) -> None:
+        """The client sends nothing more, but the transport may not have received everything."""
+        for request in self.requests:
+            request.disconnect()
 
     def memory_changed(self, now: float) -> None:
         """The first request may have memory for its body, or has lost it."""
@@ -178,6 +184,8 @@ class Connection:
             else:
                 self._reject_late()
                 self._enter_next(now)
+        else:
+            self._set_deadline(now)
 
     def _tick_sending(self, now: float, n_unsent: int) -> None:
         """Abort if the client reads nothing in the time, or too little while a body waits."""
@@ -240,7 +248,7 @@ class Connection:
         """Return the request to run now, if there is one. ``reply`` takes its reply."""
         if self.state is not READY:
             return None
-        self.state = RUNNING  # like READY, it has no deadline
+        self.state = RUNNING  # the deadline is that of READY
         return self.requests[0]
 
     def reply(self, reply: Reply, now: float, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
@@ -343,7 +351,9 @@ class Connection:
         """Set when the time of the state is over, or to the next tick before that."""
         state = self.state
         if state in WITHOUT_DEADLINE:
-            self.deadline = math.inf
+            # A transport that does not receive must look whether the client has gone.
+            has_ticks = len(self.requests) > 1 and state is not ABORTED
+            self.deadline = now + TICK_SECONDS if has_ticks else math.inf
             return
         timeout = self.service.receive_timeout
         seconds = math.inf if timeout is None else timeout

@@ -314,6 +314,8 @@ class InferProtocol(asyncio.BufferedProtocol):
             n_unread = self._n_unread()
             if self._has_client_closed() and connection.n_outstanding > n_unread:
                 connection.end_of_input(now)  # the transport does not tell while it is not read
+        elif connection.state is RUNNING and self._has_client_closed():
+            connection.client_has_closed()
         connection.tick(now, self._n_unsent(), n_unread)
         self._advance()
 
