@@ -189,6 +189,8 @@ def test_limits(tmp_path: Path) -> None:
             error = method.future(message("echo")).exception(10)
             assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
             assert not any(each.done() for each in open_calls)
+            open_calls[1].cancel()
+            wait_for(lambda: method.future(message("echo")).exception(10) is None)
             with contextlib.ExitStack() as stack:
                 # With the channel, 16 more than the limit, for health checks.
                 others = [
@@ -197,6 +199,7 @@ def test_limits(tmp_path: Path) -> None:
                 ]
                 assert others[-1].recv(1) == b""  # closed
                 assert others[-2].recv(1) != b""
+        assert "Traceback" not in server.log.read_text()
 
 
 @pytest.mark.parametrize("is_joined", [False, True])
