@@ -746,6 +746,16 @@ def test_part_of_a_request_behind_a_body_that_waits_too_long_for_memory() -> Non
     assert second.connection.state is LINGERING
 
 
+def test_memory_of_a_closed_connection() -> None:
+    """It is released before the transport has sent what it has."""
+    client = Client(connected().app, 0.0, is_tls=True)
+    client.to_send = request_bytes(1, 1500 * KiB)
+    client.send(1 << 24)
+    assert client.app.body_memory.nbytes > 0
+    client.connection.end_of_input(0.0)
+    assert (client.connection.state, client.app.body_memory.nbytes) == (CLOSING, 0)
+
+
 def test_body_that_asks_again_for_memory() -> None:
     """The ASGI application asks after each tick."""
     memory = BodyMemory(LIMIT)

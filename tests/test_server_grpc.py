@@ -841,8 +841,9 @@ def test_shutdown_with_requests_in_progress(is_async: bool) -> None:
         idle = server.stream(messages([message()]))
         next(idle)
         busy = server.stream(messages([message("m")] * 2))
+        complete = server.stream(iter([message("m")]))
         call = server.start("m")
-        wait_for(lambda: gate.n_called == 2)
+        wait_for(lambda: gate.n_called == 3)
         server.stop()
         assert error_of(lambda: list(idle)) == shutting_down
         with grpc.insecure_channel(server.address) as channel:
@@ -852,8 +853,9 @@ def test_shutdown_with_requests_in_progress(is_async: bool) -> None:
         assert len(call.result()) > 16
         assert np.array_equal(tw.grpc.decode_stream_response(next(busy))["x"].as_numpy(), SMALL)
         assert error_of(lambda: next(busy)) == shutting_down
+        assert len(list(complete)) == 1
         proceed.set()
-    assert gate.n_called == gate.n_returned == 2
+    assert gate.n_called == gate.n_returned == 3
 
 
 def test_shutdown_waits_for_a_model_whose_client_is_gone() -> None:

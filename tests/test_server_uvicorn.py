@@ -411,8 +411,9 @@ def test_response_of_another_framework_that_ends_early(
             wait_for(lambda: lose.called)
 
 
-def test_asgi_client_that_pipelines_and_closes_its_direction(
-    loop: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("end", ["shut_down", "reset", "garbage"])
+def test_asgi_connection_that_ends_while_a_pipelined_request_runs(
+    loop: str, end: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """uvicorn closes the connection, and writes nothing to it."""
     logger = logging.getLogger("uvicorn.error")
@@ -420,8 +421,11 @@ def test_asgi_client_that_pipelines_and_closes_its_direction(
         logger.addHandler(caplog.handler)
         with connect(address) as connection:
             connection.send(request_bytes("slow", np.arange(2)) * 2)
-            connection.shut_down()
-            while connection.receive():
+            if end == "garbage":
+                connection.send(b"garbage\r\n\r\n")
+            else:
+                getattr(connection, end)()
+            while end != "reset" and connection.receive():
                 pass
     logger.removeHandler(caplog.handler)
     assert not any(record.exc_info for record in caplog.records)
@@ -456,6 +460,22 @@ def test_tls(certificate: Certificate, model: str, loop: str) -> None:
         for sent in (x, x[:3], x):
             connection.send(request_bytes(model, sent))
             assert np.array_equal(connection.read().message["x"].as_numpy(), sent)
+
+
+def test_tls_client_that_leaves_while_the_server_does_not_receive(
+    certificate: Certificate, loop: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """asyncio would discard each piece of the reply, with a line in the log."""
+    options = {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file, "loop": loop}
+    with connected(**options) as connection:
+        logging.getLogger("asyncio").addHandler(caplog.handler)
+        connection.start_tls(certificate.trusting())
+        connection.send(request_bytes("thread", np.zeros(2_000_000, np.float32)) + SMALL)
+        connection.shut_down()
+        while connection.receive():
+            pass
+    logging.getLogger("asyncio").removeHandler(caplog.handler)
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("http", [InferProtocol, AsgiProtocol])
@@ -916,6 +936,18 @@ async def test_silent_connections_beyond_the_limit_are_closed() -> None:
     config, state = configuration(limit_concurrency=3), ServerState()
     pairs = [protocol_with_transport(config=config, state=state) for _ in range(100)]
     n_open = sum(not transport.is_closed for _, transport in pairs)
+    assert n_open <= 3 + N_RESERVED_CONNECTIONS
+
+
+async def test_closed_connections_whose_clients_read_nothing_are_limited() -> None:
+    """A new connection closes an idle one, which is open while its client has unread replies."""
+    config, state = configuration(limit_concurrency=3), ServerState()
+    pairs = []
+    for _ in range(50):
+        protocol, transport = protocol_with_transport(config=config, state=state)
+        protocol.connection.since -= 2
+        pairs.append(transport)
+    n_open = sum(not transport.is_aborted for transport in pairs)
     assert n_open <= 3 + N_RESERVED_CONNECTIONS
 
 

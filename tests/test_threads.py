@@ -152,6 +152,32 @@ async def test_call_is_dropped_with_its_arguments(monkeypatch: pytest.MonkeyPatc
     await asyncio.gather(*running)
 
 
+async def test_client_that_disconnects_while_an_earlier_call_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next call of its request has the whole time for itself."""
+    pool, call, released = Threads(1), ClientCall(), threading.Event()
+
+    async def start_behind_another(number: int) -> Any:
+        other = asyncio.create_task(ClientCall().run(pool, released.wait, 20))
+        await asyncio.sleep(0)
+        this = asyncio.create_task(call.run(pool, int, number))
+        await asyncio.sleep(0)
+        return asyncio.gather(other, this)
+
+    monkeypatch.setattr(client_calls, "GONE_SECONDS", 0.05)
+    first = await start_behind_another(1)
+    call.disconnect()
+    released.set()
+    await first
+    released.clear()
+    monkeypatch.setattr(client_calls, "GONE_SECONDS", 60)
+    second = await start_behind_another(2)
+    await asyncio.sleep(0.1)
+    released.set()
+    assert (await second)[1] == 2
+
+
 @pytest.mark.thread_unsafe(reason="it counts the threads of the package")
 def test_event_loop_that_is_closed_before_the_answer() -> None:
     """The thread is free for the next call."""

@@ -99,7 +99,7 @@ class BodyMemory:
         self.counts_unused: bool = is_unused_memory_counted()
         self.nbytes: int = 0
         self.complete_nbytes: int = 0
-        """The part of the bodies that are complete. They need no more, and will be released."""
+        """The part of the bodies that are complete. They wait for nothing, and will be released."""
         self._lock = threading.Lock()
         # The reservations of bodies that are not complete, the oldest first.
         self._arriving: dict[Reservation, None] = {}
@@ -142,9 +142,9 @@ class BodyMemory:
 class Reservation:
     """The part of a ``BodyMemory`` that the body of a request has.
 
-    ``wake`` is called, in any thread, when the body may continue after ``request`` has returned
-    False: its memory is there, or it is GIVEN_UP, because it receives too little or its client
-    sends nothing more. ``n_arrived`` returns how many bytes of the body have arrived.
+    ``wake`` is called, in any thread, when the memory that ``request`` has refused is there, and
+    when a body that receives too little is GIVEN_UP. ``n_arrived`` returns how many bytes of the
+    body have arrived.
     """
 
     def __init__(

@@ -38,7 +38,12 @@ class ClientCall(ThreadCall):
         """Drop the call if it waits for a thread for GONE_SECONDS more."""
         self._is_disconnected = True
         if self._job is not None:
-            self._future.get_loop().call_later(GONE_SECONDS, self._drop)
+            loop = self._future.get_loop()
+            loop.call_later(GONE_SECONDS, self._drop_if_current, self._future)
+
+    def _drop_if_current(self, future: asyncio.Future[None]) -> None:
+        if future is self._future:  # and not that of an earlier call for the request
+            self._drop()
 
     def _drop(self) -> None:
         text = "the client closed the connection before its request was processed"

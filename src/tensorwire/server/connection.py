@@ -36,8 +36,8 @@ from .states import (
     RUNNING,
     SENDING,
     STALLED,
+    UNTIMED,
     WAITING,
-    WITHOUT_DEADLINE,
     ServerState,
 )
 
@@ -137,7 +137,7 @@ class Connection:
         probably it has closed the connection, so calls that wait for a thread are soon dropped.
         """
         self.receiver.end_of_input()
-        self.client_has_closed()
+        self.disconnect()
         if not self.requests or self.options.is_tls:  # TLS has no sending direction of its own
             self.close(now)
             return False
@@ -145,8 +145,8 @@ class Connection:
             self._enter_next(now)
         return True
 
-    def client_has_closed(self) -> None:
-        """The client sends nothing more, but the transport may not have received everything."""
+    def disconnect(self) -> None:
+        """The client has gone, or sends nothing more; the transport may not have received all."""
         for request in self.requests:
             request.disconnect()
 
@@ -309,6 +309,8 @@ class Connection:
     def close(self, now: float) -> None:
         """Close the connection when the transport has sent what it has."""
         self.receiver.ignore_rest()
+        for request in self.requests:
+            request.close()
         if self.state not in (CLOSING, ABORTED):
             self._enter(CLOSING, now)
 
@@ -331,8 +333,8 @@ class Connection:
             state = READY
         else:
             state = RECEIVING
-            if not request.sent_continue:
-                request.sent_continue = True
+            if not request.may_send_body:
+                request.may_send_body = True
                 if request.http_version != "1.0" and expects_continue(request.headers):
                     self.output.append(b"HTTP/1.1 100 Continue\r\n\r\n")
         if state is not self.state:
@@ -350,7 +352,7 @@ class Connection:
     def _set_deadline(self, now: float) -> None:
         """Set when the time of the state is over, or to the next tick before that."""
         state = self.state
-        if state in WITHOUT_DEADLINE:
+        if state in UNTIMED:
             # A transport that does not receive must look whether the client has gone.
             has_ticks = len(self.requests) > 1 and state is not ABORTED
             self.deadline = now + TICK_SECONDS if has_ticks else math.inf
@@ -375,7 +377,7 @@ class Connection:
             self.deadline = min(self.deadline, now + _LINGER_SECONDS)
 
     def _spend_grace(self, now: float) -> None:
-        if self.state not in WITHOUT_DEADLINE:
+        if self.state not in UNTIMED:
             self.grace_left = max(0.0, self.grace_left - (now - self.since))
 
     def _reject_late(self) -> None:

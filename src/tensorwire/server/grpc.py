@@ -33,6 +33,7 @@ from .errors import OverloadedError
 from .inference import Inference, MessageFormat, ServedModel
 from .model import Model, ModelFunction
 from .service import GRACE_SECONDS, SHUTTING_DOWN, Service, log
+from .uvicorn_tls import HANDSHAKE_SECONDS
 
 try:
     import grpc
@@ -46,13 +47,12 @@ MAX_DETAILS_NBYTES = 2000
 # The limit of messages without tensors; the length of the longest name of a model is added. They
 # are read in the event loop.
 MAX_SMALL_NBYTES = 4096
-# A connection is closed if HTTP/2 has not begun after this time, which is that of InferProtocol
-# and, for TLS, of asyncio.
+# A connection without TLS is closed if HTTP/2 has not begun after this time, as by InferProtocol.
 _HANDSHAKE_SECONDS = 5.0
-_TLS_HANDSHAKE_SECONDS = 60.0
 # At the end of a shutdown, grpcio asks clients to close their connections. They have this time.
 _LINGER_SECONDS = 1.0
 _N_RESERVED = 16  # connections and calls without inference, beyond limit_concurrency
+_EOF_SECONDS = 0.1  # in which a stream ends that has had all responses, during a shutdown
 _SMALL_SECONDS = 5.0  # in which a message without tensors must arrive
 _FOREVER = 1e9  # seconds
 _MAX_OPTION = 2**31 - 2  # of grpcio; the next integer means infinity
@@ -268,14 +268,16 @@ class OpenCalls:
 
     async def read(self, context: Any) -> Any:
         """Wait for the next message of a stream. EOF is its end, or that of the server."""
-        if not self.is_ending.is_set():
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None) as waiting:
-                    self._waiting.add(waiting)
-                    try:
-                        return await self._read(context)
-                    finally:
-                        self._waiting.discard(waiting)
+        is_ending = self.is_ending.is_set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_EOF_SECONDS if is_ending else None) as waiting:
+                self._waiting.add(waiting)
+                try:
+                    message = await self._read(context)
+                finally:
+                    self._waiting.discard(waiting)
+            if message is grpc.aio.EOF or not is_ending:
+                return message
         self.fail(context, SHUTTING_DOWN)
         return grpc.aio.EOF
 
@@ -556,7 +558,7 @@ def server_options(
         return max(1, int(min(1000 * seconds, _MAX_OPTION)))
 
     max_nbytes = min(service.max_body_nbytes, messages.MAX_MESSAGE_NBYTES)
-    handshake_seconds = _TLS_HANDSHAKE_SECONDS if has_tls else _HANDSHAKE_SECONDS
+    handshake_seconds = HANDSHAKE_SECONDS if has_tls else _HANDSHAKE_SECONDS
     options = [
         ("grpc.max_receive_message_length", max_nbytes),
         ("grpc.max_send_message_length", -1),

@@ -139,11 +139,14 @@ class Exchange(ClientCall):
             self._reserved.tick(is_silent)
 
     def _reservation(self) -> Reservation:
-        if self._is_closed:  # a thread still decompresses the body
-            raise ClientDisconnectedError("the request has ended")
-        if self._reserved is None:
-            self._reserved = Reservation(self._service.body_memory, self.wake, self._n_arrived)
-        return self._reserved
+        reserved = self._reserved
+        if reserved is None:
+            if self._is_closed:  # a thread still decompresses the body
+                raise ClientDisconnectedError("the request has ended")
+            self._reserved = reserved = Reservation(
+                self._service.body_memory, self.wake, self._n_arrived
+            )
+        return reserved
 
     def _n_arrived(self) -> int:
         body = self.body  # another event loop may ask

@@ -48,7 +48,8 @@ class Request(Exchange):
     method = b""
     url = b""
     http_version = "1.1"
-    sent_continue = False
+    may_send_body = False
+    """Whether the client has been told to send the body, if it waits for that."""
     is_received = False
     """Whether the whole request has arrived."""
 

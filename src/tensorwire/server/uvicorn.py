@@ -265,6 +265,10 @@ class InferProtocol(asyncio.BufferedProtocol):
             connection.output = []
             transport.write(b"".join(output))
         while connection.state is SENDING and not self.is_writing_paused:
+            if connection.options.is_tls and self._has_client_closed():
+                # asyncio would discard each piece, with a line in the log.
+                connection.end_of_input(self.loop.time())
+                break
             piece = connection.next_piece(self.loop.time())
             if piece is not None and not transport.is_closing():
                 transport.write(piece)
@@ -315,7 +319,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             if self._has_client_closed() and connection.n_outstanding > n_unread:
                 connection.end_of_input(now)  # the transport does not tell while it is not read
         elif connection.state is RUNNING and self._has_client_closed():
-            connection.client_has_closed()
+            connection.disconnect()
         connection.tick(now, self._n_unsent(), n_unread)
         self._advance()
 

@@ -43,8 +43,22 @@ class AsgiProtocol(HttpToolsProtocol):
             if cycle.response_started and not cycle.response_complete:  # uvicorn closes it now
                 self.loop.call_later(GRACE_SECONDS, self.transport.abort)
 
+    # uvicorn tells only the last request that the connection has ended, and after other callbacks:
+    # uvloop closes the transport before it calls `connection_lost`.
+
     def eof_received(self) -> None:
-        # uvloop closes the transport now, and `connection_lost` comes after other callbacks.
+        self._disconnect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disconnect()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(msg)
+        self._disconnect()
+
+    def _disconnect(self) -> None:
+        """Forget the requests: nothing can be sent any longer."""
         self.pipeline.clear()
         if self.running is not None:
             self.running.disconnected = True

@@ -70,9 +70,9 @@ class Connections:
         limit = self._limit
         if limit is None or len(self.open) <= limit:
             return True
-        if self._close_idle(new, now, LAST_REQUEST_SECONDS):
-            return True
-        new.is_excess = True
+        if not self._close_idle(new, now, LAST_REQUEST_SECONDS):
+            new.is_excess = True
+        # A connection that has been closed is open while its client reads nothing.
         while len(self.open) > limit + N_RESERVED_CONNECTIONS:
             if not (self._abort_ending() or self._close_idle(new, now, 0)):
                 new.service.describe_failure(OverloadedError.by_limit_concurrency(limit))  # count

@@ -83,13 +83,14 @@ class TlsHandshake(asyncio.Protocol):
                 server_side=True,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
             )
-            if transport is not None and self._protocol is not None:
-                self._connect_protocol(transport)
         except BaseException as error:
             self._transport.abort()
             # The handshake has failed, or the connection is lost.
             if not isinstance(error, OSError | RuntimeError):
                 raise
+        else:
+            if transport is not None and self._protocol is not None:
+                self._connect_protocol(transport)
         finally:
             self._forget()
 
