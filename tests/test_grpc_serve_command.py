@@ -117,7 +117,7 @@ def test_both_transports_and_graceful_shutdown(tmp_path: Path, workers: int) -> 
         log = server.log.read_text()
     processes = "1 process" if workers == 1 else "2 processes"
     addresses = f"http://{HOST}:{server.port} and grpc://{HOST}:{server.grpc_port}"
-    assert f"serves echo, gate, hang, process, slow at {addresses} with InferProtocol" in log
+    assert f"serves big, echo, gate, hang, process, slow at {addresses} with InferProtocol" in log
     assert f", {processes}\n" in log
     assert "Traceback" not in log
 

@@ -46,13 +46,13 @@ class RequestBody:
     False. In between, ``is_waiting`` is true, and what is written is kept outside the buffer.
     ``reservation`` is a function that returns the reservation of the body.
 
-    Raises BodyTooLargeError if Content-Length exceeds ``max_body_nbytes``, and
-    UnsupportedEncodingError.
+    Raises BodyTooLargeError if Content-Length exceeds ``max_body_nbytes``,
+    UnsupportedEncodingError, and what ``Framing`` raises.
     """
 
     buffer: BodyBuffer
     is_waiting: bool = False
-    _allowed_nbytes = 0  # how much may be in the buffer
+    _allowed_nbytes = 0  # how much of a body with steps may be in the buffer
     _n_held = 0
 
     def __init__(

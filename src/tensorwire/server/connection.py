@@ -85,8 +85,8 @@ class Connection:
     now : float
         The time. What sets a deadline gets it, in seconds of the same clock.
     wake : callable
-        Called in any thread if the connection has waited for memory. The transport then calls
-        ``memory_changed``.
+        Called in any thread if the first request has got memory, or has lost it. The transport then
+        calls ``memory_changed``.
     find_overload : callable, optional
         Called for each request; see ``Receiver``.
 
@@ -188,7 +188,10 @@ class Connection:
             self._set_deadline(now)
 
     def _tick_sending(self, now: float, n_unsent: int) -> None:
-        """Abort if the client reads nothing in the time, or too little while a body waits."""
+        """Abort if the client reads nothing in the time, or too little for what others wait for.
+
+        They wait for the memory of its request.
+        """
         is_slow = self.n_unsent - n_unsent < UNCOUNTED_NBYTES
         has_memory = bool(self.requests) and self.requests[0].has_memory
         if is_slow and has_memory and self.service.body_memory.is_needed:
@@ -230,7 +233,10 @@ class Connection:
 
     @property
     def may_receive(self) -> bool:
-        """Whether the transport may receive: not from a client that does not read its replies."""
+        """Whether the transport may receive: not from a client that does not read its replies.
+
+        Nor if a second request has begun: what has arrived with it bounds their number.
+        """
         return len(self.requests) < 2 and self.state not in (STALLED, SENDING)
 
     @property

@@ -19,8 +19,8 @@ from .inference import Inference, ServedModel
 from .service import LateReply, Reply, Route, Service
 from .states import GIVEN_UP
 
-# Up to this size, the body of a rejected request is discarded before the reply. If a server closes
-# the connection while the client is still sending, the client may not receive the reply.
+# Up to this size, a body that the reply does not need is discarded before the reply. If a server
+# closes the connection while the client is still sending, the client may not receive the reply.
 MAX_DISCARDED_NBYTES = 16 << 20
 
 
@@ -34,7 +34,8 @@ class Exchange(ClientCall):
        ``take_step`` again after ``wake`` was called, which may happen in any thread. If
        ``receive_timeout`` expires, it calls ``reject_late``.
     2. It sends the ``reply``. If ``is_rejected`` is true, it sends ``closing()`` of the reply, and
-       closes the connection. If the client disconnects before, it calls ``disconnect``.
+       closes the connection. If the client disconnects before, it calls ``disconnect``, or
+       ``cancel`` if the client certainly does not receive a reply.
     3. It calls ``close``, also if no reply was sent.
 
     If ``takes_context`` is true, it sets ``client`` before the second step. The names of
@@ -44,7 +45,7 @@ class Exchange(ClientCall):
     takes_context: bool = False
     client: Address | None = None
     body: RequestBody | None = None
-    """None if it is discarded: the reply does not need it."""
+    """None if it is discarded because the reply does not need it, and from ``reply`` on."""
     is_rejected: bool = False
     """Whether the reply must be sent now, without the rest of the body, and be the last one."""
     _context: RequestContext | None = None

@@ -60,7 +60,7 @@ class Receiver:
     ``requests`` are those whose head has arrived and whose reply has not been sent, in their order.
     ``is_message_complete`` says whether the client has sent the whole of the last one, which may be
     invalid, and ``is_persistent`` whether it may send another one.
-    ``find_overload`` is called for each head: if it returns an error, a model is not called.
+    ``find_overload`` is called for each valid head: if it returns an error, no model is called.
     ``wake`` is that of the requests.
     """
 

@@ -1,7 +1,8 @@
 """``InferProtocol``: an HTTP/1.1 protocol for uvicorn that serves an application without ASGI.
 
 Pass it to uvicorn's ``http`` option. It owns the transport of a connection, and does what its
-``Connection`` says: there is no scope, no event and, for a model with ``in_event_loop``, no task.
+``Connection`` says: there is no scope, no event and, for a model that returns at once in the event
+loop, no task.
 
 uvicorn, or ``tensorwire serve``, manages processes, sockets, TLS, signals and logs. From uvicorn's
 ``Server``, a protocol gets the configuration and the state: the sets of open connections and of
@@ -362,7 +363,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self._advance()
 
     def _log(self, request: Request, reply: Reply) -> None:
-        if not request.method:  # the head was invalid
+        if not request.method:  # the head was invalid or late
             return
         client = ":".join(map(str, self._client_of(request) or ()))
         target, version = request.url.decode("ascii"), request.http_version
