@@ -191,6 +191,13 @@ def test_limits(tmp_path: Path) -> None:
             assert not any(each.done() for each in open_calls)
             open_calls[1].cancel()
             wait_for(lambda: method.future(message("echo")).exception(10) is None)
+            open_calls.append(unread(message("hang")))
+            time.sleep(0.2)
+            for each in open_calls:
+                each.cancel()
+            time.sleep(0.2)
+            error = method.future(message("echo")).exception(10)  # the models run
+            assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
             with contextlib.ExitStack() as stack:
                 # With the channel, 16 more than the limit, for health checks.
                 others = [

@@ -752,8 +752,17 @@ def test_memory_of_a_closed_connection() -> None:
     client.to_send = request_bytes(1, 1500 * KiB)
     client.send(1 << 24)
     assert client.app.body_memory.nbytes > 0
-    client.connection.end_of_input(0.0)
-    assert (client.connection.state, client.app.body_memory.nbytes) == (CLOSING, 0)
+    running = Client(client.app, 0.0, is_tls=True)
+    running.to_send = request_bytes(2, 100 * KiB)
+    running.send(1 << 24)
+    n_before = client.app.body_memory.nbytes
+    running.start()
+    for each in (client, running):
+        each.connection.end_of_input(0.0)
+        assert each.connection.state is CLOSING
+    assert 0 < client.app.body_memory.nbytes < n_before
+    running.reply()
+    assert client.app.body_memory.nbytes == 0
 
 
 def test_body_that_asks_again_for_memory() -> None:

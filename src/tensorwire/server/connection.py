@@ -260,6 +260,7 @@ class Connection:
     def reply(self, reply: Reply, now: float, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
         """Send the reply to the request that runs. A large one is not copied."""
         if self.state is not RUNNING:  # the connection has been closed since
+            self._close_requests()
             return
         request, body = self.requests[0], reply.body
         if self.receiver.state in ENDED and len(self.requests) == 1:  # it is the last one
@@ -315,8 +316,8 @@ class Connection:
     def close(self, now: float) -> None:
         """Close the connection when the transport has sent what it has."""
         self.receiver.ignore_rest()
-        for request in self.requests:
-            request.close()
+        if self.state is not RUNNING:
+            self._close_requests()
         if self.state not in (CLOSING, ABORTED):
             self._enter(CLOSING, now)
 
@@ -413,6 +414,11 @@ class Connection:
             self.close(now)
         else:
             self._enter(LINGERING, now)
+
+    def _close_requests(self) -> None:
+        """Release the memory. The model of a request that runs may not have begun yet."""
+        for request in self.requests:
+            request.close()
 
     def _abort(self) -> None:
         self.receiver.ignore_rest()

@@ -232,6 +232,10 @@ class OpenCalls:
         self._check_limit(len(self._inferences), 0)
         task = asyncio.current_task()
         assert task is not None
+        self.count(task)
+
+    def count(self, task: asyncio.Task[Any]) -> None:
+        """Count a task of a call with inference until it ends."""
         self._inferences.add(task)
         task.add_done_callback(self._inferences.discard)
 
@@ -416,6 +420,8 @@ class InferenceService:
                 is_ending = self.calls.is_ending.is_set()
                 return failed(SHUTTING_DOWN if is_ending else error, request_id)
             call.cancel()  # the client does not wait any longer
+            if task is not None:  # the model may run
+                self.calls.count(task)
             raise
         finally:
             if request_context is not None:
