@@ -37,7 +37,14 @@ from support.http_models import cancels_itself
 from support.servers import uvicorn_server
 from support.threads import wait_for
 from tensorwire.cli.models import echo
-from tensorwire.server import InferProtocol, Model, client_calls, create_app, uvicorn_asgi
+from tensorwire.server import (
+    InferProtocol,
+    Model,
+    client_calls,
+    create_app,
+    uvicorn_asgi,
+    uvicorn_transport,
+)
 from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
 from tensorwire.server.http_exchange import Exchange
@@ -431,6 +438,26 @@ def test_asgi_connection_that_ends_while_a_pipelined_request_runs(
     assert not any(record.exc_info for record in caplog.records)
 
 
+def test_asgi_request_whose_client_leaves_while_its_next_request_waits(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvicorn does not receive then, so the transport does not tell."""
+    monkeypatch.setattr(uvicorn_asgi, "TICK_SECONDS", 0.01)
+    received = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while scope["type"] == "http" and "http.disconnect" not in received:
+            received.append((await receive())["type"])
+
+    with connected(app, loop=loop) as connection:
+        connection.send(SMALL)
+        wait_for(lambda: received)
+        connection.send(SMALL)
+        connection.shut_down()
+        assert not connection.receive()
+    assert received == ["http.request", "http.disconnect"]
+
+
 def test_only_the_proxy_headers_middleware_of_uvicorn_is_bypassed() -> None:
     asgi_paths.clear()
     wrapped = ProxyHeadersMiddleware(ProxyHeadersMiddleware(make_app()))
@@ -551,10 +578,9 @@ async def test_transport_is_closed_once() -> None:
 def test_timer_after_the_socket_is_lost() -> None:
     """A TLS transport of uvloop has none then, until it tells that the connection is lost."""
     transport = Mock(get_extra_info=lambda _: None, get_write_buffer_size=lambda: 0)
-    protocol: Any = Mock(transport=transport)
-    assert not InferProtocol._has_client_closed(protocol)
-    assert InferProtocol._n_unread(protocol) == math.inf
-    assert InferProtocol._n_unsent(protocol) > 0
+    assert not uvicorn_transport.has_client_closed(transport)
+    assert uvicorn_transport.unread_nbytes(transport) == math.inf
+    assert uvicorn_transport.unsent_nbytes(transport) > 0
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
@@ -1020,7 +1046,7 @@ async def test_half_closed_connection_whose_call_waits(
             assert protocol.eof_received() is True
         else:
             assert protocol.connection.deadline <= protocol.loop.time() + 1
-            monkeypatch.setattr(InferProtocol, "_has_client_closed", lambda _: True)
+            monkeypatch.setattr(server_uvicorn, "has_client_closed", lambda _: True)
             protocol._tick()
         assert not transport.is_closed
         await turns(10)

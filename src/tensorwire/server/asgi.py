@@ -227,8 +227,8 @@ class App(Service):
         Maximum number of inference requests of a process that have arrived and are in progress or
         wait for a thread. Requests whose body is arriving or whose response is being sent are not
         counted. Further requests are rejected with status 503. A request that waits for a thread is
-        dropped a second after its client disconnects. Requests to a model with ``in_event_loop``
-        that returns at once are not counted.
+        dropped up to two seconds after its client disconnects. Requests to a model with
+        ``in_event_loop`` that returns at once are not counted.
     max_body_memory_nbytes : int, optional
         Maximum number of bytes of all request bodies together that have arrived, arrive or are
         decompressed, until the response was sent. Bodies of up to 64 KiB are not counted. A body

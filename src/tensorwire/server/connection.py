@@ -175,7 +175,7 @@ class Connection:
             self.close(now)
         elif self.state in ARRIVING:
             self._set_deadline(now)
-            if now < self.deadline:  # only a body that waits for memory has ticks
+            if now < self.deadline:  # a body waits for memory: in these states, only it has ticks
                 self.service.body_memory.tick(now)
                 is_silent = n_unread < min(SILENT_NBYTES, self.n_outstanding)
                 self.requests[0].tick(is_silent)

@@ -32,8 +32,7 @@ from .context import RequestContext, set_headers
 from .errors import OverloadedError
 from .inference import Inference, MessageFormat, ServedModel
 from .model import Model, ModelFunction
-from .service import GRACE_SECONDS, SHUTTING_DOWN, Service, log
-from .uvicorn_tls import HANDSHAKE_SECONDS
+from .service import GRACE_SECONDS, HANDSHAKE_SECONDS, SHUTTING_DOWN, Service, log
 
 try:
     import grpc
@@ -48,7 +47,7 @@ MAX_DETAILS_NBYTES = 2000
 # are read in the event loop.
 MAX_SMALL_NBYTES = 4096
 # A connection without TLS is closed if HTTP/2 has not begun after this time, as by InferProtocol.
-_HANDSHAKE_SECONDS = 5.0
+_HTTP2_SECONDS = 5.0
 # At the end of a shutdown, grpcio asks clients to close their connections. They have this time.
 _LINGER_SECONDS = 1.0
 _N_RESERVED = 16  # connections and calls without inference, beyond limit_concurrency
@@ -169,10 +168,10 @@ class OpenCalls:
     """The calls of clients, from their start until the response has been sent.
 
     Each method reads its messages with ``receive``, which limits the time of the only message of a
-    call, or with ``read``. Calls with inference ``begin``, and are counted until the task of their
-    method ends. Those without are counted while they read their message: grpcio reads it completely
-    before its length is known. A shutdown ends streams that wait for a message. No method is unary
-    for grpcio, which would read the message itself, without a limit of time.
+    call, or with ``read``. Calls with inference ``begin_inference``, and are counted until the task
+    of their method ends. Those without are counted while they read their message: grpcio reads it
+    completely before its length is known. A shutdown ends streams that wait for a message. No
+    method is unary for grpcio, which would read the message itself, without a limit of time.
     """
 
     def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
@@ -227,14 +226,14 @@ class OpenCalls:
         response = tw.InferResponse([], id=request_id or None)
         return message + encode_final_response(response)  # joined messages are merged
 
-    def begin(self) -> None:
+    def begin_inference(self) -> None:
         """Begin a call with inference. Raises OverloadedError."""
         self._check_limit(len(self._inferences), 0)
         task = asyncio.current_task()
         assert task is not None
-        self.count(task)
+        self.count_inference(task)
 
-    def count(self, task: asyncio.Task[Any]) -> None:
+    def count_inference(self, task: asyncio.Task[Any]) -> None:
         """Count a task of a call with inference until it ends."""
         self._inferences.add(task)
         task.add_done_callback(self._inferences.discard)
@@ -367,7 +366,7 @@ class InferenceService:
         return served
 
     async def _model_infer(self, context: Any) -> bytes:
-        self.calls.begin()
+        self.calls.begin_inference()
         message = await self.calls.receive(context, self._service.receive_timeout)
         return await self._infer(
             self._unary, message, context, lambda error, _: self.calls.fail(context, error)
@@ -375,7 +374,7 @@ class InferenceService:
 
     async def _model_stream_infer(self, context: Any) -> None:
         """Respond to the requests of a stream one after another."""
-        self.calls.begin()
+        self.calls.begin_inference()
         while (message := await self.calls.read(context)) is not grpc.aio.EOF:
             result = await self._infer(self._stream, message, context, self.calls.fail_request)
             del message
@@ -421,7 +420,7 @@ class InferenceService:
                 return failed(SHUTTING_DOWN if is_ending else error, request_id)
             call.cancel()  # the client does not wait any longer
             if task is not None:  # the model may run
-                self.calls.count(task)
+                self.calls.count_inference(task)
             raise
         finally:
             if request_context is not None:
@@ -564,7 +563,7 @@ def server_options(
         return max(1, int(min(1000 * seconds, _MAX_OPTION)))
 
     max_nbytes = min(service.max_body_nbytes, messages.MAX_MESSAGE_NBYTES)
-    handshake_seconds = HANDSHAKE_SECONDS if has_tls else _HANDSHAKE_SECONDS
+    handshake_seconds = HANDSHAKE_SECONDS if has_tls else _HTTP2_SECONDS
     options = [
         ("grpc.max_receive_message_length", max_nbytes),
         ("grpc.max_send_message_length", -1),

@@ -140,7 +140,7 @@ class Exchange(ClientCall):
             self._reserved.tick(is_silent)
 
     def _reservation(self) -> Reservation:
-        reserved = self._reserved
+        reserved = self._reserved  # one read: `close` in the event loop may set it to None
         if reserved is None:
             if self._is_closed:  # a thread still decompresses the body
                 raise ClientDisconnectedError("the request has ended")

@@ -15,7 +15,6 @@ import asyncio
 import logging
 import math
 import os
-import select
 from collections.abc import Awaitable
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -25,20 +24,18 @@ from typing import Any, cast
 if os.name != "posix":
     raise ImportError("InferProtocol requires Linux or macOS")
 
-import fcntl
-import termios
-
 from .context import Address
 from .errors import ClientDisconnectedError
 from .service import GRACE_SECONDS, SHUTTING_DOWN, Reply, Service
 from .states import ABORTED, CLOSING, LINGERING, READY, RUNNING, SENDING, STALLED
+from .uvicorn_transport import has_client_closed, limit_unsent, unread_nbytes, unsent_nbytes
 
 try:
     from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
     from .connection import Connection, Options
     from .receiver import Request
-    from .uvicorn_asgi import AsgiProtocol, limit_unsent
+    from .uvicorn_asgi import AsgiProtocol
     from .uvicorn_connections import access_logger, connections_of
 except ModuleNotFoundError as error:
     raise ImportError(
@@ -266,7 +263,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             connection.output = []
             transport.write(b"".join(output))
         while connection.state is SENDING and not self.is_writing_paused:
-            if connection.options.is_tls and self._has_client_closed():
+            if connection.options.is_tls and has_client_closed(transport):
                 # asyncio would discard each piece, with a line in the log.
                 connection.end_of_input(self.loop.time())
                 break
@@ -274,7 +271,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             if piece is not None and not transport.is_closing():
                 transport.write(piece)
         if self.is_writing_paused:
-            connection.blocked(self._n_unsent(), self.loop.time())
+            connection.blocked(unsent_nbytes(transport), self.loop.time())
 
     def settle(self) -> None:
         """Make the transport and the timer follow the connection."""
@@ -314,44 +311,16 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     def _tick(self) -> None:
         self.timer, self.timer_at = None, math.inf
-        connection, now, n_unread = self.connection, self.loop.time(), math.inf
+        connection, transport, n_unread = self.connection, self.transport, math.inf
+        now = self.loop.time()
         if connection.state is STALLED:
-            n_unread = self._n_unread()
-            if self._has_client_closed() and connection.n_outstanding > n_unread:
+            n_unread = unread_nbytes(transport)
+            if has_client_closed(transport) and connection.n_outstanding > n_unread:
                 connection.end_of_input(now)  # the transport does not tell while it is not read
-        elif connection.state is RUNNING and self._has_client_closed():
+        elif connection.state is RUNNING and has_client_closed(transport):
             connection.disconnect()
-        connection.tick(now, self._n_unsent(), n_unread)
+        connection.tick(now, unsent_nbytes(transport), n_unread)
         self._advance()
-
-    def _n_unsent(self) -> int:
-        """Return how many bytes the client has not received, or any number above 0.
-
-        The transport has some, and the operating system, which may tell the transport late.
-        """
-        n_unsent = memoryview(bytearray(4)).cast("i")
-        n_unsent[0] = 1
-        with suppress(OSError, TypeError, ValueError):  # it is closed, or this is not Linux
-            fcntl.ioctl(self.transport.get_extra_info("socket"), termios.TIOCOUTQ, n_unsent)
-        return self.transport.get_write_buffer_size() + n_unsent[0]
-
-    def _n_unread(self) -> float:
-        """Return how many bytes the operating system has received that the event loop has not."""
-        n_unread = memoryview(bytearray(4)).cast("i")
-        try:
-            fcntl.ioctl(self.transport.get_extra_info("socket"), termios.FIONREAD, n_unread)
-        except (OSError, TypeError, ValueError):  # it is closed
-            return math.inf
-        return n_unread[0]
-
-    def _has_client_closed(self) -> bool:
-        """Return whether the client has closed the connection, or its sending direction."""
-        found = self.transport.get_extra_info("socket")
-        if found is None or not hasattr(select, "POLLRDHUP"):  # it is lost, or this is not Linux
-            return False
-        poll = select.poll()
-        poll.register(found, select.POLLRDHUP)
-        return bool(poll.poll(0))
 
     def _wake(self) -> None:
         """There may be memory for a body. This is called in any thread."""

@@ -7,15 +7,18 @@ also keeps a head of any length in memory.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Any
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from .body_memory import TICK_SECONDS
 from .framing import joined_headers
 from .receiver import MAX_HEAD_NBYTES
 from .service import GRACE_SECONDS
+from .uvicorn_transport import has_client_closed, limit_unsent
 
 
 class AsgiProtocol(HttpToolsProtocol):
@@ -26,6 +29,7 @@ class AsgiProtocol(HttpToolsProtocol):
         self.parser: Any = _Parser(self)
         self.head_nbytes = 0  # received since the last part of a body
         self.running: Any = None  # the request that is answered; `cycle` is the last one
+        self.polling: asyncio.TimerHandle | None = None  # while requests wait in `pipeline`
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -64,6 +68,15 @@ class AsgiProtocol(HttpToolsProtocol):
             self.running.disconnected = True
             self.running.message_event.set()
 
+    def _poll(self) -> None:
+        """Look whether the client has gone: uvicorn does not receive while a request waits."""
+        self.polling = None
+        if self.pipeline and has_client_closed(self.transport):
+            self._disconnect()
+            self.transport.close()
+        elif self.pipeline:
+            self.polling = self.loop.call_later(TICK_SECONDS, self._poll)
+
     def data_received(self, data: bytes) -> None:
         self.head_nbytes += len(data)
         super().data_received(data)
@@ -79,6 +92,8 @@ class AsgiProtocol(HttpToolsProtocol):
             raise ValueError("tunnels are not supported")  # the response has status 400
         if not self.ignores_upgrade():
             super().on_headers_complete()
+        if self.pipeline and self.polling is None:
+            self.polling = self.loop.call_later(TICK_SECONDS, self._poll)
 
     def on_body(self, body: bytes) -> None:
         self.head_nbytes = 0
@@ -91,15 +106,6 @@ class AsgiProtocol(HttpToolsProtocol):
     def ignores_upgrade(self) -> bool:
         """Whether the request is parsed again, without the upgrade (RFC 9110 7.8)."""
         return self.parser.should_upgrade() and not self._should_upgrade()
-
-
-def limit_unsent(transport: Any) -> None:
-    """Make a transport pause the protocol while it has anything to send.
-
-    It refers to the memory of a response until then. A TLS transport has copies.
-    """
-    if transport.get_extra_info("sslcontext") is None:
-        transport.set_write_buffer_limits(high=1, low=0)
 
 
 class _Parser:

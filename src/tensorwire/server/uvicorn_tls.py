@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-HANDSHAKE_SECONDS = 10.0
+from .service import HANDSHAKE_SECONDS
 
 
 def accept_tls(config: Any) -> None:

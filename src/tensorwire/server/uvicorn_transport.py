@@ -1,0 +1,54 @@
+"""What a transport of asyncio or uvloop does not tell by itself: its socket is asked."""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import select
+import termios
+from contextlib import suppress
+from typing import Any
+
+
+def limit_unsent(transport: Any) -> None:
+    """Make a transport pause the protocol while it has anything to send.
+
+    It refers to the memory of a response until then. A TLS transport has copies.
+    """
+    if transport.get_extra_info("sslcontext") is None:
+        transport.set_write_buffer_limits(high=1, low=0)
+
+
+def unsent_nbytes(transport: Any) -> int:
+    """Return how many bytes the client has not received, or any number above 0.
+
+    The transport has some, and the operating system, which may tell the transport late.
+    """
+    nbytes = memoryview(bytearray(4)).cast("i")
+    nbytes[0] = 1
+    with suppress(OSError, TypeError, ValueError):  # it is closed, or this is not Linux
+        fcntl.ioctl(transport.get_extra_info("socket"), termios.TIOCOUTQ, nbytes)
+    return int(transport.get_write_buffer_size()) + nbytes[0]
+
+
+def unread_nbytes(transport: Any) -> float:
+    """Return how many bytes the operating system has received that the event loop has not."""
+    nbytes = memoryview(bytearray(4)).cast("i")
+    try:
+        fcntl.ioctl(transport.get_extra_info("socket"), termios.FIONREAD, nbytes)
+    except (OSError, TypeError, ValueError):  # it is closed
+        return math.inf
+    return nbytes[0]
+
+
+def has_client_closed(transport: Any) -> bool:
+    """Return whether the client has closed the connection, or its sending direction.
+
+    A transport tells that only while it receives.
+    """
+    found = transport.get_extra_info("socket")
+    if found is None or not hasattr(select, "POLLRDHUP"):  # it is lost, or this is not Linux
+        return False
+    poll = select.poll()
+    poll.register(found, select.POLLRDHUP)
+    return bool(poll.poll(0))
