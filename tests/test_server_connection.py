@@ -516,6 +516,15 @@ def connected_with_little_memory() -> tuple[Client, Client]:
     return first, second
 
 
+def connected_behind_a_model(nbytes: int) -> tuple[Client, Client]:
+    """Return two clients of one application. A model has the body of the first one, and runs."""
+    first = connected(max_body_memory_nbytes=LIMIT)
+    first.to_send = request_bytes(1, nbytes)
+    first.send(1 << 24)
+    first.start()
+    return first, Client(first.app, 0.0)
+
+
 def with_unread_reply(**options: Any) -> Client:
     """Return a client that has sent a large request, and reads nothing of the reply."""
     client = connected(**options)
@@ -704,11 +713,7 @@ def test_reply_that_is_not_read_if_others_wait(n_read: int) -> None:
 
 
 def test_body_is_not_received_behind_replies_that_are_not_read() -> None:
-    first = connected(max_body_memory_nbytes=LIMIT)
-    second = Client(first.app, 0.0)
-    first.to_send = request_bytes(1, 900 * KiB)
-    first.send(1 << 20)
-    first.start()  # its model runs
+    first, second = connected_behind_a_model(900 * KiB)
     second.reads = False
     for n in (3, 1400 * KiB):
         second.to_send += request_bytes(n, n)
@@ -729,11 +734,7 @@ def test_body_is_not_received_behind_replies_that_are_not_read() -> None:
 
 def test_part_of_a_request_behind_a_body_that_waits_too_long_for_memory() -> None:
     """The rejection is the last reply: the rest of the part is not received."""
-    first = connected(max_body_memory_nbytes=LIMIT)
-    second = Client(first.app, 0.0)
-    first.to_send = request_bytes(1, 1500 * KiB)
-    first.send(1 << 24)
-    first.start()  # its model runs
+    _, second = connected_behind_a_model(1500 * KiB)
     second.to_send = request_bytes(2, 65 * KiB, chunk=1000) + request_bytes(3, 3000)[:-10]
     second.send(1 << 24)
     assert (second.connection.state, second.connection.receiver.state) == (STALLED, BODY)
