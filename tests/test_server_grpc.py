@@ -69,10 +69,11 @@ from tensorwire.server import (  # noqa: E402
     RequestError,
     add_to_grpc_server,
     create_app,
+    grpc_server,
 )
 from tensorwire.server import grpc as served  # noqa: E402
 from tensorwire.server.errors import OverloadedError  # noqa: E402
-from tensorwire.server.grpc import OpenCalls  # noqa: E402
+from tensorwire.server.grpc_calls import MAX_SMALL_NBYTES, OpenCalls, code_of  # noqa: E402
 from tensorwire.server.inference import Inference  # noqa: E402
 from tensorwire.sizes import (  # noqa: E402
     MAX_QUICK_JSON_NBYTES,
@@ -212,7 +213,7 @@ def begin(server: ServedApp, path: str, messages: Iterator[bytes]) -> Any:
 @pytest.mark.parametrize("path", SMALL_PATHS)
 def test_small_messages_have_a_limit(server: ServedApp, path: str) -> None:
     """A message that is too long is not read: it would be malformed."""
-    limit = served.MAX_SMALL_NBYTES + len("fail in event loop")
+    limit = MAX_SMALL_NBYTES + len("fail in event loop")
     assert is_malformed(error_of(lambda: list(begin(server, path, iter([b"\xff" * limit])))))
     for n in (limit + 1, 3 << 20):
         error = error_of(lambda n=n: list(begin(server, path, iter([b"\xff" * n]))))  # type: ignore[misc]
@@ -742,11 +743,11 @@ def test_request_whose_deadline_has_expired() -> None:
         called.append(request)
 
     service = served.InferenceService(create_app({"m": Model(model, in_event_loop=True)}))
-    failed = service.calls.fail_request
+    failed = service._fail_request
     response = asyncio.run(service._infer(service._unary, message("m"), Context(), failed))
     expected = {"error_message": "the deadline has expired", "infer_response": [{"id": ""}]}
     assert read_fields(response, STREAM_ERROR) == expected
-    assert served.code_of(504) is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert code_of(504) is grpc.StatusCode.DEADLINE_EXCEEDED
     assert called == []
 
 
@@ -888,7 +889,7 @@ async def test_shutdown_waits_for_a_model_that_is_called_at_the_last_moment() ->
             self.task.add_done_callback(inference.tasks.discard)
 
     server = Server()
-    await served.finish_calls(server, inference)
+    await grpc_server.finish_calls(server, inference)
     assert server.task.done()
 
 
@@ -970,7 +971,7 @@ CLIENTS: dict[str, Callable[[int], Any]] = {
 @pytest.fixture
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GRACE_SECONDS", "_LINGER_SECONDS"):
-        monkeypatch.setattr(served, name, 0.2)
+        monkeypatch.setattr(grpc_server, name, 0.2)
 
 
 @pytest.mark.usefixtures("short_grace")
@@ -1001,13 +1002,13 @@ def test_shutdown_does_not_wait_for_a_client(client: Callable[[int], Any]) -> No
 def test_shutdown_waits_for_a_message_that_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     """It also waits until the client has read the response."""
     begun = threading.Event()
-    receive = served.OpenCalls.receive
+    receive = OpenCalls.receive
 
     async def receive_and_tell(*arguments: Any) -> Any:
         begun.set()
         return await receive(*arguments)
 
-    monkeypatch.setattr(served.OpenCalls, "receive", receive_and_tell)
+    monkeypatch.setattr(OpenCalls, "receive", receive_and_tell)
     with (
         served_app(create_app(MODELS)) as server,
         closing(Http2Client(server.port, window=10)) as client,
@@ -1027,7 +1028,7 @@ def test_shutdown_waits_for_a_message_that_arrives(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("client", ["sends nothing", "sends the preface", "makes no call"])
 def test_silent_connections_are_closed(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served, "_HTTP2_SECONDS", 0.2)
+    monkeypatch.setattr(grpc_server, "_HTTP2_SECONDS", 0.2)
     with served_app(create_app(MODELS, receive_timeout=0.2)) as server:
         found = CLIENTS[client](server.port)
         if isinstance(found, Http2Client):

@@ -451,7 +451,7 @@ def test_asgi_request_whose_client_leaves_while_its_next_request_waits(
 
     with connected(app, loop=loop) as connection:
         connection.send(SMALL)
-        wait_for(lambda: received)
+        wait_for(lambda: bool(received))
         connection.send(SMALL)
         connection.shut_down()
         assert not connection.receive()

@@ -19,7 +19,8 @@ from tensorwire._codec.grpc.reader import read_fields
 from tensorwire._codec.grpc.writer import write_fields
 from tensorwire.grpc_messages import SERVICE, Fields
 from tensorwire.server.asgi import App
-from tensorwire.server.grpc import HEALTH_REQUEST, HEALTH_SERVICE, serving
+from tensorwire.server.grpc import HEALTH_REQUEST, HEALTH_SERVICE
+from tensorwire.server.grpc_server import serving
 
 grpc = package("grpc")
 

@@ -126,7 +126,7 @@ def serve_here(
     announce(names, problem)
     server.config.app = lambda: app
     if chosen.grpc_port is not None:
-        from ..server.grpc import serving  # noqa: PLC0415 - grpcio is optional
+        from ..server.grpc_server import serving  # noqa: PLC0415 - grpcio is optional
 
         server.grpc = serving(
             app,

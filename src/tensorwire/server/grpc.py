@@ -6,12 +6,9 @@ There are no generated classes: grpcio passes each message as ``bytes``, and the
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -21,7 +18,7 @@ from .. import grpc_messages as messages
 from .._codec.grpc.reader import nbytes_besides_raw, read_fields, read_names
 from .._codec.grpc.writer import write_fields
 from ..arguments import check_type
-from ..errors import TensorwireError, format_seconds
+from ..errors import TensorwireError
 from ..grpc import decode_request, encode_response, encode_stream_response
 from ..grpc_messages import DATA_TYPES, MODEL_REQUEST, NO_FIELDS, SERVICE, STREAM_ERROR, Fields
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
@@ -29,47 +26,18 @@ from ..threads import InThread, read_without_blocking
 from .body_memory import UNCOUNTED_NBYTES, Reservation
 from .client_calls import ClientCall
 from .context import RequestContext, set_headers
-from .errors import OverloadedError
 from .inference import Inference, MessageFormat, ServedModel
 from .model import Model, ModelFunction
-from .service import GRACE_SECONDS, HANDSHAKE_SECONDS, SHUTTING_DOWN, Service, log
+from .service import SHUTTING_DOWN, Service
 
 try:
     import grpc
     import grpc.aio
+
+    from .grpc_calls import OpenCalls, check_length
 except ModuleNotFoundError:
     raise ImportError("gRPC requires grpcio: pip install 'tensorwire[grpc]'") from None
 
-# Names in an error message may have any characters, and each byte becomes up to three in the
-# metadata of HTTP/2, which clients limit to 8 KiB.
-MAX_DETAILS_NBYTES = 2000
-# The limit of messages without tensors; the length of the longest name of a model is added. They
-# are read in the event loop.
-MAX_SMALL_NBYTES = 4096
-# A connection without TLS is closed if HTTP/2 has not begun after this time, as by InferProtocol.
-_HTTP2_SECONDS = 5.0
-# At the end of a shutdown, grpcio asks clients to close their connections. They have this time.
-_LINGER_SECONDS = 1.0
-_N_RESERVED = 16  # connections and calls without inference, beyond limit_concurrency
-_EOF_SECONDS = 0.1  # in which a stream ends that has had all responses, during a shutdown
-_SMALL_SECONDS = 5.0  # in which a message without tensors must arrive
-_FOREVER = 1e9  # seconds
-_MAX_OPTION = 2**31 - 2  # of grpcio; the next integer means infinity
-
-# The gRPC codes for the statuses of errors. Others are INVALID_ARGUMENT and, from 500, INTERNAL.
-CODES = {
-    401: grpc.StatusCode.UNAUTHENTICATED,
-    403: grpc.StatusCode.PERMISSION_DENIED,
-    404: grpc.StatusCode.NOT_FOUND,
-    408: grpc.StatusCode.DEADLINE_EXCEEDED,
-    409: grpc.StatusCode.ABORTED,
-    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    499: grpc.StatusCode.CANCELLED,
-    501: grpc.StatusCode.UNIMPLEMENTED,
-    503: grpc.StatusCode.UNAVAILABLE,
-    504: grpc.StatusCode.DEADLINE_EXCEEDED,
-}
 HEALTH_SERVICE = "grpc.health.v1.Health"
 HEALTH_REQUEST: Fields = {1: ("service", str)}
 # The HealthCheckResponses. Field 1 is an enum.
@@ -152,151 +120,6 @@ def encode_final_response(
     return encode_stream_response(response.replace(parameters=parameters), request)
 
 
-def code_of(status: int) -> Any:
-    other = grpc.StatusCode
-    return CODES.get(status, other.INVALID_ARGUMENT if status < 500 else other.INTERNAL)
-
-
-def check_length(message: bytes, max_nbytes: int) -> None:
-    """Raise the error of a message that is too long, whose words clients of grpcio recognize."""
-    if len(message) > max_nbytes:
-        text = f"SERVER: Received message larger than max ({len(message)} vs. {max_nbytes})"
-        raise TensorwireError(text, status=413)
-
-
-class OpenCalls:
-    """The calls of clients, from their start until the response has been sent.
-
-    Each method reads its messages with ``receive``, which limits the time of the only message of a
-    call, or with ``read``. Calls with inference ``begin_inference``, and are counted until the task
-    of their method ends. Those without are counted while they read their message: grpcio reads it
-    completely before its length is known. A shutdown ends streams that wait for a message. No
-    method is unary for grpcio, which would read the message itself, without a limit of time.
-    """
-
-    def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
-        self._service = service
-        self._timeout = service.receive_timeout
-        self._limit = limit_concurrency
-        self._inferences: set[asyncio.Task[Any]] = set()
-        self._n_small = 0  # calls without inference that read their message
-        longest_name = max((len(name.encode()) for name in service.models), default=0)
-        self.max_small_nbytes = MAX_SMALL_NBYTES + longest_name
-        self.open: set[asyncio.Task[Any]] = set()  # the tasks of the methods
-        self._waiting: set[asyncio.Timeout] = set()  # of streams that wait for a message
-        self.is_ending = asyncio.Event()
-
-    def method(self, respond: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Return a method for grpcio, whose calls end with the exception that is raised."""
-
-        async def method(_: Any, context: Any) -> Any:
-            try:
-                return await respond(context)
-            except grpc.aio.InternalError:  # a response cannot be sent: the client is gone
-                raise asyncio.CancelledError from None
-            except Exception as error:
-                return self.fail(context, error)
-
-        return method
-
-    def small_method(self, respond: Callable[[bytes], bytes]) -> Any:
-        """Return a method for grpcio with one message and one response, without tensors."""
-
-        async def respond_to(context: Any) -> bytes:
-            return respond(await self.receive_small(context))
-
-        return self.method(respond_to)
-
-    def fail(self, context: Any, error: BaseException) -> bytes:
-        """Set the error that a call ends with. grpcio does not send what the method then returns.
-
-        ``context.abort`` would raise an exception that is in a reference cycle with the context and
-        the frames of the method, so that the message would remain in memory until a garbage
-        collection.
-        """
-        text, status = self._service.describe_failure(error)
-        context.set_code(code_of(status))
-        context.set_details(text.encode()[:MAX_DETAILS_NBYTES].decode(errors="ignore"))
-        return b""
-
-    def fail_request(self, error: BaseException, request_id: str) -> bytes:
-        """Return the only response of a stream to a request that failed. It has its id."""
-        text, _ = self._service.describe_failure(error)
-        message = write_fields({"error_message": text, "infer_response": []}, STREAM_ERROR)
-        response = tw.InferResponse([], id=request_id or None)
-        return message + encode_final_response(response)  # joined messages are merged
-
-    def begin_inference(self) -> None:
-        """Begin a call with inference. Raises OverloadedError."""
-        self._check_limit(len(self._inferences), 0)
-        task = asyncio.current_task()
-        assert task is not None
-        self.count_inference(task)
-
-    def count_inference(self, task: asyncio.Task[Any]) -> None:
-        """Count a task of a call with inference until it ends."""
-        self._inferences.add(task)
-        task.add_done_callback(self._inferences.discard)
-
-    def _check_limit(self, n_calls: int, n_reserved: int) -> None:
-        if self._limit is not None and n_calls >= self._limit + n_reserved:
-            error = OverloadedError.by_limit_concurrency(self._limit)
-            error.status = 429
-            raise error
-
-    async def receive_small(self, context: Any) -> bytes:
-        """Wait for the only message of a call without tensors. Raises TensorwireError."""
-        self._check_limit(self._n_small, _N_RESERVED)
-        self._n_small += 1
-        try:
-            message = await self.receive(context, min(_SMALL_SECONDS, self._timeout or math.inf))
-        finally:
-            self._n_small -= 1
-        check_length(message, self.max_small_nbytes)
-        return message
-
-    async def receive(self, context: Any, seconds: float | None) -> bytes:
-        """Wait for the only message of a call, of any size. Raises TensorwireError."""
-        try:
-            async with asyncio.timeout(seconds):
-                message: Any = await self._read(context)
-        except TimeoutError:
-            assert seconds is not None
-            text = f"the message did not arrive within {format_seconds(seconds)}"
-            raise TensorwireError(text, status=408) from None
-        if message is grpc.aio.EOF:
-            raise TensorwireError("the call has no message", status=400)
-        received: bytes = message
-        return received
-
-    async def read(self, context: Any) -> Any:
-        """Wait for the next message of a stream. EOF is its end, or that of the server."""
-        is_ending = self.is_ending.is_set()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_EOF_SECONDS if is_ending else None) as waiting:
-                self._waiting.add(waiting)
-                try:
-                    message = await self._read(context)
-                finally:
-                    self._waiting.discard(waiting)
-            if message is grpc.aio.EOF or not is_ending:
-                return message
-        self.fail(context, SHUTTING_DOWN)
-        return grpc.aio.EOF
-
-    async def _read(self, context: Any) -> Any:
-        task = asyncio.current_task()
-        if task is not None and task not in self.open:
-            self.open.add(task)
-            task.add_done_callback(self.open.discard)
-        return await context.read()
-
-    def end_streams(self) -> None:
-        """End each stream after the response to the request in progress."""
-        for waiting in self._waiting:
-            waiting.reschedule(0)
-
-
 class InferenceService:
     def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
         self._service = service
@@ -376,7 +199,7 @@ class InferenceService:
         """Respond to the requests of a stream one after another."""
         self.calls.begin_inference()
         while (message := await self.calls.read(context)) is not grpc.aio.EOF:
-            result = await self._infer(self._stream, message, context, self.calls.fail_request)
+            result = await self._infer(self._stream, message, context, self._fail_request)
             del message
             await context.write(result)
             del result  # while the client sends nothing
@@ -430,6 +253,13 @@ class InferenceService:
             else:
                 reservation.release()
 
+    def _fail_request(self, error: BaseException, request_id: str) -> bytes:
+        """Return the only response of a stream to a request that failed. It has its id."""
+        text, _ = self._service.describe_failure(error)
+        message = write_fields({"error_message": text, "infer_response": []}, STREAM_ERROR)
+        response = tw.InferResponse([], id=request_id or None)
+        return message + encode_final_response(response)  # joined messages are merged
+
     def _check(self, message: bytes) -> bytes:
         status = self._status(message)
         if status == SERVICE_UNKNOWN:
@@ -457,9 +287,6 @@ async def settle(response: Awaitable[bytes], failed: Failed, request_id: str) ->
         return await response
     except Exception as error:
         return failed(error, request_id)
-
-
-# --- servers -------------------------------------------------------------------------------------
 
 
 def add_to_grpc_server(server: Any, models: Service | Mapping[str, ModelFunction | Model]) -> None:
@@ -505,102 +332,3 @@ def add_to_grpc_server(server: Any, models: Service | Mapping[str, ModelFunction
     check_type("server", server, grpc.aio.Server, "a server of grpc.aio")
     service = models if isinstance(models, Service) else Service(models)
     server.add_generic_rpc_handlers(InferenceService(service).handlers()[:1])  # without health
-
-
-@asynccontextmanager
-async def serving(
-    service: Service,
-    address: str,
-    *,
-    certfile: str | None = None,
-    keyfile: str | None = None,
-    limit_concurrency: int | None = None,
-    timeout_graceful_shutdown: float | None = None,
-) -> AsyncIterator[None]:
-    """Serve the models of an application at an address, until the end of the context.
-
-    Then new calls are refused, and requests in progress are finished, unless the end is cancelled.
-    Other processes of this user may listen at the same address. Raises OSError if the server cannot
-    listen.
-    """
-    options = server_options(service, certfile is not None, limit_concurrency)
-    server = grpc.aio.server(options=options)
-    inference = InferenceService(service, limit_concurrency)
-    calls = inference.calls
-    server.add_generic_rpc_handlers(inference.handlers())
-    try:
-        if certfile is None:
-            server.add_insecure_port(address)
-        else:
-            pair = Path(keyfile or certfile).read_bytes(), Path(certfile).read_bytes()
-            server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
-    except RuntimeError as error:
-        raise OSError(f"gRPC cannot listen at {address}: {error}") from None
-    await server.start()
-
-    try:
-        yield
-    finally:
-        calls.is_ending.set()
-        try:
-            async with asyncio.timeout(timeout_graceful_shutdown):
-                await finish_calls(server, inference)
-        except TimeoutError:
-            log.warning("the end of the shutdown has cancelled %d gRPC calls", len(calls.open))
-            for task in inference.tasks:
-                task.cancel()
-            await asyncio.sleep(_LINGER_SECONDS)  # while the clients get UNAVAILABLE
-        finally:
-            await server.stop(None)
-
-
-def server_options(
-    service: Service, has_tls: bool, limit_concurrency: int | None
-) -> list[tuple[str, int]]:
-    """Return the options of a server of grpcio: limits of messages, connections and times."""
-
-    def milliseconds(seconds: float) -> int:
-        return max(1, int(min(1000 * seconds, _MAX_OPTION)))
-
-    max_nbytes = min(service.max_body_nbytes, messages.MAX_MESSAGE_NBYTES)
-    handshake_seconds = HANDSHAKE_SECONDS if has_tls else _HTTP2_SECONDS
-    options = [
-        ("grpc.max_receive_message_length", max_nbytes),
-        ("grpc.max_send_message_length", -1),
-        ("grpc.so_reuseport", 1),
-        ("grpc.server_handshake_timeout_ms", milliseconds(handshake_seconds)),
-    ]
-    if service.receive_timeout is not None:
-        timeout = milliseconds(service.receive_timeout)
-        options += [
-            ("grpc.max_connection_idle_ms", timeout),  # without calls
-            ("grpc.keepalive_time_ms", timeout),  # with calls; then it is asked for a sign of life
-        ]
-    if limit_concurrency is not None:
-        n_connections = min(limit_concurrency + _N_RESERVED, _MAX_OPTION)
-        options.append(("grpc.max_allowed_incoming_connections", n_connections))
-        options.append(("grpc.max_concurrent_streams", n_connections))  # of a connection
-    return options
-
-
-async def finish_calls(server: Any, inference: InferenceService) -> None:
-    """Refuse new calls, and wait for the calls in progress.
-
-    Clients cannot delay the shutdown for long. Models are not interrupted.
-    """
-    stopping = asyncio.ensure_future(server.stop(_FOREVER))
-    await asyncio.sleep(0)  # from now on, the server accepts no calls
-    calls = inference.calls
-    calls.end_streams()
-    while True:
-        if inference.tasks:
-            await asyncio.wait(inference.tasks)
-        elif calls.open:
-            _, waiting = await asyncio.wait(calls.open, timeout=GRACE_SECONDS)
-            if waiting and not inference.tasks:
-                return
-        else:
-            await asyncio.wait({stopping}, timeout=_LINGER_SECONDS)
-            # A call may have arrived at the last moment, and its client may be gone.
-            if not (calls.open or inference.tasks):
-                return

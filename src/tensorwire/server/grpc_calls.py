@@ -1,0 +1,178 @@
+"""The calls of gRPC clients: their number, the time of their messages, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from ..errors import TensorwireError, format_seconds
+from .errors import OverloadedError
+from .service import SHUTTING_DOWN, Service
+
+# Names in an error message may have any characters, and each byte becomes up to three in the
+# metadata of HTTP/2, which clients limit to 8 KiB.
+MAX_DETAILS_NBYTES = 2000
+# The limit of messages without tensors; the length of the longest name of a model is added. They
+# are read in the event loop.
+MAX_SMALL_NBYTES = 4096
+N_RESERVED = 16  # connections and calls without inference, beyond limit_concurrency
+_EOF_SECONDS = 0.1  # in which a stream ends that has had all responses, during a shutdown
+_SMALL_SECONDS = 5.0  # in which a message without tensors must arrive
+# The gRPC codes for the statuses of errors. Others are INVALID_ARGUMENT and, from 500, INTERNAL.
+CODES = {
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    408: grpc.StatusCode.DEADLINE_EXCEEDED,
+    409: grpc.StatusCode.ABORTED,
+    413: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    499: grpc.StatusCode.CANCELLED,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+
+
+def code_of(status: int) -> Any:
+    other = grpc.StatusCode
+    return CODES.get(status, other.INVALID_ARGUMENT if status < 500 else other.INTERNAL)
+
+
+def check_length(message: bytes, max_nbytes: int) -> None:
+    """Raise the error of a message that is too long, whose words clients of grpcio recognize."""
+    if len(message) > max_nbytes:
+        text = f"SERVER: Received message larger than max ({len(message)} vs. {max_nbytes})"
+        raise TensorwireError(text, status=413)
+
+
+class OpenCalls:
+    """The calls of clients, from their start until the response has been sent.
+
+    Each method reads its messages with ``receive``, which limits the time of the only message of a
+    call, or with ``read``. Calls with inference ``begin_inference``, and are counted until the task
+    of their method ends. Those without are counted while they read their message: grpcio reads it
+    completely before its length is known. A shutdown ends streams that wait for a message. No
+    method is unary for grpcio, which would read the message itself, without a limit of time.
+    """
+
+    def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
+        self._service = service
+        self._limit = limit_concurrency
+        self._inferences: set[asyncio.Task[Any]] = set()
+        self._n_small = 0  # calls without inference that read their message
+        longest_name = max((len(name.encode()) for name in service.models), default=0)
+        self.max_small_nbytes = MAX_SMALL_NBYTES + longest_name
+        self.open: set[asyncio.Task[Any]] = set()  # the tasks of the methods
+        self._waiting: set[asyncio.Timeout] = set()  # of streams that wait for a message
+        self.is_ending = asyncio.Event()
+
+    def method(self, respond: Callable[[Any], Awaitable[Any]]) -> Any:
+        """Return a method for grpcio, whose calls end with the exception that is raised."""
+
+        async def method(_: Any, context: Any) -> Any:
+            try:
+                return await respond(context)
+            except grpc.aio.InternalError:  # a response cannot be sent: the client is gone
+                raise asyncio.CancelledError from None
+            except Exception as error:
+                return self.fail(context, error)
+
+        return method
+
+    def small_method(self, respond: Callable[[bytes], bytes]) -> Any:
+        """Return a method for grpcio with one message and one response, without tensors."""
+
+        async def respond_to(context: Any) -> bytes:
+            return respond(await self.receive_small(context))
+
+        return self.method(respond_to)
+
+    def fail(self, context: Any, error: BaseException) -> bytes:
+        """Set the error that a call ends with. grpcio does not send what the method then returns.
+
+        ``context.abort`` would raise an exception that is in a reference cycle with the context and
+        the frames of the method, so that the message would remain in memory until a garbage
+        collection.
+        """
+        text, status = self._service.describe_failure(error)
+        context.set_code(code_of(status))
+        context.set_details(text.encode()[:MAX_DETAILS_NBYTES].decode(errors="ignore"))
+        return b""
+
+    def begin_inference(self) -> None:
+        """Begin a call with inference. Raises OverloadedError."""
+        self._check_limit(len(self._inferences), 0)
+        task = asyncio.current_task()
+        assert task is not None
+        self.count_inference(task)
+
+    def count_inference(self, task: asyncio.Task[Any]) -> None:
+        """Count a task of a call with inference until it ends."""
+        self._inferences.add(task)
+        task.add_done_callback(self._inferences.discard)
+
+    def _check_limit(self, n_calls: int, n_reserved: int) -> None:
+        if self._limit is not None and n_calls >= self._limit + n_reserved:
+            error = OverloadedError.by_limit_concurrency(self._limit)
+            error.status = 429
+            raise error
+
+    async def receive_small(self, context: Any) -> bytes:
+        """Wait for the only message of a call without tensors. Raises TensorwireError."""
+        self._check_limit(self._n_small, N_RESERVED)
+        self._n_small += 1
+        try:
+            seconds = min(_SMALL_SECONDS, self._service.receive_timeout or math.inf)
+            message = await self.receive(context, seconds)
+        finally:
+            self._n_small -= 1
+        check_length(message, self.max_small_nbytes)
+        return message
+
+    async def receive(self, context: Any, seconds: float | None) -> bytes:
+        """Wait for the only message of a call, of any size. Raises TensorwireError."""
+        try:
+            async with asyncio.timeout(seconds):
+                message: Any = await self._read(context)
+        except TimeoutError:
+            assert seconds is not None
+            text = f"the message did not arrive within {format_seconds(seconds)}"
+            raise TensorwireError(text, status=408) from None
+        if message is grpc.aio.EOF:
+            raise TensorwireError("the call has no message", status=400)
+        received: bytes = message
+        return received
+
+    async def read(self, context: Any) -> Any:
+        """Wait for the next message of a stream. EOF is its end, or that of the server."""
+        is_ending = self.is_ending.is_set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_EOF_SECONDS if is_ending else None) as waiting:
+                self._waiting.add(waiting)
+                try:
+                    message = await self._read(context)
+                finally:
+                    self._waiting.discard(waiting)
+            if message is grpc.aio.EOF or not is_ending:
+                return message
+        self.fail(context, SHUTTING_DOWN)
+        return grpc.aio.EOF
+
+    async def _read(self, context: Any) -> Any:
+        task = asyncio.current_task()
+        if task is not None and task not in self.open:
+            self.open.add(task)
+            task.add_done_callback(self.open.discard)
+        return await context.read()
+
+    def end_streams(self) -> None:
+        """End each stream after the response to the request in progress."""
+        for waiting in self._waiting:
+            waiting.reschedule(0)

@@ -1,0 +1,122 @@
+"""The gRPC server of ``tensorwire serve``: its limits and its shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from ..grpc_messages import MAX_MESSAGE_NBYTES
+from .grpc import InferenceService
+from .grpc_calls import N_RESERVED
+from .service import GRACE_SECONDS, HANDSHAKE_SECONDS, Service, log
+
+# A connection without TLS is closed if HTTP/2 has not begun after this time, as by InferProtocol.
+_HTTP2_SECONDS = 5.0
+# At the end of a shutdown, grpcio asks clients to close their connections. They have this time.
+_LINGER_SECONDS = 1.0
+_FOREVER = 1e9  # seconds
+_MAX_OPTION = 2**31 - 2  # of grpcio; the next integer means infinity
+
+
+@asynccontextmanager
+async def serving(
+    service: Service,
+    address: str,
+    *,
+    certfile: str | None = None,
+    keyfile: str | None = None,
+    limit_concurrency: int | None = None,
+    timeout_graceful_shutdown: float | None = None,
+) -> AsyncIterator[None]:
+    """Serve the models of an application at an address, until the end of the context.
+
+    Then new calls are refused, and requests in progress are finished, unless the end is cancelled.
+    Other processes of this user may listen at the same address. Raises OSError if the server cannot
+    listen.
+    """
+    options = server_options(service, certfile is not None, limit_concurrency)
+    server = grpc.aio.server(options=options)
+    inference = InferenceService(service, limit_concurrency)
+    calls = inference.calls
+    server.add_generic_rpc_handlers(inference.handlers())
+    try:
+        if certfile is None:
+            server.add_insecure_port(address)
+        else:
+            pair = Path(keyfile or certfile).read_bytes(), Path(certfile).read_bytes()
+            server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+    except RuntimeError as error:
+        raise OSError(f"gRPC cannot listen at {address}: {error}") from None
+    await server.start()
+
+    try:
+        yield
+    finally:
+        calls.is_ending.set()
+        try:
+            async with asyncio.timeout(timeout_graceful_shutdown):
+                await finish_calls(server, inference)
+        except TimeoutError:
+            log.warning("the end of the shutdown has cancelled %d gRPC calls", len(calls.open))
+            for task in inference.tasks:
+                task.cancel()
+            await asyncio.sleep(_LINGER_SECONDS)  # while the clients get UNAVAILABLE
+        finally:
+            await server.stop(None)
+
+
+def server_options(
+    service: Service, has_tls: bool, limit_concurrency: int | None
+) -> list[tuple[str, int]]:
+    """Return the options of a server of grpcio: limits of messages, connections and times."""
+
+    def milliseconds(seconds: float) -> int:
+        return max(1, int(min(1000 * seconds, _MAX_OPTION)))
+
+    max_nbytes = min(service.max_body_nbytes, MAX_MESSAGE_NBYTES)
+    handshake_seconds = HANDSHAKE_SECONDS if has_tls else _HTTP2_SECONDS
+    options = [
+        ("grpc.max_receive_message_length", max_nbytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 1),
+        ("grpc.server_handshake_timeout_ms", milliseconds(handshake_seconds)),
+    ]
+    if service.receive_timeout is not None:
+        timeout = milliseconds(service.receive_timeout)
+        options += [
+            ("grpc.max_connection_idle_ms", timeout),  # without calls
+            ("grpc.keepalive_time_ms", timeout),  # with calls; then it is asked for a sign of life
+        ]
+    if limit_concurrency is not None:
+        n_connections = min(limit_concurrency + N_RESERVED, _MAX_OPTION)
+        options.append(("grpc.max_allowed_incoming_connections", n_connections))
+        options.append(("grpc.max_concurrent_streams", n_connections))  # of a connection
+    return options
+
+
+async def finish_calls(server: Any, inference: InferenceService) -> None:
+    """Refuse new calls, and wait for the calls in progress.
+
+    Clients cannot delay the shutdown for long. Models are not interrupted.
+    """
+    stopping = asyncio.ensure_future(server.stop(_FOREVER))
+    await asyncio.sleep(0)  # from now on, the server accepts no calls
+    calls = inference.calls
+    calls.end_streams()
+    while True:
+        if inference.tasks:
+            await asyncio.wait(inference.tasks)
+        elif calls.open:
+            _, waiting = await asyncio.wait(calls.open, timeout=GRACE_SECONDS)
+            if waiting and not inference.tasks:
+                return
+        else:
+            await asyncio.wait({stopping}, timeout=_LINGER_SECONDS)
+            # A call may have arrived at the last moment, and its client may be gone.
+            if not (calls.open or inference.tasks):
+                return
