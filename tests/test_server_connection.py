@@ -444,11 +444,12 @@ class ConnectionMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """When the clients send and read everything, each complete request gets its reply."""
-        for client in getattr(self, "clients", ()):
+        clients = getattr(self, "clients", ())
+        for client in clients:
             if not client.is_open:
                 client.connection.lost()
         for _ in range(200):  # rounds of at most two requests
-            for client in getattr(self, "clients", ()):
+            for client in clients:
                 client.reads, client.n_kept = True, 0
                 client.settle()
                 client.send(1 << 24)
@@ -456,14 +457,18 @@ class ConnectionMachine(RuleBasedStateMachine):
                     client.reply()
                 client.serve()
                 client.memory_changed()
-        for client in getattr(self, "clients", ()):
+        for client in clients:
             connection, expected = client.connection, client.expected
-            assert connection.state is not STALLED
+            # The body of an invalid request may never arrive, and hold the memory for some time.
+            assert connection.state is not STALLED or any("garbage" in x.expected for x in clients)
             if connection.state is WAITING:
                 assert not client.to_send
                 assert "garbage" in expected or len(responses(client.received)) == len(expected)
             elif client.is_open and connection.receiver.state in (BODY, HEAD):
                 assert "garbage" in expected
+        if clients:
+            self.wait(20.0)
+        assert all(client.connection.state is not STALLED for client in clients)
 
 
 async def statuses_of(case: Case, n: int) -> tuple[tuple[int, ...], bool, str]:
