@@ -431,7 +431,9 @@ class ConnectionMachine(RuleBasedStateMachine):
             if connection.state in (READY, RUNNING):
                 first = connection.requests[0]
                 assert first.is_received or first.is_rejected
+                assert len(connection.requests) == 1 or connection.deadline < math.inf
             if connection.state is CLOSING:
+                assert client.running or not any(x.has_memory for x in connection.requests)
                 assert client.now <= client.ended_at + TIMEOUT + 1e-6
             if connection.state is LINGERING:
                 assert responses(client.received)[-1][1]["connection"] == "close"

@@ -1058,6 +1058,36 @@ async def test_half_closed_connection_whose_call_waits(
     assert transport.written.count(b"HTTP/1.1 200 ") == (n_requests if gone_seconds else 0)
 
 
+@pytest.mark.parametrize("runs", [True, False])
+async def test_memory_of_a_request_whose_connection_closes(
+    runs: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is released when the model returns, or its call is dropped, before the end of the data."""
+    monkeypatch.setattr(client_calls, "GONE_SECONDS", 0)
+    released.clear()
+    config = configuration()
+    busy = [protocol_with_transport(config=config)[0] for _ in range(0 if runs else N_THREADS)]
+    for each in busy:
+        receive(each, WAIT)
+    await asyncio.sleep(0)
+    protocol, transport = protocol_with_transport(config=config)
+    receive(protocol, request_bytes("wait", np.arange(50_000)))
+    memory = protocol.service.body_memory
+    assert memory.nbytes > 0
+    if runs:  # a TLS client closes the connection
+        protocol.connection.close(protocol.loop.time())
+        protocol.settle()
+    else:
+        assert protocol.eof_received() is True
+        await turns(10)
+    assert transport.is_closed
+    assert (memory.nbytes > 0) is runs
+    released.set()
+    for each in (protocol, *busy):
+        await asyncio.gather(*each.server_state.tasks)
+    assert memory.nbytes == 0
+
+
 @pytest.mark.parametrize("n_sent", [0, 50, 10_000])
 async def test_lost_connection_is_released(n_sent: int) -> None:
     """Without the garbage collector, and before its timer expires."""

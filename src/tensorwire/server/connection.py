@@ -76,6 +76,10 @@ class Options:
 class Connection:
     """One HTTP/1.1 connection of a client, from the time at which it was made.
 
+    A request is closed, which releases its memory, when its reply has been sent, or when the
+    connection is closed or lost. If it runs at that time, its model may have the body: it is then
+    closed by ``reply``, or by the transport if there is no reply.
+
     Parameters
     ----------
     service : Service
@@ -127,8 +131,8 @@ class Connection:
         self.receiver.receive(nbytes)
         if self.state in BETWEEN_REPLIES:
             self._enter_next(now)
-        elif self.state is RUNNING and not self.may_receive:
-            self._set_deadline(now)
+        if len(self.requests) > 1 and self.state in UNTIMED:
+            self._set_deadline(now)  # from now on, there are ticks
 
     def end_of_input(self, now: float) -> bool:
         """The client has closed the connection, or its sending direction.

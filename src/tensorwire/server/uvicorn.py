@@ -216,6 +216,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             try:
                 reply = await awaitable
             except ClientDisconnectedError:
+                request.close()
                 connection.close(self.loop.time())
             except asyncio.CancelledError as error:
                 # A graceful shutdown takes too long, or a model has cancelled its own task.
@@ -247,13 +248,11 @@ class InferProtocol(asyncio.BufferedProtocol):
             self._advance()
 
     def _reply(self, reply: Reply) -> None:
-        connection = self.connection
-        if connection.state is not RUNNING:
-            return
-        if self.all_connections.has_access_log:
-            self._log(connection.requests[0], reply)
-        state = self.server_state
-        state.total_requests += 1
+        connection, state = self.connection, self.server_state
+        if connection.state is RUNNING:  # otherwise, it has been closed since
+            if self.all_connections.has_access_log:
+                self._log(connection.requests[0], reply)
+            state.total_requests += 1
         connection.reply(reply, self.loop.time(), state.default_headers)
 
     def _send(self) -> None:
