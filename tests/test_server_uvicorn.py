@@ -48,6 +48,7 @@ from tensorwire.server import (
 from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
 from tensorwire.server.http_exchange import Exchange
+from tensorwire.server.receiver import SCRATCH_NBYTES
 from tensorwire.server.uvicorn_asgi import AsgiProtocol
 from tensorwire.server.uvicorn_connections import N_RESERVED_CONNECTIONS, connections_of
 from tensorwire.server.uvicorn_tls import accept_tls
@@ -456,6 +457,31 @@ def test_asgi_request_whose_client_leaves_while_its_next_request_waits(
         connection.shut_down()
         assert not connection.receive()
     assert received == ["http.request", "http.disconnect"]
+
+
+def test_asgi_requests_that_a_client_sends_at_once(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few of them wait, and the rest has not been parsed."""
+    n, n_waiting, complete = 5000, [], AsgiProtocol.on_response_complete
+
+    def note_and_complete(self: AsgiProtocol) -> None:
+        n_waiting.append(len(self.pipeline))
+        complete(self)
+
+    monkeypatch.setattr(AsgiProtocol, "on_response_complete", note_and_complete)
+    asked = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+    with (
+        uvicorn_server(make_app(), http=AsgiProtocol, loop=loop) as address,
+        connect(address) as connection,
+    ):
+        sending = threading.Thread(target=connection.send, args=(asked * n,))
+        sending.start()
+        received = b""
+        while received.count(b"HTTP/1.1 200 ") < n:
+            received += connection.socket.recv(MiB)
+        sending.join()
+    assert max(n_waiting) <= SCRATCH_NBYTES // len(asked) + 1
 
 
 def test_only_the_proxy_headers_middleware_of_uvicorn_is_bypassed() -> None:

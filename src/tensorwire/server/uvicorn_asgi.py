@@ -2,7 +2,7 @@
 
 httptools stops parsing after the head of a request with an upgrade. uvicorn then takes the body,
 which may arrive later, for the next request. This allows request smuggling behind a proxy. uvicorn
-also keeps a head of any length in memory.
+also keeps in memory a head of any length, and any number of requests of a connection.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from functools import partial
 from typing import Any
 
 import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .body_memory import TICK_SECONDS
 from .framing import joined_headers
-from .receiver import MAX_HEAD_NBYTES
+from .receiver import MAX_HEAD_NBYTES, SCRATCH_NBYTES
 from .service import GRACE_SECONDS
 from .uvicorn_transport import has_client_closed, limit_unsent
 
@@ -27,12 +28,15 @@ class AsgiProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.parser: Any = _Parser(self)
-        self.head_nbytes = 0  # received since the last part of a body
+        self.head_nbytes = 0  # parsed since the last part of a body
+        self.body_nbytes = 0  # of the last request
+        self.unparsed: Any = memoryview(b"")  # what has been received while requests wait
         self.running: Any = None  # the request that is answered; `cycle` is the last one
         self.polling: asyncio.TimerHandle | None = None  # while requests wait in `pipeline`
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.flow = _Flow(self)
         limit_unsent(transport)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
@@ -64,6 +68,7 @@ class AsgiProtocol(HttpToolsProtocol):
     def _disconnect(self) -> None:
         """Forget the requests: nothing can be sent any longer."""
         self.pipeline.clear()
+        self.unparsed = memoryview(b"")
         if self.running is not None:
             self.running.disconnected = True
             self.running.message_event.set()
@@ -78,13 +83,33 @@ class AsgiProtocol(HttpToolsProtocol):
             self.polling = self.loop.call_later(TICK_SECONDS, self._poll)
 
     def data_received(self, data: bytes) -> None:
-        self.head_nbytes += len(data)
-        super().data_received(data)
-        if self.head_nbytes > MAX_HEAD_NBYTES and not self.transport.is_closing():
-            self.send_400_response(f"The headers exceed the limit of {MAX_HEAD_NBYTES} bytes.")
+        # A TLS transport may pass on more after it was paused.
+        self.unparsed = memoryview(b"".join((self.unparsed, data)) if self.unparsed else data)
+        self._parse()
+
+    def _parse(self) -> None:
+        """Parse what has been received, while no request waits for the reply to the one before.
+
+        The parser processes all requests in a chunk at once, so a chunk must not contain too many.
+        """
+        while self.unparsed and not (self.pipeline or self.transport.is_closing()):
+            n = SCRATCH_NBYTES
+            if len(self.unparsed) > n and self.headers:  # the body of a request is never too long
+                length = next((int(v) for k, v in self.headers if k == b"content-length"), 0)
+                n = max(n, length - self.body_nbytes)
+            chunk, self.unparsed = self.unparsed[:n], self.unparsed[n:]
+            self.head_nbytes += len(chunk)
+            super().data_received(chunk)
+            if self.head_nbytes > MAX_HEAD_NBYTES and not self.transport.is_closing():
+                self.send_400_response(f"The headers exceed the limit of {MAX_HEAD_NBYTES} bytes.")
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._parse()
+        self.flow.resume_reading()
 
     def on_message_begin(self) -> None:
-        self.head_nbytes = 0
+        self.head_nbytes = self.body_nbytes = 0
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -97,6 +122,7 @@ class AsgiProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         self.head_nbytes = 0
+        self.body_nbytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -106,6 +132,18 @@ class AsgiProtocol(HttpToolsProtocol):
     def ignores_upgrade(self) -> bool:
         """Whether the request is parsed again, without the upgrade (RFC 9110 7.8)."""
         return self.parser.should_upgrade() and not self._should_upgrade()
+
+
+class _Flow(FlowControl):
+    """Does not receive while requests wait. uvicorn resumes whenever an application receives."""
+
+    def __init__(self, protocol: AsgiProtocol) -> None:
+        super().__init__(protocol.transport)
+        self._waiting = protocol.pipeline
+
+    def resume_reading(self) -> None:
+        if not self._waiting:
+            super().resume_reading()
 
 
 class _Parser:
