@@ -21,7 +21,7 @@ from support.servers import uvicorn_server
 from tensorwire import compression
 from tensorwire.client import Client
 from tensorwire.server import Model, body, compressed, create_app
-from tensorwire.server.compressed import MAX_QUICK_NBYTES, MIN_NBYTES, choose_coding
+from tensorwire.server.compressed_reply import MAX_QUICK_NBYTES, MIN_NBYTES, choose_coding
 from tensorwire.threads import COMPRESSING
 
 zstd = package("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")

@@ -42,8 +42,8 @@ from tensorwire.server import (
     Model,
     client_calls,
     create_app,
+    socket_state,
     uvicorn_asgi,
-    uvicorn_transport,
 )
 from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
@@ -604,9 +604,9 @@ async def test_transport_is_closed_once() -> None:
 def test_timer_after_the_socket_is_lost() -> None:
     """A TLS transport of uvloop has none then, until it tells that the connection is lost."""
     transport = Mock(get_extra_info=lambda _: None, get_write_buffer_size=lambda: 0)
-    assert not uvicorn_transport.has_client_closed(transport)
-    assert uvicorn_transport.unread_nbytes(transport) == math.inf
-    assert uvicorn_transport.unsent_nbytes(transport) > 0
+    assert not socket_state.has_client_closed(transport)
+    assert socket_state.unread_nbytes(transport) == math.inf
+    assert socket_state.unsent_nbytes(transport) > 0
 
 
 @pytest.mark.slow(reason="it waits for timeouts")

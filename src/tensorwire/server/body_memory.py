@@ -19,11 +19,11 @@ TICK_SECONDS = 1.0
 """A transport calls ``BodyMemory.tick`` after this time while one of its bodies waits."""
 
 # While others wait, a body that has memory must receive UNCOUNTED_NBYTES in this number of ticks,
-# and the client of one that waits must have sent SILENT_NBYTES more, which are not received yet.
+# and MIN_UNREAD_NBYTES of one that waits must have arrived that the server has not received yet.
 # Ticks are counted, and not seconds, because the event loop may have been blocked for any time.
 _N_TICKS = 5
 PERIOD_SECONDS = _N_TICKS * TICK_SECONDS
-SILENT_NBYTES = 16 << 10  # fewer than the operating system keeps of any connection
+MIN_UNREAD_NBYTES = 16 << 10  # fewer than the operating system keeps of any connection
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
@@ -122,7 +122,7 @@ class BodyMemory:
             if self._n_ticks < _N_TICKS:
                 return
             self._n_ticks = 0
-            given_up = [each for each in self._arriving if not each.has_progress()]
+            given_up = [each for each in self._arriving if not each.mark_progress()]
             for each in given_up:
                 each.state = GIVEN_UP
         for each in given_up:
@@ -189,7 +189,7 @@ class Reservation:
             if not (was_waiting or any(each.missing_nbytes for each in others)):
                 memory._n_ticks = 0  # from now on, bodies must make progress
                 for each in memory._arriving:
-                    each.has_progress()
+                    each.mark_progress()
             return False
 
     def grant(self) -> bool:
@@ -197,8 +197,8 @@ class Reservation:
         memory = self._memory
         nbytes = memory.nbytes + self.missing_nbytes
         is_oldest = memory.complete_nbytes == 0 and self is next(iter(memory._arriving))
-        # The last eighth is for bodies that have memory. So many of them go on at the same time,
-        # and those whose clients send nothing more are found together.
+        # The last eighth is for bodies that have memory: new ones would take all, and none could go
+        # on. Many go on at the same time, so that silent ones are given up in the same period.
         limit = memory.max_nbytes - (0 if self.nbytes else memory.max_nbytes // 8)
         fits = is_oldest or nbytes <= limit or not self.missing_nbytes
         if fits and self.missing_nbytes:
@@ -215,7 +215,7 @@ class Reservation:
         if self._n_silent_ticks >= _N_TICKS:
             self.state = GIVEN_UP
 
-    def has_progress(self) -> bool:
+    def mark_progress(self) -> bool:
         """Return whether enough has arrived since the last call. One that waits does not count."""
         n_arrived = self._n_arrived()
         n_more, self._n_seen = n_arrived - self._n_seen, n_arrived

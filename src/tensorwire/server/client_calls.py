@@ -35,7 +35,7 @@ class ClientCall(ThreadCall):
         self._drop()
 
     def disconnect(self) -> None:
-        """Drop the call if it waits for a thread for GONE_SECONDS more."""
+        """Drop the call unless it gets a thread within GONE_SECONDS."""
         self._is_disconnected = True
         if self._job is not None:
             loop = self._future.get_loop()

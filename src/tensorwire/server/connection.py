@@ -2,8 +2,8 @@
 
 A transport passes on what happens, with the time at which it happens, and then does what the
 connection wants: it sends ``output``, runs the request that ``start`` returns, receives only while
-``may_receive`` is true, does what the state requires of the transport, and calls ``tick`` at the
-``deadline``. The connection reads no clock.
+``may_receive`` is true, closes itself (CLOSING), its sending direction (LINGERING) or at once
+(ABORTED), and calls ``tick`` at the ``deadline``. The connection reads no clock.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from itertools import chain
 
 from ..errors import TensorwireError, format_seconds
 from ..sizes import MAX_JOINED_NBYTES, PIECE_NBYTES
-from .body_memory import PERIOD_SECONDS, SILENT_NBYTES, TICK_SECONDS, UNCOUNTED_NBYTES
-from .errors import OverloadedError
+from .body_memory import MIN_UNREAD_NBYTES, PERIOD_SECONDS, TICK_SECONDS, UNCOUNTED_NBYTES
+from .errors import SHUTTING_DOWN, OverloadedError
 from .framing import expects_continue, joined_headers
 from .receiver import Receiver, Request
-from .service import GRACE_SECONDS, SHUTTING_DOWN, Reply, Service
+from .service import GRACE_SECONDS, Reply, Service
 from .states import (
     ABORTED,
     ARRIVING,
@@ -42,8 +42,8 @@ from .states import (
 )
 
 # After the last reply, the connection stays open until the client closes it, at most for this time,
-# and what arrives is discarded. If it was closed while data arrives, the client might not get the
-# reply. The time is longer if the client is probably still sending.
+# and what arrives is discarded. To close it while data arrives would reset it, and the client might
+# lose the reply. The time is longer if the client is probably still sending.
 _LINGER_SECONDS = 1.0
 _LONG_LINGER_SECONDS = 10.0
 # During a shutdown, idle connections stay open for this time, because a request may be on its way.
@@ -89,7 +89,7 @@ class Connection:
     now : float
         The time. What sets a deadline gets it, in seconds of the same clock.
     wake : callable
-        Called in any thread if the first request has got memory, or has lost it. The transport then
+        Called in any thread if the first request has got memory, or is given up. The transport then
         calls ``memory_changed``.
     find_overload : callable, optional
         Called for each request; see ``Receiver``.
@@ -155,7 +155,7 @@ class Connection:
             request.disconnect()
 
     def memory_changed(self, now: float) -> None:
-        """The first request may have memory for its body, or has lost it."""
+        """The first request may have got memory for its body, or has been given up."""
         if self.requests and (self.state is SENDING or self.state in BETWEEN_REPLIES):
             self.receiver.continue_body()
             if self.state is not SENDING:
@@ -164,8 +164,8 @@ class Connection:
     def tick(self, now: float, n_unsent: int = 0, n_unread: float = math.inf) -> None:
         """Do what is due.
 
-        ``n_unsent`` is the number of bytes that the transport has not sent, and ``n_unread`` the
-        number of those that the client has sent and the transport has not received.
+        ``n_unsent`` is the number of bytes that the transport and the operating system have not
+        sent, and ``n_unread`` that of bytes that the transport has not received from the latter.
         """
         if now < self.deadline:
             return
@@ -181,7 +181,7 @@ class Connection:
             self._set_deadline(now)
             if now < self.deadline:  # a body waits for memory: in these states, only it has ticks
                 self.service.body_memory.tick(now)
-                is_silent = n_unread < min(SILENT_NBYTES, self.n_outstanding)
+                is_silent = n_unread < min(MIN_UNREAD_NBYTES, self.n_outstanding)
                 self.requests[0].tick(is_silent)
                 if self.requests[0].is_given_up:
                     self.memory_changed(now)
@@ -192,9 +192,9 @@ class Connection:
             self._set_deadline(now)
 
     def _tick_sending(self, now: float, n_unsent: int) -> None:
-        """Abort if the client reads nothing in the time, or too little for what others wait for.
+        """Abort if the client reads nothing in time.
 
-        They wait for the memory of its request.
+        Or if it reads slowly while others wait for memory, of which its request has some.
         """
         is_slow = self.n_unsent - n_unsent < UNCOUNTED_NBYTES
         has_memory = bool(self.requests) and self.requests[0].has_memory
@@ -239,13 +239,13 @@ class Connection:
     def may_receive(self) -> bool:
         """Whether the transport may receive: not from a client that does not read its replies.
 
-        Nor if a second request has begun: what has arrived with it bounds their number.
+        Nor if a second request has begun: all others are then in the chunk that it arrived in.
         """
         return len(self.requests) < 2 and self.state not in (STALLED, SENDING)
 
     @property
     def n_outstanding(self) -> int:
-        """How many bytes of the body the transport has not received, at least."""
+        """A lower bound of the bytes of the body that the transport has not received."""
         hidden_nbytes = _MAX_TLS_BUFFER_NBYTES if self.options.is_tls else 0
         return max(0, self.receiver.n_missing - hidden_nbytes) if len(self.requests) == 1 else 0
 
@@ -295,7 +295,7 @@ class Connection:
         self.receiver.ignore_rest()
 
     def next_piece(self, now: float) -> memoryview | None:
-        """Return what to send next, in the state SENDING, or None, and leave it at the end.
+        """Return the next piece in the state SENDING. At the end, return None and leave the state.
 
         The transport calls ``blocked`` instead if the client has not read enough.
         """

@@ -105,3 +105,6 @@ class OverloadedError(TensorwireError):
     @classmethod
     def by_limit_concurrency(cls, limit: int) -> OverloadedError:
         return cls.by("limit_concurrency", f"limit_concurrency is {limit}")
+
+
+SHUTTING_DOWN = TensorwireError("the server is shutting down", status=503)

@@ -26,9 +26,10 @@ from ..threads import InThread, read_without_blocking
 from .body_memory import UNCOUNTED_NBYTES, Reservation
 from .client_calls import ClientCall
 from .context import RequestContext, set_headers
+from .errors import SHUTTING_DOWN
 from .inference import Inference, MessageFormat, ServedModel
 from .model import Model, ModelFunction
-from .service import SHUTTING_DOWN, Service
+from .service import Service
 
 try:
     import grpc

@@ -12,8 +12,8 @@ import grpc
 import grpc.aio
 
 from ..errors import TensorwireError, format_seconds
-from .errors import OverloadedError
-from .service import SHUTTING_DOWN, Service
+from .errors import SHUTTING_DOWN, OverloadedError
+from .service import Service
 
 # Names in an error message may have any characters, and each byte becomes up to three in the
 # metadata of HTTP/2, which clients limit to 8 KiB.

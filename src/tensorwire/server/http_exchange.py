@@ -11,12 +11,12 @@ from ..threads import COMPRESSING, PACKAGE
 from .body import RequestBody
 from .body_memory import Reservation
 from .client_calls import ClientCall
-from .compressed import choose_coding, is_quick_to_compress, negotiated_reply
+from .compressed_reply import choose_coding, is_quick_to_compress, negotiated_reply
 from .context import Address, RequestContext, set_headers
 from .errors import ClientDisconnectedError, OverloadedError, ReceiveTimeoutError
 from .framing import AmbiguousLengthError, expects_continue
 from .inference import Inference, ServedModel
-from .service import LateReply, Reply, Route, Service
+from .service import DeferredReply, Reply, Route, Service
 from .states import GIVEN_UP
 
 # Up to this size, a body that the reply does not need is discarded before the reply. If a server
@@ -45,7 +45,7 @@ class Exchange(ClientCall):
     takes_context: bool = False
     client: Address | None = None
     body: RequestBody | None = None
-    """None if it is discarded because the reply does not need it, and from ``reply`` on."""
+    """None if it is discarded, because the reply does not need it, and from ``reply`` on."""
     is_rejected: bool = False
     """Whether the reply must be sent now, without the rest of the body, and be the last one."""
     _context: RequestContext | None = None
@@ -191,13 +191,13 @@ class Exchange(ClientCall):
     def reply(self) -> Reply | Awaitable[Reply]:
         """Return the reply, or an awaitable of it if it is not made at once.
 
-        The awaitable raises ClientDisconnectedError if the client disconnected before the model
-        ran.
+        The awaitable raises ClientDisconnectedError if the client disconnected while the request
+        waited for a thread.
         """
         route = self._route
         if type(route) is Reply:
             return route
-        if type(route) is LateReply:
+        if type(route) is DeferredReply:
             return self.in_thread(route.make, threads=PACKAGE) if route.is_slow else route.make()
         assert type(route) is ServedModel
         body, self.body = self.body, None  # the memory is released with the last array

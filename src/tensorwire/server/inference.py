@@ -141,7 +141,7 @@ class Inference(Generic[Undecoded, Encoded]):
     async def later(self, call: ClientCall) -> Encoded:
         """Do what ``now`` has not done, and return the response.
 
-        Raises ClientDisconnectedError if ``call`` is cancelled before the model runs.
+        Raises ClientDisconnectedError if ``call`` is cancelled, or dropped, before it ends.
         """
         concurrency = self.message_format.concurrency
         try:

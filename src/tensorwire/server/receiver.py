@@ -18,7 +18,7 @@ from .body import RequestBody
 from .errors import OverloadedError
 from .framing import Head, find_head_problem, joined_headers
 from .http_exchange import Exchange
-from .service import LateReply, Route, Service, error_reply
+from .service import DeferredReply, Route, Service, error_reply
 from .states import BODY, CLOSED, ENDED, HEAD, IDLE, IGNORED
 
 # The parser processes all requests in a chunk at once, so a chunk must not contain too many.
@@ -236,7 +236,7 @@ class Receiver:
             text, status = problem
             request.reject(TensorwireError(text, status=status))
         elif self._find_overload is not None and (error := self._find_overload()) is not None:
-            if isinstance(route, LateReply):  # health checks, for example
+            if isinstance(route, DeferredReply):  # health checks, for example
                 self.is_persistent = False
             else:
                 request.reject(error)

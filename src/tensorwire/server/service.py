@@ -62,7 +62,6 @@ _KEPT_NBYTES = 4 << 20  # see keep_freed_memory
 
 RawHeaders = Iterable[tuple[bytes, bytes]]
 CLOSE = (b"connection", b"close")  # the server closes the connection after the reply
-SHUTTING_DOWN = TensorwireError("the server is shutting down", status=503)
 HANDSHAKE_SECONDS = 10.0  # in which a TLS handshake must end
 GRACE_SECONDS = 5.0
 """Time that a client has during a shutdown to send the rest of a request, or to read a response."""
@@ -125,7 +124,7 @@ class Reply:
         return replace(self, extra_headers=(*self.extra_headers, CLOSE))
 
 
-class LateReply(NamedTuple):
+class DeferredReply(NamedTuple):
     """A reply without inference, which is large or takes long.
 
     It is made after the replies to earlier requests of the connection were sent, because a client
@@ -137,7 +136,7 @@ class LateReply(NamedTuple):
     """Whether it takes up to 1 ms for each model, and is made in a thread."""
 
 
-Route = ServedModel | Reply | LateReply
+Route = ServedModel | Reply | DeferredReply
 """What answers a request: a model, or a reply without inference."""
 
 
@@ -278,7 +277,7 @@ class Service:
                 return self._metrics_reply()
             return json_reply(self.describe(endpoint, served))
 
-        return LateReply(make, is_slow=found in ALL_MODELS)
+        return DeferredReply(make, is_slow=found in ALL_MODELS)
 
     def failure_reply(self, error: BaseException) -> Reply:
         return error_reply(*self.describe_failure(error))

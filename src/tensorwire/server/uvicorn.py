@@ -25,17 +25,17 @@ if os.name != "posix":
     raise ImportError("InferProtocol requires Linux or macOS")
 
 from .context import Address
-from .errors import ClientDisconnectedError
-from .service import GRACE_SECONDS, SHUTTING_DOWN, Reply, Service
+from .errors import SHUTTING_DOWN, ClientDisconnectedError
+from .service import GRACE_SECONDS, Reply, Service
+from .socket_state import has_client_closed, unread_nbytes, unsent_nbytes
 from .states import ABORTED, CLOSING, LINGERING, READY, RUNNING, SENDING, STALLED
-from .uvicorn_transport import has_client_closed, limit_unsent, unread_nbytes, unsent_nbytes
 
 try:
     from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
     from .connection import Connection, Options
     from .receiver import Request
-    from .uvicorn_asgi import AsgiProtocol
+    from .uvicorn_asgi import AsgiProtocol, limit_unsent
     from .uvicorn_connections import access_logger, connections_of
 except ModuleNotFoundError as error:
     raise ImportError(
@@ -144,8 +144,8 @@ class InferProtocol(asyncio.BufferedProtocol):
             and len(self.all_connections.open) > 1
             and connection.requests[0].is_immediate
         ):
-            # First receive what other connections have received. Clients that get several replies
-            # at once send several requests at once, so that there are fewer system calls.
+            # First, other connections receive what has arrived. Clients that get several replies at
+            # once send several requests at once, so that there are fewer system calls.
             self.loop.call_soon(self._advance)
             if len(connection.requests) > 1:
                 self.settle()

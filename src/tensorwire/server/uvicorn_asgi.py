@@ -19,7 +19,7 @@ from .body_memory import TICK_SECONDS
 from .framing import joined_headers
 from .receiver import MAX_HEAD_NBYTES, SCRATCH_NBYTES
 from .service import GRACE_SECONDS
-from .uvicorn_transport import has_client_closed, limit_unsent
+from .socket_state import has_client_closed
 
 
 class AsgiProtocol(HttpToolsProtocol):
@@ -51,8 +51,8 @@ class AsgiProtocol(HttpToolsProtocol):
             if cycle.response_started and not cycle.response_complete:  # uvicorn closes it now
                 self.loop.call_later(GRACE_SECONDS, self.transport.abort)
 
-    # uvicorn tells only the last request that the connection has ended, and after other callbacks:
-    # uvloop closes the transport before it calls `connection_lost`.
+    # uvicorn tells only the last request that the connection has ended, and it does so late: uvloop
+    # closes the transport before it calls `connection_lost`.
 
     def eof_received(self) -> None:
         self._disconnect()
@@ -132,6 +132,15 @@ class AsgiProtocol(HttpToolsProtocol):
     def ignores_upgrade(self) -> bool:
         """Whether the request is parsed again, without the upgrade (RFC 9110 7.8)."""
         return self.parser.should_upgrade() and not self._should_upgrade()
+
+
+def limit_unsent(transport: Any) -> None:
+    """Make a transport pause the protocol while it has more than one byte to send.
+
+    It refers to the memory of a response until then. A TLS transport has copies.
+    """
+    if transport.get_extra_info("sslcontext") is None:
+        transport.set_write_buffer_limits(high=1, low=0)
 
 
 class _Flow(FlowControl):

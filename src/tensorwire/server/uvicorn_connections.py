@@ -82,7 +82,7 @@ class Connections:
     def find_overload(self, of: Member) -> OverloadedError | None:
         """Return the error of the next request of a connection if there are too many.
 
-        There is a limit.
+        It is called only if there is a limit.
         """
         limit = self._limit
         assert limit is not None

@@ -1,4 +1,4 @@
-"""What a transport of asyncio or uvloop does not tell by itself: its socket is asked."""
+"""What a transport of asyncio does not tell: its socket is asked."""
 
 from __future__ import annotations
 
@@ -10,19 +10,10 @@ from contextlib import suppress
 from typing import Any
 
 
-def limit_unsent(transport: Any) -> None:
-    """Make a transport pause the protocol while it has anything to send.
-
-    It refers to the memory of a response until then. A TLS transport has copies.
-    """
-    if transport.get_extra_info("sslcontext") is None:
-        transport.set_write_buffer_limits(high=1, low=0)
-
-
 def unsent_nbytes(transport: Any) -> int:
-    """Return how many bytes the client has not received, or any number above 0.
+    """Return how many bytes the transport and the operating system have that are not sent.
 
-    The transport has some, and the operating system, which may tell the transport late.
+    1 stands for those of the operating system if it does not tell.
     """
     nbytes = memoryview(bytearray(4)).cast("i")
     nbytes[0] = 1
