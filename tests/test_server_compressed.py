@@ -20,7 +20,7 @@ from support.requirements import package
 from support.servers import uvicorn_server
 from tensorwire import compression
 from tensorwire.client import Client
-from tensorwire.server import Model, body, compressed, create_app
+from tensorwire.server import Model, body, compressed_reply, create_app
 from tensorwire.server.compressed_reply import MAX_QUICK_NBYTES, MIN_NBYTES, choose_coding
 from tensorwire.threads import COMPRESSING
 
@@ -162,7 +162,7 @@ def test_large_responses_are_compressed_in_a_thread(
         seen.append(threading.current_thread() is threading.main_thread())
         return compression.compress(*arguments)
 
-    monkeypatch.setattr(compressed, "compress", compress)
+    monkeypatch.setattr(compressed_reply, "compress", compress)
     for n_elements in (MAX_QUICK_NBYTES // 8, MAX_QUICK_NBYTES // 4):
         assert call(message(n_elements), "gzip", model=model).status == 200
     assert seen == [True, False]
@@ -181,7 +181,7 @@ def test_responses_that_are_compressed_are_requests_in_progress(
         seen.append(len(others))
         return b""
 
-    monkeypatch.setattr(compressed, "compress", compress)
+    monkeypatch.setattr(compressed_reply, "compress", compress)
     assert call(message(100_000), "gzip", app, model).headers["content-encoding"] == "gzip"
     monkeypatch.setattr(COMPRESSING, "start", mock.Mock(side_effect=RuntimeError))
     assert "content-encoding" not in call(message(100_000), "gzip", app, model).headers
@@ -196,7 +196,7 @@ def test_compression_that_fails(
     def compress(*_: Any) -> bytes:
         raise MemoryError
 
-    monkeypatch.setattr(compressed, "compress", compress)
+    monkeypatch.setattr(compressed_reply, "compress", compress)
     found = call(message(n_elements), "gzip", model=model)
     assert (found.status, found.error) == (500, "internal server error")
 
