@@ -439,8 +439,9 @@ def test_asgi_connection_that_ends_while_a_pipelined_request_runs(
     assert not any(record.exc_info for record in caplog.records)
 
 
+@pytest.mark.parametrize("is_tls", [False, True])
 def test_asgi_request_whose_client_leaves_while_its_next_request_waits(
-    loop: str, monkeypatch: pytest.MonkeyPatch
+    certificate: Certificate, loop: str, is_tls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """uvicorn does not receive then, so the transport does not tell."""
     monkeypatch.setattr(uvicorn_asgi, "TICK_SECONDS", 0.01)
@@ -450,12 +451,19 @@ def test_asgi_request_whose_client_leaves_while_its_next_request_waits(
         while scope["type"] == "http" and "http.disconnect" not in received:
             received.append((await receive())["type"])
 
-    with connected(app, loop=loop) as connection:
+    options = {"loop": loop}
+    if is_tls:
+        options |= {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
+    wraps = AsgiProtocol.connection_lost
+    lost = patch.object(AsgiProtocol, "connection_lost", autospec=True, side_effect=wraps)
+    with lost as lose, connected(app, **options) as connection:
+        if is_tls:
+            connection.start_tls(certificate.trusting())
         connection.send(SMALL)
         wait_for(lambda: bool(received))
         connection.send(SMALL)
-        connection.shut_down()
-        assert not connection.receive()
+        connection.shut_down()  # without the message that ends TLS
+        wait_for(lambda: lose.called)
     assert received == ["http.request", "http.disconnect"]
 
 

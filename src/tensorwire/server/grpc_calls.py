@@ -58,8 +58,9 @@ class OpenCalls:
     Each method reads its messages with ``receive``, which limits the time of the only message of a
     call, or with ``read``. Calls with inference ``begin_inference``, and are counted until the task
     of their method ends. Those without are counted while they read their message: grpcio reads it
-    completely before its length is known. A shutdown ends streams that wait for a message. No
-    method is unary for grpcio, which would read the message itself, without a limit of time.
+    completely before its length is known. A shutdown ends streams that wait for a message, and
+    other calls after some time. No method is unary for grpcio, which would read the message itself,
+    without a limit of time.
     """
 
     def __init__(self, service: Service, limit_concurrency: int | None = None) -> None:
@@ -70,7 +71,9 @@ class OpenCalls:
         longest_name = max((len(name.encode()) for name in service.models), default=0)
         self.max_small_nbytes = MAX_SMALL_NBYTES + longest_name
         self.open: set[asyncio.Task[Any]] = set()  # the tasks of the methods
-        self._waiting: set[asyncio.Timeout] = set()  # of streams that wait for a message
+        # Of streams that wait for a message, and of other calls.
+        self._waiting: set[asyncio.Timeout] = set()
+        self._arriving: set[asyncio.Timeout] = set()
         self.is_ending = asyncio.Event()
 
     def method(self, respond: Callable[[Any], Awaitable[Any]]) -> Any:
@@ -139,12 +142,17 @@ class OpenCalls:
     async def receive(self, context: Any, seconds: float | None) -> bytes:
         """Wait for the only message of a call, of any size. Raises TensorwireError."""
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(seconds) as arriving:
+                self._arriving.add(arriving)
                 message: Any = await self._read(context)
         except TimeoutError:
+            if self.is_ending.is_set():
+                raise TensorwireError(str(SHUTTING_DOWN), status=SHUTTING_DOWN.status) from None
             assert seconds is not None
             text = f"the message did not arrive within {format_seconds(seconds)}"
             raise TensorwireError(text, status=408) from None
+        finally:
+            self._arriving.discard(arriving)
         if message is grpc.aio.EOF:
             raise TensorwireError("the call has no message", status=400)
         received: bytes = message
@@ -176,3 +184,8 @@ class OpenCalls:
         """End each stream after the response to the request in progress."""
         for waiting in self._waiting:
             waiting.reschedule(0)
+
+    def end_late(self) -> None:
+        """End the calls whose message has not arrived."""
+        for arriving in self._arriving:
+            arriving.reschedule(0)

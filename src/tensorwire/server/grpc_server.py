@@ -108,6 +108,8 @@ async def finish_calls(server: Any, inference: InferenceService) -> None:
     await asyncio.sleep(0)  # from now on, the server accepts no calls
     calls = inference.calls
     calls.end_streams()
+    # Otherwise, calls whose messages arrive one after another would prolong the shutdown.
+    asyncio.get_running_loop().call_later(GRACE_SECONDS, calls.end_late)
     while True:
         if inference.tasks:
             await asyncio.wait(inference.tasks)

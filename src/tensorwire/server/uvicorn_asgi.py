@@ -78,11 +78,13 @@ class AsgiProtocol(HttpToolsProtocol):
         self.polling = None
         if self.pipeline and has_client_closed(self.transport):
             self._disconnect()
-            self.transport.close()
+            self.flow.resume_reading()  # until the transport knows that the client has gone
         elif self.pipeline:
             self.polling = self.loop.call_later(TICK_SECONDS, self._poll)
 
     def data_received(self, data: bytes) -> None:
+        if self.running is not None and self.running.disconnected:
+            return
         # A TLS transport may pass on more after it was paused.
         self.unparsed = memoryview(b"".join((self.unparsed, data)) if self.unparsed else data)
         self._parse()
