@@ -999,6 +999,28 @@ def test_shutdown_does_not_wait_for_a_client(client: Callable[[int], Any]) -> No
     found.close()  # ``served_app`` has waited for the end of the server
 
 
+@pytest.mark.usefixtures("short_grace")
+def test_late_messages_do_not_prolong_a_shutdown() -> None:
+    """The model of another call runs when the time for messages is over."""
+    gate, proceed = Gate(is_async=True), threading.Event()
+
+    def late() -> Iterator[bytes]:
+        proceed.wait(20)
+        yield message("m")
+
+    with served_app(gate.app) as server:
+        waiting = server.channel.stream_unary(INFER).future(late())
+        call = server.start("m")
+        wait_for(lambda: gate.n_called == 1)
+        server.stop()
+        error = error_of(lambda: waiting.result(timeout=10))
+        assert error == (Code.UNAVAILABLE, "the server is shutting down")
+        gate.released.set()
+        assert len(call.result()) > 16
+        proceed.set()
+    assert gate.n_called == 1
+
+
 def test_shutdown_waits_for_a_message_that_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
     """It also waits until the client has read the response."""
     begun = threading.Event()
