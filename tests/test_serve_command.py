@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -34,7 +35,7 @@ from support.memory import status_nbytes
 from support.requirements import package
 from support.scripts import run_script
 from support.serve_process import parse, serving
-from tensorwire.cli import main, models
+from tensorwire.cli import main, models, processes
 from tensorwire.cli import serve as serve_module
 from tensorwire.cli.models import create, echo
 from tensorwire.cli.output import UsageError
@@ -616,3 +617,15 @@ def test_signals_while_modules_are_imported(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(serve_module, "import_module", import_module)
     with pytest.raises(UsageError):
         serve_module.run(parse("--workers", "2"))
+
+
+async def test_connections_that_are_made_during_a_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """uvicorn does not tell them."""
+    monkeypatch.setattr(processes, "_TELL_SECONDS", 0.001)
+    first, late = Mock(), Mock()
+    server: Any = Mock(server_state=Mock(connections={first, late}))
+    telling = asyncio.ensure_future(processes.Server._tell_late_connections(server, {first}))
+    await asyncio.sleep(0.1)
+    telling.cancel()
+    first.shutdown.assert_not_called()
+    late.shutdown.assert_called_once()

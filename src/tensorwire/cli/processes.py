@@ -39,6 +39,7 @@ UVICORN_OPTIONS = (  # arguments of the command that are passed to uvicorn, unde
 # The variable that names the folder in which prometheus_client adds up the metrics of processes.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _STOP_SECONDS = 0.15  # in this time, a process stops accepting connections
+_TELL_SECONDS = 0.1  # until new connections are told of a shutdown
 _BEAT_SECONDS = 0.5  # between two messages of a process
 _SWITCH_SECONDS = 0.001  # Python's default is 0.005
 _HUNG_SECONDS = 5.0  # without one, for example because code of a model holds the GIL
@@ -79,7 +80,10 @@ class Server(uvicorn.Server):
         self.released.close()
         end_at = time.monotonic() + (self.config.timeout_graceful_shutdown or math.inf)
         finishing = asyncio.ensure_future(self.grpc.__aexit__(None, None, None))
+        told = set(self.server_state.connections)  # by uvicorn
+        telling = asyncio.ensure_future(self._tell_late_connections(told))
         await super().shutdown(sockets)
+        telling.cancel()
         while not (finishing.done() or self.force_exit):
             await asyncio.wait({finishing}, timeout=0.1)
         finishing.cancel()
@@ -87,6 +91,15 @@ class Server(uvicorn.Server):
         # Models may still run. uvicorn ends the process by SIGTERM, but asyncio would wait.
         if self.last_signal == signal.SIGINT and (self.force_exit or time.monotonic() >= end_at):
             end_process(signal.SIGINT)
+
+    async def _tell_late_connections(self, told: set[Any]) -> None:
+        """Shut down connections that are made late, at the end of a TLS handshake for example."""
+        while True:
+            await asyncio.sleep(_TELL_SECONDS)
+            late = self.server_state.connections - told
+            for each in late:
+                each.shutdown()
+            told |= late
 
 
 def make_config(chosen: argparse.Namespace) -> uvicorn.Config:

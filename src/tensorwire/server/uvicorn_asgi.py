@@ -61,6 +61,14 @@ class AsgiProtocol(HttpToolsProtocol):
         self._disconnect()
         super().connection_lost(exc)
 
+    def shutdown(self) -> None:
+        if self.transport.is_closing():  # asyncio cannot abort TLS that was closed twice
+            return
+        super().shutdown()
+        if self.transport.is_closing() and not self.transport.get_write_buffer_size():
+            # A TLS client may not look at an idle connection for long.
+            self.loop.call_later(GRACE_SECONDS, self.transport.abort)
+
     def send_400_response(self, msg: str) -> None:
         super().send_400_response(msg)
         self._disconnect()
@@ -76,7 +84,9 @@ class AsgiProtocol(HttpToolsProtocol):
     def _poll(self) -> None:
         """Look whether the client has gone: uvicorn does not receive while a request waits."""
         self.polling = None
-        if self.pipeline and has_client_closed(self.transport):
+        if self.transport.is_closing():  # by a WebSocket, too, of which nothing else tells
+            self._disconnect()
+        elif self.pipeline and has_client_closed(self.transport):
             self._disconnect()
             self.flow.resume_reading()  # until the transport knows that the client has gone
         elif self.pipeline:
