@@ -86,10 +86,10 @@ class BodyMemory:
     """The number of bytes that the bodies of an application may have together.
 
     A body gets its memory in steps, as it arrives. A step that does not fit waits until requests
-    have ended. If all the memory is that of bodies that are not complete, the oldest of them gets
-    its next step, so that they do not wait for each other: one body may exceed the limit. Younger
-    bodies wait behind one that waits. A body that receives too little while others wait is given
-    up. All methods may be called in any thread, and none of them waits.
+    have ended. If no body is complete, the oldest one gets its next step, so that bodies do not
+    wait for each other: one body may exceed the limit. Younger bodies wait behind one that waits. A
+    body that receives too little while others wait is given up. All methods may be called in any
+    thread, and none of them waits.
     """
 
     def __init__(self, max_nbytes: int) -> None:
@@ -126,6 +126,18 @@ class BodyMemory:
             for each in given_up:
                 each.state = GIVEN_UP
         for each in given_up:
+            each.wake()
+
+    def count(self, nbytes: int) -> None:
+        """Count a message that has arrived in the memory of another library, until it is released.
+
+        It does not wait for memory, and so the oldest body does not wait for its end: the next
+        message may have arrived then. ``nbytes`` is negative when the message is released.
+        """
+        with self._lock:
+            self.nbytes += nbytes
+            granted = self._grant_next()
+        for each in granted:
             each.wake()
 
     def _grant_next(self) -> list[Reservation]:
@@ -234,10 +246,6 @@ class Reservation:
     def complete(self) -> None:
         """Keep the memory of a body that has arrived. The next body is the oldest now."""
         self._end(COMPLETE, self.nbytes)
-
-    def count(self, nbytes: int) -> None:
-        """Count a body of this size, which has arrived. It does not wait for memory."""
-        self._end(COMPLETE, nbytes)
 
     def release(self) -> None:
         """Release the memory, and take no more: a thread may still decompress the body."""
