@@ -221,7 +221,10 @@ def call_repeatedly(
 
 
 def test_restart_by_sighup(tmp_path: Path) -> None:
-    """No call fails, also if the new models cannot be loaded."""
+    """No call fails, also if the new models cannot be loaded.
+
+    All processes get the signal, as from a terminal that closes.
+    """
     options = ["served_here:models", "--workers", "2"]
     with serving(tmp_path, *options, models=MODELS) as server, ThreadPoolExecutor(8) as pool:
         over = threading.Event()
@@ -229,7 +232,7 @@ def test_restart_by_sighup(tmp_path: Path) -> None:
 
         def restart(models: str, is_over: Callable[[str], bool]) -> None:
             (tmp_path / "served_here.py").write_text(models)
-            server.process.send_signal(signal.SIGHUP)
+            server.signal_all(signal.SIGHUP)
             wait_for(lambda: is_over(server.log.read_text()), 30)
 
         try:
@@ -240,6 +243,7 @@ def test_restart_by_sighup(tmp_path: Path) -> None:
             over.set()
         assert [error for each in calls for error in each.result(60)] == []
         assert server.log.read_text().count("startup complete") == 4
+        assert "resource_tracker" not in server.log.read_text()
 
 
 @pytest.mark.skipif(grpc is None, reason="grpcio is not installed")
@@ -324,8 +328,9 @@ def test_shutdown_refuses_connections_that_are_not_served(tmp_path: Path, worker
         assert [each for each in errors if "refused" not in each] == []
 
 
-def test_request_that_the_shutdown_cuts_off(tmp_path: Path) -> None:
-    options = ["served_here:models", "--timeout-graceful-shutdown", "1"]
+@pytest.mark.parametrize("http", ["fast", "asgi"])
+def test_request_that_the_shutdown_cuts_off(tmp_path: Path, http: str) -> None:
+    options = ["served_here:models", "--timeout-graceful-shutdown", "1", "--http", http]
     with (
         serving(tmp_path, *options, models=MODELS) as server,
         connect(server.address) as connection,
@@ -337,7 +342,7 @@ def test_request_that_the_shutdown_cuts_off(tmp_path: Path) -> None:
     assert (answer.status, answer.error) == (503, "the server is shutting down")
     assert "Traceback" not in log
     line = "the shutdown has cancelled a request: model 'hang' (version 1, request 'r9')\n"
-    assert f"WARNING uvicorn.error: {line}" in log
+    assert f" WARNING {'uvicorn.error' if http == 'fast' else 'tensorwire.server'}: {line}" in log
 
 
 # The kernel does not end the first process of a container by a signal without a handler.

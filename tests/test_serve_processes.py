@@ -188,6 +188,29 @@ def test_restart_that_is_given_up(kind: str, caplog: pytest.LogCaptureFixture) -
     assert text[kind] in caplog.text
 
 
+@pytest.mark.parametrize("is_shutdown", [False, True])
+def test_starting_process_that_ignores_its_end(
+    is_shutdown: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is killed: it would delay the shutdown, or the next restart."""
+    server = Started()
+    server.serve()
+    server.signals.append(signal.SIGHUP)
+    new = server.turn()[-1]
+    if is_shutdown:
+        server.signals.append(signal.SIGTERM)
+    else:
+        new.messages = [UsageError("no weights")]
+    server.turn()
+    server.signals.append(signal.SIGHUP)
+    new.started_at -= 1000  # it is not given up a second time
+    server.turn()
+    assert (new.received, caplog.text.count("so the old ones")) == (["SIGTERM"], not is_shutdown)
+    new.ended_at -= 6
+    server.turn()
+    assert new.received == ["SIGTERM", "SIGKILL"]
+
+
 def test_process_that_has_loaded_its_models_after_the_shutdown() -> None:
     """It is not announced: the sockets are closed. Its model has ignored the first signal."""
     server = Started()

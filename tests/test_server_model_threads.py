@@ -419,14 +419,15 @@ async def test_call_that_is_cancelled_when_it_has_just_failed_is_released() -> N
         assert found() is None
 
 
-async def test_request_that_the_server_cancels_gets_no_reply() -> None:
+@pytest.mark.parametrize("text", [[], ["by a cancel scope of anyio"]])
+async def test_request_that_the_server_cancels_gets_no_reply(text: list[str]) -> None:
     """Whether its model is waiting, runs in a thread, or waits for a thread."""
     calls = Calls()
     present = asyncio.Event()
     tasks = calls.begin(1, present, "never") + calls.begin(N_THREADS + 1, present)
     await asyncio.sleep(0.1)
     for task in tasks:
-        task.cancel()
+        task.cancel(*text)
     for task in tasks:
         with pytest.raises(asyncio.CancelledError):
             await task

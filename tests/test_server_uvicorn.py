@@ -627,6 +627,27 @@ def test_idle_tls_client_that_does_not_close(certificate: Certificate, loop: str
         wait_for(lambda: n_protocols() <= before, 6)
 
 
+def test_idle_tls_client_during_a_shutdown_over_asgi(
+    certificate: Certificate, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvicorn closes its connection, but the client does not. It does not delay the end."""
+    monkeypatch.setattr(uvicorn_asgi, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(uvicorn_asgi, "TICK_SECONDS", 0.1)
+    options: dict[str, Any] = {"http": AsgiProtocol, "timeout_keep_alive": 0.1, "loop": loop}
+    options |= {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
+    with contextlib.ExitStack() as clients:
+        with uvicorn_server(make_app(), **options) as address:
+            idle, running = (clients.enter_context(connect(address)) for _ in range(2))
+            for each in (idle, running):
+                each.start_tls(certificate.trusting())
+                assert each.ask(SMALL).status == 200
+            running.send(request_bytes("slow", np.arange(2)))
+            assert not idle.receive()
+            began = time.monotonic()
+        assert time.monotonic() - began < 3
+        assert running.read().status == 200
+
+
 def with_header(line: bytes, sent: bytes) -> bytes:
     return sent.replace(b"Host: x\r\n", b"Host: x\r\n" + line + b"\r\n", 1)
 

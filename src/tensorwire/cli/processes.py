@@ -43,6 +43,7 @@ _TELL_SECONDS = 0.1  # until new connections are told of a shutdown
 _BEAT_SECONDS = 0.5  # between two messages of a process
 _SWITCH_SECONDS = 0.001  # Python's default is 0.005
 _HUNG_SECONDS = 5.0  # without one, for example because code of a model holds the GIL
+_BLOCKED_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # while a process starts
 _RETRY_SECONDS = 1.0  # between attempts to replace a process
 
 logger = logging.getLogger("tensorwire.server")
@@ -189,9 +190,11 @@ def work(
             send(server.started)
             time.sleep(_BEAT_SECONDS)
 
-    # Until uvicorn handles it, an interrupt ends the process without a traceback.
+    # Until uvicorn handles it, an interrupt ends the process without a traceback. A terminal that
+    # closes sends SIGHUP to all processes, but it is for the first one.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED_SIGNALS)
     server = Server(chosen, ExitStack())
     threading.Thread(target=beat, daemon=True).start()
     try:
@@ -207,25 +210,30 @@ class Worker:
 
     is_serving = False
     is_old = False  # to be replaced
-    is_ending = False
+    ended_at: float | None = None  # when it was told to end
 
     def __init__(self, *arguments: Any) -> None:
         self.pipe, sending = spawn.Pipe(duplex=False)
         self.process = spawn.Process(target=work, args=(*arguments, sending))
-        # A terminal interrupts all processes, also while they import. `work` unblocks the signal,
-        # and so does the start of the tracker, which the first process would start here.
-        resource_tracker.ensure_running()
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        # A terminal sends signals to all processes, also while they import. `work` unblocks them.
+        # So does the start of the tracker, but not SIGHUP, which would end the tracker.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED_SIGNALS)
         try:
+            resource_tracker.ensure_running()
+            signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED_SIGNALS)
             self.process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED_SIGNALS)
         sending.close()
         self.started_at = time.monotonic()
         self.silent_seconds = 0.0  # since its last message
 
+    @property
+    def is_ending(self) -> bool:
+        return self.ended_at is not None
+
     def end(self) -> None:
-        self.is_ending = True
+        self.ended_at = time.monotonic()
         self.process.terminate()
 
 
@@ -319,6 +327,9 @@ class Processes:
             logger.error("process %d does not respond", process.pid)
             process.kill()
             worker.silent_seconds = 0  # its end may take a while
+        elif worker.ended_at is not None and not worker.is_serving:
+            if self.now - worker.ended_at > _HUNG_SECONDS:  # it ignores the signal, or is stopped
+                process.kill()
         elif self.is_restarting and is_starting and self.now - worker.started_at > limit:
             text = f"a process was not ready within {format_seconds(limit)}"
             self.fail(worker, UsageError(text))

@@ -25,6 +25,9 @@ from .errors import SHUTTING_DOWN, ClientDisconnectedError
 from .http_exchange import Exchange
 from .service import RawHeaders, Reply, Service, error_reply, log
 
+# With this text, uvicorn cancels the requests when a graceful shutdown takes too long.
+_UVICORN_SHUTDOWN = ("Task cancelled, timeout graceful shutdown exceeded",)
+
 Scope = MutableMapping[str, Any]
 AsgiMessage = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[AsgiMessage]]
@@ -298,7 +301,7 @@ class App(Service):
         except ClientDisconnectedError:
             return
         except asyncio.CancelledError as error:
-            if not error.args:  # uvicorn passes a text when a graceful shutdown takes too long
+            if error.args != _UVICORN_SHUTDOWN:  # middleware may cancel the request, for example
                 raise
             subject = "; ".join(getattr(error, "__notes__", ())) or path
             log.warning("the shutdown has cancelled a request: %s", subject)

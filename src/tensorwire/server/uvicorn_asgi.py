@@ -19,7 +19,7 @@ from .body_memory import TICK_SECONDS
 from .framing import joined_headers
 from .receiver import MAX_HEAD_NBYTES, SCRATCH_NBYTES
 from .service import GRACE_SECONDS
-from .socket_state import has_client_closed
+from .socket_state import has_client_closed, unsent_nbytes
 
 
 class AsgiProtocol(HttpToolsProtocol):
@@ -62,16 +62,28 @@ class AsgiProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        if self.transport.is_closing():  # asyncio cannot abort TLS that was closed twice
-            return
-        super().shutdown()
-        if self.transport.is_closing() and not self.transport.get_write_buffer_size():
-            # A TLS client may not look at an idle connection for long.
-            self.loop.call_later(GRACE_SECONDS, self.transport.abort)
+        if not self.transport.is_closing():  # asyncio cannot abort TLS that was closed twice
+            super().shutdown()
+        if self.transport.get_extra_info("sslcontext") is not None:
+            self._end_tls()
+
+    def _end_tls(self) -> None:
+        """Limit the time in which the client ends TLS: it may not look at an idle connection."""
+        is_closing = self.transport.is_closing()  # uvicorn closes it after the last response
+        seconds = GRACE_SECONDS if is_closing else TICK_SECONDS
+        self.loop.call_later(seconds, self._abort_if_sent if is_closing else self._end_tls)
+
+    def _abort_if_sent(self) -> None:
+        if unsent_nbytes(self.transport) <= 1:
+            self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
         super().send_400_response(msg)
         self._disconnect()
+
+    def handle_websocket_upgrade(self) -> None:
+        super().handle_websocket_upgrade()
+        self.unparsed = memoryview(b"")  # uvicorn, too, drops what arrives before its response
 
     def _disconnect(self) -> None:
         """Forget the requests: nothing can be sent any longer."""
