@@ -650,9 +650,10 @@ def test_wsgi_reads_only_the_body() -> None:
     environ = environ_of(bytes(FRAME)[:-5], CONTENT_LENGTH=str(len(FRAME)))
     with pytest.raises(tw.LayoutError, match="shorter than Content-Length"):
         wsgi.read_tensors(environ)
-    environ["wsgi.input"] = Mock(read=Mock(side_effect=[b"{", ConnectionResetError]))
-    with pytest.raises(ClientDisconnectedError):
-        wsgi.read_tensors(environ)
+    for error in (ConnectionResetError, ValueError):
+        environ["wsgi.input"] = Mock(read=Mock(side_effect=[b"{", error]))
+        with pytest.raises(ClientDisconnectedError):
+            wsgi.read_tensors(environ)
 
 
 @pytest.mark.parametrize("length", [None, ""])

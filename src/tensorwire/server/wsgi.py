@@ -96,7 +96,7 @@ def _chunks(environ: dict[str, Any], content_length: int | None) -> Iterator[byt
         while chunk := stream.read(min(remaining, PIECE_NBYTES)):
             yield chunk
             remaining -= len(chunk)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a ValueError of cheroot: a chunk has been cut off
         raise ClientDisconnectedError("the client closed the connection") from error
 
 
