@@ -1013,6 +1013,14 @@ async def test_connection_that_is_made_after_the_shutdown() -> None:
     assert not state.connections
 
 
+async def test_first_connection_that_is_made_after_the_shutdown() -> None:
+    """uvicorn waits until it has ended, although nothing tells it of the shutdown."""
+    only, _ = protocol_with_transport()
+    assert only in only.server_state.connections
+    only.connection_lost(None)
+    assert not only.server_state.connections
+
+
 async def test_silent_connections_beyond_the_limit_are_closed() -> None:
     config, state = configuration(limit_concurrency=3), ServerState()
     pairs = [protocol_with_transport(config=config, state=state) for _ in range(100)]

@@ -93,7 +93,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.timer: asyncio.TimerHandle | None = None
         self.timer_at = math.inf
         self.all_connections = connections_of(server_state, config.limit_concurrency)
-        self.all_connections.handshaking.add(self)
+        self.all_connections.add(self)
 
     # --- callbacks of the transport --------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.server_state.connections.discard(self)
-        self.all_connections.open.discard(self)
+        self.all_connections.discard(self)
         self.connection.lost()
         if self.timer is not None:
             self.timer.cancel()

@@ -34,8 +34,9 @@ class Member(Protocol):
 class Connections:
     """The connections of a server, their limit, and whether the server shuts down.
 
-    uvicorn calls ``shutdown`` of the objects in its set of connections. This object is one of them,
-    and so it knows of connections that are made afterwards, because their TLS handshake ends late.
+    uvicorn calls ``shutdown`` of the objects in its set of connections. While there are connections
+    or TLS handshakes, this object is one of them, and so it knows of connections that are made
+    afterwards, because their handshake ends late.
     """
 
     def __init__(self, server_state: Any, limit: int | None) -> None:
@@ -51,7 +52,17 @@ class Connections:
         # This object must not refer to its key in `_connections`.
         self._of_uvicorn: set[Any] = server_state.connections
         self._tasks: set[Any] = server_state.tasks
-        self._of_uvicorn.add(self)
+
+    def add(self, new: Member) -> None:
+        """Add a protocol, whose connection may be made now, or after a TLS handshake."""
+        self.handshaking.add(new)
+        if not self.is_shutting_down:
+            self._of_uvicorn.add(self)
+
+    def discard(self, lost: Member) -> None:
+        self.open.discard(lost)
+        if not (self.open or self.handshaking):
+            self._of_uvicorn.discard(self)
 
     def shutdown(self) -> None:
         self.is_shutting_down = True
