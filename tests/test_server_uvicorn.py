@@ -523,15 +523,23 @@ def test_tls(certificate: Certificate, model: str, loop: str) -> None:
             assert np.array_equal(connection.read().message["x"].as_numpy(), sent)
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        request_bytes("thread", np.zeros(2_000_000, np.float32)) + SMALL,
+        request_bytes("async", np.zeros(3)) * 60,
+    ],
+    ids=["large", "pipelined"],
+)
 def test_tls_client_that_leaves_while_the_server_does_not_receive(
-    certificate: Certificate, loop: str, caplog: pytest.LogCaptureFixture
+    sent: bytes, certificate: Certificate, loop: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """asyncio would discard each piece of the reply, with a line in the log."""
+    """asyncio would discard what is sent, with a line in the log for each piece."""
     options = {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file, "loop": loop}
     with connected(**options) as connection:
         logging.getLogger("asyncio").addHandler(caplog.handler)
         connection.start_tls(certificate.trusting())
-        connection.send(request_bytes("thread", np.zeros(2_000_000, np.float32)) + SMALL)
+        connection.send(sent)
         connection.shut_down()
         while connection.receive():
             pass

@@ -258,19 +258,30 @@ class InferProtocol(asyncio.BufferedProtocol):
     def _send(self) -> None:
         """Send what the client may read. The transport refers to large buffers until then."""
         connection, transport = self.connection, self.transport
-        if output := connection.output:
+        is_tls = connection.options.is_tls
+        if (output := connection.output) and not (is_tls and self._end_closed_tls()):
             connection.output = []
             transport.write(b"".join(output))
         while connection.state is SENDING and not self.is_writing_paused:
-            if connection.options.is_tls and has_client_closed(transport):
-                # asyncio would discard each piece, with a line in the log.
-                connection.end_of_input(self.loop.time())
+            if is_tls and self._end_closed_tls():
                 break
             piece = connection.next_piece(self.loop.time())
             if piece is not None and not transport.is_closing():
                 transport.write(piece)
         if self.is_writing_paused:
             connection.blocked(unsent_nbytes(transport), self.loop.time())
+
+    def _end_closed_tls(self) -> bool:
+        """Close a TLS connection that the client has closed, and return whether it has.
+
+        asyncio tells that only while it receives. It discards what is sent, with lines in the log.
+        """
+        connection = self.connection
+        if connection.may_receive or not has_client_closed(self.transport):
+            return False
+        connection.output.clear()
+        connection.end_of_input(self.loop.time())
+        return True
 
     def settle(self) -> None:
         """Make the transport and the timer follow the connection."""
@@ -317,7 +328,10 @@ class InferProtocol(asyncio.BufferedProtocol):
             if has_client_closed(transport) and connection.n_outstanding > n_unread:
                 connection.end_of_input(now)  # the transport does not tell while it is not read
         elif connection.state is RUNNING and has_client_closed(transport):
-            connection.disconnect()
+            if connection.options.is_tls:  # nothing can be sent any longer
+                connection.end_of_input(now)
+            else:
+                connection.disconnect()
         connection.tick(now, unsent_nbytes(transport), n_unread)
         self._advance()
 
