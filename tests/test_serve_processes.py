@@ -5,14 +5,16 @@ from __future__ import annotations
 import signal
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from support.serve_process import parse
 from tensorwire.cli import processes
 from tensorwire.cli.output import UsageError
-from tensorwire.cli.processes import STARTUP_FAILURE, Processes, Worker
+from tensorwire.cli.processes import STARTUP_FAILURE, Processes, Worker, work
 
 LOADED = ("mean", None)
 pytestmark = pytest.mark.thread_unsafe(reason="it replaces a class")
@@ -209,6 +211,37 @@ def test_starting_process_that_ignores_its_end(
     new.ended_at -= 6
     server.turn()
     assert new.received == ["SIGTERM", "SIGKILL"]
+
+
+@pytest.mark.parametrize("n_serving", [0, 1])
+def test_restart_while_a_process_starts(n_serving: int) -> None:
+    """It may load the old models, so its failure does not end the restart."""
+    server = Started()
+    old = server.turn().copy()
+    for each in old[:n_serving]:
+        each.messages = [LOADED, True]
+        server.turn()
+    server.signals.append(signal.SIGHUP)
+    new = server.turn()[2:]
+    assert [bool(each.received) for each in old] == [n_serving == 0, True]
+    old[1].messages = [UsageError("of the old models")]
+    old[1].exitcode = STARTUP_FAILURE
+    server.turn()
+    assert not server.is_stopping
+    assert server.workers == [old[0], *new]
+    assert old[0].is_old == bool(n_serving)
+
+
+def test_process_that_cannot_configure_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may have changed since the start."""
+    monkeypatch.setattr(processes, "signal", Mock())
+    pipe = Mock()
+    chosen = parse("--log-config", str(tmp_path / "none.json"))
+    with pytest.raises(SystemExit, match="3"):
+        work(chosen, [], None, pipe)
+    assert isinstance(pipe.send.call_args.args[0], UsageError)
 
 
 def test_process_that_has_loaded_its_models_after_the_shutdown() -> None:

@@ -617,6 +617,18 @@ def test_grace_period_is_that_of_all_states_together() -> None:
     assert client.connection.state is ABORTED
 
 
+def test_late_request_during_a_shutdown() -> None:
+    """Its client has time to read the response: to close the connection now would reset it."""
+    client = connected()
+    client.to_send = request_bytes(1, 300 * KiB)
+    client.send(1000)
+    client.connection.shut_down(client.now)
+    client.tick(client.connection.deadline)
+    client.serve()
+    assert (statuses(client), client.connection.state) == ([503], LINGERING)
+    assert (client.now, client.connection.deadline) == (GRACE - 1, GRACE)
+
+
 def test_request_after_a_large_reply_during_a_shutdown() -> None:
     """The head of the reply was sent before, and did not say that the connection ends."""
     client = with_unread_reply()

@@ -419,6 +419,46 @@ def test_response_of_another_framework_that_ends_early(
             wait_for(lambda: lose.called)
 
 
+def test_garbage_behind_a_part_of_a_response_of_another_framework(loop: str) -> None:
+    """The response 400 would be taken for the rest of the body."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            length = [(b"content-length", b"1000")]
+            await send({"type": "http.response.start", "status": 200, "headers": length})
+            await send({"type": "http.response.body", "body": b"part", "more_body": True})
+            while (await receive())["type"] != "http.disconnect":
+                pass
+
+    with connected(app, loop=loop) as connection:
+        connection.send(SMALL)
+        received = b""
+        while not received.endswith(b"part"):
+            received += connection.socket.recv(1000)
+        connection.send(b"garbage\r\n\r\n")
+        assert connection.socket.recv(1000) == b""
+
+
+def test_upgrade_to_a_websocket_behind_a_request(loop: str) -> None:
+    """The WebSocket would get the response to the request. So it is an ordinary request."""
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await asyncio.sleep(0.1)
+            length = [(b"content-length", b"0")]
+            await send({"type": "http.response.start", "status": 202, "headers": length})
+            await send({"type": "http.response.body", "body": b""})
+
+    upgrade = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    upgrade += b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    with connected(app, loop=loop, ws="auto") as connection:
+        connection.send(SMALL + upgrade)
+        received = b""
+        while received.count(b"\r\n\r\n") < 2:
+            received += connection.socket.recv(1000) or b"\r\n\r\n" * 2
+    assert received.count(b"HTTP/1.1 202 ") == 2
+
+
 @pytest.mark.parametrize("end", ["shut_down", "reset", "garbage"])
 def test_asgi_connection_that_ends_while_a_pipelined_request_runs(
     loop: str, end: str, caplog: pytest.LogCaptureFixture

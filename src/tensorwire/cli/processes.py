@@ -31,7 +31,7 @@ from .models import create, describe
 from .output import OutputError, UsageError, escape_record, log_config
 from .sockets import Listener, format_address
 
-STARTUP_FAILURE = 3  # the exit code with which a process is not replaced, as in uvicorn
+STARTUP_FAILURE = 3  # the exit code of a process that cannot serve, as in uvicorn
 UVICORN_OPTIONS = (  # arguments of the command that are passed to uvicorn, under the same names
     *("http", "ssl_certfile", "ssl_keyfile", "limit_concurrency", "access_log"),
     *("timeout_graceful_shutdown", "timeout_keep_alive"),
@@ -42,7 +42,7 @@ _STOP_SECONDS = 0.15  # in this time, a process stops accepting connections
 _TELL_SECONDS = 0.1  # until new connections are told of a shutdown
 _BEAT_SECONDS = 0.5  # between two messages of a process
 _SWITCH_SECONDS = 0.001  # Python's default is 0.005
-_HUNG_SECONDS = 5.0  # without one, for example because code of a model holds the GIL
+_HUNG_SECONDS = 5.0  # without a message, or since SIGTERM while it does not serve
 _BLOCKED_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # while a process starts
 _RETRY_SECONDS = 1.0  # between attempts to replace a process
 
@@ -195,9 +195,9 @@ def work(
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED_SIGNALS)
-    server = Server(chosen, ExitStack())
-    threading.Thread(target=beat, daemon=True).start()
     try:
+        server = Server(chosen, ExitStack())
+        threading.Thread(target=beat, daemon=True).start()
         status = serve_here(chosen, server, sockets, lambda *found: send(found))
     except UsageError as error:
         send(error)
@@ -216,7 +216,8 @@ class Worker:
         self.pipe, sending = spawn.Pipe(duplex=False)
         self.process = spawn.Process(target=work, args=(*arguments, sending))
         # A terminal sends signals to all processes, also while they import. `work` unblocks them.
-        # So does the start of the tracker, but not SIGHUP, which would end the tracker.
+        # `ensure_running` unblocks SIGINT, hence the second call. SIGHUP, which would end the
+        # tracker, stays blocked in it.
         signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED_SIGNALS)
         try:
             resource_tracker.ensure_running()
@@ -308,13 +309,13 @@ class Processes:
             while worker.pipe.poll():
                 worker.silent_seconds = 0
                 self.receive(worker, worker.pipe.recv())
-        is_starting = not worker.is_serving and (self.is_restarting or not self.is_announced)
+        must_start = not worker.is_serving and (self.is_restarting or not self.is_announced)
         limit = self.chosen.timeout_worker_start
         if code is not None:
             self.workers.remove(worker)
             if worker.is_ending or self.is_stopping:
                 return
-            if worker.is_serving or not (is_starting or code == STARTUP_FAILURE):
+            if worker.is_serving or not (must_start or code == STARTUP_FAILURE):
                 logger.error("process %d ended with exit code %d", process.pid, code)
                 if not worker.is_serving:  # the next one may end in the same way
                     self.start_at = self.now + _RETRY_SECONDS
@@ -330,7 +331,7 @@ class Processes:
         elif worker.ended_at is not None and not worker.is_serving:
             if self.now - worker.ended_at > _HUNG_SECONDS:  # it ignores the signal, or is stopped
                 process.kill()
-        elif self.is_restarting and is_starting and self.now - worker.started_at > limit:
+        elif self.is_restarting and must_start and self.now - worker.started_at > limit:
             text = f"a process was not ready within {format_seconds(limit)}"
             self.fail(worker, UsageError(text))
 
@@ -344,7 +345,8 @@ class Processes:
 
     def receive(self, worker: Worker, message: Any) -> None:
         if isinstance(message, UsageError):
-            self.fail(worker, message)
+            if not worker.is_ending:
+                self.fail(worker, message)
         elif isinstance(message, bool):
             if message and not worker.is_serving and worker.is_ending:
                 worker.end()  # its model has ignored the first signal
@@ -360,7 +362,9 @@ class Processes:
         if number == signal.SIGHUP:
             self.start_at = 0.0
             for each in self.workers:
-                each.is_old = True
+                each.is_old = each.is_serving
+                if not (each.is_serving or each.is_ending):  # it loads the old models
+                    each.end()
         elif not self.is_stopping:
             self.stop()
         elif number == signal.SIGINT:

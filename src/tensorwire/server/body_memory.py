@@ -18,9 +18,10 @@ UNCOUNTED_NBYTES = 64 << 10
 TICK_SECONDS = 1.0
 """A transport calls ``BodyMemory.tick`` after this time while one of its bodies waits."""
 
-# While others wait, a body that has memory must receive UNCOUNTED_NBYTES in this number of ticks,
-# and MIN_UNREAD_NBYTES of one that waits must have arrived that the server has not received yet.
-# Ticks are counted, and not seconds, because the event loop may have been blocked for any time.
+# While others wait, a body with memory is given up if less than UNCOUNTED_NBYTES of it arrive in
+# this number of ticks. A body that waits is given up if, in as many ticks in a row, its socket has
+# less than MIN_UNREAD_NBYTES for the server. Ticks are counted, and not seconds, because the event
+# loop may have been blocked for any time.
 _N_TICKS = 5
 PERIOD_SECONDS = _N_TICKS * TICK_SECONDS
 MIN_UNREAD_NBYTES = 16 << 10  # fewer than the operating system keeps of any connection
@@ -95,7 +96,7 @@ class BodyMemory:
     def __init__(self, max_nbytes: int) -> None:
         self.max_nbytes: int = max_nbytes
         self.step_nbytes: int = max(max_nbytes // 64, UNCOUNTED_NBYTES)
-        """How much memory a body may get at once, unless it has as much."""
+        """The largest step of a body that has less. Others may double."""
         self.counts_unused: bool = is_unused_memory_counted()
         self.nbytes: int = 0
         self.complete_nbytes: int = 0
@@ -210,7 +211,7 @@ class Reservation:
         nbytes = memory.nbytes + self.missing_nbytes
         is_oldest = memory.complete_nbytes == 0 and self is next(iter(memory._arriving))
         # The last eighth is for bodies that have memory: new ones would take all, and none could go
-        # on. Many go on at the same time, so that silent ones are given up in the same period.
+        # on. Several go on together, so that silent ones are given up in one period.
         limit = memory.max_nbytes - (0 if self.nbytes else memory.max_nbytes // 8)
         fits = is_oldest or nbytes <= limit or not self.missing_nbytes
         if fits and self.missing_nbytes:
@@ -228,7 +229,7 @@ class Reservation:
             self.state = GIVEN_UP
 
     def mark_progress(self) -> bool:
-        """Return whether enough has arrived since the last call. One that waits does not count."""
+        """Return whether enough has arrived since the last call, or the body waits."""
         n_arrived = self._n_arrived()
         n_more, self._n_seen = n_arrived - self._n_seen, n_arrived
         return n_more >= UNCOUNTED_NBYTES or self.missing_nbytes > 0

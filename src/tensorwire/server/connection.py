@@ -1,9 +1,10 @@
 """The server's side of an HTTP/1.1 connection: its states, deadlines and replies, without I/O.
 
 A transport passes on what happens, with the time at which it happens, and then does what the
-connection wants: it sends ``output``, runs the request that ``start`` returns, receives only while
-``may_receive`` is true, closes itself (CLOSING), its sending direction (LINGERING) or at once
-(ABORTED), and calls ``tick`` at the ``deadline``. The connection reads no clock.
+connection wants: it sends ``output`` and, in the state SENDING, calls ``next_piece`` or
+``blocked``; it runs the request that ``start`` returns, receives only while ``may_receive`` is
+true, and calls ``tick`` at the ``deadline``. It closes its sending direction (LINGERING), closes
+when everything is sent (CLOSING), or aborts (ABORTED). The connection reads no clock.
 """
 
 from __future__ import annotations
@@ -77,8 +78,7 @@ class Connection:
     """One HTTP/1.1 connection of a client, from the time at which it was made.
 
     A request is closed, which releases its memory, when its reply has been sent, or when the
-    connection is closed or lost. If it runs at that time, its model may have the body: it is then
-    closed by ``reply``, or by the transport if there is no reply.
+    connection is closed or lost. The memory of one that runs is released when its model ends.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class Connection:
     options : Options
         The options of all connections.
     now : float
-        The time. What sets a deadline gets it, in seconds of the same clock.
+        The time in seconds. Methods that may set the deadline take it, from the same clock.
     wake : callable
         Called in any thread if the first request has got memory, or is given up. The transport then
         calls ``memory_changed``.
@@ -165,7 +165,7 @@ class Connection:
         """Do what is due.
 
         ``n_unsent`` is the number of bytes that the transport and the operating system have not
-        sent, and ``n_unread`` that of bytes that the transport has not received from the latter.
+        sent, and ``n_unread`` that of bytes that the operating system has for the transport.
         """
         if now < self.deadline:
             return
@@ -179,7 +179,7 @@ class Connection:
             self.close(now)
         elif self.state in ARRIVING:
             self._set_deadline(now)
-            if now < self.deadline:  # a body waits for memory: in these states, only it has ticks
+            if now < self.deadline:  # it is STALLED, and only its tick is due
                 self.service.body_memory.tick(now)
                 is_silent = n_unread < min(MIN_UNREAD_NBYTES, self.n_outstanding)
                 self.requests[0].tick(is_silent)
@@ -237,9 +237,10 @@ class Connection:
 
     @property
     def may_receive(self) -> bool:
-        """Whether the transport may receive: not from a client that does not read its replies.
+        """Whether the transport may receive.
 
-        Nor if a second request has begun: all others are then in the chunk that it arrived in.
+        Not while a body waits for memory or the client must read first, nor after the head of a
+        second request: the others are in the chunk that it arrived in.
         """
         return len(self.requests) < 2 and self.state not in (STALLED, SENDING)
 
@@ -302,7 +303,7 @@ class Connection:
         if self.pieces is None:
             self._enter_next(now)
             return None
-        self.n_unsent = -1  # the client has read something
+        self.n_unsent = -1  # the next call of `blocked` is progress of the client
         piece = next(self.pieces, None)
         if piece is None:
             self.pieces = None
@@ -310,7 +311,7 @@ class Connection:
         return piece
 
     def blocked(self, n_unsent: int, now: float) -> None:
-        """The client has not read enough: the next reply waits, which bounds the memory."""
+        """The client has not read enough: the next piece or reply waits. This bounds the memory."""
         if self.state is SENDING and n_unsent == self.n_unsent:  # it has read nothing since
             return
         self.n_unsent = n_unsent
@@ -361,7 +362,7 @@ class Connection:
         self._set_deadline(now)
 
     def _set_deadline(self, now: float) -> None:
-        """Set when the time of the state is over, or to the next tick before that."""
+        """Set the deadline: the end of the time of the state, or the next tick if it is earlier."""
         state = self.state
         if state in UNTIMED:
             # A transport that does not receive must look whether the client has gone.
@@ -379,7 +380,10 @@ class Connection:
             seconds = min(_LINGER_SECONDS if is_complete else _LONG_LINGER_SECONDS, seconds)
         elif state is CLOSING and timeout is None:
             seconds = _LONG_LINGER_SECONDS
-        self.deadline = self.since + min(seconds, self.grace_left)
+        grace_left = self.grace_left
+        if state in ARRIVING and grace_left < math.inf:  # the client has time to read the 503
+            grace_left -= self.options.grace_seconds / 5
+        self.deadline = self.since + min(seconds, grace_left)
         if state is STALLED:
             self.deadline = min(self.deadline, now + TICK_SECONDS)
         elif state is SENDING:
@@ -420,7 +424,7 @@ class Connection:
             self._enter(LINGERING, now)
 
     def _close_requests(self) -> None:
-        """Release the memory. The model of a request that runs may not have begun yet."""
+        """Release the memory of the requests."""
         for request in self.requests:
             request.close()
 

@@ -19,9 +19,9 @@ class ClientState(Enum):
 
     IDLE = auto()  # it has sent nothing of the next request
     HEAD = auto()  # it sends the head of a request
-    BODY = auto()  # it sends the rest of a request, which is the last of `requests`
-    IGNORED = auto()  # whatever it sends is discarded: one of both sides wants no other request
-    CLOSED = auto()  # it has closed the connection, or its sending direction
+    BODY = auto()  # it sends the rest of a request, if any, which is the last of `requests`
+    IGNORED = auto()  # what it sends from now on is discarded; replies may still be due
+    CLOSED = auto()  # it has closed the connection, or its sending direction; this is the last one
 
 
 class ServerState(Enum):
@@ -32,10 +32,10 @@ class ServerState(Enum):
     STALLED = auto()  # memory for the body of the first request
     READY = auto()  # the transport, which runs the first request
     RUNNING = auto()  # the reply to the first request
-    SENDING = auto()  # the client, which reads a large reply, or must read before the next one
+    SENDING = auto()  # the client, which reads a large reply (`pieces`), or replies before the next
     LINGERING = auto()  # the client, which closes the connection after the last reply
     CLOSING = auto()  # the transport, which sends what it has, and closes the connection
-    ABORTED = auto()  # nothing: the transport drops the connection
+    ABORTED = auto()  # nothing: the connection is lost, or the transport drops it
 
 
 class BodyState(Enum):

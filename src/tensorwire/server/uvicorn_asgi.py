@@ -28,7 +28,7 @@ class AsgiProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.parser: Any = _Parser(self)
-        self.head_nbytes = 0  # parsed since the last part of a body
+        self.head_nbytes = 0  # parsed since the message began, or the last part of its body
         self.body_nbytes = 0  # of the last request
         self.unparsed: Any = memoryview(b"")  # what has been received while requests wait
         self.running: Any = None  # the request that is answered; `cycle` is the last one
@@ -51,8 +51,8 @@ class AsgiProtocol(HttpToolsProtocol):
             if cycle.response_started and not cycle.response_complete:  # uvicorn closes it now
                 self.loop.call_later(GRACE_SECONDS, self.transport.abort)
 
-    # uvicorn tells only the last request that the connection has ended, and it does so late: uvloop
-    # closes the transport before it calls `connection_lost`.
+    # uvicorn tells only the last request that the connection has ended, and only in
+    # `connection_lost`, before which uvloop closes the transport.
 
     def eof_received(self) -> None:
         self._disconnect()
@@ -68,7 +68,7 @@ class AsgiProtocol(HttpToolsProtocol):
             self._end_tls()
 
     def _end_tls(self) -> None:
-        """Limit the time in which the client ends TLS: it may not look at an idle connection."""
+        """Abort TLS that the client does not end in time: it may not look at the connection."""
         is_closing = self.transport.is_closing()  # uvicorn closes it after the last response
         seconds = GRACE_SECONDS if is_closing else TICK_SECONDS
         self.loop.call_later(seconds, self._abort_if_sent if is_closing else self._end_tls)
@@ -78,15 +78,24 @@ class AsgiProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def send_400_response(self, msg: str) -> None:
-        super().send_400_response(msg)
+        running = self.running
+        if running is None or running.response_complete or not running.response_started:
+            super().send_400_response(msg)
+        else:  # it would be taken for a part of the body
+            self.transport.close()
         self._disconnect()
+
+    def _should_upgrade(self) -> bool:
+        # The response to the request before would be sent to the WebSocket.
+        is_idle = self.cycle is None or self.cycle.response_complete
+        return is_idle and bool(super()._should_upgrade())
 
     def handle_websocket_upgrade(self) -> None:
         super().handle_websocket_upgrade()
         self.unparsed = memoryview(b"")  # uvicorn, too, drops what arrives before its response
 
     def _disconnect(self) -> None:
-        """Forget the requests: nothing can be sent any longer."""
+        """Forget the requests: they get no response."""
         self.pipeline.clear()
         self.unparsed = memoryview(b"")
         if self.running is not None:
@@ -96,9 +105,7 @@ class AsgiProtocol(HttpToolsProtocol):
     def _poll(self) -> None:
         """Look whether the client has gone: uvicorn does not receive while a request waits."""
         self.polling = None
-        if self.transport.is_closing():  # by a WebSocket, too, of which nothing else tells
-            self._disconnect()
-        elif self.pipeline and has_client_closed(self.transport):
+        if self.pipeline and has_client_closed(self.transport):
             self._disconnect()
             self.flow.resume_reading()  # until the transport knows that the client has gone
         elif self.pipeline:
@@ -118,7 +125,7 @@ class AsgiProtocol(HttpToolsProtocol):
         """
         while self.unparsed and not (self.pipeline or self.transport.is_closing()):
             n = SCRATCH_NBYTES
-            if len(self.unparsed) > n and self.headers:  # the body of a request is never too long
+            if len(self.unparsed) > n and self.headers:  # a body need not be split
                 length = next((int(v) for k, v in self.headers if k == b"content-length"), 0)
                 n = max(n, length - self.body_nbytes)
             chunk, self.unparsed = self.unparsed[:n], self.unparsed[n:]
@@ -161,7 +168,7 @@ class AsgiProtocol(HttpToolsProtocol):
 def limit_unsent(transport: Any) -> None:
     """Make a transport pause the protocol while it has more than one byte to send.
 
-    It refers to the memory of a response until then. A TLS transport has copies.
+    Until then, it refers to the memory of a response. A TLS transport has copies.
     """
     if transport.get_extra_info("sslcontext") is None:
         transport.set_write_buffer_limits(high=1, low=0)

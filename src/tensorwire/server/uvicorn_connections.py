@@ -49,7 +49,7 @@ class Connections:
             logging.INFO
         )
         self._limit = limit
-        # This object must not refer to its key in `_connections`.
+        # This object refers to its key in `_connections` only through open connections.
         self._of_uvicorn: set[Any] = server_state.connections
         self._tasks: set[Any] = server_state.tasks
 
@@ -83,15 +83,16 @@ class Connections:
             return True
         if not self._close_idle(new, now, LAST_REQUEST_SECONDS):
             new.is_excess = True
-        # A connection that has been closed is open while its client reads nothing.
+        # `open` has closed connections, too, until their clients have read the rest.
         while len(self.open) > limit + N_RESERVED_CONNECTIONS:
             if not (self._abort_ending() or self._close_idle(new, now, 0)):
-                new.service.describe_failure(OverloadedError.by_limit_concurrency(limit))  # count
+                # For the metrics.
+                new.service.describe_failure(OverloadedError.by_limit_concurrency(limit))
                 return False
         return True
 
     def find_overload(self, of: Member) -> OverloadedError | None:
-        """Return the error of the next request of a connection if there are too many.
+        """Return the error of the next request if there are too many connections or tasks.
 
         It is called only if there is a limit.
         """
@@ -121,14 +122,14 @@ class Connections:
         return bool(idle)
 
     def _abort_ending(self) -> bool:
-        """Abort a connection whose last reply has been sent. Return whether there is one."""
-        for each in self.open:
-            if each.connection.state in (LINGERING, CLOSING):
-                self.open.discard(each)
-                each.connection.lost()
-                each.settle()
-                return True
-        return False
+        """Abort the connection that has been ending for the longest time, if there is one."""
+        ending = [each for each in self.open if each.connection.state in (LINGERING, CLOSING)]
+        if ending:
+            oldest = min(ending, key=lambda each: each.connection.since)
+            self.open.discard(oldest)
+            oldest.connection.lost()
+            oldest.settle()
+        return bool(ending)
 
 
 _connections: WeakKeyDictionary[Any, Connections] = WeakKeyDictionary()
