@@ -223,13 +223,16 @@ def test_restart_while_a_process_starts(n_serving: int) -> None:
         server.turn()
     server.signals.append(signal.SIGHUP)
     new = server.turn()[2:]
-    assert [bool(each.received) for each in old] == [n_serving == 0, True]
+    assert (old[0].received, old[1].received) == ([], ["SIGTERM"] * n_serving)
+    assert len(new) == n_serving
+    old[1].started_at -= 1000
+    server.turn()
     old[1].messages = [UsageError("of the old models")]
     old[1].exitcode = STARTUP_FAILURE
     server.turn()
-    assert not server.is_stopping
-    assert server.workers == [old[0], *new]
-    assert old[0].is_old == bool(n_serving)
+    assert (server.is_stopping, old[0].is_old) == (False, True)
+    assert (server.workers[0], len(server.workers)) == (old[0], 2)
+    assert not server.workers[1].is_old
 
 
 def test_process_that_cannot_configure_its_log(

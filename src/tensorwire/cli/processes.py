@@ -309,11 +309,12 @@ class Processes:
             while worker.pipe.poll():
                 worker.silent_seconds = 0
                 self.receive(worker, worker.pipe.recv())
-        must_start = not worker.is_serving and (self.is_restarting or not self.is_announced)
+        is_starting = not worker.is_serving and not worker.is_old  # others may load old models
+        must_start = is_starting and (self.is_restarting or not self.is_announced)
         limit = self.chosen.timeout_worker_start
         if code is not None:
             self.workers.remove(worker)
-            if worker.is_ending or self.is_stopping:
+            if worker.is_ending or self.is_stopping or not (is_starting or worker.is_serving):
                 return
             if worker.is_serving or not (must_start or code == STARTUP_FAILURE):
                 logger.error("process %d ended with exit code %d", process.pid, code)
@@ -345,7 +346,7 @@ class Processes:
 
     def receive(self, worker: Worker, message: Any) -> None:
         if isinstance(message, UsageError):
-            if not worker.is_ending:
+            if not (worker.is_ending or worker.is_old):
                 self.fail(worker, message)
         elif isinstance(message, bool):
             if message and not worker.is_serving and worker.is_ending:
@@ -362,9 +363,9 @@ class Processes:
         if number == signal.SIGHUP:
             self.start_at = 0.0
             for each in self.workers:
-                each.is_old = each.is_serving
-                if not (each.is_serving or each.is_ending):  # it loads the old models
-                    each.end()
+                each.is_old = True
+                if self.is_serving and not (each.is_serving or each.is_ending):
+                    each.end()  # it may load the old models
         elif not self.is_stopping:
             self.stop()
         elif number == signal.SIGINT:
