@@ -857,7 +857,11 @@ def test_bodies_do_not_wait_for_grpc_messages() -> None:
     assert second.missing_nbytes == 100_000
     first.release()
     assert (second.missing_nbytes, memory.nbytes) == (0, 2 * LIMIT + 100_000)
+    second.complete()
+    third = Reservation(memory)
+    assert third.request(LIMIT // 2)  # without the messages, both bodies fit
     assert not Reservation(memory).request(100_000)
+    third.release()
     memory.count(-2 * LIMIT)
     assert memory.nbytes == 200_000
 
@@ -876,6 +880,19 @@ def test_memory_of_a_body_that_is_decompressed() -> None:
     with pytest.raises(OverloadedError):
         reservation.extend(100_000)
     assert (memory.nbytes, memory.complete_nbytes) == (0, 0)
+
+
+def test_decompression_leaves_the_memory_that_a_body_waits_for() -> None:
+    memory = BodyMemory(LIMIT)
+    running, waiting, compressed = (Reservation(memory) for _ in range(3))
+    running.request(700_000)
+    running.complete()
+    assert not waiting.request(300_000)
+    with pytest.raises(OverloadedError):
+        compressed.extend(100_000)
+    running.release()
+    compressed.extend(100_000)
+    assert (waiting.nbytes, memory.nbytes) == (300_000, 400_000)
 
 
 def test_timeout_of_a_body_that_waits_for_memory_in_between() -> None:

@@ -696,6 +696,16 @@ def test_idle_tls_client_during_a_shutdown_over_asgi(
         assert running.read().status == 200
 
 
+async def test_asgi_tls_connection_that_is_lost_during_a_shutdown() -> None:
+    """asyncio cannot abort it any longer."""
+    protocol: Any = AsgiProtocol(configuration(), ServerState(), {})
+    has_tls = {"sslcontext": True}
+    protocol.connection_made(Mock(get_extra_info=has_tls.get, is_closing=lambda: True))
+    protocol.shutdown()
+    protocol.connection_lost(None)
+    assert protocol.ending.cancelled()
+
+
 def with_header(line: bytes, sent: bytes) -> bytes:
     return sent.replace(b"Host: x\r\n", b"Host: x\r\n" + line + b"\r\n", 1)
 

@@ -262,6 +262,8 @@ class Processes:
         """Return the exit status, or raise what has ended the processes."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: self.signals.append(number))
+        # If the parent ignores it, which is inherited, nobody is told how a process has ended.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with ExitStack() as stack:
             if not os.environ.get(FOLDER_VARIABLE) and find_spec("prometheus_client") is not None:
                 made = TemporaryDirectory(prefix="tensorwire-metrics-", ignore_cleanup_errors=True)
@@ -397,7 +399,8 @@ class Processes:
         for bound in self.sockets:
             bound.close()
         # One after another, so that clients whose connections are closed find the next process.
-        # The queue of the sockets is lost with the last one, and so it should be empty then.
-        for each in self.workers:
+        # The queue of the sockets is lost with the last one, and so it should be empty then. Those
+        # that start keep the sockets open, and do not accept connections.
+        for each in sorted(self.workers, key=lambda each: each.is_serving):
             each.end()
             time.sleep(_STOP_SECONDS)

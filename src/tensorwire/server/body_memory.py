@@ -91,6 +91,9 @@ class BodyMemory:
     wait for each other: one body may exceed the limit. Younger bodies wait behind one that waits. A
     body that receives too little while others wait is given up. All methods may be called in any
     thread, and none of them waits.
+
+    Messages that have arrived in the memory of another library are counted, too. They do not wait,
+    and so the oldest body does not wait for them: the next ones may arrive before they end.
     """
 
     def __init__(self, max_nbytes: int) -> None:
@@ -99,6 +102,8 @@ class BodyMemory:
         """The largest step of a body that has less. Others may double."""
         self.counts_unused: bool = is_unused_memory_counted()
         self.nbytes: int = 0
+        self.message_nbytes: int = 0
+        """The part of the messages of other libraries."""
         self.complete_nbytes: int = 0
         """The part of the bodies that are complete. They wait for nothing, and will be released."""
         self._lock = threading.Lock()
@@ -130,13 +135,10 @@ class BodyMemory:
             each.wake()
 
     def count(self, nbytes: int) -> None:
-        """Count a message that has arrived in the memory of another library, until it is released.
-
-        It does not wait for memory, and so the oldest body does not wait for its end: the next
-        message may have arrived then. ``nbytes`` is negative when the message is released.
-        """
+        """Count a message of another library. ``nbytes`` is negative when it is released."""
         with self._lock:
             self.nbytes += nbytes
+            self.message_nbytes += nbytes
             granted = self._grant_next()
         for each in granted:
             each.wake()
@@ -209,11 +211,10 @@ class Reservation:
         """Grant what is missing if it fits. The caller has the lock."""
         memory = self._memory
         nbytes = memory.nbytes + self.missing_nbytes
-        is_oldest = memory.complete_nbytes == 0 and self is next(iter(memory._arriving))
-        # The last eighth is for bodies that have memory: new ones would take all, and none could go
-        # on. Several go on together, so that silent ones are given up in one period.
-        limit = memory.max_nbytes - (0 if self.nbytes else memory.max_nbytes // 8)
-        fits = is_oldest or nbytes <= limit or not self.missing_nbytes
+        limit = self._limit_nbytes
+        fits = nbytes <= limit or not self.missing_nbytes
+        if not fits and self is next(iter(memory._arriving)):  # the oldest one
+            fits = not memory.complete_nbytes or nbytes - memory.message_nbytes <= limit
         if fits and self.missing_nbytes:
             memory.nbytes = nbytes
             self.nbytes += self.missing_nbytes
@@ -221,6 +222,13 @@ class Reservation:
             self._n_seen = self._n_arrived() - UNCOUNTED_NBYTES  # a step is progress once
             self._n_silent_ticks = 0
         return fits
+
+    @property
+    def _limit_nbytes(self) -> int:
+        # The last eighth is for bodies that have memory: new ones would take all, and none could go
+        # on. Several go on together, so that silent ones are given up in one period.
+        memory = self._memory
+        return memory.max_nbytes - (0 if self.nbytes else memory.max_nbytes // 8)
 
     def tick(self, is_silent: bool) -> None:
         """Give up a body that waits if its client sends nothing more. A transport calls this."""
@@ -235,10 +243,18 @@ class Reservation:
         return n_more >= UNCOUNTED_NBYTES or self.missing_nbytes > 0
 
     def extend(self, nbytes: int) -> None:
-        """Take more memory for a complete body. Raises OverloadedError if it does not fit."""
+        """Take more memory for a complete body. Raises OverloadedError if it does not fit.
+
+        It does not take the memory that the first waiting body needs.
+        """
         memory = self._memory
         with memory._lock:
-            if memory.nbytes + nbytes > memory.max_nbytes or self.state is RELEASED:
+            limit = memory.max_nbytes
+            for waiting in memory._arriving:
+                if waiting.missing_nbytes:
+                    limit = waiting._limit_nbytes - waiting.missing_nbytes
+                    break
+            if memory.nbytes + nbytes > limit or self.state is RELEASED:
                 raise self.overloaded_error()
             memory.nbytes += nbytes
             memory.complete_nbytes += nbytes

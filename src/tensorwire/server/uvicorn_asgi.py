@@ -33,6 +33,7 @@ class AsgiProtocol(HttpToolsProtocol):
         self.unparsed: Any = memoryview(b"")  # what has been received while requests wait
         self.running: Any = None  # the request that is answered; `cycle` is the last one
         self.polling: asyncio.TimerHandle | None = None  # while requests wait in `pipeline`
+        self.ending: asyncio.TimerHandle | None = None  # of TLS, during a shutdown
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -59,6 +60,8 @@ class AsgiProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disconnect()
+        if self.ending is not None:
+            self.ending.cancel()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
@@ -71,7 +74,8 @@ class AsgiProtocol(HttpToolsProtocol):
         """Abort TLS that the client does not end in time: it may not look at the connection."""
         is_closing = self.transport.is_closing()  # uvicorn closes it after the last response
         seconds = GRACE_SECONDS if is_closing else TICK_SECONDS
-        self.loop.call_later(seconds, self._abort_if_sent if is_closing else self._end_tls)
+        then = self._abort_if_sent if is_closing else self._end_tls
+        self.ending = self.loop.call_later(seconds, then)
 
     def _abort_if_sent(self) -> None:
         if unsent_nbytes(self.transport) <= 1:
