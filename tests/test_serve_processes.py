@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import signal
+import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,6 +12,9 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from support.serve_process import parse
 from tensorwire.cli import processes
@@ -64,6 +69,152 @@ class Started(Processes):
         for each in self.turn():
             each.messages += [LOADED, True]
         return self.turn()
+
+
+class Simulated(FakeWorker):
+    """A process that loads models, serves, and ends, as a test says. It may be suspended."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+        self.is_suspended = False
+        self.ignores_sigterm = False
+        self.is_loaded = False
+
+    @property
+    def is_alive(self) -> bool:
+        return self.exitcode is None
+
+    def turn(self) -> None:
+        """Do what a process does in each turn of the first one."""
+        if not self.is_alive or self.is_suspended:
+            return
+        if "SIGTERM" in self.received and not (self.ignores_sigterm or self.is_loaded):
+            self.exitcode = -15
+        elif self.is_loaded:
+            self.messages.append(True)
+
+    def kill(self) -> None:
+        super().kill()
+        self.exitcode = -9
+
+
+class ProcessesMachine(RuleBasedStateMachine):
+    """The first process and two others, with all signals and failures in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 100.0
+        clock = Mock(monotonic=lambda: self.now, sleep=lambda _: None)
+        self.patches = pytest.MonkeyPatch()
+        self.patches.setattr(processes, "time", clock)
+        self.patches.setattr(sys.modules[__name__], "time", clock)
+        self.patches.setattr(processes, "Worker", Simulated)
+        self.server = Started("--timeout-worker-start", "60")
+        self.restart_at = 0.0  # the last SIGHUP, after which no process has failed
+        self.is_told_to_stop = False
+
+    def turn(self, seconds: float = 0.1) -> None:
+        server = self.server
+        for _ in range(math.ceil(seconds * 10)):
+            self.now += 0.1
+            for each in server.workers:
+                each.turn()
+            serving = [each for each in server.workers if self.serves(each)]
+            was_stopping = server.is_stopping
+            server.step()
+            if server.is_stopping and not (was_stopping or self.is_told_to_stop):
+                assert server.failure is not None
+                assert not serving
+                assert not self.restart_at
+            ended = [each for each in serving if each.is_ending and each.is_alive]
+            if ended and not server.is_stopping:
+                assert sum(map(self.serves, server.workers)) >= 2
+
+    def serves(self, worker: Any) -> bool:
+        return worker.is_serving and worker.is_alive and not worker.is_ending
+
+    def find(self, i: int, is_loaded: bool | None = None) -> Any:
+        found = [
+            each
+            for each in self.server.workers
+            if each.is_alive and not each.is_suspended and is_loaded in (None, each.is_loaded)
+        ]
+        return found[i % len(found)] if found else Simulated()
+
+    @rule(i=st.integers(0, 2))
+    def load(self, i: int) -> None:
+        worker = self.find(i, is_loaded=False)
+        worker.is_loaded = True
+        worker.messages += [LOADED, True]
+
+    @rule(i=st.integers(0, 2), is_known=st.booleans())
+    def fail(self, i: int, is_known: bool) -> None:
+        worker = self.find(i, is_loaded=False)
+        worker.messages += [UsageError("of the models")] * is_known
+        self.end(worker, STARTUP_FAILURE)
+
+    @rule(i=st.integers(0, 2))
+    def die(self, i: int) -> None:
+        self.end(self.find(i), -9)
+
+    def end(self, worker: Any, code: int) -> None:
+        worker.exitcode = code
+        if worker.started_at >= self.restart_at:  # otherwise, it may load the old models
+            self.restart_at = 0.0
+
+    @rule(i=st.integers(0, 2))
+    def finish(self, i: int) -> None:
+        worker = self.find(i, is_loaded=True)
+        if "SIGTERM" in worker.received:
+            worker.exitcode = 0
+
+    @rule(i=st.integers(0, 2), ignores_sigterm=st.booleans())
+    def hang(self, i: int, ignores_sigterm: bool) -> None:
+        worker = self.find(i)
+        worker.is_suspended, worker.ignores_sigterm = not ignores_sigterm, ignores_sigterm
+        if not worker.is_loaded and worker.started_at >= self.restart_at:
+            self.restart_at = 0.0  # it may take too long
+
+    @rule(number=st.sampled_from([signal.SIGHUP] * 4 + [signal.SIGTERM, signal.SIGINT]))
+    def signal(self, number: int) -> None:
+        self.now += 0.01
+        self.server.signals.append(number)
+        self.is_told_to_stop |= number != signal.SIGHUP
+        self.restart_at = self.now if number == signal.SIGHUP else 0.0
+
+    @rule(seconds=st.sampled_from([0.1, 0.1, 1.0, 6.0, 70.0]))
+    def wait(self, seconds: float) -> None:
+        if seconds > 60:  # a process that loads its models takes too long
+            self.restart_at = 0.0
+        self.turn(seconds)
+
+    @invariant()
+    def there_are_not_too_many(self) -> None:
+        assert len([each for each in self.server.workers if not each.is_ending]) <= 3
+
+    def teardown(self) -> None:
+        """When all processes load and end as they should, there are two new ones, or none."""
+        server = self.server
+        for _ in range(30):
+            for each in server.workers:
+                each.is_suspended &= each.is_ending  # a first start has no limit of time
+                if not each.is_loaded and not each.is_suspended:
+                    each.is_loaded = True
+                    each.messages += [LOADED, True]
+                if each.is_loaded and "SIGTERM" in each.received and not each.is_suspended:
+                    each.exitcode = 0
+            self.turn(3.0)
+        if server.is_stopping:
+            assert server.workers == []
+        else:
+            assert [self.serves(each) and not each.is_old for each in server.workers] == [True] * 2
+            if self.restart_at:
+                assert all(each.started_at >= self.restart_at for each in server.workers)
+        self.patches.undo()
+
+
+TestProcesses = ProcessesMachine.TestCase
+TestProcesses.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 @pytest.fixture(autouse=True)

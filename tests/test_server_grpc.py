@@ -626,6 +626,15 @@ class Gate:
         return len(self.app.concurrency.requests)
 
 
+@pytest.mark.parametrize(("max_body", "window"), [(10, 1 << 16), (10**6, 10**6), (2**30, 4 << 20)])
+def test_messages_that_are_received_before_they_are_read(max_body: int, window: int) -> None:
+    """By default, grpcio receives all messages of a stream if the connection is fast."""
+    app = create_app(MODELS, max_body_nbytes=max_body)
+    options = dict(grpc_server.server_options(app, has_tls=False, limit_concurrency=None))
+    assert options["grpc.http2.bdp_probe"] == 0
+    assert options["grpc.http2.lookahead_bytes"] == window
+
+
 async def test_calls_without_inference_are_limited_until_their_message_has_arrived() -> None:
     """One that is beyond the limit is not read: its message may have any length."""
     calls = OpenCalls(create_app(MODELS), limit_concurrency=1)

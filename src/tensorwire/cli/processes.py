@@ -334,7 +334,12 @@ class Processes:
         elif worker.ended_at is not None and not worker.is_serving:
             if self.now - worker.ended_at > _HUNG_SECONDS:  # it ignores the signal, or is stopped
                 process.kill()
-        elif self.is_restarting and must_start and self.now - worker.started_at > limit:
+        elif (
+            self.is_restarting
+            and self.is_serving
+            and is_starting
+            and self.now - worker.started_at > limit
+        ):
             text = f"a process was not ready within {format_seconds(limit)}"
             self.fail(worker, UsageError(text))
 

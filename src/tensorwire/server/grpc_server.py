@@ -19,6 +19,10 @@ from .service import GRACE_SECONDS, HANDSHAKE_SECONDS, Service, log
 _HTTP2_SECONDS = 5.0
 # At the end of a shutdown, grpcio asks clients to close their connections. They have this time.
 _LINGER_SECONDS = 1.0
+# The part of the messages of a stream that grpcio receives while the server reads none. By default,
+# it is the bandwidth times the latency of a connection, which is as much as fits in the memory if
+# both are high. With this limit, a stream gets 80 MB/s from a client that is 50 ms away.
+_WINDOW_NBYTES = 4 << 20
 _FOREVER = 1e9  # seconds
 _MAX_OPTION = 2**31 - 2  # of grpcio; the next integer means infinity
 
@@ -84,6 +88,8 @@ def server_options(
         ("grpc.max_receive_message_length", max_nbytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 1),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", max(1 << 16, min(max_nbytes, _WINDOW_NBYTES))),
         ("grpc.server_handshake_timeout_ms", milliseconds(handshake_seconds)),
     ]
     if service.receive_timeout is not None:

@@ -80,6 +80,8 @@ class AsgiProtocol(HttpToolsProtocol):
     def _abort_if_sent(self) -> None:
         if unsent_nbytes(self.transport) <= 1:
             self.transport.abort()
+        else:
+            self._end_tls()
 
     def send_400_response(self, msg: str) -> None:
         running = self.running
