@@ -862,6 +862,9 @@ def test_bodies_do_not_wait_for_grpc_messages() -> None:
     assert third.request(LIMIT // 2)  # without the messages, both bodies fit
     assert not Reservation(memory).request(100_000)
     third.release()
+    compressed = Reservation(memory)
+    compressed.extend(LIMIT // 2)
+    compressed.release()
     memory.count(-2 * LIMIT)
     assert memory.nbytes == 200_000
 

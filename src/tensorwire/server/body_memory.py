@@ -245,7 +245,8 @@ class Reservation:
     def extend(self, nbytes: int) -> None:
         """Take more memory for a complete body. Raises OverloadedError if it does not fit.
 
-        It does not take the memory that the first waiting body needs.
+        It does not take the memory that the first waiting body needs. Messages of other libraries
+        do not count here, because it cannot wait for them.
         """
         memory = self._memory
         with memory._lock:
@@ -254,7 +255,8 @@ class Reservation:
                 if waiting.missing_nbytes:
                     limit = waiting._limit_nbytes - waiting.missing_nbytes
                     break
-            if memory.nbytes + nbytes > limit or self.state is RELEASED:
+            body_nbytes = memory.nbytes - memory.message_nbytes
+            if body_nbytes + nbytes > limit or self.state is RELEASED:
                 raise self.overloaded_error()
             memory.nbytes += nbytes
             memory.complete_nbytes += nbytes
