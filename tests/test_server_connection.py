@@ -225,7 +225,7 @@ def if_any(condition: Callable[[Client], object]) -> Callable[[Rule], Rule]:
 
 
 class ConnectionMachine(RuleBasedStateMachine):
-    """Two connections of one application, whose bodies share a small memory with gRPC messages."""
+    """Two connections of one application, whose bodies share a small memory."""
 
     @initialize(is_tls=st.booleans(), step_nbytes=st.sampled_from([64 * KiB, 512 * KiB]))
     def begin(self, is_tls: bool, step_nbytes: int) -> None:
@@ -239,7 +239,6 @@ class ConnectionMachine(RuleBasedStateMachine):
         self.app = app
         self.is_tls = is_tls
         self.number = 0
-        self.grpc_nbytes = 0  # of messages whose models run, until the end
         self.is_shutting_down = False
         self.clients = [Client(app, 0.0, is_tls=is_tls) for _ in range(2)]
 
@@ -276,11 +275,6 @@ class ConnectionMachine(RuleBasedStateMachine):
         client.to_send += request_bytes(self.number, n, chunk=chunk, lines=lines)
         client.expected.append(str(self.number))
         client.send(n_sent)
-
-    @rule(nbytes=st.sampled_from([0, 100 * KiB, LIMIT, 3 * LIMIT]))
-    def grpc_messages(self, nbytes: int) -> None:
-        self.app.body_memory.count(nbytes - self.grpc_nbytes)
-        self.grpc_nbytes = nbytes
 
     @precondition(lambda self: self.number % 4 == 3)  # the connection ends
     @rule(
@@ -389,15 +383,14 @@ class ConnectionMachine(RuleBasedStateMachine):
             return
         memory: BodyMemory = self.app.body_memory
         if all(not client.connection.requests for client in self.clients):
-            assert memory.nbytes == self.grpc_nbytes
+            assert memory.nbytes == 0
         reserved = [
             request._reserved.nbytes
             for client in self.clients
             for request in client.connection.requests
             if request._reserved is not None
         ]
-        of_others = memory.nbytes - self.grpc_nbytes - max(reserved, default=0)
-        assert of_others <= LIMIT  # one body may exceed it
+        assert memory.nbytes - max(reserved, default=0) <= LIMIT  # one body may exceed it
 
     @invariant()
     def bodies_have_only_what_is_counted(self) -> None:
@@ -845,28 +838,6 @@ def test_younger_bodies_wait_behind_an_older_one() -> None:
     assert [first.request(LIMIT), second.request(100_000)] == [False, False]
     running.release()
     assert (first.missing_nbytes, second.missing_nbytes) == (0, 100_000)
-
-
-def test_bodies_do_not_wait_for_grpc_messages() -> None:
-    """The next message may have arrived when one is released. One body at a time goes on."""
-    memory = BodyMemory(LIMIT)
-    first, second = Reservation(memory), Reservation(memory)
-    memory.count(2 * LIMIT)
-    assert [first.request(LIMIT), second.request(100_000)] == [True, False]
-    first.complete()
-    assert second.missing_nbytes == 100_000
-    first.release()
-    assert (second.missing_nbytes, memory.nbytes) == (0, 2 * LIMIT + 100_000)
-    second.complete()
-    third = Reservation(memory)
-    assert third.request(LIMIT // 2)  # without the messages, both bodies fit
-    assert not Reservation(memory).request(100_000)
-    third.release()
-    compressed = Reservation(memory)
-    compressed.extend(LIMIT // 2)
-    compressed.release()
-    memory.count(-2 * LIMIT)
-    assert memory.nbytes == 200_000
 
 
 def test_memory_of_a_body_that_is_decompressed() -> None:

@@ -696,14 +696,35 @@ def test_idle_tls_client_during_a_shutdown_over_asgi(
         assert running.read().status == 200
 
 
-async def test_asgi_tls_connection_that_is_lost_during_a_shutdown() -> None:
-    """asyncio cannot abort it any longer."""
-    protocol: Any = AsgiProtocol(configuration(), ServerState(), {})
-    has_tls = {"sslcontext": True}
-    protocol.connection_made(Mock(get_extra_info=has_tls.get, is_closing=lambda: True))
-    protocol.shutdown()
-    protocol.connection_lost(None)
-    assert protocol.ending.cancelled()
+def test_asgi_tls_connection_that_is_closed_twice(
+    certificate: Certificate, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application fails after its last response. The shutdown then waits for other requests."""
+    monkeypatch.setattr(uvicorn_asgi, "GRACE_SECONDS", 0.1)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            is_last = scope["path"] == "/last"
+            await asyncio.sleep(0 if is_last else 0.4)
+            head = [(b"content-length", b"0"), *[(b"connection", b"close")] * is_last]
+            await send({"type": "http.response.start", "status": 202, "headers": head})
+            await send({"type": "http.response.body", "body": b""})
+            if is_last:
+                raise ValueError
+
+    options: dict[str, Any] = {"http": AsgiProtocol, "loop": loop}
+    options |= {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
+    with contextlib.ExitStack() as clients:
+        with uvicorn_server(app, **options) as address:
+            last, other = (clients.enter_context(connect(address)) for _ in range(2))
+            for each in (last, other):
+                each.start_tls(certificate.trusting())
+            last.send(b"GET /last HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert last.read().status == 202
+            other.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            began = time.monotonic()
+        assert time.monotonic() - began < 3
+        assert other.read().status == 202
 
 
 def with_header(line: bytes, sent: bytes) -> bytes:

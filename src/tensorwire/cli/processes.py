@@ -349,7 +349,8 @@ class Processes:
 
     @property
     def is_serving(self) -> bool:
-        return any(each.is_serving and not each.is_ending for each in self.workers)
+        serving = (each for each in self.workers if each.is_serving and not each.is_ending)
+        return any(each.process.exitcode is None for each in serving)
 
     def receive(self, worker: Worker, message: Any) -> None:
         if isinstance(message, UsageError):

@@ -233,7 +233,7 @@ class App(Service):
         dropped up to two seconds after its client disconnects. Requests to a model with
         ``in_event_loop`` that returns at once are not counted.
     max_body_memory_nbytes : int, optional
-        Maximum number of bytes of all request bodies together that have arrived, arrive or are
+        Maximum number of bytes of all HTTP request bodies together that have arrived, arrive or are
         decompressed, until the response was sent. Bodies of up to 64 KiB are not counted. A body
         for which there is no memory waits, and gets status 503 after ``receive_timeout``, as the
         section "Memory" of the manual says. The default is half of the memory of the machine, its

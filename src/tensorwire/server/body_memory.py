@@ -92,8 +92,8 @@ class BodyMemory:
     body that receives too little while others wait is given up. All methods may be called in any
     thread, and none of them waits.
 
-    Messages that have arrived in the memory of another library are counted, too. They do not wait,
-    and so the oldest body does not wait for them: the next ones may arrive before they end.
+    Messages of gRPC are not counted. They cannot wait, because they have arrived when their length
+    is known, and so bodies that wait for their end might wait for ever.
     """
 
     def __init__(self, max_nbytes: int) -> None:
@@ -102,8 +102,6 @@ class BodyMemory:
         """The largest step of a body that has less. Others may double."""
         self.counts_unused: bool = is_unused_memory_counted()
         self.nbytes: int = 0
-        self.message_nbytes: int = 0
-        """The part of the messages of other libraries."""
         self.complete_nbytes: int = 0
         """The part of the bodies that are complete. They wait for nothing, and will be released."""
         self._lock = threading.Lock()
@@ -132,15 +130,6 @@ class BodyMemory:
             for each in given_up:
                 each.state = GIVEN_UP
         for each in given_up:
-            each.wake()
-
-    def count(self, nbytes: int) -> None:
-        """Count a message of another library. ``nbytes`` is negative when it is released."""
-        with self._lock:
-            self.nbytes += nbytes
-            self.message_nbytes += nbytes
-            granted = self._grant_next()
-        for each in granted:
             each.wake()
 
     def _grant_next(self) -> list[Reservation]:
@@ -211,10 +200,8 @@ class Reservation:
         """Grant what is missing if it fits. The caller has the lock."""
         memory = self._memory
         nbytes = memory.nbytes + self.missing_nbytes
-        limit = self._limit_nbytes
-        fits = nbytes <= limit or not self.missing_nbytes
-        if not fits and self is next(iter(memory._arriving)):  # the oldest one
-            fits = not memory.complete_nbytes or nbytes - memory.message_nbytes <= limit
+        is_oldest = memory.complete_nbytes == 0 and self is next(iter(memory._arriving))
+        fits = is_oldest or nbytes <= self._limit_nbytes or not self.missing_nbytes
         if fits and self.missing_nbytes:
             memory.nbytes = nbytes
             self.nbytes += self.missing_nbytes
@@ -245,8 +232,7 @@ class Reservation:
     def extend(self, nbytes: int) -> None:
         """Take more memory for a complete body. Raises OverloadedError if it does not fit.
 
-        It does not take the memory that the first waiting body needs. Messages of other libraries
-        do not count here, because it cannot wait for them.
+        It does not take the memory that the first waiting body needs.
         """
         memory = self._memory
         with memory._lock:
@@ -255,8 +241,7 @@ class Reservation:
                 if waiting.missing_nbytes:
                     limit = waiting._limit_nbytes - waiting.missing_nbytes
                     break
-            body_nbytes = memory.nbytes - memory.message_nbytes
-            if body_nbytes + nbytes > limit or self.state is RELEASED:
+            if memory.nbytes + nbytes > limit or self.state is RELEASED:
                 raise self.overloaded_error()
             memory.nbytes += nbytes
             memory.complete_nbytes += nbytes

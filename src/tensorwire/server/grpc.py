@@ -23,7 +23,6 @@ from ..grpc import decode_request, encode_response, encode_stream_response
 from ..grpc_messages import DATA_TYPES, MODEL_REQUEST, NO_FIELDS, SERVICE, STREAM_ERROR, Fields
 from ..sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
 from ..threads import InThread, read_without_blocking
-from .body_memory import UNCOUNTED_NBYTES
 from .client_calls import ClientCall
 from .context import RequestContext, set_headers
 from .errors import SHUTTING_DOWN
@@ -213,9 +212,6 @@ class InferenceService:
         request_id = ""
         service = self._service
         task = request_context = None
-        memory = service.body_memory
-        n_counted = len(message) if len(message) > UNCOUNTED_NBYTES else 0
-        memory.count(n_counted)
         try:
             if context.time_remaining() == 0:
                 raise TensorwireError("the deadline has expired", status=504)
@@ -249,10 +245,6 @@ class InferenceService:
         finally:
             if request_context is not None:
                 set_metadata(context, request_context)
-            if task is not None and not task.done():  # the model has the message until it returns
-                task.add_done_callback(lambda _: memory.count(-n_counted))
-            else:
-                memory.count(-n_counted)
 
     def _fail_request(self, error: BaseException, request_id: str) -> bytes:
         """Return the only response of a stream to a request that failed. It has its id."""

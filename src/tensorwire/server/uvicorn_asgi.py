@@ -33,9 +33,11 @@ class AsgiProtocol(HttpToolsProtocol):
         self.unparsed: Any = memoryview(b"")  # what has been received while requests wait
         self.running: Any = None  # the request that is answered; `cycle` is the last one
         self.polling: asyncio.TimerHandle | None = None  # while requests wait in `pipeline`
-        self.ending: asyncio.TimerHandle | None = None  # of TLS, during a shutdown
 
     def connection_made(self, transport: Any) -> None:
+        self.is_tls = transport.get_extra_info("sslcontext") is not None
+        if self.is_tls:
+            transport = _TlsTransport(transport)
         super().connection_made(transport)
         self.flow = _Flow(self)
         limit_unsent(transport)
@@ -60,22 +62,18 @@ class AsgiProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disconnect()
-        if self.ending is not None:
-            self.ending.cancel()
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        if not self.transport.is_closing():  # asyncio cannot abort TLS that was closed twice
-            super().shutdown()
-        if self.transport.get_extra_info("sslcontext") is not None:
+        super().shutdown()
+        if self.is_tls:
             self._end_tls()
 
     def _end_tls(self) -> None:
         """Abort TLS that the client does not end in time: it may not look at the connection."""
         is_closing = self.transport.is_closing()  # uvicorn closes it after the last response
         seconds = GRACE_SECONDS if is_closing else TICK_SECONDS
-        then = self._abort_if_sent if is_closing else self._end_tls
-        self.ending = self.loop.call_later(seconds, then)
+        self.loop.call_later(seconds, self._abort_if_sent if is_closing else self._end_tls)
 
     def _abort_if_sent(self) -> None:
         if unsent_nbytes(self.transport) <= 1:
@@ -178,6 +176,20 @@ def limit_unsent(transport: Any) -> None:
     """
     if transport.get_extra_info("sslcontext") is None:
         transport.set_write_buffer_limits(high=1, low=0)
+
+
+class _TlsTransport:
+    """A transport that is closed once. uvicorn closes some twice, of which asyncio forgets TLS."""
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        if not self._transport.is_closing():
+            self._transport.close()
 
 
 class _Flow(FlowControl):
