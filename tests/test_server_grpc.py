@@ -626,13 +626,23 @@ class Gate:
         return len(self.app.concurrency.requests)
 
 
-@pytest.mark.parametrize(("max_body", "window"), [(10, 1 << 16), (10**6, 10**6), (2**30, 4 << 20)])
-def test_messages_that_are_received_before_they_are_read(max_body: int, window: int) -> None:
+@pytest.mark.parametrize(("limit", "window"), [(None, 4 << 20), (10, 64 << 10)])
+def test_messages_that_are_received_before_they_are_read(limit: int | None, window: int) -> None:
     """By default, grpcio receives all messages of a stream if the connection is fast."""
-    app = create_app(MODELS, max_body_nbytes=max_body)
-    options = dict(grpc_server.server_options(app, has_tls=False, limit_concurrency=None))
+    options = dict(grpc_server.server_options(create_app(MODELS), False, limit))
     assert options["grpc.http2.bdp_probe"] == 0
     assert options["grpc.http2.lookahead_bytes"] == window
+
+
+def test_path_that_is_not_utf_8(caplog: pytest.LogCaptureFixture) -> None:
+    """It ends the server of grpcio."""
+    app = create_app(MODELS)
+    with served_app(app) as server, closing(Http2Client(server.port)) as client:
+        assert len(server.infer("echo").outputs) == 1
+        client.begin("/\udcff")
+        wait_for(lambda: "is started again" in caplog.text)
+        assert len(server.infer("echo", wait_for_ready=True, timeout=10).outputs) == 1
+    assert "UnicodeDecodeError" in caplog.text
 
 
 async def test_calls_without_inference_are_limited_until_their_message_has_arrived() -> None:

@@ -62,7 +62,10 @@ class Http2Client:
         self.last_stream += 2
         fields = {":method": "POST", ":scheme": "http", ":path": method, ":authority": "test"}
         fields |= {"te": "trailers", "content-type": "application/grpc"}
-        block = b"".join(literal(name.encode(), value.encode()) for name, value in fields.items())
+        block = b"".join(
+            literal(name.encode(), value.encode(errors="surrogateescape"))
+            for name, value in fields.items()
+        )
         flags = END_HEADERS | (END_STREAM if end else 0)
         self.send(frame(HEADERS, flags, self.last_stream, block))
         return self

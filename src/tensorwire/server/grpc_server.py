@@ -19,10 +19,12 @@ from .service import GRACE_SECONDS, HANDSHAKE_SECONDS, Service, log
 _HTTP2_SECONDS = 5.0
 # At the end of a shutdown, grpcio asks clients to close their connections. They have this time.
 _LINGER_SECONDS = 1.0
-# The part of the messages of a stream that grpcio receives while the server reads none. By default,
-# it is the bandwidth times the latency of a connection, which is as much as fits in the memory if
-# both are high. With this limit, a stream gets 80 MB/s from a client that is 50 ms away.
-_WINDOW_NBYTES = 4 << 20
+# How much of the messages of a call grpcio receives while the server reads none. By default, it is
+# the bandwidth times the latency of a connection, which may be as much as fits in the memory. With
+# the first number, a stream gets 80 MB/s from a client that is 50 ms away. The second one is for
+# servers whose memory is limited: they receive it also of calls that they reject.
+_WINDOW_NBYTES, _LIMITED_WINDOW_NBYTES = 4 << 20, 64 << 10
+_RETRY_SECONDS = 1.0  # between attempts to start the server again
 _FOREVER = 1e9  # seconds
 _MAX_OPTION = 2**31 - 2  # of grpcio; the next integer means infinity
 
@@ -43,35 +45,74 @@ async def serving(
     Other processes of this user may listen at the same address. Raises OSError if the server cannot
     listen.
     """
-    options = server_options(service, certfile is not None, limit_concurrency)
-    server = grpc.aio.server(options=options)
     inference = InferenceService(service, limit_concurrency)
     calls = inference.calls
-    server.add_generic_rpc_handlers(inference.handlers())
-    try:
-        if certfile is None:
-            server.add_insecure_port(address)
-        else:
-            pair = Path(keyfile or certfile).read_bytes(), Path(certfile).read_bytes()
-            server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
-    except RuntimeError as error:
-        raise OSError(f"gRPC cannot listen at {address}: {error}") from None
+    credentials = None
+    if certfile is not None:
+        pair = Path(keyfile or certfile).read_bytes(), Path(certfile).read_bytes()
+        credentials = grpc.ssl_server_credentials([pair])
+    options = server_options(service, certfile is not None, limit_concurrency)
+    server = _Server(inference, address, options, credentials)
     await server.start()
-
+    restarting = asyncio.ensure_future(server.restart_if_it_fails())
     try:
         yield
     finally:
+        restarting.cancel()
         calls.is_ending.set()
         try:
             async with asyncio.timeout(timeout_graceful_shutdown):
-                await finish_calls(server, inference)
+                await finish_calls(server.current, inference)
         except TimeoutError:
             log.warning("the end of the shutdown has cancelled %d gRPC calls", len(calls.open))
             for task in inference.tasks:
                 task.cancel()
             await asyncio.sleep(_LINGER_SECONDS)  # while the clients get UNAVAILABLE
         finally:
-            await server.stop(None)
+            await server.current.stop(None)
+
+
+class _Server:
+    """A server of grpcio, and another one when it fails: a path that is not UTF-8 ends it."""
+
+    current: Any
+
+    def __init__(
+        self,
+        inference: InferenceService,
+        address: str,
+        options: list[tuple[str, int]],
+        credentials: Any,
+    ) -> None:
+        self._handlers = inference.handlers()
+        self._address = address
+        self._options = options
+        self._credentials = credentials
+
+    async def start(self) -> None:
+        self.current = server = grpc.aio.server(options=self._options)
+        server.add_generic_rpc_handlers(self._handlers)
+        try:
+            if self._credentials is None:
+                server.add_insecure_port(self._address)
+            else:
+                server.add_secure_port(self._address, self._credentials)
+        except RuntimeError as error:
+            raise OSError(f"gRPC cannot listen at {self._address}: {error}") from None
+        await server.start()
+
+    async def restart_if_it_fails(self) -> None:
+        while True:
+            ending = asyncio.ensure_future(self.current.wait_for_termination())
+            await asyncio.wait({ending})
+            log.error("the gRPC server has failed, and is started again: %r", ending.exception())
+            while True:
+                try:
+                    await self.start()
+                    break
+                except OSError as error:
+                    log.error(str(error))
+                    await asyncio.sleep(_RETRY_SECONDS)
 
 
 def server_options(
@@ -84,12 +125,13 @@ def server_options(
 
     max_nbytes = min(service.max_body_nbytes, MAX_MESSAGE_NBYTES)
     handshake_seconds = HANDSHAKE_SECONDS if has_tls else _HTTP2_SECONDS
+    window = _WINDOW_NBYTES if limit_concurrency is None else _LIMITED_WINDOW_NBYTES
     options = [
         ("grpc.max_receive_message_length", max_nbytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 1),
         ("grpc.http2.bdp_probe", 0),
-        ("grpc.http2.lookahead_bytes", max(1 << 16, min(max_nbytes, _WINDOW_NBYTES))),
+        ("grpc.http2.lookahead_bytes", window),
         ("grpc.server_handshake_timeout_ms", milliseconds(handshake_seconds)),
     ]
     if service.receive_timeout is not None:
