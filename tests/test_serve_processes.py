@@ -197,7 +197,8 @@ class ProcessesMachine(RuleBasedStateMachine):
         server = self.server
         for _ in range(30):
             for each in server.workers:
-                each.is_suspended &= each.is_ending  # a first start has no limit of time
+                if not (each.is_ending or (each.is_old and server.is_serving)):
+                    each.is_suspended = False  # the time of a first start has no limit
                 if not each.is_loaded and not each.is_suspended:
                     each.is_loaded = True
                     each.messages += [LOADED, True]

@@ -289,6 +289,9 @@ class Processes:
             self.check(each)
         if self.is_stopping:
             return
+        for each in self.workers if self.is_serving else ():
+            if each.is_old and not (each.is_serving or each.is_ending):
+                each.end()  # it may load the old models
         active = [each for each in self.workers if not each.is_ending]
         old = [each for each in active if each.is_old]
         is_changing = any(each.is_ending or not each.is_serving for each in self.workers)
@@ -312,7 +315,8 @@ class Processes:
                 worker.silent_seconds = 0
                 self.receive(worker, worker.pipe.recv())
         is_starting = not worker.is_serving and not worker.is_old  # others may load old models
-        must_start = is_starting and (self.is_restarting or not self.is_announced)
+        is_restart = self.is_restarting and self.is_serving
+        must_start = is_starting and (is_restart or not self.is_announced)
         limit = self.chosen.timeout_worker_start
         if code is not None:
             self.workers.remove(worker)
@@ -334,12 +338,7 @@ class Processes:
         elif worker.ended_at is not None and not worker.is_serving:
             if self.now - worker.ended_at > _HUNG_SECONDS:  # it ignores the signal, or is stopped
                 process.kill()
-        elif (
-            self.is_restarting
-            and self.is_serving
-            and is_starting
-            and self.now - worker.started_at > limit
-        ):
+        elif is_restart and is_starting and self.now - worker.started_at > limit:
             text = f"a process was not ready within {format_seconds(limit)}"
             self.fail(worker, UsageError(text))
 
@@ -372,8 +371,6 @@ class Processes:
             self.start_at = 0.0
             for each in self.workers:
                 each.is_old = True
-                if self.is_serving and not (each.is_serving or each.is_ending):
-                    each.end()  # it may load the old models
         elif not self.is_stopping:
             self.stop()
         elif number == signal.SIGINT:
