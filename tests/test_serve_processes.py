@@ -111,7 +111,7 @@ class ProcessesMachine(RuleBasedStateMachine):
         self.patches.setattr(processes, "Worker", Simulated)
         self.server = Started("--timeout-worker-start", "60")
         self.restart_at = 0.0  # the last SIGHUP, after which no process has failed
-        self.is_told_to_stop = False
+        self.is_told_to_stop = self.has_failed = False
 
     def turn(self, seconds: float = 0.1) -> None:
         server = self.server
@@ -126,6 +126,7 @@ class ProcessesMachine(RuleBasedStateMachine):
                 assert server.failure is not None
                 assert not serving
                 assert not self.restart_at
+                assert self.has_failed or not server.is_announced
             ended = [each for each in serving if each.is_ending and each.is_alive]
             if ended and not server.is_stopping:
                 assert sum(map(self.serves, server.workers)) >= 2
@@ -152,6 +153,7 @@ class ProcessesMachine(RuleBasedStateMachine):
         worker = self.find(i, is_loaded=False)
         worker.messages += [UsageError("of the models")] * is_known
         self.end(worker, STARTUP_FAILURE)
+        self.has_failed = True
 
     @rule(i=st.integers(0, 2))
     def die(self, i: int) -> None:

@@ -107,9 +107,10 @@ def make_config(chosen: argparse.Namespace) -> uvicorn.Config:
     """Return the configuration of uvicorn, which configures the log. Raises UsageError."""
     for name in ("tensorwire.server", "uvicorn.access", "uvicorn.error"):
         logging.getLogger(name).addFilter(escape_record)
-    # grpcio writes a traceback for each response that it cannot send, because a client is gone.
+    # grpcio writes a traceback for each response that it cannot send, because a client is gone, and
+    # for metadata that are not UTF-8.
     logging.getLogger("grpc._cython.cygrpc").addFilter(
-        lambda record: not str(record.msg).startswith("ExecuteBatchError")
+        lambda record: not str(record.msg).startswith(("ExecuteBatchError", "Invalid encoding on"))
     )
     try:
         return uvicorn.Config(
