@@ -505,7 +505,7 @@ def test_large_uploads_wait_for_memory(tmp_path: Path, http: str) -> None:
 
 @pytest.mark.parametrize("http", ["fast", "asgi"])
 def test_upload_that_waits_too_long(tmp_path: Path, http: str) -> None:
-    options = ["served_here:models", "--max-body-memory", "1000000", "--receive-timeout", "1"]
+    options = ["served_here:models", "--max-body-memory", "800000", "--receive-timeout", "1"]
     with (
         serving(tmp_path, *options, "--metrics", "--http", http, models=MODELS) as server,
         connect(server.address) as first,
@@ -519,7 +519,7 @@ def test_upload_that_waits_too_long(tmp_path: Path, http: str) -> None:
         second.send(request("mean", body=bytes(400_000)))
         answer = second.read()
         assert answer.status == 503
-        text = "the server is overloaded: the limit is 1000000 bytes of requests in progress"
+        text = "the server is overloaded: the limit is 800000 bytes of requests in progress"
         assert answer.error == text
         with Client(server.address) as client:
             assert client.infer("mean", X)["mean"].tolist() == [1.5]

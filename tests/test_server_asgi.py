@@ -191,7 +191,7 @@ async def test_client_that_does_not_read_keeps_no_memory_that_others_need(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tensorwire.server.asgi.PERIOD_SECONDS", 0.01)
-    app = create_app({"echo": async_echo}, max_body_memory_nbytes=100_000)
+    app = create_app({"echo": async_echo}, max_body_memory_nbytes=70_000)
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", np.zeros(80_000, np.int8))]))
     stopped = asyncio.Event()
 

@@ -87,10 +87,10 @@ class BodyMemory:
     """The number of bytes that the bodies of an application may have together.
 
     A body gets its memory in steps, as it arrives. A step that does not fit waits until requests
-    have ended. If no body is complete, the oldest one gets its next step, so that bodies do not
-    wait for each other: one body may exceed the limit. Younger bodies wait behind one that waits. A
-    body that receives too little while others wait is given up. All methods may be called in any
-    thread, and none of them waits.
+    have ended. But the oldest body that arrives gets its next step if the others fit, so that
+    bodies do not wait for each other, or for a model that has a small one: one body may exceed the
+    limit. Younger bodies wait behind one that waits. A body that receives too little while others
+    wait is given up. All methods may be called in any thread, and none of them waits.
 
     Messages of gRPC are not counted. They cannot wait, because they have arrived when their length
     is known, and so bodies that wait for their end might wait for ever.
@@ -102,8 +102,6 @@ class BodyMemory:
         """The largest step of a body that has less. Others may double."""
         self.counts_unused: bool = is_unused_memory_counted()
         self.nbytes: int = 0
-        self.complete_nbytes: int = 0
-        """The part of the bodies that are complete. They wait for nothing, and will be released."""
         self._lock = threading.Lock()
         # The reservations of bodies that are not complete, the oldest first.
         self._arriving: dict[Reservation, None] = {}
@@ -200,8 +198,12 @@ class Reservation:
         """Grant what is missing if it fits. The caller has the lock."""
         memory = self._memory
         nbytes = memory.nbytes + self.missing_nbytes
-        is_oldest = memory.complete_nbytes == 0 and self is next(iter(memory._arriving))
-        fits = is_oldest or nbytes <= self._limit_nbytes or not self.missing_nbytes
+        # The last eighth is for bodies that have memory: new ones would take all, and none could go
+        # on. Several go on together, so that silent ones are given up in one period.
+        limit = memory.max_nbytes - (0 if self.nbytes else memory.max_nbytes // 8)
+        fits = nbytes <= limit or not self.missing_nbytes
+        if self is next(iter(memory._arriving)):  # the oldest one
+            fits = fits or memory.nbytes - self.nbytes <= memory.max_nbytes
         if fits and self.missing_nbytes:
             memory.nbytes = nbytes
             self.nbytes += self.missing_nbytes
@@ -209,13 +211,6 @@ class Reservation:
             self._n_seen = self._n_arrived() - UNCOUNTED_NBYTES  # a step is progress once
             self._n_silent_ticks = 0
         return fits
-
-    @property
-    def _limit_nbytes(self) -> int:
-        # The last eighth is for bodies that have memory: new ones would take all, and none could go
-        # on. Several go on together, so that silent ones are given up in one period.
-        memory = self._memory
-        return memory.max_nbytes - (0 if self.nbytes else memory.max_nbytes // 8)
 
     def tick(self, is_silent: bool) -> None:
         """Give up a body that waits if its client sends nothing more. A transport calls this."""
@@ -230,21 +225,12 @@ class Reservation:
         return n_more >= UNCOUNTED_NBYTES or self.missing_nbytes > 0
 
     def extend(self, nbytes: int) -> None:
-        """Take more memory for a complete body. Raises OverloadedError if it does not fit.
-
-        It does not take the memory that the first waiting body needs.
-        """
+        """Take more memory for a complete body. Raises OverloadedError if it does not fit."""
         memory = self._memory
         with memory._lock:
-            limit = memory.max_nbytes
-            for waiting in memory._arriving:
-                if waiting.missing_nbytes:
-                    limit = waiting._limit_nbytes - waiting.missing_nbytes
-                    break
-            if memory.nbytes + nbytes > limit or self.state is RELEASED:
+            if memory.nbytes + nbytes > memory.max_nbytes or self.state is RELEASED:
                 raise self.overloaded_error()
             memory.nbytes += nbytes
-            memory.complete_nbytes += nbytes
             self.nbytes += nbytes
 
     def complete(self) -> None:
@@ -258,10 +244,8 @@ class Reservation:
     def _end(self, state: BodyState, nbytes: int) -> None:
         memory = self._memory
         with memory._lock:
-            was_complete = self.state is COMPLETE
             self.state = state
             memory._arriving.pop(self, None)
-            memory.complete_nbytes += nbytes - (self.nbytes if was_complete else 0)
             memory.nbytes += nbytes - self.nbytes
             self.nbytes, self.missing_nbytes = nbytes, 0
             granted = memory._grant_next()
