@@ -592,8 +592,10 @@ def test_connecting_that_a_signal_handler_aborts(alarm: Callable[..., None]) -> 
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
-# The handler may be called before the first step of a coroutine, of which Python warns.
+# The handler may be called before the first step of a coroutine, or before anything refers to a new
+# socket. Python warns of both.
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 def test_call_that_a_signal_handler_aborts(alarm: Callable[..., None]) -> None:
     """The connection is not used again, so that the next call does not get the wrong response."""
     generator = random.Random(1)

@@ -866,11 +866,29 @@ def test_oldest_body_does_not_wait_for_a_small_one_whose_model_runs() -> None:
     assert not second.request(900_000)
     assert oldest.request(LIMIT)
     with pytest.raises(OverloadedError):
-        running.extend(1)
+        running.extend(LIMIT // 8 + 1)
     oldest.complete()
     assert second.missing_nbytes == 500_000
     oldest.release()
     assert (second.missing_nbytes, memory.nbytes) == (0, 1_000_000)
+
+
+def test_body_is_decompressed_while_others_fill_the_memory() -> None:
+    """An eighth of the limit is free for it. What the others have does not change."""
+    memory = BodyMemory(LIMIT)
+    running, oldest, younger, compressed = (Reservation(memory) for _ in range(4))
+    assert running.request(700_000)
+    running.complete()
+    assert oldest.request(2 * LIMIT)
+    assert not younger.request(100_000)
+    compressed.extend(LIMIT // 8)
+    with pytest.raises(OverloadedError):
+        compressed.extend(1)
+    assert oldest.request(3 * LIMIT)
+    compressed.release()
+    assert not memory.decompressed_nbytes
+    compressed = Reservation(memory)
+    compressed.extend(LIMIT // 8)
 
 
 def test_timeout_of_a_body_that_waits_for_memory_in_between() -> None:

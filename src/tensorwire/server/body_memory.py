@@ -89,7 +89,8 @@ class BodyMemory:
     A body gets its memory in steps, as it arrives. A step that does not fit waits until requests
     have ended. But the oldest body that arrives gets its next step if the others fit, so that
     bodies do not wait for each other, or for a model that has a small one: one body may exceed the
-    limit. Younger bodies wait behind one that waits. A body that receives too little while others
+    limit. Younger bodies wait behind one that waits. Bodies that are decompressed cannot wait. For
+    them alone, the limit is an eighth higher. A body that receives too little while others
     wait is given up. All methods may be called in any thread, and none of them waits.
 
     Messages of gRPC are not counted. They cannot wait, because they have arrived when their length
@@ -102,6 +103,8 @@ class BodyMemory:
         """The largest step of a body that has less. Others may double."""
         self.counts_unused: bool = is_unused_memory_counted()
         self.nbytes: int = 0
+        self.decompressed_nbytes: int = 0
+        """The part of ``nbytes`` that bodies need when they are decompressed."""
         self._lock = threading.Lock()
         # The reservations of bodies that are not complete, the oldest first.
         self._arriving: dict[Reservation, None] = {}
@@ -164,6 +167,7 @@ class Reservation:
         """What the body waits for."""
         self.state = GROWING
         self._n_silent_ticks = 0
+        self._decompressed_nbytes = 0
 
     @property
     def step_nbytes(self) -> int:
@@ -225,29 +229,39 @@ class Reservation:
         return n_more >= UNCOUNTED_NBYTES or self.missing_nbytes > 0
 
     def extend(self, nbytes: int) -> None:
-        """Take more memory for a complete body. Raises OverloadedError if it does not fit."""
+        """Take more memory for the decompressed bytes of a complete body.
+
+        Raises OverloadedError if it does not fit, and decompressed bytes have more than an eighth.
+        """
         memory = self._memory
         with memory._lock:
-            if memory.nbytes + nbytes > memory.max_nbytes or self.state is RELEASED:
+            fits = memory.nbytes + nbytes <= memory.max_nbytes
+            fits = fits or memory.decompressed_nbytes + nbytes <= memory.max_nbytes // 8
+            if not fits or self.state is RELEASED:
                 raise self.overloaded_error()
             memory.nbytes += nbytes
             self.nbytes += nbytes
+            memory.decompressed_nbytes += nbytes
+            self._decompressed_nbytes += nbytes
 
     def complete(self) -> None:
         """Keep the memory of a body that has arrived. The next body is the oldest now."""
-        self._end(COMPLETE, self.nbytes)
+        self._end(COMPLETE)
 
     def release(self) -> None:
         """Release the memory, and take no more: a thread may still decompress the body."""
-        self._end(RELEASED, 0)
+        self._end(RELEASED)
 
-    def _end(self, state: BodyState, nbytes: int) -> None:
+    def _end(self, state: BodyState) -> None:
         memory = self._memory
         with memory._lock:
             self.state = state
+            self.missing_nbytes = 0
             memory._arriving.pop(self, None)
-            memory.nbytes += nbytes - self.nbytes
-            self.nbytes, self.missing_nbytes = nbytes, 0
+            if state is RELEASED:
+                memory.nbytes -= self.nbytes
+                memory.decompressed_nbytes -= self._decompressed_nbytes
+                self.nbytes = self._decompressed_nbytes = 0
             granted = memory._grant_next()
         for each in granted:
             each.wake()
