@@ -14,12 +14,12 @@ from unittest.mock import Mock
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from support.serve_process import parse
 from tensorwire.cli import processes
 from tensorwire.cli.output import UsageError
-from tensorwire.cli.processes import STARTUP_FAILURE, Processes, Worker, work
+from tensorwire.cli.processes import SERVING, STARTING, STARTUP_FAILURE, Processes, Worker, work
 
 LOADED = ("mean", None)
 pytestmark = pytest.mark.thread_unsafe(reason="it replaces a class")
@@ -69,6 +69,9 @@ class Started(Processes):
         for each in self.turn():
             each.messages += [LOADED, True]
         return self.turn()
+
+
+TURNS = st.sampled_from([0, 1, 1, 2])  # of the first process, after an event
 
 
 class Simulated(FakeWorker):
@@ -132,7 +135,7 @@ class ProcessesMachine(RuleBasedStateMachine):
                 assert sum(map(self.serves, server.workers)) >= 2
 
     def serves(self, worker: Any) -> bool:
-        return worker.is_serving and worker.is_alive and not worker.is_ending
+        return worker.state is SERVING and worker.is_alive
 
     def find(self, i: int, is_loaded: bool | None = None) -> Any:
         found = [
@@ -142,22 +145,31 @@ class ProcessesMachine(RuleBasedStateMachine):
         ]
         return found[i % len(found)] if found else Simulated()
 
-    @rule(i=st.integers(0, 2))
-    def load(self, i: int) -> None:
+    @initialize(n_loaded=st.sampled_from([0, 1, 2, 2, 2]))
+    def start(self, n_loaded: int) -> None:
+        self.turn()
+        for _ in range(n_loaded):
+            self.load(0, 1)
+
+    @rule(i=st.integers(0, 2), n_turns=TURNS)
+    def load(self, i: int, n_turns: int) -> None:
         worker = self.find(i, is_loaded=False)
         worker.is_loaded = True
         worker.messages += [LOADED, True]
+        self.turn(n_turns / 10)
 
-    @rule(i=st.integers(0, 2), is_known=st.booleans())
-    def fail(self, i: int, is_known: bool) -> None:
+    @rule(i=st.integers(0, 2), is_known=st.booleans(), n_turns=TURNS)
+    def fail(self, i: int, is_known: bool, n_turns: int) -> None:
         worker = self.find(i, is_loaded=False)
         worker.messages += [UsageError("of the models")] * is_known
         self.end(worker, STARTUP_FAILURE)
         self.has_failed = True
+        self.turn(n_turns / 10)
 
-    @rule(i=st.integers(0, 2))
-    def die(self, i: int) -> None:
+    @rule(i=st.integers(0, 2), n_turns=TURNS)
+    def die(self, i: int, n_turns: int) -> None:
         self.end(self.find(i), -9)
+        self.turn(n_turns / 10)
 
     def end(self, worker: Any, code: int) -> None:
         worker.exitcode = code
@@ -170,19 +182,22 @@ class ProcessesMachine(RuleBasedStateMachine):
         if "SIGTERM" in worker.received:
             worker.exitcode = 0
 
-    @rule(i=st.integers(0, 2), ignores_sigterm=st.booleans())
-    def hang(self, i: int, ignores_sigterm: bool) -> None:
-        worker = self.find(i)
+    @rule(i=st.integers(0, 2), is_loaded=st.booleans(), ignores_sigterm=st.booleans())
+    def hang(self, i: int, is_loaded: bool, ignores_sigterm: bool) -> None:
+        worker = self.find(i, is_loaded)
         worker.is_suspended, worker.ignores_sigterm = not ignores_sigterm, ignores_sigterm
         if not worker.is_loaded and worker.started_at >= self.restart_at:
             self.restart_at = 0.0  # it may take too long
 
-    @rule(number=st.sampled_from([signal.SIGHUP] * 4 + [signal.SIGTERM, signal.SIGINT]))
-    def signal(self, number: int) -> None:
+    @rule(
+        number=st.sampled_from([signal.SIGHUP] * 9 + [signal.SIGTERM, signal.SIGINT]), n_turns=TURNS
+    )
+    def signal(self, number: int, n_turns: int) -> None:
         self.now += 0.01
         self.server.signals.append(number)
         self.is_told_to_stop |= number != signal.SIGHUP
         self.restart_at = self.now if number == signal.SIGHUP else 0.0
+        self.turn(n_turns / 10)
 
     @rule(seconds=st.sampled_from([0.1, 0.1, 1.0, 6.0, 70.0]))
     def wait(self, seconds: float) -> None:
@@ -278,7 +293,7 @@ def test_process_that_does_not_respond_is_killed() -> None:
     """A process may take longer to load the models. All of them may be suspended for some time."""
     server = Started()
     first, second = server.serve()
-    second.is_serving, server.now = False, server.now - 100
+    second.state, server.now = STARTING, server.now - 100
     server.turn()
     assert first.received == []
     for _ in range(15):

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -42,7 +43,7 @@ _STOP_SECONDS = 0.15  # in this time, a process stops accepting connections
 _TELL_SECONDS = 0.1  # until new connections are told of a shutdown
 _BEAT_SECONDS = 0.5  # between two messages of a process
 _SWITCH_SECONDS = 0.001  # Python's default is 0.005
-_HUNG_SECONDS = 5.0  # without a message, or since SIGTERM while it does not serve
+_HUNG_SECONDS = 5.0  # without a message, or since SIGTERM before it has served
 _BLOCKED_SIGNALS = (signal.SIGINT, signal.SIGHUP)  # while a process starts
 _RETRY_SECONDS = 1.0  # between attempts to replace a process
 
@@ -206,12 +207,24 @@ def work(
     sys.exit(status)
 
 
+class WorkerState(Enum):
+    """What a process does."""
+
+    STARTING = auto()  # it loads the models
+    SERVING = auto()
+    CANCELLED = auto()  # it was told to end before it has served, and is killed if it does not
+    FINISHING = auto()  # it was told to end, and finishes the requests in progress
+
+
+STARTING, SERVING, CANCELLED, FINISHING = WorkerState
+
+
 class Worker:
     """A process, as the first one sees it."""
 
-    is_serving = False
+    state = STARTING
     is_old = False  # to be replaced
-    ended_at: float | None = None  # when it was told to end
+    ended_at = math.inf  # when it was told to end
 
     def __init__(self, *arguments: Any) -> None:
         self.pipe, sending = spawn.Pipe(duplex=False)
@@ -232,9 +245,10 @@ class Worker:
 
     @property
     def is_ending(self) -> bool:
-        return self.ended_at is not None
+        return self.state in (CANCELLED, FINISHING)
 
     def end(self) -> None:
+        self.state = CANCELLED if self.state in (STARTING, CANCELLED) else FINISHING
         self.ended_at = time.monotonic()
         self.process.terminate()
 
@@ -263,7 +277,7 @@ class Processes:
         """Return the exit status, or raise what has ended the processes."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, lambda number, _: self.signals.append(number))
-        # If the parent ignores it, which is inherited, nobody is told how a process has ended.
+        # If SIGCHLD is ignored, which is inherited from the parent, exit codes are lost.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with ExitStack() as stack:
             if not os.environ.get(FOLDER_VARIABLE) and find_spec("prometheus_client") is not None:
@@ -291,11 +305,11 @@ class Processes:
         if self.is_stopping:
             return
         for each in self.workers if self.is_serving else ():
-            if each.is_old and not (each.is_serving or each.is_ending):
+            if each.is_old and each.state is STARTING:
                 each.end()  # it may load the old models
         active = [each for each in self.workers if not each.is_ending]
         old = [each for each in active if each.is_old]
-        is_changing = any(each.is_ending or not each.is_serving for each in self.workers)
+        is_changing = any(each.state is not SERVING for each in self.workers)
         n_missing = self.chosen.workers - len(active)
         if old and not is_changing:
             n_missing += 1
@@ -315,28 +329,29 @@ class Processes:
             while worker.pipe.poll():
                 worker.silent_seconds = 0
                 self.receive(worker, worker.pipe.recv())
-        is_starting = not worker.is_serving and not worker.is_old  # others may load old models
+        was_serving = worker.state is SERVING
+        is_starting = worker.state is STARTING and not worker.is_old  # others may load old models
         is_restart = self.is_restarting and self.is_serving
-        must_start = is_starting and (is_restart or not self.is_announced)
         limit = self.chosen.timeout_worker_start
         if code is not None:
             self.workers.remove(worker)
-            if worker.is_ending or self.is_stopping or not (is_starting or worker.is_serving):
+            is_failure = is_restart or not self.is_announced or code == STARTUP_FAILURE
+            if self.is_stopping or not (was_serving or is_starting):
                 return
-            if worker.is_serving or not (must_start or code == STARTUP_FAILURE):
+            if was_serving or not is_failure:
                 logger.error("process %d ended with exit code %d", process.pid, code)
-                if not worker.is_serving:  # the next one may end in the same way
+                if is_starting:  # the next one may end in the same way
                     self.start_at = self.now + _RETRY_SECONDS
             elif code == STARTUP_FAILURE and not self.is_serving:
                 self.stop(SystemExit(code))
             else:
                 text = "a process ended before it had loaded the models: exit code"
                 self.fail(worker, UsageError(f"{text} {code}"))
-        elif worker.is_serving and worker.silent_seconds > _HUNG_SECONDS:
+        elif worker.state in (SERVING, FINISHING) and worker.silent_seconds > _HUNG_SECONDS:
             logger.error("process %d does not respond", process.pid)
             process.kill()
             worker.silent_seconds = 0  # its end may take a while
-        elif worker.ended_at is not None and not worker.is_serving:
+        elif worker.state is CANCELLED:
             if self.now - worker.ended_at > _HUNG_SECONDS:  # it ignores the signal, or is stopped
                 process.kill()
         elif is_restart and is_starting and self.now - worker.started_at > limit:
@@ -349,7 +364,7 @@ class Processes:
 
     @property
     def is_serving(self) -> bool:
-        serving = (each for each in self.workers if each.is_serving and not each.is_ending)
+        serving = (each for each in self.workers if each.state is SERVING)
         return any(each.process.exitcode is None for each in serving)
 
     def receive(self, worker: Worker, message: Any) -> None:
@@ -357,9 +372,11 @@ class Processes:
             if not (worker.is_ending or worker.is_old):
                 self.fail(worker, message)
         elif isinstance(message, bool):
-            if message and not worker.is_serving and worker.is_ending:
-                worker.end()  # its model has ignored the first signal
-            worker.is_serving = message
+            if message and worker.state is STARTING:
+                worker.state = SERVING
+            elif message and worker.state is CANCELLED:  # its model has ignored the first signal
+                worker.state = FINISHING
+                worker.end()
         elif not (self.is_announced or self.is_stopping):
             self.is_announced = True
             try:
@@ -405,6 +422,6 @@ class Processes:
         # One after another, so that clients whose connections are closed find the next process.
         # The queue of the sockets is lost with the last one, and so it should be empty then. Those
         # that start keep the sockets open, and do not accept connections.
-        for each in sorted(self.workers, key=lambda each: each.is_serving):
+        for each in sorted(self.workers, key=lambda each: each.state is SERVING):
             each.end()
             time.sleep(_STOP_SECONDS)
