@@ -327,11 +327,10 @@ class InferProtocol(asyncio.BufferedProtocol):
             n_unread = unread_nbytes(transport)
             if has_client_closed(transport) and connection.n_outstanding > n_unread:
                 connection.end_of_input(now)  # the transport does not tell while it is not read
+        elif connection.state is RUNNING and connection.options.is_tls:
+            self._end_closed_tls()
         elif connection.state is RUNNING and has_client_closed(transport):
-            if connection.options.is_tls:  # nothing can be sent any longer
-                connection.end_of_input(now)
-            else:
-                connection.disconnect()
+            connection.disconnect()
         connection.tick(now, unsent_nbytes(transport), n_unread)
         self._advance()
 
