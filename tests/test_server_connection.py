@@ -884,11 +884,27 @@ def test_body_is_decompressed_while_others_fill_the_memory() -> None:
     compressed.extend(LIMIT // 8)
     with pytest.raises(OverloadedError):
         compressed.extend(1)
-    assert oldest.request(3 * LIMIT)
+    oldest.release()
+    assert not younger.missing_nbytes
+    assert younger.request(LIMIT - 700_000)
     compressed.release()
-    assert not memory.decompressed_nbytes
     compressed = Reservation(memory)
     compressed.extend(LIMIT // 8)
+
+
+@pytest.mark.parametrize("n_before", [0, LIMIT // 2])
+def test_bodies_that_are_decompressed_do_not_stop_the_oldest_one(n_before: int) -> None:
+    memory = BodyMemory(LIMIT)
+    oldest, other, first, second = (Reservation(memory) for _ in range(4))
+    assert oldest.request(50_000)
+    assert other.request(100_000)
+    first.extend(n_before)
+    assert other.request(LIMIT - n_before - 50_000)
+    second.extend(LIMIT // 8)
+    with pytest.raises(OverloadedError):
+        second.extend(1)
+    assert not other.request(LIMIT)
+    assert oldest.request(60_000)
 
 
 def test_timeout_of_a_body_that_waits_for_memory_in_between() -> None:

@@ -99,12 +99,14 @@ class BodyMemory:
 
     def __init__(self, max_nbytes: int) -> None:
         self.max_nbytes: int = max_nbytes
+        self.spare_nbytes: int = max_nbytes // 8
+        """How much more bodies may have together when they are decompressed."""
         self.step_nbytes: int = max(max_nbytes // 64, UNCOUNTED_NBYTES)
         """The largest step of a body that has less. Others may double."""
         self.counts_unused: bool = is_unused_memory_counted()
         self.nbytes: int = 0
         self.decompressed_nbytes: int = 0
-        """The part of ``nbytes`` that bodies need when they are decompressed."""
+        """The part of ``nbytes`` that bodies have taken when they were decompressed."""
         self._lock = threading.Lock()
         # The reservations of bodies that are not complete, the oldest first.
         self._arriving: dict[Reservation, None] = {}
@@ -201,15 +203,17 @@ class Reservation:
     def grant(self) -> bool:
         """Grant what is missing if it fits. The caller has the lock."""
         memory = self._memory
-        nbytes = memory.nbytes + self.missing_nbytes
+        others_nbytes = memory.nbytes - self.nbytes
+        others_nbytes -= min(memory.decompressed_nbytes, memory.spare_nbytes)
+        nbytes = others_nbytes + self.nbytes + self.missing_nbytes
         # The last eighth is for bodies that have memory: new ones would take all, and none could go
         # on. Several go on together, so that silent ones are given up in one period.
         limit = memory.max_nbytes - (0 if self.nbytes else memory.max_nbytes // 8)
         fits = nbytes <= limit or not self.missing_nbytes
         if self is next(iter(memory._arriving)):  # the oldest one
-            fits = fits or memory.nbytes - self.nbytes <= memory.max_nbytes
+            fits = fits or others_nbytes <= memory.max_nbytes
         if fits and self.missing_nbytes:
-            memory.nbytes = nbytes
+            memory.nbytes += self.missing_nbytes
             self.nbytes += self.missing_nbytes
             self.missing_nbytes = 0
             self._n_seen = self._n_arrived() - UNCOUNTED_NBYTES  # a step is progress once
@@ -231,12 +235,12 @@ class Reservation:
     def extend(self, nbytes: int) -> None:
         """Take more memory for the decompressed bytes of a complete body.
 
-        Raises OverloadedError if it does not fit, and decompressed bytes have more than an eighth.
+        Raises OverloadedError if it does not fit, and the spare memory has been taken, too.
         """
         memory = self._memory
         with memory._lock:
-            fits = memory.nbytes + nbytes <= memory.max_nbytes
-            fits = fits or memory.decompressed_nbytes + nbytes <= memory.max_nbytes // 8
+            fits = memory.decompressed_nbytes + nbytes <= memory.spare_nbytes
+            fits = fits or memory.nbytes + nbytes <= memory.max_nbytes + memory.spare_nbytes
             if not fits or self.state is RELEASED:
                 raise self.overloaded_error()
             memory.nbytes += nbytes
