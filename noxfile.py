@@ -62,6 +62,7 @@ UVICORN_TESTS = [
 ]
 # Old versions have warnings, and their protocol for httptools answers some cases differently.
 UVICORN_OPTIONS = ["-k", "not (test_case and asgi-httptools)", "-W", "default::DeprecationWarning"]
+MACHINE = "test_machine_for_long"
 # Programs in tests/stress, and how many calls or runs.
 STRESS = {"leaks": 20_000, "embedding": 20, "soak": 200_000, "memcheck": 0}
 CLANG = {"CC": "clang", "CXX": "clang++", "TENSORWIRE_STRICT": "1"}
@@ -228,7 +229,15 @@ def tests(session: nox.Session) -> None:
     debian(session, "valgrind")
     aarch64(session)
     pytest(session, f"@{skipped}")
-    pytest(session, "-m", "slow and not nightly", "--durations=20")
+    options = ["--durations=20", "-k", f"not {MACHINE}"]
+    pytest(session, "-m", "slow and not nightly", *options)
+
+
+@nox.session
+def machine(session: nox.Session) -> None:
+    """100,000 steps of the machine of connections. Time does not matter to it."""
+    environment(session)
+    pytest(session, "-m", "slow", "-k", MACHINE, "tests/test_server_connection.py")
 
 
 @nox.session

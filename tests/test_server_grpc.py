@@ -25,7 +25,7 @@ from support.grpc_cases import typed
 from support.lifetimes import without_gc
 from support.protobuf_wire import delimited, group, integer
 from support.requirements import optional, package
-from support.serve_process import HOST
+from support.serve_process import HOST, free_port
 from support.threads import Places, wait_for
 
 grpc = package("grpc")
@@ -634,15 +634,37 @@ def test_messages_that_are_received_before_they_are_read(limit: int | None, wind
     assert options["grpc.http2.lookahead_bytes"] == window
 
 
-def test_path_that_is_not_utf_8(caplog: pytest.LogCaptureFixture) -> None:
-    """It ends the server of grpcio."""
-    app = create_app(MODELS)
-    with served_app(app) as server, closing(Http2Client(server.port)) as client:
-        assert len(server.infer("echo").outputs) == 1
-        client.begin("/\udcff")
-        wait_for(lambda: "is started again" in caplog.text)
-        assert len(server.infer("echo", wait_for_ready=True, timeout=10).outputs) == 1
-    assert "UnicodeDecodeError" in caplog.text
+async def test_start_again_that_fails(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is tried again."""
+    monkeypatch.setattr(grpc_server, "_RETRY_SECONDS", 0.01)
+    inference = served.InferenceService(create_app(MODELS))
+    server = grpc_server._Server(inference, f"{HOST}:none", [], None)
+    server.current = AsyncMock(wait_for_termination=AsyncMock(side_effect=UnicodeDecodeError))
+    restarting = asyncio.create_task(server.restart_if_it_fails())
+    async with asyncio.timeout(10):
+        while caplog.text.count("gRPC cannot listen") < 2:
+            await asyncio.sleep(0.01)
+        server._address = f"{HOST}:{free_port()}"
+        async with grpc.aio.insecure_channel(server._address) as channel:
+            live = channel.unary_unary(f"/{SERVICE}/ServerLive")
+            assert read_fields(await live(b"", wait_for_ready=True), LIVE_RESPONSE) == {"live": True}
+    restarting.cancel()
+    await server.current.stop(None)
+
+
+async def test_message_that_is_late_at_the_end_of_the_grace_time() -> None:
+    """Its time cannot be changed any more. The other calls end."""
+    calls = OpenCalls(create_app(MODELS))
+    context = Mock(read=Mock(side_effect=lambda: asyncio.sleep(60)))
+    waiting = [asyncio.create_task(calls.receive(context, seconds)) for seconds in (0.01, 60)]
+    await asyncio.sleep(0)
+    asyncio.get_running_loop().call_later(0.02, calls.end_late)
+    time.sleep(0.1)
+    async with asyncio.timeout(10):
+        errors = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(each) for each in errors] == [tw.TensorwireError] * 2
 
 
 async def test_calls_without_inference_are_limited_until_their_message_has_arrived() -> None:
@@ -990,6 +1012,20 @@ CLIENTS: dict[str, Callable[[int], Any]] = {
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GRACE_SECONDS", "_LINGER_SECONDS"):
         monkeypatch.setattr(grpc_server, name, 0.2)
+
+
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
+def test_path_that_is_not_utf_8(
+    client: Callable[[int], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ends the server of grpcio, which waits for the calls of other clients."""
+    with served_app(create_app(MODELS)) as server, closing(client(server.port)):
+        assert len(server.infer("echo").outputs) == 1
+        with closing(Http2Client(server.port)) as other:
+            other.begin("/\udcff")
+            wait_for(lambda: "is started again" in caplog.text)
+            assert len(server.infer("echo", wait_for_ready=True, timeout=10).outputs) == 1
+    assert "UnicodeDecodeError" in caplog.text
 
 
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)

@@ -182,10 +182,14 @@ class OpenCalls:
 
     def end_streams(self) -> None:
         """End each stream after the response to the request in progress."""
-        for waiting in self._waiting:
-            waiting.reschedule(0)
+        _end_now(self._waiting)
 
     def end_late(self) -> None:
         """End the calls whose message has not arrived."""
-        for arriving in self._arriving:
-            arriving.reschedule(0)
+        _end_now(self._arriving)
+
+
+def _end_now(timeouts: set[asyncio.Timeout]) -> None:
+    for each in timeouts:
+        if not each.expired():  # one that has just expired cannot be changed
+            each.reschedule(0)

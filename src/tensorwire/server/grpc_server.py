@@ -103,9 +103,16 @@ class _Server:
 
     async def restart_if_it_fails(self) -> None:
         while True:
-            ending = asyncio.ensure_future(self.current.wait_for_termination())
-            await asyncio.wait({ending})
-            log.error("the gRPC server has failed, and is started again: %r", ending.exception())
+            failed = self.current
+            try:
+                # Without a timeout, it waits for the calls of a server that has failed.
+                while await failed.wait_for_termination(_RETRY_SECONDS):
+                    pass
+                return
+            except Exception as error:
+                log.error("the gRPC server has failed, and is started again: %r", error)
+            stopping = asyncio.ensure_future(failed.stop(None))  # it still has calls, and listens
+            await asyncio.wait({stopping}, timeout=_RETRY_SECONDS)
             while True:
                 try:
                     await self.start()
