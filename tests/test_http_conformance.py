@@ -73,12 +73,32 @@ OF_SERVE = pytest.mark.parametrize(
 )
 
 
+class Running:
+    """The server that was started last. pytest may ask for it again after each test."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.stack = stack
+        self.server: Server | None = None
+
+    def start(self, transport: Transport) -> Server:
+        if self.server is None or self.server.name != transport.name:
+            self.server = None
+            self.stack.close()
+            self.server = self.stack.enter_context(running(transport))
+            check_new_connection(self.server)
+            wait_for_connections(self.server, 0)
+        return self.server
+
+
+@pytest.fixture(scope="module")
+def last() -> Iterator[Running]:
+    with ExitStack() as stack:
+        yield Running(stack)
+
+
 @pytest.fixture(scope="module", params=[parameter(each) for each in TRANSPORTS])
-def started(request: pytest.FixtureRequest) -> Iterator[Server]:
-    with running(request.param) as server:
-        check_new_connection(server)
-        wait_for_connections(server, 0)
-        yield server
+def started(request: pytest.FixtureRequest, last: Running) -> Server:
+    return last.start(request.param)
 
 
 @pytest.fixture
