@@ -30,6 +30,14 @@ grpc = package("grpc")
 
 import tensorwire.grpc  # noqa: E402
 from support.grpc_served_app import UNLIMITED, message  # noqa: E402
+from support.http2_client import (  # noqa: E402
+    DATA,
+    END_STREAM,
+    WINDOW_UPDATE,
+    Http2Client,
+    frame,
+    grpc_message,
+)
 from tensorwire.grpc_messages import SERVICE  # noqa: E402
 
 pytestmark = pytest.mark.no_sanitizers(reason="it runs other programs")
@@ -120,6 +128,28 @@ def test_both_transports_and_graceful_shutdown(tmp_path: Path, workers: int) -> 
     assert f"serves big, echo, gate, hang, process, slow at {addresses} with InferProtocol" in log
     assert f", {processes}\n" in log
     assert "Traceback" not in log
+
+
+@pytest.mark.slow(reason="it waits for a timeout")
+@pytest.mark.thread_unsafe(reason="it measures time")
+def test_shutdown_does_not_wait_for_a_client_that_does_not_read_a_large_response(
+    tmp_path: Path,
+) -> None:
+    """grpcio would wait for 20 seconds."""
+    options = ("served_here", "--timeout-graceful-shutdown", "1")
+    with serving(tmp_path, *GRPC, *options) as server:
+        window = 2**31 - 1
+        client = Http2Client(server.grpc_port, answers=False, window=window)
+        client.send(frame(WINDOW_UPDATE, payload=(window - 65535).to_bytes(4, "big")))
+        client.begin(f"/{SERVICE}/ModelInfer")
+        client.send(frame(DATA, END_STREAM, client.last_stream, grpc_message(message("big"))))
+        wait_for(lambda: len(client.socket.recv(1 << 20, socket.MSG_PEEK)) > 10_000)
+        began_at = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(30)
+        assert time.monotonic() - began_at < 8
+        client.close()
+        assert "Traceback" not in server.log.read_text()
 
 
 @pytest.mark.slow(reason="it starts and stops servers")

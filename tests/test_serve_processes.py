@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
+import socket
 import sys
 import time
 from contextlib import ExitStack
@@ -407,12 +408,16 @@ def test_restart_while_a_process_starts(n_serving: int) -> None:
 def test_process_that_cannot_configure_its_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file may have changed since the start."""
+    """The file may have changed since the start. Programs do not inherit the sockets."""
     monkeypatch.setattr(processes, "signal", Mock())
     pipe = Mock()
     chosen = parse("--log-config", str(tmp_path / "none.json"))
-    with pytest.raises(SystemExit, match="3"):
-        work(chosen, [], None, pipe)
+    with socket.socket() as bound, pytest.raises(SystemExit, match="3"):
+        bound.set_inheritable(True)
+        try:
+            work(chosen, [bound], None, pipe)
+        finally:
+            assert not bound.get_inheritable()
     assert isinstance(pipe.send.call_args.args[0], UsageError)
 
 

@@ -1017,10 +1017,9 @@ def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=CLIENTS)
 def test_path_that_is_not_utf_8(
-    client: Callable[[int], Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    client: Callable[[int], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """It ends the server of grpcio, which waits for the calls of other clients."""
-    monkeypatch.setattr(grpc_server, "_RETRY_SECONDS", 0.05)
     with served_app(create_app(MODELS)) as server, closing(client(server.port)):
         assert len(server.infer("echo").outputs) == 1
         with closing(Http2Client(server.port)) as other:

@@ -1107,6 +1107,22 @@ async def test_silent_connections_beyond_the_limit_are_closed() -> None:
     assert n_open <= 3 + N_RESERVED_CONNECTIONS
 
 
+async def test_unfinished_bodies_beyond_the_limit_do_not_stop_others() -> None:
+    """Its requests need no body. The first three connections stay open."""
+    config, state = configuration(limit_concurrency=3), ServerState()
+    pairs = [protocol_with_transport(config=config, state=state) for _ in range(3)]
+    for protocol, _ in pairs:
+        receive(protocol, SMALL[:-1])
+    for _ in range(50):
+        protocol, _ = protocol_with_transport(config=config, state=state)
+        receive(protocol, b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n")
+    protocol, transport = protocol_with_transport(config=config, state=state)
+    receive(protocol, b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+    await turns(2)
+    assert transport.written.startswith(b"HTTP/1.1 200 ")
+    assert not any(transport.is_closed for _, transport in pairs)
+
+
 async def test_closed_connections_whose_clients_read_nothing_are_limited() -> None:
     """A new connection closes an idle one, which is open while its client has unread replies."""
     config, state = configuration(limit_concurrency=3), ServerState()

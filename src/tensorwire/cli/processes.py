@@ -197,6 +197,8 @@ def work(
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _BLOCKED_SIGNALS)
+    for each in sockets:  # a program that a model starts would keep them open
+        each.set_inheritable(False)
     try:
         server = Server(chosen, ExitStack())
         threading.Thread(target=beat, daemon=True).start()

@@ -24,6 +24,7 @@ _LINGER_SECONDS = 1.0
 # the first number, a stream gets 80 MB/s from a client that is 50 ms away. The second one is for
 # servers whose memory is limited: they receive it also of calls that they reject.
 _WINDOW_NBYTES, _LIMITED_WINDOW_NBYTES = 4 << 20, 64 << 10
+_POLL_SECONDS = 0.1  # to see that the server has failed
 _RETRY_SECONDS = 1.0  # between attempts to start the server again
 _FOREVER = 1e9  # seconds
 _MAX_OPTION = 2**31 - 2  # of grpcio; the next integer means infinity
@@ -69,7 +70,7 @@ async def serving(
                 task.cancel()
             await asyncio.sleep(_LINGER_SECONDS)  # while the clients get UNAVAILABLE
         finally:
-            await server.current.stop(None)
+            await _end_calls(server.current)
 
 
 class _Server:
@@ -106,13 +107,12 @@ class _Server:
             failed = self.current
             try:
                 # Without a timeout, it waits for the calls of a server that has failed.
-                while await failed.wait_for_termination(_RETRY_SECONDS):
+                while await failed.wait_for_termination(_POLL_SECONDS):
                     pass
                 return
             except Exception as error:
                 log.error("the gRPC server has failed, and is started again: %r", error)
-            stopping = asyncio.ensure_future(failed.stop(None))  # it still has calls, and listens
-            await asyncio.wait({stopping}, timeout=_RETRY_SECONDS)
+            await _end_calls(failed)  # it still listens, too
             while True:
                 try:
                     await self.start()
@@ -120,6 +120,12 @@ class _Server:
                 except OSError as error:
                     log.error(str(error))
                     await asyncio.sleep(_RETRY_SECONDS)
+
+
+async def _end_calls(server: Any) -> None:
+    """Stop a server. grpcio would wait 20 seconds for a client that reads nothing of a response."""
+    stopping = asyncio.ensure_future(server.stop(None))
+    await asyncio.wait({stopping}, timeout=_LINGER_SECONDS)
 
 
 def server_options(

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from .connection import LAST_REQUEST_SECONDS, Connection
 from .errors import OverloadedError
 from .service import GRACE_SECONDS, Service
-from .states import CLOSING, LINGERING
+from .states import CLOSING, LINGERING, RECEIVING
 
 # A connection beyond limit_concurrency closes the one that is idle for the longest time. If none is
 # idle, this many connections more are accepted, which get replies to requests without inference.
@@ -112,7 +112,11 @@ class Connections:
             each
             for each in self.open
             if each is not new
-            and each.connection.may_be_closed
+            # A connection beyond the limit gets no inference, and need not send a body.
+            and (
+                each.connection.may_be_closed
+                or (each.is_excess and each.connection.state is RECEIVING)
+            )
             and each.connection.since <= now - seconds
         ]
         if idle:
