@@ -89,9 +89,13 @@ class Server(uvicorn.Server):
         while not (finishing.done() or self.force_exit):
             await asyncio.wait({finishing}, timeout=0.1)
         finishing.cancel()
-        await asyncio.wait({finishing})
-        # Models may still run. uvicorn ends the process by SIGTERM, but asyncio would wait.
-        if self.last_signal == signal.SIGINT and (self.force_exit or time.monotonic() >= end_at):
+        [ended] = await asyncio.gather(finishing, return_exceptions=True)
+        is_late = time.monotonic() >= end_at or isinstance(ended, BaseException)
+        if isinstance(ended, Exception):
+            logger.warning("the gRPC server has not ended: %s", describe(ended))
+        # Models or grpcio may not have ended. uvicorn ends the process by SIGTERM, but after SIGINT
+        # asyncio and the interpreter would wait.
+        if self.last_signal == signal.SIGINT and (is_late or self.force_exit):
             end_process(signal.SIGINT)
 
     async def _tell_late_connections(self, told: set[Any]) -> None:

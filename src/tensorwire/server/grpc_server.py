@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ async def serving(
 
     Then new calls are refused, and requests in progress are finished, unless the end is cancelled.
     Other processes of this user may listen at the same address. Raises OSError if the server cannot
-    listen.
+    listen, and TimeoutError if a client delays the end.
     """
     inference = InferenceService(service, limit_concurrency)
     calls = inference.calls
@@ -112,7 +112,8 @@ class _Server:
                 return
             except Exception as error:
                 log.error("the gRPC server has failed, and is started again: %r", error)
-            await _end_calls(failed)  # it still listens, too
+            with suppress(TimeoutError):
+                await _end_calls(failed)  # it still listens, too
             while True:
                 try:
                     await self.start()
@@ -123,9 +124,14 @@ class _Server:
 
 
 async def _end_calls(server: Any) -> None:
-    """Stop a server. grpcio would wait 20 seconds for a client that reads nothing of a response."""
+    """Stop a server. grpcio would wait 20 seconds for a client that reads nothing of a response.
+
+    Raises TimeoutError then.
+    """
     stopping = asyncio.ensure_future(server.stop(None))
     await asyncio.wait({stopping}, timeout=_LINGER_SECONDS)
+    if not stopping.done():
+        raise TimeoutError("a client does not read the response of a gRPC call")
 
 
 def server_options(
