@@ -12,6 +12,7 @@ import logging
 import math
 import select
 import socket
+import struct
 import sys
 import threading
 import time
@@ -663,6 +664,27 @@ def test_timer_after_the_socket_is_lost() -> None:
     assert not socket_state.has_client_closed(transport)
     assert socket_state.unread_nbytes(transport) == math.inf
     assert socket_state.unsent_nbytes(transport) > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
+@pytest.mark.parametrize("is_reset", [True, False])
+def test_unsent_bytes_of_a_client_that_has_gone(is_reset: bool) -> None:
+    """Linux counts them after a reset. If both directions have been closed, they are still sent."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+    with client, accepted:
+        accepted.setblocking(False)
+        n_sent = accepted.send(bytes(1 << 24))
+        if is_reset:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        else:
+            client.shutdown(socket.SHUT_WR)
+            accepted.shutdown(socket.SHUT_WR)
+        transport = Mock(get_extra_info=lambda _: accepted, get_write_buffer_size=lambda: 10)
+        assert n_sent < 1 << 24
+        wait_for(lambda: (socket_state.unsent_nbytes(transport) == 0) is is_reset)
 
 
 @pytest.mark.slow(reason="it waits for timeouts")

@@ -5,20 +5,29 @@ from __future__ import annotations
 import fcntl
 import math
 import select
+import socket
 import termios
 from contextlib import suppress
 from typing import Any
+
+_TCP_CLOSE = 7  # of Linux, in tcp_states.h
 
 
 def unsent_nbytes(transport: Any) -> int:
     """Return how many bytes the transport and the operating system have that are not sent.
 
-    1 stands for those of the operating system if it does not tell.
+    1 stands for those of the operating system if it does not tell. A connection that the client has
+    reset has none: they will never be sent, although Linux still counts them.
     """
     nbytes = memoryview(bytearray(4)).cast("i")
     nbytes[0] = 1
-    with suppress(OSError, TypeError, ValueError):  # it is closed, or this is not Linux
-        fcntl.ioctl(transport.get_extra_info("socket"), termios.TIOCOUTQ, nbytes)
+    found = transport.get_extra_info("socket")
+    with suppress(AttributeError, OSError, TypeError, ValueError):  # it is lost, or not Linux
+        if found.family != socket.AF_UNIX:
+            (state,) = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
+            if state == _TCP_CLOSE:
+                return 0
+        fcntl.ioctl(found, termios.TIOCOUTQ, nbytes)
     return int(transport.get_write_buffer_size()) + nbytes[0]
 
 
