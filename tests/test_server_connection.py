@@ -421,10 +421,18 @@ class ConnectionMachine(RuleBasedStateMachine):
 
     @invariant()
     def somebody_can_go_on(self) -> None:
-        """A body waits only while another one has memory and can continue."""
+        """A body waits only while another one has memory and can continue.
+
+        The oldest one waits only while the others exceed the limit.
+        """
         if hasattr(self, "clients"):
             stalled = [c for c in self.clients if c.connection.state is STALLED and not c.has_woken]
             assert len(stalled) < 2
+            memory = self.app.body_memory
+            oldest = next(iter(memory._arriving), None)
+            if oldest is not None and oldest.missing_nbytes:
+                spare = min(memory.decompressed_nbytes, LIMIT // 8)
+                assert memory.nbytes - oldest.nbytes - spare > LIMIT
 
     @invariant()
     def connection_ends_after_the_shutdown(self) -> None:
