@@ -756,28 +756,6 @@ def test_reply_that_is_not_read_if_others_wait(n_read: int) -> None:
     assert reader.is_open is (n_read > 64 << 10)
 
 
-def test_reply_that_is_not_read_if_a_body_cannot_be_decompressed() -> None:
-    """Two periods later, that does not count any longer."""
-    reader = with_unread_reply(max_body_memory_nbytes=LIMIT)
-    compressed = Reservation(reader.app.body_memory)
-    with pytest.raises(OverloadedError):
-        compressed.extend(2 * LIMIT)
-    compressed.extend(1000)
-    reader.tick(5)
-    assert reader.is_open
-    with pytest.raises(OverloadedError):
-        compressed.extend(2 * LIMIT)
-    assert reader.app.body_memory.is_needed(6)
-    for now in (9, 17):
-        assert reader.app.body_memory.is_needed(now) is (now == 9)
-    reader.tick(17)
-    assert reader.is_open
-    with pytest.raises(OverloadedError):
-        compressed.extend(2 * LIMIT)
-    reader.tick(22)
-    assert not reader.is_open
-
-
 def test_body_is_not_received_behind_replies_that_are_not_read() -> None:
     first, second = connected_behind_a_model(1100 * KiB)
     second.reads = False

@@ -1145,6 +1145,29 @@ async def test_unfinished_bodies_beyond_the_limit_do_not_stop_others() -> None:
     assert not any(transport.is_closed for _, transport in pairs)
 
 
+async def test_connection_that_takes_the_place_of_one_beyond_the_limit() -> None:
+    """It is beyond the limit, too. Otherwise, requests without an end would fill the reserve."""
+    config, state = configuration(limit_concurrency=3), ServerState()
+
+    def connect() -> tuple[Any, Any]:
+        return protocol_with_transport(config=config, state=state)
+
+    for _ in range(3):
+        receive(connect()[0], SMALL[:-1])
+    for _ in range(N_RESERVED_CONNECTIONS):
+        silent, _ = connect()
+        silent.connection.since -= 2
+        protocol, transport = connect()
+        assert not silent.connection.may_be_closed
+        receive(protocol, SMALL[:-1])
+        await turns(2)
+        assert transport.written.startswith(b"HTTP/1.1 503 ")
+    protocol, transport = connect()
+    receive(protocol, b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+    await turns(2)
+    assert transport.written.startswith(b"HTTP/1.1 200 ")
+
+
 async def test_closed_connections_whose_clients_read_nothing_are_limited() -> None:
     """A new connection closes an idle one, which is open while its client has unread replies."""
     config, state = configuration(limit_concurrency=3), ServerState()

@@ -315,17 +315,17 @@ class App(Service):
 
         Raises ClientDisconnectedError: the client has not read the previous part of the reply.
         """
-        loop = asyncio.get_running_loop()
+        call_later = asyncio.get_running_loop().call_later
         timer: asyncio.TimerHandle
 
         def check() -> None:
             nonlocal timer
-            if self.body_memory.is_needed(loop.time()):
+            if self.body_memory.is_needed:
                 timeout.reschedule(0)
             else:
-                timer = loop.call_later(PERIOD_SECONDS, check)
+                timer = call_later(PERIOD_SECONDS, check)
 
-        timer = loop.call_later(PERIOD_SECONDS, check)
+        timer = call_later(PERIOD_SECONDS, check)
         try:
             async with asyncio.timeout(None) as timeout:
                 await send(message)

@@ -107,25 +107,17 @@ class BodyMemory:
         self.nbytes: int = 0
         self.decompressed_nbytes: int = 0
         """The part of ``nbytes`` that bodies have taken when they were decompressed."""
-        self.has_refused: bool = False
-        """Whether the last body that was decompressed did not fit, and nobody has asked since."""
-        self._needed_until = 0.0
         self._lock = threading.Lock()
         # The reservations of bodies that are not complete, the oldest first.
         self._arriving: dict[Reservation, None] = {}
         self._next_tick = 0.0
         self._n_ticks = 0
 
-    def is_needed(self, now: float) -> bool:
-        """Return whether a body waits, or one that was decompressed did not fit.
-
-        Such a body does not wait. For two periods, it counts as if it did.
-        """
+    @property
+    def is_needed(self) -> bool:
+        """Whether a body waits."""
         with self._lock:
-            if self.has_refused:
-                self.has_refused, self._needed_until = False, now + 2 * PERIOD_SECONDS
-            waits = any(each.missing_nbytes for each in self._arriving)
-            return waits or now < self._needed_until
+            return any(each.missing_nbytes for each in self._arriving)
 
     def tick(self, now: float) -> None:
         """Give up the bodies that receive too little. A transport calls it while a body waits."""
@@ -249,7 +241,6 @@ class Reservation:
         with memory._lock:
             fits = memory.decompressed_nbytes + nbytes <= memory.spare_nbytes
             fits = fits or memory.nbytes + nbytes <= memory.max_nbytes + memory.spare_nbytes
-            memory.has_refused = not fits
             if not fits or self.state is RELEASED:
                 raise self.overloaded_error()
             memory.nbytes += nbytes

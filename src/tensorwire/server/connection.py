@@ -198,7 +198,7 @@ class Connection:
         """
         is_slow = self.n_unsent - n_unsent < UNCOUNTED_NBYTES
         has_memory = bool(self.requests) and self.requests[0].has_memory
-        if is_slow and has_memory and self.service.body_memory.is_needed(now):
+        if is_slow and has_memory and self.service.body_memory.is_needed:
             self._abort()
         elif n_unsent != self.n_unsent and now < self.since + self.grace_left:
             self.blocked(n_unsent, now)

@@ -185,7 +185,8 @@ async def finish_calls(server: Any, inference: InferenceService) -> None:
             if waiting and not inference.tasks:
                 return
         else:
-            await asyncio.wait({stopping}, timeout=_LINGER_SECONDS)
+            # Clients close their connections when they have read the responses.
+            await asyncio.wait({stopping}, timeout=GRACE_SECONDS)
             # A call may have arrived at the last moment, and its client may be gone.
             if not (calls.open or inference.tasks):
                 return

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from .connection import LAST_REQUEST_SECONDS, Connection
 from .errors import OverloadedError
 from .service import GRACE_SECONDS, Service
-from .states import CLOSING, LINGERING, RECEIVING
+from .states import ABORTED, CLOSING, LINGERING, RECEIVING
 
 # A connection beyond limit_concurrency closes the one that is idle for the longest time. If none is
 # idle, this many connections more are accepted, which get replies to requests without inference.
@@ -81,8 +81,11 @@ class Connections:
         limit = self._limit
         if limit is None or len(self.open) <= limit:
             return True
-        if not self._close_idle(new, now, LAST_REQUEST_SECONDS):
-            new.is_excess = True
+        self._close_idle(new, now, LAST_REQUEST_SECONDS)
+        # The one that was closed may have been beyond the limit, too.
+        ordinary = (each for each in self.open if each is not new and not each.is_excess)
+        states = [each.connection.state for each in ordinary]
+        new.is_excess = sum(each not in (LINGERING, CLOSING, ABORTED) for each in states) >= limit
         # `open` has closed connections, too, until their clients have read the rest.
         while len(self.open) > limit + N_RESERVED_CONNECTIONS:
             if not (self._abort_ending() or self._close_idle(new, now, 0)):
@@ -106,7 +109,7 @@ class Connections:
     def _close_idle(self, new: Member, now: float, seconds: float) -> bool:
         """Close the connection that has been idle for the longest time, and for these seconds.
 
-        It is not the new one. Return whether there is one.
+        It is not the new one. Those within the limit come first. Return whether there is one.
         """
         idle = [
             each
@@ -120,7 +123,7 @@ class Connections:
             and each.connection.since <= now - seconds
         ]
         if idle:
-            oldest = min(idle, key=lambda each: each.connection.since)
+            oldest = min(idle, key=lambda each: (each.is_excess, each.connection.since))
             oldest.connection.close(now)
             oldest.settle()
         return bool(idle)
