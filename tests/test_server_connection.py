@@ -233,6 +233,7 @@ class ConnectionMachine(RuleBasedStateMachine):
         self.calls: list[str] = []
         app = create_app(
             {"echo": Model(self.model, in_event_loop=True)},
+            max_body_nbytes=http_models.MAX_BODY,  # as in the tables
             max_body_memory_nbytes=LIMIT,
             receive_timeout=TIMEOUT,
         )

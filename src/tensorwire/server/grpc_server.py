@@ -112,7 +112,7 @@ class _Server:
                 return
             except Exception as error:
                 log.error("the gRPC server has failed, and is started again: %r", error)
-            with suppress(TimeoutError):
+            with suppress(Exception):  # the same error, or that of a client which does not read
                 await _end_calls(failed)  # it still listens, too
             while True:
                 try:
@@ -132,6 +132,7 @@ async def _end_calls(server: Any) -> None:
     await asyncio.wait({stopping}, timeout=_LINGER_SECONDS)
     if not stopping.done():
         raise TimeoutError("a client does not read the response of a gRPC call")
+    stopping.result()
 
 
 def server_options(
