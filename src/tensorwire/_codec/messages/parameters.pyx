@@ -118,7 +118,7 @@ cdef own_value(value, parameter, int depth):
     if isinstance(value, Mapping):
         return own_members(value, parameter, depth)
     items = []
-    for item in list(value):
+    for item in value:
         items.append(own_value(item, parameter, depth + 1))
     return items
 
