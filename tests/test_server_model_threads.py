@@ -21,13 +21,14 @@ import pytest
 
 import tensorwire as tw
 from support.array_samples import OnlyDlpack
-from support.asgi_requests import Exchange, exchange, infer, inference, read
+from support.asgi_requests import Exchange, echo, exchange, infer, inference, read
 from support.lifetimes import without_gc
 from support.scripts import run_script
 from support.threads import forbid_threads
 from tensorwire.server import Model, RequestError, client_calls, create_app
 from tensorwire.server.body import RequestBody
 from tensorwire.server.client_calls import ClientCall
+from tensorwire.server.compressed_reply import negotiated_reply
 from tensorwire.server.inference import Inference
 from tensorwire.server.model import as_writable
 from tensorwire.sizes import MAX_QUICK_JSON_NBYTES, MAX_QUICK_MESSAGE_NBYTES, MAX_SHARED_JSON_NBYTES
@@ -433,6 +434,42 @@ async def test_request_that_the_server_cancels_gets_no_reply(text: list[str]) ->
             await task
     calls.released.set()
     assert calls.statuses == []
+
+
+@pytest.mark.parametrize("is_compressing", [False, True])
+async def test_request_that_middleware_cancels_is_counted_until_its_thread_has_ended(
+    monkeypatch: pytest.MonkeyPatch, is_compressing: bool
+) -> None:
+    """Its body is still in memory, and its thread is not free."""
+    released = threading.Event()
+
+    def wait_and(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            assert released.wait(20)
+            return function(*arguments)
+
+        return call
+
+    model = Model(echo, in_event_loop=True) if is_compressing else wait_and(echo)
+    app = create_app({"m": model}, compress_responses=True)
+    frame = message(LARGE, **BINARY)
+    sent = inference("m", frame, headers={**frame.headers, "Accept-Encoding": "gzip"})
+    if is_compressing:
+        monkeypatch.setattr(
+            "tensorwire.server.http_exchange.negotiated_reply", wait_and(negotiated_reply)
+        )
+    memory = app.body_memory
+    for _ in range(2):  # the second one is not counted as a part of the first one
+        released.clear()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await exchange(app, **sent, disconnected=asyncio.Event())
+        assert memory.nbytes >= LARGE.nbytes
+        assert len(app.concurrency.requests) == 1
+        released.set()
+        while memory.nbytes:
+            await asyncio.sleep(0.01)
+        assert not app.concurrency.requests
 
 
 def test_coroutine_of_a_request_can_be_closed() -> None:

@@ -82,6 +82,9 @@ class ThreadCall:
 
     _threads: Threads
     _future: asyncio.Future[None]
+    is_in_progress: bool = False
+    """From its start until the event loop knows that it has ended, or was dropped. If its task is
+    cancelled, a thread may still do it."""
     _job: tuple[Context, Callable[..., Any], tuple[Any, ...]] | None = None
     """What is called; None as soon as a thread has begun, or the call was dropped."""
     _result: Any = None
@@ -96,10 +99,12 @@ class ThreadCall:
         self._future = asyncio.get_running_loop().create_future()
         self._job = copy_context(), function, arguments
         try:
-            return threads.start(self)
+            is_waiting = threads.start(self)
         except BaseException:
             self._job = None
             raise
+        self.is_in_progress = True
+        return is_waiting
 
     async def result(self) -> Any:
         """Wait for the result. A call that waits for a thread is dropped on cancellation."""
@@ -127,6 +132,9 @@ class ThreadCall:
             self._error = error
             self._settle()
 
+    def end_cancelled(self) -> None:
+        """The thread has ended a call whose task was cancelled."""
+
     def do(self, thread: _Thread) -> ThreadCall | None:
         """Do the call in a thread, and return the next one for this thread."""
         self._call()
@@ -151,8 +159,10 @@ class ThreadCall:
             del self  # the exception refers to this frame
 
     def _settle(self) -> None:
+        self.is_in_progress = False
         if self._future.done():  # nothing waits any longer
             self._result = self._error = None
+            self.end_cancelled()
         else:
             self._future.set_result(None)
 

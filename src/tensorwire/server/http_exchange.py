@@ -234,9 +234,16 @@ class Exchange(ClientCall):
         except Exception as error:
             return self._with_headers(self._service.failure_reply(error))
         finally:
-            self._is_running = False
+            self._is_running = self.is_in_progress
             if self._is_closed:
                 self.close()
+
+    def end_cancelled(self) -> None:
+        """A thread has ended its work for a request that middleware, for example, has cancelled."""
+        self._service.concurrency.remove(self)
+        self._is_running = False
+        if self._is_closed:
+            self.close()
 
     async def _compress(self, frame: Frame) -> Reply:
         """Return the reply with a large frame, which is not compressed if there is too much work.
@@ -252,7 +259,8 @@ class Exchange(ClientCall):
             self._coding = None
             return self._reply_with(frame)
         finally:
-            concurrency.remove(self)
+            if not self.is_in_progress:
+                concurrency.remove(self)
 
     def _reply_with(self, frame: Frame) -> Reply:
         if not self._service.compress_responses:

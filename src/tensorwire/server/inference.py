@@ -145,7 +145,7 @@ class Inference(Generic[Undecoded, Encoded]):
         """
         concurrency = self.message_format.concurrency
         try:
-            concurrency.add(self)
+            concurrency.add(call)
             encoded = await self._run(call)
         except BaseException as error:
             self.served.statistics.add(self.started_ns, error)
@@ -153,7 +153,8 @@ class Inference(Generic[Undecoded, Encoded]):
                 error.add_note(self._subject())
             raise
         finally:
-            concurrency.remove(self)
+            if not call.is_in_progress:  # otherwise, `end_cancelled` does it
+                concurrency.remove(call)
             if type(self.result) is CoroutineType:
                 self.result.close()  # if there are too many requests
         self.served.statistics.add(self.started_ns)
