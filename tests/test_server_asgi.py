@@ -187,11 +187,12 @@ def test_messages_without_optional_members() -> None:
     assert sent[0]["status"] == 200
 
 
+@pytest.mark.parametrize("is_compressed", [False, True])
 async def test_client_that_does_not_read_keeps_no_memory_that_others_need(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, is_compressed: bool
 ) -> None:
     monkeypatch.setattr("tensorwire.server.asgi.PERIOD_SECONDS", 0.01)
-    app = create_app({"echo": async_echo}, max_body_memory_nbytes=70_000)
+    app = create_app({"echo": async_echo}, max_body_memory_nbytes=75_000)
     frame = tw.encode_request(tw.InferRequest([tw.Tensor("x", np.zeros(80_000, np.int8))]))
     stopped = asyncio.Event()
 
@@ -207,9 +208,17 @@ async def test_client_that_does_not_read_keeps_no_memory_that_others_need(
         await stopped.wait()
         await asyncio.sleep(0.05)
         assert not silent.done()  # no other body waits
-        chunks = cut(bytes(frame), 70_000)
-        assert (await exchange(app, **inference(frame=frame, chunks=chunks))).status == 200
+        sent = inference(frame=frame)
+        if is_compressed:
+            body = gzip.compress(bytes(frame))
+            sent["chunks"] = [body]
+            sent["headers"] |= {"Content-Encoding": "gzip", "Content-Length": str(len(body))}
+        else:
+            sent["chunks"] = cut(bytes(frame), 70_000)
+        status = (await exchange(app, **sent)).status
+        assert status == (503 if is_compressed else 200)  # what is decompressed does not wait
         assert (await silent).status == 0
+        assert (await exchange(app, **sent)).status == 200
 
 
 @pytest.mark.parametrize("model", ["echo", "double"])

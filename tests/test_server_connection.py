@@ -757,6 +757,22 @@ def test_reply_that_is_not_read_if_others_wait(n_read: int) -> None:
     assert reader.is_open is (n_read > 64 << 10)
 
 
+def test_reply_that_is_not_read_if_a_body_cannot_be_decompressed() -> None:
+    """That body is rejected at once. It counts as one that waits until the period ends."""
+    reader = with_unread_reply(max_body_memory_nbytes=LIMIT)
+    other = Client(reader.app, 0.0)
+    other.to_send = request_bytes(2, 1500 * KiB)
+    other.send(2 << 20)
+    with pytest.raises(OverloadedError):
+        Reservation(reader.app.body_memory).extend(LIMIT)
+    other.reads = False
+    other.serve()
+    for now in range(5, 15, 5):
+        reader.tick(now)
+        other.tick(now)
+        assert (reader.is_open, other.is_open) == (False, True)
+
+
 def test_body_is_not_received_behind_replies_that_are_not_read() -> None:
     first, second = connected_behind_a_model(1100 * KiB)
     second.reads = False

@@ -317,12 +317,14 @@ class App(Service):
         """
         call_later = asyncio.get_running_loop().call_later
         timer: asyncio.TimerHandle
+        n_refused = self.body_memory.n_refused
 
         def check() -> None:
-            nonlocal timer
-            if self.body_memory.is_needed:
+            nonlocal timer, n_refused
+            if self.body_memory.is_needed(n_refused):
                 timeout.reschedule(0)
             else:
+                n_refused = self.body_memory.n_refused
                 timer = call_later(PERIOD_SECONDS, check)
 
         timer = call_later(PERIOD_SECONDS, check)

@@ -107,17 +107,19 @@ class BodyMemory:
         self.nbytes: int = 0
         self.decompressed_nbytes: int = 0
         """The part of ``nbytes`` that bodies have taken when they were decompressed."""
+        self.n_refused: int = 0
+        """How many times there was no memory for bytes that were decompressed."""
         self._lock = threading.Lock()
         # The reservations of bodies that are not complete, the oldest first.
         self._arriving: dict[Reservation, None] = {}
         self._next_tick = 0.0
         self._n_ticks = 0
 
-    @property
-    def is_needed(self) -> bool:
-        """Whether a body waits."""
+    def is_needed(self, n_refused: int) -> bool:
+        """Whether a body waits, or one could not be decompressed since there were ``n_refused``."""
         with self._lock:
-            return any(each.missing_nbytes for each in self._arriving)
+            waits = any(each.missing_nbytes for each in self._arriving)
+            return waits or self.n_refused != n_refused
 
     def tick(self, now: float) -> None:
         """Give up the bodies that receive too little. A transport calls it while a body waits."""
@@ -242,6 +244,7 @@ class Reservation:
             fits = memory.decompressed_nbytes + nbytes <= memory.spare_nbytes
             fits = fits or memory.nbytes + nbytes <= memory.max_nbytes + memory.spare_nbytes
             if not fits or self.state is RELEASED:
+                memory.n_refused += not fits
                 raise self.overloaded_error()
             memory.nbytes += nbytes
             self.nbytes += nbytes

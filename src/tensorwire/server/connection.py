@@ -123,6 +123,7 @@ class Connection:
         self.grace_left = math.inf  # seconds that are left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
         self.n_unsent = 0  # bytes that the transport had at the last `blocked`; -1 after a piece
+        self.n_refused = 0  # that of the memory at the beginning of a period of SENDING
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -198,7 +199,7 @@ class Connection:
         """
         is_slow = self.n_unsent - n_unsent < UNCOUNTED_NBYTES
         has_memory = bool(self.requests) and self.requests[0].has_memory
-        if is_slow and has_memory and self.service.body_memory.is_needed:
+        if is_slow and has_memory and self.service.body_memory.is_needed(self.n_refused):
             self._abort()
         elif n_unsent != self.n_unsent and now < self.since + self.grace_left:
             self.blocked(n_unsent, now)
@@ -388,6 +389,7 @@ class Connection:
             self.deadline = min(self.deadline, now + TICK_SECONDS)
         elif state is SENDING:
             self.deadline = min(self.deadline, now + PERIOD_SECONDS)
+            self.n_refused = self.service.body_memory.n_refused
         elif state is CLOSING and self.options.is_tls:  # many clients do not close it
             self.deadline = min(self.deadline, now + _LINGER_SECONDS)
 

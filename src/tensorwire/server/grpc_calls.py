@@ -190,6 +190,7 @@ class OpenCalls:
 
 
 def _end_now(timeouts: set[asyncio.Timeout]) -> None:
+    """Let timeouts expire in the next turn of the event loop."""
     for each in timeouts:
         if not each.expired():  # one that has just expired cannot be changed
             each.reschedule(0)
