@@ -472,6 +472,26 @@ async def test_request_that_middleware_cancels_is_counted_until_its_thread_has_e
         assert not app.concurrency.requests
 
 
+def test_request_is_not_counted_after_its_event_loop() -> None:
+    """The application may be used in another one, for example in the next test of a program."""
+    released = threading.Event()
+    app = create_app({"m": lambda request: (released.wait(20), echo(request))[1]})
+
+    async def post() -> None:
+        task = asyncio.create_task(exchange(app, **inference("m", message(LARGE, **BINARY))))
+        while not app.concurrency.requests:
+            await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(post())
+    assert app.body_memory.nbytes >= LARGE.nbytes
+    released.set()
+    deadline = time.monotonic() + 5
+    while app.body_memory.nbytes or app.concurrency.requests:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def test_coroutine_of_a_request_can_be_closed() -> None:
     """As the interpreter does if the event loop ends first."""
 

@@ -133,7 +133,7 @@ class ThreadCall:
             self._settle()
 
     def end_cancelled(self) -> None:
-        """The thread has ended a call whose task was cancelled."""
+        """The call has ended, and its task has been cancelled. This is called in any thread."""
 
     def do(self, thread: _Thread) -> ThreadCall | None:
         """Do the call in a thread, and return the next one for this thread."""
@@ -144,8 +144,11 @@ class ThreadCall:
             following = self._threads.end(thread)
         # The event loop does not get the result or the exception as an argument: this thread
         # would release them only when it runs again.
-        with suppress(RuntimeError, MemoryError):  # the event loop is closed, or nothing is left
-            self._future.get_loop().call_soon_threadsafe(self._settle)
+        with suppress(MemoryError):
+            try:
+                self._future.get_loop().call_soon_threadsafe(self._settle)
+            except RuntimeError:  # the event loop is closed, and has cancelled the task
+                self.end_cancelled()
         return following
 
     def _call(self) -> None:

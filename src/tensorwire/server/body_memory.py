@@ -237,7 +237,7 @@ class Reservation:
     def extend(self, nbytes: int) -> None:
         """Take more memory for the decompressed bytes of a complete body.
 
-        Raises OverloadedError if it does not fit, and the spare memory has been taken, too.
+        Raises OverloadedError if neither the memory nor its spare part has room for them.
         """
         memory = self._memory
         with memory._lock:

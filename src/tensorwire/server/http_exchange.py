@@ -239,7 +239,7 @@ class Exchange(ClientCall):
                 self.close()
 
     def end_cancelled(self) -> None:
-        """A thread has ended its work for a request that middleware, for example, has cancelled."""
+        """A thread has done its work for a request that middleware, for example, has cancelled."""
         self._service.concurrency.remove(self)
         self._is_running = False
         if self._is_closed:
