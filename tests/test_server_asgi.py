@@ -221,6 +221,33 @@ async def test_client_that_does_not_read_keeps_no_memory_that_others_need(
         assert (await exchange(app, **sent)).status == 200
 
 
+async def test_client_that_does_not_read_may_do_so_without_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Memory is counted for the body of a compressed request, but a small one takes none."""
+    monkeypatch.setattr("tensorwire.server.asgi.PERIOD_SECONDS", 0.01)
+    app = create_app({"echo": async_echo})
+    body = gzip.compress(BODY)
+    headers = FRAME.headers | {"Content-Encoding": "gzip", "Content-Length": str(len(body))}
+    sent = inference(chunks=[body], headers=headers)
+    stopped, is_read = asyncio.Event(), asyncio.Event()
+
+    async def unread(scope: Any, receive: Any, send: Any) -> None:
+        async def wait(message: Any) -> None:
+            stopped.set()
+            await is_read.wait()
+            await send(message)
+
+        await app(scope, receive, wait)
+
+    task = asyncio.create_task(exchange(unread, **sent))
+    await stopped.wait()
+    app.body_memory.n_refused += 1
+    await asyncio.sleep(0.05)
+    is_read.set()
+    assert (await task).status == 200
+
+
 @pytest.mark.parametrize("model", ["echo", "double"])
 def test_unexpected_error_of_the_codec_is_not_sent(
     model: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

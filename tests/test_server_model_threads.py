@@ -24,7 +24,7 @@ from support.array_samples import OnlyDlpack
 from support.asgi_requests import Exchange, echo, exchange, infer, inference, read
 from support.lifetimes import without_gc
 from support.scripts import run_script
-from support.threads import forbid_threads
+from support.threads import forbid_threads, wait_for
 from tensorwire.server import Model, RequestError, client_calls, create_app
 from tensorwire.server.body import RequestBody
 from tensorwire.server.client_calls import ClientCall
@@ -441,10 +441,11 @@ async def test_request_that_middleware_cancels_is_counted_until_its_thread_has_e
     monkeypatch: pytest.MonkeyPatch, is_compressing: bool
 ) -> None:
     """Its body is still in memory, and its thread is not free."""
-    released = threading.Event()
+    started, released = threading.Event(), threading.Event()
 
     def wait_and(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any) -> Any:
+            started.set()
             assert released.wait(20)
             return function(*arguments)
 
@@ -460,36 +461,70 @@ async def test_request_that_middleware_cancels_is_counted_until_its_thread_has_e
         )
     memory = app.body_memory
     for _ in range(2):  # the second one is not counted as a part of the first one
+        started.clear()
         released.clear()
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(0.1):
-                await exchange(app, **sent, disconnected=asyncio.Event())
+        task = asyncio.create_task(exchange(app, **sent, disconnected=asyncio.Event()))
+        while not started.is_set():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
         assert memory.nbytes >= LARGE.nbytes
         assert len(app.concurrency.requests) == 1
         released.set()
-        while memory.nbytes:
+        async with asyncio.timeout(5):
+            while memory.nbytes or app.concurrency.requests:
+                await asyncio.sleep(0.01)
+
+
+def inference_of(app: Any, frame: tw.Frame) -> Inference[RequestBody, tw.Frame]:
+    headers = [(b"inference-header-content-length", b"%d" % (frame.header_length or 0))]
+    body = RequestBody(headers, 1 << 30)
+    body.buffer.write(bytes(frame))
+    return Inference(app.http_format, app.infer_routes[b"/v2/models/m/infer"], body)
+
+
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+@pytest.mark.parametrize("end", ["cancelled", "closed", "closed before"])
+def test_request_is_not_counted_after_its_event_loop(transport: str, end: str) -> None:
+    """The application may be used in another one, for example in the next test of a program.
+
+    The thread ends after the event loop was closed, or between its last turn and that.
+    """
+    started, released = threading.Event(), threading.Event()
+
+    def model(request: tw.InferRequest) -> tw.InferResponse:
+        started.set()
+        assert released.wait(20)
+        return echo(request)
+
+    app = create_app({"m": model})
+
+    async def begin() -> asyncio.Task[Any]:
+        frame = message(LARGE, **BINARY)
+        if transport == "http":
+            request: Any = exchange(app, **inference("m", frame), disconnected=asyncio.Event())
+        else:
+            request = inference_of(app, frame).later(ClientCall())
+        task = asyncio.create_task(request)
+        while not started.is_set():
             await asyncio.sleep(0.01)
-        assert not app.concurrency.requests
+        return task
 
-
-def test_request_is_not_counted_after_its_event_loop() -> None:
-    """The application may be used in another one, for example in the next test of a program."""
-    released = threading.Event()
-    app = create_app({"m": lambda request: (released.wait(20), echo(request))[1]})
-
-    async def post() -> None:
-        task = asyncio.create_task(exchange(app, **inference("m", message(LARGE, **BINARY))))
-        while not app.concurrency.requests:
-            await asyncio.sleep(0.01)
+    loop = asyncio.new_event_loop()
+    task = loop.run_until_complete(begin())
+    if end == "cancelled":
         task.cancel()
-
-    asyncio.run(post())
-    assert app.body_memory.nbytes >= LARGE.nbytes
+        loop.run_until_complete(asyncio.wait({task}))
+    if end == "closed before":
+        released.set()
+        wait_for(lambda: not app.threads._n_running)
+    loop.close()
     released.set()
-    deadline = time.monotonic() + 5
-    while app.body_memory.nbytes or app.concurrency.requests:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: not app.threads._n_running)
+    del task
+    gc.collect()  # of the coroutine, if it has not ended
+    wait_for(lambda: not (app.body_memory.nbytes or app.concurrency.requests))
 
 
 def test_coroutine_of_a_request_can_be_closed() -> None:
@@ -502,13 +537,7 @@ def test_coroutine_of_a_request_can_be_closed() -> None:
     async def wait(request: tw.InferRequest) -> Any:
         await Suspend()
 
-    app = create_app({"m": wait})
-    frame = message(SMALL)
-    headers = [(b"inference-header-content-length", b"%d" % (frame.header_length or 0))]
-    body = RequestBody(headers, 1 << 30)
-    body.buffer.write(bytes(frame))
-    model = app.infer_routes[b"/v2/models/m/infer"]
-    coroutine: Any = Inference(app.http_format, model, body).later(ClientCall())
+    coroutine: Any = inference_of(create_app({"m": wait}), message(SMALL)).later(ClientCall())
     coroutine.send(None)
     coroutine.close()
 

@@ -52,7 +52,7 @@ from tensorwire.server.http_exchange import Exchange
 from tensorwire.server.receiver import SCRATCH_NBYTES
 from tensorwire.server.uvicorn_asgi import AsgiProtocol
 from tensorwire.server.uvicorn_connections import N_RESERVED_CONNECTIONS, connections_of
-from tensorwire.server.uvicorn_tls import accept_tls
+from tensorwire.server.uvicorn_handshakes import accept_tls
 from tensorwire.threads import N_THREADS
 
 pytestmark = [

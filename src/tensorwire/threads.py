@@ -83,8 +83,9 @@ class ThreadCall:
     _threads: Threads
     _future: asyncio.Future[None]
     is_in_progress: bool = False
-    """From its start until the event loop knows that it has ended, or was dropped. If its task is
-    cancelled, a thread may still do it."""
+    """From its start until it has ended or was dropped, also if its task was cancelled."""
+    _ending: tuple[Callable[[], object], ...] = ()
+    """What ``when_ended`` was given."""
     _job: tuple[Context, Callable[..., Any], tuple[Any, ...]] | None = None
     """What is called; None as soon as a thread has begun, or the call was dropped."""
     _result: Any = None
@@ -98,13 +99,12 @@ class ThreadCall:
         self._threads = threads
         self._future = asyncio.get_running_loop().create_future()
         self._job = copy_context(), function, arguments
-        try:
-            is_waiting = threads.start(self)
-        except BaseException:
-            self._job = None
-            raise
         self.is_in_progress = True
-        return is_waiting
+        try:
+            return threads.start(self)
+        except BaseException:
+            self._job, self.is_in_progress = None, False
+            raise
 
     async def result(self) -> Any:
         """Wait for the result. A call that waits for a thread is dropped on cancellation."""
@@ -128,27 +128,37 @@ class ThreadCall:
     def drop(self, error: BaseException | None = None) -> None:
         """Drop the call, with its arguments, if it waits for a thread, and raise ``error``."""
         if self._job is not None and self._threads.drop(self):
-            self._job = None
+            self._job, self.is_in_progress = None, False
             self._error = error
             self._settle()
 
-    def end_cancelled(self) -> None:
-        """The call has ended, and its task has been cancelled. This is called in any thread."""
+    def when_ended(self, function: Callable[[], object]) -> None:
+        """Call a function when the call has ended, in its thread; or now if it has ended.
+
+        This is for a call whose task was cancelled: its event loop may end before it.
+        """
+        with _lock:
+            if self.is_in_progress:
+                self._ending += (function,)
+                return
+        function()
 
     def do(self, thread: _Thread) -> ThreadCall | None:
         """Do the call in a thread, and return the next one for this thread."""
         self._call()
         with _lock:
+            self.is_in_progress = False
             if thread not in _threads:  # the function has forked this process, and returned
                 return None
             following = self._threads.end(thread)
+        ending, self._ending = self._ending, ()
+        for function in ending:
+            with suppress(RuntimeError, MemoryError):
+                function()
         # The event loop does not get the result or the exception as an argument: this thread
         # would release them only when it runs again.
-        with suppress(MemoryError):
-            try:
-                self._future.get_loop().call_soon_threadsafe(self._settle)
-            except RuntimeError:  # the event loop is closed, and has cancelled the task
-                self.end_cancelled()
+        with suppress(RuntimeError, MemoryError):  # the event loop is closed, or nothing is left
+            self._future.get_loop().call_soon_threadsafe(self._settle)
         return following
 
     def _call(self) -> None:
@@ -162,10 +172,8 @@ class ThreadCall:
             del self  # the exception refers to this frame
 
     def _settle(self) -> None:
-        self.is_in_progress = False
         if self._future.done():  # nothing waits any longer
             self._result = self._error = None
-            self.end_cancelled()
         else:
             self._future.set_result(None)
 

@@ -73,7 +73,7 @@ class Server(uvicorn.Server):
             logger.error(str(error))
             sys.exit(STARTUP_FAILURE)
         if self.config.ssl is not None:
-            from ..server.uvicorn_tls import accept_tls  # noqa: PLC0415 - it imports the server
+            from ..server.uvicorn_handshakes import accept_tls  # noqa: PLC0415 - it imports the server
 
             accept_tls(self.config)
         await super().startup(sockets)

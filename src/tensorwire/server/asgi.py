@@ -295,8 +295,7 @@ class App(Service):
             if exchange.is_rejected:
                 reply = reply.closing()
             is_replying = True
-            is_counted = exchange._reserved is not None
-            sending = partial(self._send_in_time, send) if is_counted else send
+            sending = partial(self._send_in_time, send) if exchange.has_memory else send
             await _send_reply(sending, reply, self.zero_copy)
         except ClientDisconnectedError:
             return
@@ -311,7 +310,7 @@ class App(Service):
             exchange.close()
 
     async def _send_in_time(self, send: Send, message: AsgiMessage) -> None:
-        """Send a message, unless that takes too long while a body waits for memory.
+        """Send a message, unless that takes too long while others need memory.
 
         Raises ClientDisconnectedError: the client has not read the previous part of the reply.
         """

@@ -116,7 +116,7 @@ class BodyMemory:
         self._n_ticks = 0
 
     def is_needed(self, n_refused: int) -> bool:
-        """Whether a body waits, or one could not be decompressed since there were ``n_refused``."""
+        """Whether a body waits, or one was refused since ``n_refused`` had this value."""
         with self._lock:
             waits = any(each.missing_nbytes for each in self._arriving)
             return waits or self.n_refused != n_refused

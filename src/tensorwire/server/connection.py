@@ -68,7 +68,7 @@ class Options:
     grace_seconds: float = GRACE_SECONDS
     """How long a client may keep the connection open after ``shut_down``, in all states together.
 
-    So it ends at most this time, plus the time that its requests run, after the shutdown began.
+    The connection ends within this time plus the time that its requests run.
     """
     is_tls: bool = False
     """Whether the transport has TLS: it cannot close its sending direction alone."""
@@ -123,7 +123,7 @@ class Connection:
         self.grace_left = math.inf  # seconds that are left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
         self.n_unsent = 0  # bytes that the transport had at the last `blocked`; -1 after a piece
-        self.n_refused = 0  # that of the memory at the beginning of a period of SENDING
+        self.n_refused = 0  # `BodyMemory.n_refused` when the period of SENDING began
 
     # --- what happens ----------------------------------------------------------------------------
 
@@ -195,7 +195,7 @@ class Connection:
     def _tick_sending(self, now: float, n_unsent: int) -> None:
         """Abort if the client reads nothing in time.
 
-        Or if it reads slowly while others wait for memory, of which its request has some.
+        Or if it reads slowly while others need memory, of which its request has some.
         """
         is_slow = self.n_unsent - n_unsent < UNCOUNTED_NBYTES
         has_memory = bool(self.requests) and self.requests[0].has_memory
@@ -211,8 +211,8 @@ class Connection:
     def shut_down(self, now: float) -> None:
         """Close the connection after the replies to the requests whose head has arrived.
 
-        An idle connection accepts one more request, and so does one that sends a large reply whose
-        head did not say that it is the last.
+        One more request is accepted on an idle connection, and behind a large reply whose head has
+        been sent without `Connection: close`.
         """
         self._spend_grace(now)
         self.since = now
@@ -260,7 +260,7 @@ class Connection:
         """Return the request to run now, if there is one. ``reply`` takes its reply."""
         if self.state is not READY:
             return None
-        self.state = RUNNING  # the deadline is that of READY
+        self.state = RUNNING  # READY has the same deadline
         return self.requests[0]
 
     def reply(self, reply: Reply, now: float, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:

@@ -1,4 +1,7 @@
-"""The errors of the server."""
+"""The errors of the server.
+
+``Service.describe_failure`` has the text and status of each, and ``grpc_calls`` the codes of gRPC.
+"""
 
 from __future__ import annotations
 

@@ -128,11 +128,11 @@ async def _end_calls(server: Any) -> None:
 
     Raises TimeoutError then.
     """
-    stopping = asyncio.ensure_future(server.stop(None))
-    await asyncio.wait({stopping}, timeout=_LINGER_SECONDS)
-    if not stopping.done():
-        raise TimeoutError("a client does not read the response of a gRPC call")
-    stopping.result()
+    try:
+        async with asyncio.timeout(_LINGER_SECONDS):
+            await asyncio.shield(server.stop(None))
+    except TimeoutError:
+        raise TimeoutError("a client does not read the response of a gRPC call") from None
 
 
 def server_options(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from .._codec.messages.frame import Frame
 from ..errors import TensorwireError, format_count, format_seconds
@@ -52,7 +53,7 @@ class Exchange(ClientCall):
     _coding: str | None = None
     _reserved: Reservation | None = None
     _n_discarded = 0
-    _is_running = False
+    _is_replying = False  # the reply is made, and has to be awaited
     _is_closed = False
 
     def __init__(
@@ -142,7 +143,7 @@ class Exchange(ClientCall):
     def _reservation(self) -> Reservation:
         reserved = self._reserved  # one read: `close` in the event loop may set it to None
         if reserved is None:
-            if self._is_closed:  # a thread still decompresses the body
+            if self._is_closed:  # before the task began in which the body is decompressed
                 raise ClientDisconnectedError("the request has ended")
             self._reserved = reserved = Reservation(
                 self._service.body_memory, self.wake, self._n_arrived
@@ -154,17 +155,24 @@ class Exchange(ClientCall):
         return 0 if body is None else body.n_arrived
 
     def close(self) -> None:
-        """End the exchange: the reply has been sent, or it never will be."""
+        """End the exchange: the reply has been sent, or it never will be.
+
+        If a thread still has the body, its memory is released when the thread has ended.
+        """
         self._is_closed = True
-        if not self._is_running:
-            self.body = None
-            if self._reserved is not None:
-                self._release()
+        if self._is_replying:
+            return
+        if self.is_in_progress:  # the task was cancelled, for example by middleware
+            self.when_ended(self.close)
+            return
+        self.body = None
+        if self._reserved is not None:
+            self._release()
 
     def _release(self) -> None:
-        if self._reserved is not None:
-            self._reserved.release()
-            self._reserved = None
+        reserved, self._reserved = self._reserved, None
+        if reserved is not None:
+            reserved.release()
 
     def _fail(self, error: TensorwireError) -> None:
         self.body = None  # the rest is discarded
@@ -222,7 +230,7 @@ class Exchange(ClientCall):
     async def _reply_later(
         self, inference: Inference[RequestBody, Frame], frame: Frame | None
     ) -> Reply:
-        self._is_running = True
+        self._is_replying = True
         try:
             if frame is None:
                 frame = await inference.later(self)
@@ -234,16 +242,9 @@ class Exchange(ClientCall):
         except Exception as error:
             return self._with_headers(self._service.failure_reply(error))
         finally:
-            self._is_running = self.is_in_progress
+            self._is_replying = False
             if self._is_closed:
                 self.close()
-
-    def end_cancelled(self) -> None:
-        """A thread has done its work for a request that middleware, for example, has cancelled."""
-        self._service.concurrency.remove(self)
-        self._is_running = False
-        if self._is_closed:
-            self.close()
 
     async def _compress(self, frame: Frame) -> Reply:
         """Return the reply with a large frame, which is not compressed if there is too much work.
@@ -259,7 +260,9 @@ class Exchange(ClientCall):
             self._coding = None
             return self._reply_with(frame)
         finally:
-            if not self.is_in_progress:
+            if self.is_in_progress:
+                self.when_ended(partial(concurrency.remove, self))
+            else:
                 concurrency.remove(self)
 
     def _reply_with(self, frame: Frame) -> Reply:

@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import CoroutineType
 from typing import Any, Generic, TypeVar
 
@@ -145,7 +146,7 @@ class Inference(Generic[Undecoded, Encoded]):
         """
         concurrency = self.message_format.concurrency
         try:
-            concurrency.add(call)
+            concurrency.add(self)
             encoded = await self._run(call)
         except BaseException as error:
             self.served.statistics.add(self.started_ns, error)
@@ -153,8 +154,10 @@ class Inference(Generic[Undecoded, Encoded]):
                 error.add_note(self._subject())
             raise
         finally:
-            if not call.is_in_progress:  # otherwise, `end_cancelled` does it
-                concurrency.remove(call)
+            if call.is_in_progress:  # the task was cancelled, and a thread goes on
+                call.when_ended(partial(concurrency.remove, self))
+            else:
+                concurrency.remove(self)
             if type(self.result) is CoroutineType:
                 self.result.close()  # if there are too many requests
         self.served.statistics.add(self.started_ns)

@@ -82,8 +82,7 @@ class Receiver:
         self.on_header = head.on_header
         self._parser: Any = httptools.HttpRequestParser(self)
         self._direct: RequestBody | None = None  # its body, if it is received without the parser
-        # Received without body data after the chunk in which a request begins: its head, its
-        # trailers and the headers of chunks.
+        # What has arrived since the last data of a body: a head, trailers or headers of chunks.
         self._head_nbytes = 0
 
     def buffer(self) -> memoryview:
@@ -202,8 +201,8 @@ class Receiver:
         self._parser = httptools.HttpRequestParser(self)
         return b"POST / HTTP/1.1\r\n%b\r\n" % lines
 
-    # The parser also calls these methods for trailers and for a head that is replayed, and for what
-    # follows the last request in a chunk.
+    # The parser also calls these methods for trailers, for a head that is replayed, and for what
+    # follows the last request in a chunk: so they look at the state first.
 
     def on_message_begin(self) -> None:
         """Callback of the parser: a message begins."""

@@ -1,9 +1,9 @@
 """The states of an HTTP/1.1 connection: what the client does, and what the server waits for.
 
-``Receiver`` (receiver.py) changes the first one: as bytes arrive (``receive``) and end
+``Receiver`` (receiver.py) changes ``ClientState``: as bytes arrive (``receive``) and end
 (``end_of_input``), if there is no memory for them (``buffer``, ``continue_body``), or when the
 ``Connection`` wants nothing more (``reject``, ``ignore_rest``). ``Connection`` (connection.py)
-changes the second one, in ``_enter``, ``start`` and ``_abort``; ``_set_deadline`` there has the
+changes ``ServerState``, in ``_enter``, ``start`` and ``_abort``; ``_set_deadline`` there has the
 time of each state, and ``tick`` what happens at its end. A shutdown is not a state:
 ``Connection.grace_left`` is finite then. A body that needs memory has a state, too, which
 body_memory.py changes.
@@ -32,7 +32,7 @@ class ServerState(Enum):
     STALLED = auto()  # memory for the body of the first request
     READY = auto()  # the transport, which runs the first request
     RUNNING = auto()  # the reply to the first request
-    SENDING = auto()  # the client, which reads a large reply (`pieces`), or replies before the next
+    SENDING = auto()  # the client, which must read: a large reply (`pieces`), or several replies
     LINGERING = auto()  # the client, which closes the connection after the last reply
     CLOSING = auto()  # the transport, which sends what it has, and closes the connection
     ABORTED = auto()  # nothing: the connection is lost, or the transport drops it
@@ -54,4 +54,4 @@ WAITING, RECEIVING, STALLED, READY, RUNNING, SENDING, LINGERING, CLOSING, ABORTE
 GROWING, GIVEN_UP, COMPLETE, RELEASED = BodyState
 ARRIVING = (RECEIVING, STALLED)
 BETWEEN_REPLIES = (WAITING, RECEIVING, STALLED, READY)
-UNTIMED = (READY, RUNNING, ABORTED)  # no limit of time; the first two may have ticks
+UNTIMED = (READY, RUNNING, ABORTED)  # no limit of time; ticks only if a second request waits

@@ -9,6 +9,8 @@ another copy.
 from cpython.dict cimport PyDictProxy_New
 from cpython.float cimport PyFloat_AS_DOUBLE
 
+from itertools import islice
+
 from ..gil cimport ITEM_COST, count_work
 from ..json.reader cimport MAX_INTEGER_DIGITS
 from ..limits cimport MAX_NESTING
@@ -118,7 +120,7 @@ cdef own_value(value, parameter, int depth):
     if isinstance(value, Mapping):
         return own_members(value, parameter, depth)
     items = []
-    for item in value:
+    for item in islice(value, len(value)):  # and not what other threads append meanwhile
         items.append(own_value(item, parameter, depth + 1))
     return items
 
