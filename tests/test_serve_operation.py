@@ -61,8 +61,14 @@ async def sleep_in_thread(request):
 def echo(request):
     return {"x": request["x"].as_numpy()}
 
+def block(request):
+    time.sleep(1.5)
+    return echo(request)
+
+block = Model(block, in_event_loop=True)
+
 models = {"mean": mean, "hang": hang, "fail": fail, "sleep": sleep, "echo": echo,
-    "sleep_in_thread": sleep_in_thread}
+    "sleep_in_thread": sleep_in_thread, "block": block}
 """
 X = {"x": np.arange(4, dtype=np.float32)}
 MEAN = b"POST /v2/models/mean/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n%b\r\n%b"
@@ -330,6 +336,22 @@ def test_shutdown_refuses_connections_that_are_not_served(tmp_path: Path, worker
         over.set()
         errors = [str(error) for each in calls for error in each.result(20)]
         assert [each for each in errors if "refused" not in each] == []
+
+
+@pytest.mark.parametrize("http", ["fast", "asgi"])
+def test_requests_that_arrive_while_the_event_loop_is_blocked(tmp_path: Path, http: str) -> None:
+    """They get replies if they arrive before SIGTERM."""
+    options = ["served_here:models", "--http", http]
+    with contextlib.ExitStack() as stack:
+        server = stack.enter_context(serving(tmp_path, *options, models=MODELS))
+        connections = [stack.enter_context(connect(server.address))]
+        connections[0].send(request("block"))
+        time.sleep(0.3)
+        for _ in range(4):
+            connections.append(stack.enter_context(connect(server.address)))
+            connections[-1].send(request())
+        server.stop()
+        assert [each.read().status for each in connections] == [200] * 5
 
 
 @pytest.mark.parametrize("http", ["fast", "asgi"])

@@ -39,7 +39,8 @@ UVICORN_OPTIONS = (  # arguments of the command that are passed to uvicorn, unde
 )
 # The variable that names the folder in which prometheus_client adds up the metrics of processes.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-_STOP_SECONDS = 0.15  # in this time, a process stops accepting connections
+_STOP_SECONDS = 0.2  # in this time, a process stops accepting connections
+_ACCEPT_SECONDS = 0.05  # for connections and calls that wait to be accepted
 _TELL_SECONDS = 0.1  # until new connections are told of a shutdown
 _BEAT_SECONDS = 0.5  # between two messages of a process
 _SWITCH_SECONDS = 0.001  # Python's default is 0.005
@@ -79,6 +80,8 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # If the event loop was blocked, accept what has arrived before the signal.
+        await asyncio.sleep(_ACCEPT_SECONDS)
         self.released.close()
         end_at = time.monotonic() + (self.config.timeout_graceful_shutdown or math.inf)
         finishing = asyncio.ensure_future(self.grpc.__aexit__(None, None, None))
