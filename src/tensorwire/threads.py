@@ -30,8 +30,7 @@ N_THREADS = min(32, (os.cpu_count() or 1) + 4)
 class Threads:
     """Starts calls in threads, ``limit`` at once. Further calls wait, in their order.
 
-    All objects share the threads, which no call keeps alive. A lock guards all that threads share:
-    nothing relies on the GIL.
+    All objects share the threads. A lock guards all that threads share: nothing relies on the GIL.
     """
 
     def __init__(self, limit: int) -> None:
@@ -63,7 +62,7 @@ class Threads:
     def drop(self, call: ThreadCall) -> bool:
         """Forget a call that waits. Return False if it does not: it has begun, or was dropped."""
         with _lock:
-            return self._waiting.pop(call, call) is None
+            return self._waiting.pop(call, call) is None  # the value of each call that waits
 
     def end(self, thread: _Thread) -> ThreadCall | None:
         """Return the next call for a thread, which is idle if there is none. It needs the lock."""

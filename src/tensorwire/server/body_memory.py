@@ -87,11 +87,11 @@ class BodyMemory:
     """The number of bytes that the bodies of an application may have together.
 
     A body gets its memory in steps, as it arrives. A step that does not fit waits until requests
-    have ended. But the oldest body that arrives gets its next step if the others fit, so that
-    bodies do not wait for each other, or for a model that has a small one: one body may exceed the
-    limit. Younger bodies wait behind one that waits. Bodies that are decompressed cannot wait. For
-    them alone, the limit is an eighth higher. A body that receives too little while others
-    wait is given up. All methods may be called in any thread, and none of them waits.
+    have ended, and younger bodies wait behind it. But the oldest body that arrives gets its step if
+    all others are within the limit, which it may exceed itself: otherwise, bodies might wait for
+    each other, or for a model that has a small one. Bodies that are decompressed cannot wait. For
+    them alone, the limit is an eighth higher. A body that receives too little while others wait is
+    given up. All methods may be called in any thread, and none of them waits.
 
     Messages of gRPC are not counted. They cannot wait, because they have arrived when their length
     is known, and so bodies that wait for their end might wait for ever.
@@ -208,8 +208,8 @@ class Reservation:
         others_nbytes = memory.nbytes - self.nbytes
         others_nbytes -= min(memory.decompressed_nbytes, memory.spare_nbytes)
         nbytes = others_nbytes + self.nbytes + self.missing_nbytes
-        # The last eighth is for bodies that have memory: new ones would take all, and none could go
-        # on. Several go on together, so that silent ones are given up in one period.
+        # The last eighth is for bodies that have memory already: otherwise, new ones would take all
+        # of it. Several bodies go on together, so that silent ones are given up in one period.
         limit = memory.max_nbytes - (0 if self.nbytes else memory.max_nbytes // 8)
         fits = nbytes <= limit or not self.missing_nbytes
         if self is next(iter(memory._arriving)):  # the oldest one
@@ -218,7 +218,7 @@ class Reservation:
             memory.nbytes += self.missing_nbytes
             self.nbytes += self.missing_nbytes
             self.missing_nbytes = 0
-            self._n_seen = self._n_arrived() - UNCOUNTED_NBYTES  # a step is progress once
+            self._n_seen = self._n_arrived() - UNCOUNTED_NBYTES  # a step counts as progress
             self._n_silent_ticks = 0
         return fits
 

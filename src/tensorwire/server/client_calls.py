@@ -1,4 +1,4 @@
-"""Work in threads for a request: the calls of synchronous models, and all that may take long."""
+"""Calls in threads for a request. They are dropped if they wait while the client is gone."""
 
 from __future__ import annotations
 

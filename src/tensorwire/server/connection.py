@@ -122,7 +122,8 @@ class Connection:
         self.deadline = now + (options.keep_alive_seconds or _FIRST_REQUEST_SECONDS)
         self.grace_left = math.inf  # seconds that are left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
-        self.n_unsent = 0  # bytes that the transport had at the last `blocked`; -1 after a piece
+        # Bytes that the transport had at the last `blocked`; -1 if a piece was taken since.
+        self.n_unsent = 0
         self.n_refused = 0  # `BodyMemory.n_refused` when the period of SENDING began
 
     # --- what happens ----------------------------------------------------------------------------
@@ -240,8 +241,8 @@ class Connection:
     def may_receive(self) -> bool:
         """Whether the transport may receive.
 
-        Not while a body waits for memory or the client must read first, nor after the head of a
-        second request: the others are in the chunk that it arrived in.
+        Not while a body waits for memory or the client must read first, nor while there are two
+        requests or more: these have arrived in one chunk.
         """
         return len(self.requests) < 2 and self.state not in (STALLED, SENDING)
 

@@ -40,7 +40,7 @@ from .statistics import Statistics
 
 log = logging.getLogger("tensorwire.server")
 
-_MAPPINGS = (tw.InferResponse, Mapping)  # that of the first one is found at once
+_MAPPINGS = (tw.InferResponse, Mapping)  # isinstance is slow for the second one
 Undecoded = TypeVar("Undecoded")
 Encoded = TypeVar("Encoded")
 
@@ -159,7 +159,7 @@ class Inference(Generic[Undecoded, Encoded]):
             else:
                 concurrency.remove(self)
             if type(self.result) is CoroutineType:
-                self.result.close()  # if there are too many requests
+                self.result.close()  # it was not awaited, because there are too many requests
         self.served.statistics.add(self.started_ns)
         return encoded
 
