@@ -420,6 +420,27 @@ async def test_call_that_is_cancelled_when_it_has_just_failed_is_released() -> N
         assert found() is None
 
 
+@pytest.mark.skipif(bool(sysconfig.get_config_var("Py_GIL_DISABLED")), reason=RELEASED_LATER)
+async def test_request_that_is_cancelled_is_released() -> None:
+    """Also if its body has arrived in several messages."""
+    found: list[Any] = []
+
+    async def wait(request: tw.InferRequest) -> Any:
+        found.append(weakref.ref(request["x"]))
+        await asyncio.Event().wait()
+
+    frame = message(SMALL)
+    sent = inference("m", frame, chunks=[bytes(frame)[:10], bytes(frame)[10:]])
+    with without_gc():
+        task = asyncio.create_task(exchange(create_app({"m": wait}), **sent))
+        while not found:
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait({task})
+        del task
+        assert found[0]() is None
+
+
 @pytest.mark.parametrize("text", [[], ["by a cancel scope of anyio"]])
 async def test_request_that_the_server_cancels_gets_no_reply(text: list[str]) -> None:
     """Whether its model is waiting, runs in a thread, or waits for a thread."""

@@ -156,8 +156,10 @@ class ThreadCall:
                 function()
         # The event loop does not get the result or the exception as an argument: this thread
         # would release them only when it runs again.
-        with suppress(RuntimeError, MemoryError):  # the event loop is closed, or nothing is left
+        try:
             self._future.get_loop().call_soon_threadsafe(self._settle)
+        except (RuntimeError, MemoryError):  # the event loop is closed, or nothing is left
+            self._result = self._error = None
         return following
 
     def _call(self) -> None:

@@ -354,7 +354,7 @@ class _Exchange(Exchange):
     receive: Receive
     _loop: asyncio.AbstractEventLoop | None = None
     _has_changed: asyncio.Event
-    _timeout: asyncio.Timeout
+    _timeout: asyncio.Timeout | None = None
 
     async def receive_body(self, message: AsgiMessage | Awaitable[AsgiMessage] | None) -> None:
         """Receive the rest of a body, from this message on if there is one."""
@@ -376,6 +376,8 @@ class _Exchange(Exchange):
             self.take_step()  # if the body has been given up, this rejects it
             if not self.is_rejected:
                 self.reject_late()
+        finally:
+            self._timeout = None  # it refers to the task: a cancelled one would be in a cycle
 
     async def _await_memory(self) -> None:
         while not self.take_step():
@@ -392,8 +394,8 @@ class _Exchange(Exchange):
 
     def _continue(self) -> None:
         self._has_changed.set()
-        if self.is_given_up:
-            with suppress(RuntimeError):  # it has ended already
+        if self.is_given_up and self._timeout is not None:
+            with suppress(RuntimeError):  # it has just expired
                 self._timeout.reschedule(0)  # the body may wait for a message
 
     async def wait_for_disconnect(self) -> None:
