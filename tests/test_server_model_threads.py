@@ -506,20 +506,27 @@ def inference_of(app: Any, frame: tw.Frame) -> Inference[RequestBody, tw.Frame]:
 
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
+@pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize("end", ["cancelled", "closed", "closed before"])
-def test_request_is_not_counted_after_its_event_loop(transport: str, end: str) -> None:
+def test_request_is_not_counted_after_its_event_loop(
+    transport: str, is_async: bool, end: str
+) -> None:
     """The application may be used in another one, for example in the next test of a program.
 
     The thread ends after the event loop was closed, or between its last turn and that.
     """
     started, released = threading.Event(), threading.Event()
 
-    def model(request: tw.InferRequest) -> tw.InferResponse:
+    def in_thread(request: tw.InferRequest) -> tw.InferResponse:
         started.set()
         assert released.wait(20)
         return echo(request)
 
-    app = create_app({"m": model})
+    async def in_loop(request: tw.InferRequest) -> Any:
+        started.set()
+        await asyncio.Event().wait()
+
+    app = create_app({"m": in_loop if is_async else in_thread})
 
     async def begin() -> asyncio.Task[Any]:
         frame = message(LARGE, **BINARY)
@@ -546,6 +553,41 @@ def test_request_is_not_counted_after_its_event_loop(transport: str, end: str) -
     del task
     gc.collect()  # of the coroutine, if it has not ended
     wait_for(lambda: not (app.body_memory.nbytes or app.concurrency.requests))
+
+
+GARBAGE = """
+import asyncio, gc, logging
+import numpy as np
+import tensorwire as tw
+from support.asgi_requests import exchange, inference
+from tensorwire.server import create_app
+
+async def wait(request):
+    await asyncio.Event().wait()
+
+async def main():
+    tasks = [asyncio.create_task(exchange(app, **inference(model, FRAME), disconnected=gone))
+             for gone in [asyncio.Event()] for model in ("wait", "echo")]
+    await tasks[1]
+
+logging.disable(50)
+app = create_app({"wait": wait, "echo": lambda request: tw.InferResponse(request.inputs)})
+FRAME = tw.encode_request(tw.InferRequest({"x": np.ones(100_000, np.float32)}))
+for threshold in range(1, 200):
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)
+    loop.run_until_complete(main())
+    loop.close()
+    gc.set_threshold(threshold)
+gc.collect()
+print(app.body_memory.nbytes, app.concurrency.requests)
+"""
+
+
+def test_request_that_a_garbage_collection_ends() -> None:
+    """Its event loop was closed. The thread may have a lock that the end of the request needs."""
+    done = run_script(GARBAGE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "0 set()\n", "")
 
 
 def test_coroutine_of_a_request_can_be_closed() -> None:

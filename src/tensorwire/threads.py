@@ -207,7 +207,9 @@ class _Thread(threading.Thread):
                 return
 
 
-_lock = threading.Lock()
+# A garbage collection, which may run while a thread has the lock, may drop calls: it ends the tasks
+# of an event loop that was closed.
+_lock = threading.RLock()
 _idle: list[_Thread] = []  # the last one is used first
 _threads: set[_Thread] = set()
 # A lock refers to its event loop. What waits for the lock, or will release it, refers to the lock.
@@ -226,7 +228,7 @@ def _start_thread() -> _Thread:
 def _forget_threads() -> None:
     """Begin without threads in a new process: `fork` copies only the thread that calls it."""
     global _lock  # noqa: PLW0603
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _idle.clear()
     _threads.clear()
     for each in _users:

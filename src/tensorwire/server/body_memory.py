@@ -109,7 +109,9 @@ class BodyMemory:
         """The part of ``nbytes`` that bodies have taken when they were decompressed."""
         self.n_refused: int = 0
         """How many times there was no memory for bytes that were decompressed."""
-        self._lock = threading.Lock()
+        # A garbage collection, which may run while a thread has the lock, may release memory: it
+        # ends the requests of an event loop that was closed. So loops iterate over copies.
+        self._lock = threading.RLock()
         # The reservations of bodies that are not complete, the oldest first.
         self._arriving: dict[Reservation, None] = {}
         self._next_tick = 0.0
@@ -118,7 +120,7 @@ class BodyMemory:
     def is_needed(self, n_refused: int) -> bool:
         """Whether a body waits, or one was refused since ``n_refused`` had this value."""
         with self._lock:
-            waits = any(each.missing_nbytes for each in self._arriving)
+            waits = any(each.missing_nbytes for each in [*self._arriving])
             return waits or self.n_refused != n_refused
 
     def tick(self, now: float) -> None:
@@ -131,7 +133,7 @@ class BodyMemory:
             if self._n_ticks < _N_TICKS:
                 return
             self._n_ticks = 0
-            given_up = [each for each in self._arriving if not each.mark_progress()]
+            given_up = [each for each in [*self._arriving] if not each.mark_progress()]
             for each in given_up:
                 each.state = GIVEN_UP
         for each in given_up:
@@ -140,7 +142,7 @@ class BodyMemory:
     def _grant_next(self) -> list[Reservation]:
         """Grant the steps that fit now, from the oldest body on. The caller wakes these bodies."""
         granted = []
-        for each in self._arriving:
+        for each in [*self._arriving]:
             if each.missing_nbytes:
                 if not each.grant():
                     break
@@ -192,13 +194,14 @@ class Reservation:
             was_waiting = self.missing_nbytes > 0
             memory._arriving.setdefault(self)
             self.missing_nbytes = max(0, nbytes - self.nbytes)
-            waiting = next(each for each in memory._arriving if each is self or each.missing_nbytes)
+            arriving = [*memory._arriving]
+            waiting = next(each for each in arriving if each is self or each.missing_nbytes)
             if (waiting is self or not self.missing_nbytes) and self.grant():
                 return True
-            others = (each for each in memory._arriving if each is not self)
+            others = (each for each in arriving if each is not self)
             if not (was_waiting or any(each.missing_nbytes for each in others)):
                 memory._n_ticks = 0  # from now on, bodies must make progress
-                for each in memory._arriving:
+                for each in arriving:
                     each.mark_progress()
             return False
 
@@ -212,7 +215,7 @@ class Reservation:
         # of it. Several bodies go on together, so that silent ones are given up in one period.
         limit = memory.max_nbytes - (0 if self.nbytes else memory.max_nbytes // 8)
         fits = nbytes <= limit or not self.missing_nbytes
-        if self is next(iter(memory._arriving)):  # the oldest one
+        if self is next(iter(memory._arriving), None):  # the oldest one
             fits = fits or others_nbytes <= memory.max_nbytes
         if fits and self.missing_nbytes:
             memory.nbytes += self.missing_nbytes

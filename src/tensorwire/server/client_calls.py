@@ -81,7 +81,8 @@ class ClientCall(ThreadCall):
             return await self.result()
         finally:
             if watcher is not None:
-                watcher.cancel()
+                with suppress(RuntimeError):  # the event loop is closed
+                    watcher.cancel()
 
     async def _watch(self, wait_for_disconnect: Callable[[], Awaitable[object]]) -> None:
         with suppress(Exception):  # of middleware; the call then runs in any case

@@ -252,8 +252,9 @@ class Exchange(ClientCall):
         Raises ClientDisconnectedError.
         """
         concurrency = self._service.concurrency
+        counted = object()
         try:
-            concurrency.add(self)
+            concurrency.add(counted)
             reply: Reply = await self.run(COMPRESSING, self._reply_with, frame)
             return reply
         except OverloadedError:  # also if no thread can be started
@@ -261,9 +262,9 @@ class Exchange(ClientCall):
             return self._reply_with(frame)
         finally:
             if self.is_in_progress:
-                self.when_ended(partial(concurrency.remove, self))
+                self.when_ended(partial(concurrency.remove, counted))
             else:
-                concurrency.remove(self)
+                concurrency.remove(counted)
 
     def _reply_with(self, frame: Frame) -> Reply:
         if not self._service.compress_responses:

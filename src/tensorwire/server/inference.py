@@ -145,8 +145,9 @@ class Inference(Generic[Undecoded, Encoded]):
         Raises ClientDisconnectedError if ``call`` is cancelled, or dropped, before it ends.
         """
         concurrency = self.message_format.concurrency
+        counted = object()  # and not `self`, which would keep this coroutine in memory
         try:
-            concurrency.add(self)
+            concurrency.add(counted)
             encoded = await self._run(call)
         except BaseException as error:
             self.served.statistics.add(self.started_ns, error)
@@ -155,9 +156,9 @@ class Inference(Generic[Undecoded, Encoded]):
             raise
         finally:
             if call.is_in_progress:  # the task was cancelled, and a thread goes on
-                call.when_ended(partial(concurrency.remove, self))
+                call.when_ended(partial(concurrency.remove, counted))
             else:
-                concurrency.remove(self)
+                concurrency.remove(counted)
             if type(self.result) is CoroutineType:
                 self.result.close()  # it was not awaited, because there are too many requests
         self.served.statistics.add(self.started_ns)
