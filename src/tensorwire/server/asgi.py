@@ -295,7 +295,8 @@ class App(Service):
             if exchange.is_rejected:
                 reply = reply.closing()
             is_replying = True
-            sending = partial(self._send_in_time, send) if exchange.has_memory else send
+            is_counted = exchange._reserved is not None and exchange.has_memory
+            sending = partial(self._send_in_time, send) if is_counted else send
             await _send_reply(sending, reply, self.zero_copy)
         except ClientDisconnectedError:
             return
