@@ -7,6 +7,7 @@ import gc
 import gzip
 import logging
 import platform
+import sys
 import sysconfig
 import threading
 import time
@@ -27,6 +28,7 @@ from support.scripts import run_script
 from support.threads import forbid_threads, wait_for
 from tensorwire.server import Model, RequestError, client_calls, create_app
 from tensorwire.server.body import RequestBody
+from tensorwire.server.body_memory import Reservation
 from tensorwire.server.client_calls import ClientCall
 from tensorwire.server.compressed_reply import negotiated_reply
 from tensorwire.server.inference import Inference
@@ -506,8 +508,10 @@ def inference_of(app: Any, frame: tw.Frame) -> Inference[RequestBody, tw.Frame]:
 
 
 @pytest.mark.parametrize("transport", ["http", "grpc"])
-@pytest.mark.parametrize("is_async", [False, True])
-@pytest.mark.parametrize("end", ["cancelled", "closed", "closed before"])
+@pytest.mark.parametrize(
+    ("is_async", "end"),
+    [*((a, b) for a in (False, True) for b in ("cancelled", "closed")), (False, "closed before")],
+)
 def test_request_is_not_counted_after_its_event_loop(
     transport: str, is_async: bool, end: str
 ) -> None:
@@ -553,6 +557,66 @@ def test_request_is_not_counted_after_its_event_loop(
     del task
     gc.collect()  # of the coroutine, if it has not ended
     wait_for(lambda: not (app.body_memory.nbytes or app.concurrency.requests))
+
+
+class HeldLock:
+    """A lock for which waiting has no end."""
+
+    def acquire(self, blocking: bool = True) -> bool:
+        assert not blocking
+        return False
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("state", ["in a thread", "before its thread", "awaits", "without memory"])
+async def test_request_that_is_closed_waits_for_no_lock(
+    state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A garbage collection closes those of a closed event loop, perhaps in a thread with a lock."""
+    released = threading.Event()
+    called: list[str | None] = []
+
+    def in_thread(request: tw.InferRequest) -> tw.InferResponse:
+        called.append(request.id)
+        assert released.wait(20)
+        return echo(request)
+
+    async def in_loop(request: tw.InferRequest) -> Any:
+        await asyncio.Event().wait()
+
+    function = in_loop if state == "awaits" else in_thread
+    app = create_app({"m": function}, max_body_memory_nbytes=4 * LARGE.nbytes)
+    app.threads._limit = 1
+    statistics = app.infer_routes[b"/v2/models/m/infer"].statistics
+    statistics._observe = lambda *_: pytest.fail("the metrics have locks")
+    others = Reservation(app.body_memory)
+    if state == "without memory":
+        others.request(app.body_memory.max_nbytes + 1)
+        others.complete()
+    n_requests = 2 if state == "before its thread" else 1
+    tasks = []
+    for _ in range(n_requests):
+        sent = inference("m", message(LARGE, **BINARY))
+        tasks.append(asyncio.create_task(exchange(app, **sent, disconnected=asyncio.Event())))
+        await asyncio.sleep(0.1)
+    coroutine: Any = tasks[-1].get_coro()
+    locks: list[Any] = [app.body_memory, statistics, sys.modules[Threads.__module__]]
+    with monkeypatch.context() as patched, ThreadPoolExecutor(1) as executor:
+        for each in locks:
+            patched.setattr(each, "_lock", HeldLock())
+        executor.submit(coroutine.close).result()
+    others.release()
+    released.set()
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    wait_for(lambda: not (app.body_memory.nbytes or app.concurrency.requests))
+    assert not app.body_memory._arriving
+    assert len(called) == (state in ("in a thread", "before its thread"))
 
 
 GARBAGE = """

@@ -1291,6 +1291,29 @@ async def test_memory_of_a_request_whose_connection_closes(
     assert memory.nbytes == 0
 
 
+@pytest.mark.parametrize("model", ["slow", "wait"])
+def test_request_whose_event_loop_was_closed_is_not_counted(model: str) -> None:
+    """A program may stop the event loop of its server, and use the application again."""
+    app = make_app()
+    released.clear()
+
+    async def begin() -> None:
+        protocol, _ = protocol_with_transport(config=configuration(app))
+        receive(protocol, request_bytes(model, np.arange(50_000)))
+        await turns(3)
+        assert app.body_memory.nbytes > 0
+
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda *_: None)  # the task is destroyed while it is pending
+    loop.run_until_complete(begin())
+    loop.close()
+    del loop
+    released.set()
+    wait_for(lambda: not app.threads._n_running)  # its call refers to the task
+    gc.collect()
+    wait_for(lambda: not (app.body_memory.nbytes or app.concurrency.requests))
+
+
 @pytest.mark.parametrize("n_sent", [0, 50, 10_000])
 async def test_lost_connection_is_released(n_sent: int) -> None:
     """Without the garbage collector, and before its timer expires."""

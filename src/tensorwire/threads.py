@@ -7,7 +7,7 @@ import atexit
 import os
 import sys
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import Context, copy_context
@@ -62,7 +62,7 @@ class Threads:
     def drop(self, call: ThreadCall) -> bool:
         """Forget a call that waits. Return False if it does not: it has begun, or was dropped."""
         with _lock:
-            return self._waiting.pop(call, call) is None  # the value of each call that waits
+            return self._waiting.pop(call, call) is None  # None is the value of those that wait
 
     def end(self, thread: _Thread) -> ThreadCall | None:
         """Return the next call for a thread, which is idle if there is none. It needs the lock."""
@@ -77,16 +77,21 @@ class Threads:
 
 
 class ThreadCall:
-    """A call of a function in a thread, which an event loop waits for."""
+    """A call of a function in a thread, which an event loop waits for.
+
+    A garbage collection may close coroutines that wait for calls: those of an event loop that was
+    closed. It may run at any time, also in a thread that has a lock, or for which another one
+    waits. So ``result``, when it is closed, and ``when_ended`` take no lock.
+    """
 
     _threads: Threads
     _future: asyncio.Future[None]
     is_in_progress: bool = False
     """From its start until it has ended or was dropped, also if its task was cancelled."""
-    _ending: tuple[Callable[[], object], ...] = ()
-    """What ``when_ended`` was given."""
+    _endings: deque[Callable[[], object]]
+    """What is called when it has ended."""
     _job: tuple[Context, Callable[..., Any], tuple[Any, ...]] | None = None
-    """What is called; None as soon as a thread has begun, or the call was dropped."""
+    """What is called; None as soon as a thread has begun, or nothing waits for the call."""
     _result: Any = None
     _error: BaseException | None = None
 
@@ -97,6 +102,7 @@ class ThreadCall:
         """
         self._threads = threads
         self._future = asyncio.get_running_loop().create_future()
+        self._endings = deque()
         self._job = copy_context(), function, arguments
         self.is_in_progress = True
         try:
@@ -109,6 +115,9 @@ class ThreadCall:
         """Wait for the result. A call that waits for a thread is dropped on cancellation."""
         try:
             await self._future
+        except GeneratorExit:  # a thread then calls nothing
+            self._job = None
+            raise
         except BaseException:
             self.drop()
             self._result = self._error = None  # if it was cancelled just when it had ended
@@ -136,36 +145,39 @@ class ThreadCall:
 
         This is for a call whose task was cancelled: its event loop may end before it.
         """
-        with _lock:
-            if self.is_in_progress:
-                self._ending += (function,)
-                return
-        function()
+        self._endings.append(function)
+        if not self.is_in_progress:
+            self._call_endings()
+
+    def _call_endings(self) -> None:
+        while self._endings:
+            # The thread and the event loop may do this at once: only one gets each function.
+            with suppress(IndexError, RuntimeError, MemoryError):
+                self._endings.popleft()()
 
     def do(self, thread: _Thread) -> ThreadCall | None:
         """Do the call in a thread, and return the next one for this thread."""
         self._call()
+        self.is_in_progress = False
         with _lock:
-            self.is_in_progress = False
             if thread not in _threads:  # the function has forked this process, and returned
                 return None
             following = self._threads.end(thread)
-        ending, self._ending = self._ending, ()
-        for function in ending:
-            with suppress(RuntimeError, MemoryError):
-                function()
+        self._call_endings()
         # The event loop does not get the result or the exception as an argument: this thread
         # would release them only when it runs again.
         try:
-            self._future.get_loop().call_soon_threadsafe(self._settle)
-        except (RuntimeError, MemoryError):  # the event loop is closed, or nothing is left
+            with suppress(MemoryError):  # it may have been scheduled
+                self._future.get_loop().call_soon_threadsafe(self._settle)
+        except RuntimeError:  # the event loop is closed
             self._result = self._error = None
         return following
 
     def _call(self) -> None:
-        assert self._job is not None
-        context, function, arguments = self._job
-        self._job = None
+        job, self._job = self._job, None
+        if job is None:
+            return
+        context, function, arguments = job
         try:
             self._result = context.run(function, *arguments)
         except BaseException as error:  # including SystemExit and the panics of Rust extensions
@@ -207,9 +219,7 @@ class _Thread(threading.Thread):
                 return
 
 
-# A garbage collection, which may run while a thread has the lock, may drop calls: it ends the tasks
-# of an event loop that was closed.
-_lock = threading.RLock()
+_lock = threading.Lock()
 _idle: list[_Thread] = []  # the last one is used first
 _threads: set[_Thread] = set()
 # A lock refers to its event loop. What waits for the lock, or will release it, refers to the lock.
@@ -228,7 +238,7 @@ def _start_thread() -> _Thread:
 def _forget_threads() -> None:
     """Begin without threads in a new process: `fork` copies only the thread that calls it."""
     global _lock  # noqa: PLW0603
-    _lock = threading.RLock()
+    _lock = threading.Lock()
     _idle.clear()
     _threads.clear()
     for each in _users:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..errors import format_count
 from .errors import OverloadedError
-from .states import COMPLETE, GIVEN_UP, GROWING, RELEASED, BodyState
 
 UNCOUNTED_NBYTES = 64 << 10
 """A body up to this size is not counted: the limits of connections and requests are enough."""
@@ -109,23 +109,24 @@ class BodyMemory:
         """The part of ``nbytes`` that bodies have taken when they were decompressed."""
         self.n_refused: int = 0
         """How many times there was no memory for bytes that were decompressed."""
-        # A garbage collection, which may run while a thread has the lock, may release memory: it
-        # ends the requests of an event loop that was closed. So loops iterate over copies.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         # The reservations of bodies that are not complete, the oldest first.
         self._arriving: dict[Reservation, None] = {}
+        # Those that have ended since the lock was taken, and whether their memory is released.
+        self._ended: deque[tuple[Reservation, bool]] = deque()
         self._next_tick = 0.0
         self._n_ticks = 0
 
     def is_needed(self, n_refused: int) -> bool:
         """Whether a body waits, or one was refused since ``n_refused`` had this value."""
-        with self._lock:
-            waits = any(each.missing_nbytes for each in [*self._arriving])
-            return waits or self.n_refused != n_refused
+        if self.n_refused != n_refused:
+            return True
+        with self._locked():
+            return any(each.missing_nbytes for each in self._arriving)
 
     def tick(self, now: float) -> None:
         """Give up the bodies that receive too little. A transport calls it while a body waits."""
-        with self._lock:
+        with self._locked():
             if now < self._next_tick:
                 return
             self._next_tick = now + TICK_SECONDS
@@ -133,16 +134,48 @@ class BodyMemory:
             if self._n_ticks < _N_TICKS:
                 return
             self._n_ticks = 0
-            given_up = [each for each in [*self._arriving] if not each.mark_progress()]
+            given_up = [each for each in self._arriving if not each.mark_progress()]
             for each in given_up:
-                each.state = GIVEN_UP
+                each.is_given_up = True
         for each in given_up:
             each.wake()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            with self._lock:
+                yield
+        finally:
+            self._handle_ended()
+
+    def _end(self, reservation: Reservation, is_released: bool) -> None:
+        """End a reservation now or, if a thread has the lock, as soon as that is released.
+
+        This does not wait for the lock: a garbage collection, which may run while a thread has it,
+        ends the requests of an event loop that was closed.
+        """
+        self._ended.append((reservation, is_released))
+        self._handle_ended()
+
+    def _handle_ended(self) -> None:
+        # Whoever has the lock does this after releasing it.
+        while self._ended and self._lock.acquire(blocking=False):
+            try:
+                while self._ended:
+                    reservation, is_released = self._ended.popleft()
+                    self._arriving.pop(reservation, None)
+                    if is_released:
+                        reservation.free()
+                granted = self._grant_next()
+            finally:
+                self._lock.release()
+            for each in granted:
+                each.wake()
 
     def _grant_next(self) -> list[Reservation]:
         """Grant the steps that fit now, from the oldest body on. The caller wakes these bodies."""
         granted = []
-        for each in [*self._arriving]:
+        for each in self._arriving:
             if each.missing_nbytes:
                 if not each.grant():
                     break
@@ -154,7 +187,7 @@ class Reservation:
     """The part of a ``BodyMemory`` that the body of a request has.
 
     ``wake`` is called, in any thread, when the memory that ``request`` has refused is there, and
-    when a body that receives too little is GIVEN_UP. ``n_arrived`` returns how many bytes of the
+    when a body that receives too little is given up. ``n_arrived`` returns how many bytes of the
     body have arrived.
     """
 
@@ -171,7 +204,8 @@ class Reservation:
         self.nbytes: int = 0
         self.missing_nbytes: int = 0
         """What the body waits for."""
-        self.state = GROWING
+        self.is_given_up: bool = False
+        """Whether the body arrives too slowly, or not at all, and must be rejected."""
         self._n_silent_ticks = 0
         self._decompressed_nbytes = 0
 
@@ -190,11 +224,11 @@ class Reservation:
         If not, the body waits for it. A body that waits may ask again.
         """
         memory = self._memory
-        with memory._lock:
+        arriving = memory._arriving
+        with memory._locked():
             was_waiting = self.missing_nbytes > 0
-            memory._arriving.setdefault(self)
+            arriving.setdefault(self)
             self.missing_nbytes = max(0, nbytes - self.nbytes)
-            arriving = [*memory._arriving]
             waiting = next(each for each in arriving if each is self or each.missing_nbytes)
             if (waiting is self or not self.missing_nbytes) and self.grant():
                 return True
@@ -229,7 +263,7 @@ class Reservation:
         """Give up a body that waits if its client sends nothing more. A transport calls this."""
         self._n_silent_ticks = self._n_silent_ticks + 1 if is_silent else 0
         if self._n_silent_ticks >= _N_TICKS:
-            self.state = GIVEN_UP
+            self.is_given_up = True
 
     def mark_progress(self) -> bool:
         """Return whether enough has arrived since the last call, or the body waits."""
@@ -243,11 +277,11 @@ class Reservation:
         Raises OverloadedError if neither the memory nor its spare part has room for them.
         """
         memory = self._memory
-        with memory._lock:
+        with memory._locked():
             fits = memory.decompressed_nbytes + nbytes <= memory.spare_nbytes
             fits = fits or memory.nbytes + nbytes <= memory.max_nbytes + memory.spare_nbytes
-            if not fits or self.state is RELEASED:
-                memory.n_refused += not fits
+            if not fits:
+                memory.n_refused += 1
                 raise self.overloaded_error()
             memory.nbytes += nbytes
             self.nbytes += nbytes
@@ -256,25 +290,17 @@ class Reservation:
 
     def complete(self) -> None:
         """Keep the memory of a body that has arrived. The next body is the oldest now."""
-        self._end(COMPLETE)
+        self._memory._end(self, is_released=False)
 
     def release(self) -> None:
-        """Release the memory, and take no more: a thread may still decompress the body."""
-        self._end(RELEASED)
+        """Release the memory. The body does not take any more."""
+        self._memory._end(self, is_released=True)
 
-    def _end(self, state: BodyState) -> None:
-        memory = self._memory
-        with memory._lock:
-            self.state = state
-            self.missing_nbytes = 0
-            memory._arriving.pop(self, None)
-            if state is RELEASED:
-                memory.nbytes -= self.nbytes
-                memory.decompressed_nbytes -= self._decompressed_nbytes
-                self.nbytes = self._decompressed_nbytes = 0
-            granted = memory._grant_next()
-        for each in granted:
-            each.wake()
+    def free(self) -> None:
+        """Free the memory. The caller has the lock."""
+        self._memory.nbytes -= self.nbytes
+        self._memory.decompressed_nbytes -= self._decompressed_nbytes
+        self.nbytes = self.missing_nbytes = self._decompressed_nbytes = 0
 
     def overloaded_error(self) -> OverloadedError:
         limit = format_count("byte", self._memory.max_nbytes)

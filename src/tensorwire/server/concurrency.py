@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ..arguments import check_integer
 from ..errors import format_count
+from ..threads import ThreadCall
 from .errors import OverloadedError
 
 DEFAULT_MAX_CONCURRENCY = 1000
@@ -25,10 +28,13 @@ class Concurrency:
         """Count a request until it is removed. Raises OverloadedError; it is then not counted."""
         self.requests.add(request)
         if len(self.requests) > self.max_concurrency:
-            self.remove(request)
+            self.requests.discard(request)
             limit = format_count("request", self.max_concurrency)
             raise OverloadedError.by("max_concurrency", f"the limit is {limit} in progress")
 
-    def remove(self, request: object) -> None:
-        """Do not count a request any longer."""
-        self.requests.discard(request)
+    def remove(self, request: object, call: ThreadCall) -> None:
+        """Do not count a request any longer, or as soon as its call in a thread has ended."""
+        if call.is_in_progress:  # the task was cancelled
+            call.when_ended(partial(self.requests.discard, request))
+        else:
+            self.requests.discard(request)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
-from functools import partial
 
 from .._codec.messages.frame import Frame
 from ..errors import TensorwireError, format_count, format_seconds
@@ -18,7 +17,6 @@ from .errors import ClientDisconnectedError, OverloadedError, ReceiveTimeoutErro
 from .framing import AmbiguousLengthError, expects_continue
 from .inference import Inference, ServedModel
 from .service import DeferredReply, Reply, Route, Service
-from .states import GIVEN_UP
 
 # Up to this size, a body that the reply does not need is discarded before the reply. If a server
 # closes the connection while the client is still sending, the client may not receive the reply.
@@ -93,7 +91,7 @@ class Exchange(ClientCall):
     @property
     def is_given_up(self) -> bool:
         """Whether the body arrives too slowly while requests wait for memory."""
-        return self._reserved is not None and self._reserved.state is GIVEN_UP
+        return self._reserved is not None and self._reserved.is_given_up
 
     @property
     def has_memory(self) -> bool:
@@ -141,9 +139,9 @@ class Exchange(ClientCall):
             self._reserved.tick(is_silent)
 
     def _reservation(self) -> Reservation:
-        reserved = self._reserved  # one read: `close` in the event loop may set it to None
+        reserved = self._reserved
         if reserved is None:
-            if self._is_closed:  # before the task began in which the body is decompressed
+            if self._is_closed:  # before its task, which decompresses the body, has begun
                 raise ClientDisconnectedError("the request has ended")
             self._reserved = reserved = Reservation(
                 self._service.body_memory, self.wake, self._n_arrived
@@ -261,10 +259,7 @@ class Exchange(ClientCall):
             self._coding = None
             return self._reply_with(frame)
         finally:
-            if self.is_in_progress:
-                self.when_ended(partial(concurrency.remove, counted))
-            else:
-                concurrency.remove(counted)
+            concurrency.remove(counted, self)
 
     def _reply_with(self, frame: Frame) -> Reply:
         if not self._service.compress_responses:

@@ -11,7 +11,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from types import CoroutineType
 from typing import Any, Generic, TypeVar
 
@@ -149,16 +148,15 @@ class Inference(Generic[Undecoded, Encoded]):
         try:
             concurrency.add(counted)
             encoded = await self._run(call)
+        except GeneratorExit:  # see ThreadCall: statistics and metrics have locks
+            raise
         except BaseException as error:
             self.served.statistics.add(self.started_ns, error)
             if isinstance(error, asyncio.CancelledError) and self.request is not None:
                 error.add_note(self._subject())
             raise
         finally:
-            if call.is_in_progress:  # the task was cancelled, and a thread goes on
-                call.when_ended(partial(concurrency.remove, counted))
-            else:
-                concurrency.remove(counted)
+            concurrency.remove(counted, call)
             if type(self.result) is CoroutineType:
                 self.result.close()  # it was not awaited, because there are too many requests
         self.served.statistics.add(self.started_ns)

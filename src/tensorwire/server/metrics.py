@@ -87,7 +87,7 @@ def status_of(error: BaseException | None) -> int:
     """Return the HTTP status of a response; 499 if the client or the server has cancelled it."""
     if error is None:
         return 200
-    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+    if isinstance(error, asyncio.CancelledError):
         return 499
     return error.status if isinstance(error, TensorwireError) else 500
 

@@ -5,8 +5,7 @@
 ``Connection`` wants nothing more (``reject``, ``ignore_rest``). ``Connection`` (connection.py)
 changes ``ServerState``, in ``_enter``, ``start`` and ``_abort``; ``_set_deadline`` there has the
 time of each state, and ``tick`` what happens at its end. A shutdown is not a state:
-``Connection.grace_left`` is finite then. A body that needs memory has a state, too, which
-body_memory.py changes.
+``Connection.grace_left`` is finite then.
 """
 
 from __future__ import annotations
@@ -38,20 +37,10 @@ class ServerState(Enum):
     ABORTED = auto()  # nothing: the connection is lost, or the transport drops it
 
 
-class BodyState(Enum):
-    """What a body does with the memory for bodies: ``Reservation.state``."""
-
-    GROWING = auto()  # it takes memory in steps, or waits for it (`missing_nbytes`)
-    GIVEN_UP = auto()  # it arrives too slowly, or not at all, and must be rejected
-    COMPLETE = auto()  # it has arrived, and keeps its memory until the reply has been sent
-    RELEASED = auto()  # it has no memory, and takes none
-
-
 # In Python 3.11, an attribute of an Enum class takes as long as a call.
 IDLE, HEAD, BODY, IGNORED, CLOSED = ClientState
 ENDED = (IGNORED, CLOSED)
 WAITING, RECEIVING, STALLED, READY, RUNNING, SENDING, LINGERING, CLOSING, ABORTED = ServerState
-GROWING, GIVEN_UP, COMPLETE, RELEASED = BodyState
 ARRIVING = (RECEIVING, STALLED)
 BETWEEN_REPLIES = (WAITING, RECEIVING, STALLED, READY)
 UNTIMED = (READY, RUNNING, ABORTED)  # no limit of time; ticks only if a second request waits

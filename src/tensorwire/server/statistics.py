@@ -17,9 +17,7 @@ class Statistics:
 
     def __init__(self, observe: Callable[[int, BaseException | None], None] | None = None) -> None:
         self._observe = observe
-        # An application may run in several event loops. A garbage collection, which may run while a
-        # thread has the lock, ends the requests of one that was closed.
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()  # an application may run in several event loops
         self._totals = {"success": {"count": 0, "ns": 0}, "fail": {"count": 0, "ns": 0}}
         self._last_ns: int | None = None
 

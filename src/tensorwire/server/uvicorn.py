@@ -230,6 +230,9 @@ class InferProtocol(asyncio.BufferedProtocol):
                     connection.end_after_reply()
             if reply is not None:
                 self._reply(reply)
+        except GeneratorExit:  # the event loop was closed
+            request.close()
+            raise
         except BaseException:  # of a handler of the log, for example
             self.transport.abort()
             raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import Any, Protocol
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 from .connection import LAST_REQUEST_SECONDS, Connection
 from .errors import OverloadedError
@@ -49,7 +49,6 @@ class Connections:
             logging.INFO
         )
         self._limit = limit
-        # This object refers to its key in `_connections` only through open connections.
         self._of_uvicorn: set[Any] = server_state.connections
         self._tasks: set[Any] = server_state.tasks
 
@@ -139,12 +138,9 @@ class Connections:
         return bool(ending)
 
 
-_connections: WeakKeyDictionary[Any, Connections] = WeakKeyDictionary()
-
-
 def connections_of(server_state: Any, limit: int | None) -> Connections:
     """Return the connections of a server of uvicorn, of which ``limit`` may be open."""
-    found = _connections.get(server_state)
+    found: Connections | None = getattr(server_state, "tensorwire_connections", None)
     if found is None:
-        found = _connections[server_state] = Connections(server_state, limit)
+        found = server_state.tensorwire_connections = Connections(server_state, limit)
     return found
