@@ -158,29 +158,27 @@ class BodyMemory:
         self._handle_ended()
 
     def _handle_ended(self) -> None:
-        # Whoever has the lock does this after releasing it.
+        """Free what has ended, and grant the steps that fit then, from the oldest body on.
+
+        Whoever has had the lock calls this.
+        """
         while self._ended and self._lock.acquire(blocking=False):
+            granted = []
             try:
                 while self._ended:
                     reservation, is_released = self._ended.popleft()
                     self._arriving.pop(reservation, None)
                     if is_released:
                         reservation.free()
-                granted = self._grant_next()
+                for each in self._arriving:
+                    if each.missing_nbytes:
+                        if not each.grant():
+                            break
+                        granted.append(each)
             finally:
                 self._lock.release()
             for each in granted:
                 each.wake()
-
-    def _grant_next(self) -> list[Reservation]:
-        """Grant the steps that fit now, from the oldest body on. The caller wakes these bodies."""
-        granted = []
-        for each in self._arriving:
-            if each.missing_nbytes:
-                if not each.grant():
-                    break
-                granted.append(each)
-        return granted
 
 
 class Reservation:
