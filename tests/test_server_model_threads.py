@@ -572,9 +572,11 @@ class HeldLock:
     def __exit__(self, *_: object) -> None: ...
 
 
-@pytest.mark.parametrize("state", ["in a thread", "before its thread", "awaits", "without memory"])
+@pytest.mark.parametrize(
+    "state", ["in a thread", "before its thread", "awaits", "awaits in finally", "without memory"]
+)
 async def test_request_that_is_closed_waits_for_no_lock(
-    state: str, monkeypatch: pytest.MonkeyPatch
+    state: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A garbage collection closes those of a closed event loop, perhaps in a thread with a lock."""
     released = threading.Event()
@@ -586,9 +588,13 @@ async def test_request_that_is_closed_waits_for_no_lock(
         return echo(request)
 
     async def in_loop(request: tw.InferRequest) -> Any:
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            if state == "awaits in finally":
+                await asyncio.sleep(0)
 
-    function = in_loop if state == "awaits" else in_thread
+    function = in_loop if "awaits" in state else in_thread
     app = create_app({"m": function}, max_body_memory_nbytes=4 * LARGE.nbytes)
     app.threads._limit = 1
     statistics = app.infer_routes[b"/v2/models/m/infer"].statistics
@@ -605,10 +611,11 @@ async def test_request_that_is_closed_waits_for_no_lock(
         await asyncio.sleep(0.1)
     coroutine: Any = tasks[-1].get_coro()
     locks: list[Any] = [app.body_memory, statistics, sys.modules[Threads.__module__]]
-    with monkeypatch.context() as patched, ThreadPoolExecutor(1) as executor:
+    with monkeypatch.context() as patched:
         for each in locks:
             patched.setattr(each, "_lock", HeldLock())
-        executor.submit(coroutine.close).result()
+        coroutine.close()
+    assert not caplog.records
     others.release()
     released.set()
     for task in tasks:
@@ -652,21 +659,6 @@ def test_request_that_a_garbage_collection_ends() -> None:
     """Its event loop was closed. The thread may have a lock that the end of the request needs."""
     done = run_script(GARBAGE)
     assert (done.returncode, done.stdout, done.stderr) == (0, "0 set()\n", "")
-
-
-def test_coroutine_of_a_request_can_be_closed() -> None:
-    """As the interpreter does if the event loop ends first."""
-
-    class Suspend:
-        def __await__(self) -> Any:
-            yield
-
-    async def wait(request: tw.InferRequest) -> Any:
-        await Suspend()
-
-    coroutine: Any = inference_of(create_app({"m": wait}), message(SMALL)).later(ClientCall())
-    coroutine.send(None)
-    coroutine.close()
 
 
 async def test_model_whose_thread_cannot_be_started(monkeypatch: pytest.MonkeyPatch) -> None:

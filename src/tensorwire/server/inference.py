@@ -115,6 +115,8 @@ class Inference(Generic[Undecoded, Encoded]):
     is_called: bool = False
     is_awaitable: bool = False
     """Whether the result has to be awaited."""
+    task_id: int = 0
+    """The ``id`` of the task that awaits ``later``. The task refers to this object."""
     started_ns: int = field(default_factory=time.perf_counter_ns)
 
     def now(self) -> Encoded | None:
@@ -145,12 +147,13 @@ class Inference(Generic[Undecoded, Encoded]):
         """
         concurrency = self.message_format.concurrency
         counted = object()  # and not `self`, which would keep this coroutine in memory
+        self.task_id = id(asyncio.current_task())
         try:
             concurrency.add(counted)
             encoded = await self._run(call)
-        except GeneratorExit:  # see ThreadCall: statistics and metrics have locks
-            raise
         except BaseException as error:
+            if self._is_closed():  # see ThreadCall: the log, statistics and metrics have locks
+                raise GeneratorExit from None
             self.served.statistics.add(self.started_ns, error)
             if isinstance(error, asyncio.CancelledError) and self.request is not None:
                 error.add_note(self._subject())
@@ -184,13 +187,17 @@ class Inference(Generic[Undecoded, Encoded]):
             try:
                 self.result = await self.result
             except BaseException as error:  # SystemExit would stop the server
-                if is_ended_by_server(error):
+                if self._is_closed() or is_cancelled(error):
                     raise
                 raise self._model_error(error) from None
         if self._is_slow_to_encode():
             encoded: Encoded = await call.in_thread(self._encode, threads=WRITING)
             return encoded
         return self._encode()
+
+    def _is_closed(self) -> bool:
+        """Return whether the coroutine is closed, by a garbage collection in any task or thread."""
+        return id(current_task()) != self.task_id
 
     def _decode(self) -> None:
         """Decode and check the request. Its message is released with the last tensor."""
@@ -329,15 +336,18 @@ class Inference(Generic[Undecoded, Encoded]):
         return str(error) if is_about_data else None
 
 
-def is_ended_by_server(error: BaseException) -> bool:
-    """Return whether the server has cancelled a task or closed a coroutine, and not the model."""
+def current_task() -> asyncio.Task[Any] | None:
+    """Return the running task; None if there is none, also if no event loop is running."""
     try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no event loop is running
-        task = None
-    if isinstance(error, asyncio.CancelledError):
-        return task is None or task.cancelling() > 0
-    return isinstance(error, GeneratorExit) and task is None
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Return whether the server has cancelled the task, and not the model."""
+    task = current_task()
+    return isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling() > 0)
 
 
 def is_converted(value: Any) -> bool:
