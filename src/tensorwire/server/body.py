@@ -148,7 +148,9 @@ class RequestBody:
 
     def _next_step(self, allowed_nbytes: int, needed: int, length: int | None) -> int:
         """Return how much may arrive after the next step."""
-        nbytes = max(needed, 2 * allowed_nbytes, UNCOUNTED_NBYTES)
+        # One byte more than what is there: asyncio takes an empty buffer for the end of a TLS
+        # connection. More than 64 KiB may be there before the first step, after a TLS handshake.
+        nbytes = max(needed + 1, 2 * allowed_nbytes, UNCOUNTED_NBYTES)
         if length is None or self._reservation is None:
             return max(needed, min(nbytes, self.max_body_nbytes))
         step_nbytes = self._reservation().step_nbytes
