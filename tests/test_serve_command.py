@@ -165,6 +165,21 @@ cli.main(["serve", "--echo", "--port", "0"])
     assert done.returncode == 7
 
 
+def test_sigterm_as_soon_as_a_socket_has_a_file(tmp_path: Path) -> None:
+    done = run_script(
+        """
+import os, sys
+from tensorwire import cli
+from tensorwire.cli import serve
+
+serve.serve = lambda *_: os.kill(os.getpid(), 15)
+cli.main(["serve", "--echo", "--uds", sys.argv[1]])
+""",
+        str(tmp_path / "socket"),
+    )
+    assert (done.returncode, [*tmp_path.iterdir()]) == (-signal.SIGTERM, []), done.stderr
+
+
 def error_of(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """Return what the command prints if it does not start."""
     with pytest.raises(SystemExit) as caught:

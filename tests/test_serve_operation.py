@@ -259,8 +259,10 @@ def test_restart_by_sighup(tmp_path: Path) -> None:
 @pytest.mark.skipif(grpc is None, reason="grpcio is not installed")
 def test_restart_by_sighup_with_tls_and_grpc(tmp_path: Path, certificate: Certificate) -> None:
     """Over gRPC, calls that begin or connect while a process stops may fail."""
+    chain = tmp_path / "chain.pem"
+    chain.write_text(Path(certificate.file).read_text())
     options = ["served_here:models", "--workers", "2", "--grpc-port"]
-    options += ["--ssl-certfile", certificate.file, "--ssl-keyfile", certificate.key]
+    options += ["--ssl-certfile", str(chain), "--ssl-keyfile", certificate.key]
     trusted = grpc.ssl_channel_credentials(Path(certificate.file).read_bytes())
     with (
         serving(tmp_path, *options, models=MODELS) as server,
@@ -278,6 +280,11 @@ def test_restart_by_sighup_with_tls_and_grpc(tmp_path: Path, certificate: Certif
         ]
         try:
             wait_for(lambda: server.log.read_text().count("startup complete") == 2, 20)
+            chain.write_text("renewed badly")
+            server.process.send_signal(signal.SIGHUP)
+            problem = f"so the old ones remain: --ssl-certfile: {chain} does not contain"
+            wait_for(lambda: problem in server.log.read_text(), 30)
+            chain.write_text(Path(certificate.file).read_text())
             server.process.send_signal(signal.SIGHUP)
             wait_for(lambda: server.log.read_text().count("Finished server process") == 2, 30)
         finally:

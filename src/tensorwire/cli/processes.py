@@ -30,7 +30,7 @@ import uvicorn
 from ..errors import format_seconds
 from .models import create, describe
 from .output import OutputError, UsageError, escape_record, log_config
-from .sockets import Listener, format_address
+from .sockets import Listener, check_certificate, format_address
 
 STARTUP_FAILURE = 3  # the exit code of a process that cannot serve, as in uvicorn
 UVICORN_OPTIONS = (  # arguments of the command that are passed to uvicorn, under the same names
@@ -209,6 +209,7 @@ def work(
     try:
         server = Server(chosen, ExitStack())
         threading.Thread(target=beat, daemon=True).start()
+        check_certificate(chosen.ssl_certfile, chosen.ssl_keyfile)  # it may have changed
         status = serve_here(chosen, server, sockets, lambda *found: send(found))
     except UsageError as error:
         send(error)

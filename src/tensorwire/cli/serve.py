@@ -8,18 +8,23 @@ import os
 import re
 import signal
 import socket
-import ssl
 import sys
 from contextlib import ExitStack
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import tensorwire as tw
 
 from ..errors import format_value
 from .output import UsageError, flush_output, print_line
-from .sockets import bind_port, bind_unix_socket, format_address, listen, reserve
+from .sockets import (
+    bind_port,
+    bind_unix_socket,
+    check_certificate,
+    format_address,
+    listen,
+    reserve,
+)
 
 FAST_PROTOCOL = "tensorwire.server:InferProtocol"
 ASGI_PROTOCOL = "tensorwire.server.uvicorn_asgi:AsgiProtocol"
@@ -119,12 +124,19 @@ def run(chosen: argparse.Namespace) -> int:
     check_certificate(chosen.ssl_certfile, chosen.ssl_keyfile)
     if chosen.grpc_port == chosen.port != 0 and chosen.uds is None:
         raise UsageError(f"--port and --grpc-port must differ: both are {chosen.port}")
+    from .processes import end_process  # noqa: PLC0415 - it requires uvicorn
+
+    def end(number: int, _: Any) -> None:
+        released.close()
+        end_process(number)
+
     # What others may use when the server stops listening is released before it has ended.
     with ExitStack() as stack, ExitStack() as released:
         if chosen.uds is None:
             sockets = bind_port("--port", chosen.host, chosen.port, socket.SO_REUSEADDR)
             chosen.port = sockets[0].getsockname()[1]  # another one if it was 0
         else:
+            signal.signal(signal.SIGTERM, end)  # until the server handles it
             bound, remove = bind_unix_socket(chosen.uds, chosen.uds_mode)
             sockets = [bound]
             released.callback(remove)
@@ -149,15 +161,8 @@ def open_standard_streams() -> None:
 def serve(chosen: argparse.Namespace, sockets: list[socket.socket], released: ExitStack) -> int:
     """Run the server with these sockets, and return the exit status. Raises UsageError."""
     from ..server.uvicorn_check import problem_with_uvicorn  # noqa: PLC0415
-    from .processes import Processes, Server, end_process, serve_here  # noqa: PLC0415
+    from .processes import Processes, Server, serve_here  # noqa: PLC0415
 
-    if chosen.uds is not None:  # while the models are loaded
-
-        def end(number: int, _: Any) -> None:
-            released.close()
-            end_process(number)
-
-        signal.signal(signal.SIGTERM, end)
     uvicorn: Any = import_module("uvicorn")
     reason = None if chosen.http == "fast" else "as requested"
     failure = None if reason else problem_with_uvicorn()
@@ -184,38 +189,6 @@ def serve(chosen: argparse.Namespace, sockets: list[socket.socket], released: Ex
     if n > 1:
         return Processes(chosen, sockets, announce, released).run()
     return serve_here(chosen, server, sockets, announce)
-
-
-def check_certificate(certfile: str | None, keyfile: str | None) -> None:
-    """Raise UsageError unless the files have a certificate and its private key.
-
-    The errors of uvicorn and grpcio do not name the file.
-    """
-    if certfile is None:
-        if keyfile is not None:
-            raise UsageError("--ssl-keyfile requires --ssl-certfile")
-        return
-    key_option = "--ssl-certfile" if keyfile is None else "--ssl-keyfile"
-    for option, path, content in (
-        ("--ssl-certfile", certfile, "certificate"),
-        (key_option, keyfile or certfile, "private key"),
-    ):
-        try:
-            text = Path(path).read_text("latin-1")
-        except OSError as error:
-            raise UsageError(f"{option}: cannot read {path}: {error.strerror}") from None
-        if not re.search(rf"^-----BEGIN.* {content.upper()}-----\s*$", text, re.MULTILINE):
-            raise UsageError(f"{option}: {path} does not contain a {content} in PEM format")
-
-    def ask_for_password() -> str:
-        raise UsageError(f"{key_option}: the private key is encrypted")
-
-    try:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(certfile, keyfile, ask_for_password)
-    except ssl.SSLError as error:
-        problem = f"the certificate and the private key cannot be used: {error.reason or error}"
-        raise UsageError(f"--ssl-certfile: {problem}") from None
 
 
 def format_addresses(chosen: argparse.Namespace) -> str:
