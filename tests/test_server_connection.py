@@ -64,7 +64,7 @@ Rule = TypeVar("Rule", bound=Callable[..., None])
 KiB = 1 << 10
 GRACE, TIMEOUT, KEEP_ALIVE = 5.0, 30.0, 4.0
 LIMIT = 1 << 20  # of the memory for bodies
-N_UNWANTED = 6  # chunks that a TLS transport passes on although it should not
+N_UNWANTED = 6  # chunks that a TLS connection may receive although it does not want to
 ALL = 3 * [4 << 20]
 LINES = (
     "Connection: close\r\n",
@@ -120,6 +120,8 @@ class Client:
         self.received = b""
         self.reads = True  # what the server sends
         self.n_kept = 0  # bytes that the client has not read
+        # Chunks that have arrived with the end of a handshake, and are passed on in any case.
+        self.n_unwanted = N_UNWANTED if is_tls else 0
         self.ended_at = math.inf
         self.running: Any = None
         # For the machine: what the client sends, when the shutdown began, and how long models ran.
@@ -131,16 +133,12 @@ class Client:
         self.has_woken = True
 
     def send(self, n: int) -> None:
-        """Let the server receive up to n bytes, as an event loop does.
-
-        A TLS transport may have more than the server wants to receive.
-        """
-        n_unwanted = N_UNWANTED if self.connection.options.is_tls else 0
+        """Let the server receive up to n bytes, as an event loop does."""
         while n and self.to_send and self.is_open:
             if not self.connection.may_receive:
-                if n_unwanted == 0:
+                if self.n_unwanted == 0:
                     break
-                n_unwanted -= 1
+                self.n_unwanted -= 1
             buffer = self.connection.receiver.buffer()
             k = min(n, len(self.to_send), len(buffer))
             assert k > 0

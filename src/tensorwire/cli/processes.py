@@ -41,6 +41,7 @@ UVICORN_OPTIONS = (  # arguments of the command that are passed to uvicorn, unde
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 _STOP_SECONDS = 0.2  # in this time, a process stops accepting connections
 _ACCEPT_SECONDS = 0.05  # for connections and calls that wait to be accepted
+_N_ACCEPT_TURNS = 10  # of the event loop, to accept connections and receive their first requests
 _TELL_SECONDS = 0.1  # until new connections are told of a shutdown
 _BEAT_SECONDS = 0.5  # between two messages of a process
 _SWITCH_SECONDS = 0.001  # Python's default is 0.005
@@ -82,6 +83,8 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # If the event loop was blocked, accept what has arrived before the signal.
         await asyncio.sleep(_ACCEPT_SECONDS)
+        for _ in range(_N_ACCEPT_TURNS):
+            await asyncio.sleep(0)
         self.released.close()
         end_at = time.monotonic() + (self.config.timeout_graceful_shutdown or math.inf)
         finishing = asyncio.ensure_future(self.grpc.__aexit__(None, None, None))
