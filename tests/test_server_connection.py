@@ -8,6 +8,7 @@ a shutdown, the connection ends by a time that can be computed.
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import math
 import resource
@@ -33,7 +34,7 @@ from support import http_models
 from support.http_cases import CASES, Case
 from support.scale import scaled
 from tensorwire.server import Model, create_app
-from tensorwire.server.body import MAX_GROWTH
+from tensorwire.server.body import MAX_GROWTH, RequestBody
 from tensorwire.server.body_memory import UNCOUNTED_NBYTES, BodyMemory, Reservation
 from tensorwire.server.connection import Connection, Options
 from tensorwire.server.errors import OverloadedError
@@ -902,6 +903,17 @@ def test_younger_bodies_wait_behind_an_older_one() -> None:
     assert [first.request(LIMIT), second.request(100_000)] == [False, False]
     running.release()
     assert (first.missing_nbytes, second.missing_nbytes) == (0, 100_000)
+
+
+@pytest.mark.parametrize(("n", "n_counted"), [(64 * KiB, 0), (64 * KiB + 1, 64 * KiB + 1)])
+def test_small_body_is_not_counted_when_it_is_decompressed(n: int, n_counted: int) -> None:
+    memory = BodyMemory(LIMIT)
+    reservation = Reservation(memory)
+    body = RequestBody([(b"content-encoding", b"gzip")], LIMIT, lambda: reservation)
+    body.write(gzip.compress(bytes(n)))
+    with pytest.raises(tw.DecodeError):
+        body.decode(tw.Limits())
+    assert memory.nbytes == n_counted
 
 
 def test_memory_of_a_body_that_is_decompressed() -> None:

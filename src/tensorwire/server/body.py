@@ -148,13 +148,13 @@ class RequestBody:
 
     def _next_step(self, allowed_nbytes: int, needed: int, length: int | None) -> int:
         """Return how much may arrive after the next step."""
-        # One byte more than what is there: asyncio takes an empty buffer for the end of a TLS
-        # connection. More than 64 KiB may be there before the first step, after a TLS handshake.
-        nbytes = max(needed + 1, 2 * allowed_nbytes, UNCOUNTED_NBYTES)
+        nbytes = max(needed, 2 * allowed_nbytes, UNCOUNTED_NBYTES)
         if length is None or self._reservation is None:
             return max(needed, min(nbytes, self.max_body_nbytes))
         step_nbytes = self._reservation().step_nbytes
-        return min(length, max(nbytes, min(MAX_GROWTH * allowed_nbytes, step_nbytes)))
+        # One byte more than what is there: asyncio takes an empty buffer for the end of a TLS
+        # connection. More than 64 KiB may be there before the first step, after a TLS handshake.
+        return min(length, max(nbytes, needed + 1, min(MAX_GROWTH * allowed_nbytes, step_nbytes)))
 
     def reading_nbytes(self) -> int:
         """Return how many bytes take time to decode, or any number above the limits for that."""
