@@ -156,7 +156,7 @@ HEADERS: dict[str, Callable[[], Work]] = {
 
 # --- parameters -----------------------------------------------------------------------------------
 
-NUMBERS = [1] * 8_000_000
+NUMBERS = [1] * 4_500_000  # malloc moves a longer list as it grows, which takes up to 30 ms
 LISTS = {"k": [[1] * 1_000_000] * 40}  # few ones: a garbage collection visits all items
 PARAMETERS: dict[str, Callable[[], Work]] = {
     "check parameters": lambda: partial(tw.RequestedOutput, "x", parameters={"k": NUMBERS}),
