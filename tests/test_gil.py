@@ -156,10 +156,11 @@ HEADERS: dict[str, Callable[[], Work]] = {
 
 # --- parameters -----------------------------------------------------------------------------------
 
-NUMBERS = [1] * 4_500_000  # malloc moves a longer list as it grows, which takes up to 30 ms
-LISTS = {"k": [[1] * 1_000_000] * 40}  # few ones: a garbage collection visits all items
+# Few lists, because a garbage collection visits all their items; and none of more than 32 MB, which
+# malloc moves as it grows.
+LISTS = {"k": [[1] * 1_000_000] * 40}
 PARAMETERS: dict[str, Callable[[], Work]] = {
-    "check parameters": lambda: partial(tw.RequestedOutput, "x", parameters={"k": NUMBERS}),
+    "check parameters": lambda: partial(tw.RequestedOutput, "x", parameters=LISTS),
     "copy parameters": lambda: partial(
         getattr, tw.RequestedOutput("x", parameters=LISTS), "parameters"
     ),

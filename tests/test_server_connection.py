@@ -424,7 +424,8 @@ class ConnectionMachine(RuleBasedStateMachine):
                     counted = UNCOUNTED_NBYTES if memory is None else memory.nbytes
                     assert body.n_arrived - body._n_held <= max(counted, UNCOUNTED_NBYTES)
                     assert counted <= max(MAX_GROWTH * body.n_arrived, UNCOUNTED_NBYTES)
-                    assert body._n_held <= (2 + N_UNWANTED) * SCRATCH_NBYTES
+                    n_unwanted = N_UNWANTED if self.is_tls else 0
+                    assert body._n_held <= (2 + n_unwanted) * SCRATCH_NBYTES
 
     @invariant()
     def somebody_can_go_on(self) -> None:

@@ -62,7 +62,7 @@ class Threads:
     def drop(self, call: ThreadCall) -> bool:
         """Forget a call that waits. Return False if it does not: it has begun, or was dropped."""
         with _lock:
-            return self._waiting.pop(call, call) is None  # None is the value of those that wait
+            return self._waiting.pop(call, call) is None  # the values are None
 
     def end(self, thread: _Thread) -> ThreadCall | None:
         """Return the next call for a thread, which is idle if there is none. It needs the lock."""

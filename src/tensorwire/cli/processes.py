@@ -28,9 +28,10 @@ from typing import Any, NoReturn
 import uvicorn
 
 from ..errors import format_seconds
+from .certificate import check_certificate
 from .models import create, describe
 from .output import OutputError, UsageError, escape_record, log_config
-from .sockets import Listener, check_certificate, format_address
+from .sockets import Listener, format_address
 
 STARTUP_FAILURE = 3  # the exit code of a process that cannot serve, as in uvicorn
 UVICORN_OPTIONS = (  # arguments of the command that are passed to uvicorn, under the same names

@@ -16,15 +16,9 @@ from typing import Any
 import tensorwire as tw
 
 from ..errors import format_value
+from .certificate import check_certificate
 from .output import UsageError, flush_output, print_line
-from .sockets import (
-    bind_port,
-    bind_unix_socket,
-    check_certificate,
-    format_address,
-    listen,
-    reserve,
-)
+from .sockets import bind_port, bind_unix_socket, format_address, listen, reserve
 
 FAST_PROTOCOL = "tensorwire.server:InferProtocol"
 ASGI_PROTOCOL = "tensorwire.server.uvicorn_asgi:AsgiProtocol"
@@ -124,18 +118,18 @@ def run(chosen: argparse.Namespace) -> int:
     check_certificate(chosen.ssl_certfile, chosen.ssl_keyfile)
     if chosen.grpc_port == chosen.port != 0 and chosen.uds is None:
         raise UsageError(f"--port and --grpc-port must differ: both are {chosen.port}")
-    from .processes import end_process  # noqa: PLC0415 - it requires uvicorn
-
-    def end(number: int, _: Any) -> None:
-        released.close()
-        end_process(number)
-
     # What others may use when the server stops listening is released before it has ended.
     with ExitStack() as stack, ExitStack() as released:
         if chosen.uds is None:
             sockets = bind_port("--port", chosen.host, chosen.port, socket.SO_REUSEADDR)
             chosen.port = sockets[0].getsockname()[1]  # another one if it was 0
         else:
+            from .processes import end_process  # noqa: PLC0415 - it requires uvicorn
+
+            def end(number: int, _: Any) -> None:
+                released.close()
+                end_process(number)
+
             signal.signal(signal.SIGTERM, end)  # until the server handles it
             bound, remove = bind_unix_socket(chosen.uds, chosen.uds_mode)
             sockets = [bound]

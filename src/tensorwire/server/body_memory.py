@@ -146,7 +146,7 @@ class BodyMemory:
             with self._lock:
                 yield
         finally:
-            self._handle_ended()
+            self._free_and_grant()
 
     def _end(self, reservation: Reservation, is_released: bool) -> None:
         """End a reservation now or, if a thread has the lock, as soon as that is released.
@@ -155,12 +155,12 @@ class BodyMemory:
         ends the requests of an event loop that was closed.
         """
         self._ended.append((reservation, is_released))
-        self._handle_ended()
+        self._free_and_grant()
 
-    def _handle_ended(self) -> None:
+    def _free_and_grant(self) -> None:
         """Free what has ended, and grant the steps that fit then, from the oldest body on.
 
-        Whoever has had the lock calls this.
+        This is called after each end, and each time the lock has been released.
         """
         while self._ended and self._lock.acquire(blocking=False):
             granted = []

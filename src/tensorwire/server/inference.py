@@ -337,7 +337,7 @@ class Inference(Generic[Undecoded, Encoded]):
 
 
 def current_task() -> asyncio.Task[Any] | None:
-    """Return the running task; None if there is none, also if no event loop is running."""
+    """Return the running task, or None without a task or an event loop."""
     try:
         return asyncio.current_task()
     except RuntimeError:
