@@ -74,6 +74,7 @@ from tensorwire.server import (  # noqa: E402
 from tensorwire.server import grpc as served  # noqa: E402
 from tensorwire.server.errors import OverloadedError  # noqa: E402
 from tensorwire.server.grpc_calls import MAX_SMALL_NBYTES, OpenCalls, code_of  # noqa: E402
+from tensorwire.server.grpc_server import serving  # noqa: E402
 from tensorwire.server.inference import Inference  # noqa: E402
 from tensorwire.sizes import (  # noqa: E402
     MAX_QUICK_JSON_NBYTES,
@@ -740,33 +741,42 @@ def test_models_are_not_interrupted(is_async: bool) -> None:
         assert len(server.infer("thread").outputs) == 1
 
 
-@pytest.mark.parametrize("model", ["m", "async", "echo"])
-def test_request_that_is_cancelled_while_it_is_decoded(
-    model: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate = Gate()
-    decoding, decoded = threading.Event(), threading.Event()
-    decode, n_called = tw.grpc.decode_request, 0
+class SlowReader:
+    """Replaces a function that reads messages in a thread. It waits until it is released."""
 
-    def slowly(*arguments: Any, **options: Any) -> Any:
-        decoding.set()
-        assert decoded.wait(10)
-        return decode(*arguments, **options)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.begun, self.released = threading.Event(), threading.Event()
+        self.function = getattr(served, name)
+        monkeypatch.setattr(served, name, self.read)
+
+    def read(self, *arguments: Any, **options: Any) -> Any:
+        self.begun.set()
+        assert self.released.wait(10)
+        return self.function(*arguments, **options)
+
+
+@pytest.mark.parametrize("step", ["read_names", "decode_request"])
+@pytest.mark.parametrize("model", ["m", "async", "echo"])
+def test_request_that_is_cancelled_while_it_is_read(
+    model: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, reader = Gate(), SlowReader(monkeypatch, step)
+    n_called = 0
 
     def count(self: Model, request: tw.InferRequest) -> Any:
         nonlocal n_called
         n_called += 1
         return tw.InferResponse([])
 
-    monkeypatch.setattr(served, "decode_request", slowly)
     for name in ("m", "async", "echo"):
         monkeypatch.setattr(gate.app.models[name], "function", count)
     with served_app(gate.app) as server:
         call = server.start(model, LARGE)
-        assert decoding.wait(10)
+        assert reader.begun.wait(10)
         call.cancel()
         time.sleep(0.05)
-        decoded.set()
+        assert gate.n_requests == 1
+        reader.released.set()
         wait_for(lambda: gate.n_requests == 0)
     assert n_called == 0
 
@@ -1058,6 +1068,42 @@ def test_late_messages_do_not_prolong_a_shutdown() -> None:
         assert len(call.result()) > 16
         proceed.set()
     assert gate.n_called == 1
+
+
+@pytest.mark.usefixtures("short_grace")
+@pytest.mark.parametrize("step", ["read_names", "decode_request"])
+def test_shutdown_waits_for_a_message_that_is_read(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = SlowReader(monkeypatch, step)
+    with served_app(create_app(MODELS)) as server:
+        call = server.start("thread", LARGE)
+        assert reader.begun.wait(10)
+        server.stop()
+        time.sleep(0.6)  # three times the grace period
+        reader.released.set()
+        assert len(call.result()) > LARGE.nbytes
+
+
+@pytest.mark.usefixtures("short_grace")
+@pytest.mark.parametrize("step", ["read_names", "decode_request"])
+async def test_end_of_a_shutdown_while_a_message_is_read(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = SlowReader(monkeypatch, step)
+    address = f"{HOST}:{free_port()}"
+    app = create_app(MODELS)
+    async with grpc.aio.insecure_channel(address, options=UNLIMITED) as channel:
+        async with serving(app, address, timeout_graceful_shutdown=0.2):
+            call = channel.unary_unary(INFER)(message("thread", LARGE))
+            while not reader.begun.is_set():
+                await asyncio.sleep(0.01)
+        assert await call.code() == Code.UNAVAILABLE
+        assert await call.details() == "the server is shutting down"
+    reader.released.set()
+    async with asyncio.timeout(10):
+        while app.concurrency.requests:
+            await asyncio.sleep(0.01)
 
 
 def test_shutdown_waits_for_a_message_that_arrives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import tensorwire as tw
@@ -26,7 +26,7 @@ from ..threads import InThread, read_without_blocking
 from .client_calls import ClientCall
 from .context import RequestContext, set_headers
 from .errors import SHUTTING_DOWN
-from .inference import Inference, MessageFormat, ServedModel
+from .inference import Inference, MessageFormat, ServedModel, is_cancelled
 from .model import Model, ModelFunction
 from .service import Service
 
@@ -109,6 +109,7 @@ def set_metadata(call: Any, context: RequestContext) -> None:
         call.set_trailing_metadata((*others, *headers.items()))
 
 
+Result = TypeVar("Result")
 Failed = Callable[[BaseException, str], bytes]  # the error and the id of the request
 
 
@@ -128,7 +129,7 @@ class InferenceService:
         self._stream = GrpcFormat(*shared, encode_final_response)
         # The requests in progress. If a client does not wait for the response, its request remains
         # here until the model returns: models are not interrupted.
-        self.tasks: set[asyncio.Task[bytes]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         self.calls = OpenCalls(service, limit_concurrency)
 
     def handlers(self) -> tuple[Any, Any]:
@@ -211,15 +212,19 @@ class InferenceService:
         call = ClientCall()
         request_id = ""
         service = self._service
-        task = request_context = None
+        task: asyncio.Task[Any] | None = None
+        request_context = None
         try:
             if context.time_remaining() == 0:
                 raise TensorwireError("the deadline has expired", status=504)
             check_length(message, service.max_body_nbytes)
             limits = service.limits
             nbytes = reading_nbytes(message)
-            names = await read_without_blocking(nbytes, read_names, message, limits)
-            name, version, request_id = names
+            if nbytes <= MAX_SHARED_JSON_NBYTES:
+                name, version, request_id = read_names(message, limits)
+            else:
+                task = self._begin(self._read_names(message, nbytes, call))
+                name, version, request_id = await task
             served = self._find(name, version)
             if served.model.takes_context:
                 request_context = context_of(context)
@@ -227,14 +232,14 @@ class InferenceService:
             response = inference.now() if served.model.in_event_loop else None
             if response is not None:
                 return response
-            task = asyncio.ensure_future(settle(inference.later(call), failed, request_id))
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
-            return await asyncio.shield(task)
+            task = self._begin(settle(inference.later(call), failed, request_id))
+            found: bytes = await asyncio.shield(task)
+            return found
         except Exception as error:
+            task = None  # it refers to the error, and thereby to this frame
             return failed(error, request_id)
         except asyncio.CancelledError as error:
-            if task is not None and task.cancelled():
+            if task is not None and task.cancelled() and not is_cancelled(error):
                 # By the end of the shutdown, or by the model.
                 is_ending = self.calls.is_ending.is_set()
                 return failed(SHUTTING_DOWN if is_ending else error, request_id)
@@ -245,6 +250,28 @@ class InferenceService:
         finally:
             if request_context is not None:
                 set_metadata(context, request_context)
+
+    def _begin(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        """Begin a task for a request, for which a shutdown waits."""
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    async def _read_names(
+        self, message: bytes, nbytes: int, call: ClientCall
+    ) -> tuple[str, str, str]:
+        """Read the names of a large message. It is counted, as when it is decoded."""
+        concurrency, counted = self._service.concurrency, object()
+        concurrency.add(counted)
+        try:
+            limits = self._service.limits
+            names: tuple[str, str, str] = await read_without_blocking(
+                nbytes, read_names, message, limits, run=call.in_thread
+            )
+            return names
+        finally:
+            concurrency.remove(counted, call)
 
     def _fail_request(self, error: BaseException, request_id: str) -> bytes:
         """Return the only response of a stream to a request that failed. It has its id."""
