@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import os
 import re
 import signal
@@ -35,7 +36,7 @@ from support.memory import status_nbytes
 from support.requirements import package
 from support.scripts import run_script
 from support.serve_process import parse, serving
-from tensorwire.cli import main, models, processes
+from tensorwire.cli import main, models, processes, sockets
 from tensorwire.cli import serve as serve_module
 from tensorwire.cli.models import create, echo
 from tensorwire.cli.output import UsageError
@@ -392,6 +393,62 @@ def test_listener_when_no_file_descriptor_is_free(monkeypatch: pytest.MonkeyPatc
         listener.bind(("127.0.0.1", 0))
         asyncio.run(connect_to(listener))
     assert len(errors) == 1
+
+
+@pytest.mark.parametrize("n_turns", [10, 11])  # there is something to accept in every second one
+async def test_connections_that_are_accepted_until_a_server_stops_to_listen(
+    n_turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """asyncio drops those that are accepted in the turn before the listener is closed."""
+    monkeypatch.setattr(processes, "_N_ACCEPT_TURNS", n_turns)
+    accepted: list[Any] = []
+    clients: list[socket.socket] = []
+
+    class Counting(Listener):
+        def accept(self) -> tuple[socket.socket, Any]:
+            accepted.append(found := super().accept())
+            return found
+
+    def connect() -> None:
+        clients.append(client := socket.create_connection(listener.getsockname()))
+        client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        connecting.append(loop.call_soon(connect))
+
+    loop = asyncio.get_running_loop()
+    connecting: list[asyncio.Handle] = []
+    chosen = parse("--echo", "--timeout-graceful-shutdown", "10")
+    chosen.http = FAST_PROTOCOL
+    server = processes.Server(chosen, ExitStack())
+    server.config.app = lambda: create_app({})
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    with Counting() as listener, ExitStack() as opened:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1000)
+        listener.setblocking(False)
+        opened.enter_context(listener.dup())  # as that of another process
+        await server.startup([listener])
+        connect()
+        await server.shutdown([listener])
+        connecting[-1].cancel()
+        n_replies = 0
+        for client in clients:
+            opened.enter_context(client).setblocking(False)
+            with suppress(BlockingIOError):  # nobody has accepted it
+                n_replies += client.recv(100).startswith(b"HTTP/1.1 200")
+    assert 10 < n_replies == len(accepted) < len(clients)
+
+
+def test_folder_that_is_locked(
+    objects: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sockets, "_LOCK_SECONDS", 0.1)
+    folder = os.open(".", os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    printed = error_of(capsys, "--echo", "--uds", "socket")
+    os.close(folder)
+    assert "--uds: cannot listen at socket: another process has locked the folder" in printed
+    assert not (objects / "socket").exists()
 
 
 WITHOUT_TEXT = "raise type('Error', (Exception,), {'__str__': lambda self: exit()})\n"

@@ -81,11 +81,14 @@ class Server(uvicorn.Server):
             accept_tls(self.config)
         await super().startup(sockets)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+    async def shutdown(self, sockets: list[Any] | None = None) -> None:
         # If the event loop was blocked, accept what has arrived before the signal.
         await asyncio.sleep(_ACCEPT_SECONDS)
         for _ in range(_N_ACCEPT_TURNS):
             await asyncio.sleep(0)
+        for each in sockets or ():
+            each.is_stopped = True
+        await asyncio.sleep(0)  # in this turn, what has been accepted gets a transport
         self.released.close()
         end_at = time.monotonic() + (self.config.timeout_graceful_shutdown or math.inf)
         finishing = asyncio.ensure_future(self.grpc.__aexit__(None, None, None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from importlib import import_module
@@ -15,17 +16,23 @@ from .output import UsageError
 
 BACKLOG = 2048  # as in uvicorn
 WILDCARDS = ("", "0.0.0.0", "::")
+_LOCK_SECONDS = 2.0
 
 
 class Listener(socket.socket):
-    """A socket that reports once that no file descriptor is free.
+    """A socket for the event loop of asyncio; that of uvloop does not call ``accept``.
 
-    asyncio would try to accept connections as many times as the queue is long, and log each error.
+    It reports once that no file descriptor is free: asyncio would try to accept connections as many
+    times as the queue is long, and log each error. And it can stop accepting connections before it
+    is closed: asyncio loses those that were accepted in the turn before.
     """
 
     is_exhausted = False
+    is_stopped = False
 
     def accept(self) -> tuple[socket.socket, Any]:
+        if self.is_stopped:
+            raise BlockingIOError
         if self.is_exhausted:
             self.is_exhausted = False
             raise BlockingIOError
@@ -36,20 +43,34 @@ class Listener(socket.socket):
             raise
 
 
+def lock(folder: int) -> None:
+    """Lock a folder. Raises OSError if another process does not release it.
+
+    Any user who can read the folder can lock it, but servers do that only for a moment.
+    """
+    import fcntl  # noqa: PLC0415 - not on Windows
+
+    end_at = time.monotonic() + _LOCK_SECONDS
+    while True:
+        with suppress(BlockingIOError):
+            return fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if time.monotonic() >= end_at:
+            raise OSError(errno.EWOULDBLOCK, "another process has locked the folder")
+        time.sleep(_LOCK_SECONDS / 100)
+
+
 def bind_unix_socket(path: str, mode: int) -> tuple[socket.socket, Callable[[], None]]:
     """Return a socket at a path, where no other server may listen, and what removes its file.
 
     Call it while the socket is open, and once: afterwards, the file is that of another server, or
     its inode may be. Raises UsageError.
     """
-    import fcntl  # noqa: PLC0415 - not on Windows
-
     bound = socket.socket(socket.AF_UNIX)
     try:
         with ExitStack() as stack:
             folder = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
             stack.callback(os.close, folder)
-            fcntl.flock(folder, fcntl.LOCK_EX)  # another server may begin at the same time
+            lock(folder)  # another server may begin at the same time
             if Path(path).is_socket():
                 with socket.socket(socket.AF_UNIX) as probe, suppress(ConnectionRefusedError):
                     probe.setblocking(False)
