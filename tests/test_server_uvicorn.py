@@ -48,6 +48,7 @@ from tensorwire.server import (
 )
 from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
+from tensorwire.server.body_memory import Reservation
 from tensorwire.server.http_exchange import Exchange
 from tensorwire.server.receiver import SCRATCH_NBYTES
 from tensorwire.server.uvicorn_asgi import AsgiProtocol
@@ -687,6 +688,43 @@ def test_unsent_bytes_of_a_client_that_has_gone(is_reset: bool) -> None:
         wait_for(lambda: (socket_state.unsent_nbytes(transport) == 0) is is_reset)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
+@pytest.mark.parametrize("is_reset", [True, False])
+def test_what_a_socket_tells_of_its_client(family: int, is_reset: bool, tmp_path: Path) -> None:
+    """A Unix socket that is closed cannot be read, either."""
+    with socket.socket(family) as server, socket.socket(family) as client:
+        server.bind(("127.0.0.1", 0) if family == socket.AF_INET else str(tmp_path / "socket"))
+        server.listen()
+        client.connect(server.getsockname())
+        accepted, _ = server.accept()
+        transport = Mock(get_extra_info=lambda _: accepted)
+        assert not socket_state.has_client_closed(transport)
+        if is_reset:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        else:
+            client.shutdown(socket.SHUT_WR)
+        with accepted:
+            wait_for(lambda: socket_state.has_client_closed(transport))
+            assert socket_state.has_client_reset(transport) is is_reset
+
+
+@pytest.mark.parametrize("nbytes", [66_500, 1 << 20])
+def test_client_that_resets_the_connection_while_its_body_waits(nbytes: int, loop: str) -> None:
+    """The rest of the body may have arrived, but is not received."""
+    app = make_app(max_body_memory_nbytes=MiB)
+    memory = app.body_memory
+    other = Reservation(memory)
+    assert other.request(2 * MiB)
+    other.complete()
+    with connected(app, loop=loop) as connection:
+        connection.send(request_bytes("thread", np.zeros(nbytes, np.uint8)))
+        wait_for(lambda: any(each.missing_nbytes for each in memory._arriving))
+        connection.reset()
+        wait_for(lambda: not memory._arriving, 5)
+
+
 @pytest.mark.slow(reason="it waits for timeouts")
 def test_idle_tls_client_that_does_not_close(certificate: Certificate, loop: str) -> None:
     options = {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file, "loop": loop}
@@ -1324,6 +1362,21 @@ async def test_lost_connection_is_released(n_sent: int) -> None:
     del protocol, transport.protocol
     await asyncio.sleep(0)
     assert found() is None
+
+
+async def test_lost_connection_is_not_aborted() -> None:
+    """asyncio cannot abort a transport that was closed before it had sent everything."""
+    protocol, transport = protocol_with_transport(is_paused=True)
+    receive(protocol, request_bytes("echo", np.zeros(10)))
+    protocol.eof_received()
+    protocol.resume_writing()
+    protocol.connection_lost(None)
+    with patch.object(transport, "abort") as abort:
+        await turns(2)
+    abort.assert_not_called()
+    over_asgi = Mock(connections=set())
+    AsgiProtocol._abort(over_asgi)
+    over_asgi.transport.abort.assert_not_called()
 
 
 async def test_shutdown_cancels_a_request_whose_client_is_gone(

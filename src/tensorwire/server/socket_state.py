@@ -46,9 +46,21 @@ def has_client_closed(transport: Any) -> bool:
 
     A transport tells that only while it receives.
     """
+    return bool(_events(transport))
+
+
+def has_client_reset(transport: Any) -> bool:
+    """Return whether the client cannot read any longer, before the server has closed anything.
+
+    It has reset the connection, or has closed a Unix socket.
+    """
+    return bool(_events(transport) & (select.POLLHUP | select.POLLERR))
+
+
+def _events(transport: Any) -> int:
     found = transport.get_extra_info("socket")
     if found is None or not hasattr(select, "POLLRDHUP"):  # it is lost, or this is not Linux
-        return False
+        return 0
     poll = select.poll()
     poll.register(found, select.POLLRDHUP)
-    return bool(poll.poll(0))
+    return sum(events for _, events in poll.poll(0))

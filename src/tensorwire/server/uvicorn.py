@@ -27,7 +27,7 @@ if os.name != "posix":
 from .context import Address
 from .errors import SHUTTING_DOWN, ClientDisconnectedError
 from .service import GRACE_SECONDS, Reply, Service
-from .socket_state import has_client_closed, unread_nbytes, unsent_nbytes
+from .socket_state import has_client_closed, has_client_reset, unread_nbytes, unsent_nbytes
 from .states import ABORTED, CLOSING, LINGERING, READY, RUNNING, SENDING, STALLED
 
 try:
@@ -309,7 +309,8 @@ class InferProtocol(asyncio.BufferedProtocol):
     def _end(self) -> None:
         state, transport = self.connection.state, self.transport
         if state is ABORTED:
-            transport.abort()
+            if self in self.server_state.connections:  # asyncio cannot abort what is lost
+                transport.abort()
         elif transport.is_closing():  # asyncio cannot abort TLS that was closed twice
             pass
         elif state is CLOSING:
@@ -326,10 +327,13 @@ class InferProtocol(asyncio.BufferedProtocol):
         self.timer, self.timer_at = None, math.inf
         connection, transport, n_unread = self.connection, self.transport, math.inf
         now = self.loop.time()
+        if connection.state not in _ENDING and has_client_reset(transport):
+            transport.abort()  # the transport does not tell while it is not read
+            return
         if connection.state is STALLED:
             n_unread = unread_nbytes(transport)
             if has_client_closed(transport) and connection.n_outstanding > n_unread:
-                connection.end_of_input(now)  # the transport does not tell while it is not read
+                connection.end_of_input(now)
         elif connection.state is RUNNING and connection.options.is_tls:
             self._end_closed_tls()
         elif connection.state is RUNNING and has_client_closed(transport):

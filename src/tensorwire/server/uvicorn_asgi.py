@@ -52,7 +52,11 @@ class AsgiProtocol(HttpToolsProtocol):
             return await app(*arguments)
         finally:
             if cycle.response_started and not cycle.response_complete:  # uvicorn closes it now
-                self.loop.call_later(GRACE_SECONDS, self.transport.abort)
+                self.loop.call_later(GRACE_SECONDS, self._abort)
+
+    def _abort(self) -> None:
+        if self in self.connections:  # asyncio cannot abort what is lost
+            self.transport.abort()
 
     # uvicorn tells only the last request that the connection has ended, and only in
     # `connection_lost`, before which uvloop closes the transport.
