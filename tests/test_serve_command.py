@@ -691,6 +691,33 @@ def test_signals_while_modules_are_imported(monkeypatch: pytest.MonkeyPatch) -> 
         serve_module.run(parse("--workers", "2"))
 
 
+@pytest.mark.parametrize("n_late", [0, 20, 10**6])
+@pytest.mark.parametrize("is_grpc", [True, False])
+async def test_what_has_arrived_is_accepted_before_a_shutdown(
+    is_grpc: bool, n_late: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until nothing is left, but not for ever if others arrive all the time."""
+    monkeypatch.setattr(processes, "_ACCEPT_SECONDS", 0)
+    monkeypatch.setattr(processes, "_MAX_ACCEPT_SECONDS", 20 if n_late == 20 else 0.1)
+    server: Any = Mock(server_state=Mock(connections=set()), calls=Mock(n_begun=0))
+    accepted: list[object] = []
+
+    async def accept() -> None:
+        while len(accepted) < n_late:
+            accepted.append(object())
+            if is_grpc:
+                server.calls.n_begun += 1
+            else:
+                server.server_state.connections.add(accepted[-1])
+            await asyncio.sleep(0)
+
+    accepting = asyncio.ensure_future(accept())
+    async with asyncio.timeout(10):
+        await processes.Server._accept_what_has_arrived(server)
+    assert accepting.done() is (n_late != 10**6)
+    accepting.cancel()
+
+
 async def test_connections_that_are_made_during_a_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     """uvicorn does not tell them."""
     monkeypatch.setattr(processes, "_TELL_SECONDS", 0.001)

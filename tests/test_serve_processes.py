@@ -254,6 +254,17 @@ def test_process_that_ends_is_replaced() -> None:
     assert len(server.turn()) == 2
 
 
+def test_many_processes_are_told_to_end_in_the_time_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(processes, "_STOP_SECONDS", 0.4)
+    monkeypatch.setattr(time, "sleep", waited.append)
+    server = Started("--workers", "16")
+    server.serve()
+    server.stop()
+    assert [each.received for each in server.workers] == [["SIGTERM"]] * 16
+    assert sum(waited) == pytest.approx(0.4)
+
+
 def fail_to_start(*_: Any) -> None:
     raise BlockingIOError("no more processes")
 

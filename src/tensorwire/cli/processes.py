@@ -40,9 +40,12 @@ UVICORN_OPTIONS = (  # arguments of the command that are passed to uvicorn, unde
 )
 # The variable that names the folder in which prometheus_client adds up the metrics of processes.
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
-_STOP_SECONDS = 0.2  # in this time, a process stops accepting connections
-_ACCEPT_SECONDS = 0.05  # for connections and calls that wait to be accepted
-_N_ACCEPT_TURNS = 10  # of the event loop, to accept connections and receive their first requests
+_STOP_SECONDS = 0.4  # in which all processes are told to end
+# Connections and calls that have arrived are accepted until there are no new ones in this time, and
+# in these turns of the event loop; and no longer than the last time.
+_ACCEPT_SECONDS = 0.05
+_N_ACCEPT_TURNS = 10
+_MAX_ACCEPT_SECONDS = 0.5
 _TELL_SECONDS = 0.1  # until new connections are told of a shutdown
 _BEAT_SECONDS = 0.5  # between two messages of a process
 _SWITCH_SECONDS = 0.001  # Python's default is 0.005
@@ -58,7 +61,9 @@ Announce = Callable[[str, str | None], None]
 class Server(uvicorn.Server):
     """uvicorn's server for HTTP, with which another one for gRPC starts and stops."""
 
-    grpc: AbstractAsyncContextManager[None] = nullcontext()
+    grpc: AbstractAsyncContextManager[Any] = nullcontext()
+    calls: Any = None
+    """The ``OpenCalls`` of the gRPC server."""
 
     def __init__(self, chosen: argparse.Namespace, released: ExitStack) -> None:
         super().__init__(make_config(chosen))
@@ -71,7 +76,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
-            await self.grpc.__aenter__()
+            self.calls = await self.grpc.__aenter__()
         except OSError as error:
             logger.error(str(error))
             sys.exit(STARTUP_FAILURE)
@@ -82,10 +87,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[Any] | None = None) -> None:
-        # If the event loop was blocked, accept what has arrived before the signal.
-        await asyncio.sleep(_ACCEPT_SECONDS)
-        for _ in range(_N_ACCEPT_TURNS):
-            await asyncio.sleep(0)
+        await self._accept_what_has_arrived()
         for each in sockets or ():
             each.is_stopped = True
         await asyncio.sleep(0)  # in this turn, what has been accepted gets a transport
@@ -107,6 +109,20 @@ class Server(uvicorn.Server):
         # asyncio and the interpreter would wait.
         if self.last_signal == signal.SIGINT and (is_late or self.force_exit):
             end_process(signal.SIGINT)
+
+    async def _accept_what_has_arrived(self) -> None:
+        """Accept what has arrived before the signal, while the event loop was busy or blocked."""
+        end_at = time.monotonic() + _MAX_ACCEPT_SECONDS
+        connections: set[Any] = set()
+        n_accepted, n_before = 0, -1
+        while n_before < n_accepted and time.monotonic() < end_at:
+            await asyncio.sleep(_ACCEPT_SECONDS)
+            for _ in range(_N_ACCEPT_TURNS):
+                await asyncio.sleep(0)
+            connections |= self.server_state.connections
+            n_before, n_accepted = n_accepted, len(connections)
+            if self.calls is not None:
+                n_accepted += self.calls.n_begun
 
     async def _tell_late_connections(self, told: set[Any]) -> None:
         """Shut down connections that are made late, at the end of a TLS handshake for example."""
@@ -441,4 +457,4 @@ class Processes:
         # that start keep the sockets open, and do not accept connections.
         for each in sorted(self.workers, key=lambda each: each.state is SERVING):
             each.end()
-            time.sleep(_STOP_SECONDS)
+            time.sleep(_STOP_SECONDS / len(self.workers))

@@ -71,6 +71,7 @@ class OpenCalls:
         longest_name = max((len(name.encode()) for name in service.models), default=0)
         self.max_small_nbytes = MAX_SMALL_NBYTES + longest_name
         self.open: set[asyncio.Task[Any]] = set()  # the tasks of the methods
+        self.n_begun = 0  # all calls since the start
         # Of streams that wait for a message, and of other calls.
         self._waiting: set[asyncio.Timeout] = set()
         self._arriving: set[asyncio.Timeout] = set()
@@ -177,6 +178,7 @@ class OpenCalls:
         task = asyncio.current_task()
         if task is not None and task not in self.open:
             self.open.add(task)
+            self.n_begun += 1
             task.add_done_callback(self.open.discard)
         return await context.read()
 

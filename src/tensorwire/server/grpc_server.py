@@ -12,7 +12,7 @@ import grpc.aio
 
 from ..grpc_messages import MAX_MESSAGE_NBYTES
 from .grpc import InferenceService
-from .grpc_calls import N_RESERVED
+from .grpc_calls import N_RESERVED, OpenCalls
 from .service import GRACE_SECONDS, HANDSHAKE_SECONDS, Service, log
 
 # A connection without TLS is closed if HTTP/2 has not begun after this time, as by InferProtocol.
@@ -39,7 +39,7 @@ async def serving(
     keyfile: str | None = None,
     limit_concurrency: int | None = None,
     timeout_graceful_shutdown: float | None = None,
-) -> AsyncIterator[None]:
+) -> AsyncIterator[OpenCalls]:
     """Serve the models of an application at an address, until the end of the context.
 
     Then new calls are refused, and requests in progress are finished, unless the end is cancelled.
@@ -57,7 +57,7 @@ async def serving(
     await server.start()
     restarting = asyncio.ensure_future(server.restart_if_it_fails())
     try:
-        yield
+        yield calls
     finally:
         restarting.cancel()
         calls.is_ending.set()
