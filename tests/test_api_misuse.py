@@ -429,7 +429,7 @@ def test_number_that_changes_its_list() -> None:
 # --- programs that could crash: owners of memory, large bodies ---
 
 WATCHED = """
-import ctypes, faulthandler, gc, mmap, pickle
+import ctypes, faulthandler, gc, mmap, pickle, threading
 faulthandler.enable()
 faulthandler.dump_traceback_later(60, exit=True)
 import numpy as np
@@ -445,7 +445,7 @@ def run(program: str) -> None:
 
 
 CHAIN = """
-n = 1_000_000
+n = 125_000
 body = b"".join((4 * (n - i - 1)).to_bytes(4, "little") for i in range(n))
 numbers, text = tw.TensorSpec("x", "UINT8", [-1]), tw.TensorSpec("x", "BYTES", [1])
 
@@ -463,21 +463,21 @@ decoded = lambda body, spec: tw.decode_request(body, 0, raw_input=spec)["x"]
 """
 # The first object, the one that owns the object before it, and the number of objects.
 CHAINS = [
-    ("memoryview(body)", "tw.decode_bytes(last, 1).element(0)", 1_000_000),
+    ("memoryview(body)", "tw.decode_bytes(last, 1).element(0)", 125_000),
     (
         "np.zeros(8, np.uint8)",
         "np.frombuffer(tw.encode_raw_request(last).buffers[0], np.uint8)",
-        300_000,
+        37_500,
     ),
-    ("bytes(8)", "tw.encode_raw_request(decoded(last, numbers)).buffers[0]", 200_000),
-    ("bytes(8)", "np.asarray(Owner(decoded(last, numbers).as_numpy()))", 100_000),
-    ("tw.Tensor('x', np.zeros(8))", "tw.Tensor('x', last.data.reshape(2, 4))", 300_000),
-    ("tw.Tensor('x', np.zeros(8))", "tw.Tensor('x', Exporter(last))", 100_000),
-    ("bytes(40)", "pa.array(decoded(last, text).data).buffers()[2]", 100_000),
+    ("bytes(8)", "tw.encode_raw_request(decoded(last, numbers)).buffers[0]", 25_000),
+    ("bytes(8)", "np.asarray(Owner(decoded(last, numbers).as_numpy()))", 12_500),
+    ("tw.Tensor('x', np.zeros(8))", "tw.Tensor('x', last.data.reshape(2, 4))", 37_500),
+    ("tw.Tensor('x', np.zeros(8))", "tw.Tensor('x', Exporter(last))", 12_500),
+    ("bytes(40)", "pa.array(decoded(last, text).data).buffers()[2]", 12_500),
     (
         "tw.Tensor('x', np.arange(3.0))",
         "tw.Tensor('x', pa.array(tw.Tensor('x', pa.array(last)).data.reshape(3)))",
-        100_000,
+        12_500,
     ),
 ]
 
@@ -493,7 +493,19 @@ def test_long_chains_of_owners_are_freed_without_stack_overflow(
     run(
         imports
         + CHAIN
-        + f"last = {first}\nfor _ in range({n}): last = {following}\ndel last\ngc.collect()"
+        + f"""
+def run():
+    last = {first}
+    for _ in range({n}):
+        last = {following}
+    del last
+    gc.collect()
+
+threading.stack_size(1 << 20)  # an eighth of the usual one, so that fewer objects are enough
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+"""
     )
 
 
