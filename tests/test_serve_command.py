@@ -699,7 +699,7 @@ async def test_what_has_arrived_is_accepted_before_a_shutdown(
     """Until nothing is left, but not for ever if others arrive all the time."""
     monkeypatch.setattr(processes, "_ACCEPT_SECONDS", 0)
     monkeypatch.setattr(processes, "_MAX_ACCEPT_SECONDS", 20 if n_late == 20 else 0.1)
-    server: Any = Mock(server_state=Mock(connections=set()), calls=Mock(n_begun=0))
+    server: Any = Mock(server_state=Mock(connections={1}), calls=Mock(n_begun=1))
     accepted: list[object] = []
 
     async def accept() -> None:

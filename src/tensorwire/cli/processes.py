@@ -114,15 +114,17 @@ class Server(uvicorn.Server):
         """Accept what has arrived before the signal, while the event loop was busy or blocked."""
         end_at = time.monotonic() + _MAX_ACCEPT_SECONDS
         connections: set[Any] = set()
-        n_accepted, n_before = 0, -1
-        while n_before < n_accepted and time.monotonic() < end_at:
+
+        def n_accepted() -> int:
+            connections.update(self.server_state.connections)
+            return len(connections) + (0 if self.calls is None else self.calls.n_begun)
+
+        n_before, n = -1, n_accepted()
+        while n_before < n and time.monotonic() < end_at:
             await asyncio.sleep(_ACCEPT_SECONDS)
             for _ in range(_N_ACCEPT_TURNS):
                 await asyncio.sleep(0)
-            connections |= self.server_state.connections
-            n_before, n_accepted = n_accepted, len(connections)
-            if self.calls is not None:
-                n_accepted += self.calls.n_begun
+            n_before, n = n, n_accepted()
 
     async def _tell_late_connections(self, told: set[Any]) -> None:
         """Shut down connections that are made late, at the end of a TLS handshake for example."""

@@ -71,7 +71,7 @@ class OpenCalls:
         longest_name = max((len(name.encode()) for name in service.models), default=0)
         self.max_small_nbytes = MAX_SMALL_NBYTES + longest_name
         self.open: set[asyncio.Task[Any]] = set()  # the tasks of the methods
-        self.n_begun = 0  # all calls since the start
+        self.n_begun = 0  # since the start
         # Of streams that wait for a message, and of other calls.
         self._waiting: set[asyncio.Timeout] = set()
         self._arriving: set[asyncio.Timeout] = set()
