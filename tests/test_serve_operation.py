@@ -58,6 +58,11 @@ def sleep(request):
 async def sleep_in_thread(request):
     await asyncio.to_thread(sleep, request)
 
+async def leave_in_thread(request):
+    asyncio.ensure_future(sleep_in_thread(request))
+    await asyncio.sleep(0.1)
+    return echo(request)
+
 def echo(request):
     return {"x": request["x"].as_numpy()}
 
@@ -68,7 +73,7 @@ def block(request):
 block = Model(block, in_event_loop=True)
 
 models = {"mean": mean, "hang": hang, "fail": fail, "sleep": sleep, "echo": echo,
-    "sleep_in_thread": sleep_in_thread, "block": block}
+    "sleep_in_thread": sleep_in_thread, "leave_in_thread": leave_in_thread, "block": block}
 """
 X = {"x": np.arange(4, dtype=np.float32)}
 MEAN = b"POST /v2/models/mean/infer HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n%b\r\n%b"
@@ -446,6 +451,14 @@ def test_shutdown_while_models_are_loaded(
     finally:
         with contextlib.suppress(ProcessLookupError):
             server.signal_all(signal.SIGKILL)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_shutdown_does_not_wait_for_a_thread_without_a_request(tmp_path: Path, number: int) -> None:
+    with serving(tmp_path, "served_here:models", models=MODELS) as server:
+        assert status_of(server.address, request("leave_in_thread")) == 200
+        server.stop(number)
+        assert server.process.returncode == -number
 
 
 # --- logs, addresses ---

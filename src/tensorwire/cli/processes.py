@@ -22,7 +22,6 @@ from importlib.util import find_spec
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from tempfile import TemporaryDirectory
-from types import FrameType
 from typing import Any, NoReturn
 
 import uvicorn
@@ -68,11 +67,6 @@ class Server(uvicorn.Server):
     def __init__(self, chosen: argparse.Namespace, released: ExitStack) -> None:
         super().__init__(make_config(chosen))
         self.released = released
-        self.last_signal: int | None = None
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.last_signal = sig
-        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
@@ -92,7 +86,6 @@ class Server(uvicorn.Server):
             each.is_stopped = True
         await asyncio.sleep(0)  # in this turn, what has been accepted gets a transport
         self.released.close()
-        end_at = time.monotonic() + (self.config.timeout_graceful_shutdown or math.inf)
         finishing = asyncio.ensure_future(self.grpc.__aexit__(None, None, None))
         told = set(self.server_state.connections)  # by uvicorn
         telling = asyncio.ensure_future(self._tell_late_connections(told))
@@ -102,13 +95,8 @@ class Server(uvicorn.Server):
             await asyncio.wait({finishing}, timeout=0.1)
         finishing.cancel()
         [ended] = await asyncio.gather(finishing, return_exceptions=True)
-        is_late = time.monotonic() >= end_at or isinstance(ended, BaseException)
         if isinstance(ended, Exception):
             logger.warning("the gRPC server has not ended: %s", describe(ended))
-        # Models or grpcio may not have ended. uvicorn ends the process by SIGTERM, but after SIGINT
-        # asyncio and the interpreter would wait.
-        if self.last_signal == signal.SIGINT and (is_late or self.force_exit):
-            end_process(signal.SIGINT)
 
     async def _accept_what_has_arrived(self) -> None:
         """Accept what has arrived before the signal, while the event loop was busy or blocked."""
@@ -184,11 +172,19 @@ def serve_here(
             limit_concurrency=chosen.limit_concurrency,
             timeout_graceful_shutdown=chosen.timeout_graceful_shutdown,
         )
+
+    def end(number: int, _: Any) -> None:
+        server.released.close()
+        end_process(number)
+
+    # uvicorn ends with the signal that it got. After a KeyboardInterrupt, asyncio and the
+    # interpreter would wait for threads, in which models or grpcio may run.
+    signal.signal(signal.SIGINT, end)
     with suppress(KeyboardInterrupt), ExitStack() as stack:
         listeners: list[Any] = [
             stack.enter_context(Listener(fileno=each.detach())) for each in sockets
         ]
-        server.run(sockets=listeners)  # at its end, SIGTERM ends the process
+        server.run(sockets=listeners)  # at its end, the signal ends the process
     return 0 if server.started else STARTUP_FAILURE
 
 
