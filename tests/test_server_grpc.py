@@ -51,7 +51,7 @@ from support.http2_client import (  # noqa: E402
 )
 from tensorwire import threads  # noqa: E402
 from tensorwire._codec.datatypes import DATATYPES  # noqa: E402
-from tensorwire._codec.grpc.reader import nbytes_besides_raw, read_fields  # noqa: E402
+from tensorwire._codec.grpc.reader import nbytes_besides_raw, read_fields, read_names  # noqa: E402
 from tensorwire._codec.grpc.writer import write_fields  # noqa: E402
 from tensorwire.errors import format_names  # noqa: E402
 from tensorwire.grpc_messages import (  # noqa: E402
@@ -779,6 +779,30 @@ def test_request_that_is_cancelled_while_it_is_read(
         reader.released.set()
         wait_for(lambda: gate.n_requests == 0)
     assert n_called == 0
+
+
+async def test_call_that_ends_while_its_message_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then grpcio crashes if it is asked for the peer. An interceptor may shield the task."""
+    clients: list[Any] = []
+
+    async def model(request: tw.InferRequest, *, context: Any) -> Any:
+        clients.append(context.client)
+        return {"y": 1}
+
+    def read(*arguments: Any) -> Any:
+        call.peer.side_effect = AssertionError
+        return read_names(*arguments)
+
+    monkeypatch.setattr(served, "read_names", read)
+    call = Mock()
+    call.time_remaining.return_value = None
+    call.invocation_metadata.return_value = ()
+    call.peer.return_value = "ipv4:192.0.2.1:5"
+    service = served.InferenceService(create_app({"m": model}))
+    failed = Mock()
+    await service._infer(service._unary, message("m", LARGE), call, failed)
+    failed.assert_not_called()
+    assert clients == [("192.0.2.1", 5)]
 
 
 def test_request_whose_deadline_has_expired() -> None:

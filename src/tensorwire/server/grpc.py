@@ -213,7 +213,7 @@ class InferenceService:
         request_id = ""
         service = self._service
         task: asyncio.Task[Any] | None = None
-        request_context = None
+        early_context = request_context = None
         try:
             if context.time_remaining() == 0:
                 raise TensorwireError("the deadline has expired", status=504)
@@ -223,11 +223,14 @@ class InferenceService:
             if nbytes <= MAX_SHARED_JSON_NBYTES:
                 name, version, request_id = read_names(message, limits)
             else:
+                # grpcio crashes when the peer of a call is asked for that has ended, which an
+                # interceptor may hide from this task.
+                early_context = context_of(context)
                 task = self._begin(self._read_names(message, nbytes, call))
                 name, version, request_id = await task
             served = self._find(name, version)
             if served.model.takes_context:
-                request_context = context_of(context)
+                request_context = early_context or context_of(context)
             inference = Inference(message_format, served, message, context, request_context)
             response = inference.now() if served.model.in_event_loop else None
             if response is not None:
