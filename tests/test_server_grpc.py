@@ -784,6 +784,7 @@ def test_request_that_is_cancelled_while_it_is_read(
 async def test_call_that_ends_while_its_message_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Then grpcio crashes if it is asked for the peer. An interceptor may shield the task."""
     clients: list[Any] = []
+    call: Any = Mock()
 
     async def model(request: tw.InferRequest, *, context: Any) -> Any:
         clients.append(context.client)
@@ -794,7 +795,6 @@ async def test_call_that_ends_while_its_message_is_read(monkeypatch: pytest.Monk
         return read_names(*arguments)
 
     monkeypatch.setattr(served, "read_names", read)
-    call = Mock()
     call.time_remaining.return_value = None
     call.invocation_metadata.return_value = ()
     call.peer.return_value = "ipv4:192.0.2.1:5"
