@@ -428,6 +428,8 @@ LOADING = "import time; print('loading', flush=True); time.sleep(60)"
         (signal.SIGTERM, [], "", -signal.SIGTERM),
         (signal.SIGTERM, [], FIRST_PROCESS, 0),
         (signal.SIGTERM, ["--uds", "socket"], "", -signal.SIGTERM),
+        (signal.SIGINT, [], "", -signal.SIGINT),
+        (signal.SIGINT, ["--uds", "socket"], "", -signal.SIGINT),
         (signal.SIGTERM, ["--workers", "2"], "", 0),
         (signal.SIGINT, ["--workers", "2"], "", 0),
     ],

@@ -172,14 +172,6 @@ def serve_here(
             limit_concurrency=chosen.limit_concurrency,
             timeout_graceful_shutdown=chosen.timeout_graceful_shutdown,
         )
-
-    def end(number: int, _: Any) -> None:
-        server.released.close()
-        end_process(number)
-
-    # uvicorn ends with the signal that it got. After a KeyboardInterrupt, asyncio and the
-    # interpreter would wait for threads, in which models or grpcio may run.
-    signal.signal(signal.SIGINT, end)
     with suppress(KeyboardInterrupt), ExitStack() as stack:
         listeners: list[Any] = [
             stack.enter_context(Listener(fileno=each.detach())) for each in sockets

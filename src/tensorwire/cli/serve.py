@@ -118,18 +118,21 @@ def run(chosen: argparse.Namespace) -> int:
     check_certificate(chosen.ssl_certfile, chosen.ssl_keyfile)
     if chosen.grpc_port == chosen.port != 0 and chosen.uds is None:
         raise UsageError(f"--port and --grpc-port must differ: both are {chosen.port}")
+    from .processes import end_process  # noqa: PLC0415 - it requires uvicorn
+
+    def end(number: int, _: Any) -> None:
+        released.close()
+        end_process(number)
+
     # What others may use when the server stops listening is released before it has ended.
     with ExitStack() as stack, ExitStack() as released:
+        # While models are loaded, and at the end of uvicorn. A KeyboardInterrupt would be taken for
+        # their error, and asyncio and the interpreter would wait for threads of models or grpcio.
+        signal.signal(signal.SIGINT, end)
         if chosen.uds is None:
             sockets = bind_port("--port", chosen.host, chosen.port, socket.SO_REUSEADDR)
             chosen.port = sockets[0].getsockname()[1]  # another one if it was 0
         else:
-            from .processes import end_process  # noqa: PLC0415 - it requires uvicorn
-
-            def end(number: int, _: Any) -> None:
-                released.close()
-                end_process(number)
-
             signal.signal(signal.SIGTERM, end)  # until the server handles it
             bound, remove = bind_unix_socket(chosen.uds, chosen.uds_mode)
             sockets = [bound]
