@@ -76,7 +76,12 @@ def grpc_stream(client: Any, call: dict[str, Any]) -> Any:
     done = Queue[Any]()
     client.start_stream(lambda result, error: done.put((result, error)), **of_stream(call))
     try:
-        client.async_stream_infer(**MODEL | call)
+        try:
+            client.async_stream_infer(**MODEL | call)
+        except Exception as error:
+            # Invalid metadata ends the stream, perhaps before the request. The callback gets why.
+            if "error detail is reported through provided callback" not in str(error):
+                raise
         return result_of(*done.get(timeout=SECONDS))
     finally:
         client.stop_stream()
