@@ -44,8 +44,7 @@ from tensorwire.cli.serve import ASGI_PROTOCOL, FAST_PROTOCOL
 from tensorwire.cli.sockets import Listener, bind_port, bind_unix_socket, listen
 from tensorwire.client import Client, InferenceServerError
 from tensorwire.server import InferProtocol, create_app, uvicorn_check
-from tensorwire.server.uvicorn import service_of
-from tensorwire.server.uvicorn_asgi import AsgiProtocol
+from tensorwire.server.uvicorn_asgi import AsgiProtocol, service_of
 
 pytestmark = pytest.mark.thread_unsafe(reason="all tests share one server")
 certificate = client_fixtures.certificate

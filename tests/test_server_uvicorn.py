@@ -41,6 +41,7 @@ from tensorwire.cli.models import echo
 from tensorwire.server import (
     InferProtocol,
     Model,
+    asgi,
     client_calls,
     create_app,
     socket_state,
@@ -48,9 +49,10 @@ from tensorwire.server import (
 )
 from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
-from tensorwire.server.body_memory import Reservation
+from tensorwire.server.body_memory import BodyMemory, Reservation
 from tensorwire.server.http_exchange import Exchange
 from tensorwire.server.receiver import SCRATCH_NBYTES
+from tensorwire.server.socket_state import ClientState
 from tensorwire.server.uvicorn_asgi import AsgiProtocol
 from tensorwire.server.uvicorn_connections import N_RESERVED_CONNECTIONS, connections_of
 from tensorwire.server.uvicorn_handshakes import accept_tls
@@ -141,7 +143,7 @@ def connection(address: str) -> Iterator[Connection]:
 @contextmanager
 def connected(app: Any = None, **options: Any) -> Iterator[Connection]:
     """Serve an application, by default that of `make_app`, and connect to it."""
-    options["http"] = InferProtocol
+    options.setdefault("http", InferProtocol)
     with uvicorn_server(app or make_app(), **options) as address, connect(address) as connection:
         yield connection
 
@@ -268,13 +270,14 @@ def test_closed_connections_are_not_kept(loop: str, model: str) -> None:
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
+@pytest.mark.parametrize("http", [InferProtocol, AsgiProtocol])
 @pytest.mark.parametrize("is_tls", [False, True])
 def test_client_that_reads_slowly_gets_large_replies(
-    certificate: Certificate, loop: str, is_tls: bool
+    certificate: Certificate, loop: str, is_tls: bool, http: Any
 ) -> None:
     """Neither the timeout of unread replies nor that of idle connections ends the connection."""
     app = make_app(receive_timeout=1)
-    options: dict[str, Any] = {"loop": loop, "timeout_keep_alive": 1}
+    options: dict[str, Any] = {"loop": loop, "timeout_keep_alive": 1, "http": http}
     if is_tls:
         options |= {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
     x = np.zeros(3 * MiB, np.float32)
@@ -662,7 +665,7 @@ async def test_transport_is_closed_once() -> None:
 def test_timer_after_the_socket_is_lost() -> None:
     """A TLS transport of uvloop has none then, until it tells that the connection is lost."""
     transport = Mock(get_extra_info=lambda _: None, get_write_buffer_size=lambda: 0)
-    assert not socket_state.has_client_closed(transport)
+    assert not socket_state.client_state(transport)
     assert socket_state.unread_nbytes(transport) == math.inf
     assert socket_state.unsent_nbytes(transport) > 0
 
@@ -699,30 +702,104 @@ def test_what_a_socket_tells_of_its_client(family: int, is_reset: bool, tmp_path
         client.connect(server.getsockname())
         accepted, _ = server.accept()
         transport = Mock(get_extra_info=lambda _: accepted)
-        assert not socket_state.has_client_closed(transport)
+        assert not socket_state.client_state(transport)
         if is_reset:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
         else:
             client.shutdown(socket.SHUT_WR)
         with accepted:
-            wait_for(lambda: socket_state.has_client_closed(transport))
-            assert socket_state.has_client_reset(transport) is is_reset
+            wait_for(lambda: socket_state.client_state(transport) > 0)
+            is_gone = socket_state.client_state(transport) is socket_state.ClientState.GONE
+            assert is_gone is is_reset
 
 
-@pytest.mark.parametrize("nbytes", [66_500, 1 << 20])
-def test_client_that_resets_the_connection_while_its_body_waits(nbytes: int, loop: str) -> None:
-    """The rest of the body may have arrived, but is not received."""
+def full_memory() -> tuple[Any, BodyMemory]:
+    """Return an application whose memory is used up, and this memory."""
     app = make_app(max_body_memory_nbytes=MiB)
-    memory = app.body_memory
-    other = Reservation(memory)
+    other = Reservation(app.body_memory)
     assert other.request(2 * MiB)
     other.complete()
-    with connected(app, loop=loop) as connection:
+    return app, app.body_memory
+
+
+@pytest.mark.parametrize("http", [InferProtocol, AsgiProtocol])
+@pytest.mark.parametrize("nbytes", [66_500, 1 << 20])
+def test_client_that_resets_the_connection_while_its_body_waits(
+    nbytes: int, http: Any, loop: str
+) -> None:
+    """The rest of the body may have arrived, but is not received."""
+    app, memory = full_memory()
+    with connected(app, http=http, loop=loop) as connection:
         connection.send(request_bytes("thread", np.zeros(nbytes, np.uint8)))
         wait_for(lambda: any(each.missing_nbytes for each in memory._arriving))
         connection.reset()
         wait_for(lambda: not memory._arriving, 5)
+
+
+@pytest.mark.parametrize("end", ["leaves", "is silent"])
+def test_client_over_asgi_whose_body_does_not_arrive_while_it_waits(
+    end: str, loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asgi, "TICK_SECONDS", 0.1)
+    app, memory = full_memory()
+    sent = request_bytes("thread", np.zeros(MiB, np.uint8))
+    with connected(app, http=AsgiProtocol, loop=loop) as connection:
+        connection.send(sent[:200_000])
+        wait_for(lambda: any(each.missing_nbytes for each in memory._arriving))
+        if end == "leaves":
+            connection.shut_down()
+            wait_for(lambda: not memory._arriving, 5)
+            assert not connection.receive()
+        else:
+            answer = connection.read()
+            assert (answer.status, answer.headers["connection"]) == (408, "close")
+            assert "arrives too slowly" in answer.error
+    assert not memory._arriving
+
+
+@pytest.mark.parametrize("is_shutting_down", [False, True])
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_client_over_asgi_that_does_not_read_a_reply(
+    is_shutting_down: bool,
+    is_tls: bool,
+    certificate: Certificate,
+    loop: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is disconnected, and does not delay a shutdown."""
+    monkeypatch.setattr(uvicorn_asgi, "GRACE_SECONDS", 0.2)
+    options: dict[str, Any] = {"http": AsgiProtocol, "loop": loop}
+    if is_tls:
+        options |= {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
+    wraps = AsgiProtocol.connection_lost
+    lost = patch.object(AsgiProtocol, "connection_lost", autospec=True, side_effect=wraps)
+    app = make_app(receive_timeout=None if is_shutting_down else 0.2)
+    with contextlib.ExitStack() as clients:
+        with lost as lose, uvicorn_server(app, **options) as address:
+            client = clients.enter_context(connect(address))
+            if is_tls:
+                client.start_tls(certificate.trusting())
+            client.send(request_bytes("thread", np.zeros(32 * MiB, np.uint8)))
+            if is_shutting_down:
+                assert client.socket.recv(1)
+            else:
+                wait_for(lambda: lose.called, 3)
+            began = time.monotonic()
+        assert time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("sent", [b"", b"\r\n", SMALL[:10]], ids=["nothing", "lines", "a part"])
+def test_client_over_asgi_that_sends_no_request(sent: bytes, loop: str) -> None:
+    app = make_app(receive_timeout=0.3)
+    options: dict[str, Any] = {"http": AsgiProtocol, "timeout_keep_alive": 1, "loop": loop}
+    with connected(app, **options) as connection:
+        began = time.monotonic()
+        while sent and not select.select([connection.socket], [], [], 0.1)[0]:
+            connection.send(sent[:1])  # which does not prolong the time
+            sent = sent[1:] or b"\n"
+            assert time.monotonic() - began < 3
+        assert not connection.receive()
 
 
 @pytest.mark.slow(reason="it waits for timeouts")
@@ -1287,7 +1364,7 @@ async def test_half_closed_connection_whose_call_waits(
             assert protocol.eof_received() is True
         else:
             assert protocol.connection.deadline <= protocol.loop.time() + 1
-            monkeypatch.setattr(server_uvicorn, "has_client_closed", lambda _: True)
+            monkeypatch.setattr(server_uvicorn, "client_state", lambda _: ClientState.CLOSED)
             protocol._tick()
         assert not transport.is_closed
         await turns(10)

@@ -28,6 +28,9 @@ from .service import RawHeaders, Reply, Service, error_reply, log
 # With this text, uvicorn cancels the requests when a graceful shutdown takes too long.
 _UVICORN_SHUTDOWN = ("Task cancelled, timeout graceful shutdown exceeded",)
 
+# In a scope of `AsgiProtocol`, a function that tells of a client whose body waits for memory.
+IS_SILENT = "tensorwire.is_silent"
+
 Scope = MutableMapping[str, Any]
 AsgiMessage = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[AsgiMessage]]
@@ -223,9 +226,10 @@ class App(Service):
         How to write NaN and infinities in outputs that are sent as JSON; see ``encode_request``.
         With "error", the response is an error with status 500. Binary outputs and gRPC are exact.
     receive_timeout : float or None, default 300.0
-        Time in seconds in which the whole body of a request must arrive. None means no limit. With
-        ``InferProtocol``, the time includes the headers, and a client that reads nothing of its
-        response for this time is disconnected. Over gRPC, it is the time for the message of a call.
+        Time in seconds in which the whole body of a request must arrive. None means no limit.
+        ``tensorwire serve`` and ``InferProtocol`` limit the time of the headers, too, and
+        disconnect a client that reads nothing of its response for this time. Over gRPC, it is the
+        time for the message of a call.
     max_concurrency : int, default 1000
         Maximum number of inference requests of a process that have arrived and are in progress or
         wait for a thread. Requests whose body is arriving or whose response is being sent are not
@@ -288,7 +292,7 @@ class App(Service):
                     exchange.write(message["body"])
                     message = None
                 if message is not None or not exchange.take_step():
-                    await exchange.receive_body(message)
+                    await exchange.receive_body(message, scope.get(IS_SILENT))
             reply = exchange.reply()
             if type(reply) is not Reply:
                 reply = await reply
@@ -356,9 +360,19 @@ class _Exchange(Exchange):
     _loop: asyncio.AbstractEventLoop | None = None
     _has_changed: asyncio.Event
     _timeout: asyncio.Timeout | None = None
+    _is_silent: Callable[[], bool] | None
 
-    async def receive_body(self, message: AsgiMessage | Awaitable[AsgiMessage] | None) -> None:
-        """Receive the rest of a body, from this message on if there is one."""
+    async def receive_body(
+        self,
+        message: AsgiMessage | Awaitable[AsgiMessage] | None,
+        is_silent: Callable[[], bool] | None,
+    ) -> None:
+        """Receive the rest of a body, from this message on if there is one.
+
+        While the body waits for memory, ``is_silent`` tells whether the client has sent nothing
+        more, or raises ClientDisconnectedError. Not every server provides it.
+        """
+        self._is_silent = is_silent
         self._has_changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         more = message is not None
@@ -382,11 +396,14 @@ class _Exchange(Exchange):
 
     async def _await_memory(self) -> None:
         while not self.take_step():
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(TICK_SECONDS):
                     await self._has_changed.wait()
+            except TimeoutError:
+                self._service.body_memory.tick(asyncio.get_running_loop().time())
+                if self._is_silent is not None:
+                    self.tick(self._is_silent())
             self._has_changed.clear()
-            self._service.body_memory.tick(asyncio.get_running_loop().time())
 
     def wake(self) -> None:
         if self._loop is not None:  # otherwise, `receive_body` has not begun

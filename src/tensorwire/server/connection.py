@@ -49,12 +49,13 @@ _LINGER_SECONDS = 1.0
 _LONG_LINGER_SECONDS = 10.0
 # During a shutdown, idle connections stay open for this time, because a request may be on its way.
 LAST_REQUEST_SECONDS = 1.0
-_FIRST_REQUEST_SECONDS = 5.0  # until the first request begins, if keep_alive_seconds is 0
+RECEIVE_SECONDS = 0.001  # in which the event loop receives what has arrived
+FIRST_REQUEST_SECONDS = 5.0  # until the first request begins, if keep_alive_seconds is 0
 # A piece is sent when the transport has sent enough of the previous one. A TLS transport encrypts a
 # piece at once, and does not count it as unsent.
 _TLS_PIECE_NBYTES = 64 << 10
 # What a TLS transport may have received after it was paused.
-_MAX_TLS_BUFFER_NBYTES = 1 << 20
+MAX_TLS_BUFFER_NBYTES = 1 << 20
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
@@ -119,7 +120,7 @@ class Connection:
         self.output: list[bytes] = []
         self.state = WAITING
         self.since = now  # from when the deadline counts
-        self.deadline = now + (options.keep_alive_seconds or _FIRST_REQUEST_SECONDS)
+        self.deadline = now + (options.keep_alive_seconds or FIRST_REQUEST_SECONDS)
         self.grace_left = math.inf  # seconds that are left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
         # Bytes that the transport had at the last `blocked`; -1 if a piece was taken since.
@@ -249,7 +250,7 @@ class Connection:
     @property
     def n_outstanding(self) -> int:
         """A lower bound of the bytes of the body that the transport has not received."""
-        hidden_nbytes = _MAX_TLS_BUFFER_NBYTES if self.options.is_tls else 0
+        hidden_nbytes = MAX_TLS_BUFFER_NBYTES if self.options.is_tls else 0
         return max(0, self.receiver.n_missing - hidden_nbytes) if len(self.requests) == 1 else 0
 
     @property

@@ -8,6 +8,7 @@ import select
 import socket
 import termios
 from contextlib import suppress
+from enum import IntEnum
 from typing import Any
 
 _TCP_CLOSE = 7  # of Linux, in tcp_states.h
@@ -41,26 +42,27 @@ def unread_nbytes(transport: Any) -> float:
     return nbytes[0]
 
 
-def has_client_closed(transport: Any) -> bool:
-    """Return whether the client has closed the connection, or its sending direction.
+class ClientState(IntEnum):
+    """What the client has done with its side of a connection.
 
     A transport tells that only while it receives.
     """
-    return bool(_events(transport))
+
+    OPEN = 0
+    CLOSED = 1
+    """It has closed the connection, or its sending direction."""
+    GONE = 2
+    """It cannot read any longer: it has reset the connection, or closed a Unix socket."""
 
 
-def has_client_reset(transport: Any) -> bool:
-    """Return whether the client cannot read any longer, before the server has closed anything.
-
-    It has reset the connection, or has closed a Unix socket.
-    """
-    return bool(_events(transport) & (select.POLLHUP | select.POLLERR))
-
-
-def _events(transport: Any) -> int:
+def client_state(transport: Any) -> ClientState:
+    """Return the state of the client, before the server has closed anything."""
     found = transport.get_extra_info("socket")
     if found is None or not hasattr(select, "POLLRDHUP"):  # it is lost, or this is not Linux
-        return 0
+        return ClientState.OPEN
     poll = select.poll()
     poll.register(found, select.POLLRDHUP)
-    return sum(events for _, events in poll.poll(0))
+    events = sum(events for _, events in poll.poll(0))
+    if events & (select.POLLHUP | select.POLLERR):
+        return ClientState.GONE
+    return ClientState.CLOSED if events else ClientState.OPEN

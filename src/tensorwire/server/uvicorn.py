@@ -26,16 +26,16 @@ if os.name != "posix":
 
 from .context import Address
 from .errors import SHUTTING_DOWN, ClientDisconnectedError
-from .service import GRACE_SECONDS, Reply, Service
-from .socket_state import has_client_closed, has_client_reset, unread_nbytes, unsent_nbytes
+from .service import GRACE_SECONDS, Reply
+from .socket_state import ClientState, client_state, unread_nbytes, unsent_nbytes
 from .states import ABORTED, CLOSING, LINGERING, READY, RUNNING, SENDING, STALLED
 
 try:
     from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-    from .connection import Connection, Options
+    from .connection import RECEIVE_SECONDS, Connection, Options
     from .receiver import Request
-    from .uvicorn_asgi import AsgiProtocol, limit_unsent
+    from .uvicorn_asgi import AsgiProtocol, limit_unsent, service_of
     from .uvicorn_connections import access_logger, connections_of
 except ModuleNotFoundError as error:
     raise ImportError(
@@ -44,7 +44,6 @@ except ModuleNotFoundError as error:
 
 _MAX_REPLIES_PER_TURN = 50  # then other connections have their turn
 _MAX_JOINED_REPLIES = 16  # in one write
-_RECEIVE_SECONDS = 0.001  # in which the event loop receives what has arrived
 _ENDING = (LINGERING, CLOSING, ABORTED)
 
 logger = logging.getLogger("uvicorn.error")
@@ -280,7 +279,7 @@ class InferProtocol(asyncio.BufferedProtocol):
         asyncio tells that only while it receives. It discards what is sent, with lines in the log.
         """
         connection = self.connection
-        if connection.may_receive or not has_client_closed(self.transport):
+        if connection.may_receive or not client_state(self.transport):
             return False
         connection.output.clear()
         connection.end_of_input(self.loop.time())
@@ -321,22 +320,22 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     def _receive_and_tick(self) -> None:
         # After the process was suspended, the event loop runs what is due before it receives.
-        self.timer = self.loop.call_later(_RECEIVE_SECONDS, self._tick)
+        self.timer = self.loop.call_later(RECEIVE_SECONDS, self._tick)
 
     def _tick(self) -> None:
         self.timer, self.timer_at = None, math.inf
         connection, transport, n_unread = self.connection, self.transport, math.inf
-        now = self.loop.time()
-        if connection.state not in _ENDING and has_client_reset(transport):
+        now, client = self.loop.time(), client_state(transport)
+        if connection.state not in _ENDING and client is ClientState.GONE:
             transport.abort()  # the transport does not tell while it is not read
             return
         if connection.state is STALLED:
             n_unread = unread_nbytes(transport)
-            if has_client_closed(transport) and connection.n_outstanding > n_unread:
+            if client and connection.n_outstanding > n_unread:
                 connection.end_of_input(now)
         elif connection.state is RUNNING and connection.options.is_tls:
             self._end_closed_tls()
-        elif connection.state is RUNNING and has_client_closed(transport):
+        elif connection.state is RUNNING and client:
             connection.disconnect()
         connection.tick(now, unsent_nbytes(transport), n_unread)
         self._advance()
@@ -370,13 +369,6 @@ class InferProtocol(asyncio.BufferedProtocol):
                 proxy_headers(scope, None, None).send(None)  # type: ignore[arg-type]
         client: Address | None = scope["client"]
         return client
-
-
-def service_of(app: Any) -> Service | None:
-    """Return the application of ``create_app`` that uvicorn has loaded; None for any other."""
-    if isinstance(app, ProxyHeadersMiddleware):  # uvicorn adds it
-        app = app.app
-    return app if isinstance(app, Service) else None
 
 
 async def _no_app(scope: Any, receive: Any, send: Any) -> None:

@@ -8,26 +8,43 @@ also keeps in memory a head of any length, and any number of requests of a conne
 from __future__ import annotations
 
 import asyncio
+import math
 from functools import partial
 from typing import Any
 
 import httptools
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from .body_memory import TICK_SECONDS
+from .asgi import IS_SILENT
+from .body_memory import MIN_UNREAD_NBYTES, TICK_SECONDS
+from .connection import FIRST_REQUEST_SECONDS, MAX_TLS_BUFFER_NBYTES, RECEIVE_SECONDS
+from .errors import ClientDisconnectedError
 from .framing import joined_headers
 from .receiver import MAX_HEAD_NBYTES, SCRATCH_NBYTES
-from .service import GRACE_SECONDS
-from .socket_state import has_client_closed, unsent_nbytes
+from .service import GRACE_SECONDS, Service
+from .socket_state import ClientState, client_state, unread_nbytes, unsent_nbytes
 
 
 class AsgiProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with a limit for heads, and upgrades only to WebSockets."""
+    """uvicorn's protocol with a limit for heads, and upgrades only to WebSockets.
+
+    Clients of ``create_app`` that send no request, or read nothing of a response, are disconnected
+    in time.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.parser: Any = _Parser(self)
+        self.service = service_of(self.app)
+        receive_timeout = None if self.service is None else self.service.receive_timeout
+        self.head_deadline = math.inf  # of the head that arrives
+        # How long a client may read nothing.
+        self.unread_seconds = math.inf if receive_timeout is None else receive_timeout
+        self.watching: asyncio.TimerHandle | None = None  # while writing is paused, or longer
+        self.n_unsent = -1  # bytes that the client had not read at the last look
+        self.n_unread_looks = 0  # in a row at which this number was the same
         self.head_nbytes = 0  # parsed since the message began, or the last part of its body
         self.body_nbytes = 0  # of the last request
         self.unparsed: Any = memoryview(b"")  # what has been received while requests wait
@@ -41,16 +58,32 @@ class AsgiProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _Flow(self)
         limit_unsent(transport)
+        if self.service is not None:
+            seconds = self.timeout_keep_alive or FIRST_REQUEST_SECONDS
+            self._expect_request_until(self.loop.time() + seconds)
+
+    # uvicorn limits the time between a response and the first byte of the next request.
+
+    def _expect_request_until(self, deadline: float) -> None:
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_at(deadline, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        # After the process was suspended, the event loop runs what is due before it receives.
+        close = super().timeout_keep_alive_handler
+        self.timeout_keep_alive_task = self.loop.call_later(RECEIVE_SECONDS, close)
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self.running = cycle
         super()._start_asgi_task(cycle, partial(self._run, cycle, app))
 
-    async def _run(self, cycle: Any, app: Any, *arguments: Any) -> Any:
+    async def _run(self, cycle: Any, app: Any, scope: Any, *arguments: Any) -> Any:
         """Run an application. If its response ends early, the client has some time to read it."""
+        scope[IS_SILENT] = self._is_silent
         try:
-            return await app(*arguments)
+            return await app(scope, *arguments)
         finally:
+            scope.pop(IS_SILENT, None)  # it refers to the connection
             if cycle.response_started and not cycle.response_complete:  # uvicorn closes it now
                 self.loop.call_later(GRACE_SECONDS, self._abort)
 
@@ -66,10 +99,38 @@ class AsgiProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disconnect()
+        self._unset_keepalive_if_required()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.n_unsent = -1  # something has been sent
+        if self.service is not None and self.watching is None:
+            self.watching = self.loop.call_later(self._look_seconds, self._watch)
+
+    @property
+    def _look_seconds(self) -> float:
+        return min(TICK_SECONDS, self.unread_seconds / 2)
+
+    def _watch(self) -> None:
+        """Disconnect a client that reads nothing of a response.
+
+        Looks are counted, and not seconds, because the event loop may have been blocked.
+        """
+        self.watching = None
+        if not self.flow.write_paused or self not in self.connections:
+            return
+        n_before, self.n_unsent = self.n_unsent, unsent_nbytes(self.transport)
+        self.n_unread_looks = self.n_unread_looks + 1 if self.n_unsent == n_before else 0
+        seconds = self._look_seconds
+        if self.n_unread_looks * seconds >= self.unread_seconds:
+            self._abort()
+        else:
+            self.watching = self.loop.call_later(seconds, self._watch)
 
     def shutdown(self) -> None:
         super().shutdown()
+        self.unread_seconds, self.n_unread_looks = min(self.unread_seconds, GRACE_SECONDS), 0
         if self.is_tls:
             self._end_tls()
 
@@ -95,8 +156,11 @@ class AsgiProtocol(HttpToolsProtocol):
 
     def _should_upgrade(self) -> bool:
         # The response to the request before would be sent to the WebSocket.
-        is_idle = self.cycle is None or self.cycle.response_complete
-        return is_idle and bool(super()._should_upgrade())
+        return self._is_idle and bool(super()._should_upgrade())
+
+    @property
+    def _is_idle(self) -> bool:
+        return self.cycle is None or bool(self.cycle.response_complete)
 
     def handle_websocket_upgrade(self) -> None:
         super().handle_websocket_upgrade()
@@ -110,21 +174,58 @@ class AsgiProtocol(HttpToolsProtocol):
             self.running.disconnected = True
             self.running.message_event.set()
 
+    def _is_silent(self) -> bool:
+        """Return whether the client sends nothing more of a body that waits for memory.
+
+        Raises ClientDisconnectedError if the client has gone.
+        """
+        if not self.running.disconnected:
+            self.flow.pause_reading()  # until the application receives
+            n_missing, n_unread = self._n_missing, unread_nbytes(self.transport)
+            client = client_state(self.transport)
+            if client is ClientState.GONE or (client and n_missing > n_unread):
+                self._client_has_gone()
+        if self.running.disconnected:
+            raise ClientDisconnectedError("the client closed the connection while its body waited")
+        return n_unread < min(MIN_UNREAD_NBYTES, n_missing)
+
+    @property
+    def _n_missing(self) -> int:
+        """A lower bound of the bytes of the body that the transport has not received."""
+        if not self.running.more_body:
+            return 0
+        hidden_nbytes = MAX_TLS_BUFFER_NBYTES if self.is_tls else 0
+        length = self._content_length
+        return 1 if length is None else max(0, length - self.body_nbytes - hidden_nbytes)
+
+    @property
+    def _content_length(self) -> int | None:
+        """The length of the last request whose head has arrived."""
+        return next((int(v) for k, v in self.headers if k == b"content-length"), None)
+
+    def _client_has_gone(self) -> None:
+        self._disconnect()
+        self.flow.resume_reading()  # until the transport knows it, too
+
     def _poll(self) -> None:
         """Look whether the client has gone: uvicorn does not receive while a request waits."""
         self.polling = None
-        if self.pipeline and has_client_closed(self.transport):
-            self._disconnect()
-            self.flow.resume_reading()  # until the transport knows that the client has gone
+        if self.pipeline and client_state(self.transport):
+            self._client_has_gone()
         elif self.pipeline:
             self.polling = self.loop.call_later(TICK_SECONDS, self._poll)
 
     def data_received(self, data: bytes) -> None:
         if self.running is not None and self.running.disconnected:
             return
+        service = self.service
+        if service is not None and service.receive_timeout is not None and self._is_idle:
+            self.head_deadline = min(self.head_deadline, self.loop.time() + service.receive_timeout)
         # A TLS transport may pass on more after it was paused.
         self.unparsed = memoryview(b"".join((self.unparsed, data)) if self.unparsed else data)
         self._parse()
+        if self.head_deadline < math.inf:
+            self._expect_request_until(self.head_deadline)
 
     def _parse(self) -> None:
         """Parse what has been received, while no request waits for the reply to the one before.
@@ -134,8 +235,7 @@ class AsgiProtocol(HttpToolsProtocol):
         while self.unparsed and not (self.pipeline or self.transport.is_closing()):
             n = SCRATCH_NBYTES
             if len(self.unparsed) > n and self.headers:  # a body need not be split
-                length = next((int(v) for k, v in self.headers if k == b"content-length"), 0)
-                n = max(n, length - self.body_nbytes)
+                n = max(n, (self._content_length or 0) - self.body_nbytes)
             chunk, self.unparsed = self.unparsed[:n], self.unparsed[n:]
             self.head_nbytes += len(chunk)
             super().data_received(chunk)
@@ -152,6 +252,7 @@ class AsgiProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        self.head_deadline = math.inf
         if self.parser.get_method() == b"CONNECT":  # an upgrade without the header
             raise ValueError("tunnels are not supported")  # the response has status 400
         if not self.ignores_upgrade():
@@ -171,6 +272,13 @@ class AsgiProtocol(HttpToolsProtocol):
     def ignores_upgrade(self) -> bool:
         """Whether the request is parsed again, without the upgrade (RFC 9110 7.8)."""
         return self.parser.should_upgrade() and not self._should_upgrade()
+
+
+def service_of(app: Any) -> Service | None:
+    """Return the application of ``create_app`` that uvicorn has loaded; None for any other."""
+    if isinstance(app, ProxyHeadersMiddleware):  # uvicorn adds it
+        app = app.app
+    return app if isinstance(app, Service) else None
 
 
 def limit_unsent(transport: Any) -> None:
