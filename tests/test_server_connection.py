@@ -35,7 +35,12 @@ from support.http_cases import CASES, Case
 from support.scale import scaled
 from tensorwire.server import Model, create_app
 from tensorwire.server.body import MAX_GROWTH, RequestBody
-from tensorwire.server.body_memory import UNCOUNTED_NBYTES, BodyMemory, Reservation
+from tensorwire.server.body_memory import (
+    TICK_SECONDS,
+    UNCOUNTED_NBYTES,
+    BodyMemory,
+    Reservation,
+)
 from tensorwire.server.connection import Connection, Options
 from tensorwire.server.errors import OverloadedError
 from tensorwire.server.http_exchange import Exchange
@@ -325,7 +330,10 @@ class ConnectionMachine(RuleBasedStateMachine):
         """Read a part of what the server has sent and, if it is 1, what it will send."""
         client = self.client(who)
         client.reads = part == 1
-        client.n_kept = math.ceil(client.n_kept * (1 - part))
+        n_left = math.ceil(client.n_kept * (1 - part))
+        if n_left < client.n_kept and client.ended_at < math.inf:
+            client.ended_at = client.now  # it has more time
+        client.n_kept = n_left
         client.settle()
 
     @if_any(lambda client: client.to_send or client.connection.state is not WAITING)
@@ -466,7 +474,8 @@ class ConnectionMachine(RuleBasedStateMachine):
                 assert len(connection.requests) == 1 or connection.deadline < math.inf
             if connection.state is CLOSING:
                 assert client.running or not any(x.has_memory for x in connection.requests)
-                assert client.now <= client.ended_at + TIMEOUT + 1e-6
+                # That the client has read something is seen with the next tick.
+                assert client.now <= client.ended_at + TICK_SECONDS + TIMEOUT + 1e-6
             if connection.state is LINGERING:
                 assert responses(client.received)[-1][1]["connection"] == "close"
             if receiver.state is CLOSED:
@@ -703,7 +712,18 @@ def test_client_of_a_tls_connection_that_closes_reads_nothing() -> None:
         client.tick(client.now + 1)
         client.n_kept = 9
         client.connection.end_of_input(client.now)
-    assert client.now == 1 + TIMEOUT
+    assert client.now == 2 + TIMEOUT  # the first tick has a number to compare with
+
+
+def test_client_that_reads_the_rest_of_a_connection_that_closes_slowly() -> None:
+    client = Client(connected().app, 0.0, is_tls=True)
+    client.connection.close(0.0)
+    for client.n_kept in range(100, 0, -1):
+        client.tick(client.now + TIMEOUT / 2)
+        assert client.connection.state is CLOSING
+    client.n_kept = 0
+    client.tick(client.now + 1)
+    assert client.connection.state is ABORTED
 
 
 def test_body_without_progress_is_given_up_if_others_wait() -> None:

@@ -411,6 +411,27 @@ def test_id_of_a_request_in_its_metadata(caplog: pytest.LogCaptureFixture) -> No
     assert "model 'm' (version 1, request 'r9') failed" in caplog.text
 
 
+def test_id_of_a_request_whose_call_has_ended(caplog: pytest.LogCaptureFixture) -> None:
+    """grpcio frees the metadata when the call ends. Those of other calls get the memory."""
+    released = threading.Event()
+
+    def model(request: tw.InferRequest) -> Any:
+        assert released.wait(20)
+        raise ValueError
+
+    ids = [f"{i:060}" for i in range(N_THREADS)]
+    models: dict[str, Any] = {"m": model, "echo": Model(echo, in_event_loop=True)}
+    with served_app(create_app(models)) as server:
+        for each in ids:
+            call = partial(server.infer, "m", metadata=[("x-request-id", each)], timeout=0.1)
+            assert error_of(call)[0] is Code.DEADLINE_EXCEEDED
+        for i in range(100):
+            server.infer("echo", metadata=[("authorization", f"{i:<060}")])
+        released.set()
+        wait_for(lambda: caplog.text.count(" failed") == len(ids))
+    assert [each for each in ids if f"request '{each}') failed" not in caplog.text] == []
+
+
 def test_unexpected_exceptions(
     server: ServedApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -592,20 +592,60 @@ def test_tls_client_that_leaves_while_the_server_does_not_receive(
     assert caplog.records == []
 
 
-@pytest.mark.parametrize("http", [InferProtocol, AsgiProtocol])
-def test_silent_tls_handshakes_are_limited(
-    certificate: Certificate, http: Any, loop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A new one ends the oldest."""
+@pytest.fixture
+def tls_options(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The options of a server whose TLS is that of `serve`. The system buffers little for it."""
     start = uvicorn.Server.startup
 
     async def startup(server: uvicorn.Server, sockets: Any = None) -> None:
         accept_tls(server.config)
+        for each in sockets:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
         await start(server, sockets)
 
     monkeypatch.setattr(uvicorn.Server, "startup", startup)
-    options = {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file, "loop": loop}
-    with uvicorn_server(make_app(), http=http, limit_concurrency=20, **options) as address:
+    return {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
+
+
+@pytest.mark.parametrize("http", [InferProtocol, AsgiProtocol])
+@pytest.mark.parametrize("is_read", [True, False])
+def test_rest_of_a_reply_over_tls(
+    is_read: bool,
+    http: Any,
+    loop: str,
+    certificate: Certificate,
+    tls_options: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server has passed it to the transport, and closes the connection.
+
+    By default, asyncio drops the rest after 30 seconds, also while the client reads.
+    """
+    monkeypatch.setattr(asyncio.constants, "SSL_SHUTDOWN_TIMEOUT", 0.2)  # type: ignore[attr-defined]
+    wraps = http.connection_lost
+    lost = patch.object(http, "connection_lost", autospec=True, side_effect=wraps)
+    x = np.zeros(400_000, np.uint8)
+    app = make_app(receive_timeout=2)
+    with (
+        lost as lose,
+        uvicorn_server(app, http=http, loop=loop, **tls_options) as address,
+        Connection(int(address.rpartition(":")[2]), receive_nbytes=1 << 16) as connection,
+    ):
+        connection.start_tls(certificate.trusting())
+        connection.send(request_bytes("thread", x, "Connection: close\r\n"))
+        if is_read:
+            time.sleep(1)
+            assert np.array_equal(connection.read().message["x"].as_numpy(), x)
+        wait_for(lambda: lose.called, 5)
+
+
+@pytest.mark.parametrize("http", [InferProtocol, AsgiProtocol])
+def test_silent_tls_handshakes_are_limited(
+    certificate: Certificate, http: Any, loop: str, tls_options: dict[str, Any]
+) -> None:
+    """A new one ends the oldest."""
+    options = {"http": http, "limit_concurrency": 20, "loop": loop, **tls_options}
+    with uvicorn_server(make_app(), **options) as address:
         silent = [connect(address) for _ in range(50)]
         with connect(address) as connection:
             connection.start_tls(certificate.trusting())

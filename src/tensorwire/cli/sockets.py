@@ -82,14 +82,15 @@ def bind_unix_socket(path: str, mode: int) -> tuple[socket.socket, Callable[[], 
             os.chmod(path, mode)
             bound.listen()  # so that another server finds it while the models are loaded
             made = os.stat(path)
+            absolute = os.path.abspath(path)  # a model may change the folder
     except OSError as error:
         bound.close()
         raise listen_error("--uds", path, error) from None
 
     def remove() -> None:
         with suppress(OSError):
-            if os.path.samestat(made, os.stat(path)):
-                os.unlink(path)
+            if os.path.samestat(made, os.stat(absolute)):
+                os.unlink(absolute)
 
     return bound, remove
 

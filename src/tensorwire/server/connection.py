@@ -123,7 +123,8 @@ class Connection:
         self.deadline = now + (options.keep_alive_seconds or FIRST_REQUEST_SECONDS)
         self.grace_left = math.inf  # seconds that are left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
-        # Bytes that the transport had at the last `blocked`; -1 if a piece was taken since.
+        # Bytes that the transport had at the last `blocked`, or tick of CLOSING; -1 if a piece was
+        # taken since.
         self.n_unsent = 0
         self.n_refused = 0  # `BodyMemory.n_refused` when the period of SENDING began
 
@@ -175,6 +176,9 @@ class Connection:
         if self.state is SENDING:
             self._tick_sending(now, n_unsent)
         elif self.state is CLOSING:
+            if n_unsent != self.n_unsent:  # the client reads
+                self.n_unsent = n_unsent
+                self._enter(CLOSING, now)
             self._set_deadline(now)
             if n_unsent == 0 or now >= self.deadline:
                 self._abort()
@@ -392,8 +396,8 @@ class Connection:
         elif state is SENDING:
             self.deadline = min(self.deadline, now + PERIOD_SECONDS)
             self.n_refused = self.service.body_memory.n_refused
-        elif state is CLOSING and self.options.is_tls:  # many clients do not close it
-            self.deadline = min(self.deadline, now + _LINGER_SECONDS)
+        elif state is CLOSING:
+            self.deadline = min(self.deadline, now + TICK_SECONDS)
 
     def _spend_grace(self, now: float) -> None:
         if self.state not in UNTIMED:

@@ -9,6 +9,7 @@ import asyncio
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -80,8 +81,8 @@ class GrpcFormat(MessageFormat[bytes, bytes]):
     def decode(self, received: bytes, model: Model) -> tw.InferRequest:
         return decode_request(received, limits=self.limits)
 
-    def request_id(self, source: Any) -> str:
-        return str(dict(source.invocation_metadata() or ()).get("x-request-id", ""))
+    def request_id(self, source: Callable[[], str]) -> str:
+        return source()
 
     def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
         return nbytes > MAX_QUICK_MESSAGE_NBYTES
@@ -100,6 +101,11 @@ def context_of(call: Any) -> RequestContext:
     return RequestContext(
         metadata, client, None if remaining is None else time.monotonic() + remaining
     )
+
+
+def id_of(call: Any) -> str:
+    """Return the id in the metadata of a call, which grpcio frees when the call ends."""
+    return str(dict(call.invocation_metadata() or ()).get("x-request-id", ""))
 
 
 def set_metadata(call: Any, context: RequestContext) -> None:
@@ -223,7 +229,7 @@ class InferenceService:
             if nbytes <= MAX_SHARED_JSON_NBYTES:
                 name, version, request_id = read_names(message, limits)
             else:
-                # grpcio crashes when the peer of a call is asked for that has ended, which an
+                # grpcio crashes if it is asked for the peer of a call that has ended, which an
                 # interceptor may hide from this task.
                 early_context = context_of(context)
                 task = self._begin(self._read_names(message, nbytes, call))
@@ -231,10 +237,15 @@ class InferenceService:
             served = self._find(name, version)
             if served.model.takes_context:
                 request_context = early_context or context_of(context)
-            inference = Inference(message_format, served, message, context, request_context)
+            id_source = partial(id_of, context)
+            inference = Inference(message_format, served, message, id_source, request_context)
             response = inference.now() if served.model.in_event_loop else None
             if response is not None:
                 return response
+            if not request_id:  # the call may end before the model fails
+                headers = None if early_context is None else early_context.headers
+                known_id = id_source() if headers is None else headers.get("x-request-id", "")
+                inference.source = lambda: known_id
             task = self._begin(settle(inference.later(call), failed, request_id))
             found: bytes = await asyncio.shield(task)
             return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .asgi import IS_SILENT
+from .body import DEFAULT_RECEIVE_TIMEOUT
 from .body_memory import MIN_UNREAD_NBYTES, TICK_SECONDS
 from .connection import FIRST_REQUEST_SECONDS, MAX_TLS_BUFFER_NBYTES, RECEIVE_SECONDS
 from .errors import ClientDisconnectedError
@@ -54,7 +56,7 @@ class AsgiProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         self.is_tls = transport.get_extra_info("sslcontext") is not None
         if self.is_tls:
-            transport = _TlsTransport(transport)
+            transport = _TlsTransport(transport, self._start_watch)
         super().connection_made(transport)
         self.flow = _Flow(self)
         limit_unsent(transport)
@@ -105,7 +107,11 @@ class AsgiProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self.n_unsent = -1  # something has been sent
-        if self.service is not None and self.watching is None:
+        if self.service is not None:
+            self._start_watch()
+
+    def _start_watch(self) -> None:
+        if self.watching is None:
             self.watching = self.loop.call_later(self._look_seconds, self._watch)
 
     @property
@@ -113,17 +119,22 @@ class AsgiProtocol(HttpToolsProtocol):
         return min(TICK_SECONDS, self.unread_seconds / 2)
 
     def _watch(self) -> None:
-        """Disconnect a client that reads nothing of a response.
+        """Disconnect a client that reads nothing of a response, or does not end TLS.
 
         Looks are counted, and not seconds, because the event loop may have been blocked.
         """
         self.watching = None
-        if not self.flow.write_paused or self not in self.connections:
+        is_closing = self.is_tls and self.transport.is_closing()
+        if self not in self.connections or not (is_closing or self.flow.write_paused):
             return
         n_before, self.n_unsent = self.n_unsent, unsent_nbytes(self.transport)
         self.n_unread_looks = self.n_unread_looks + 1 if self.n_unsent == n_before else 0
-        seconds = self._look_seconds
-        if self.n_unread_looks * seconds >= self.unread_seconds:
+        limit, seconds = self.unread_seconds, self._look_seconds
+        if is_closing and self.n_unsent <= 1:  # many clients do not end TLS
+            limit = min(limit, GRACE_SECONDS)
+        elif is_closing and limit == math.inf:
+            limit = DEFAULT_RECEIVE_TIMEOUT
+        if self.n_unread_looks * seconds >= limit:
             self._abort()
         else:
             self.watching = self.loop.call_later(seconds, self._watch)
@@ -131,20 +142,6 @@ class AsgiProtocol(HttpToolsProtocol):
     def shutdown(self) -> None:
         super().shutdown()
         self.unread_seconds, self.n_unread_looks = min(self.unread_seconds, GRACE_SECONDS), 0
-        if self.is_tls:
-            self._end_tls()
-
-    def _end_tls(self) -> None:
-        """Abort TLS that the client does not end in time: it may not look at the connection."""
-        is_closing = self.transport.is_closing()  # uvicorn closes it after the last response
-        seconds = GRACE_SECONDS if is_closing else TICK_SECONDS
-        self.loop.call_later(seconds, self._abort_if_sent if is_closing else self._end_tls)
-
-    def _abort_if_sent(self) -> None:
-        if unsent_nbytes(self.transport) <= 1:
-            self.transport.abort()
-        else:
-            self._end_tls()
 
     def send_400_response(self, msg: str) -> None:
         running = self.running
@@ -291,10 +288,14 @@ def limit_unsent(transport: Any) -> None:
 
 
 class _TlsTransport:
-    """A transport that is closed once. uvicorn closes some twice, of which asyncio forgets TLS."""
+    """A transport that is closed once, which is told to ``on_close``.
 
-    def __init__(self, transport: Any) -> None:
+    uvicorn closes some twice, of which asyncio forgets TLS.
+    """
+
+    def __init__(self, transport: Any, on_close: Callable[[], object]) -> None:
         self._transport = transport
+        self._on_close = on_close
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -302,6 +303,7 @@ class _TlsTransport:
     def close(self) -> None:
         if not self._transport.is_closing():
             self._transport.close()
+            self._on_close()
 
 
 class _Flow(FlowControl):

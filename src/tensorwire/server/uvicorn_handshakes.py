@@ -13,6 +13,10 @@ from typing import Any, cast
 
 from .service import HANDSHAKE_SECONDS
 
+# In seconds. The protocols limit the time in which a client must read the rest of a reply and end
+# TLS. By default, asyncio drops the rest after 30 seconds, also while the client reads.
+_FOREVER = 1e9
+
 
 def accept_tls(config: Any) -> None:
     """Let uvicorn listen without the TLS of a loaded configuration. `TlsHandshake` adds it."""
@@ -82,6 +86,7 @@ class TlsHandshake(asyncio.Protocol):
                 *(self._transport, self, self._context),
                 server_side=True,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=_FOREVER,
             )
         except BaseException as error:
             self._transport.abort()
