@@ -172,7 +172,7 @@ def serve_here(
             limit_concurrency=chosen.limit_concurrency,
             timeout_graceful_shutdown=chosen.timeout_graceful_shutdown,
         )
-    with suppress(KeyboardInterrupt), ExitStack() as stack:
+    with ExitStack() as stack:
         listeners: list[Any] = [
             stack.enter_context(Listener(fileno=each.detach())) for each in sockets
         ]
