@@ -776,6 +776,24 @@ class SlowReader:
         return self.function(*arguments, **options)
 
 
+async def test_message_of_a_read_that_is_cancelled() -> None:
+    """It is received and dropped: grpcio would not free it."""
+    arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+    received = []
+
+    class Context:
+        async def read(self) -> bytes:
+            received.append(await arrived)
+            return received[0]
+
+    calls = OpenCalls(create_app({}))
+    with pytest.raises(tw.TensorwireError, match="did not arrive within"):
+        await calls.receive(Context(), 0.01)
+    arrived.set_result(b"late")
+    await asyncio.sleep(0)
+    assert received == [b"late"]
+
+
 @pytest.mark.parametrize("step", ["read_names", "decode_request"])
 @pytest.mark.parametrize("model", ["m", "async", "echo"])
 def test_request_that_is_cancelled_while_it_is_read(

@@ -180,7 +180,9 @@ class OpenCalls:
             self.open.add(task)
             self.n_begun += 1
             task.add_done_callback(self.open.discard)
-        return await context.read()
+        # If this is cancelled, by a timeout or the client, the message is still received. grpcio
+        # would never free it.
+        return await asyncio.shield(context.read())
 
     def end_streams(self) -> None:
         """End each stream after the response to the request in progress."""

@@ -98,6 +98,8 @@ class AsgiProtocol(HttpToolsProtocol):
 
     def eof_received(self) -> None:
         self._disconnect()
+        if self.is_tls:  # the transport is now closed
+            self._start_watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disconnect()
@@ -139,10 +141,6 @@ class AsgiProtocol(HttpToolsProtocol):
         else:
             self.watching = self.loop.call_later(seconds, self._watch)
 
-    def shutdown(self) -> None:
-        super().shutdown()
-        self.unread_seconds, self.n_unread_looks = min(self.unread_seconds, GRACE_SECONDS), 0
-
     def send_400_response(self, msg: str) -> None:
         running = self.running
         if running is None or running.response_complete or not running.response_started:
@@ -176,15 +174,14 @@ class AsgiProtocol(HttpToolsProtocol):
 
         Raises ClientDisconnectedError if the client has gone.
         """
-        if not self.running.disconnected:
-            self.flow.pause_reading()  # until the application receives
-            n_missing, n_unread = self._n_missing, unread_nbytes(self.transport)
-            client = client_state(self.transport)
-            if client is ClientState.GONE or (client and n_missing > n_unread):
-                self._client_has_gone()
-        if self.running.disconnected:
+        running, n_missing = self.running, self._n_missing
+        n_unread, client = unread_nbytes(self.transport), client_state(self.transport)
+        if client is ClientState.GONE or (client and n_missing > n_unread):
+            self._client_has_gone()
+        if running.disconnected:
             raise ClientDisconnectedError("the client closed the connection while its body waited")
-        return n_unread < min(MIN_UNREAD_NBYTES, n_missing)
+        n_held = len(running.body)  # uvicorn has received it, and the application has not
+        return n_held + n_unread < min(MIN_UNREAD_NBYTES, n_held + n_missing)
 
     @property
     def _n_missing(self) -> int:
