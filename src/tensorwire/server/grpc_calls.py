@@ -182,7 +182,9 @@ class OpenCalls:
             task.add_done_callback(self.open.discard)
         # If this is cancelled, by a timeout or the client, the message is still received. grpcio
         # would never free it.
-        return await asyncio.shield(context.read())
+        reading = asyncio.ensure_future(context.read())
+        reading.add_done_callback(_ignore_error)
+        return await asyncio.shield(reading)
 
     def end_streams(self) -> None:
         """End each stream after the response to the request in progress."""
@@ -191,6 +193,12 @@ class OpenCalls:
     def end_late(self) -> None:
         """End the calls whose message has not arrived."""
         _end_now(self._arriving)
+
+
+def _ignore_error(done: asyncio.Future[Any]) -> None:
+    """Nobody may wait for the result any longer. asyncio would log the error."""
+    if not done.cancelled():
+        done.exception()
 
 
 def _end_now(timeouts: set[asyncio.Timeout]) -> None:
