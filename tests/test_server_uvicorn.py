@@ -607,8 +607,9 @@ def tls_options(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> di
     return {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
 
 
+@pytest.mark.slow(reason="it waits for timeouts")
 @pytest.mark.parametrize("http", [InferProtocol, AsgiProtocol])
-@pytest.mark.parametrize("client", ["pauses", "reads nothing", "closes and reads nothing"])
+@pytest.mark.parametrize("client", ["pauses", "reads nothing", "ends TLS", "leaves"])
 def test_rest_of_a_reply_over_tls(
     client: str,
     http: Any,
@@ -617,7 +618,7 @@ def test_rest_of_a_reply_over_tls(
     tls_options: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The server has passed it to the transport, and closes the connection.
+    """The server has passed it to the transport. Then it, or the client, closes the connection.
 
     By default, asyncio drops the rest after 30 seconds, also while the client reads.
     """
@@ -625,21 +626,25 @@ def test_rest_of_a_reply_over_tls(
     wraps = http.connection_lost
     lost = patch.object(http, "connection_lost", autospec=True, side_effect=wraps)
     x = np.zeros(400_000, np.uint8)
-    app = make_app(receive_timeout=2)
+    app = make_app(receive_timeout=1)
     with (
         lost as lose,
-        uvicorn_server(app, http=http, loop=loop, **tls_options) as address,
+        uvicorn_server(app, http=http, loop=loop, timeout_keep_alive=0.5, **tls_options) as address,
         Connection(int(address.rpartition(":")[2]), receive_nbytes=1 << 16) as connection,
     ):
         connection.start_tls(certificate.trusting())
-        is_last = client != "closes and reads nothing"
+        is_last = client in ("pauses", "reads nothing")
         connection.send(request_bytes("thread", x, "Connection: close\r\n" * is_last))
-        time.sleep(1)
+        time.sleep(0.5)
         if client == "pauses":
             assert np.array_equal(connection.read().message["x"].as_numpy(), x)
-        elif client == "closes and reads nothing":
-            with contextlib.suppress(OSError):  # the server does not close
-                connection.socket.unwrap()  # type: ignore[attr-defined]
+        elif not is_last:
+            connection.send(request_bytes("slow", x[:3]))
+            time.sleep(0.05)
+            with contextlib.suppress(OSError):  # the server does not end TLS
+                if client == "ends TLS":
+                    connection.socket.unwrap()  # type: ignore[attr-defined]
+            connection.shut_down()
         wait_for(lambda: lose.called, 5)
 
 

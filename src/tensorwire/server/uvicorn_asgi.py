@@ -97,9 +97,7 @@ class AsgiProtocol(HttpToolsProtocol):
     # `connection_lost`, before which uvloop closes the transport.
 
     def eof_received(self) -> None:
-        self._disconnect()
-        if self.is_tls:  # the transport is now closed
-            self._start_watch()
+        self._client_has_gone()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disconnect()
@@ -200,6 +198,8 @@ class AsgiProtocol(HttpToolsProtocol):
     def _client_has_gone(self) -> None:
         self._disconnect()
         self.flow.resume_reading()  # until the transport knows it, too
+        if self.is_tls:  # asyncio would wait until the client reads the rest
+            self.loop.call_soon(self.transport.close)
 
     def _poll(self) -> None:
         """Look whether the client has gone: uvicorn does not receive while a request waits."""
@@ -285,7 +285,7 @@ def limit_unsent(transport: Any) -> None:
 
 
 class _TlsTransport:
-    """A transport that is closed once, which is told to ``on_close``.
+    """A transport that is closed once, and calls ``on_close``.
 
     uvicorn closes some twice, of which asyncio forgets TLS.
     """
@@ -300,7 +300,7 @@ class _TlsTransport:
     def close(self) -> None:
         if not self._transport.is_closing():
             self._transport.close()
-            self._on_close()
+        self._on_close()
 
 
 class _Flow(FlowControl):
