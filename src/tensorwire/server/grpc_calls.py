@@ -184,7 +184,8 @@ class OpenCalls:
         # would never free it.
         reading = asyncio.ensure_future(context.read())
         reading.add_done_callback(_ignore_error)
-        return await asyncio.shield(reading)
+        await asyncio.wait({reading})  # `shield` logs the error, since Python 3.14
+        return reading.result()
 
     def end_streams(self) -> None:
         """End each stream after the response to the request in progress."""
