@@ -777,6 +777,26 @@ class SlowReader:
         return self.function(*arguments, **options)
 
 
+def test_burst_of_calls_while_the_event_loop_is_blocked() -> None:
+    """grpcio would cancel some of more than 1000 calls."""
+    released = threading.Event()
+    started = threading.Event()
+
+    def block(request: tw.InferRequest) -> Any:
+        started.set()
+        assert released.wait(20)
+        return {}
+
+    models = {"block": Model(block, in_event_loop=True), "echo": Model(echo, in_event_loop=True)}
+    with served_app(create_app(models)) as server:
+        calls = [server.start("block")]
+        assert started.wait(10)
+        calls += [server.start("echo") for _ in range(1500)]
+        time.sleep(0.5)  # while they arrive
+        released.set()
+        assert {each.code() for each in calls} == {Code.OK}
+
+
 async def test_message_of_a_read_that_is_cancelled(caplog: pytest.LogCaptureFixture) -> None:
     """It is received and dropped: grpcio would not free it. Nor is the end of the call logged."""
     arrived: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()

@@ -24,6 +24,9 @@ _LINGER_SECONDS = 1.0
 # the first number, a stream gets 80 MB/s from a client that is 50 ms away. The second one is for
 # servers whose memory is limited: they receive it also of calls that they reject.
 _WINDOW_NBYTES, _LIMITED_WINDOW_NBYTES = 4 << 20, 64 << 10
+# How many calls may wait until the event loop accepts them. By default, grpcio cancels some of more
+# than 1000.
+_MAX_PENDING = 20_000
 _POLL_SECONDS = 0.1  # to see that the server has failed
 _RETRY_SECONDS = 1.0  # between attempts to start the server again
 _FOREVER = 1e9  # seconds
@@ -150,6 +153,8 @@ def server_options(
         ("grpc.max_receive_message_length", max_nbytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 1),
+        ("grpc.server.max_pending_requests", _MAX_PENDING),
+        ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", window),
         ("grpc.server_handshake_timeout_ms", milliseconds(handshake_seconds)),
