@@ -711,9 +711,12 @@ async def test_transport_is_closed_once() -> None:
     assert transport.is_closed
 
 
-def test_timer_after_the_socket_is_lost() -> None:
+@pytest.mark.parametrize("lost", [None, socket.socket()], ids=["none", "closed"])
+def test_timer_after_the_socket_is_lost(lost: socket.socket | None) -> None:
     """A TLS transport of uvloop has none then, until it tells that the connection is lost."""
-    transport = Mock(get_extra_info=lambda _: None, get_write_buffer_size=lambda: 0)
+    if lost is not None:
+        lost.close()
+    transport = Mock(get_extra_info=lambda _: lost, get_write_buffer_size=lambda: 0)
     assert not socket_state.client_state(transport)
     assert socket_state.unread_nbytes(transport) == math.inf
     assert socket_state.unsent_nbytes(transport) > 0

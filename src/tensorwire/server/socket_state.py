@@ -58,7 +58,8 @@ class ClientState(IntEnum):
 def client_state(transport: Any) -> ClientState:
     """Return the state of the client, before the server has closed anything."""
     found = transport.get_extra_info("socket")
-    if found is None or not hasattr(select, "POLLRDHUP"):  # it is lost, or this is not Linux
+    # It is lost, or this is not Linux.
+    if found is None or found.fileno() < 0 or not hasattr(select, "POLLRDHUP"):
         return ClientState.OPEN
     poll = select.poll()
     poll.register(found, select.POLLRDHUP)
