@@ -369,7 +369,7 @@ def test_requests_that_arrive_while_the_event_loop_is_blocked(tmp_path: Path, ht
 @pytest.mark.parametrize("http", ["fast", "asgi"])
 def test_requests_that_arrive_while_the_process_is_suspended(tmp_path: Path, http: str) -> None:
     """Afterwards, the event loop runs what is due, such as the end of idle connections, first."""
-    options = ["served_here:models", "--http", http, "--timeout-keep-alive", "1"]
+    options = ["served_here:models", "--http", http, "--timeout-keep-alive", "2"]
     with (
         serving(tmp_path, *options, models=MODELS) as server,
         connect(server.address) as new,
@@ -380,7 +380,7 @@ def test_requests_that_arrive_while_the_process_is_suspended(tmp_path: Path, htt
         server.process.send_signal(signal.SIGSTOP)
         for each in (new, idle):
             each.send(request())
-        time.sleep(1.2)
+        time.sleep(2.2)
         server.process.send_signal(signal.SIGCONT)
         assert [each.read().status for each in (new, idle)] == [200, 200]
 

@@ -645,7 +645,7 @@ def test_rest_of_a_reply_over_tls(
                 if client == "ends TLS":
                     connection.socket.unwrap()  # type: ignore[attr-defined]
             connection.shut_down()
-        wait_for(lambda: lose.called, 5)
+        wait_for(lambda: lose.called)
 
 
 @pytest.mark.parametrize("http", [InferProtocol, AsgiProtocol])
@@ -829,7 +829,7 @@ def test_client_over_asgi_that_does_not_read_a_reply(
         if is_tls:
             connection.start_tls(certificate.trusting())
         connection.send(request_bytes("thread", np.zeros(32 * MiB, np.uint8)))
-        wait_for(lambda: lose.called, 3)
+        wait_for(lambda: lose.called)
 
 
 def test_middleware_over_asgi_that_reads_ahead(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
