@@ -129,6 +129,12 @@ def address() -> Iterator[str]:
         yield address
 
 
+def recorded_losses(http: Any) -> Any:
+    """Patch a protocol with a mock of ``connection_lost``, which is returned as a context."""
+    wraps = http.connection_lost
+    return patch.object(http, "connection_lost", autospec=True, side_effect=wraps)
+
+
 @pytest.fixture(params=["asyncio", "uvloop"])
 def loop(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -414,14 +420,12 @@ def test_response_of_another_framework_that_ends_early(
             raise ValueError
 
     monkeypatch.setattr(uvicorn_asgi, "GRACE_SECONDS", 20 if is_read else 0.01)
-    wraps = AsgiProtocol.connection_lost
-    lost = patch.object(AsgiProtocol, "connection_lost", autospec=True, side_effect=wraps)
-    with lost as lose, connected(app, loop=loop) as connection:
+    with recorded_losses(AsgiProtocol) as lost, connected(app, loop=loop) as connection:
         connection.send(SMALL)
         if is_read:
             assert sum(map(len, iter(lambda: connection.socket.recv(MiB), b""))) > 16 * MiB
         else:
-            wait_for(lambda: lose.called)
+            wait_for(lambda: lost.called)
 
 
 def test_garbage_behind_a_part_of_a_response_of_another_framework(loop: str) -> None:
@@ -499,16 +503,14 @@ def test_asgi_request_whose_client_leaves_while_its_next_request_waits(
     options = {"loop": loop}
     if is_tls:
         options |= {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
-    wraps = AsgiProtocol.connection_lost
-    lost = patch.object(AsgiProtocol, "connection_lost", autospec=True, side_effect=wraps)
-    with lost as lose, connected(app, **options) as connection:
+    with recorded_losses(AsgiProtocol) as lost, connected(app, **options) as connection:
         if is_tls:
             connection.start_tls(certificate.trusting())
         connection.send(SMALL)
         wait_for(lambda: bool(received))
         connection.send(SMALL)
         connection.shut_down()  # without the message that ends TLS
-        wait_for(lambda: lose.called)
+        wait_for(lambda: lost.called)
     assert received == ["http.request", "http.disconnect"]
 
 
@@ -623,12 +625,10 @@ def test_rest_of_a_reply_over_tls(
     By default, asyncio drops the rest after 30 seconds, also while the client reads.
     """
     monkeypatch.setattr(asyncio.constants, "SSL_SHUTDOWN_TIMEOUT", 0.2)  # type: ignore[attr-defined]
-    wraps = http.connection_lost
-    lost = patch.object(http, "connection_lost", autospec=True, side_effect=wraps)
     x = np.zeros(400_000, np.uint8)
-    app = make_app(receive_timeout=1)
+    app = make_app(receive_timeout=2)
     with (
-        lost as lose,
+        recorded_losses(http) as lost,
         uvicorn_server(app, http=http, loop=loop, timeout_keep_alive=0.5, **tls_options) as address,
         Connection(int(address.rpartition(":")[2]), receive_nbytes=1 << 16) as connection,
     ):
@@ -645,7 +645,7 @@ def test_rest_of_a_reply_over_tls(
                 if client == "ends TLS":
                     connection.socket.unwrap()  # type: ignore[attr-defined]
             connection.shut_down()
-        wait_for(lambda: lose.called)
+        wait_for(lambda: lost.called)
 
 
 @pytest.mark.parametrize("http", [InferProtocol, AsgiProtocol])
@@ -711,10 +711,12 @@ async def test_transport_is_closed_once() -> None:
     assert transport.is_closed
 
 
-@pytest.mark.parametrize("lost", [None, socket.socket()], ids=["none", "closed"])
-def test_timer_after_the_socket_is_lost(lost: socket.socket | None) -> None:
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_timer_after_the_socket_is_lost(is_closed: bool) -> None:
     """A TLS transport of uvloop has none then, until it tells that the connection is lost."""
-    if lost is not None:
+    lost = None
+    if is_closed:
+        lost = socket.socket()
         lost.close()
     transport = Mock(get_extra_info=lambda _: lost, get_write_buffer_size=lambda: 0)
     assert not socket_state.client_state(transport)
@@ -823,13 +825,14 @@ def test_client_over_asgi_that_does_not_read_a_reply(
     options: dict[str, Any] = {"http": AsgiProtocol, "loop": loop}
     if is_tls:
         options |= {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
-    wraps = AsgiProtocol.connection_lost
-    lost = patch.object(AsgiProtocol, "connection_lost", autospec=True, side_effect=wraps)
-    with lost as lose, connected(make_app(receive_timeout=0.2), **options) as connection:
+    with (
+        recorded_losses(AsgiProtocol) as lost,
+        connected(make_app(receive_timeout=0.2), **options) as connection,
+    ):
         if is_tls:
             connection.start_tls(certificate.trusting())
         connection.send(request_bytes("thread", np.zeros(32 * MiB, np.uint8)))
-        wait_for(lambda: lose.called)
+        wait_for(lambda: lost.called)
 
 
 def test_middleware_over_asgi_that_reads_ahead(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,8 @@ from .service import RawHeaders, Reply, Service, error_reply, log
 # With this text, uvicorn cancels the requests when a graceful shutdown takes too long.
 _UVICORN_SHUTDOWN = ("Task cancelled, timeout graceful shutdown exceeded",)
 
-# In a scope of `AsgiProtocol`, a function that tells of a client whose body waits for memory.
+# An extension of the scopes of `AsgiProtocol`: its "function" tells whether a client sends nothing
+# more of a body that waits for memory.
 IS_SILENT = "tensorwire.is_silent"
 
 Scope = MutableMapping[str, Any]
@@ -292,7 +293,8 @@ class App(Service):
                     exchange.write(message["body"])
                     message = None
                 if message is not None or not exchange.take_step():
-                    await exchange.receive_body(message, scope.get(IS_SILENT))
+                    is_silent = (scope.get("extensions") or {}).get(IS_SILENT)
+                    await exchange.receive_body(message, is_silent and is_silent["function"])
             reply = exchange.reply()
             if type(reply) is not Reply:
                 reply = await reply

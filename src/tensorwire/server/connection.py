@@ -17,7 +17,13 @@ from itertools import chain
 
 from ..errors import TensorwireError, format_seconds
 from ..sizes import MAX_JOINED_NBYTES, PIECE_NBYTES
-from .body_memory import MIN_UNREAD_NBYTES, PERIOD_SECONDS, TICK_SECONDS, UNCOUNTED_NBYTES
+from .body_memory import (
+    PERIOD_SECONDS,
+    TICK_SECONDS,
+    UNCOUNTED_NBYTES,
+    is_silent,
+    outstanding_nbytes,
+)
 from .errors import SHUTTING_DOWN, OverloadedError
 from .framing import expects_continue, joined_headers
 from .receiver import Receiver, Request
@@ -54,8 +60,6 @@ FIRST_REQUEST_SECONDS = 5.0  # until the first request begins, if keep_alive_sec
 # A piece is sent when the transport has sent enough of the previous one. A TLS transport encrypts a
 # piece at once, and does not count it as unsent.
 _TLS_PIECE_NBYTES = 64 << 10
-# What a TLS transport may have received after it was paused.
-MAX_TLS_BUFFER_NBYTES = 1 << 20
 _STATUS_LINES = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
@@ -123,9 +127,9 @@ class Connection:
         self.deadline = now + (options.keep_alive_seconds or FIRST_REQUEST_SECONDS)
         self.grace_left = math.inf  # seconds that are left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
-        # Bytes that the transport had at the last `blocked`, or tick of CLOSING; -1 if a piece was
-        # taken since.
-        self.n_unsent = 0
+        # Bytes that the transport had at the last `blocked`, or tick of CLOSING; -1 if it has been
+        # given more since.
+        self.n_unsent = -1
         self.n_refused = 0  # `BodyMemory.n_refused` when the period of SENDING began
 
     # --- what happens ----------------------------------------------------------------------------
@@ -176,8 +180,8 @@ class Connection:
         if self.state is SENDING:
             self._tick_sending(now, n_unsent)
         elif self.state is CLOSING:
-            if n_unsent != self.n_unsent:  # the client reads
-                self.n_unsent = n_unsent
+            n_before, self.n_unsent = self.n_unsent, n_unsent
+            if -1 != n_before != n_unsent:  # the client reads
                 self._enter(CLOSING, now)
             self._set_deadline(now)
             if n_unsent == 0 or now >= self.deadline:
@@ -188,8 +192,7 @@ class Connection:
             self._set_deadline(now)
             if now < self.deadline:  # it is STALLED, and only its tick is due
                 self.service.body_memory.tick(now)
-                is_silent = n_unread < min(MIN_UNREAD_NBYTES, self.n_outstanding)
-                self.requests[0].tick(is_silent)
+                self.requests[0].tick(is_silent(n_unread, self.n_outstanding))
                 if self.requests[0].is_given_up:
                     self.memory_changed(now)
             else:
@@ -254,8 +257,9 @@ class Connection:
     @property
     def n_outstanding(self) -> int:
         """A lower bound of the bytes of the body that the transport has not received."""
-        hidden_nbytes = MAX_TLS_BUFFER_NBYTES if self.options.is_tls else 0
-        return max(0, self.receiver.n_missing - hidden_nbytes) if len(self.requests) == 1 else 0
+        if len(self.requests) != 1:
+            return 0
+        return outstanding_nbytes(self.receiver.n_missing, self.options.is_tls)
 
     @property
     def may_be_closed(self) -> bool:
@@ -331,6 +335,7 @@ class Connection:
         if self.state is not RUNNING:
             self._close_requests()
         if self.state not in (CLOSING, ABORTED):
+            self.n_unsent = -1
             self._enter(CLOSING, now)
 
     # --- states and deadlines --------------------------------------------------------------------

@@ -9,7 +9,6 @@ import asyncio
 import time
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -81,8 +80,8 @@ class GrpcFormat(MessageFormat[bytes, bytes]):
     def decode(self, received: bytes, model: Model) -> tw.InferRequest:
         return decode_request(received, limits=self.limits)
 
-    def request_id(self, source: Callable[[], str]) -> str:
-        return source()
+    def request_id(self, source: str) -> str:
+        return source
 
     def is_slow_to_encode(self, nbytes: int, request: tw.InferRequest) -> bool:
         return nbytes > MAX_QUICK_MESSAGE_NBYTES
@@ -225,27 +224,23 @@ class InferenceService:
                 raise TensorwireError("the deadline has expired", status=504)
             check_length(message, service.max_body_nbytes)
             limits = service.limits
+            metadata_id = id_of(context)
             nbytes = reading_nbytes(message)
             if nbytes <= MAX_SHARED_JSON_NBYTES:
                 name, version, request_id = read_names(message, limits)
             else:
-                # grpcio crashes if it is asked for the peer of a call that has ended, which an
-                # interceptor may hide from this task.
+                # An interceptor may hide the end of a call from this task, and grpcio crashes if it
+                # is then asked for the peer.
                 early_context = context_of(context)
                 task = self._begin(self._read_names(message, nbytes, call))
                 name, version, request_id = await task
             served = self._find(name, version)
             if served.model.takes_context:
                 request_context = early_context or context_of(context)
-            id_source = partial(id_of, context)
-            inference = Inference(message_format, served, message, id_source, request_context)
+            inference = Inference(message_format, served, message, metadata_id, request_context)
             response = inference.now() if served.model.in_event_loop else None
             if response is not None:
                 return response
-            if not request_id:  # the call may end before the model fails
-                headers = None if early_context is None else early_context.headers
-                known_id = id_source() if headers is None else headers.get("x-request-id", "")
-                inference.source = lambda: known_id
             task = self._begin(settle(inference.later(call), failed, request_id))
             found: bytes = await asyncio.shield(task)
             return found

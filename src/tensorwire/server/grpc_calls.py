@@ -197,7 +197,7 @@ class OpenCalls:
 
 
 def _ignore_error(done: asyncio.Future[Any]) -> None:
-    """Nobody may wait for the result any longer. asyncio would log the error."""
+    """Take the error of a read that nobody waits for; asyncio would log it."""
     if not done.cancelled():
         done.exception()
 

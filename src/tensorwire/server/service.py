@@ -63,6 +63,7 @@ _KEPT_NBYTES = 4 << 20  # see keep_freed_memory
 RawHeaders = Iterable[tuple[bytes, bytes]]
 CLOSE = (b"connection", b"close")  # the server closes the connection after the reply
 HANDSHAKE_SECONDS = 10.0  # in which a TLS handshake must end
+FOREVER_SECONDS = 1e9  # for libraries that require a limit
 GRACE_SECONDS = 5.0
 """Time that a client has during a shutdown to send the rest of a request, or to read a response."""
 

@@ -20,8 +20,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .asgi import IS_SILENT
 from .body import DEFAULT_RECEIVE_TIMEOUT
-from .body_memory import MIN_UNREAD_NBYTES, TICK_SECONDS
-from .connection import FIRST_REQUEST_SECONDS, MAX_TLS_BUFFER_NBYTES, RECEIVE_SECONDS
+from .body_memory import TICK_SECONDS, is_silent, outstanding_nbytes
+from .connection import FIRST_REQUEST_SECONDS, RECEIVE_SECONDS
 from .errors import ClientDisconnectedError
 from .framing import joined_headers
 from .receiver import MAX_HEAD_NBYTES, SCRATCH_NBYTES
@@ -40,10 +40,7 @@ class AsgiProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self.parser: Any = _Parser(self)
         self.service = service_of(self.app)
-        receive_timeout = None if self.service is None else self.service.receive_timeout
         self.head_deadline = math.inf  # of the head that arrives
-        # How long a client may read nothing.
-        self.unread_seconds = math.inf if receive_timeout is None else receive_timeout
         self.watching: asyncio.TimerHandle | None = None  # while writing is paused, or longer
         self.n_unsent = -1  # bytes that the client had not read at the last look
         self.n_unread_looks = 0  # in a row at which this number was the same
@@ -81,11 +78,12 @@ class AsgiProtocol(HttpToolsProtocol):
 
     async def _run(self, cycle: Any, app: Any, scope: Any, *arguments: Any) -> Any:
         """Run an application. If its response ends early, the client has some time to read it."""
-        scope[IS_SILENT] = self._is_silent
+        extensions = scope.setdefault("extensions", {})
+        extensions[IS_SILENT] = {"function": self._is_silent}
         try:
             return await app(scope, *arguments)
         finally:
-            scope.pop(IS_SILENT, None)  # it refers to the connection
+            extensions.pop(IS_SILENT, None)  # it refers to the connection
             if cycle.response_started and not cycle.response_complete:  # uvicorn closes it now
                 self.loop.call_later(GRACE_SECONDS, self._abort)
 
@@ -107,7 +105,7 @@ class AsgiProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self.n_unsent = -1  # something has been sent
-        if self.service is not None:
+        if self._receive_timeout is not None:
             self._start_watch()
 
     def _start_watch(self) -> None:
@@ -116,7 +114,17 @@ class AsgiProtocol(HttpToolsProtocol):
 
     @property
     def _look_seconds(self) -> float:
-        return min(TICK_SECONDS, self.unread_seconds / 2)
+        return min(TICK_SECONDS, self._unread_seconds / 2)
+
+    @property
+    def _unread_seconds(self) -> float:
+        """How long a client may read nothing."""
+        timeout = self._receive_timeout
+        return DEFAULT_RECEIVE_TIMEOUT if timeout is None else timeout
+
+    @property
+    def _receive_timeout(self) -> float | None:
+        return None if self.service is None else self.service.receive_timeout
 
     def _watch(self) -> None:
         """Disconnect a client that reads nothing of a response, or does not end TLS.
@@ -129,11 +137,9 @@ class AsgiProtocol(HttpToolsProtocol):
             return
         n_before, self.n_unsent = self.n_unsent, unsent_nbytes(self.transport)
         self.n_unread_looks = self.n_unread_looks + 1 if self.n_unsent == n_before else 0
-        limit, seconds = self.unread_seconds, self._look_seconds
+        limit, seconds = self._unread_seconds, self._look_seconds
         if is_closing and self.n_unsent <= 1:  # many clients do not end TLS
             limit = min(limit, GRACE_SECONDS)
-        elif is_closing and limit == math.inf:
-            limit = DEFAULT_RECEIVE_TIMEOUT
         if self.n_unread_looks * seconds >= limit:
             self._abort()
         else:
@@ -172,23 +178,22 @@ class AsgiProtocol(HttpToolsProtocol):
 
         Raises ClientDisconnectedError if the client has gone.
         """
-        running, n_missing = self.running, self._n_missing
+        running, n_outstanding = self.running, self._n_outstanding
         n_unread, client = unread_nbytes(self.transport), client_state(self.transport)
-        if client is ClientState.GONE or (client and n_missing > n_unread):
+        if client is ClientState.GONE or (client and n_outstanding > n_unread):
             self._client_has_gone()
         if running.disconnected:
             raise ClientDisconnectedError("the client closed the connection while its body waited")
         n_held = len(running.body)  # uvicorn has received it, and the application has not
-        return n_held + n_unread < min(MIN_UNREAD_NBYTES, n_held + n_missing)
+        return is_silent(n_held + n_unread, n_held + n_outstanding)
 
     @property
-    def _n_missing(self) -> int:
+    def _n_outstanding(self) -> int:
         """A lower bound of the bytes of the body that the transport has not received."""
         if not self.running.more_body:
             return 0
-        hidden_nbytes = MAX_TLS_BUFFER_NBYTES if self.is_tls else 0
         length = self._content_length
-        return 1 if length is None else max(0, length - self.body_nbytes - hidden_nbytes)
+        return 1 if length is None else outstanding_nbytes(length - self.body_nbytes, self.is_tls)
 
     @property
     def _content_length(self) -> int | None:
@@ -212,9 +217,9 @@ class AsgiProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.running is not None and self.running.disconnected:
             return
-        service = self.service
-        if service is not None and service.receive_timeout is not None and self._is_idle:
-            self.head_deadline = min(self.head_deadline, self.loop.time() + service.receive_timeout)
+        timeout = self._receive_timeout
+        if timeout is not None and self._is_idle:
+            self.head_deadline = min(self.head_deadline, self.loop.time() + timeout)
         # A TLS transport may pass on more after it was paused.
         self.unparsed = memoryview(b"".join((self.unparsed, data)) if self.unparsed else data)
         self._parse()

@@ -11,11 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from .service import HANDSHAKE_SECONDS
-
-# In seconds. The protocols limit the time in which a client must read the rest of a reply and end
-# TLS. By default, asyncio drops the rest after 30 seconds, also while the client reads.
-_FOREVER = 1e9
+from .service import FOREVER_SECONDS, HANDSHAKE_SECONDS
 
 
 def accept_tls(config: Any) -> None:
@@ -86,7 +82,10 @@ class TlsHandshake(asyncio.Protocol):
                 *(self._transport, self, self._context),
                 server_side=True,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
-                ssl_shutdown_timeout=_FOREVER,
+                # The protocols limit the time in which a client must read the rest of a reply and
+                # end TLS. By default, asyncio drops the rest after 30 seconds, also while the
+                # client reads.
+                ssl_shutdown_timeout=FOREVER_SECONDS,
             )
         except BaseException as error:
             self._transport.abort()
