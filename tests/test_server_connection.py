@@ -705,11 +705,11 @@ def test_client_that_does_not_close_a_tls_connection() -> None:
 
 
 def test_client_of_a_tls_connection_that_closes_reads_nothing() -> None:
-    """That it sends nothing more, either, does not give it more time."""
+    """That it sends nothing more, or what TLS itself responds to, does not give it more time."""
     client = Client(connected().app, 0.0, is_tls=True)
     while client.connection.state is not ABORTED and client.now < 100:
         client.tick(client.now + 1)
-        client.n_kept = 9
+        client.n_kept += 9
         client.connection.end_of_input(client.now)
     assert client.now == 1 + TIMEOUT
 
@@ -723,6 +723,43 @@ def test_client_that_reads_the_rest_of_a_connection_that_closes_slowly() -> None
     client.n_kept = 0
     client.tick(client.now + 1)
     assert client.connection.state is ABORTED
+
+
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_last_reply_that_is_read_slowly(is_tls: bool) -> None:
+    """The client sends another request before it has read that there will be no reply.
+
+    If the transport was closed then, it would discard the rest of the first reply.
+    """
+    client = shut_down_while_running(is_tls=is_tls)
+    for client.n_kept in range(1003, 1000, -1):
+        client.tick(client.now + 1)
+        client.to_send = request_bytes(2)
+        client.send(KiB)
+        assert (client.connection.state, client.to_send) == (LINGERING, b"")
+    client.n_kept = 0
+    client.tick(client.now + 1)
+    assert client.connection.state is LINGERING
+    client.tick(client.now + 1)
+    assert client.connection.state is CLOSING
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+def test_last_reply_over_tls(is_last: bool) -> None:
+    """The client may wait for the end of the connection if it has asked for that."""
+    lines = "Connection: close\r\n" * is_last
+    client = shut_down_while_running(is_tls=True, lines=lines)
+    assert client.connection.state is (CLOSING if is_last else LINGERING)
+
+
+def shut_down_while_running(*, is_tls: bool, lines: str = "") -> Client:
+    client = Client(connected().app, 0.0, is_tls=is_tls)
+    client.to_send = request_bytes(1, lines=lines)
+    client.send(KiB)
+    client.start()
+    client.connection.shut_down(0.0)
+    client.reply()
+    return client
 
 
 def test_body_without_progress_is_given_up_if_others_wait() -> None:

@@ -1226,6 +1226,7 @@ def test_shutdown_waits_for_a_message_that_arrives(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("client", ["sends nothing", "sends the preface", "makes no call"])
 def test_silent_connections_are_closed(client: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc_server, "_HTTP2_SECONDS", 0.2)
+    monkeypatch.setattr(grpc_server, "_IDLE_SECONDS", 0.2)
     with served_app(create_app(MODELS, receive_timeout=0.2)) as server:
         found = CLIENTS[client](server.port)
         if isinstance(found, Http2Client):

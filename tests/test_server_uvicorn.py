@@ -1004,14 +1004,15 @@ def test_date_of_each_response(connection: Connection) -> None:
 class Transport(asyncio.Transport):
     """Keeps what is written. It tells the protocol at once that the client does not read."""
 
-    def __init__(self, protocol: Any, is_paused: bool) -> None:
-        super().__init__()
+    def __init__(self, protocol: Any, is_paused: bool, **extra: Any) -> None:
+        super().__init__(extra)
         self.protocol = protocol
         self.is_paused = is_paused
         self.written = b""
         self.n_unsent = 0  # what remains of each write
         self.high = 64 << 10
         self.is_closed = self.is_aborted = self.has_written_eof = False
+        self.is_receiving = True
 
     def write(self, data: Any) -> None:
         self.written += bytes(data)
@@ -1037,9 +1038,11 @@ class Transport(asyncio.Transport):
     def abort(self) -> None:
         self.is_closed = self.is_aborted = True
 
-    def pause_reading(self) -> None: ...
+    def pause_reading(self) -> None:
+        self.is_receiving = False
 
-    def resume_reading(self) -> None: ...
+    def resume_reading(self) -> None:
+        self.is_receiving = True
 
 
 def configuration(app: Any = None, **options: Any) -> uvicorn.Config:
@@ -1222,10 +1225,23 @@ async def test_last_reply_that_is_not_read(
     assert transport.has_written_eof
     assert not transport.is_closed
     await asyncio.sleep(0.15)
-    assert transport.is_closed
-    assert not transport.is_aborted
-    await asyncio.sleep(0.25)
     assert transport.is_aborted
+
+
+@pytest.mark.parametrize("http", [InferProtocol, AsgiProtocol])
+async def test_tls_client_that_reads_nothing_sends_nothing(http: Any) -> None:
+    """TLS itself responds to some messages, such as those that ask for other parameters."""
+    config = configuration()
+    protocol = http(config, ServerState(), {})
+    transport = Transport(protocol, is_paused=False, sslcontext=config)
+    protocol.connection_made(transport)
+    assert transport.is_receiving
+    protocol.pause_writing()
+    await turns()
+    assert not transport.is_receiving
+    protocol.resume_writing()
+    await turns()
+    assert transport.is_receiving
 
 
 async def test_client_that_has_read_a_part_of_a_reply_has_more_time() -> None:

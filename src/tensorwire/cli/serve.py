@@ -106,6 +106,8 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.workers > 1:  # until there are processes that it replaces
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     open_standard_streams()
+    # By default, the core of grpcio writes text of clients to the standard error, as it is.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     for package in ("uvicorn", "httptools"):
         try:
             import_module(package)

@@ -48,9 +48,10 @@ from .states import (
     ServerState,
 )
 
-# After the last reply, the connection stays open until the client closes it, at most for this time,
-# and what arrives is discarded. To close it while data arrives would reset it, and the client might
-# lose the reply. The time is longer if the client is probably still sending.
+# After the last reply, the connection stays open until the client closes it, at most for this time
+# after it has read the reply, and what arrives is discarded. To close it while data arrives would
+# reset it, and the client might lose the reply. The time is longer if the client is probably still
+# sending.
 _LINGER_SECONDS = 1.0
 _LONG_LINGER_SECONDS = 10.0
 # During a shutdown, idle connections stay open for this time, because a request may be on its way.
@@ -127,9 +128,9 @@ class Connection:
         self.deadline = now + (options.keep_alive_seconds or FIRST_REQUEST_SECONDS)
         self.grace_left = math.inf  # seconds that are left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
-        # Bytes that the transport had at the last `blocked`, or tick of CLOSING; -1 if it has been
-        # given more since.
-        self.n_unsent = -1
+        # Bytes that the transport had at the last `blocked`, or tick of LINGERING or CLOSING. The
+        # client has read if there are fewer. Infinite if more was sent since.
+        self.n_unsent: float = 0
         self.n_refused = 0  # `BodyMemory.n_refused` when the period of SENDING began
 
     # --- what happens ----------------------------------------------------------------------------
@@ -179,14 +180,9 @@ class Connection:
             return
         if self.state is SENDING:
             self._tick_sending(now, n_unsent)
-        elif self.state is CLOSING:
-            n_before, self.n_unsent = self.n_unsent, n_unsent
-            if -1 != n_before != n_unsent:  # the client reads
-                self._enter(CLOSING, now)
-            self._set_deadline(now)
-            if n_unsent == 0 or now >= self.deadline:
-                self._abort()
-        elif self.state in (WAITING, LINGERING):
+        elif self.state in (LINGERING, CLOSING):
+            self._tick_ending(now, n_unsent)
+        elif self.state is WAITING:
             self.close(now)
         elif self.state in ARRIVING:
             self._set_deadline(now)
@@ -210,12 +206,27 @@ class Connection:
         has_memory = bool(self.requests) and self.requests[0].has_memory
         if is_slow and has_memory and self.service.body_memory.is_needed(self.n_refused):
             self._abort()
-        elif n_unsent != self.n_unsent and now < self.since + self.grace_left:
+        elif n_unsent < self.n_unsent and now < self.since + self.grace_left:
             self.blocked(n_unsent, now)
         else:
             self._set_deadline(now)
             if now >= self.deadline:
                 self._abort()
+
+    def _tick_ending(self, now: float, n_unsent: int) -> None:
+        """Close, or abort, when the client has read everything, or reads nothing in time."""
+        n_before, self.n_unsent = self.n_unsent, n_unsent
+        if n_unsent < n_before:  # the client reads
+            self._enter(self.state, now)
+        self._set_deadline(now)
+        is_late = now >= self.deadline
+        if self.state is LINGERING and n_unsent <= 1:  # some systems do not tell
+            is_complete = self.receiver.is_message_complete
+            seconds = _LINGER_SECONDS if is_complete else _LONG_LINGER_SECONDS
+            if is_late or now >= self.since + seconds:
+                self.close(now)
+        elif n_unsent == 0 or is_late:
+            self._abort()
 
     def shut_down(self, now: float) -> None:
         """Close the connection after the replies to the requests whose head has arrived.
@@ -293,7 +304,7 @@ class Connection:
             else:
                 pieces = chain((first,), pieces)
             self.output.append(head)
-            self.pieces = pieces
+            self.pieces, self.n_unsent = pieces, math.inf
             self._enter(SENDING, now)
             return
         else:
@@ -314,7 +325,7 @@ class Connection:
         if self.pieces is None:
             self._enter_next(now)
             return None
-        self.n_unsent = -1  # the next call of `blocked` is progress of the client
+        self.n_unsent = math.inf  # the next call of `blocked` is progress of the client
         piece = next(self.pieces, None)
         if piece is None:
             self.pieces = None
@@ -323,7 +334,7 @@ class Connection:
 
     def blocked(self, n_unsent: int, now: float) -> None:
         """The client has not read enough: the next piece or reply waits. This bounds the memory."""
-        if self.state is SENDING and n_unsent == self.n_unsent:  # it has read nothing since
+        if self.state is SENDING and n_unsent >= self.n_unsent:  # it has read nothing since
             return
         self.n_unsent = n_unsent
         if self.state is SENDING or self.state in BETWEEN_REPLIES:
@@ -335,8 +346,7 @@ class Connection:
         if self.state is not RUNNING:
             self._close_requests()
         if self.state not in (CLOSING, ABORTED):
-            self.n_unsent = -1
-            self._enter(CLOSING, now)
+            self._enter_ending(CLOSING, now)
 
     # --- states and deadlines --------------------------------------------------------------------
 
@@ -373,6 +383,10 @@ class Connection:
         self.state = state
         self._set_deadline(now)
 
+    def _enter_ending(self, state: ServerState, now: float) -> None:
+        self.n_unsent = 0  # the first tick only records the number
+        self._enter(state, now)
+
     def _set_deadline(self, now: float) -> None:
         """Set the deadline: the end of the time of the state, or the next tick if it is earlier."""
         state = self.state
@@ -387,22 +401,17 @@ class Connection:
             seconds = self.options.keep_alive_seconds
             if self.grace_left < math.inf:
                 seconds = LAST_REQUEST_SECONDS
-        elif state is LINGERING:
-            is_complete = self.receiver.is_message_complete
-            seconds = min(_LINGER_SECONDS if is_complete else _LONG_LINGER_SECONDS, seconds)
-        elif state is CLOSING and timeout is None:
+        elif state in (LINGERING, CLOSING) and timeout is None:
             seconds = _LONG_LINGER_SECONDS
         grace_left = self.grace_left
         if state in ARRIVING and grace_left < math.inf:  # the client has time to read the 503
             grace_left -= self.options.grace_seconds / 5
         self.deadline = self.since + min(seconds, grace_left)
-        if state is STALLED:
+        if state in (STALLED, LINGERING, CLOSING):
             self.deadline = min(self.deadline, now + TICK_SECONDS)
         elif state is SENDING:
             self.deadline = min(self.deadline, now + PERIOD_SECONDS)
             self.n_refused = self.service.body_memory.n_refused
-        elif state is CLOSING:
-            self.deadline = min(self.deadline, now + TICK_SECONDS)
 
     def _spend_grace(self, now: float) -> None:
         if self.state not in UNTIMED:
@@ -430,11 +439,12 @@ class Connection:
         elif self.receiver.state not in ENDED:
             self._enter_next(now)
         elif self.receiver.state is CLOSED or (
-            self.options.is_tls and self.receiver.is_message_complete
+            # The transport cannot tell that this was the last reply, for which the client may wait.
+            self.options.is_tls and self.receiver.is_last and self.receiver.is_message_complete
         ):
             self.close(now)
         else:
-            self._enter(LINGERING, now)
+            self._enter_ending(LINGERING, now)
 
     def _close_requests(self) -> None:
         """Release the memory of the requests."""

@@ -13,7 +13,7 @@ import grpc.aio
 from ..grpc_messages import MAX_MESSAGE_NBYTES
 from .grpc import InferenceService
 from .grpc_calls import N_RESERVED, OpenCalls
-from .service import GRACE_SECONDS, HANDSHAKE_SECONDS, Service, log
+from .service import FOREVER_SECONDS, GRACE_SECONDS, HANDSHAKE_SECONDS, Service, log
 
 # A connection without TLS is closed if HTTP/2 has not begun after this time, as by InferProtocol.
 _HTTP2_SECONDS = 5.0
@@ -24,12 +24,16 @@ _LINGER_SECONDS = 1.0
 # the first number, a stream gets 80 MB/s from a client that is 50 ms away. The second one is for
 # servers whose memory is limited: they receive it also of calls that they reject.
 _WINDOW_NBYTES, _LIMITED_WINDOW_NBYTES = 4 << 20, 64 << 10
-# How many calls may wait until the event loop accepts them. By default, grpcio cancels some of more
-# than 1000.
+# How many calls may wait until the event loop accepts them, for any time. By default, grpcio
+# cancels some of more than 1000, and those that wait for 30 seconds.
 _MAX_PENDING = 20_000
+# The headers of a call. By default, grpcio rejects calls with more than 8 KiB at random.
+_MAX_METADATA_NBYTES = 16 << 10
+# A connection without calls is closed after this time, or `receive_timeout` if that is longer.
+# grpcio does not count a call whose response is in its buffers: the client may be reading it.
+_IDLE_SECONDS = 300.0
 _POLL_SECONDS = 0.1  # to see that the server has failed
 _RETRY_SECONDS = 1.0  # between attempts to start the server again
-_FOREVER = 1e9  # seconds
 _MAX_OPTION = 2**31 - 2  # of grpcio; the next integer means infinity
 
 
@@ -155,20 +159,29 @@ def server_options(
         ("grpc.so_reuseport", 1),
         ("grpc.server.max_pending_requests", _MAX_PENDING),
         ("grpc.server.max_pending_requests_hard_limit", _MAX_PENDING),
+        ("grpc.server_max_unrequested_time_in_server", int(FOREVER_SECONDS)),
+        ("grpc.max_metadata_size", _MAX_METADATA_NBYTES),
+        ("grpc.absolute_max_metadata_size", _MAX_METADATA_NBYTES),
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", window),
         ("grpc.server_handshake_timeout_ms", milliseconds(handshake_seconds)),
     ]
     if service.receive_timeout is not None:
-        timeout = milliseconds(service.receive_timeout)
+        timeout = service.receive_timeout
         options += [
-            ("grpc.max_connection_idle_ms", timeout),  # without calls
-            ("grpc.keepalive_time_ms", timeout),  # with calls; then it is asked for a sign of life
+            ("grpc.max_connection_idle_ms", milliseconds(max(timeout, _IDLE_SECONDS))),
+            # A client with calls is then asked for a sign of life.
+            ("grpc.keepalive_time_ms", milliseconds(timeout)),
+            # Linux ends a connection whose client reads nothing for this time, which is 20 seconds
+            # by default.
+            ("grpc.keepalive_timeout_ms", milliseconds(timeout)),
         ]
     if limit_concurrency is not None:
         n_connections = min(limit_concurrency + N_RESERVED, _MAX_OPTION)
+        # Of a connection. grpcio also counts calls that have just ended, and would refuse new ones.
+        n_calls = min(3 * n_connections, _MAX_OPTION)
         options.append(("grpc.max_allowed_incoming_connections", n_connections))
-        options.append(("grpc.max_concurrent_streams", n_connections))  # of a connection
+        options.append(("grpc.max_concurrent_streams", n_calls))
     return options
 
 
@@ -177,7 +190,7 @@ async def finish_calls(server: Any, inference: InferenceService) -> None:
 
     Clients cannot delay the shutdown for long. Models are not interrupted.
     """
-    stopping = asyncio.ensure_future(server.stop(_FOREVER))
+    stopping = asyncio.ensure_future(server.stop(FOREVER_SECONDS))
     await asyncio.sleep(0)  # from now on, the server accepts no calls
     calls = inference.calls
     calls.end_streams()

@@ -59,7 +59,8 @@ class Receiver:
 
     ``requests`` are those whose head has arrived and whose reply has not been sent, in their order.
     ``is_message_complete`` says whether the client has sent the whole of the last one, which may be
-    invalid, and ``is_persistent`` whether it may send another one.
+    invalid, ``is_persistent`` whether it may send another one, and ``is_last`` whether it has said
+    that it does not.
     ``find_overload`` is called for each valid head: if it returns an error, no model is called.
     ``wake`` is that of the requests.
     """
@@ -76,6 +77,7 @@ class Receiver:
         self.requests: deque[Request] = deque()
         self.state = IDLE
         self.is_persistent = True
+        self.is_last = False
         self.is_message_complete = False
         self._head = head = Head()
         self.on_url = head.on_url
@@ -220,7 +222,7 @@ class Receiver:
         url, headers = self._head.end()
         method, version = parser.get_method(), parser.get_http_version()
         if version == "1.0" or method == b"CONNECT" or not parser.should_keep_alive():
-            self.is_persistent = False
+            self._end_after_this()
         route: Route | None = None
         if method == b"POST":
             route = self._service.infer_routes.get(url)
@@ -239,6 +241,9 @@ class Receiver:
                 self.is_persistent = False
             else:
                 request.reject(error)
+
+    def _end_after_this(self) -> None:
+        self.is_persistent, self.is_last = False, True
 
     def _find_route(self, method: bytes, url: bytes) -> Route:
         if len(url) > _MAX_TARGET_NBYTES:
@@ -261,7 +266,7 @@ class Receiver:
         if self.state is not BODY or self._parser.should_upgrade():
             return  # the body of an upgrade follows: see `_head_to_replay`
         if not self._parser.should_keep_alive():  # also because of a trailer
-            self.is_persistent = False
+            self._end_after_this()
         self._complete()
 
     def _complete(self) -> None:

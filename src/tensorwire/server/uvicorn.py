@@ -160,6 +160,8 @@ class InferProtocol(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self.is_writing_paused = True
+        if self.connection.options.is_tls:
+            self.loop.call_soon(self.settle)
 
     def resume_writing(self) -> None:
         self.is_writing_paused = False
@@ -293,6 +295,8 @@ class InferProtocol(asyncio.BufferedProtocol):
         if connection.state in _ENDING:
             self._end()
         may_receive = connection.may_receive
+        if self.is_writing_paused and connection.options.is_tls:
+            may_receive = False  # TLS itself responds to some messages of the client
         if self.is_reading_paused is may_receive and not self.transport.is_closing():
             self.is_reading_paused = not may_receive
             if may_receive:

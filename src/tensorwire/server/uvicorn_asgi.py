@@ -42,8 +42,9 @@ class AsgiProtocol(HttpToolsProtocol):
         self.service = service_of(self.app)
         self.head_deadline = math.inf  # of the head that arrives
         self.watching: asyncio.TimerHandle | None = None  # while writing is paused, or longer
-        self.n_unsent = -1  # bytes that the client had not read at the last look
-        self.n_unread_looks = 0  # in a row at which this number was the same
+        # Bytes that the client had not read at the last look; infinite if something was sent since.
+        self.n_unsent = math.inf
+        self.n_unread_looks = 0  # in a row at which this number was not smaller
         self.head_nbytes = 0  # parsed since the message began, or the last part of its body
         self.body_nbytes = 0  # of the last request
         self.unparsed: Any = memoryview(b"")  # what has been received while requests wait
@@ -104,7 +105,7 @@ class AsgiProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self.n_unsent = -1  # something has been sent
+        self.n_unsent = math.inf
         if self._receive_timeout is not None:
             self._start_watch()
 
@@ -136,7 +137,7 @@ class AsgiProtocol(HttpToolsProtocol):
         if self not in self.connections or not (is_closing or self.flow.write_paused):
             return
         n_before, self.n_unsent = self.n_unsent, unsent_nbytes(self.transport)
-        self.n_unread_looks = self.n_unread_looks + 1 if self.n_unsent == n_before else 0
+        self.n_unread_looks = self.n_unread_looks + 1 if self.n_unsent >= n_before else 0
         limit, seconds = self._unread_seconds, self._look_seconds
         if is_closing and self.n_unsent <= 1:  # many clients do not end TLS
             limit = min(limit, GRACE_SECONDS)
@@ -309,15 +310,33 @@ class _TlsTransport:
 
 
 class _Flow(FlowControl):
-    """Does not receive while requests wait. uvicorn resumes whenever an application receives."""
+    """Does not receive while requests wait, or a TLS client of ``create_app`` does not read.
+
+    uvicorn resumes whenever an application receives. TLS itself responds to some messages of the
+    client.
+    """
 
     def __init__(self, protocol: AsgiProtocol) -> None:
         super().__init__(protocol.transport)
         self._waiting = protocol.pipeline
+        self._needs_reader = protocol.is_tls and protocol.service is not None
+        self._resumes = False  # when the client has read
 
     def resume_reading(self) -> None:
-        if not self._waiting:
+        self._resumes = self._needs_reader and self.write_paused
+        if not (self._waiting or self._resumes):
             super().resume_reading()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._needs_reader and not self.read_paused:
+            self._resumes = True
+            self.pause_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._resumes:
+            self.resume_reading()
 
 
 class _Parser:
