@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import signal
@@ -33,6 +34,8 @@ from support.grpc_served_app import UNLIMITED, message  # noqa: E402
 from support.http2_client import (  # noqa: E402
     DATA,
     END_STREAM,
+    GOAWAY,
+    PING,
     WINDOW_UPDATE,
     Http2Client,
     frame,
@@ -96,6 +99,31 @@ def call_over_http(server: Serve, model: str, id: str | None = None) -> Future[t
             return client.infer(model, {"x": ONE}, id=id)
 
     return ThreadPoolExecutor(1).submit(infer)
+
+
+async def test_calls_up_to_the_limit_of_connections(tmp_path: Path) -> None:
+    """grpcio would count calls that have just ended, and refuse others."""
+
+    async def call_often(method: Any) -> None:
+        for _ in range(200):
+            await method(b"", timeout=10)
+
+    with serving(tmp_path, *GRPC, "served_here", "--limit-concurrency", "4") as server:
+        async with grpc.aio.insecure_channel(f"{HOST}:{server.grpc_port}") as channel:
+            is_live = channel.unary_unary(f"/{SERVICE}/ServerLive")
+            await asyncio.gather(*(call_often(is_live) for _ in range(20)))
+
+
+def test_text_of_a_client_that_ends_its_connection(tmp_path: Path) -> None:
+    """The core of grpcio writes it to the standard error, as it is, unless it is told not to."""
+    with serving(tmp_path, *GRPC, "served_here") as server:
+        assert server.grpc_port is not None
+        with contextlib.closing(Http2Client(server.grpc_port)) as client:
+            error_code = (2).to_bytes(4, "big")
+            client.send(frame(GOAWAY, payload=bytes(4) + error_code + b"\nERROR forged"))
+            client.send(frame(PING, payload=bytes(8)))
+            client.wait(PING)
+    assert "forged" not in server.log.read_text()
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,15 @@ import asyncio
 import gc
 import logging
 import socket
+import sys
 import threading
 import time
 import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import AsyncMock, MagicMock, Mock
 
@@ -780,6 +782,14 @@ class SlowReader:
         return self.function(*arguments, **options)
 
 
+def test_metadata_up_to_the_limit_are_accepted(server: ServedApp) -> None:
+    """grpcio would reject some of more than 8 KiB."""
+    for nbytes in [15_000] * 40:
+        server.infer(metadata=[("x", "a" * nbytes)])
+    error = error_of(lambda: server.infer(metadata=[("x", "a" * 17_000)]))
+    assert error[0] == Code.RESOURCE_EXHAUSTED
+
+
 def test_burst_of_calls_while_the_event_loop_is_blocked() -> None:
     """grpcio would cancel some of more than 1000 calls."""
     released = threading.Event()
@@ -1236,6 +1246,45 @@ def test_silent_connections_are_closed(client: str, monkeypatch: pytest.MonkeyPa
                 pass
         found.close()
         server.infer()
+
+
+def test_response_that_is_read_slowly() -> None:
+    """For grpcio, the call ends when the response is in its buffers."""
+    nbytes = 32 << 20
+    window = (1 << 31) - 1
+    models = {"large": lambda request: {"y": np.zeros(nbytes, np.uint8)}}
+    with (
+        served_app(create_app(models, receive_timeout=0.5)) as server,
+        closing(Http2Client(server.port, answers=False, window=window)) as client,
+    ):
+        client.send(frame(WINDOW_UPDATE, payload=(window - 65535).to_bytes(4, "big")))
+        client.begin(INFER).data(grpc_message(message("large")))
+        n_read = 0
+        for n in [1 << 16] * 20 + [1 << 20] * 200:
+            n_read += len(client.socket.recv(n))
+            if n_read > nbytes:
+                break
+            if n < 1 << 20:
+                time.sleep(0.1)
+        assert n_read > nbytes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is that of Linux")
+def test_time_in_which_a_client_may_read_nothing() -> None:
+    """grpcio sets it to 20 seconds by default."""
+    with served_app(create_app(MODELS, receive_timeout=40)) as server:
+        server.infer()
+        found = []
+        for path in Path("/proc/self/fd").iterdir():
+            with suppress(OSError), socket.socket(fileno=int(path.name)) as each:
+                try:
+                    is_tcp = each.family in (socket.AF_INET, socket.AF_INET6)
+                    if is_tcp and each.getsockname()[1] == server.port:
+                        each.getpeername()  # it is not the one that listens
+                        found.append(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+                finally:
+                    each.detach()
+        assert found == [40_000]
 
 
 # --- servers -------------------------------------------------------------------------------------
