@@ -666,23 +666,29 @@ def test_silent_tls_handshakes_are_limited(
             each.socket.close()
 
 
-async def test_handshakes_that_do_not_begin(certificate: Certificate) -> None:
-    """A shutdown does not wait for them: the second one ends the first, and its client leaves."""
+@pytest.mark.parametrize("client_leaves", [True, False])
+async def test_handshakes_that_do_not_begin(client_leaves: bool, certificate: Certificate) -> None:
+    """A shutdown does not wait for them: the second one ends the first, and is ended, too."""
     state = ServerState()
     files = {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
     config = configuration(limit_concurrency=1, http=InferProtocol, **files)
-    accept_tls(config)
+    end_handshakes = accept_tls(config)
     make_protocol: Any = config.http_protocol_class
     gc.disable()
     try:
         for _ in range(2):
             handshake = make_protocol(config=config, server_state=state, app_state={})
-            handshake.connection_made(Transport(handshake, is_paused=False))
+            transport = Transport(handshake, is_paused=False)
+            handshake.connection_made(transport)
         handshaking = connections_of(state, 1).handshaking
         assert len(handshaking) == 1
-        handshake.connection_lost(None)
+        if client_leaves:
+            handshake.connection_lost(None)
+        else:
+            end_handshakes()
         assert not handshaking
         await turns(3)
+        assert transport.is_aborted is not client_leaves
     finally:
         gc.enable()
 

@@ -60,6 +60,7 @@ Announce = Callable[[str, str | None], None]
 class Server(uvicorn.Server):
     """uvicorn's server for HTTP, with which another one for gRPC starts and stops."""
 
+    end_handshakes: Callable[[], None] | None = None
     grpc: AbstractAsyncContextManager[Any] = nullcontext()
     calls: Any = None
     """The ``OpenCalls`` of the gRPC server."""
@@ -77,7 +78,7 @@ class Server(uvicorn.Server):
         if self.config.ssl is not None:
             from ..server.uvicorn_handshakes import accept_tls  # noqa: PLC0415 - it imports the server
 
-            accept_tls(self.config)
+            self.end_handshakes = accept_tls(self.config)
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[Any] | None = None) -> None:
@@ -87,6 +88,10 @@ class Server(uvicorn.Server):
         await asyncio.sleep(0)  # in this turn, what has been accepted gets a transport
         self.released.close()
         finishing = asyncio.ensure_future(self.grpc.__aexit__(None, None, None))
+        if self.end_handshakes is not None:  # since Python 3.12.1, asyncio waits for them
+            from ..server.service import GRACE_SECONDS  # noqa: PLC0415 - it imports the server
+
+            asyncio.get_running_loop().call_later(GRACE_SECONDS, self.end_handshakes)
         told = set(self.server_state.connections)  # by uvicorn
         telling = asyncio.ensure_future(self._tell_late_connections(told))
         await super().shutdown(sockets)

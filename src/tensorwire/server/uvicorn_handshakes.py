@@ -14,11 +14,20 @@ from typing import Any, cast
 from .service import FOREVER_SECONDS, HANDSHAKE_SECONDS
 
 
-def accept_tls(config: Any) -> None:
-    """Let uvicorn listen without the TLS of a loaded configuration. `TlsHandshake` adds it."""
+def accept_tls(config: Any) -> Callable[[], None]:
+    """Let uvicorn listen without the TLS of a loaded configuration. `TlsHandshake` adds it.
+
+    Return a function that ends the handshakes in progress.
+    """
     pending: dict[TlsHandshake, None] = {}
     make_protocol = partial(TlsHandshake, config.http_protocol_class, config.ssl, pending)
     config.http_protocol_class, config.ssl = make_protocol, None
+
+    def end_handshakes() -> None:
+        for each in tuple(pending):
+            each.abort()
+
+    return end_handshakes
 
 
 class TlsHandshake(asyncio.Protocol):
@@ -46,7 +55,7 @@ class TlsHandshake(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         if self._limit is not None and len(self._pending) >= self._limit:
-            next(iter(self._pending))._abort()
+            next(iter(self._pending)).abort()
         self._pending[self] = None
         loop = asyncio.get_running_loop()
         self._task = loop.create_task(self._shake_hands())
@@ -64,7 +73,7 @@ class TlsHandshake(asyncio.Protocol):
         if self._received and not self._transport.is_closing():
             self._pass_received_to(self._transport.get_protocol())
 
-    def _abort(self) -> None:
+    def abort(self) -> None:
         self._forget()
         self._task.cancel()
         self._transport.abort()
