@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,6 +27,8 @@ from support.requirements import optional, package
 from support.serve_process import parse, serving
 from support.servers import uvicorn_server
 from support.threads import in_thread, wait_for
+from tensorwire.cli import processes
+from tensorwire.cli.output import UsageError
 from tensorwire.cli.processes import Processes
 from tensorwire.client import Client
 from tensorwire.server import InferProtocol, Model, RequestError, create_app
@@ -306,3 +309,15 @@ def test_folder_of_the_user(is_set: bool, monkeypatch: pytest.MonkeyPatch, tmp_p
     Processes(parse("--workers", "2"), [], print, ExitStack()).run()
     assert (found == [tmp_path], found[0].exists()) == (is_set, is_set)
     assert os.environ.get("PROMETHEUS_MULTIPROC_DIR", "") == folder
+
+
+def test_processes_without_a_writable_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only ``--metrics`` requires one."""
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(Processes, "step", lambda self: setattr(self, "is_stopping", True))
+    made = Mock(side_effect=FileNotFoundError("No usable temporary directory found"))
+    monkeypatch.setattr(processes, "TemporaryDirectory", made)
+    assert Processes(parse("--workers", "2"), [], print, ExitStack()).run() == 0
+    with pytest.raises(UsageError, match="--metrics with several processes: No usable temporary"):
+        Processes(parse("--workers", "2", "--metrics"), [], print, ExitStack()).run()

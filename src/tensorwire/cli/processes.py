@@ -309,9 +309,7 @@ class Processes:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         with ExitStack() as stack:
             if not os.environ.get(FOLDER_VARIABLE) and find_spec("prometheus_client") is not None:
-                made = TemporaryDirectory(prefix="tensorwire-metrics-", ignore_cleanup_errors=True)
-                self.folder = os.environ[FOLDER_VARIABLE] = stack.enter_context(made)
-                stack.callback(os.environ.pop, FOLDER_VARIABLE)
+                self._make_folder(stack)
             try:
                 while self.workers or not self.is_stopping:
                     self.step()
@@ -322,6 +320,17 @@ class Processes:
         if self.failure is not None:
             raise self.failure
         return 0
+
+    def _make_folder(self, stack: ExitStack) -> None:
+        """Make a folder for metrics, also for those of models without ``--metrics``."""
+        try:
+            made = TemporaryDirectory(prefix="tensorwire-metrics-", ignore_cleanup_errors=True)
+        except OSError as error:  # no folder is writable, as in a container
+            if self.chosen.metrics:
+                raise UsageError(f"--metrics with several processes: {error}") from None
+            return
+        self.folder = os.environ[FOLDER_VARIABLE] = stack.enter_context(made)
+        stack.callback(os.environ.pop, FOLDER_VARIABLE)
 
     def step(self) -> None:
         passed, self.now = time.monotonic() - self.now, time.monotonic()
