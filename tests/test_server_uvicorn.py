@@ -828,16 +828,18 @@ def test_client_over_asgi_whose_body_does_not_arrive_while_it_waits(
 def test_client_over_asgi_that_does_not_read_a_reply(
     is_tls: bool, certificate: Certificate, loop: str
 ) -> None:
+    models = {"large": lambda request: {"y": np.zeros(32 * MiB, np.uint8)}}
+    app = create_app(models, receive_timeout=0.2)
     options: dict[str, Any] = {"http": AsgiProtocol, "loop": loop}
     if is_tls:
         options |= {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
     with (
         recorded_losses(AsgiProtocol) as lost,
-        connected(make_app(receive_timeout=0.2), **options) as connection,
+        connected(app, **options) as connection,
     ):
         if is_tls:
             connection.start_tls(certificate.trusting())
-        connection.send(request_bytes("thread", np.zeros(32 * MiB, np.uint8)))
+        connection.send(request_bytes("large", np.zeros(1)))
         wait_for(lambda: lost.called)
 
 
