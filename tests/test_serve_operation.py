@@ -385,6 +385,17 @@ def test_requests_that_arrive_while_the_process_is_suspended(tmp_path: Path, htt
         assert [each.read().status for each in (new, idle)] == [200, 200]
 
 
+def test_process_that_stops_with_its_first_request(tmp_path: Path) -> None:
+    """It has told the first process that it serves."""
+    models = "import os, signal\n\ndef stop(request):\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
+    with (
+        serving(tmp_path, "served_here:stop", "--workers", "2", models=models) as server,
+        connect(server.address) as connection,
+    ):
+        connection.send(request("stop"))
+        wait_for(lambda: "does not respond" in server.log.read_text(), 15)
+
+
 @pytest.mark.parametrize("http", ["fast", "asgi"])
 def test_request_that_the_shutdown_cuts_off(tmp_path: Path, http: str) -> None:
     options = ["served_here:models", "--timeout-graceful-shutdown", "1", "--http", http]

@@ -704,6 +704,15 @@ def test_client_that_does_not_close_a_tls_connection() -> None:
         assert connection.state is state
 
 
+def test_system_that_does_not_tell_whether_the_client_has_read() -> None:
+    client = Client(create_app({}), 0.0, is_tls=True)
+    client.n_kept = 1
+    client.connection.close(0.0)
+    while client.connection.state is not ABORTED and client.now < 100:
+        client.tick(client.now + 1)
+    assert client.now == 10
+
+
 def test_client_of_a_tls_connection_that_closes_reads_nothing() -> None:
     """That it sends nothing more, or what TLS itself responds to, does not give it more time."""
     client = Client(connected().app, 0.0, is_tls=True)

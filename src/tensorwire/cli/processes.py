@@ -61,6 +61,7 @@ class Server(uvicorn.Server):
     """uvicorn's server for HTTP, with which another one for gRPC starts and stops."""
 
     end_handshakes: Callable[[], None] | None = None
+    on_startup: Callable[[], object] | None = None
     grpc: AbstractAsyncContextManager[Any] = nullcontext()
     calls: Any = None
     """The ``OpenCalls`` of the gRPC server."""
@@ -80,6 +81,8 @@ class Server(uvicorn.Server):
 
             self.end_handshakes = accept_tls(self.config)
         await super().startup(sockets)
+        if self.on_startup is not None:
+            self.on_startup()
 
     async def shutdown(self, sockets: list[Any] | None = None) -> None:
         await self._accept_what_has_arrived()
@@ -226,6 +229,7 @@ def work(
         each.set_inheritable(False)
     try:
         server = Server(chosen, ExitStack())
+        server.on_startup = lambda: send(server.started)  # a model may hold the GIL from now on
         threading.Thread(target=beat, daemon=True).start()
         check_certificate(chosen.ssl_certfile, chosen.ssl_keyfile)  # it may have changed
         status = serve_here(chosen, server, sockets, lambda *found: send(found))

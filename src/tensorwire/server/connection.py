@@ -220,12 +220,16 @@ class Connection:
             self._enter(self.state, now)
         self._set_deadline(now)
         is_late = now >= self.deadline
-        if self.state is LINGERING and n_unsent <= 1:  # some systems do not tell
-            is_complete = self.receiver.is_message_complete
-            seconds = _LINGER_SECONDS if is_complete else _LONG_LINGER_SECONDS
+        seconds = _LONG_LINGER_SECONDS
+        if n_unsent > 1:  # 1 is the number of a system that does not tell
+            if is_late:
+                self._abort()
+        elif self.state is LINGERING:
+            if self.receiver.is_message_complete:
+                seconds = _LINGER_SECONDS
             if is_late or now >= self.since + seconds:
                 self.close(now)
-        elif n_unsent == 0 or is_late:
+        elif n_unsent == 0 or is_late or now >= self.since + seconds:
             self._abort()
 
     def shut_down(self, now: float) -> None:
