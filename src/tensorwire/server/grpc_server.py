@@ -31,7 +31,10 @@ _MAX_PENDING = 20_000
 _MAX_METADATA_NBYTES = 16 << 10
 # A connection without calls is closed after this time, or `receive_timeout` if that is longer.
 # grpcio does not count a call whose response is in its buffers: the client may be reading it.
-_IDLE_SECONDS = 300.0
+_IDLE_SECONDS = 60.0
+# The same for a client that reads nothing. The system of one that reads slowly, such as 20 kB/s, may
+# not show that for several seconds.
+_UNREAD_SECONDS = 20.0
 _POLL_SECONDS = 0.1  # to see that the server has failed
 _RETRY_SECONDS = 1.0  # between attempts to start the server again
 _MAX_OPTION = 2**31 - 2  # of grpcio; the next integer means infinity
@@ -172,9 +175,8 @@ def server_options(
             ("grpc.max_connection_idle_ms", milliseconds(max(timeout, _IDLE_SECONDS))),
             # A client with calls is then asked for a sign of life.
             ("grpc.keepalive_time_ms", milliseconds(timeout)),
-            # Linux ends a connection whose client reads nothing for this time, which is 20 seconds
-            # by default.
-            ("grpc.keepalive_timeout_ms", milliseconds(timeout)),
+            # Linux ends a connection whose client reads nothing for this time.
+            ("grpc.keepalive_timeout_ms", milliseconds(max(timeout, _UNREAD_SECONDS))),
         ]
     if limit_concurrency is not None:
         n_connections = min(limit_concurrency + N_RESERVED, _MAX_OPTION)
