@@ -1470,8 +1470,9 @@ async def test_half_closed_connection_whose_call_waits(
         assert transport.is_closed is (gone_seconds == 0)
     finally:
         released.set()
-    while protocol.server_state.tasks:
-        await asyncio.gather(*protocol.server_state.tasks)
+    for each, _ in protocols:
+        while each.server_state.tasks:
+            await asyncio.gather(*each.server_state.tasks)
     assert transport.written.count(b"HTTP/1.1 200 ") == (n_requests if gone_seconds else 0)
 
 

@@ -32,8 +32,8 @@ _MAX_METADATA_NBYTES = 16 << 10
 # A connection without calls is closed after this time, or `receive_timeout` if that is longer.
 # grpcio does not count a call whose response is in its buffers: the client may be reading it.
 _IDLE_SECONDS = 60.0
-# The same for a client that reads nothing. The system of one that reads slowly, such as 20 kB/s, may
-# not show that for several seconds.
+# The same for a client that reads nothing. The system of one that reads slowly, such as 20 kB/s,
+# may not show that for several seconds.
 _UNREAD_SECONDS = 20.0
 _POLL_SECONDS = 0.1  # to see that the server has failed
 _RETRY_SECONDS = 1.0  # between attempts to start the server again
