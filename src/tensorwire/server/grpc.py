@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from base64 import b64encode
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -241,7 +241,7 @@ class InferenceService:
             response = inference.now() if served.model.in_event_loop else None
             if response is not None:
                 return response
-            task = self._begin(settle(inference.later(call), failed, request_id))
+            task = self._begin(settle(inference, call, failed, request_id))
             found: bytes = await asyncio.shield(task)
             return found
         except Exception as error:
@@ -310,10 +310,12 @@ class InferenceService:
         return NOT_SERVING if self.calls.is_ending.is_set() else SERVING
 
 
-async def settle(response: Awaitable[bytes], failed: Failed, request_id: str) -> bytes:
+async def settle(
+    inference: Inference[bytes, bytes], call: ClientCall, failed: Failed, request_id: str
+) -> bytes:
     """Await the response to a request, also if its client is gone: failures are counted."""
     try:
-        return await response
+        return await inference.later(call)
     except Exception as error:
         return failed(error, request_id)
 
