@@ -704,6 +704,16 @@ def test_client_that_does_not_close_a_tls_connection() -> None:
         assert connection.state is state
 
 
+def test_tls_client_that_makes_tls_respond() -> None:
+    """That it reads the responses does not give it more time again and again."""
+    client = shut_down_while_running(is_tls=True)
+    client.connection.grace_left = math.inf
+    for client.n_kept in [50, 0] * 10:
+        client.tick(client.now + 1)
+    assert not client.is_open
+    assert client.ended_at <= 5
+
+
 def test_system_that_does_not_tell_whether_the_client_has_read() -> None:
     client = Client(create_app({}), 0.0, is_tls=True)
     client.n_kept = 1

@@ -46,6 +46,7 @@ from tensorwire.server import (
     create_app,
     socket_state,
     uvicorn_asgi,
+    uvicorn_handshakes,
 )
 from tensorwire.server import connection as server_connection
 from tensorwire.server import uvicorn as server_uvicorn
@@ -667,8 +668,11 @@ def test_silent_tls_handshakes_are_limited(
 
 
 @pytest.mark.parametrize("client_leaves", [True, False])
-async def test_handshakes_that_do_not_begin(client_leaves: bool, certificate: Certificate) -> None:
+async def test_handshakes_that_do_not_begin(
+    client_leaves: bool, certificate: Certificate, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A shutdown does not wait for them: the second one ends the first, and is ended, too."""
+    monkeypatch.setattr(uvicorn_handshakes, "GRACE_SECONDS", 0)
     state = ServerState()
     files = {"ssl_keyfile": certificate.key, "ssl_certfile": certificate.file}
     config = configuration(limit_concurrency=1, http=InferProtocol, **files)
@@ -686,6 +690,7 @@ async def test_handshakes_that_do_not_begin(client_leaves: bool, certificate: Ce
             handshake.connection_lost(None)
         else:
             end_handshakes()
+            await turns(3)
         assert not handshaking
         await turns(3)
         assert transport.is_aborted is not client_leaves
@@ -1232,8 +1237,9 @@ async def test_last_reply_that_is_not_read(
     await turns()
     assert transport.has_written_eof
     assert not transport.is_closed
-    await asyncio.sleep(0.15)
-    assert transport.is_aborted
+    async with asyncio.timeout(10):
+        while not transport.is_aborted:
+            await asyncio.sleep(0.01)
 
 
 @pytest.mark.parametrize("http", [InferProtocol, AsgiProtocol])

@@ -60,7 +60,7 @@ Announce = Callable[[str, str | None], None]
 class Server(uvicorn.Server):
     """uvicorn's server for HTTP, with which another one for gRPC starts and stops."""
 
-    end_handshakes: Callable[[], None] | None = None
+    end_handshakes: Callable[[], object] | None = None
     on_startup: Callable[[], object] | None = None
     grpc: AbstractAsyncContextManager[Any] = nullcontext()
     calls: Any = None
@@ -91,10 +91,8 @@ class Server(uvicorn.Server):
         await asyncio.sleep(0)  # in this turn, what has been accepted gets a transport
         self.released.close()
         finishing = asyncio.ensure_future(self.grpc.__aexit__(None, None, None))
-        if self.end_handshakes is not None:  # since Python 3.12.1, asyncio waits for them
-            from ..server.service import GRACE_SECONDS  # noqa: PLC0415 - it imports the server
-
-            asyncio.get_running_loop().call_later(GRACE_SECONDS, self.end_handshakes)
+        if self.end_handshakes is not None:
+            self.end_handshakes()
         told = set(self.server_state.connections)  # by uvicorn
         telling = asyncio.ensure_future(self._tell_late_connections(told))
         await super().shutdown(sockets)
@@ -203,7 +201,8 @@ def work(
 ) -> None:
     """Serve in one of several processes.
 
-    It sends what `serve_here` announces, or an error, and regularly whether the server has started.
+    It sends what `serve_here` announces, or an error, and whether the server has started: then, and
+    regularly.
     """
     lock = threading.Lock()
 
@@ -326,7 +325,7 @@ class Processes:
         return 0
 
     def _make_folder(self, stack: ExitStack) -> None:
-        """Make a folder for metrics, also for those of models without ``--metrics``."""
+        """Make a folder for ``--metrics``, and for metrics that models keep themselves."""
         try:
             made = TemporaryDirectory(prefix="tensorwire-metrics-", ignore_cleanup_errors=True)
         except OSError as error:  # no folder is writable, as in a container

@@ -3,8 +3,8 @@
 A transport passes on what happens, with the time at which it happens, and then does what the
 connection wants: it sends ``output`` and, in the state SENDING, calls ``next_piece`` or
 ``blocked``; it runs the request that ``start`` returns, receives only while ``may_receive`` is
-true, and calls ``tick`` at the ``deadline``. It closes its sending direction (LINGERING), closes
-when everything is sent (CLOSING), or aborts (ABORTED). The connection reads no clock.
+true, and calls ``tick`` at the ``deadline``. It closes its sending direction if it can (LINGERING),
+closes when everything is sent (CLOSING), or aborts (ABORTED). The connection reads no clock.
 """
 
 from __future__ import annotations
@@ -128,8 +128,9 @@ class Connection:
         self.deadline = now + (options.keep_alive_seconds or FIRST_REQUEST_SECONDS)
         self.grace_left = math.inf  # seconds that are left to the client, during a shutdown
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
-        # Bytes that the transport had at the last `blocked`, or tick of LINGERING or CLOSING. The
-        # client has read if there are fewer. Infinite if more was sent since.
+        # Bytes that the transport had at the last `blocked`, or the fewest at a tick of LINGERING
+        # or CLOSING: the client has read if there are fewer. It is infinite after a piece, which
+        # the client may read, and -1 before the first of these ticks.
         self.n_unsent: float = 0
         self.n_refused = 0  # `BodyMemory.n_refused` when the period of SENDING began
 
@@ -174,7 +175,8 @@ class Connection:
         """Do what is due.
 
         ``n_unsent`` is the number of bytes that the transport and the operating system have not
-        sent, and ``n_unread`` that of bytes that the operating system has for the transport.
+        sent, of which 1 may stand for an unknown number, and ``n_unread`` that of bytes that the
+        operating system has for the transport.
         """
         if now < self.deadline:
             return
@@ -215,21 +217,21 @@ class Connection:
 
     def _tick_ending(self, now: float, n_unsent: int) -> None:
         """Close, or abort, when the client has read everything, or reads nothing in time."""
-        n_before, self.n_unsent = self.n_unsent, n_unsent
-        if n_unsent < n_before:  # the client reads
+        if self.n_unsent < 0:
+            self.n_unsent = n_unsent
+        elif n_unsent < self.n_unsent:  # the client reads
+            self.n_unsent = n_unsent
             self._enter(self.state, now)
         self._set_deadline(now)
-        is_late = now >= self.deadline
-        seconds = _LONG_LINGER_SECONDS
-        if n_unsent > 1:  # 1 is the number of a system that does not tell
-            if is_late:
-                self._abort()
-        elif self.state is LINGERING:
-            if self.receiver.is_message_complete:
-                seconds = _LINGER_SECONDS
-            if is_late or now >= self.since + seconds:
-                self.close(now)
-        elif n_unsent == 0 or is_late or now >= self.since + seconds:
+        is_lingering, is_read = self.state is LINGERING, n_unsent <= 1
+        is_late = now >= self.deadline or (n_unsent == 0 and not is_lingering)
+        if is_read:
+            is_short = is_lingering and self.receiver.is_message_complete
+            seconds = _LINGER_SECONDS if is_short else _LONG_LINGER_SECONDS
+            is_late = is_late or now >= self.since + seconds
+        if is_late and is_lingering and is_read:
+            self.close(now)
+        elif is_late:
             self._abort()
 
     def shut_down(self, now: float) -> None:
@@ -388,7 +390,7 @@ class Connection:
         self._set_deadline(now)
 
     def _enter_ending(self, state: ServerState, now: float) -> None:
-        self.n_unsent = 0  # the first tick only records the number
+        self.n_unsent = -1
         self._enter(state, now)
 
     def _set_deadline(self, now: float) -> None:
@@ -443,7 +445,7 @@ class Connection:
         elif self.receiver.state not in ENDED:
             self._enter_next(now)
         elif self.receiver.state is CLOSED or (
-            # The transport cannot tell that this was the last reply, for which the client may wait.
+            # The client may wait for the end, and TLS cannot close its sending direction alone.
             self.options.is_tls and self.receiver.is_last and self.receiver.is_message_complete
         ):
             self.close(now)

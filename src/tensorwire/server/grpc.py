@@ -103,7 +103,7 @@ def context_of(call: Any) -> RequestContext:
 
 
 def id_of(call: Any) -> str:
-    """Return the id in the metadata of a call, which grpcio frees when the call ends."""
+    """Return the id in the metadata of a call. grpcio frees the metadata when the call ends."""
     return str(dict(call.invocation_metadata() or ()).get("x-request-id", ""))
 
 

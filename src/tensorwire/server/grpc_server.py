@@ -27,7 +27,7 @@ _WINDOW_NBYTES, _LIMITED_WINDOW_NBYTES = 4 << 20, 64 << 10
 # How many calls may wait until the event loop accepts them, for any time. By default, grpcio
 # cancels some of more than 1000, and those that wait for 30 seconds.
 _MAX_PENDING = 20_000
-# The headers of a call. By default, grpcio rejects calls with more than 8 KiB at random.
+# The headers of a call. By default, grpcio rejects some calls with more than 8 KiB, at random.
 _MAX_METADATA_NBYTES = 16 << 10
 # A connection without calls is closed after this time, or `receive_timeout` if that is longer.
 # grpcio does not count a call whose response is in its buffers: the client may be reading it.
@@ -175,7 +175,8 @@ def server_options(
             ("grpc.max_connection_idle_ms", milliseconds(max(timeout, _IDLE_SECONDS))),
             # A client with calls is then asked for a sign of life.
             ("grpc.keepalive_time_ms", milliseconds(timeout)),
-            # Linux ends a connection whose client reads nothing for this time.
+            # Linux ends a connection whose client reads nothing for this time. The sign of life may
+            # take a minute.
             ("grpc.keepalive_timeout_ms", milliseconds(max(timeout, _UNREAD_SECONDS))),
         ]
     if limit_concurrency is not None:

@@ -59,8 +59,8 @@ class Receiver:
 
     ``requests`` are those whose head has arrived and whose reply has not been sent, in their order.
     ``is_message_complete`` says whether the client has sent the whole of the last one, which may be
-    invalid, ``is_persistent`` whether it may send another one, and ``is_last`` whether it has said
-    that it does not.
+    invalid, ``is_persistent`` whether it may send another one, and ``is_last`` whether the client
+    itself has said that it will not.
     ``find_overload`` is called for each valid head: if it returns an error, no model is called.
     ``wake`` is that of the requests.
     """

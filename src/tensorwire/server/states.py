@@ -4,8 +4,8 @@
 (``end_of_input``), if there is no memory for them (``buffer``, ``continue_body``), or when the
 ``Connection`` wants nothing more (``reject``, ``ignore_rest``). ``Connection`` (connection.py)
 changes ``ServerState``, in ``_enter``, ``start`` and ``_abort``; ``_set_deadline`` there has the
-time of each state, and ``tick`` what happens at its end. A shutdown is not a state:
-``Connection.grace_left`` is finite then.
+time of each state, ``_tick_ending`` that of the last ones, and ``tick`` what happens at its end. A
+shutdown is not a state: ``Connection.grace_left`` is finite then.
 """
 
 from __future__ import annotations

@@ -281,7 +281,9 @@ class InferProtocol(asyncio.BufferedProtocol):
         asyncio tells that only while it receives. It discards what is sent, with lines in the log.
         """
         connection = self.connection
-        if connection.may_receive or not client_state(self.transport):
+        if connection.may_receive and not self.is_writing_paused:
+            return False
+        if not client_state(self.transport):
             return False
         connection.output.clear()
         connection.end_of_input(self.loop.time())
@@ -296,7 +298,7 @@ class InferProtocol(asyncio.BufferedProtocol):
             self._end()
         may_receive = connection.may_receive
         if self.is_writing_paused and connection.options.is_tls:
-            may_receive = False  # TLS itself responds to some messages of the client
+            may_receive = False  # TLS itself would respond to some messages
         if self.is_reading_paused is may_receive and not self.transport.is_closing():
             self.is_reading_paused = not may_receive
             if may_receive:

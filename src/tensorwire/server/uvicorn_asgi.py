@@ -135,6 +135,7 @@ class AsgiProtocol(HttpToolsProtocol):
         self.watching = None
         is_closing = self.is_tls and self.transport.is_closing()
         if self not in self.connections or not (is_closing or self.flow.write_paused):
+            self.n_unsent = math.inf
             return
         n_before, self.n_unsent = self.n_unsent, unsent_nbytes(self.transport)
         self.n_unread_looks = self.n_unread_looks + 1 if self.n_unsent >= n_before else 0

@@ -128,7 +128,7 @@ class Connections:
         return bool(idle)
 
     def _abort_ending(self) -> bool:
-        """Abort the connection that has been ending for the longest time, if there is one."""
+        """Abort the ending connection whose client has not read for the longest time, if any."""
         ending = [each for each in self.open if each.connection.state in (LINGERING, CLOSING)]
         if ending:
             oldest = min(ending, key=lambda each: each.connection.since)

@@ -11,23 +11,24 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 
-from .service import FOREVER_SECONDS, HANDSHAKE_SECONDS
+from .service import FOREVER_SECONDS, GRACE_SECONDS, HANDSHAKE_SECONDS
 
 
-def accept_tls(config: Any) -> Callable[[], None]:
+def accept_tls(config: Any) -> Callable[[], object]:
     """Let uvicorn listen without the TLS of a loaded configuration. `TlsHandshake` adds it.
 
-    Return a function that ends the handshakes in progress.
+    Return a function for a shutdown, which ends the handshakes in progress after some time. Since
+    Python 3.12.1, asyncio waits for their connections.
     """
     pending: dict[TlsHandshake, None] = {}
     make_protocol = partial(TlsHandshake, config.http_protocol_class, config.ssl, pending)
     config.http_protocol_class, config.ssl = make_protocol, None
 
-    def end_handshakes() -> None:
+    def abort() -> None:
         for each in tuple(pending):
             each.abort()
 
-    return end_handshakes
+    return lambda: asyncio.get_running_loop().call_later(GRACE_SECONDS, abort)
 
 
 class TlsHandshake(asyncio.Protocol):
