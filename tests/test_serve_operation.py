@@ -49,6 +49,12 @@ def mean(request):
 async def hang(request):
     await asyncio.sleep(60)
 
+async def hang_and_end(request):
+    try:
+        await asyncio.sleep(60)
+    finally:
+        await asyncio.sleep(0.2)
+
 def fail(request):
     raise ValueError("a secret\\n2026-01-01 00:00:00,000 INFO uvicorn: forged")
 
@@ -72,7 +78,8 @@ def block(request):
 
 block = Model(block, in_event_loop=True)
 
-models = {"mean": mean, "hang": hang, "fail": fail, "sleep": sleep, "echo": echo,
+models = {"mean": mean, "hang": hang, "hang_and_end": hang_and_end, "fail": fail,
+    "sleep": sleep, "echo": echo,
     "sleep_in_thread": sleep_in_thread, "leave_in_thread": leave_in_thread, "block": block}
 """
 X = {"x": np.arange(4, dtype=np.float32)}
@@ -396,20 +403,21 @@ def test_process_that_stops_with_its_first_request(tmp_path: Path) -> None:
         wait_for(lambda: "does not respond" in server.log.read_text(), 15)
 
 
+@pytest.mark.parametrize("model", ["hang", "hang_and_end"])
 @pytest.mark.parametrize("http", ["fast", "asgi"])
-def test_request_that_the_shutdown_cuts_off(tmp_path: Path, http: str) -> None:
+def test_request_that_the_shutdown_cuts_off(tmp_path: Path, http: str, model: str) -> None:
     options = ["served_here:models", "--timeout-graceful-shutdown", "1", "--http", http]
     with (
         serving(tmp_path, *options, models=MODELS) as server,
         connect(server.address) as connection,
     ):
-        connection.send(request("hang", headers=b"X-Request-Id: r9\r\n"))
+        connection.send(request(model, headers=b"X-Request-Id: r9\r\n"))
         time.sleep(0.3)
         log = server.stop()
         answer = connection.read()
     assert (answer.status, answer.error) == (503, "the server is shutting down")
     assert "Traceback" not in log
-    line = "the shutdown has cancelled a request: model 'hang' (version 1, request 'r9')\n"
+    line = f"the shutdown has cancelled a request: model '{model}' (version 1, request 'r9')\n"
     assert f" WARNING {'uvicorn.error' if http == 'fast' else 'tensorwire.server'}: {line}" in log
 
 

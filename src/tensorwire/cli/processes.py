@@ -45,6 +45,7 @@ _STOP_SECONDS = 0.4  # in which all processes are told to end
 _ACCEPT_SECONDS = 0.05
 _N_ACCEPT_TURNS = 10
 _MAX_ACCEPT_SECONDS = 0.5
+_CANCEL_SECONDS = 1.0  # in which requests that were cancelled end
 _TELL_SECONDS = 0.1  # until new connections are told of a shutdown
 _BEAT_SECONDS = 0.5  # between two messages of a process
 _SWITCH_SECONDS = 0.001  # Python's default is 0.005
@@ -96,6 +97,9 @@ class Server(uvicorn.Server):
         told = set(self.server_state.connections)  # by uvicorn
         telling = asyncio.ensure_future(self._tell_late_connections(told))
         await super().shutdown(sockets)
+        # At the end of its time, uvicorn cancels them. An async model may take a while to end.
+        if (tasks := self.server_state.tasks) and not self.force_exit:
+            await asyncio.wait(tasks, timeout=_CANCEL_SECONDS)
         telling.cancel()
         while not (finishing.done() or self.force_exit):
             await asyncio.wait({finishing}, timeout=0.1)
