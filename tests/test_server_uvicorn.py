@@ -1382,6 +1382,7 @@ async def test_connection_that_takes_the_place_of_one_beyond_the_limit() -> None
         receive(protocol, SMALL[:-1])
         await turns(2)
         assert transport.written.startswith(b"HTTP/1.1 503 ")
+        transport.written = b""  # the client reads it
     protocol, transport = connect()
     receive(protocol, b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
     await turns(2)
@@ -1398,6 +1399,25 @@ async def test_closed_connections_whose_clients_read_nothing_are_limited() -> No
         pairs.append(transport)
     n_open = sum(not transport.is_aborted for transport in pairs)
     assert n_open <= 3 + N_RESERVED_CONNECTIONS
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+async def test_client_that_reads_a_reply_while_there_are_too_many_connections(
+    is_last: bool,
+) -> None:
+    """Its connection is not aborted: a TLS transport would drop the rest of the reply."""
+    config, state = configuration(limit_concurrency=3), ServerState()
+    protocol, transport = protocol_with_transport(config=config, state=state)
+    receive(protocol, request_bytes("echo", np.arange(2), "Connection: close\r\n" * is_last))
+    await turns(2)
+    protocol.connection.since -= 2
+    for _ in range(50):
+        protocol_with_transport(config=config, state=state)
+    assert not transport.is_aborted
+    protocol.connection.since -= 3  # it has stopped reading
+    for _ in range(50):
+        protocol_with_transport(config=config, state=state)
+    assert transport.is_aborted
 
 
 @pytest.mark.parametrize("seconds", [0, 1])

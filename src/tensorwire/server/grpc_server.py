@@ -198,17 +198,21 @@ async def finish_calls(server: Any, inference: InferenceService) -> None:
     calls = inference.calls
     calls.end_streams()
     # Otherwise, calls whose messages arrive one after another would prolong the shutdown.
-    asyncio.get_running_loop().call_later(GRACE_SECONDS, calls.end_late)
+    loop = asyncio.get_running_loop()
+    loop.call_later(GRACE_SECONDS, calls.end_late)
+    client_deadline = loop.time() + GRACE_SECONDS
     while True:
+        seconds_left = client_deadline - loop.time()
         if inference.tasks:
             await asyncio.wait(inference.tasks)
+            client_deadline = loop.time() + GRACE_SECONDS
         elif calls.open:
-            _, waiting = await asyncio.wait(calls.open, timeout=GRACE_SECONDS)
+            _, waiting = await asyncio.wait(calls.open, timeout=seconds_left)
             if waiting and not inference.tasks:
                 return
         else:
             # Clients close their connections when they have read the responses.
-            await asyncio.wait({stopping}, timeout=GRACE_SECONDS)
+            await asyncio.wait({stopping}, timeout=seconds_left)
             # A call may have arrived at the last moment, and its client may be gone.
             if not (calls.open or inference.tasks):
                 return

@@ -168,6 +168,10 @@ class InferProtocol(asyncio.BufferedProtocol):
         # Not at once: asyncio does not expect that this closes the transport.
         self.loop.call_soon(self._advance)
 
+    @property
+    def has_unread(self) -> bool:
+        return unsent_nbytes(self.transport) > 1
+
     def shutdown(self) -> None:
         """Close the connection after the replies to the requests whose head has arrived.
 

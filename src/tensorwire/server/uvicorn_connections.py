@@ -15,6 +15,7 @@ from .states import ABORTED, CLOSING, LINGERING, RECEIVING
 # A connection beyond limit_concurrency closes the one that is idle for the longest time. If none is
 # idle, this many connections more are accepted, which get replies to requests without inference.
 N_RESERVED_CONNECTIONS = 16
+_UNREAD_SECONDS = 2.5  # in which an ending connection shows that its client reads
 _POLL_SECONDS = 0.1  # to see that no TLS handshake is in progress any longer
 
 access_logger = logging.getLogger("uvicorn.access")
@@ -26,6 +27,10 @@ class Member(Protocol):
     service: Service
     connection: Connection
     is_excess: bool  # there were more than limit_concurrency connections
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether the client has not received all that was sent."""
 
     def settle(self) -> None:
         """Make the transport and the timer follow the connection."""
@@ -80,14 +85,14 @@ class Connections:
         limit = self._limit
         if limit is None or len(self.open) <= limit:
             return True
-        self._close_idle(new, now, LAST_REQUEST_SECONDS)
+        self._close_idle(new, now)
         # The one that was closed may have been beyond the limit, too.
         ordinary = (each for each in self.open if each is not new and not each.is_excess)
         states = [each.connection.state for each in ordinary]
         new.is_excess = sum(each not in (LINGERING, CLOSING, ABORTED) for each in states) >= limit
         # `open` has closed connections, too, until their clients have read the rest.
         while len(self.open) > limit + N_RESERVED_CONNECTIONS:
-            if not (self._abort_ending() or self._close_idle(new, now, 0)):
+            if not self._abort_one(new, now):
                 # For the metrics.
                 new.service.describe_failure(OverloadedError.by_limit_concurrency(limit))
                 return False
@@ -105,11 +110,8 @@ class Connections:
             return OverloadedError.by_limit_concurrency(limit)
         return None
 
-    def _close_idle(self, new: Member, now: float, seconds: float) -> bool:
-        """Close the connection that has been idle for the longest time, and for these seconds.
-
-        It is not the new one. Those within the limit come first. Return whether there is one.
-        """
+    def _idle(self, new: Member) -> list[Member]:
+        """Return the idle connections, without the new one, in the order in which to close them."""
         idle = [
             each
             for each in self.open
@@ -119,23 +121,32 @@ class Connections:
                 each.connection.may_be_closed
                 or (each.is_excess and each.connection.state is RECEIVING)
             )
-            and each.connection.since <= now - seconds
         ]
-        if idle:
-            oldest = min(idle, key=lambda each: (each.is_excess, each.connection.since))
-            oldest.connection.close(now)
-            oldest.settle()
-        return bool(idle)
+        return sorted(idle, key=lambda each: (each.is_excess, each.connection.since))
 
-    def _abort_ending(self) -> bool:
-        """Abort the ending connection whose client has not read for the longest time, if any."""
+    def _close_idle(self, new: Member, now: float) -> None:
+        """Close a connection that has been idle for some time, if there is one."""
+        for each in self._idle(new):
+            if each.connection.since <= now - LAST_REQUEST_SECONDS:
+                each.connection.close(now)
+                each.settle()
+                break
+
+    def _abort_one(self, new: Member, now: float) -> bool:
+        """Abort a connection that ends or, if there is none, is idle. Return whether there is one.
+
+        But not while its client reads a reply: a TLS transport would drop the rest.
+        """
         ending = [each for each in self.open if each.connection.state in (LINGERING, CLOSING)]
-        if ending:
-            oldest = min(ending, key=lambda each: each.connection.since)
-            self.open.discard(oldest)
-            oldest.connection.lost()
-            oldest.settle()
-        return bool(ending)
+        ending.sort(key=lambda each: each.connection.since)
+        stopped = (each for each in ending if each.connection.since <= now - _UNREAD_SECONDS)
+        read = (each for each in (*ending, *self._idle(new)) if not each.has_unread)
+        for each in (*stopped, *read):
+            self.open.discard(each)
+            each.connection.lost()
+            each.settle()
+            return True
+        return False
 
 
 def connections_of(server_state: Any, limit: int | None) -> Connections:
