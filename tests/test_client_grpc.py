@@ -543,7 +543,7 @@ def test_close_during_a_call_of_another_thread() -> None:
             server.has_begun.wait(5)
             client.close()
 
-        fails = pytest.raises((ConnectionError, RuntimeError), match=r"client (was|is) closed")
+        fails = pytest.raises(ConnectionError, match="the client was closed during the call")
         with in_thread(close), fails:
             client.infer("slow", {"x": X})
         assert len(server.calls) == 1
@@ -554,7 +554,7 @@ async def test_close_during_a_call_of_another_task(is_own: bool) -> None:
     """The server sees that the calls are cancelled."""
     with ScriptedServer() as server:
         channel = grpc.aio.insecure_channel(server.address) if is_own else None
-        client = AsyncClient(server.url, channel=channel)
+        client = AsyncClient(server.url, channel=channel, retries=3)
         calls = [asyncio.create_task(client.infer("slow", {"x": X})) for _ in range(3)]
         await asyncio.to_thread(server.has_begun.wait, 5)
         stream = client.stream("repeat", [request(hang=True)])

@@ -327,7 +327,7 @@ class BaseClient:
                 return await self._adapter.read(request, body, pool.backend)
             except (OSError, InferenceServerError) as error:
                 delay = call.retry_delay(error)
-                if delay is None:
+                if delay is None or self._is_closed:
                     raise
             await pool.backend.sleep(delay)
 
