@@ -1411,12 +1411,12 @@ async def test_client_that_reads_a_reply_while_there_are_too_many_connections(
     receive(protocol, request_bytes("echo", np.arange(2), "Connection: close\r\n" * is_last))
     await turns(2)
     protocol.connection.since -= 2
-    for _ in range(50):
-        protocol_with_transport(config=config, state=state)
+    others = [protocol_with_transport(config=config, state=state)[1] for _ in range(50)]
     assert not transport.is_aborted
+    for each in others:
+        each.written = b"unread"
     protocol.connection.since -= 3  # it has stopped reading
-    for _ in range(50):
-        protocol_with_transport(config=config, state=state)
+    protocol_with_transport(config=config, state=state)
     assert transport.is_aborted
 
 

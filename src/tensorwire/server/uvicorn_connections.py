@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import chain
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -135,13 +136,14 @@ class Connections:
     def _abort_one(self, new: Member, now: float) -> bool:
         """Abort a connection that ends or, if there is none, is idle. Return whether there is one.
 
-        But not while its client reads a reply: a TLS transport would drop the rest.
+        But not while its client reads a reply: a TLS transport would drop the rest. So those whose
+        clients have read everything come first.
         """
         ending = [each for each in self.open if each.connection.state in (LINGERING, CLOSING)]
         ending.sort(key=lambda each: each.connection.since)
-        stopped = (each for each in ending if each.connection.since <= now - _UNREAD_SECONDS)
         read = (each for each in (*ending, *self._idle(new)) if not each.has_unread)
-        for each in (*stopped, *read):
+        stopped = (each for each in ending if each.connection.since <= now - _UNREAD_SECONDS)
+        for each in chain(read, stopped):
             self.open.discard(each)
             each.connection.lost()
             each.settle()
