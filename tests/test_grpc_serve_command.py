@@ -115,7 +115,7 @@ async def test_calls_up_to_the_limit_of_connections(tmp_path: Path) -> None:
 
 
 def test_text_of_a_client_that_ends_its_connection(tmp_path: Path) -> None:
-    """The core of grpcio writes it to the standard error, as it is, unless it is told not to."""
+    """By default, the core of grpcio writes this text to the standard error without escaping it."""
     with serving(tmp_path, *GRPC, "served_here") as server:
         assert server.grpc_port is not None
         with contextlib.closing(Http2Client(server.grpc_port)) as client:

@@ -97,7 +97,8 @@ class Server(uvicorn.Server):
         told = set(self.server_state.connections)  # by uvicorn
         telling = asyncio.ensure_future(self._tell_late_connections(told))
         await super().shutdown(sockets)
-        # At the end of its time, uvicorn cancels them. An async model may take a while to end.
+        # When the time is over, uvicorn cancels the requests. An async model may need a while to
+        # end.
         if (tasks := self.server_state.tasks) and not self.force_exit:
             await asyncio.wait(tasks, timeout=_CANCEL_SECONDS)
         telling.cancel()

@@ -244,7 +244,7 @@ class Connection:
         self.since = now
         self.grace_left = min(self.grace_left, self.options.grace_seconds)
         receiver = self.receiver
-        receiver.is_persistent = False
+        receiver.server_closes = True
         n_to_reply = len(self.requests) - (self.pieces is not None)
         if n_to_reply and receiver.state in (IDLE, HEAD):
             receiver.ignore_rest()
@@ -446,7 +446,9 @@ class Connection:
             self._enter_next(now)
         elif self.receiver.state is CLOSED or (
             # The client may wait for the end, and TLS cannot close its sending direction alone.
-            self.options.is_tls and self.receiver.is_last and self.receiver.is_message_complete
+            self.options.is_tls
+            and self.receiver.client_closes
+            and self.receiver.is_message_complete
         ):
             self.close(now)
         else:

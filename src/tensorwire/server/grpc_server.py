@@ -173,10 +173,9 @@ def server_options(
         timeout = service.receive_timeout
         options += [
             ("grpc.max_connection_idle_ms", milliseconds(max(timeout, _IDLE_SECONDS))),
-            # A client with calls is then asked for a sign of life.
+            # A client with calls then gets a PING, and has a minute to respond.
             ("grpc.keepalive_time_ms", milliseconds(timeout)),
-            # Linux ends a connection whose client reads nothing for this time. The sign of life may
-            # take a minute.
+            # Linux ends a connection whose client reads nothing for this time.
             ("grpc.keepalive_timeout_ms", milliseconds(max(timeout, _UNREAD_SECONDS))),
         ]
     if limit_concurrency is not None:

@@ -59,8 +59,8 @@ class Receiver:
 
     ``requests`` are those whose head has arrived and whose reply has not been sent, in their order.
     ``is_message_complete`` says whether the client has sent the whole of the last one, which may be
-    invalid, ``is_persistent`` whether it may send another one, and ``is_last`` whether the client
-    itself has said that it will not.
+    invalid. It is the last one if the client has said so (``client_closes``) or the server wants to
+    close the connection (``server_closes``).
     ``find_overload`` is called for each valid head: if it returns an error, no model is called.
     ``wake`` is that of the requests.
     """
@@ -76,8 +76,7 @@ class Receiver:
         self._find_overload = find_overload
         self.requests: deque[Request] = deque()
         self.state = IDLE
-        self.is_persistent = True
-        self.is_last = False
+        self.client_closes = self.server_closes = False
         self.is_message_complete = False
         self._head = head = Head()
         self.on_url = head.on_url
@@ -222,7 +221,7 @@ class Receiver:
         url, headers = self._head.end()
         method, version = parser.get_method(), parser.get_http_version()
         if version == "1.0" or method == b"CONNECT" or not parser.should_keep_alive():
-            self._end_after_this()
+            self.client_closes = True
         route: Route | None = None
         if method == b"POST":
             route = self._service.infer_routes.get(url)
@@ -238,12 +237,9 @@ class Receiver:
             request.reject(TensorwireError(text, status=status))
         elif self._find_overload is not None and (error := self._find_overload()) is not None:
             if isinstance(route, DeferredReply):  # health checks, for example
-                self.is_persistent = False
+                self.server_closes = True
             else:
                 request.reject(error)
-
-    def _end_after_this(self) -> None:
-        self.is_persistent, self.is_last = False, True
 
     def _find_route(self, method: bytes, url: bytes) -> Route:
         if len(url) > _MAX_TARGET_NBYTES:
@@ -266,7 +262,7 @@ class Receiver:
         if self.state is not BODY or self._parser.should_upgrade():
             return  # the body of an upgrade follows: see `_head_to_replay`
         if not self._parser.should_keep_alive():  # also because of a trailer
-            self._end_after_this()
+            self.client_closes = True
         self._complete()
 
     def _complete(self) -> None:
@@ -274,4 +270,5 @@ class Receiver:
         request.is_received = self.is_message_complete = True
         if request.body is not None and request.body.has_steps and request is self.requests[0]:
             request.take_step()  # for the last chunk
-        self.state = IDLE if self.is_persistent and not request.is_rejected else IGNORED
+        is_last = self.client_closes or self.server_closes or request.is_rejected
+        self.state = IGNORED if is_last else IDLE

@@ -219,9 +219,9 @@ class AsgiProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.running is not None and self.running.disconnected:
             return
-        timeout = self._receive_timeout
-        if timeout is not None and self._is_idle:
-            self.head_deadline = min(self.head_deadline, self.loop.time() + timeout)
+        service = self.service
+        if service is not None and service.receive_timeout is not None and self._is_idle:
+            self.head_deadline = min(self.head_deadline, self.loop.time() + service.receive_timeout)
         # A TLS transport may pass on more after it was paused.
         self.unparsed = memoryview(b"".join((self.unparsed, data)) if self.unparsed else data)
         self._parse()

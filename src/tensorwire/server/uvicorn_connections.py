@@ -16,7 +16,7 @@ from .states import ABORTED, CLOSING, LINGERING, RECEIVING
 # A connection beyond limit_concurrency closes the one that is idle for the longest time. If none is
 # idle, this many connections more are accepted, which get replies to requests without inference.
 N_RESERVED_CONNECTIONS = 16
-_UNREAD_SECONDS = 2.5  # in which an ending connection shows that its client reads
+_PROGRESS_SECONDS = 2.5  # in which an ending connection shows that its client reads
 _POLL_SECONDS = 0.1  # to see that no TLS handshake is in progress any longer
 
 access_logger = logging.getLogger("uvicorn.access")
@@ -134,15 +134,16 @@ class Connections:
                 break
 
     def _abort_one(self, new: Member, now: float) -> bool:
-        """Abort a connection that ends or, if there is none, is idle. Return whether there is one.
+        """Abort one connection to make room, and return whether there was one.
 
-        But not while its client reads a reply: a TLS transport would drop the rest. So those whose
-        clients have read everything come first.
+        Connections that end or are idle, and whose clients have read everything, come first, and
+        then those that end, and whose clients have stopped reading. While a client reads a reply,
+        its connection stays, because a TLS transport would drop the rest.
         """
         ending = [each for each in self.open if each.connection.state in (LINGERING, CLOSING)]
         ending.sort(key=lambda each: each.connection.since)
         read = (each for each in (*ending, *self._idle(new)) if not each.has_unread)
-        stopped = (each for each in ending if each.connection.since <= now - _UNREAD_SECONDS)
+        stopped = (each for each in ending if each.connection.since <= now - _PROGRESS_SECONDS)
         for each in chain(read, stopped):
             self.open.discard(each)
             each.connection.lost()
