@@ -17,6 +17,7 @@ import pytest
 import tensorwire as tw
 from support import client_fixtures
 from support.client_fixtures import GOOD, Connect, MiB, X, seen
+from support.memory import takes
 from support.servers import Scripted, http
 from support.threads import in_thread, wait_for
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Timeout
@@ -391,6 +392,36 @@ def test_closing_a_client_ends_the_wait_for_a_connection(server: str) -> None:
         with pytest.raises(RuntimeError, match="the client is closed"):
             second.result(0.1)
         assert first.result()["x"].shape == X.shape
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("infer", ("m", {"x": X})), ("wait_until_ready", (None, 30))]
+)
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_closing_a_client_ends_the_pause_before_a_retry(
+    kind: type[Client | AsyncClient], name: str, arguments: Any
+) -> None:
+    busy = http(b"", {"Retry-After": "20"}, "503 Service Unavailable")
+
+    async def call_and_close(client: Any) -> None:
+        call = asyncio.ensure_future(getattr(client, name)(*arguments))
+        await asyncio.sleep(0.2)
+        await client.close()
+        await call
+
+    def close_soon(client: Any) -> None:
+        time.sleep(0.2)
+        client.close()
+
+    with Scripted([busy] * 20) as scripted:
+        client: Any = kind(scripted.address, retries=3)
+        fails = pytest.raises(ConnectionError, match="the client was closed during the call")
+        with takes(0.2, 0.5), fails:
+            if kind is AsyncClient:
+                asyncio.run(call_and_close(client))
+            else:
+                with in_thread(lambda: close_soon(client)):
+                    getattr(client, name)(*arguments)
 
 
 def test_connection_of_a_call_is_closed_after_its_client() -> None:

@@ -27,7 +27,7 @@ class LoopWatcher:
         self.future: asyncio.Future[int] | None = None
 
     async def wait(self, events: int, seconds: float | None) -> int:
-        if self.backend.is_ended:
+        if self.backend.ended.done():
             raise ConnectionError(CLOSED)
         future: asyncio.Future[int] = self.loop.create_future()
         self.future = future
@@ -79,7 +79,7 @@ class LoopBackend(Backend):
         super().__init__()
         self.loop = asyncio.get_running_loop()
         self.watchers: weakref.WeakSet[LoopWatcher] = weakref.WeakSet()
-        self.is_ended = False
+        self.ended = self.loop.create_future()
 
     def is_lost(self) -> bool:
         if self.loop is asyncio.get_running_loop():
@@ -92,11 +92,12 @@ class LoopBackend(Backend):
         return True
 
     def check(self) -> None:
-        if self.is_lost() or self.is_ended:
+        if self.is_lost() or self.ended.done():
             raise RuntimeError("the client is closed")
 
     async def end_calls(self) -> None:
-        self.is_ended = True
+        if not self.ended.done():
+            self.ended.set_result(None)
         for watcher in list(self.watchers):
             if watcher.future is not None and not watcher.future.done():
                 watcher.future.set_exception(ConnectionError(CLOSED))
@@ -123,7 +124,9 @@ class LoopBackend(Backend):
         return bool(future.done())
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        await asyncio.wait({self.ended}, timeout=seconds)
+        if self.ended.done():
+            raise ConnectionError(CLOSED)
 
     async def run(
         self, is_slow: bool, function: Callable[..., Result], *arguments: Any, **named: Any

@@ -5,12 +5,12 @@ from __future__ import annotations
 import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from .errors import CLOSED
 from .options import Deadline
 
 POLLIN: int = getattr(select, "POLLIN", 1)
@@ -69,6 +69,7 @@ class Backend:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
+        self.ended: Any = threading.Event()  # when the client is closed
         self.lookup: Future[Any] | None = None
 
     def is_lost(self) -> bool:
@@ -80,6 +81,7 @@ class Backend:
 
     async def end_calls(self) -> None:
         """End the calls of a client that is closed, if they cannot return."""
+        self.ended.set()
 
     def watch(self, sock: socket.socket, user: object) -> Any:
         """Return an object that waits for a socket. ``user`` lives as long as it is watched."""
@@ -95,7 +97,9 @@ class Backend:
         return bool(future.done())
 
     async def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+        """Wait before another attempt. Raises ConnectionError if the client is closed meanwhile."""
+        if self.ended.wait(seconds):
+            raise ConnectionError(CLOSED)
 
     async def run(
         self, is_slow: bool, function: Callable[..., Result], *arguments: Any, **named: Any
