@@ -130,7 +130,7 @@ class Connection:
         self.pieces: Iterator[memoryview] | None = None  # the rest of the first reply
         # Bytes that the transport had at the last `blocked`, or the fewest at a tick of LINGERING
         # or CLOSING: the client has read if there are fewer. It is infinite after a piece, which
-        # the client may read, and -1 before the first of these ticks.
+        # the client may read, and before the first of these ticks.
         self.n_unsent: float = 0
         self.n_refused = 0  # `BodyMemory.n_refused` when the period of SENDING began
 
@@ -217,11 +217,9 @@ class Connection:
 
     def _tick_ending(self, now: float, n_unsent: int) -> None:
         """Close, or abort, when the client has read everything, or reads nothing in time."""
-        if self.n_unsent < 0:
-            self.n_unsent = n_unsent
-        elif n_unsent < self.n_unsent:  # the client reads
-            self.n_unsent = n_unsent
+        if n_unsent < self.n_unsent < math.inf:  # the client reads
             self._enter(self.state, now)
+        self.n_unsent = min(self.n_unsent, n_unsent)
         self._set_deadline(now)
         is_lingering, is_read = self.state is LINGERING, n_unsent <= 1
         is_late = now >= self.deadline or (n_unsent == 0 and not is_lingering)
@@ -390,7 +388,7 @@ class Connection:
         self._set_deadline(now)
 
     def _enter_ending(self, state: ServerState, now: float) -> None:
-        self.n_unsent = -1
+        self.n_unsent = math.inf
         self._enter(state, now)
 
     def _set_deadline(self, now: float) -> None:
