@@ -37,6 +37,7 @@ from support.serve_process import free_port
 from support.servers import Scripted
 from support.threads import in_thread, wait_for
 from tensorwire.client import AsyncClient, Client, InferenceServerError, Progress, Timeout
+from tensorwire.grpc_messages import SERVICE
 
 grpc = package("grpc")
 grpc_streams = package("tensorwire.client.grpc_streams")
@@ -737,6 +738,51 @@ def test_total_timeout_of_a_stream(client: Any) -> None:
         with pytest.raises(TimeoutError, match=r"the call took longer than 0\.3 seconds"):
             next(responses)
     assert list(responses) == []
+
+
+async def test_total_timeout_of_a_stream_that_sends() -> None:
+    """Also if grpcio is writing a request."""
+
+    async def requests() -> AsyncIterator[Any]:
+        while True:
+            yield {"x": X[:2]}
+            await asyncio.sleep(0)
+
+    async def answer(messages: Any, context: Any) -> AsyncIterator[bytes]:
+        async for each in messages:
+            yield codec.encode_stream_response(tw.InferResponse(codec.decode_request(each).inputs))
+
+    grpc_server = grpc.aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(answer)
+    handlers = grpc.method_handlers_generic_handler(SERVICE, {"ModelStreamInfer": handler})
+    grpc_server.add_generic_rpc_handlers([handlers])
+    port = grpc_server.add_insecure_port("127.0.0.1:0")
+    await grpc_server.start()
+    try:
+        async with AsyncClient(f"grpc://127.0.0.1:{port}") as client:
+            for _ in range(40):
+                with takes(0, 0.9), pytest.raises(TimeoutError, match="the call took longer than"):
+                    async for _ in client.stream("m", requests(), timeout=Timeout(total=0.03)):
+                        pass
+    finally:
+        await grpc_server.stop(None)
+
+
+async def test_requests_that_await_what_was_cancelled(server: ScriptedServer) -> None:
+    cancelled = asyncio.get_running_loop().create_future()
+    cancelled.cancel()
+
+    async def requests() -> AsyncIterator[Any]:
+        yield request()
+        await cancelled
+
+    async with AsyncClient(server.url) as client:
+        responses = client.stream("repeat", requests())
+        with pytest.raises(asyncio.CancelledError):
+            async for _ in responses:
+                pass
+        assert [each async for each in responses] == []
+        assert (await client.infer("echo", {"x": X}))["x"].shape == X.shape
 
 
 @pytest.mark.parametrize("end", ["close", "delete", "leave"])

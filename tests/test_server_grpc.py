@@ -76,7 +76,7 @@ from tensorwire.server import (  # noqa: E402
 )
 from tensorwire.server import grpc as served  # noqa: E402
 from tensorwire.server.errors import OverloadedError  # noqa: E402
-from tensorwire.server.grpc_calls import MAX_SMALL_NBYTES, OpenCalls, code_of  # noqa: E402
+from tensorwire.server.grpc_calls import MAX_SMALL_NBYTES, OpenCalls  # noqa: E402
 from tensorwire.server.grpc_server import serving  # noqa: E402
 from tensorwire.server.inference import Inference  # noqa: E402
 from tensorwire.sizes import (  # noqa: E402
@@ -879,24 +879,23 @@ async def test_call_that_ends_while_its_message_is_read(monkeypatch: pytest.Monk
     assert clients == [("192.0.2.1", 5)]
 
 
-def test_request_whose_deadline_has_expired() -> None:
-    """As if grpcio has not reported it yet."""
-
-    class Context:
-        def time_remaining(self) -> float:
-            return 0.0
-
+@pytest.mark.parametrize("method", ["_model_infer", "_model_stream_infer"])
+async def test_request_whose_deadline_has_expired(method: str) -> None:
+    """As if grpcio has not reported it yet. It ends the call, also that of a stream."""
     called: list[Any] = []
 
     def model(request: tw.InferRequest) -> Any:
         called.append(request)
 
+    context = AsyncMock(**{"read.side_effect": [message("m"), grpc.aio.EOF]})
+    context.time_remaining = Mock(return_value=0.0)
+    context.set_code, context.set_details = Mock(), Mock()
     service = served.InferenceService(create_app({"m": Model(model, in_event_loop=True)}))
-    failed = service._fail_request
-    response = asyncio.run(service._infer(service._unary, message("m"), Context(), failed))
-    expected = {"error_message": "the deadline has expired", "infer_response": [{"id": ""}]}
-    assert read_fields(response, STREAM_ERROR) == expected
-    assert code_of(504) is grpc.StatusCode.DEADLINE_EXCEEDED
+    respond = service.calls.method(getattr(service, method))
+    assert await respond(None, context) == b""
+    context.set_code.assert_called_once_with(grpc.StatusCode.DEADLINE_EXCEEDED)
+    context.set_details.assert_called_once_with("the deadline has expired")
+    context.write.assert_not_called()
     assert called == []
 
 

@@ -239,8 +239,14 @@ async def unless_closed(result: Awaitable[Result]) -> Result:
     """Wait for an RPC of grpcio. Raises ConnectionError if the client was closed meanwhile."""
     try:
         return await result
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling() > 0:
+    except asyncio.CancelledError as error:
+        if is_cancelled(error):
             raise
         raise ConnectionError(CLOSED) from None  # `close` has cancelled the RPC, and not the task
+
+
+def is_cancelled(error: BaseException) -> bool:
+    """Return whether the error is the cancellation of the running task."""
+    task = asyncio.current_task()
+    is_ours = task is not None and task.cancelling() > 0
+    return is_ours and isinstance(error, asyncio.CancelledError)

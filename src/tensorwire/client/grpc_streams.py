@@ -17,12 +17,20 @@ from .._codec.grpc.reader import read_fields, read_stream_response
 from ..grpc_messages import STREAM_ERROR
 from ..sizes import MAX_QUICK_MESSAGE_NBYTES
 from .errors import CallError, server_error
-from .grpc_channels import WRITE_FAILED, Channel, GrpcRequest, GrpcStatus, unless_closed
+from .grpc_channels import (
+    WRITE_FAILED,
+    Channel,
+    GrpcRequest,
+    GrpcStatus,
+    is_cancelled,
+    unless_closed,
+)
 from .options import Call
 from .sync import complete
 
 Encode = Callable[[Any], Coroutine[Any, Any, bytes]]
 _STATUS_SECONDS = 1.0  # how long to wait for the status of the server after WRITE_FAILED
+_POLL_SECONDS = 0.005  # to see it
 
 
 class StreamCall:
@@ -98,6 +106,9 @@ class StreamCall:
                 failure.__cause__ = error
         except ConnectionError as error:
             failure = error
+            is_late = self.end is not None and time.monotonic() >= self.end
+            if is_late and not self.channel.is_closed:  # grpc.aio has cancelled the call itself
+                failure = self.deadline.timeout_error("total")
         self.has_ended = True
         raised, self.error = self.error, None
         if raised is None and failure is not None and not self.is_closed:
@@ -144,10 +155,12 @@ class AsyncStreamCall(StreamCall):
             else:
                 for inputs in requests:
                     yield await self.encode(inputs)
-        except (GeneratorExit, asyncio.CancelledError):
+        except GeneratorExit:
             raise
         except BaseException as error:
             inputs = None
+            if is_cancelled(error):  # by grpcio, at the end of the call
+                raise
             self.fail(error)
 
     async def next_message(self) -> bytes | None:
@@ -159,7 +172,11 @@ class AsyncStreamCall(StreamCall):
         if error.details() == WRITE_FAILED:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STATUS_SECONDS):
-                    status: GrpcStatus = await self.status
+                    while not self.status.done():  # it does not tell if the status comes after that
+                        await asyncio.sleep(_POLL_SECONDS)
+                        if self.rpc.done():
+                            _note_status(self.status, self.rpc)
+                    status: GrpcStatus = self.status.result()
                     return status
         return await super().status_of(error)
 

@@ -220,8 +220,6 @@ class InferenceService:
         task: asyncio.Task[Any] | None = None
         early_context = request_context = None
         try:
-            if context.time_remaining() == 0:
-                raise TensorwireError("the deadline has expired", status=504)
             check_length(message, service.max_body_nbytes)
             limits = service.limits
             metadata_id = id_of(context)

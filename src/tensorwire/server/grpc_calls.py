@@ -185,6 +185,8 @@ class OpenCalls:
         reading = asyncio.ensure_future(context.read())
         reading.add_done_callback(_ignore_error)
         await asyncio.wait({reading})  # `shield` logs the error, since Python 3.14
+        if context.time_remaining() == 0:
+            raise TensorwireError("the deadline has expired", status=504)
         return reading.result()
 
     def end_streams(self) -> None:
