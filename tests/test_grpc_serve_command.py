@@ -7,6 +7,7 @@ import contextlib
 import errno
 import signal
 import socket
+import ssl
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
@@ -123,6 +124,19 @@ def test_text_of_a_client_that_ends_its_connection(tmp_path: Path) -> None:
             client.send(frame(GOAWAY, payload=bytes(4) + error_code + b"\nERROR forged"))
             client.send(frame(PING, payload=bytes(8)))
             client.wait(PING)
+    assert "forged" not in server.log.read_text()
+
+
+def test_server_name_that_a_tls_client_sends(tmp_path: Path, certificate: Certificate) -> None:
+    """grpcio would log it without escaping it, also with GRPC_VERBOSITY=ERROR."""
+    context = ssl.create_default_context(cafile=certificate.file)
+    context.check_hostname = False
+    context.set_alpn_protocols(["h2"])
+    tls = "--ssl-certfile", certificate.file, "--ssl-keyfile", certificate.key
+    with serving(tmp_path, *GRPC, "served_here", *tls) as server:
+        assert server.grpc_port is not None
+        with socket.create_connection((HOST, server.grpc_port)) as sock:
+            context.wrap_socket(sock, server_hostname="forged.example").close()
     assert "forged" not in server.log.read_text()
 
 
