@@ -13,6 +13,7 @@ import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -970,6 +971,26 @@ def test_idle_stream_keeps_no_message(server: ServedApp) -> None:
         assert sizes()[1] > 2 * len(sent)
     proceed.set()
     list(stream)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_context_variables_of_a_request_of_a_stream(is_async: bool) -> None:
+    """The next request does not see them."""
+    variable: ContextVar[int] = ContextVar("variable", default=0)
+    seen = []
+
+    def model(request: tw.InferRequest) -> Any:
+        seen.append(variable.get())
+        variable.set(7)
+        return later() if is_async else {}
+
+    async def later() -> Any:
+        seen.append(variable.get())
+        return {}
+
+    with served_app(create_app({"m": Model(model, in_event_loop=True)})) as server:
+        list(server.stream(iter([message("m")] * 2)))
+    assert seen == ([0, 7, 0, 7] if is_async else [0, 0])
 
 
 # --- shutdown ------------------------------------------------------------------------------------

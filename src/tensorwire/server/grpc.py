@@ -9,6 +9,7 @@ import asyncio
 import time
 from base64 import b64encode
 from collections.abc import Callable, Coroutine, Mapping
+from contextvars import Context, copy_context
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -236,10 +237,11 @@ class InferenceService:
             if served.model.takes_context:
                 request_context = early_context or context_of(context)
             inference = Inference(message_format, served, message, metadata_id, request_context)
-            response = inference.now() if served.model.in_event_loop else None
+            variables = copy_context()  # the next request of a stream must not see those it sets
+            response = variables.run(inference.now) if served.model.in_event_loop else None
             if response is not None:
                 return response
-            task = self._begin(settle(inference, call, failed, request_id))
+            task = self._begin(settle(inference, call, failed, request_id), variables)
             found: bytes = await asyncio.shield(task)
             return found
         except Exception as error:
@@ -258,9 +260,11 @@ class InferenceService:
             if request_context is not None:
                 set_metadata(context, request_context)
 
-    def _begin(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+    def _begin(
+        self, work: Coroutine[Any, Any, Result], variables: Context | None = None
+    ) -> asyncio.Task[Result]:
         """Begin a task for a request, for which a shutdown waits."""
-        task = asyncio.ensure_future(work)
+        task = asyncio.get_running_loop().create_task(work, context=variables)
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
         return task

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from contextvars import copy_context
 from functools import partial
 from typing import Any
 
@@ -40,6 +41,7 @@ class AsgiProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self.parser: Any = _Parser(self)
         self.service = service_of(self.app)
+        self.context = copy_context()
         self.head_deadline = math.inf  # of the head that arrives
         self.watching: asyncio.TimerHandle | None = None  # while writing is paused, or longer
         # Bytes that the client had not read at the last look; infinite if something was sent since.
@@ -75,7 +77,9 @@ class AsgiProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self.running = cycle
-        super()._start_asgi_task(cycle, partial(self._run, cycle, app))
+        # uvicorn would pass on the variables that an earlier request has set.
+        start = super()._start_asgi_task
+        self.context.copy().run(start, cycle, partial(self._run, cycle, app))
 
     async def _run(self, cycle: Any, app: Any, scope: Any, *arguments: Any) -> Any:
         """Run an application. If its response ends early, the client has some time to read it."""
