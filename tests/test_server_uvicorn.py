@@ -1126,6 +1126,27 @@ async def test_reset_contextvars(is_async: bool, is_reset: bool) -> None:
     assert seen == 3 * [0 if is_reset else 5]
 
 
+async def test_context_variables_of_a_request_over_asgi() -> None:
+    """The next request does not see them, also if it is pipelined."""
+    seen = []
+
+    async def model(request: tw.InferRequest) -> dict[str, Any]:
+        seen.append(variable.get())
+        variable.set(7)
+        return {}
+
+    variable.set(5)
+    config = configuration(create_app({"m": model}))
+    protocol = AsgiProtocol(config, ServerState(), {})
+    transport = Transport(protocol, is_paused=False)
+    protocol.connection_made(transport)
+    protocol.data_received(2 * request_bytes("m", np.arange(2)))
+    await turns(50)
+    protocol.data_received(request_bytes("m", np.arange(2)))
+    await turns(50)
+    assert seen == [5, 5, 5]
+
+
 async def test_memory_of_a_reply_whose_end_has_not_been_sent() -> None:
     """The transport refers to the whole reply."""
     protocol, transport = protocol_with_transport()
@@ -1230,7 +1251,7 @@ async def test_last_reply_that_is_not_read(
     timeout: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection is aborted, also without receive_timeout."""
-    monkeypatch.setattr(server_connection, "_LONG_LINGER_SECONDS", 0.1)
+    monkeypatch.setattr(server_connection, "DEFAULT_RECEIVE_TIMEOUT", 0.1)
     protocol, transport = protocol_with_transport(receive_timeout=timeout)
     receive(protocol, request_bytes("echo", np.arange(2), "Connection: close\r\n"))
     await turns()
@@ -1346,6 +1367,34 @@ async def test_silent_connections_beyond_the_limit_are_closed() -> None:
     pairs = [protocol_with_transport(config=config, state=state) for _ in range(100)]
     n_open = sum(not transport.is_closed for _, transport in pairs)
     assert n_open <= 3 + N_RESERVED_CONNECTIONS
+
+
+async def test_idle_client_within_the_limit_while_others_connect() -> None:
+    """In its first second, those beyond the limit are closed, although they are newer."""
+    config, state = configuration(limit_concurrency=3), ServerState()
+    protocol, transport = protocol_with_transport(config=config, state=state)
+    receive(protocol, SMALL)
+    await turns(3)
+    transport.written = b""  # the client reads the reply
+    others = [protocol_with_transport(config=config, state=state)[1] for _ in range(50)]
+    assert not (transport.is_closed or transport.is_aborted)
+    assert sum(each.is_closed for each in others) >= 50 - 3 - N_RESERVED_CONNECTIONS
+
+
+async def test_request_that_has_arrived_while_the_event_loop_was_blocked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its connection, which seems to be idle, does not make room for a new one."""
+    config, state = configuration(limit_concurrency=3), ServerState()
+    pairs = [protocol_with_transport(config=config, state=state) for _ in range(3)]
+    for protocol, _ in pairs:
+        protocol.connection.since -= 2
+    waiting = pairs[0][1]
+    monkeypatch.setattr(server_uvicorn, "unread_nbytes", lambda each: 9 * (each is waiting))
+    for _ in range(50):
+        protocol_with_transport(config=config, state=state)
+    assert not (waiting.is_closed or waiting.is_aborted)
+    assert all(transport.is_closed for _, transport in pairs[1:])
 
 
 async def test_unfinished_bodies_beyond_the_limit_do_not_stop_others() -> None:

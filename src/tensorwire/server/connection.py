@@ -17,6 +17,7 @@ from itertools import chain
 
 from ..errors import TensorwireError, format_seconds
 from ..sizes import MAX_JOINED_NBYTES, PIECE_NBYTES
+from .body import DEFAULT_RECEIVE_TIMEOUT
 from .body_memory import (
     PERIOD_SECONDS,
     TICK_SECONDS,
@@ -406,7 +407,7 @@ class Connection:
             if self.grace_left < math.inf:
                 seconds = LAST_REQUEST_SECONDS
         elif state in (LINGERING, CLOSING) and timeout is None:
-            seconds = _LONG_LINGER_SECONDS
+            seconds = DEFAULT_RECEIVE_TIMEOUT
         grace_left = self.grace_left
         if state in ARRIVING and grace_left < math.inf:  # the client has time to read the 503
             grace_left -= self.options.grace_seconds / 5

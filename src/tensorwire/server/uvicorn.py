@@ -172,6 +172,10 @@ class InferProtocol(asyncio.BufferedProtocol):
     def has_unread(self) -> bool:
         return unsent_nbytes(self.transport) > 1
 
+    @property
+    def has_unreceived(self) -> bool:
+        return 0 < unread_nbytes(self.transport) < math.inf
+
     def shutdown(self) -> None:
         """Close the connection after the replies to the requests whose head has arrived.
 

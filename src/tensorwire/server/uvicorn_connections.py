@@ -33,6 +33,10 @@ class Member(Protocol):
     def has_unread(self) -> bool:
         """Whether the client has not received all that was sent."""
 
+    @property
+    def has_unreceived(self) -> bool:
+        """Whether something has arrived that the event loop has not received yet."""
+
     def settle(self) -> None:
         """Make the transport and the timer follow the connection."""
 
@@ -112,7 +116,7 @@ class Connections:
         return None
 
     def _idle(self, new: Member) -> list[Member]:
-        """Return the idle connections, without the new one, in the order in which to close them."""
+        """Return the idle connections, without the new one, the oldest first."""
         idle = [
             each
             for each in self.open
@@ -123,26 +127,33 @@ class Connections:
                 or (each.is_excess and each.connection.state is RECEIVING)
             )
         ]
-        return sorted(idle, key=lambda each: (each.is_excess, each.connection.since))
+        return sorted(idle, key=lambda each: each.connection.since)
 
     def _close_idle(self, new: Member, now: float) -> None:
-        """Close a connection that has been idle for some time, if there is one."""
-        for each in self._idle(new):
-            if each.connection.since <= now - LAST_REQUEST_SECONDS:
-                each.connection.close(now)
-                each.settle()
-                break
+        """Close a connection that has been idle for some time, if there is one.
+
+        One within the limit comes first, so that the new one is within the limit.
+        """
+        for each in sorted(self._idle(new), key=lambda each: each.is_excess):
+            if each.connection.since > now - LAST_REQUEST_SECONDS or each.has_unreceived:
+                continue
+            each.connection.close(now)
+            each.settle()
+            break
 
     def _abort_one(self, new: Member, now: float) -> bool:
         """Abort one connection to make room, and return whether there was one.
 
-        Connections that end or are idle, and whose clients have read everything, come first, and
-        then those that end, and whose clients have stopped reading. While a client reads a reply,
-        its connection stays, because a TLS transport would drop the rest.
+        Connections that end or are idle, and whose clients have read everything, come first: of the
+        idle ones, those beyond the limit. Then come those that end, and whose clients have stopped
+        reading. While a client reads a reply, its connection stays, because a TLS transport would
+        drop the rest.
         """
         ending = [each for each in self.open if each.connection.state in (LINGERING, CLOSING)]
         ending.sort(key=lambda each: each.connection.since)
-        read = (each for each in (*ending, *self._idle(new)) if not each.has_unread)
+        idle = sorted(self._idle(new), key=lambda each: not each.is_excess)
+        waiting = (each for each in idle if not each.has_unreceived)
+        read = (each for each in chain(ending, waiting) if not each.has_unread)
         stopped = (each for each in ending if each.connection.since <= now - _PROGRESS_SECONDS)
         for each in chain(read, stopped):
             self.open.discard(each)
