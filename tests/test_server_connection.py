@@ -201,6 +201,12 @@ class Client:
         self.connection.tick(now, self.n_kept, len(self.to_send))
         self.settle()
 
+    def wait(self, seconds: float) -> None:
+        """Time passes, and what is due is done in time."""
+        end = self.now + seconds
+        while self.now < end:
+            self.tick(min(end, max(self.now, self.connection.deadline)))
+
     def memory_changed(self) -> None:
         if self.has_woken:
             self.has_woken = False
@@ -383,6 +389,15 @@ class ConnectionMachine(RuleBasedStateMachine):
             if due >= end:
                 return
             now = due
+
+    @precondition(lambda self: self.is_shutting_down)
+    @rule(seconds=st.sampled_from([0.5, 3.0, 40.0]))
+    def block(self, seconds: float) -> None:
+        """The event loop does nothing. What is due is late."""
+        for client in self.clients:
+            client.run_seconds += seconds
+            client.tick(client.now + seconds)
+            client.memory_changed()
 
     @precondition(lambda self: self.number > 4 and not self.is_shutting_down)
     @rule()
@@ -638,15 +653,42 @@ def test_grace_period_is_that_of_all_states_together() -> None:
     client.to_send = request_bytes(1, 300 * KiB)
     client.send(1000)
     client.connection.shut_down(client.now)
-    client.tick(GRACE - 2)
+    client.wait(GRACE - 2)
     client.send(1 << 20)
     client.start()
-    client.tick(client.now + 100)  # the model takes this time
+    client.wait(100)  # the model takes this time
     client.reads = False
     client.reply()
+    client.wait(1.9)
     assert client.connection.state is SENDING
-    assert client.connection.deadline == pytest.approx(client.now + 2)
-    client.tick(client.connection.deadline)
+    client.wait(0.1)
+    assert client.connection.state is ABORTED
+
+
+def test_blocked_event_loop_during_a_shutdown() -> None:
+    """The time of the clients does not go on, but for a second. Both end in time."""
+    reader, sender = with_unread_reply(), connected()
+    sender.to_send = request_bytes(1, 300 * KiB)
+    sender.send(1000)
+    for client in (reader, sender):
+        client.connection.shut_down(client.now)
+        client.wait(GRACE - 3)
+        client.n_kept //= 2
+        client.tick(client.now + 2 * GRACE)
+        assert client.is_open
+    reader.reads = True
+    reader.settle()
+    sender.send(1 << 20)
+    sender.serve()
+    assert statuses(reader) == statuses(sender) == [200]
+
+
+def test_blocked_event_loop_does_not_prolong_the_time_of_silent_clients() -> None:
+    client = with_unread_reply()
+    client.connection.shut_down(client.now)
+    for _ in range(round(GRACE)):
+        assert client.is_open
+        client.tick(client.now + 2 * GRACE)
     assert client.connection.state is ABORTED
 
 
@@ -656,10 +698,13 @@ def test_late_request_during_a_shutdown() -> None:
     client.to_send = request_bytes(1, 300 * KiB)
     client.send(1000)
     client.connection.shut_down(client.now)
-    client.tick(client.connection.deadline)
+    client.wait(GRACE - 1)
     client.serve()
     assert (statuses(client), client.connection.state) == ([503], LINGERING)
-    assert (client.now, client.connection.deadline) == (GRACE - 1, GRACE)
+    client.wait(0.9)
+    assert client.is_open
+    client.wait(0.1)
+    assert not client.is_open
 
 
 def test_request_after_a_large_reply_during_a_shutdown() -> None:
@@ -882,7 +927,8 @@ def test_part_of_a_request_behind_a_body_that_waits_too_long_for_memory() -> Non
     second.send(1 << 24)
     assert (second.connection.state, second.connection.receiver.state) == (STALLED, BODY)
     second.to_send = b"the rest"
-    second.tick(TIMEOUT)
+    second.connection.since -= TIMEOUT
+    second.tick(1.0)
     second.serve()
     assert [(status, x["connection"]) for status, x, _ in responses(second.received)] == [
         (503, "close")

@@ -12,6 +12,7 @@ import logging
 import math
 import select
 import socket
+import ssl
 import struct
 import sys
 import threading
@@ -729,7 +730,8 @@ def test_timer_after_the_socket_is_lost(is_closed: bool) -> None:
     if is_closed:
         lost = socket.socket()
         lost.close()
-    transport = Mock(get_extra_info=lambda _: lost, get_write_buffer_size=lambda: 0)
+    names = ["get_extra_info", "get_write_buffer_size"]
+    transport = Mock(names, get_extra_info=lambda _: lost, get_write_buffer_size=lambda: 0)
     assert not socket_state.client_state(transport)
     assert socket_state.unread_nbytes(transport) == math.inf
     assert socket_state.unsent_nbytes(transport) > 0
@@ -751,9 +753,36 @@ def test_unsent_bytes_of_a_client_that_has_gone(is_reset: bool) -> None:
         else:
             client.shutdown(socket.SHUT_WR)
             accepted.shutdown(socket.SHUT_WR)
-        transport = Mock(get_extra_info=lambda _: accepted, get_write_buffer_size=lambda: 10)
+        names = ["get_extra_info", "get_write_buffer_size"]
+        transport = Mock(names, get_extra_info=lambda _: accepted, get_write_buffer_size=lambda: 10)
         assert n_sent < 1 << 24
         wait_for(lambda: (socket_state.unsent_nbytes(transport) == 0) is is_reset)
+
+
+async def test_unsent_bytes_of_a_tls_transport_of_asyncio(certificate: Certificate) -> None:
+    """Most of them are in the transport below, which it does not count."""
+    server, client = socket.socketpair()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate.file, certificate.key)
+    trusting = ssl.create_default_context(cafile=certificate.file)
+    trusting.check_hostname = False
+
+    def begin() -> ssl.SSLSocket:
+        connection = trusting.wrap_socket(client)
+        assert connection.recv(1) == b"x"
+        return connection
+
+    reading = asyncio.create_task(asyncio.to_thread(begin))
+    loop = asyncio.get_running_loop()
+    transport, _ = await loop.connect_accepted_socket(asyncio.Protocol, server, ssl=context)
+    transport.write(b"x")
+    with await reading:
+        transport.write(bytes(100_000))
+        await turns(5)
+        transport.write(bytes(200_000))
+        await turns(5)
+        assert socket_state.unsent_nbytes(transport) > 300_000
+        transport.abort()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
@@ -1287,7 +1316,7 @@ async def test_client_that_has_read_a_part_of_a_reply_has_more_time() -> None:
         if is_read:
             transport.written = transport.written[1:]
         protocol.connection.since -= 1000
-        protocol.connection.deadline = 0.0
+        protocol.connection.deadline = protocol.loop.time()
         protocol._tick()  # the timer expires
     assert transport.is_aborted
 

@@ -57,6 +57,7 @@ _LINGER_SECONDS = 1.0
 _LONG_LINGER_SECONDS = 10.0
 # During a shutdown, idle connections stay open for this time, because a request may be on its way.
 LAST_REQUEST_SECONDS = 1.0
+_LATE_SECONDS = 0.1  # of a tick: the event loop was blocked, which is not the client's time
 RECEIVE_SECONDS = 0.001  # in which the event loop receives what has arrived
 FIRST_REQUEST_SECONDS = 5.0  # until the first request begins, if keep_alive_seconds is 0
 # A piece is sent when the transport has sent enough of the previous one. A TLS transport encrypts a
@@ -181,6 +182,8 @@ class Connection:
         """
         if now < self.deadline:
             return
+        if now > self.deadline + _LATE_SECONDS:
+            self.since += now - self.deadline
         if self.state is SENDING:
             self._tick_sending(now, n_unsent)
         elif self.state in (LINGERING, CLOSING):
@@ -189,14 +192,14 @@ class Connection:
             self.close(now)
         elif self.state in ARRIVING:
             self._set_deadline(now)
-            if now < self.deadline:  # it is STALLED, and only its tick is due
+            if now >= self.deadline:
+                self._reject_late()
+                self._enter_next(now)
+            elif self.state is STALLED:
                 self.service.body_memory.tick(now)
                 self.requests[0].tick(is_silent(n_unread, self.n_outstanding))
                 if self.requests[0].is_given_up:
                     self.memory_changed(now)
-            else:
-                self._reject_late()
-                self._enter_next(now)
         else:
             self._set_deadline(now)
 
@@ -411,16 +414,19 @@ class Connection:
         grace_left = self.grace_left
         if state in ARRIVING and grace_left < math.inf:  # the client has time to read the 503
             grace_left -= self.options.grace_seconds / 5
-        self.deadline = self.since + min(seconds, grace_left)
-        if state in (STALLED, LINGERING, CLOSING):
+        self.deadline = self.since + max(0.0, min(seconds, grace_left))
+        # During a shutdown, there are ticks in all states: the time of the client does not go on
+        # when one is late.
+        if state in (STALLED, LINGERING, CLOSING) or grace_left < math.inf:
             self.deadline = min(self.deadline, now + TICK_SECONDS)
-        elif state is SENDING:
+        if state is SENDING:
             self.deadline = min(self.deadline, now + PERIOD_SECONDS)
             self.n_refused = self.service.body_memory.n_refused
 
     def _spend_grace(self, now: float) -> None:
         if self.state not in UNTIMED:
-            self.grace_left = max(0.0, self.grace_left - (now - self.since))
+            seconds = max(0.0, min(now, self.deadline) - self.since)
+            self.grace_left = max(0.0, self.grace_left - seconds)
 
     def _reject_late(self) -> None:
         request = self.requests[0] if self.requests else None

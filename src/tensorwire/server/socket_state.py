@@ -29,7 +29,10 @@ def unsent_nbytes(transport: Any) -> int:
             if state == _TCP_CLOSE:
                 return 0
         fcntl.ioctl(found, termios.TIOCOUTQ, nbytes)
-    return int(transport.get_write_buffer_size()) + nbytes[0]
+    # Below the TLS transport of asyncio is another one, whose bytes it does not count.
+    below = getattr(getattr(transport, "_ssl_protocol", None), "_transport", None)
+    n_below = 0 if below is None else below.get_write_buffer_size()
+    return int(transport.get_write_buffer_size()) + int(n_below) + nbytes[0]
 
 
 def unread_nbytes(transport: Any) -> float:
