@@ -99,7 +99,7 @@ class OpenCalls:
         return self.method(respond_to)
 
     def fail(self, context: Any, error: BaseException) -> bytes:
-        """Set the error that a call ends with. grpcio does not send what the method then returns.
+        """Set the error that a call ends with. grpcio then sends an empty message before it.
 
         ``context.abort`` would raise an exception that is in a reference cycle with the context and
         the frames of the method, so that the message would remain in memory until a garbage

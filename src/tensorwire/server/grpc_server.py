@@ -109,7 +109,9 @@ class _Server:
             else:
                 server.add_secure_port(self._address, self._credentials)
         except RuntimeError as error:
-            raise OSError(f"gRPC cannot listen at {self._address}: {error}") from None
+            # BoringSSL does not take all certificates that OpenSSL takes.
+            problem = "" if self._credentials is None else ", or cannot use the certificate"
+            raise OSError(f"gRPC cannot listen at {self._address}{problem}: {error}") from None
         await server.start()
 
     async def restart_if_it_fails(self) -> None:

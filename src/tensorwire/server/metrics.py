@@ -56,12 +56,22 @@ REJECTED = prometheus_client.Counter(
 )
 
 
+_reported: set[str] = set()
+
+
+def _report(problem: str) -> None:
+    """Log the exception that is handled, but once: otherwise, each request would be logged."""
+    if problem not in _reported:
+        _reported.add(problem)
+        log.exception("%s (this is logged once)", problem)
+
+
 def add_model(name: str) -> None:
     """Make the metrics show a model before its first request. Raises no exceptions."""
     try:
         DURATION.labels(name, "200")
     except Exception:  # see observe
-        log.exception("a model is missing in the metrics")
+        _report("a model is missing in the metrics")
 
 
 def observe(name: str, duration_ns: int, error: BaseException | None) -> None:
@@ -72,7 +82,7 @@ def observe(name: str, duration_ns: int, error: BaseException | None) -> None:
     try:
         DURATION.labels(name, str(status_of(error))).observe(duration_ns / 1e9)
     except Exception:  # with several processes: the folder was deleted, or the disk is full
-        log.exception("a request is missing in the metrics")
+        _report("a request is missing in the metrics")
 
 
 def count_rejection(limit: str) -> None:
@@ -80,7 +90,7 @@ def count_rejection(limit: str) -> None:
     try:
         REJECTED.labels(limit).inc()
     except Exception:
-        log.exception("a rejected request is missing in the metrics")
+        _report("a rejected request is missing in the metrics")
 
 
 def status_of(error: BaseException | None) -> int:
