@@ -396,6 +396,7 @@ class ConnectionMachine(RuleBasedStateMachine):
         """The event loop does nothing. What is due is late."""
         for client in self.clients:
             client.run_seconds += seconds
+            client.ended_at += seconds
             client.tick(client.now + seconds)
             client.memory_changed()
 
