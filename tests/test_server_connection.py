@@ -684,11 +684,13 @@ def test_blocked_event_loop_during_a_shutdown() -> None:
     assert statuses(reader) == statuses(sender) == [200]
 
 
-def test_blocked_event_loop_does_not_prolong_the_time_of_silent_clients() -> None:
+@pytest.mark.parametrize("n_read", [0, 1])
+def test_blocked_event_loop_does_not_prolong_the_time_of_slow_clients(n_read: int) -> None:
     client = with_unread_reply()
     client.connection.shut_down(client.now)
     for _ in range(round(GRACE)):
         assert client.is_open
+        client.n_kept -= n_read
         client.tick(client.now + 2 * GRACE)
     assert client.connection.state is ABORTED
 
@@ -883,6 +885,20 @@ def test_reply_that_is_not_read_if_others_wait(n_read: int) -> None:
     reader.n_kept -= n_read
     reader.tick(30)
     assert reader.is_open is (n_read > 64 << 10)
+
+
+def test_slow_reader_during_a_shutdown_if_others_wait() -> None:
+    """It has the same time as without them."""
+    reader = with_unread_reply(max_body_memory_nbytes=LIMIT)
+    waiting = Client(reader.app, 0.0)
+    waiting.to_send = request_bytes(2, 300 * KiB)
+    waiting.send(1 << 20)
+    assert waiting.connection.state is STALLED
+    reader.connection.shut_down(0.0)
+    while reader.is_open and reader.now < 2 * GRACE:
+        reader.n_kept -= 1000
+        reader.wait(1)
+    assert reader.ended_at == GRACE
 
 
 def test_reply_that_is_not_read_if_a_body_cannot_be_decompressed() -> None:

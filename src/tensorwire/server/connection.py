@@ -183,7 +183,7 @@ class Connection:
         if now < self.deadline:
             return
         if now > self.deadline + _LATE_SECONDS:
-            self.since += now - self.deadline
+            self.since, self.deadline = self.since + now - self.deadline, now
         if self.state is SENDING:
             self._tick_sending(now, n_unsent)
         elif self.state in (LINGERING, CLOSING):
@@ -206,9 +206,10 @@ class Connection:
     def _tick_sending(self, now: float, n_unsent: int) -> None:
         """Abort if the client reads nothing in time.
 
-        Or if it reads slowly while others need memory, of which its request has some.
+        Or if it reads slowly while others need memory, of which its request has some. During a
+        shutdown, its time is limited in any case.
         """
-        is_slow = self.n_unsent - n_unsent < UNCOUNTED_NBYTES
+        is_slow = self.n_unsent - n_unsent < UNCOUNTED_NBYTES and self.grace_left == math.inf
         has_memory = bool(self.requests) and self.requests[0].has_memory
         if is_slow and has_memory and self.service.body_memory.is_needed(self.n_refused):
             self._abort()
