@@ -394,6 +394,29 @@ def test_listener_when_no_file_descriptor_is_free(monkeypatch: pytest.MonkeyPatc
     assert len(errors) == 1
 
 
+def test_server_when_no_file_descriptor_is_free(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is logged when it begins: uvloop and grpcio do not tell."""
+    server = processes.Server(parse("--echo"), ExitStack())
+
+    def fail(_: int) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def look(n: int) -> None:
+        for _ in range(n):
+            server.last_notified = 0
+            await server.on_tick(0)
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "dup", fail)
+            asyncio.run(look(3))
+        asyncio.run(look(3))
+    problem = "ERROR tensorwire.server: new connections fail: Too many open files\n"
+    assert capsys.readouterr().err.count(problem) == 2
+
+
 @pytest.mark.parametrize("n_turns", [10, 11])  # there is something to accept in every second one
 async def test_connections_that_are_accepted_until_a_server_stops_to_listen(
     n_turns: int, monkeypatch: pytest.MonkeyPatch

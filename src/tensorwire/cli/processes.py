@@ -66,10 +66,23 @@ class Server(uvicorn.Server):
     grpc: AbstractAsyncContextManager[Any] = nullcontext()
     calls: Any = None
     """The ``OpenCalls`` of the gRPC server."""
+    has_free_file = True
 
     def __init__(self, chosen: argparse.Namespace, released: ExitStack) -> None:
         super().__init__(make_config(chosen))
+        self.config.callback_notify = self.look_for_free_file
+        self.config.timeout_notify = 1
         self.released = released
+
+    async def look_for_free_file(self) -> None:
+        """Log that no file descriptor is free: uvloop and grpcio do not tell."""
+        had_one, self.has_free_file = self.has_free_file, True
+        try:
+            os.close(os.dup(2))
+        except OSError as error:
+            self.has_free_file = False
+            if had_one:
+                logger.error("new connections fail: %s", error.strerror)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:

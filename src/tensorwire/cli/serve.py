@@ -106,9 +106,9 @@ def run(chosen: argparse.Namespace) -> int:
     if chosen.workers > 1:  # until there are processes that it replaces
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     open_standard_streams()
-    # By default, the core of grpcio writes text of clients to the standard error, as it is; with
-    # ERROR, only the server names of TLS clients.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR" if chosen.ssl_certfile is None else "NONE")
+    # By default, the core of grpcio writes text of clients to the standard error, as it is. With
+    # ERROR, it still writes the server names of TLS clients, and a line for each invalid header.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     for package in ("uvicorn", "httptools"):
         try:
             import_module(package)
