@@ -415,6 +415,9 @@ def test_server_when_no_file_descriptor_is_free(
         asyncio.run(look(3))
     problem = "ERROR tensorwire.server: new connections fail: Too many open files\n"
     assert capsys.readouterr().err.count(problem) == 2
+    monkeypatch.setattr(os, "dup", fail)
+    monkeypatch.setattr(processes.logger, "error", lambda *_: fail(0))  # it opens a file
+    asyncio.run(look(1))
 
 
 @pytest.mark.parametrize("n_turns", [10, 11])  # there is something to accept in every second one
@@ -660,6 +663,7 @@ def hide(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
 def test_uvicorn_whose_private_parts_are_renamed(
     monkeypatch: pytest.MonkeyPatch, owner: type, name: str
 ) -> None:
+    monkeypatch.setenv("WEB_CONCURRENCY", "")
     assert uvicorn_check.problem_with_uvicorn() is None
     hide(monkeypatch, owner, name)
     problem = uvicorn_check.problem_with_uvicorn()

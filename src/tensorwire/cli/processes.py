@@ -82,7 +82,8 @@ class Server(uvicorn.Server):
         except OSError as error:
             self.has_free_file = False
             if had_one:
-                logger.error("new connections fail: %s", error.strerror)
+                with suppress(OSError):  # a handler of the log may have to open a file
+                    logger.error("new connections fail: %s", error.strerror)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:

@@ -62,7 +62,7 @@ async def _answer_one_request(loop: _Loop) -> None:
     app = App({"x": model}, max_body_memory_nbytes=1 << 20)
     # Without a configuration of the log, nothing is printed.
     options: Any = {"http": InferProtocol, "ws": "none", "lifespan": "off", "log_config": None}
-    config: Any = uvicorn.Config(app, **options)
+    config: Any = uvicorn.Config(app, workers=1, **options)  # not WEB_CONCURRENCY
     config.load()
     server: Any = uvicorn.Server(config)
     state = server.server_state
