@@ -684,6 +684,20 @@ def test_blocked_event_loop_during_a_shutdown() -> None:
     assert statuses(reader) == statuses(sender) == [200]
 
 
+def test_body_that_gets_memory_while_the_event_loop_is_blocked_during_a_shutdown() -> None:
+    first, second = connected_with_little_memory()
+    second.connection.shut_down(second.now)
+    second.wait(0.5)
+    assert second.connection.state is STALLED
+    second.now += 2 * GRACE
+    first.connection.lost()
+    second.memory_changed()
+    second.tick(second.now)
+    second.send(1 << 24)
+    second.serve()
+    assert statuses(second) == [200]
+
+
 @pytest.mark.parametrize("n_read", [0, 1])
 def test_blocked_event_loop_does_not_prolong_the_time_of_slow_clients(n_read: int) -> None:
     client = with_unread_reply()

@@ -57,7 +57,7 @@ _LINGER_SECONDS = 1.0
 _LONG_LINGER_SECONDS = 10.0
 # During a shutdown, idle connections stay open for this time, because a request may be on its way.
 LAST_REQUEST_SECONDS = 1.0
-_LATE_SECONDS = 0.1  # of a tick: the event loop was blocked, which is not the client's time
+_LATE_SECONDS = 0.1  # after a deadline: the event loop was blocked, which is not the client's time
 RECEIVE_SECONDS = 0.001  # in which the event loop receives what has arrived
 FIRST_REQUEST_SECONDS = 5.0  # until the first request begins, if keep_alive_seconds is 0
 # A piece is sent when the transport has sent enough of the previous one. A TLS transport encrypts a
@@ -182,8 +182,7 @@ class Connection:
         """
         if now < self.deadline:
             return
-        if now > self.deadline + _LATE_SECONDS:
-            self.since, self.deadline = self.since + now - self.deadline, now
+        self._skip_late(now)
         if self.state is SENDING:
             self._tick_sending(now, n_unsent)
         elif self.state in (LINGERING, CLOSING):
@@ -384,6 +383,8 @@ class Connection:
             self._enter(state, now)
 
     def _enter(self, state: ServerState, now: float) -> None:
+        if self.grace_left < math.inf:
+            self._skip_late(now)
         # The time in which a request must arrive includes that in which it waits for memory.
         if not (state in ARRIVING and self.state in ARRIVING):
             if self.grace_left < math.inf:
@@ -424,10 +425,14 @@ class Connection:
             self.deadline = min(self.deadline, now + PERIOD_SECONDS)
             self.n_refused = self.service.body_memory.n_refused
 
+    def _skip_late(self, now: float) -> None:
+        """Do not count the time after the deadline, in which the event loop was blocked."""
+        if now > self.deadline + _LATE_SECONDS:
+            self.since, self.deadline = self.since + now - self.deadline, now
+
     def _spend_grace(self, now: float) -> None:
         if self.state not in UNTIMED:
-            seconds = max(0.0, min(now, self.deadline) - self.since)
-            self.grace_left = max(0.0, self.grace_left - seconds)
+            self.grace_left = max(0.0, self.grace_left - (now - self.since))
 
     def _reject_late(self) -> None:
         request = self.requests[0] if self.requests else None
