@@ -32,7 +32,7 @@ from support.asgi_requests import infer
 from support.client_fixtures import Certificate
 from support.console_script import programs
 from support.http_exchange import connect
-from support.memory import status_nbytes
+from support.memory import status_nbytes, takes
 from support.requirements import package
 from support.scripts import run_script
 from support.serve_process import parse, serving
@@ -392,6 +392,24 @@ def test_listener_when_no_file_descriptor_is_free(monkeypatch: pytest.MonkeyPatc
         listener.bind(("127.0.0.1", 0))
         asyncio.run(connect_to(listener))
     assert len(errors) == 1
+
+
+async def test_busy_event_loop_accepts_connections_no_longer_than_others() -> None:
+    """A model that runs in each turn, for a new client, does not prolong a shutdown."""
+    server = processes.Server(parse("--echo"), ExitStack())
+    loop = asyncio.get_running_loop()
+
+    running: list[asyncio.Handle] = []
+
+    def run_model() -> None:
+        time.sleep(0.2)
+        server.server_state.connections.add(Mock())
+        running.append(loop.call_soon(run_model))
+
+    running.append(loop.call_soon(run_model))
+    with takes(0.5, 1.5):
+        await server._accept_what_has_arrived()
+    running[-1].cancel()
 
 
 def test_server_when_no_file_descriptor_is_free(

@@ -137,6 +137,8 @@ class Server(uvicorn.Server):
             await asyncio.sleep(_ACCEPT_SECONDS)
             for _ in range(_N_ACCEPT_TURNS):
                 await asyncio.sleep(0)
+                if time.monotonic() >= end_at:  # each turn may run models
+                    break
             n_before, n = n, n_accepted()
 
     async def _tell_late_connections(self, told: set[Any]) -> None:
