@@ -761,7 +761,7 @@ async def test_total_timeout_of_a_stream_that_sends() -> None:
     try:
         async with AsyncClient(f"grpc://127.0.0.1:{port}") as client:
             for _ in range(40):
-                with takes(0, 0.9), pytest.raises(TimeoutError, match="the call took longer than"):
+                with pytest.raises(TimeoutError, match="the call took longer than"):
                     async for _ in client.stream("m", requests(), timeout=Timeout(total=0.03)):
                         pass
     finally:

@@ -416,7 +416,7 @@ def test_closing_a_client_ends_the_pause_before_a_retry(
     with Scripted([busy] * 20) as scripted:
         client: Any = kind(scripted.address, retries=3)
         fails = pytest.raises(ConnectionError, match="the client was closed during the call")
-        with takes(0.2, 0.5), fails:
+        with takes(0.2, 5), fails:
             if kind is AsyncClient:
                 asyncio.run(call_and_close(client))
             else:

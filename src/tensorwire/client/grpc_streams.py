@@ -172,7 +172,8 @@ class AsyncStreamCall(StreamCall):
         if error.details() == WRITE_FAILED:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STATUS_SECONDS):
-                    while not self.status.done():  # it does not tell if the status comes after that
+                    # If the status comes after that, grpc.aio does not call back again.
+                    while not self.status.done():
                         await asyncio.sleep(_POLL_SECONDS)
                         if self.rpc.done():
                             _note_status(self.status, self.rpc)

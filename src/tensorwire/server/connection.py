@@ -76,7 +76,8 @@ class Options:
     grace_seconds: float = GRACE_SECONDS
     """How long a client may keep the connection open after ``shut_down``, in all states together.
 
-    The connection ends within this time plus the time that its requests run.
+    The connection ends within this time plus those in which its requests run, or the event loop is
+    blocked.
     """
     is_tls: bool = False
     """Whether the transport has TLS: it cannot close its sending direction alone."""
@@ -417,8 +418,7 @@ class Connection:
         if state in ARRIVING and grace_left < math.inf:  # the client has time to read the 503
             grace_left -= self.options.grace_seconds / 5
         self.deadline = self.since + max(0.0, min(seconds, grace_left))
-        # During a shutdown, there are ticks in all states: the time of the client does not go on
-        # when one is late.
+        # During a shutdown, all states have ticks: the time after a deadline does not count.
         if state in (STALLED, LINGERING, CLOSING) or grace_left < math.inf:
             self.deadline = min(self.deadline, now + TICK_SECONDS)
         if state is SENDING:
