@@ -1200,7 +1200,8 @@ def test_shutdown_waits_for_a_message_that_is_read(
         server.stop()
         time.sleep(0.6)  # three times the grace period
         # The client has time to read the response.
-        monkeypatch.setattr(grpc_server, "GRACE_SECONDS", 10)
+        for name in ("GRACE_SECONDS", "_LINGER_SECONDS"):
+            monkeypatch.setattr(grpc_server, name, 10)
         reader.released.set()
         assert len(call.result()) > LARGE.nbytes
 
